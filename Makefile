@@ -13,7 +13,8 @@ unexport PYTHONDONTWRITEBYTECODE
 JAVASCRIPT := .venv/javascript
 CONSOLE := src/headgate/server/console/static
 
-.PHONY: run test pytest lint blocking javascript no-javascript types imports demo bench bench-quick simulate docs sbom lock clean
+.PHONY: run test pytest lint blocking javascript no-javascript types imports demo bench bench-quick simulate docs pictures \
+  sbom lock clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(CHOSEN) $(PYTHON) -m venv $(VENV)
@@ -90,6 +91,10 @@ simulate: $(STAMP)
 docs: $(STAMP)
 	@$(BIN)/python -m zensical build --clean --strict
 	@echo "read site/index.html, or with search: $(BIN)/python -m http.server -d site 8000"
+
+# The console's pictures in README and docs, from a service with made-up data; needs Chromium.
+pictures: $(STAMP)
+	@$(BIN)/python scripts/pictures.py
 
 # What headgate[all] installs: as a bill of materials, and as versions with the hashes of their files.
 sbom: $(STAMP)

@@ -7,6 +7,7 @@
     │   └── CostExceedsCapacity      a cost no amount of waiting can ever admit
     ├── NotFound                     no such config, plan, slot, item or user
     ├── SlotOwned                    the slot belongs to an application, which alone may cancel it
+    ├── SlotInUse                    the work of the slot has begun, or must be cancelled by its application
     ├── SlotsExhausted               nothing free before the horizon; carries the earliest free time
     ├── RateLimitExceeded            a denial, where the caller asked for an exception; carries the decision
     └── StoreError                   the store's fault, not the caller's
@@ -97,6 +98,17 @@ class SlotOwned(HeadgateError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.event_id, self.owner)
+
+
+class SlotInUse(HeadgateError):
+    """The slot can't be cancelled because of its work: that has begun, or only its application may end it."""
+
+    def __init__(self, event_id: str, problem: str) -> None:
+        self.event_id, self.problem = event_id, problem
+        super().__init__(f"the slot of {event_id!r} is in use: {problem}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.event_id, self.problem)
 
 
 NO_TIME_LEFT = "before 2200-01-01, where the time that is taken ends"

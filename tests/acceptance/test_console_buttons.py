@@ -24,9 +24,19 @@ __all__ = ["browser", "chromium", "page"]
 
 SOON = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:00Z")
 PARTY = {"name": "Alice", "iban": "DE89370400440532013000"}
+ERRORS = {"a-dead": "boom 1", "b-dead": "boom 2 and more"}
 STATUSES = {"a-dead": "DEAD_LETTER", "b-dead": "DEAD_LETTER", "c-done": "COMPLETED", "d-off": "CANCELLED"}
 MORE_THAN_A_PAGE = 60
-TYPED = {"Key": "user:1", "Plans": "tiny", "Payment id": "pay-1", "Event id": "e-1", "Name": "made-by-hand"}
+TYPED = {
+    "Key": "user:1",
+    "Plans": "tiny",
+    "Payment id": "pay-1",
+    "Event id": "e-1",
+    "Name": "made-by-hand",
+    "Task name": "made-by-hand",
+    "Item type": "JOB",
+    "Every": "PT1H",
+}
 """What is typed into empty fields, by their labels."""
 
 FIND = """scope => [...document.querySelectorAll(scope)]
@@ -57,18 +67,25 @@ ROUTES = (
     "slots/default/e-1",
     "configs",
     "configs/default",
+    "replan/default",
     "limits",
     "limits/tiny",
     "dispatch",
     "dispatch/JOB",
-    "dispatch/JOB/DEAD_LETTER",
+    "dispatch/JOB?status=DEAD_LETTER",
     "dispatch/JOB/item/a-dead",
     "dispatch/JOB/item/m-00",
+    "dispatch/JOB/lanes",
     "dispatch/PAYMENT/item/pay-2",
+    "periodic",
     "workers",
     "payments",
     "payments/pay-1",
+    "feeds",
+    "feeds/FEED",
+    "messages",
     "notifications",
+    "search?q=pay",
     "audit",
 )
 
@@ -81,6 +98,11 @@ def _letters(http: httpx.Client) -> list[str]:
     return [letter["messageId"] for letter in http.get("/admin/sms/dead-letters").json()["deadLetters"]]
 
 
+def _feed(http: httpx.Client) -> dict[str, str]:
+    feed: dict[str, str] = http.get("/api/v1/feeds").json()["feeds"][0]
+    return feed
+
+
 def _versions(http: httpx.Client) -> int:
     return len(http.get("/admin/rate-limit/config/history?name=default").json()["versions"])
 
@@ -88,12 +110,26 @@ def _versions(http: httpx.Client) -> int:
 EFFECTS: dict[str, Callable[[httpx.Client], bool]] = {
     r"dispatch/JOB/item/a-dead\|Requeue": lambda http: _status(http, "a-dead") == "READY",
     r"dispatch/JOB/item/a-dead\|Discard": lambda http: _status(http, "a-dead") == "CANCELLED",
-    r"dispatch/JOB/item/m-00\|Discard": lambda http: _status(http, "m-00") == "CANCELLED",
-    r"dispatch/PAYMENT/item/pay-2\|Discard": lambda http: (
+    r"dispatch/JOB/item/m-00\|Cancel": lambda http: _status(http, "m-00") == "CANCELLED",
+    r"dispatch/JOB/item/m-00\|Reschedule": lambda http: (
+        http.get("/admin/dispatch/JOB/items/m-00").json()["executeAt"].startswith("2031-05-01")
+    ),
+    r"dispatch/PAYMENT/item/pay-2\|Reschedule": lambda http: (
+        http.get("/admin/dispatch/PAYMENT/items/pay-2").json()["priority"] == 3
+    ),
+    r"dispatch/PAYMENT/item/pay-2\|Cancel": lambda http: (
         http.get("/admin/dispatch/PAYMENT/items/pay-2").json()["status"] == "CANCELLED"
     ),
-    r"dispatch/JOB.*\|Requeue all 2 dead letters": lambda http: _status(http, "b-dead") == "READY",
-    r"dispatch/JOB.*\|Discard them all": lambda http: _status(http, "b-dead") == "CANCELLED",
+    r"dispatch/JOB.*\|Requeue the 1 that failed with boom \*": lambda http: (
+        (_status(http, "a-dead"), _status(http, "b-dead")) == ("READY", "DEAD_LETTER")
+    ),
+    r"dispatch/JOB.*\|Discard the 1 that failed with boom \*": lambda http: (
+        (_status(http, "a-dead"), _status(http, "b-dead")) == ("CANCELLED", "DEAD_LETTER")
+    ),
+    r"dispatch/JOB.*\|Requeue the 1 that failed with boom \* and more": lambda http: _status(http, "b-dead") == "READY",
+    r"dispatch/JOB.*\|Discard the 1 that failed with boom \* and more": lambda http: (
+        _status(http, "b-dead") == "CANCELLED"
+    ),
     r"dispatch.*\|Stop dispatching": lambda http: (
         not all(each["enabled"] for each in http.get("/admin/dispatch").json()["itemTypes"])
     ),
@@ -104,7 +140,8 @@ EFFECTS: dict[str, Callable[[httpx.Client], bool]] = {
     r"configs\|Create": lambda http: http.get("/admin/rate-limit/config?name=made-by-hand").status_code == 200,
     r"configs/default\|Make it the active version": lambda http: _versions(http) > 1,
     r"configs/default\|Preview": lambda http: True,  # which asks what a change would do, and makes none
-    r"configs/default\|Re-plan": lambda http: True,  # a dry run; there is nothing to move
+    r"replan/default\|Preview": lambda http: True,  # a dry run; there is nothing to move
+    r"feeds/.*\|Cancel this feed": lambda http: _feed(http)["state"] == "CANCELLED",
     r"limits\|Create it": lambda http: http.get("/admin/plans/made-by-hand").status_code == 200,
     r"limits/tiny\|Change it": lambda http: http.get("/admin/plans/tiny").status_code == 200,
     r"limits/tiny\|Delete it": lambda http: http.get("/admin/plans/tiny").status_code == 404,
@@ -112,8 +149,10 @@ EFFECTS: dict[str, Callable[[httpx.Client], bool]] = {
     r"notifications\|Send message l-one again": lambda http: "l-one" not in _letters(http),
     r"notifications\|Drop message l-one": lambda http: "l-one" not in _letters(http) and "l-two" in _letters(http),
     r"notifications\|(Send all dead letters again|Drop all dead letters)": lambda http: _letters(http) == [],
-    r"workers\|Pause": lambda http: not http.get("/admin/periodic/report").json()["enabled"],
-    r"workers\|Run now": lambda http: "report@trigger" in http.get("/admin/dispatch/JOB/items?limit=1000").text,
+    r"periodic\|Create it": lambda http: http.get("/admin/periodic/made-by-hand").status_code == 200,
+    r"periodic\|Pause report": lambda http: not http.get("/admin/periodic/report").json()["enabled"],
+    r"periodic\|Delete report": lambda http: http.get("/admin/periodic/report").status_code == 404,
+    r"periodic\|Run report now": lambda http: "report@trigger" in http.get("/admin/dispatch/JOB/items?limit=1000").text,
     r"overview\|Log out": lambda http: True,
 }
 """What is true of the API after a press that makes more than a GET. There is an entry for each such control."""
@@ -167,11 +206,20 @@ def stock(console: Console, http: httpx.Client) -> None:
     for each in http.get("/admin/dispatch").json()["itemTypes"]:
         if not each["enabled"]:
             http.patch(f"/admin/dispatch/{each['itemType']}", json={"enabled": True})
+    http.delete("/admin/periodic/made-by-hand")
+    feed = json.dumps({"paymentId": "fed-1", **payment})
+    if http.get("/api/v1/feeds/FEED").status_code == 404:
+        sent = http.post("/api/v1/feeds", content=feed, headers={"Content-Type": "application/x-ndjson"})
+        assert sent.json()["accepted"] == 1
     with sqlite3.connect(console.directory / "headgate.db", timeout=30) as database:
+        database.execute("UPDATE headgate_feed SET feed_id = 'FEED', state = 'DONE'")
         database.execute("UPDATE headgate_dispatch_queue SET queue_status = 'READY' WHERE item_type = 'JOB'")
         for name, status in STATUSES.items():
             change = "UPDATE headgate_dispatch_queue SET queue_status = ? WHERE item_type = 'JOB' AND item_id = ?"
             database.execute(change, (status, name))
+        for name, error in ERRORS.items():
+            change = "UPDATE headgate_dispatch_queue SET last_error = ? WHERE item_type = 'JOB' AND item_id = ?"
+            database.execute(change, (error, name))
         for name in ("l-one", "l-two"):
             letter = {"messageId": name, "userId": 7, "message": "hello"}
             database.execute(
@@ -194,7 +242,9 @@ def show(page: Page, route: str) -> None:
     """Opens a page afresh, waits for its data, and stops it from refreshing itself."""
     with quiet(page):
         page.evaluate(OPEN, route)
-        if route != "payments":  # which is a form, and has nothing to refresh
+        if route.startswith("search"):  # which is not refreshed
+            expect(page.get_by_role("table")).to_be_visible()
+        else:
             expect(page.locator("#pulse")).to_contain_text("as of")
     pause = page.get_by_role("button", name="Pause refreshing")
     if pause.count():
@@ -261,8 +311,13 @@ def press(page: Page, expected: Press, scope: str) -> list[tuple[str, str, int]]
         until(lambda: here or asked or page.evaluate(STATE) != before, within=20)
     except AssertionError:
         pytest.fail(f"{expected} does nothing")
+    if any("/preview?" in each.url for each in asked):
+        page.locator("#dialog[open]").wait_for()  # which says how many
     if page.locator("#dialog[open]").count():
         assert not [each for each in asked if each.method != "GET"], f"{expected} does not wait for an answer"
+        for kind, text in (("datetime-local", "2031-05-01T12:00:00"), ("number", "3")):
+            for field in page.locator(f"#dialog input[type={kind}]").all():
+                field.fill(text)
         page.locator("#dialog button").last.click()
         until(lambda: page.evaluate("true") and [each for each in asked if each.method != "GET"])
     until(lambda: page.evaluate("true") and len(made) >= len(asked))
@@ -282,6 +337,11 @@ def check(console: Console, expected: Press, calls: list[tuple[str, str, int]]) 
             assert effect(http), name
 
 
+def ends_something(control: str) -> bool:
+    """Whether there is nothing more to press afterwards."""
+    return control.endswith(("|Log out", "|Cancel"))
+
+
 @pytest.mark.parametrize("route", ROUTES)
 def test_every_control_of_a_page_does_something(page: Page, console: Console, route: str) -> None:
     with console.api() as http:
@@ -289,8 +349,8 @@ def test_every_control_of_a_page_does_something(page: Page, console: Console, ro
         log_in(page, console)
         scope = ONCE if route == "overview" else IN_PAGE
         show(page, route)
-        found: list[str] = sorted(set(page.evaluate(FIND, scope)), key=lambda each: ("Log out" in each, each))
-        assert found or route == "payments", route
+        found: list[str] = sorted(set(page.evaluate(FIND, scope)), key=lambda each: (ends_something(each), each))
+        assert found, route
         for control in found:
             if re.match(r"A\|\|.*JOB/item/m-[0-9]|INPUT\|checkbox\|mark m-", control) and "m-00" not in control:
                 continue  # one of sixty rows that are alike
@@ -313,9 +373,9 @@ def test_marked_items_are_moved(page: Page, console: Console, verb: str, becomes
     with console.api() as http:
         stock(console, http)
         log_in(page, console)
-        show(page, "dispatch/JOB/DEAD_LETTER")
+        show(page, "dispatch/JOB/DEAD_LETTER")  # an older form of the address
         page.get_by_label("Mark a-dead").check()
-        page.get_by_role("button", name=f"{verb} 1 marked item").click()
+        page.get_by_role("button", name=f"{verb} 1 item").click()
         page.get_by_role("dialog").get_by_role("button", name=verb).click()
         until(lambda: page.evaluate("true") and _status(http, "a-dead") == becomes)
         assert _status(http, "b-dead") == "DEAD_LETTER"
@@ -331,3 +391,65 @@ def test_nothing_is_done_if_the_user_does_not_agree(page: Page, console: Console
             page.get_by_role("button", name="Leave it").click()
             expect(page.get_by_role("dialog")).to_be_hidden()
         assert _status(http, "a-dead") == "DEAD_LETTER"
+
+
+def test_every_state_of_a_list_is_in_the_address(page: Page, console: Console) -> None:
+    with console.api() as http:
+        stock(console, http)
+    log_in(page, console)
+    show(page, "dispatch/JOB")
+    page.get_by_label("Status").focus()
+    page.get_by_label("Status").select_option("READY")
+    expect(page).to_have_url(re.compile(r"#/dispatch/JOB\?status=READY$"))
+    expect(page.get_by_label("Status")).to_be_focused()
+    page.get_by_label("Id begins with").fill("m-")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text(f"{MORE_THAN_A_PAGE} items match.")).to_be_visible()
+    page.get_by_role("columnheader", name="Item").get_by_role("link").click()
+    expect(page.get_by_role("columnheader", name="Item")).to_have_attribute("aria-sort", "descending")
+    page.get_by_role("link", name="Next page").click()
+    rows = page.get_by_role("table", name="Items of JOB").get_by_role("row")
+    expect(rows.nth(1)).to_contain_text("m-09")
+    expect(rows).to_have_count(MORE_THAN_A_PAGE - 50 + 1)
+    page.reload()
+    expect(rows.nth(1)).to_contain_text("m-09")
+    expect(page.get_by_label("Id begins with")).to_have_value("m-")
+    page.go_back()
+    expect(rows.nth(1)).to_contain_text("m-59")
+    page.get_by_role("link", name="Clear").click()
+    expect(page.get_by_text("more than 50", exact=False)).to_have_count(0)
+    expect(page).to_have_url(re.compile(r"#/dispatch/JOB\?sort=-id$"))
+
+
+def test_all_that_match_are_changed_after_a_preview_and_recorded(page: Page, console: Console) -> None:
+    with console.api() as http:
+        stock(console, http)
+        log_in(page, console)
+        show(page, "dispatch/JOB?prefix=m-0")
+        page.get_by_role("button", name="Select all 10 that match").click()
+        expect(page.get_by_text("10 selected")).to_be_visible()
+        page.get_by_role("button", name="Requeue all that match").click()
+        expect(page.get_by_role("status")).to_contain_text("None of the 10 items that match can be requeued")
+        page.get_by_role("button", name="Reschedule all that match").click()
+        dialog = page.get_by_role("dialog")
+        expect(dialog.get_by_role("heading", name="Reschedule 10 items?")).to_be_visible()
+        dialog.get_by_label("New lane").fill("slow")
+        dialog.get_by_role("button", name="Reschedule").click()
+        slow = "/admin/dispatch/JOB/items?lane=slow&total=true"
+        until(lambda: page.evaluate("true") and http.get(slow).json()["total"] == 10)
+        show(page, "dispatch/JOB?lane=slow")
+        with sqlite3.connect(console.directory / "headgate.db", timeout=30) as database:
+            database.execute("UPDATE headgate_dispatch_queue SET queue_status = 'COMPLETED' WHERE item_id = 'm-01'")
+        page.get_by_role("button", name="Select all 10 that match").click()
+        page.get_by_role("button", name="Cancel all that match").click()
+        expect(dialog).to_contain_text("10 match; 1 of them can’t be cancelled")
+        dialog.get_by_role("button", name="Leave it").click()
+        assert _status(http, "m-00") == "READY"
+        page.get_by_role("button", name="Cancel all that match").click()
+        dialog.get_by_role("button", name="Cancel").click()
+        until(lambda: page.evaluate("true") and _status(http, "m-00") == "CANCELLED")
+        assert [_status(http, name) for name in ("m-01", "m-10")] == ["COMPLETED", "READY"]
+        entry = http.get("/admin/audit?limit=1").json()[0]
+        assert (entry["caller"], entry["path"]) == ("operator", "/admin/dispatch/JOB/cancel")
+        assert '"lane":"slow"' in entry["detail"].replace(" ", "")
+        stock(console, http)

@@ -101,7 +101,18 @@ async def test_the_service_works_them_off_itself_and_is_operated_over_http(tmp_p
         assert detail["context"]["customer"] == "ACME"
         assert [entry["action"] for entry in detail["audit"]][-1] == "DEAD_LETTERED"
         http.patch("/admin/dispatch/INVOICE", json={"enabled": False})
-        assert http.post("/admin/dispatch/INVOICE/requeue", json={"ids": ["bad"]}).json() == {"count": 1}
+        groups = http.get("/admin/dispatch/INVOICE/errors").json()["errors"]
+        assert sum(group["count"] for group in groups) == 2
+        group = next(group for group in groups if group["example"] == "bad")
+        chosen = {"status": "DEAD_LETTER", "errorGroup": group["error"], "prefix": "bad"}
+        preview = http.get("/admin/dispatch/INVOICE/preview", params={"change": "requeue"} | chosen)
+        assert preview.json() == {"matching": 1, "changing": 1, "whole": True}
+        newest = http.get("/admin/dispatch/INVOICE/items", params={"sort": "-updatedAt", "total": "true", "limit": 1})
+        assert newest.json()["total"] == 2
+        further = {"sort": "-updatedAt", "cursor": newest.json()["next"]}
+        rest = http.get("/admin/dispatch/INVOICE/items", params=further).json()["items"]
+        assert {item["itemId"] for item in newest.json()["items"] + rest} == {"bad", "good/1"}
+        assert http.post("/admin/dispatch/INVOICE/requeue", json={"filter": chosen}).json() == {"count": 1}
         later = {"ids": ["bad"], "executeAt": "2030-01-01T00:00:00Z", "priority": 2, "lane": "acme"}
         assert http.post("/admin/dispatch/INVOICE/reschedule", json=later).json() == {"count": 1}
         (shown,) = http.get("/admin/dispatch/INVOICE/items", params={"lane": "acme"}).json()["items"]
@@ -138,6 +149,13 @@ async def test_the_service_works_them_off_itself_and_is_operated_over_http(tmp_p
         ("PATCH", "/admin/dispatch/INVOICE", [], 400, "body"),
         ("GET", "/admin/dispatch/INVOICE/items?status=SLEEPING", None, 400, "status"),
         ("GET", "/admin/dispatch/INVOICE/items?limit=0", None, 400, "limit"),
+        ("GET", "/admin/dispatch/INVOICE/items?sort=name", None, 400, "sort"),
+        ("GET", "/admin/dispatch/INVOICE/items?sort=executeAt&cursor=a", None, 400, "cursor"),
+        ("GET", "/admin/dispatch/INVOICE/items?total=maybe", None, 400, "total"),
+        ("GET", "/admin/dispatch/INVOICE/preview?change=delete&status=READY", None, 400, "change"),
+        ("GET", "/admin/dispatch/INVOICE/preview?change=cancel", None, 400, "filter"),
+        ("POST", "/admin/dispatch/INVOICE/requeue", {"filter": {}}, 400, "filter"),
+        ("POST", "/admin/dispatch/INVOICE/requeue", {"ids": ["a"], "filter": {"status": "READY"}}, 400, "ids"),
         ("GET", "/admin/dispatch/INVOICE/audit?before=x", None, 400, "before"),
         ("GET", "/admin/dispatch/INVOICE/items/nobody", None, 404, "nobody"),
         ("POST", "/admin/dispatch/INVOICE/requeue", {"ids": ["nobody"]}, 404, "nobody"),

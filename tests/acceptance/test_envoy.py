@@ -225,12 +225,12 @@ def test_two_processes_keep_one_count(tmp_path: Path, rules: Path, grpc_port: in
 @pytest.mark.parametrize(
     ("arguments", "variables", "problem"),
     [
-        (["--grpc-port", "70000"], {}, "grpc.port: input should be less than or equal to 65535"),
-        (["--grpc-port", "0", "--workers", "2"], {}, "grpc.port: 0 is another port in each worker; name one"),
+        (["--grpc-port", "70000"], {}, "--grpc-port: input should be less than or equal to 65535"),
+        (["--grpc-port", "0", "--workers", "2"], {}, "--grpc-port: 0 is another port in each worker; name one"),
         ([], {"HEADGATE_GRPC_PORT": "tcp://10.0.0.1:8081"}, "HEADGATE_GRPC_PORT: Kubernetes set this"),
         ([], {"HEADGATE_ENVOY_CONFIG": "limits.yaml"}, "HEADGATE_ENVOY_CONFIG: is read for Envoy alone"),
         (["--grpc-port", "0"], {"HEADGATE_ENVOY_CONFIG": "none.yaml"}, "none.yaml: can't be read: No such file"),
-        (["--grpc-port", "0"], {"HEADGATE_GRPC_CERT_FILE": "limits.yaml"}, "grpc.key_file: is missing"),
+        (["--grpc-port", "0"], {"HEADGATE_GRPC_CERT_FILE": "limits.yaml"}, "HEADGATE_GRPC_KEY_FILE: is missing"),
         (["--grpc-port", "0", "--host", "0.0.0.0"], {}, "there is no token"),
     ],
 )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from headgate import BatchOutcome, InvalidInput, Tasks
 from headgate.dispatch.status import Status
+from headgate.dispatch.tasks.batches import TaskCall
 from headgate.sql.url import database_url
 from headgate.testing import eventually
 from tests.contracts.conftest import slot_store_url
@@ -94,7 +97,7 @@ async def test_each_call_of_a_chain_gets_the_result_of_the_one_before(tasks: Tas
         return f"published {text}"
 
     await tasks.chain(fetch.call("cat"), resize.call_with_result(width=800), publish, key="c")
-    await tasks.chain(fetch.call("dog"), resize.call_with_result(width=800), publish, key="c")
+    await tasks.chain(fetch.call("cat"), resize.call_with_result(width=800), publish, key="c")
     async with working(tasks):
         await eventually(lambda: "publish" in runs)
         assert (await ended(publish, "c:3")).result == "published cat 800"
@@ -178,3 +181,115 @@ async def test_what_can_not_be_is_refused_and_nothing_is_queued(tasks: Tasks) ->
     with pytest.raises(InvalidInput, match="key"):
         await tasks.chain(part.call(1), key="")
     assert await (await tasks.queue()).list("PART") == []
+
+
+async def test_a_key_is_used_for_one_batch_only(tasks: Tasks) -> None:
+    @tasks.task
+    async def part(number: int) -> None: ...
+
+    @tasks.task
+    async def done(outcome: BatchOutcome) -> None: ...
+
+    @tasks.task
+    async def other_done(outcome: BatchOutcome) -> None: ...
+
+    await tasks.batch([part.call(1), part.call(2)], then=done, key="b")
+    queue = await tasks.queue()
+    others: list[tuple[list[TaskCall], Any]] = [
+        ([part.call(1), part.call(2), part.call(3)], done),
+        ([part.call(1)], done),
+        ([part.call(1), part.call(7)], done),
+        ([part.call(1), part.call(2)], other_done),
+    ]
+    for _ in ("while it waits", "when it is over"):
+        for calls, then in others:
+            with pytest.raises(InvalidInput, match="key: was used before, for other calls"):
+                await tasks.batch(calls, then=then, key="b")
+        assert await tasks.batch([part.call(1), part.call(2)], then=done, key="b") == "b"
+        assert [item.item_id for item in await queue.list("PART")] == ["b:0", "b:1"]
+        assert [item.item_id for item in await queue.list("DONE")] == ["b:done"]
+        assert await queue.list("OTHER_DONE") == []
+        await queue.cancel("PART", prefix="b")
+        if (await done.show("b:done")).item.status is Status.READY:
+            await queue.cancel("DONE", ["b:done"])
+
+
+async def test_of_two_batches_with_one_key_at_once_one_is_refused(tasks: Tasks) -> None:
+    @tasks.task
+    async def part(number: int) -> None: ...
+
+    @tasks.task
+    async def done(outcome: BatchOutcome) -> None: ...
+
+    await tasks.define()
+    results = await asyncio.gather(
+        *(tasks.batch([part.call(n) for n in range(size)], then=done, key="b") for size in (1, 2, 3, 4)),
+        return_exceptions=True,
+    )
+    assert results.count("b") == 1
+    assert sum(isinstance(result, InvalidInput) for result in results) == 3
+    assert len(await (await tasks.queue()).list("PART")) == results.index("b") + 1
+
+
+async def test_a_key_is_used_for_one_chain_only(tasks: Tasks) -> None:
+    @tasks.task
+    async def fetch(name: str) -> str:
+        return name
+
+    @tasks.task
+    async def publish(name: str) -> str:
+        return name
+
+    assert await tasks.chain(fetch.call("a"), publish, key="c") == "c"
+    assert await tasks.chain(fetch.call("a"), publish, key="c") == "c"
+    for calls in ([fetch.call("b"), publish], [fetch.call("a")], [publish.call("a"), fetch]):
+        with pytest.raises(InvalidInput, match="key: was used before, for other calls"):
+            await tasks.chain(*calls, key="c")
+    await fetch.enqueue("a", key="plain")
+    with pytest.raises(InvalidInput, match="key: was used before"):
+        await tasks.chain(fetch.call("a"), publish, key="plain")
+    queue = await tasks.queue()
+    assert [item.item_id for item in await queue.list("FETCH")] == ["c", "plain"]
+    assert await queue.list("PUBLISH") == []
+
+
+async def test_a_wrong_group_names_its_field_and_queues_nothing() -> None:
+    tasks = Tasks("memory://")
+
+    @tasks.task
+    async def part(number: int) -> int:
+        return number
+
+    @tasks.task(unique_period="PT1H")
+    async def hourly() -> None: ...
+
+    @tasks.task
+    async def done(outcome: BatchOutcome) -> None: ...
+
+    wrong: Any = 5
+    async with tasks.in_memory():
+        with pytest.raises(InvalidInput, match=r"^calls: number 2 is of type int, and no call; make one by task\.call"):
+            await tasks.batch([part.call(1), wrong], then=done)
+        with pytest.raises(InvalidInput, match=r"^calls: must be a list of calls"):
+            await tasks.batch(wrong, then=done)
+        with pytest.raises(InvalidInput, match=r"^then: must be a task"):
+            await tasks.batch([part.call(1)], then=wrong)
+        with pytest.raises(InvalidInput, match=r"^calls: number 1 is of type Task, and no call"):
+            await tasks.chain(part, part)  # type: ignore[arg-type]
+        with pytest.raises(InvalidInput, match=r"^calls: number 2 is of type int"):
+            await tasks.chain(part.call(1), wrong)
+        with pytest.raises(InvalidInput, match=r"^key: has 254 characters; here at most 253 are allowed"):
+            await tasks.chain(part.call(1), part, key="k" * 254)
+        with pytest.raises(InvalidInput, match=r"^key: has 251 characters; here at most 250 are allowed"):
+            await tasks.batch([part.call(1)], then=done, key="k" * 251)
+        with pytest.raises(InvalidInput, match=r"^key: has 250 characters; here at most 238 are allowed"):
+            await hourly.enqueue(key="k" * 250)
+        for make in (
+            lambda: part.enqueue(1, key=""),
+            lambda: tasks.chain(part.call(1), key=""),
+            lambda: tasks.batch([part.call(1)], then=done, key=""),
+        ):
+            with pytest.raises(InvalidInput, match=r"^key: must be a text of 1 to 255 characters"):
+                await make()
+        await tasks.chain(part.call(1), part, key="k" * 253)
+        assert (await part.show("k" * 253 + ":2")).result == 1

@@ -104,6 +104,16 @@ async def test_pages_and_filters_select_what_a_naive_walk_selects(slots: SlotSto
             assert await listed(slots, selection, page) == expected
 
 
+async def test_slots_are_found_by_what_their_events_begin_with(slots: SlotStore) -> None:
+    await slots.configure("c", WindowPolicy(9, "PT4S"), now_ms=NOW)
+    await book(slots, [SlotRequest(event_id, T_MS) for event_id in ("pay-1", "pay-2", "pay_3", "Pay-4", "pa")])
+    await slots.cancel("pay-2")
+    found = {prefix: [record.slot.event_id for record in await slots.beginning(prefix, 9)] for prefix in ("pay-", "%")}
+    assert found == {"pay-": ["pay-1"], "%": []}
+    assert {record.slot.event_id for record in await slots.beginning("pa", 9)} == {"pa", "pay-1", "pay_3"}
+    assert len(await slots.beginning("pa", 2)) == 2
+
+
 async def test_records_of_cancelled_slots_are_pruned_by_the_time_of_the_cancellation(slots: SlotStore) -> None:
     await slots.configure("c", WindowPolicy(1, "PT4S"), now_ms=NOW)
     await book(slots, wants(2))

@@ -18,7 +18,9 @@ from headgate.slots.ports import SlotStore
 from headgate.slots.replan import Direction
 from headgate.slots.replanning import Replan, ReplanStore, Span, replan
 from headgate.slots.stores import slot_stores
+from headgate.slots.stores.replanning import TOPIC
 from headgate.slots.windows import align
+from headgate.sql.outbox import first_ids
 from tests.contracts.conftest import SLOT_STORES, slot_store_url
 from tests.contracts.slot_windows import check_windows, naive_limit
 from tests.contracts.test_slot_store import wants
@@ -138,6 +140,37 @@ async def test_a_window_that_holds_more_than_a_chunk_is_filled_in_order(
     await replan(replans, Span("c"), Direction.EARLIER, dry_run=False)
     slots = await check(store, before, Direction.EARLIER)
     assert sorted(Counter(align(slot.scheduled_ms, 40_000) for slot in slots).values()) == [20, 40]
+
+
+async def test_slots_under_several_configs_stay_and_are_counted(stores: Stores) -> None:
+    store, replans = stores
+    for name in ("c", "d"):
+        await store.configure(name, WindowPolicy(1, "PT4S"), now_ms=NOW)
+    await store.book(("c", "d"), wants(3, T), now_ms=NOW)
+    for name in ("c", "d"):
+        await store.configure(name, WindowPolicy(5, "PT4S"), now_ms=NOW)
+    before = await booked(store)
+    for direction in Direction:
+        for dry_run in (True, False):
+            result = await replan(replans, Span("c"), direction, dry_run=dry_run)
+            assert (result.examined, result.moved, result.joint) == (3, 0, 3)
+    assert await booked(store) == before
+
+
+async def test_records_of_moves_that_nobody_reads_are_pruned(stores: Stores) -> None:
+    store, replans = stores
+    await store.configure("c", WindowPolicy(1, "PT4S"), now_ms=NOW)
+    await store.book("c", wants(4, T), now_ms=NOW)
+    await store.configure("c", WindowPolicy(4, "PT4S"), now_ms=NOW)
+    assert (await replan(replans, Span("c"), Direction.EARLIER, dry_run=False)).moved >= 3
+    database = store._database  # type: ignore[attr-defined]
+    assert len(await database.read(first_ids, TOPIC, 10)) >= 3
+    _, clock = await replans.survey(Span("c"))
+    await store.prune(clock - 3_600_000)
+    assert len(await database.read(first_ids, TOPIC, 10)) >= 3, "they are not old yet"
+    await store.prune(clock + 60_000)
+    assert await database.read(first_ids, TOPIC, 10) == []
+    assert len(await booked(store)) == 4
 
 
 async def test_even_slots_stay_even(stores: Stores) -> None:

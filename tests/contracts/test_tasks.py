@@ -127,6 +127,21 @@ async def test_a_task_that_fails_is_retried_and_then_a_dead_letter(tasks: Tasks)
     assert (item.status, item.last_error, item.attempt) == (Status.DEAD_LETTER, "ValueError: boom", 3)
 
 
+async def test_a_task_knows_its_lane_and_priority(tasks: Tasks) -> None:
+    places: list[tuple[str, int]] = []
+
+    @tasks.task(priority=7)
+    async def note() -> None:
+        places.append((current_task().lane, current_task().priority))
+
+    await note.enqueue(key="one", lane="tenant-1")
+    await note.enqueue(key="two", priority=0)
+    async with working(tasks):
+        await ended(note, "one")
+        await ended(note, "two")
+    assert sorted(places) == [("default", 0), ("tenant-1", 7)]
+
+
 async def test_a_snooze_counts_no_retry_and_a_discard_needs_none(tasks: Tasks) -> None:
     attempts: list[int] = []
 

@@ -215,6 +215,14 @@ async def test_bad_requests_name_the_field(caller: Caller, message: Any, problem
     assert problem in (refusal.value.details() or "")
 
 
+async def test_garbage_is_the_callers_mistake(caller: Caller) -> None:
+    send: Any = caller.channel.unary_unary(f"/{SERVICE}/ShouldRateLimit")
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await send(b"\xff\xff\xff garbage")
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert (await caller.ask("user=bob")).statuses, "the next one is answered"
+
+
 @pytest.mark.parametrize("value", ["", "ü" * 600, "a\0b", "\u2028", 'x"y', "\r\nSet-Cookie: a=b", "x" * 100_000])
 async def test_any_value_is_limited(caller: Caller, value: str) -> None:
     message = request("user")
@@ -445,10 +453,10 @@ async def test_tls_and_certificates_of_clients(rules: Path, keys: Path) -> None:
 @pytest.mark.parametrize(
     ("grpc_settings", "setting"),
     [
-        ({"cert_file": "cert.pem"}, "grpc.key_file"),
-        ({"key_file": "key.pem"}, "grpc.cert_file"),
-        ({"ca_file": "cert.pem"}, "grpc.ca_file"),
-        ({"cert_file": "missing.pem", "key_file": "key.pem"}, "grpc.cert_file"),
+        ({"cert_file": "cert.pem"}, "HEADGATE_GRPC_KEY_FILE"),
+        ({"key_file": "key.pem"}, "HEADGATE_GRPC_CERT_FILE"),
+        ({"ca_file": "cert.pem"}, "HEADGATE_GRPC_CA_FILE"),
+        ({"cert_file": "missing.pem", "key_file": "key.pem"}, "HEADGATE_GRPC_CERT_FILE"),
     ],
 )
 def test_half_a_certificate_is_refused(rules: Path, keys: Path, grpc_settings: dict[str, str], setting: str) -> None:

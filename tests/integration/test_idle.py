@@ -17,9 +17,8 @@ from headgate.server.settings import Settings
 from headgate.sql.engine import Database
 
 PER_MINUTE = {
-    "sql.outbox.first_ids": 360,  # three topics, once a second, and after each lease
-    "sql.outbox.free_after": 60,  # three leases of ten seconds
-    "sql.outbox.lease": 60,
+    "sql.outbox.first_ids": 300,  # three topics, every two seconds, and after each lease
+    "sql.outbox.lease": 60,  # three topics, a lease of ten seconds
     "limits.stores.sql_plans._revision": 60,
     "dispatch.stores.periodic.tasks": 60,
     "dispatch.stores.admin_queries.config": 30,  # a cycle of payments every two seconds
@@ -98,7 +97,7 @@ async def idle_minute(calls: Counter[str]) -> Counter[str]:
 def check(counted: Counter[str]) -> None:
     too_often = {name: count for name, count in counted.items() if count > PER_MINUTE.get(name, OTHERS)}
     assert too_often == {}
-    assert counted["sql.outbox.first_ids"] >= 180
+    assert counted["sql.outbox.first_ids"] >= 90
 
 
 def settings(tmp_path: Path) -> Settings:

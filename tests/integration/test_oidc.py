@@ -152,11 +152,14 @@ async def test_without_a_provider_there_is_no_such_login(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("chosen", "field"),
     [
-        ({"issuer": "https://login.example.com"}, "oidc.client_id"),
-        ({"issuer": "https://login.example.com", "client_id": "x"}, "oidc.scopes"),
-        ({"issuer": "http://login.example.com", "client_id": "x", "scopes": SCOPES}, "oidc.issuer"),
-        ({"issuer": "https://login.example.com", "client_id": "x", "scopes": '{"ops": "root"}'}, "oidc.scopes.ops.0"),
-        ({"issuer": "https://login.example.com", "client_id": "x", "scopes": "ops"}, "oidc.scopes"),
+        ({"issuer": "https://login.example.com"}, "HEADGATE_OIDC_CLIENT_ID"),
+        ({"issuer": "https://login.example.com", "client_id": "x"}, "HEADGATE_OIDC_SCOPES"),
+        ({"issuer": "http://login.example.com", "client_id": "x", "scopes": SCOPES}, "HEADGATE_OIDC_ISSUER"),
+        (
+            {"issuer": "https://login.example.com", "client_id": "x", "scopes": '{"ops": "root"}'},
+            "HEADGATE_OIDC_SCOPES.ops.0",
+        ),
+        ({"issuer": "https://login.example.com", "client_id": "x", "scopes": "ops"}, "HEADGATE_OIDC_SCOPES"),
     ],
 )
 def test_settings_that_can_not_work_are_refused_by_name(chosen: dict[str, str], field: str) -> None:

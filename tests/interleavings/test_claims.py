@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from headgate.dispatch import decisions
+from headgate.dispatch import changes, decisions
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.model import Change, Claim
 from headgate.dispatch.ports import STARTED, Execution, ExecutionState
@@ -102,7 +102,7 @@ def _operator(world: World) -> Iterator[tuple[str, World]]:
         if not world.requeues_left:
             return
         try:
-            decisions.checked_redirection(world.status, to, "i")
+            changes.checked_redirection(world.status, to, "i")
         except Conflict:
             continue
         retries = 0 if to is Status.READY else world.retries

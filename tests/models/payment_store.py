@@ -57,7 +57,7 @@ class MemoryPaymentStore:
         return list(self._audit.get(payment_id, ()))
 
     async def page(self, selection: PaymentFilter, limit: int, after: str | None) -> list[PaymentRecord]:
-        status, feed_id, start, end = selection
+        status, feed_id, start, end, prefix = selection
         chosen = [
             record
             for payment_id, record in sorted(self._records.items())
@@ -66,6 +66,7 @@ class MemoryPaymentStore:
             and (feed_id is None or record.feed_id == feed_id)
             and (start is None or record.scheduled_time >= start)
             and (end is None or record.scheduled_time < end)
+            and (prefix is None or payment_id.startswith(prefix))
         ]
         return chosen[:limit]
 

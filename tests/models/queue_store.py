@@ -13,9 +13,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from headgate.clock import Clock, SystemClock
-from headgate.dispatch.changes import Changed, ItemChange
+from headgate.dispatch.changes import Changed, ItemChange, Preview, checked_redirection, redirected
 from headgate.dispatch.config import DispatchConfig
-from headgate.dispatch.decisions import batch_name, checked_redirection, redirected, within_bytes
+from headgate.dispatch.decisions import batch_name, within_bytes
 from headgate.dispatch.heartbeats import is_attended, of_type
 from headgate.dispatch.model import (
     CLAIM_BYTES,
@@ -36,8 +36,9 @@ from headgate.dispatch.model import (
     QueueStats,
 )
 from headgate.dispatch.periodic import PeriodicTask
+from headgate.dispatch.portions import is_group
 from headgate.dispatch.ports import Follower
-from headgate.dispatch.search import ErrorGroup, ItemFilter, grouped
+from headgate.dispatch.search import BY_ID, ErrorGroup, ItemFilter, ItemOrder, LaneDepth, grouped, lane_depths
 from headgate.dispatch.status import FINISHED, IN_FLIGHT, Status
 from headgate.dispatch.turns import UNLIMITED, Places, in_turns, rotated
 from headgate.durations import EPOCH
@@ -120,6 +121,15 @@ class MemoryQueueStore:
         for item_type in {request.item_type for request in requests}:
             self._bells[item_type].set()
         return results
+
+    async def enqueue_group(
+        self, head: EnqueueRequest, members: Sequence[EnqueueRequest], *, within: Any = None
+    ) -> list[EnqueueResult]:
+        for (_, item_id), item in self._items.items():
+            mark = item.init_workflow_id
+            if item_id == head.item_id and is_group(mark) and mark != head.init_workflow_id:
+                raise InvalidInput("key", "was used before, for other calls")
+        return await self.enqueue([*members, head], within=within)
 
     async def claim(
         self,
@@ -292,17 +302,29 @@ class MemoryQueueStore:
         is_current = key in self._items and self._items[key].claim_epoch == epoch
         return ItemReport(progress if is_current else None, self._results.get(key))
 
-    async def items(self, item_type: str, chosen: ItemFilter | None, limit: int, after: str | None) -> list[Item]:
-        chosen = chosen or ItemFilter()
-        rows = sorted(
-            (
-                item
-                for item in self._items.values()
-                if item.item_type == item_type and chosen.matches(item) and (after is None or item.item_id > after)
-            ),
-            key=lambda item: item.item_id,
-        )
+    async def items(
+        self,
+        item_type: str,
+        chosen: ItemFilter | None,
+        limit: int,
+        after: str | None,
+        order: ItemOrder = BY_ID,
+    ) -> list[Item]:
+        rows = sorted(self._matching(item_type, chosen or ItemFilter()), key=order.key, reverse=order.descending)
+        if after is not None:
+            place = order.place(after)
+            rows = [row for row in rows if (order.key(row) < place if order.descending else order.key(row) > place)]
         return rows[:limit]
+
+    def _matching(self, item_type: str, chosen: ItemFilter) -> list[Item]:
+        return [item for key, item in self._items.items() if key[0] == item_type and chosen.matches(item)]
+
+    async def count(self, item_type: str, chosen: ItemFilter, at_most: int) -> int:
+        return min(at_most, len(self._matching(item_type, chosen)))
+
+    async def progress_of(self, item_type: str, item_ids: Sequence[str]) -> dict[str, Progress]:
+        reports = {item_id: (await self.report(item_type, item_id)).progress for item_id in item_ids}
+        return {item_id: progress for item_id, progress in reports.items() if progress is not None}
 
     async def statuses(self, item_type: str, item_ids: Sequence[str]) -> dict[Status, int]:
         keys = [(item_type, item_id) for item_id in item_ids]
@@ -313,6 +335,13 @@ class MemoryQueueStore:
             ErrorGroup(item.last_error, 1, item.item_id, item.updated_at, item.updated_at)
             for item in self._items.values()
             if item.item_type == item_type and item.status is Status.DEAD_LETTER
+        )
+
+    async def lanes(self, item_type: str) -> list[LaneDepth]:
+        return lane_depths(
+            (item.lane, item.status, 1, item.due_at)
+            for item in self._matching(item_type, ItemFilter())
+            if item.status not in FINISHED and item.status is not Status.FAILED
         )
 
     async def left_at(self, item_type: str, times: Sequence[datetime]) -> list[int]:
@@ -392,11 +421,10 @@ class MemoryQueueStore:
         before: list[Item] = []
         after: list[Item] = []
         if isinstance(chosen, ItemFilter):
-            for item in [item for key, item in self._items.items() if key[0] == item_type]:
-                if chosen.matches(item):
-                    with contextlib.suppress(Conflict):
-                        after.append(change.applied(item, now, is_followed=is_followed))
-                        before.append(item)
+            for item in self._matching(item_type, chosen):
+                with contextlib.suppress(Conflict):
+                    after.append(change.applied(item, now, is_followed=is_followed))
+                    before.append(item)
         else:
             for item_id in dict.fromkeys(chosen):
                 if (item_type, item_id) not in self._items:
@@ -414,6 +442,16 @@ class MemoryQueueStore:
         stopped = [old for old, new in zip(before, after, strict=True) if new.status is Status.CANCELLED]
         flying = [old for old in stopped if old.status in IN_FLIGHT]
         return Changed(len(before), [Claim(item_type, old.item_id, old.claim_epoch, old.retry_count) for old in flying])
+
+    async def preview(
+        self, item_type: str, chosen: ItemFilter, change: ItemChange, *, now: datetime | None = None
+    ) -> Preview:
+        matching, changing = self._matching(item_type, chosen), 0
+        for item in matching:
+            with contextlib.suppress(Conflict):
+                change.applied(item, self._now(now), is_followed=item_type in self.followers)
+                changing += 1
+        return Preview(len(matching), changing)
 
     async def audit(self, item_type: str, item_id: str | None, limit: int, before: int | None) -> list[AuditEntry]:
         rows = (

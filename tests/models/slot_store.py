@@ -213,6 +213,10 @@ class MemorySlotStore:
             and (selection.owner is None or selection.owner == (record.slot.owner or ""))
         ][:limit]
 
+    async def beginning(self, prefix: str, limit: int) -> list[ListedSlot]:
+        ids = sorted(event_id for event_id in self._slots if event_id.startswith(prefix))
+        return [ListedSlot(self._slots[name]._replace(existing=True), self._created[name]) for name in ids[:limit]]
+
     async def record(self, event_id: str) -> ListedSlot | None:
         slot = self._existing(event_id)
         return None if slot is None else ListedSlot(slot, self._created[event_id])

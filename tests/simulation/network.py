@@ -11,8 +11,10 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from headgate.errors import StoreUnavailable
-from headgate.sql.engine import Database, _in_transaction, database_url
+from headgate.sql.engine import Database
 from headgate.sql.errors import DRIVER_ERRORS, translated
+from headgate.sql.hints import Hints
+from headgate.sql.url import database_url
 from tests.simulation.loop import Process, SimulationLoop
 
 T = TypeVar("T")
@@ -193,6 +195,7 @@ class SimulatedDatabase(Database):
         self._threads = None
         self._deadline = 0.0
         self._holders = 1
+        self.hints = Hints(self)
         self._link = link
 
     async def _run(
@@ -200,7 +203,9 @@ class SimulatedDatabase(Database):
     ) -> Any:
         def run() -> Any:
             try:
-                return _in_transaction(engine, read_only, work, args, kwargs)
+                with engine.connect() as connection, connection.begin():
+                    connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
+                    return work(connection, *args, **kwargs)
             except DRIVER_ERRORS as error:
                 raise translated(error) from error
 

@@ -8,6 +8,9 @@ from datetime import datetime
 from typing import Any, Unpack
 
 from headgate.dispatch.background_queue import BackgroundQueue
+from headgate.dispatch.changes import (
+    Preview,
+)
 from headgate.dispatch.config import DispatchConfig, DispatchSettings
 from headgate.dispatch.heartbeats import Worker
 from headgate.dispatch.model import (
@@ -15,10 +18,15 @@ from headgate.dispatch.model import (
     EnqueueResult,
     Item,
     ItemDetail,
+    Progress,
     PruneResult,
     QueueStats,
 )
-from headgate.dispatch.search import ErrorGroup, FilterOptions
+from headgate.dispatch.search import (
+    ErrorGroup,
+    FilterOptions,
+    LaneDepth,
+)
 from headgate.dispatch.status import Status
 from headgate.slots.model import AssignedSlot
 
@@ -117,18 +125,6 @@ class BlockingDispatchQueue(BackgroundQueue):
         """Makes `config` an item type's first settings; a type that has settings keeps them."""
         return self._run(lambda queue: queue.define(config))
 
-    def config(self, item_type: str) -> DispatchConfig:
-        """The item type's settings.
-
-        Raises:
-            NotFound: there is no such item type.
-        """
-        return self._run(lambda queue: queue.config(item_type))
-
-    def configs(self) -> list[DispatchConfig]:
-        """Every item type's settings."""
-        return self._run(lambda queue: queue.configs())
-
     def pause(self, item_type: str) -> DispatchConfig:
         """Throws the kill switch: nothing of this type starts any more, nothing is lost.
 
@@ -145,99 +141,27 @@ class BlockingDispatchQueue(BackgroundQueue):
         """
         return self._run(lambda queue: queue.resume(item_type))
 
-    def stats(self, item_type: str, *, now: datetime | None = None) -> QueueStats:
-        """How many items stand where, and how late the oldest due one is.
+    def requeue(self, item_type: str, item_ids: Iterable[str] | None = None, **matching: Unpack[FilterOptions]) -> int:
+        """Makes dead letters READY again, as new, and returns how many: those with these ids, all or none; or those
+        that match, as in `cancel`; or, with neither, all dead letters of the type.
 
         Raises:
-            NotFound: there is no such item type.
-        """
-        return self._run(lambda queue: queue.stats(item_type, now=now))
-
-    def workers(self, *, now: datetime | None = None) -> tuple[Sequence[Worker], Sequence[str]]:
-        """The workers of all item types, and the item types that nobody works on."""
-        return self._run(lambda queue: queue.workers(now=now))
-
-    def list(
-        self,
-        item_type: str,
-        status: Status | str | None = None,
-        *,
-        prefix: str | None = None,
-        lane: str | None = None,
-        error: str | None = None,
-        since: datetime | str | None = None,
-        until: datetime | str | None = None,
-        limit: int = 100,
-        after: str | None = None,
-    ) -> list[Item]:
-        """A page of items in order of their ids; `after` is the last id of the page before. `prefix` is what their ids
-        begin with, `error` what their last errors hold, with `*` for any characters; their times are not before
-        `since`, and before `until`.
-
-        Raises:
-            InvalidInput: the status, the limit, an id, a time, the lane or the error is wrong.
-            NotFound: there is no such item type.
-        """
-        return self._run(
-            lambda queue: queue.list(
-                item_type,
-                status,
-                prefix=prefix,
-                lane=lane,
-                error=error,
-                since=since,
-                until=until,
-                limit=limit,
-                after=after,
-            )
-        )
-
-    def error_groups(self, item_type: str) -> Sequence[ErrorGroup]:
-        """Dead letters grouped by their errors, the largest group first. What differs between the errors of a group,
-        such as numbers and ids, is `*` in its name; `list(item_type, error=name)` finds them.
-
-        Raises:
-            NotFound: there is no such item type.
-        """
-        return self._run(lambda queue: queue.error_groups(item_type))
-
-    def show(self, item_type: str, item_id: str) -> ItemDetail:
-        """One item with its context and its audit.
-
-        Raises:
-            NotFound: there is no such item.
-        """
-        return self._run(lambda queue: queue.show(item_type, item_id))
-
-    def audit(
-        self, item_type: str, *, item_id: str | None = None, limit: int = 100, before: int | None = None
-    ) -> Sequence[AuditEntry]:
-        """Audit entries, newest first; `before` is the last `audit_id` of the page before.
-
-        Raises:
-            InvalidInput: the id, the limit or `before` is wrong.
-            NotFound: there is no such item type.
-        """
-        return self._run(lambda queue: queue.audit(item_type, item_id=item_id, limit=limit, before=before))
-
-    def requeue(self, item_type: str, item_ids: Iterable[str] | None = None) -> int:
-        """Makes dead letters READY again, as new; without ids, all of the type. All or, if one of them is not a dead
-        letter, none.
-
-        Raises:
-            Conflict: one of them is not a dead letter; nothing was changed.
+            Conflict: one of the ids is not a dead letter; nothing was changed.
+            InvalidInput: a value is wrong, or both ids and a filter are given.
             NotFound: there is no such item type, or one of the items is not there.
         """
-        return self._run(lambda queue: queue.requeue(item_type, item_ids))
+        return self._run(lambda queue: queue.requeue(item_type, item_ids, **matching))
 
-    def discard(self, item_type: str, item_ids: Iterable[str] | None = None) -> int:
-        """Cancels items that are READY or dead letters; without ids, all dead letters of the type. All or none.
+    def discard(self, item_type: str, item_ids: Iterable[str] | None = None, **matching: Unpack[FilterOptions]) -> int:
+        """Cancels items that are READY or dead letters, and returns how many: those with these ids, all or none; or
+        those that match, as in `cancel`; or, with neither, all dead letters of the type.
 
         Raises:
-            Conflict: one of them is in flight or finished; nothing was changed.
+            Conflict: one of the ids is in flight or finished; nothing was changed.
+            InvalidInput: a value is wrong, or both ids and a filter are given.
             NotFound: there is no such item type, or one of the items is not there.
         """
-        return self._run(lambda queue: queue.discard(item_type, item_ids))
+        return self._run(lambda queue: queue.discard(item_type, item_ids, **matching))
 
     def cancel(self, item_type: str, item_ids: Iterable[str] | None = None, **matching: Unpack[FilterOptions]) -> int:
         """Cancels items that wait, run or are dead letters, and returns how many: those with these ids, all or none;
@@ -279,6 +203,16 @@ class BlockingDispatchQueue(BackgroundQueue):
             )
         )
 
+    def preview(self, item_type: str, change: str, **matching: Unpack[FilterOptions]) -> Preview:
+        """How many items match, and how many of them `change` would change: `requeue`, `discard`, `cancel` or
+        `reschedule` (to another time). Nothing is changed.
+
+        Raises:
+            InvalidInput: a value is wrong, or no filter is given.
+            NotFound: there is no such item type.
+        """
+        return self._run(lambda queue: queue.preview(item_type, change, **matching))
+
     def prune(self, before: datetime | str) -> PruneResult:
         """Forgets items that finished, and audit entries written, before a time. Dead letters are kept.
 
@@ -286,3 +220,122 @@ class BlockingDispatchQueue(BackgroundQueue):
             InvalidInput: the time is wrong.
         """
         return self._run(lambda queue: queue.prune(before))
+
+    def config(self, item_type: str) -> DispatchConfig:
+        """The item type's settings.
+
+        Raises:
+            NotFound: there is no such item type.
+        """
+        return self._run(lambda queue: queue.config(item_type))
+
+    def configs(self) -> list[DispatchConfig]:
+        """Every item type's settings."""
+        return self._run(lambda queue: queue.configs())
+
+    def stats(self, item_type: str, *, now: datetime | None = None) -> QueueStats:
+        """How many items stand where, and how late the oldest due one is.
+
+        Raises:
+            NotFound: there is no such item type.
+        """
+        return self._run(lambda queue: queue.stats(item_type, now=now))
+
+    def workers(self, *, now: datetime | None = None) -> tuple[Sequence[Worker], Sequence[str]]:
+        """The workers of all item types, and the item types that nobody works on."""
+        return self._run(lambda queue: queue.workers(now=now))
+
+    def list(
+        self,
+        item_type: str,
+        status: Status | str | None = None,
+        *,
+        prefix: str | None = None,
+        lane: str | None = None,
+        error: str | None = None,
+        since: datetime | str | None = None,
+        until: datetime | str | None = None,
+        error_group: str | None = None,
+        limit: int = 100,
+        after: str | None = None,
+        sort: str | None = None,
+    ) -> list[Item]:
+        """A page of items in order of their ids; `after` is the last id of the page before. `prefix` is what their ids
+        begin with, `error` what their last errors hold, with `*` for any characters; their times are not before
+        `since`, and before `until`. `error_group` is the name of a group as `error_groups` has it.
+
+        `sort` is `id`, `executeAt` or `updatedAt`, with `-` before it for the last first. Sorted by a time, `after` is
+        `ItemOrder.of(sort).cursor(item)` of the last item.
+
+        Raises:
+            InvalidInput: the status, the limit, an id, a time, the lane, the error or the order is wrong.
+            NotFound: there is no such item type.
+        """
+        return self._run(
+            lambda queue: queue.list(
+                item_type,
+                status,
+                prefix=prefix,
+                lane=lane,
+                error=error,
+                since=since,
+                until=until,
+                error_group=error_group,
+                limit=limit,
+                after=after,
+                sort=sort,
+            )
+        )
+
+    def count(self, item_type: str, **matching: Unpack[FilterOptions]) -> int:
+        """How many items match, as in `list`; 100,001 if they are more than 100,000.
+
+        Raises:
+            InvalidInput: a value is wrong.
+            NotFound: there is no such item type.
+        """
+        return self._run(lambda queue: queue.count(item_type, **matching))
+
+    def error_groups(self, item_type: str) -> Sequence[ErrorGroup]:
+        """Dead letters grouped by their errors, the largest group first. What differs between the errors of a group,
+        such as numbers and ids, is `*` in its name; `list(item_type, "DEAD_LETTER", error_group=name)` lists a group.
+
+        Raises:
+            NotFound: there is no such item type.
+        """
+        return self._run(lambda queue: queue.error_groups(item_type))
+
+    def lanes(self, item_type: str) -> Sequence[LaneDepth]:
+        """What of each lane is not finished, the longest lane first.
+
+        Raises:
+            NotFound: there is no such item type.
+        """
+        return self._run(lambda queue: queue.lanes(item_type))
+
+    def progress_of(self, item_type: str, item_ids: Iterable[str]) -> dict[str, Progress]:
+        """By item id: how far the executions that run now say they are; those that say nothing are left out.
+
+        Raises:
+            InvalidInput: an id is wrong.
+        """
+        return self._run(lambda queue: queue.progress_of(item_type, item_ids))
+
+    def show(self, item_type: str, item_id: str) -> ItemDetail:
+        """One item with its context and its audit.
+
+        Raises:
+            NotFound: there is no such item.
+        """
+        return self._run(lambda queue: queue.show(item_type, item_id))
+
+    def audit(
+        self, item_type: str, *, item_id: str | None = None, limit: int = 100, before: int | None = None
+    ) -> Sequence[AuditEntry]:
+        """Audit entries, newest first; `before` is the last `audit_id` of the page before.
+
+        Raises:
+            InvalidInput: the id, the limit or `before` is wrong.
+            NotFound: there is no such item type.
+        """
+        return self._run(lambda queue: queue.audit(item_type, item_id=item_id, limit=limit, before=before))

@@ -1,4 +1,5 @@
-"""What an operator changes about items: cancel them, or move what waits to another time, priority or lane. Pure."""
+"""What an operator changes about items: cancel, requeue or discard them, or give them another time, priority or lane.
+Pure."""
 
 from __future__ import annotations
 
@@ -7,9 +8,9 @@ from datetime import datetime
 from typing import NamedTuple
 
 from headgate.dispatch.model import Action, Claim, Item
-from headgate.dispatch.status import FINISHED, IN_FLIGHT, Status
-from headgate.durations import format_instant
-from headgate.errors import Conflict
+from headgate.dispatch.status import FINISHED, IN_FLIGHT, Status, may
+from headgate.durations import EPOCH, format_instant
+from headgate.errors import Conflict, InvalidInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +18,9 @@ class Cancellation:
     """The items end as CANCELLED, whether they wait, run or are dead letters. An execution that runs loses its claim:
     nothing that it reports counts any more, and its engine cancels it."""
 
+    reason: str | None = None
     action = Action.CANCELLED
+    to = Status.CANCELLED
 
     def applied(self, item: Item, now: datetime, *, is_followed: bool) -> Item:
         """The item after it.
@@ -36,6 +39,8 @@ class Cancellation:
 
     def detail(self, before: Item) -> str | None:
         """For the audit."""
+        if self.reason is not None:
+            return self.reason
         return "while in flight" if before.status in IN_FLIGHT else before.last_error
 
 
@@ -47,6 +52,7 @@ class Rescheduling:
     priority: int | None = None
     lane: str | None = None
     action = Action.RESCHEDULED
+    to = None
 
     def applied(self, item: Item, now: datetime, *, is_followed: bool) -> Item:
         """The item after it.
@@ -78,7 +84,85 @@ class Rescheduling:
         return ", ".join(parts)
 
 
-ItemChange = Cancellation | Rescheduling
+@dataclass(frozen=True, slots=True)
+class Redirection:
+    """Dead letters are requeued (to READY), as new; or items that wait or are dead letters are discarded (to
+    CANCELLED)."""
+
+    to: Status
+
+    @property
+    def action(self) -> Action:
+        return Action.REQUEUED if self.to is Status.READY else Action.DISCARDED
+
+    def applied(self, item: Item, now: datetime, *, is_followed: bool) -> Item:
+        """The item after it.
+
+        Raises:
+            Conflict: it does not stand where an operator may do this.
+        """
+        checked_redirection(item.status, self.to, item.item_id)
+        return redirected(item, self.to, now)
+
+    def detail(self, before: Item) -> str | None:
+        """For the audit."""
+        return before.last_error
+
+
+def checked_redirection(before: Status, to: Status, item_id: str, *, in_flight: bool = False) -> None:
+    """`Conflict` unless an operator may requeue (to READY) or discard (to CANCELLED) an item that stands so. With
+    `in_flight`, the caller knows that an item which is claimed or dispatched has not begun."""
+    if (before in IN_FLIGHT and not in_flight) or not may(before, to):
+        verb = "requeued" if to is Status.READY else "discarded"
+        raise Conflict(f"item {item_id!r} is {before} and can't be {verb}")
+
+
+def redirected(item: Item, to: Status, now: datetime) -> Item:
+    """The item after an operator requeued or discarded it. Requeued, it is as new: only its claim's epoch goes on, so
+    that whoever still holds an old claim stays fenced off."""
+    if to is Status.CANCELLED:
+        return replace(item, status=to, completed_at=now, updated_at=now)
+    return replace(
+        item,
+        status=to,
+        due_at=max(item.execute_at, now),
+        batch_id=None,
+        exec_workflow_id=None,
+        claimed_at=None,
+        seen_at=None,
+        dispatched_at=None,
+        completed_at=None,
+        retry_count=0,
+        last_error=None,
+        updated_at=now,
+    )
+
+
+ItemChange = Cancellation | Rescheduling | Redirection
+CHANGES: dict[str, ItemChange] = {
+    "requeue": Redirection(Status.READY),
+    "discard": Redirection(Status.CANCELLED),
+    "cancel": Cancellation(),
+    "reschedule": Rescheduling(EPOCH),
+}
+"""By its name: a change whose effect can be previewed."""
+
+
+def change_named(name: str) -> ItemChange:
+    """Raises: InvalidInput: there is no such change."""
+    if name not in CHANGES:
+        raise InvalidInput("change", f"must be one of {', '.join(CHANGES)}")
+    return CHANGES[name]
+
+
+class Preview(NamedTuple):
+    """What a change of all items that match would do."""
+
+    matching: int
+    changing: int
+    """Those of them that can be changed."""
+    is_whole: bool = True
+    """False if there are more that match than were looked at."""
 
 
 class Changed(NamedTuple):

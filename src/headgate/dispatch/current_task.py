@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from headgate.dispatch.model import Claim, Progress
+from headgate.dispatch.turns import DEFAULT_LANE, DEFAULT_PRIORITY
 from headgate.errors import Conflict, StoreUnavailable
 
 if TYPE_CHECKING:
@@ -21,10 +22,20 @@ _current: ContextVar[CurrentTask | None] = ContextVar("headgate_current_task", d
 
 
 class CurrentTask:
-    """The item that is being executed: its type, id, attempt and deadline."""
+    """The item that is being executed: its type, id, attempt, lane, priority and deadline."""
 
-    def __init__(self, claim: Callable[[], Claim], sink: OutcomeSink) -> None:
+    def __init__(
+        self,
+        claim: Callable[[], Claim],
+        sink: OutcomeSink,
+        lane: str = DEFAULT_LANE,
+        priority: int = DEFAULT_PRIORITY,
+    ) -> None:
         self._claim = claim
+        self.lane = lane
+        """A tenant, say."""
+        self.priority = priority
+        """Within its lane: 0 first, 9 last."""
         self._sink = sink
         self._loop = asyncio.get_running_loop()
         self.deadline: datetime | None = None

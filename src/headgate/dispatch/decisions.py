@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 from headgate.dispatch.config import DispatchConfig
@@ -17,12 +16,10 @@ from headgate.dispatch.model import (
     Change,
     Claim,
     ClaimedItem,
-    Item,
     shortened,
 )
 from headgate.dispatch.ports import Execution, ExecutionState, Start, StartOutcome
-from headgate.dispatch.status import IN_FLIGHT, Status, may
-from headgate.errors import Conflict
+from headgate.dispatch.status import Status
 
 
 def start_delay(
@@ -109,35 +106,6 @@ def newer_context(item: ClaimedItem, config: DispatchConfig, batch_id: str) -> C
             "upgrade this process"
         )
     return released(item.claim, word, batch_id, config.backoff(1) + config.look_ahead)
-
-
-def checked_redirection(before: Status, to: Status, item_id: str, *, in_flight: bool = False) -> None:
-    """`Conflict` unless an operator may requeue (to READY) or discard (to CANCELLED) an item that stands so. With
-    `in_flight`, the caller knows that an item which is claimed or dispatched has not begun."""
-    if (before in IN_FLIGHT and not in_flight) or not may(before, to):
-        verb = "requeued" if to is Status.READY else "discarded"
-        raise Conflict(f"item {item_id!r} is {before} and can't be {verb}")
-
-
-def redirected(item: Item, to: Status, now: datetime) -> Item:
-    """The item after an operator requeued or discarded it. Requeued, it is as new: only its claim's epoch goes on, so
-    that whoever still holds an old claim stays fenced off."""
-    if to is Status.CANCELLED:
-        return replace(item, status=to, completed_at=now, updated_at=now)
-    return replace(
-        item,
-        status=to,
-        due_at=max(item.execute_at, now),
-        batch_id=None,
-        exec_workflow_id=None,
-        claimed_at=None,
-        seen_at=None,
-        dispatched_at=None,
-        completed_at=None,
-        retry_count=0,
-        last_error=None,
-        updated_at=now,
-    )
 
 
 def within_bytes(sizes: Sequence[int], max_bytes: int) -> int:

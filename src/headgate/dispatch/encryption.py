@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import json
 import os
 from collections.abc import Sequence
+from typing import Any
 
 from headgate.errors import ConfigurationError, HeadgateError
 from headgate.extras import require
@@ -120,3 +122,15 @@ def _checked_key(key: str) -> bytes:
             "encryption_keys", "each must be base64 of 32 random bytes; `openssl rand -base64 32` makes one"
         )
     return decoded
+
+
+def readable(context: str | None) -> Any:
+    """The context's value; a text that is no JSON is shown as it is, for the operator to see."""
+    if context is None:
+        return None
+    if (key := shown_key(context)) is not None:
+        return f"encrypted with the key {key}"
+    try:
+        return json.loads(context)
+    except (ValueError, RecursionError):
+        return context

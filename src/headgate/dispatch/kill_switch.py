@@ -111,13 +111,15 @@ class KillSwitch:
 async def admitted(guard: Guard, sink: OutcomeSink, plan: str, item_type: str, every: float = SWITCH_SECONDS) -> bool:
     """Waits until the plan admits one call; False as soon as the kill switch is off, `StoreError` if its
     state is unknown. The switch is watched meanwhile, not read afterwards: whoever is admitted must call at once, or a
-    slow read would let calls bunch."""
+    slow read would let calls bunch. If it could not be read lately, the admission is lost."""
     switch = asyncio.ensure_future(_switched_off(sink, item_type, every))
     try:
         async with asyncio.timeout(None) as timeout:
             switch.add_done_callback(lambda _: _end(timeout))
             # Awaited right here: a task of its own would end some turns of the loop before the call begins.
             await guard.admit(plan, item_type)
+        if not sink.was_on(item_type):
+            raise StoreUnavailable("the kill switch could not be read in time")
         return True
     except TimeoutError:
         if not timeout.expired():

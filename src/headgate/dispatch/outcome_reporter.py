@@ -93,10 +93,20 @@ class OutcomeReporter:
         except StoreError as error:
             failure = error
         # Also after a load: the store was slow, or this process stood still before it looked at the answer.
+        if (config := self._trusted(item_type)) is None:
+            raise failure
+        return config.enabled
+
+    def was_on(self, item_type: str) -> bool:
+        config = self._trusted(item_type)
+        return config is not None and config.enabled
+
+    def _trusted(self, item_type: str) -> DispatchConfig | None:
+        """The settings, if they were requested so recently that the kill switch counts."""
         cached = self._cached.get(item_type)
         if cached is None or self._clock() - cached.loaded_at >= TRUSTED_SECONDS:
-            raise failure
-        return cached.config.enabled
+            return None
+        return cached.config
 
     async def config(self, item_type: str) -> DispatchConfig:
         """The item type's settings, at most half an interval or a second old."""

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
-from headgate.dispatch.changes import Changed, ItemChange
+from headgate.dispatch.changes import Changed, ItemChange, Preview
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.heartbeats import WorkerStore
 from headgate.dispatch.model import (
@@ -27,7 +27,7 @@ from headgate.dispatch.model import (
     QueueStats,
 )
 from headgate.dispatch.periodic import PeriodicStore
-from headgate.dispatch.search import ErrorGroup, ItemFilter
+from headgate.dispatch.search import BY_ID, ErrorGroup, ItemFilter, ItemOrder, LaneDepth
 from headgate.dispatch.status import Status
 from headgate.dispatch.turns import DEFAULT_LANE, DEFAULT_PRIORITY, UNLIMITED, Places
 
@@ -58,6 +58,16 @@ class QueueStore(Protocol):
     ) -> list[EnqueueResult]:
         """Queues each item with its context, once: one that exists is left alone. `within` is a transaction of the
         caller's, in the store's own terms; the items are then queued if and when that commits."""
+        ...
+
+    async def enqueue_group(
+        self, head: EnqueueRequest, members: Sequence[EnqueueRequest], *, within: Any = None
+    ) -> list[EnqueueResult]:
+        """Queues members and the head that names them, as `enqueue` does; the results are in this order.
+
+        Raises:
+            InvalidInput: an item of the head's id is another group's, by its `init_workflow_id`; nothing was queued.
+        """
         ...
 
     async def claim(
@@ -131,8 +141,23 @@ class QueueStore(Protocol):
         """What the item's execution reported: its progress and its result."""
         ...
 
-    async def items(self, item_type: str, chosen: ItemFilter | None, limit: int, after: str | None) -> list[Item]:
-        """A page of the items that match, in order of their ids, past the id `after`."""
+    async def items(
+        self,
+        item_type: str,
+        chosen: ItemFilter | None,
+        limit: int,
+        after: str | None,
+        order: ItemOrder = BY_ID,
+    ) -> list[Item]:
+        """A page of the items that match, in this order, past the cursor `after`: an id, unless sorted by a time."""
+        ...
+
+    async def count(self, item_type: str, chosen: ItemFilter, at_most: int) -> int:
+        """How many items match; `at_most`, if they are more."""
+        ...
+
+    async def progress_of(self, item_type: str, item_ids: Sequence[str]) -> dict[str, Progress]:
+        """By item id: how far the executions that run now say they are."""
         ...
 
     async def statuses(self, item_type: str, item_ids: Sequence[str]) -> dict[Status, int]:
@@ -141,6 +166,10 @@ class QueueStore(Protocol):
 
     async def error_groups(self, item_type: str) -> list[ErrorGroup]:
         """Dead letters grouped by their errors, the largest group first."""
+        ...
+
+    async def lanes(self, item_type: str) -> list[LaneDepth]:
+        """What of each lane is not finished, the longest lane first."""
         ...
 
     async def stats(self, item_type: str, *, now: datetime | None = None) -> QueueStats:
@@ -169,6 +198,12 @@ class QueueStore(Protocol):
     ) -> Changed:
         """Changes the items with these ids: all, or `NotFound` or `Conflict` and none. Or the items that match, in
         batches, but for those that can't be changed."""
+        ...
+
+    async def preview(
+        self, item_type: str, chosen: ItemFilter, change: ItemChange, *, now: datetime | None = None
+    ) -> Preview:
+        """What `change_items` would do to the items that match. Changes nothing."""
         ...
 
     async def audit(self, item_type: str, item_id: str | None, limit: int, before: int | None) -> list[AuditEntry]:
@@ -328,6 +363,10 @@ class OutcomeSink(Protocol):
     async def enabled(self, item_type: str) -> bool:
         """Whether executions of this type may begin, by the kill switch; less than a second old. If the store can't
         say so, `StoreError`, and none may begin."""
+        ...
+
+    def was_on(self, item_type: str) -> bool:
+        """Whether the kill switch is known to have been on less than a second ago. Reads no store."""
         ...
 
 

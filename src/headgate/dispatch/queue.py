@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -10,34 +9,40 @@ from typing import Any, TypedDict, Unpack
 
 from headgate import tracing
 from headgate.batching import Batcher
-from headgate.dispatch.changes import Cancellation, Changed, ItemChange, Rescheduling
+from headgate.dispatch.changes import (
+    Cancellation,
+    Changed,
+    ItemChange,
+    Preview,
+    Redirection,
+    Rescheduling,
+    change_named,
+)
 from headgate.dispatch.config import DispatchConfig, DispatchSettings, checked_type
-from headgate.dispatch.encryption import encryption_of, shown_key
-from headgate.dispatch.heartbeats import Worker, unattended
+from headgate.dispatch.encryption import encryption_of
 from headgate.dispatch.model import (
     LARGEST_CONTEXT,
-    AuditEntry,
     Claim,
     EnqueueRequest,
     EnqueueResult,
-    Item,
-    ItemDetail,
     PruneResult,
-    QueueStats,
 )
 from headgate.dispatch.portions import portions
 from headgate.dispatch.ports import QueueStore
-from headgate.dispatch.search import ErrorGroup, FilterOptions, ItemFilter, checked_filter
+from headgate.dispatch.queue_views import QueueViews
+from headgate.dispatch.search import (
+    FilterOptions,
+    ItemFilter,
+    checked_filter,
+    checked_ids,
+)
 from headgate.dispatch.status import Status
 from headgate.dispatch.turns import checked_lane, checked_priority
 from headgate.durations import parse_instant
 from headgate.errors import HeadgateError, InvalidInput, NotFound
 from headgate.slots.carriers import Carriers
-from headgate.slots.model import AssignedSlot, checked_id
+from headgate.slots.model import AssignedSlot
 from headgate.tracing import Origin, Span
-
-LONGEST_PAGE = 1000
-
 
 StopExecutions = Callable[[Sequence[Claim]], Awaitable[None]]
 """Stops executions of items that were cancelled, where they do not find out by themselves."""
@@ -56,7 +61,7 @@ class OpenOptions(QueueOptions, total=False):
     encryption_keys: Sequence[str] | None
 
 
-class DispatchQueue:
+class DispatchQueue(QueueViews):
     """A durable queue of items that shall each run once, at their time.
 
     Queueing is idempotent by item type and id. Whatever a call returned is committed. Concurrent single enqueues
@@ -71,11 +76,10 @@ class DispatchQueue:
         batch: int = 1000,
         stop_executions: StopExecutions | None = None,
     ) -> None:
-        self.store = store
+        super().__init__(store)
         self._stop_executions = stop_executions
         self._largest_context = largest_context
         self._writer: Batcher[EnqueueRequest, EnqueueResult] = Batcher(self._store_many, max_batch=batch)
-        self._known: set[str] = set()
 
     @classmethod
     @asynccontextmanager
@@ -225,6 +229,21 @@ class DispatchQueue:
             results += await self.store.enqueue(portion, within=connection)
         return results
 
+    async def enqueue_group(
+        self, head: EnqueueRequest, members: Sequence[EnqueueRequest], *, connection: Any = None
+    ) -> Sequence[EnqueueResult]:
+        """Queues members and the head that names them: the head, and up to 5000 members, in one transaction, and then
+        the others. The results are in this order, the head's last.
+
+        Raises:
+            InvalidInput: the key was used before, for other calls; nothing was queued.
+        """
+        first, *others = list(portions(members)) or [[]]
+        *results, of_head = await self.store.enqueue_group(head, first, within=connection)
+        for portion in others:
+            results += await self.store.enqueue(portion, within=connection)
+        return [*results, of_head]
+
     async def _store_many(self, requests: Sequence[EnqueueRequest]) -> Sequence[EnqueueResult]:
         return await self.enqueue_requests(requests)
 
@@ -252,22 +271,6 @@ class DispatchQueue:
         self._known.add(config.item_type)
         return existing or config
 
-    async def config(self, item_type: str) -> DispatchConfig:
-        """The item type's settings.
-
-        Raises:
-            NotFound: there is no such item type.
-        """
-        config = await self.store.config(checked_type(item_type))
-        if config is None:
-            raise NotFound("item type", item_type)
-        self._known.add(item_type)
-        return config
-
-    async def configs(self) -> list[DispatchConfig]:
-        """Every item type's settings."""
-        return await self.store.configs()
-
     async def pause(self, item_type: str) -> DispatchConfig:
         """Throws the kill switch: nothing of this type starts any more, nothing is lost.
 
@@ -290,109 +293,33 @@ class DispatchQueue:
             raise NotFound("item type", item_type)
         return config
 
-    # -- looking -------------------------------------------------------------------------------------------------
-
-    async def stats(self, item_type: str, *, now: datetime | None = None) -> QueueStats:
-        """How many items stand where, and how late the oldest due one is.
-
-        Raises:
-            NotFound: there is no such item type.
-        """
-        await self._check_known(checked_type(item_type))
-        return await self.store.stats(item_type, now=now)
-
-    async def workers(self, *, now: datetime | None = None) -> tuple[Sequence[Worker], Sequence[str]]:
-        """The workers of all item types, and the item types that nobody works on."""
-        workers = await self.store.workers.workers(now=now)
-        return workers, unattended(workers, [config.item_type for config in await self.store.configs()])
-
-    async def list(
-        self,
-        item_type: str,
-        status: Status | str | None = None,
-        *,
-        prefix: str | None = None,
-        lane: str | None = None,
-        error: str | None = None,
-        since: datetime | str | None = None,
-        until: datetime | str | None = None,
-        limit: int = 100,
-        after: str | None = None,
-    ) -> list[Item]:
-        """A page of items in order of their ids; `after` is the last id of the page before. `prefix` is what their ids
-        begin with, `error` what their last errors hold, with `*` for any characters; their times are not before
-        `since`, and before `until`.
-
-        Raises:
-            InvalidInput: the status, the limit, an id, a time, the lane or the error is wrong.
-            NotFound: there is no such item type.
-        """
-        await self._check_known(checked_type(item_type))
-        if after is not None:
-            checked_id(after, "after")
-        chosen = checked_filter(status=status, prefix=prefix, lane=lane, error=error, since=since, until=until)
-        return await self.store.items(item_type, chosen, _checked_limit(limit), after)
-
-    async def error_groups(self, item_type: str) -> Sequence[ErrorGroup]:
-        """Dead letters grouped by their errors, the largest group first. What differs between the errors of a group,
-        such as numbers and ids, is `*` in its name; `list(item_type, error=name)` finds them.
-
-        Raises:
-            NotFound: there is no such item type.
-        """
-        await self._check_known(checked_type(item_type))
-        return await self.store.error_groups(item_type)
-
-    async def show(self, item_type: str, item_id: str) -> ItemDetail:
-        """One item with its context and its audit.
-
-        Raises:
-            NotFound: there is no such item.
-        """
-        row = await self.store.find(checked_type(item_type), checked_id(item_id, "item_id"))
-        if row is None:
-            raise NotFound("item", item_id)
-        item, context = row
-        entries = await self.store.audit(item_type, item_id, LONGEST_PAGE, None)
-        progress, result = await self.store.report(item_type, item_id)
-        return ItemDetail(item, _readable(context), entries[::-1], progress, _readable(result))
-
-    async def audit(
-        self, item_type: str, *, item_id: str | None = None, limit: int = 100, before: int | None = None
-    ) -> Sequence[AuditEntry]:
-        """Audit entries, newest first; `before` is the last `audit_id` of the page before.
-
-        Raises:
-            InvalidInput: the id, the limit or `before` is wrong.
-            NotFound: there is no such item type.
-        """
-        await self._check_known(checked_type(item_type))
-        if item_id is not None:
-            checked_id(item_id, "item_id")
-        if before is not None and (not isinstance(before, int) or not 0 < before < 2**63):
-            raise InvalidInput("before", "must be the auditId of an entry")
-        return await self.store.audit(item_type, item_id, _checked_limit(limit), before)
-
     # -- operating -----------------------------------------------------------------------------------------------
 
-    async def requeue(self, item_type: str, item_ids: Iterable[str] | None = None) -> int:
-        """Makes dead letters READY again, as new; without ids, all of the type. All or, if one of them is not a dead
-        letter, none.
+    async def requeue(
+        self, item_type: str, item_ids: Iterable[str] | None = None, **matching: Unpack[FilterOptions]
+    ) -> int:
+        """Makes dead letters READY again, as new, and returns how many: those with these ids, all or none; or those
+        that match, as in `cancel`; or, with neither, all dead letters of the type.
 
         Raises:
-            Conflict: one of them is not a dead letter; nothing was changed.
+            Conflict: one of the ids is not a dead letter; nothing was changed.
+            InvalidInput: a value is wrong, or both ids and a filter are given.
             NotFound: there is no such item type, or one of the items is not there.
         """
-        return await self._redirect(item_type, item_ids, Status.READY)
+        return await self._redirect(item_type, item_ids, matching, Status.READY)
 
-    async def discard(self, item_type: str, item_ids: Iterable[str] | None = None) -> int:
-        """Cancels items that are READY or dead letters; without ids, all dead letters of the type. All or none.
+    async def discard(
+        self, item_type: str, item_ids: Iterable[str] | None = None, **matching: Unpack[FilterOptions]
+    ) -> int:
+        """Cancels items that are READY or dead letters, and returns how many: those with these ids, all or none; or
+        those that match, as in `cancel`; or, with neither, all dead letters of the type.
 
         Raises:
-            Conflict: one of them is in flight or finished; nothing was changed.
+            Conflict: one of the ids is in flight or finished; nothing was changed.
+            InvalidInput: a value is wrong, or both ids and a filter are given.
             NotFound: there is no such item type, or one of the items is not there.
         """
-        return await self._redirect(item_type, item_ids, Status.CANCELLED)
+        return await self._redirect(item_type, item_ids, matching, Status.CANCELLED)
 
     async def cancel(
         self, item_type: str, item_ids: Iterable[str] | None = None, **matching: Unpack[FilterOptions]
@@ -451,7 +378,21 @@ class DispatchQueue:
         await self._check_known(checked_type(item_type))
         if item_ids is None:
             return await self.store.change_items(item_type, chosen, change)
-        return await self.store.change_items(item_type, _checked_ids(item_ids), change)
+        return await self.store.change_items(item_type, checked_ids(item_ids), change)
+
+    async def preview(self, item_type: str, change: str, **matching: Unpack[FilterOptions]) -> Preview:
+        """How many items match, and how many of them `change` would change: `requeue`, `discard`, `cancel` or
+        `reschedule` (to another time). Nothing is changed.
+
+        Raises:
+            InvalidInput: a value is wrong, or no filter is given.
+            NotFound: there is no such item type.
+        """
+        previewed, chosen = change_named(change), checked_filter(**matching)
+        if chosen == ItemFilter():
+            raise InvalidInput("filter", "give what the items must match")
+        await self._check_known(checked_type(item_type))
+        return await self.store.preview(item_type, chosen, previewed)
 
     async def prune(self, before: datetime | str) -> PruneResult:
         """Forgets items that finished, and audit entries written, before a time. Dead letters are kept.
@@ -461,42 +402,17 @@ class DispatchQueue:
         """
         return await self.store.prune(parse_instant(before, "before"))
 
-    async def _redirect(self, item_type: str, item_ids: Iterable[str] | None, to: Status) -> int:
+    async def _redirect(
+        self, item_type: str, item_ids: Iterable[str] | None, matching: FilterOptions, to: Status
+    ) -> int:
+        if matching:
+            return (await self._change(item_type, item_ids, matching, Redirection(to))).total
         await self._check_known(checked_type(item_type))
-        ids = None if item_ids is None else _checked_ids(item_ids)
+        ids = None if item_ids is None else checked_ids(item_ids)
         return await self.store.redirect(item_type, ids, to)
-
-    async def _check_known(self, item_type: str) -> None:
-        # Only what exists is remembered, and types are never deleted: no answer can turn stale.
-        if item_type not in self._known:
-            await self.config(item_type)
 
 
 def enqueue_span(item_type: str, item_id: str, parent: str) -> Span:
     """The queueing of one item, as part of a trace; its traceparent is what the item carries."""
     attributes = {"headgate.item_type": item_type, "headgate.item_id": item_id}
     return tracing.begin("queue.enqueue", attributes, parent=parent, kind="PRODUCER")
-
-
-def _checked_ids(item_ids: Iterable[str]) -> list[str]:
-    if isinstance(item_ids, str):
-        raise InvalidInput("ids", "must be a list of item ids, not one text")
-    return [checked_id(item_id, "ids") for item_id in item_ids]
-
-
-def _checked_limit(limit: object) -> int:
-    if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= LONGEST_PAGE:
-        raise InvalidInput("limit", f"must be a whole number from 1 to {LONGEST_PAGE}")
-    return limit
-
-
-def _readable(context: str | None) -> Any:
-    """The context's value; a text that is no JSON is shown as it is, for the operator to see."""
-    if context is None:
-        return None
-    if (key := shown_key(context)) is not None:
-        return f"encrypted with the key {key}"
-    try:
-        return json.loads(context)
-    except (ValueError, RecursionError):
-        return context

@@ -153,19 +153,28 @@ def _read_starlette(app: Any) -> tuple[_Installed, Iterable[_Served]]:
     options = installed_options(app)
     if options is not None:
         installed = _Installed(options["request_limiter"], installed.rules, options["defaults"])
-    own_pages = ("openapi_url", "docs_url", "redoc_url", "swagger_ui_oauth2_redirect_url")
-    pages = {getattr(app, name, None) for name in own_pages}
-    return installed, (served for served in _starlette_routes(app.routes) if served.path not in pages)
+    return installed, _starlette_routes(app.routes, _own_pages(app))
 
 
-def _starlette_routes(routes: Iterable[Any], prefix: str = "", depth: int = 0) -> Iterator[_Served]:
+def _own_pages(app: Any) -> set[Any]:
+    """Where FastAPI serves its documents."""
+    names = ("openapi_url", "docs_url", "redoc_url", "swagger_ui_oauth2_redirect_url")
+    return {getattr(app, name, None) for name in names} - {None}
+
+
+def _starlette_routes(
+    routes: Iterable[Any], pages: Collection[Any], prefix: str = "", depth: int = 0
+) -> Iterator[_Served]:
     from headgate.integrations.starlette import chains_of
 
     for one in flat_routes(routes):
-        path = prefix + str(getattr(one, "path", "") or "")
+        own_path = str(getattr(one, "path", "") or "")
+        path = prefix + own_path
         below = getattr(one, "routes", None)
         if below and depth < DEEPEST:
-            yield from _starlette_routes(below, path, depth + 1)
+            yield from _starlette_routes(below, _own_pages(getattr(one, "app", None)), path, depth + 1)
+        elif own_path in pages:
+            continue
         elif hasattr(one, "endpoint"):
             own = [limit for chain in chains_of(one) for limit in chain]
             own = list(dict.fromkeys(own))

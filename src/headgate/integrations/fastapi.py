@@ -121,13 +121,14 @@ def _document_limits(app: FastAPI, by_default: bool, legacy_headers: bool) -> No
             for served in flat_routes(app.routes):
                 limits = [limit for chain in chains_of(served) for limit in chain]
                 if hasattr(served, "responses") and (limits or (by_default and not has_own_limits(served))):
-                    _document(served, legacy_headers or any(limit.legacy_headers for limit in limits))
+                    denies = not limits or any(limit.block for limit in limits)
+                    _document(served, legacy_headers or any(limit.legacy_headers for limit in limits), denies)
         return generate()
 
     app.openapi = openapi  # type: ignore[method-assign]  # as FastAPI's documentation does
 
 
-def _document(route: Any, legacy_headers: bool) -> None:
+def _document(route: Any, legacy_headers: bool, denies: bool) -> None:
     fields = {
         headers.POLICY: _field("The limits that hold: plan, quota q, window w in seconds.", "string"),
         headers.LIMIT: _field("What is left of each: remaining r, seconds t until there is more.", "string"),
@@ -149,10 +150,11 @@ def _document(route: Any, legacy_headers: bool) -> None:
             "reason": {"type": "string"},
         },
     }
-    denied = route.responses.setdefault(429, {"description": headers.TITLE})
-    denied.setdefault("headers", fields | wait)
-    if "model" not in denied:
-        denied.setdefault("content", {headers.PROBLEM_JSON: {"schema": problem}})
+    if denies:
+        denied = route.responses.setdefault(429, {"description": headers.TITLE})
+        denied.setdefault("headers", fields | wait)
+        if "model" not in denied:
+            denied.setdefault("content", {headers.PROBLEM_JSON: {"schema": problem}})
     allowed = route.responses.setdefault(route.status_code or 200, {})
     allowed.setdefault("headers", {}).update(fields)
 

@@ -35,6 +35,7 @@ TOP = frozenset(
         "audit_key",
         "database_migrate",
         "database_pool_size",
+        "database_timeout_seconds",
         "database_url",
         "dispatch",
         "envoy",

@@ -13,6 +13,7 @@ import json
 import os
 import re
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import parse_qsl, quote, unquote, unquote_plus, urlsplit
@@ -60,6 +61,8 @@ class Settings(Section):
     # URLs may hold passwords, so they stay out of every repr.
     database_url: str = Field("sqlite:///headgate.db", repr=False)
     database_pool_size: int = Field(10, ge=1, le=1000)
+    database_timeout_seconds: float = Field(10, ge=0.5, le=600)
+    """How long a transaction may take on a database server, with the wait for a connection; not on SQLite."""
     database_migrate: bool = False
     """Whether `headgate serve` and `headgate worker` migrate a database that other programs share."""
     redis_url: str | None = Field(None, repr=False)
@@ -181,7 +184,7 @@ class Settings(Section):
             )
         if not is_loopback(self.host) and not self.has_tokens and not other_tokens and self.oidc.issuer is None:
             raise ConfigurationError(
-                "host",
+                spelled("host"),
                 f"{self.host} can be reached from other machines, and there is no token; set HEADGATE_API_TOKEN and "
                 "HEADGATE_ADMIN_TOKEN, create one with `headgate tokens create`, or listen on 127.0.0.1",
             )
@@ -288,9 +291,18 @@ def settings_file() -> Path | None:
 
 
 def spelled(*path: str) -> str:
-    """A setting's name as the user gave it: the variable, if there is one, else as the settings file has it."""
-    variable = _variable(*path)
-    return variable if variable in os.environ else ".".join(path)
+    """A setting's name as the user types it: as the settings file has it, if it stands there and in no variable, else
+    the variable."""
+    depth = 2 if path[0] in _sections() else 1
+    own, inner = path[:depth], path[depth:]
+    variable = _variable(*own)
+    with suppress(ConfigurationError):
+        value: Any = {} if variable in os.environ else _file_values()
+        for name in own:
+            value = value.get(name) if isinstance(value, dict) else None
+        if value is not None and value != {}:
+            variable = ".".join(own)
+    return ".".join([variable, *inner])
 
 
 def _variable(*path: str) -> str:

@@ -41,6 +41,7 @@ async def run_temporal_workers(
     store = await queue_store(
         embedded_url(settings),
         pool_size=settings.database_pool_size,
+        timeout=settings.database_timeout_seconds,
         followers=queue_followers(),
         claim_bytes=settings.dispatch.claim_bytes,
         encryption=queue_encryption(settings),

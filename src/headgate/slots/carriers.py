@@ -30,8 +30,8 @@ class SlotMove(NamedTuple):
 
 
 class SlotCarrier(Protocol):
-    """Finds and moves the work of slots, in the transaction that moves the slots. It never waits for a lock: work that
-    somebody else has locked counts as begun."""
+    """Finds, moves and cancels the work of slots, in the transaction that moves or cancels the slots. A move never
+    waits for a lock: work that somebody else has locked counts as begun."""
 
     def standings(self, within: Any, slots: Sequence[AssignedSlot], *, lock: bool) -> dict[str, Standing]:
         """How far the work of these slots has come, by event; a slot without work is not in it. With `lock`, work that
@@ -44,6 +44,15 @@ class SlotCarrier(Protocol):
 
     def move(self, within: Any, moves: Sequence[SlotMove], now: datetime) -> None:
         """Gives work that waits the new time of its slot."""
+        ...
+
+    def cancel(self, within: Any, slot: AssignedSlot) -> None:
+        """Cancels the work of a slot that is about to be given back. Waits for the locks of the work; the slot's own
+        are not held yet.
+
+        Raises:
+            SlotInUse: the work has begun, or its application must cancel it.
+        """
         ...
 
 

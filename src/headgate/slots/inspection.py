@@ -66,6 +66,16 @@ class SlotInspection:
         following = records[limit - 1].cursor.encoded() if len(records) > limit else None
         return records[:limit], following
 
+    async def beginning(self, prefix: str, *, limit: int = 10) -> list[ListedSlot]:
+        """The first booked slots whose events' ids begin with `prefix`, in order of the ids.
+
+        Raises:
+            InvalidInput: the prefix is no part of an id, or the limit is not from 1 to 1000.
+        """
+        if not 1 <= limit <= MOST_LISTED:
+            raise InvalidInput("limit", f"must be a whole number from 1 to {MOST_LISTED}")
+        return await self._store.beginning(checked_id(prefix, "prefix"), limit)
+
     async def explain(self, event_id: str) -> Explanation:
         """Why the event got its time: the windows that were passed over, and what would happen today.
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 from headgate.durations import parse_instant, to_ms
-from headgate.errors import ConfigurationError, InvalidInput, NotFound, SlotOwned
+from headgate.errors import ConfigurationError, InvalidInput, NotFound, SlotInUse, SlotOwned
 from headgate.slots.inspection import SlotInspection, Started
 from headgate.slots.model import AssignedSlot
 from headgate.slots.ports import PruneResult
@@ -39,7 +39,8 @@ class SlotMaintenance(SlotInspection):
     ) -> Replan:
         """Moves booked slots to earlier free places, in order; or, with `direction="spread"`, what is over the limit to
         later ones. `since` and `until` bound the slots that are moved. No slot within `notice` (one minute) of now
-        moves, nor one whose work has begun. Bookings go on meanwhile; a call that broke off may be repeated.
+        moves, nor one whose work has begun, nor one that is booked under several configs: its time suits all of them.
+        Bookings go on meanwhile; a call that broke off may be repeated.
 
         Raises:
             ConfigurationError: the scheduler was made without a store for it.
@@ -70,12 +71,16 @@ class SlotMaintenance(SlotInspection):
         async for slot in self._unstarted(started, before, page):
             if slot.owner != owner:
                 continue
-            leaked.append(slot)
             if redispatch is not None:
                 await redispatch(slot)
             else:
-                with suppress(NotFound):  # cancelled by somebody else in the meantime
+                try:
                     await self.cancel(slot.event_id, owner=owner)
+                except SlotInUse:
+                    continue
+                except NotFound:
+                    pass  # cancelled by somebody else in the meantime
+            leaked.append(slot)
         return leaked
 
     async def free_unstarted(
@@ -85,7 +90,7 @@ class SlotMaintenance(SlotInspection):
         Returns those that were there to cancel."""
         freed: list[AssignedSlot] = []
         async for slot in self._unstarted(started, before):
-            with suppress(NotFound, SlotOwned):  # cancelled, and perhaps booked again, in the meantime
+            with suppress(NotFound, SlotInUse, SlotOwned):  # cancelled, booked again or begun in the meantime
                 freed.append(await self.cancel(slot.event_id, owner=slot.owner, reason=reason, actor=actor))
         return freed
 

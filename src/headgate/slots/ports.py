@@ -86,9 +86,11 @@ class SlotStore(Protocol):
     async def cancel(
         self, event_id: str, *, owner: str | None = None, cause: Cancellation = NO_CAUSE
     ) -> AssignedSlot | None:
-        """Removes the event's slot and frees its room; None if it has none. Its record stays, with the cause.
+        """Removes the event's slot, cancels the work that carries it, and frees its room; None if it has none. Its
+        record stays, with the cause.
 
         Raises:
+            SlotInUse: the work has begun; nothing was changed.
             SlotOwned: the slot is not `owner`'s; nothing was changed.
         """
         ...
@@ -99,6 +101,10 @@ class SlotStore(Protocol):
 
     async def page(self, selection: SlotFilter, after: Cursor | None, limit: int) -> list[ListedSlot]:
         """The first `limit` records of booked and cancelled slots behind a cursor, by scheduled time."""
+        ...
+
+    async def beginning(self, prefix: str, limit: int) -> list[ListedSlot]:
+        """The first `limit` booked slots whose events' ids begin so, in order of the ids."""
         ...
 
     async def record(self, event_id: str) -> ListedSlot | None:
@@ -124,7 +130,8 @@ class SlotStore(Protocol):
 
     async def prune(self, before_ms: int) -> PruneResult:
         """Forgets windows that ended before a time, and the slots in them, in batches; the records of slots that were
-        cancelled before it; and configs made from a template that have no windows left."""
+        cancelled before it, and of moves that nobody has read; and configs made from a template that have no windows
+        left."""
         ...
 
     async def close(self) -> None:

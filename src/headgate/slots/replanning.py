@@ -112,6 +112,8 @@ class Replan:
     """How much earlier all moved slots are together; negative if they were spread."""
     last_before_ms: int | None = None
     last_after_ms: int | None = None
+    joint: int = 0
+    """Those of the examined slots that are booked under several configs; they stay."""
     moves: tuple[SlotMove, ...] = ()
     """Of a dry run: what would be moved."""
 
@@ -126,6 +128,7 @@ class Replan:
             saved_ms=self.saved_ms + sum(move.slot.scheduled_ms - move.scheduled_ms for move in moves),
             last_before_ms=_latest(self.last_before_ms, times.values()),
             last_after_ms=_latest(self.last_after_ms, after.values()),
+            joint=self.joint + sum(bool(slot.other_windows) for slot in examined),
             moves=(*self.moves, *moves) if keep else self.moves,
         )
 

@@ -361,12 +361,14 @@ class SlotScheduler(SlotMaintenance):
     async def cancel(
         self, event_id: str, *, owner: str | None = None, reason: str | None = None, actor: str | None = None
     ) -> AssignedSlot:
-        """Gives the event's slot back; its room is free from the next call on. A record of it stays until it is
-        pruned, with the reason and the actor who cancelled it.
+        """Gives the event's slot back; its room is free from the next call on. The queue item that carries the slot
+        is cancelled with it. A record of the slot stays until it is pruned, with the reason and the actor who
+        cancelled it.
 
         Raises:
             InvalidInput: the reason is longer than 500 characters.
             NotFound: the event has no slot.
+            SlotInUse: its work has begun: cancel that instead, which gives the slot back.
             SlotOwned: the slot belongs to another than `owner`.
         """
         checked_id(event_id)

@@ -8,6 +8,8 @@ from weakref import WeakKeyDictionary
 from headgate.sql import migrate
 from headgate.sql.engine import Database
 
+CLOSING_SECONDS = 5.0
+
 
 class _Databases:
     """The databases open on one event loop."""
@@ -20,11 +22,12 @@ class _Databases:
 _databases: WeakKeyDictionary[asyncio.AbstractEventLoop, _Databases] = WeakKeyDictionary()
 
 
-async def database(url: str, *, pool_size: int = 10) -> Database:
+async def database(url: str, *, pool_size: int = 10, timeout: float | None = None) -> Database:
     """The database at a URL, at this version's schema or a later one.
 
     Whoever asks for the same URL on the same event loop gets the same pool: on SQLite, two pools in one process would
-    wait for each other's locks by sleeping. `memory://` is a database of the caller's own, gone when it is closed.
+    wait for each other's locks by sleeping. `memory://` is a database of the caller's own, gone when it is closed. A
+    transaction on a server ends after `timeout` seconds; left out, after 10.
 
     Raises:
         HeadgateError: The schema is older, and this process may not migrate it.
@@ -37,8 +40,15 @@ async def database(url: str, *, pool_size: int = 10) -> Database:
         known = here.by_url.get(url)
         if known is not None and not known.closed:
             return known.share()
-        opened = here.by_url[url] = await _migrated(Database(url, pool_size=pool_size))
+        opened = here.by_url[url] = await _migrated(Database(url, pool_size=pool_size, deadline=timeout))
         return opened
+
+
+def hasten_databases(seconds: float = CLOSING_SECONDS) -> None:
+    """Shortens the deadline of what is still written on this event loop, because the process ends."""
+    here = _databases.get(asyncio.get_running_loop())
+    for opened in [] if here is None else here.by_url.values():
+        opened.hasten(seconds)
 
 
 async def _migrated(opened: Database) -> Database:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
 import sqlite3
 import time
 from collections.abc import Callable
@@ -39,7 +40,14 @@ NEWS = "headgate_news"
 ASIDE = 2
 """How many long reads go on at once."""
 LONGEST_SILENCE_SECONDS = 5
-"""Between two statements of a transaction on PostgreSQL. Callers who wait for its locks have a deadline of 30."""
+"""Between two statements of a transaction on PostgreSQL. Callers who wait for its locks have a deadline of 10."""
+DEADLINE = 10.0
+"""Seconds that a transaction may take on a server, with the wait for a connection, …"""
+FILE_DEADLINE = 30.0
+"""… and on SQLite, where it includes the wait for the one writer's turn."""
+_CUT_BEFORE = 0.25
+"""So much before the deadline a connection to PostgreSQL is cut: a caller who is cancelled would wait up to ten seconds
+longer, while psycopg tries to cancel the statement at a server that does not answer."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -48,10 +56,12 @@ R = TypeVar("R")
 class Database:
     """A pool of connections to one database, shared between stores: `share` it, and close it as often."""
 
-    def __init__(self, url: str, *, pool_size: int = 10, deadline: float = 30.0) -> None:
+    def __init__(self, url: str, *, pool_size: int = 10, deadline: float | None = None) -> None:
         self.url = database_url(url)
         self.dialect = self.url.get_backend_name()
         self._file = self.url.database if self.dialect == "sqlite" else None
+        if deadline is None:
+            deadline = FILE_DEADLINE if self.dialect == "sqlite" else DEADLINE
         self._deadline = deadline
         self.hints = Hints(self)
         self._holders = 1
@@ -72,7 +82,7 @@ class Database:
             self._engine: Engine = self.async_engine.sync_engine
             self._autocommit = self._engine.execution_options(isolation_level="AUTOCOMMIT")
             sa.event.listen(self._engine, "connect", _note_birth)
-            sa.event.listen(self._engine, "connect", _bound_silence)
+            sa.event.listen(self._engine, "connect", self._bound_statements)
             sa.event.listen(self._engine, "reset", _end_transaction)
             sa.event.listen(self._engine, "checkout", self._refuse_older)
             sa.event.listen(self._engine, "handle_error", _leave_read_only_server)
@@ -86,9 +96,6 @@ class Database:
 
     async def write(self, work: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Runs `work(connection, …)` in a transaction: committed when it returns, rolled back when it raises.
-
-        A PostgreSQL that falls silent inside a transaction takes up to ten seconds longer than the deadline: so long
-        psycopg tries to cancel the statement before it closes the connection.
 
         Raises:
             Conflict: another writer was first; the transaction may be tried again.
@@ -118,6 +125,7 @@ class Database:
             engine = self._engine
             if self._threads is None:
                 engine = sa.create_engine(self.url, pool_size=ASIDE)
+                sa.event.listen(engine, "connect", self._bound_statements)
             self._aside = engine, ThreadPoolExecutor(ASIDE, thread_name_prefix="headgate-sql-aside")
         return await self._run(*self._aside, self._deadline, True, work, args, kwargs)
 
@@ -136,6 +144,11 @@ class Database:
             return self.dialect == "sqlite"
         file = Path(name)
         return not file.exists() or file.stat().st_size == 0
+
+    def hasten(self, seconds: float) -> None:
+        """From now on, a transaction has so long at most: for a process that ends, and a server that may hang."""
+        if self.dialect != "sqlite":
+            self._deadline = min(self._deadline, seconds)
 
     @property
     def closed(self) -> bool:
@@ -179,33 +192,48 @@ class Database:
         args: Any,
         kwargs: Any,
     ) -> R:
+        loop = asyncio.get_running_loop()
+        use = _Use()
+        timer = None
+        if deadline is not None and self.dialect == "postgresql":
+            timer = loop.call_later(max(deadline - _CUT_BEFORE, deadline / 2), use.cut)
         try:
             async with asyncio.timeout(deadline):
                 if threads is None:
-                    return await greenlet_spawn(self._on_loop, engine, work, args, kwargs)
+                    return await greenlet_spawn(self._on_loop, engine, use, deadline, work, args, kwargs)
                 # Shielded: a caller that is cancelled stops waiting, but the thread's transaction still ends properly.
-                loop = asyncio.get_running_loop()
                 return await asyncio.shield(
-                    loop.run_in_executor(threads, self._on_thread, loop, engine, read_only, work, args, kwargs)
+                    loop.run_in_executor(threads, self._on_thread, loop, engine, use, read_only, work, args, kwargs)
                 )
         except DRIVER_ERRORS as error:
-            raise translated(error, self._file) from error
+            raise translated(TimeoutError() if use.is_cut else error, self._file) from error
+        finally:
+            if timer is not None and use.connection is None:
+                timer.cancel()  # a thread that goes on without its caller is cut when the time has come
 
-    def _on_loop(self, engine: Engine, work: Callable[..., R], args: Any, kwargs: Any) -> R:
+    def _on_loop(
+        self, engine: Engine, use: _Use, deadline: float | None, work: Callable[..., R], args: Any, kwargs: Any
+    ) -> R:
         """`_on_thread` on psycopg's async connection. Where there are no transactions, beginning one is free."""
         with engine.connect() as connection:
             news = connection.info[NEWS] = set[str]()
-            with connection.begin():
-                try:
-                    result = work(connection, *args, **kwargs)
-                except BaseException as error:
-                    if isinstance(error, ReadOnlyServer):
-                        connection.invalidate()
-                    # A pipeline found it broken. SQLAlchemy would presume the rest of the pool dead; so must we. If
-                    # there are several hosts, also when it did not answer in time: another host may have taken over.
-                    if connection.invalidated and (self._several_hosts or isinstance(error, StoreUnavailable)):
-                        self._cut_at = time.monotonic()
-                    raise
+            use.connection = connection
+            try:
+                with connection.begin():
+                    try:
+                        if deadline is None:
+                            connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
+                        result = work(connection, *args, **kwargs)
+                    except BaseException as error:
+                        if isinstance(error, ReadOnlyServer):
+                            connection.invalidate()
+                        # A pipeline found it broken. SQLAlchemy would presume the rest of the pool dead; so must we. If
+                        # there are several hosts, also when it did not answer in time: another may have taken over.
+                        if connection.invalidated and (self._several_hosts or isinstance(error, StoreUnavailable)):
+                            self._cut_at = time.monotonic()
+                        raise
+            finally:
+                use.connection = None
         if news:
             self.hints.ring_everywhere(news)
         return result
@@ -214,6 +242,7 @@ class Database:
         self,
         loop: asyncio.AbstractEventLoop,
         engine: Engine,
+        use: _Use,
         read_only: bool,
         work: Callable[..., R],
         args: Any,
@@ -221,10 +250,14 @@ class Database:
     ) -> R:
         with engine.connect() as connection:
             news = connection.info[NEWS] = set[str]()
-            with connection.begin():
-                if self.dialect == "sqlite":
-                    connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
-                result = work(connection, *args, **kwargs)
+            use.connection = connection
+            try:
+                with connection.begin():
+                    if self.dialect == "sqlite":
+                        connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
+                    result = work(connection, *args, **kwargs)
+            finally:
+                use.connection = None
         if news:
             with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
                 loop.call_soon_threadsafe(self.hints.ring_everywhere, news)
@@ -233,6 +266,39 @@ class Database:
     def _refuse_older(self, _connection: Any, record: Any, _proxy: Any) -> None:
         if record.info[BORN] < self._cut_at:
             raise sa.exc.DisconnectionError("others of its age were cut")
+
+    def _bound_statements(self, connection: Any, _record: Any) -> None:
+        """Lets PostgreSQL end a session that falls silent inside a transaction: a frozen process that has the lock of a
+        config, or of items, would stop everybody else. And a statement that outlives its caller's deadline: it would
+        go on waiting for locks. Not by the connection's options: poolers refuse those."""
+        cursor = connection.cursor()
+        cursor.execute(
+            f"SET idle_in_transaction_session_timeout = '{LONGEST_SILENCE_SECONDS}s'; "
+            f"SET statement_timeout = '{round(self._deadline * 1000)}ms'"
+        )
+        cursor.close()
+        connection.commit()
+
+
+class _Use:
+    """The connection that a transaction uses, to be cut when its deadline is over."""
+
+    __slots__ = ("connection", "is_cut")
+
+    def __init__(self) -> None:
+        self.connection: Connection | None = None
+        self.is_cut = False
+
+    def cut(self) -> None:
+        """Ends the wait for a PostgreSQL that does not answer: whoever reads from the socket reads its end."""
+        used = self.connection
+        if used is None or used.invalidated or used.closed:
+            return
+        raw: Any = used.connection.driver_connection
+        # A connection that is closed has no socket; the driver has an error of its own for that.
+        with contextlib.suppress(Exception), socket.socket(fileno=os.dup(raw.pgconn.socket)) as end:
+            self.is_cut = True
+            end.shutdown(socket.SHUT_RDWR)
 
 
 def _leave_read_only_server(context: Any) -> None:
@@ -248,15 +314,6 @@ def _end_transaction(connection: Any, _record: Any, state: Any) -> None:
 
 def _note_birth(_connection: Any, record: Any) -> None:
     record.info[BORN] = time.monotonic()
-
-
-def _bound_silence(connection: Any, _record: Any) -> None:
-    """Lets PostgreSQL end a session that falls silent inside a transaction: a frozen process that has the lock of a
-    config, or of items, would stop everybody else. Not by the connection's options: poolers refuse those."""
-    cursor = connection.cursor()
-    cursor.execute(f"SET idle_in_transaction_session_timeout = '{LONGEST_SILENCE_SECONDS}s'")
-    cursor.close()
-    connection.commit()
 
 
 def announce(connection: Connection, name: str) -> None:

@@ -5,8 +5,8 @@ time, by a lease that it renews with every call to `receive`, takes records in t
 when they are done. A record may be available only from a time on. A record whose
 transaction commits late has a low id and is simply taken next; nothing is skipped, because nothing remembers a place.
 
-A reader looks when a bell says that there may be records (`Database.hints`), and once a second besides; where no bell
-of another process can be heard, every `poll_seconds`.
+A reader looks when a bell says that there may be records (`Database.hints`), and every other second besides. Where no
+bell of another process can be heard, it looks every `poll_seconds`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from headgate.sql.schema import now
 LEASE = timedelta(seconds=30)
 """A reader that says nothing for so long is taken for dead."""
 POLL_SECONDS = 0.2
-HEARD_POLL_SECONDS = 1.0
+HEARD_POLL_SECONDS = 2.0
 """How often a reader that hears bells looks: for records whose time has come, and for those of an older version."""
 BATCH = 1000
 MAX_IN_LIST = 900
@@ -152,10 +152,9 @@ class OutboxSource:
         asked_at = asyncio.get_running_loop().time()
         if self._is_leased and asked_at < self._renew_at:
             return 0.0
-        self._is_leased = False
-        free_in = await self._database.read(free_after, self._topic, self._owner)
-        if free_in:
+        if not self._is_leased and (free_in := await self._database.read(free_after, self._topic, self._owner)):
             return free_in
+        self._is_leased = False
         with contextlib.suppress(Conflict):  # another reader came first
             self._is_leased = await self._database.write(lease, self._topic, self._owner, self._lease)
         self._renew_at = asked_at + self._lease.total_seconds() / 3

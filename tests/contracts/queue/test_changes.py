@@ -6,7 +6,7 @@ from datetime import datetime
 
 import pytest
 
-from headgate.dispatch.changes import Cancellation, Changed, Rescheduling
+from headgate.dispatch.changes import Cancellation, Changed, ItemChange, Redirection, Rescheduling
 from headgate.dispatch.decisions import after_failure, after_success
 from headgate.dispatch.model import EnqueueRequest
 from headgate.dispatch.ports import QueueStore
@@ -123,3 +123,49 @@ async def test_only_what_waits_is_rescheduled_and_no_slot_is_moved(store: QueueS
     assert (await store.change_items("PAY", ["slotted"], Rescheduling(priority=0), now=T)).total == 1
     everything = ItemFilter(until=datetime.max.replace(tzinfo=T.tzinfo))
     assert (await store.change_items("PAY", everything, Rescheduling(LATER), now=T)).total == 1
+
+
+async def test_matching_dead_letters_are_requeued_and_others_left_alone(store: QueueStore) -> None:
+    await dead_letter(store, "one", "two", "three")
+    await store.enqueue(wants(2), now=T)
+    chosen, requeue = ItemFilter(status=Status.DEAD_LETTER, prefix="t"), Redirection(Status.READY)
+    assert (await store.change_items("PAY", chosen, requeue, now=LATER)) == Changed(2, [])
+    item = await get(store, "two")
+    assert (item.status, item.retry_count, item.last_error, item.due_at) == (Status.READY, 0, None, LATER)
+    assert await context(store, "two") is not None, "as new"
+    assert (await actions(store, "two"))[-1][0::2] == ("REQUEUED", "READY")
+    assert (await get(store, "one")).status is Status.DEAD_LETTER
+    assert (await store.change_items("PAY", chosen, requeue, now=LATER)).total == 0, "pressed twice"
+    discarded = await store.change_items("PAY", ItemFilter(prefix="o"), Redirection(Status.CANCELLED), now=T)
+    assert discarded.total == 1
+    assert await context(store, "one") is None
+
+
+async def test_a_preview_counts_what_the_change_then_changes_and_changes_nothing_itself(store: QueueStore) -> None:
+    await in_every_status(store)
+    await store.enqueue([EnqueueRequest.of("PAY", "slotted", None, LATER, slotted=True)], now=T)
+    everything = ItemFilter(until=datetime.max.replace(tzinfo=T.tzinfo))
+    before = await store.items("PAY", None, 100, None)
+    changes: list[ItemChange] = [
+        Redirection(Status.READY),
+        Rescheduling(LATER),
+        Redirection(Status.CANCELLED),
+        Cancellation(),
+    ]
+    for change in changes:
+        matching, changing, _ = await store.preview("PAY", everything, change, now=T)
+        assert matching == len(before)
+        assert 0 < changing < matching, change
+    assert await store.items("PAY", None, 100, None) == before
+    for change in changes:
+        _, changing, _ = await store.preview("PAY", everything, change, now=T)
+        assert (await store.change_items("PAY", everything, change, now=T)).total == changing, change
+    assert await store.preview("PAY", ItemFilter(lane="nowhere"), Cancellation(), now=T) == (0, 0, True)
+
+
+async def test_a_preview_that_would_read_too_much_says_so(store: QueueStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headgate.dispatch.stores.changes.MOST_PREVIEWED", 3)
+    await dead_letter(store, *(f"d{n}" for n in range(5)))
+    group = ItemFilter(error_group=(await store.error_groups("PAY"))[0].error)
+    assert await store.preview("PAY", group, Redirection(Status.READY), now=T) == (3, 3, False)
+    assert await store.preview("PAY", ItemFilter(prefix="d"), Cancellation(), now=T) == (5, 5, True)

@@ -29,6 +29,7 @@ async def test_the_last_progress_counts(store: QueueStore) -> None:
     assert (await store.report("PAY", "p001")).progress == quarter
     assert await store.record_progress([(first, Progress.of(1, "done"))], now=T) == [True]
     assert (await store.report("PAY", "p000")).progress == (1.0, "done")
+    assert await store.progress_of("PAY", ["p000", "p001", "nobody"]) == {"p000": (1.0, "done"), "p001": quarter}
 
 
 async def test_a_lost_claim_reports_nothing(store: QueueStore) -> None:
@@ -40,6 +41,7 @@ async def test_a_lost_claim_reports_nothing(store: QueueStore) -> None:
     (new,) = await claims(store, now=T + MINUTE)
     assert await store.record_progress([(old, Progress.of(0.9))], now=T) == [False]
     assert (await store.report("PAY", "p000")).progress is None, "that was the execution before"
+    assert await store.progress_of("PAY", ["p000"]) == {}
     assert await store.record_progress([(new, Progress.of(0.1))], now=T) == [True]
     assert (await store.report("PAY", "p000")).progress == (0.1, "")
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from headgate.dispatch.changes import Redirection
 from headgate.dispatch.decisions import unrunnable
 from headgate.dispatch.model import EnqueueRequest
 from headgate.dispatch.ports import QueueStore
 from headgate.dispatch.queue import DispatchQueue
-from headgate.dispatch.search import ErrorGroup, ItemFilter
+from headgate.dispatch.search import SORTS, ErrorGroup, ItemFilter, ItemOrder
 from headgate.dispatch.status import Status
 from headgate.errors import InvalidInput, NotFound
 from tests.contracts.queue.items import MINUTE, NOW, SECOND, T
@@ -73,6 +74,48 @@ async def test_pages_of_a_search_follow_each_other(dead: QueueStore) -> None:
     assert sorted(seen) == ["a-1", "a-2", "a-6"]
 
 
+@pytest.mark.parametrize("sort", SORTS)
+async def test_pages_follow_each_other_in_every_order(dead: QueueStore, sort: str) -> None:
+    await dead.enqueue([EnqueueRequest.of("PAY", f"same-{n}", {}, T) for n in range(3)], now=T)
+    order, queue = ItemOrder.of(sort), DispatchQueue(dead)
+    everything = await dead.items("PAY", None, 100, None, order)
+    assert everything == sorted(everything, key=order.key, reverse=order.descending)
+    seen: list[str] = []
+    after = None
+    while page := await queue.list("PAY", limit=2, after=after, sort=sort):
+        seen += [item.item_id for item in page]
+        after = order.cursor(page[-1])
+    assert seen == [item.item_id for item in everything]
+    assert len(set(seen)) == 9
+
+
+async def test_items_that_match_are_counted(dead: QueueStore) -> None:
+    queue = DispatchQueue(dead)
+    assert await queue.count("PAY") == 6
+    assert await queue.count("PAY", status="DEAD_LETTER", prefix="a-") == 2
+    assert await queue.count("PAY", error_group="KeyError: * in *") == 1
+    assert await dead.count("PAY", ItemFilter(), 4) == 4, "no further than it has to"
+    assert await queue.count("PAY", lane="nowhere") == 0
+
+
+async def test_a_group_is_what_it_counts_and_no_more(dead: QueueStore) -> None:
+    """`KeyError: * in *` is also part of the errors of another group, and `*` of every error."""
+    at = T + 9 * MINUTE
+    await dead.enqueue([EnqueueRequest.of("PAY", "number", {}, T)], now=T)
+    (item,) = (await dead.claim("PAY", 1, NOW, now=T)).items
+    await dead.settle([unrunnable(item.claim, "500")], now=at)
+    groups = await dead.error_groups("PAY")
+    assert {group.error for group in groups} >= {"*", "KeyError: * in *"}
+    for group in groups:
+        chosen = ItemFilter(status=Status.DEAD_LETTER, error_group=group.error)
+        assert len(await dead.items("PAY", chosen, 100, None)) == group.count, group
+        preview = await dead.preview("PAY", chosen, Redirection(Status.READY), now=at)
+        assert preview == (group.count, group.count, True)
+    page = await dead.items("PAY", ItemFilter(error_group="KeyError: * in *%"), 1, None)
+    rest = await dead.items("PAY", ItemFilter(error_group="KeyError: * in *%"), 1, page[-1].item_id)
+    assert [one.item_id for one in page + rest] == ["A-3", "a_4"]
+
+
 async def test_dead_letters_are_grouped_by_their_errors_and_each_group_finds_its_own(dead: QueueStore) -> None:
     groups = await DispatchQueue(dead).error_groups("PAY")
     assert groups == [
@@ -95,6 +138,11 @@ async def test_a_wrong_search_is_refused(store: QueueStore) -> None:
         (queue.list("PAY", error=""), "error"),
         (queue.list("PAY", since="yesterday"), "since"),
         (queue.list("PAY", until="2027-03-01"), "until"),
+        (queue.list("PAY", sort="name"), "sort"),
+        (queue.list("PAY", sort="executeAt", after="p000"), "cursor"),
+        (queue.list("PAY", sort="-updatedAt", after="99999999999999999.x"), "cursor"),
+        (queue.list("PAY", error_group=""), "error_group"),
+        (queue.count("PAY", status="NEW"), "status"),
     ]:
         with pytest.raises(InvalidInput, match=field):
             await call

@@ -8,6 +8,7 @@ import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -23,6 +24,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from headgate import BlockingDispatchQueue, DispatchQueue, InvalidInput, NotFound
 from headgate.sql.url import database_url
+from headgate.testing.servers.postgres import PostgresDatabases
 from tests.contracts.conftest import slot_store_url
 
 
@@ -213,6 +215,40 @@ async def test_a_connection_to_another_database_is_refused_with_a_word(
             pytest.raises(InvalidInput, match="connection: has no transaction"),
         ):
             await queue.enqueue("PAY", "a", connection=here)
+
+
+async def test_another_database_with_a_queue_of_its_own_is_refused_too(
+    postgres_server: PostgresDatabases, postgres_url: str, tmp_path: Path
+) -> None:
+    """The statement would succeed there, and no worker would ever find the item."""
+    name = f"other_{uuid4().hex[:16]}"
+    own_file, other_file = tmp_path / "own.db", tmp_path / "other.db"
+    pairs = [(postgres_url, postgres_server.create(name)), (f"sqlite:///{own_file}", f"sqlite:///{other_file}")]
+    for own_url, other_url in pairs:
+        kinds = [sa_connection, sa_async_connection, psycopg_connection, psycopg_async_connection]
+        if own_url is not postgres_url:
+            kinds = [sa_connection, sqlite3_connection]
+        async with DispatchQueue.open(own_url) as queue, DispatchQueue.open(other_url) as other:
+            await queue.configure("PAY")
+            await other.configure("PAY")
+            for opened in kinds:
+                async with opened(other_url) as caller:
+                    with pytest.raises(InvalidInput, match="leads to a database that is not the queue's own"):
+                        await queue.enqueue("PAY", "a", connection=caller.connection)
+                    await caller.commit()
+            assert await ids(other) == []
+    postgres_server.drop(name)
+
+
+async def test_the_queues_own_file_by_another_name_is_accepted(tmp_path: Path) -> None:
+    file, link = tmp_path / "own.db", tmp_path / "link.db"
+    async with DispatchQueue.open(f"sqlite:///{file}") as queue:
+        await queue.configure("PAY")
+        link.symlink_to(file)
+        with contextlib.closing(sqlite3.connect(link)) as here:
+            await queue.enqueue("PAY", "a", connection=here)
+            here.commit()
+        assert await ids(queue) == ["a"]
 
 
 async def test_asyncpg_and_strangers_are_refused_with_a_word() -> None:

@@ -11,7 +11,7 @@ from headgate.dispatch.model import ClaimedItem, EnqueueRequest
 from headgate.dispatch.ports import STARTED, QueueStore
 from headgate.dispatch.status import Status
 from headgate.dispatch.turns import Places
-from tests.contracts.queue.items import CONFIG, MINUTE, NOW, SECOND, T, get
+from tests.contracts.queue.items import CONFIG, MINUTE, NOW, SECOND, T, claims, get
 
 DAY = timedelta(days=1)
 
@@ -26,6 +26,23 @@ async def claim(store: QueueStore, limit: int = 100, places: Places | None = Non
 
 async def names(store: QueueStore, limit: int = 100, places: Places | None = None) -> list[str]:
     return [item.claim.item_id for item in await claim(store, limit, places)]
+
+
+async def test_lanes_are_counted_until_their_items_are_finished(store: QueueStore) -> None:
+    requests = [
+        EnqueueRequest.of("PAY", f"{lane}-{n}", None, T + n * SECOND, lane=lane) for lane in "ab" for n in (1, 2)
+    ]
+    await store.enqueue([*requests, EnqueueRequest.of("PAY", "a-3", None, T + SECOND, lane="a")], now=T)
+    assert [(lane.lane, lane.ready) for lane in await store.lanes("PAY")] == [("a", 3), ("b", 2)]
+    one, two = await claims(store, 2, now=T + MINUTE)
+    await store.settle([after_success(one), unrunnable(two, "no")], now=T + MINUTE)
+    depths = {lane.lane: lane for lane in await store.lanes("PAY")}
+    assert sum(lane.ready for lane in depths.values()) == 3
+    assert sum(lane.dead_letters for lane in depths.values()) == 1
+    (held,) = await claims(store, 1, now=T + MINUTE)
+    assert sum(lane.in_flight for lane in await store.lanes("PAY")) == 1
+    assert min(lane.oldest_due_at for lane in depths.values() if lane.oldest_due_at) >= T + SECOND
+    assert await store.lanes("OTHER") == [], held
 
 
 async def test_urgent_items_come_first_and_then_the_earliest(store: QueueStore) -> None:

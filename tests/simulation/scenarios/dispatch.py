@@ -9,11 +9,13 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, cast
 
+from headgate import AsyncLimiter, Plan, SlidingLog
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.current_task import current_task
 from headgate.dispatch.engines.local.engine import LocalEngine
 from headgate.dispatch.model import Change, GiveUp, Postponed
 from headgate.dispatch.outcome_reporter import OutcomeReporter
+from headgate.dispatch.plan_guard import PlanGuard
 from headgate.dispatch.ports import QueueStore
 from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.registry import Registry
@@ -21,12 +23,14 @@ from headgate.dispatch.status import FINISHED, IN_FLIGHT, Status
 from headgate.dispatch.worker import DispatchWorker
 from headgate.durations import EPOCH
 from headgate.errors import StoreUnavailable
+from headgate.limits.ports import AsyncLimitStore
+from headgate.limits.stores.memory import MemoryLimitStore
 from tests.models.queue_store import MemoryQueueStore
 from tests.simulation.loop import Process
 from tests.simulation.network import Faults, Link, Remote
 from tests.simulation.world import Violation, World
 
-WORK = "WORK"
+WORK, RATE = "WORK", "rate"
 ITEMS = 12
 SECONDS = 25.0
 SWITCH_SECONDS = 1.0
@@ -112,7 +116,7 @@ class Executions:
 async def play(world: World) -> None:
     """Two clients queue items, two or three workers run them, and an operator throws the kill switch now and then."""
     random = world.random
-    server, store = world.server("database"), SwitchedQueue(world)
+    server, cache, store = world.server("database"), world.server("limits"), SwitchedQueue(world)
     config = DispatchConfig(
         item_type=WORK,
         batch_size=random.choice([1, 5, 20]),
@@ -123,12 +127,20 @@ async def play(world: World) -> None:
         max_dispatch_retries=50,
         retry_backoff_secs=random.choice([0, 1]),
         concurrency=random.choice([None, None, 4]),
+        admission_plan=random.choice([None, RATE]),
     )
     await store.configure(config)
     executions, left = Executions(world, store), [f"i{number}" for number in range(ITEMS)]
     acknowledged: list[str] = []
     faultless = world.faults == Faults()
     concurrency, backlog = random.choice([2, 10]), random.choice([5, 100])
+
+    limits = MemoryLimitStore(clock=world)
+    rate = Plan(RATE, SlidingLog(2, "PT1S"))
+
+    def guard(process: Process) -> PlanGuard:
+        store = cast(AsyncLimitStore, Remote(AsyncLimitStore, limits, world.link(process, cache, 1.0)))
+        return PlanGuard(AsyncLimiter(store, plans=[rate]))
 
     def remote(process: Process) -> QueueStore:
         return cast(QueueStore, RemoteQueue(store, world.link(process, server), world))
@@ -162,7 +174,7 @@ async def play(world: World) -> None:
         registry = Registry()
         registry.register(WORK, executions.execute)
         outcomes = OutcomeReporter(queue)
-        engine = LocalEngine(registry, outcomes, concurrency=concurrency, backlog=backlog)
+        engine = LocalEngine(registry, outcomes, guard=guard(process), concurrency=concurrency, backlog=backlog)
         running = DispatchWorker(queue, engine, [WORK])
         if random.random() < 0.3 and not faultless:
             # It ends in good order, and another takes its place.

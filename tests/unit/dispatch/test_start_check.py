@@ -213,3 +213,26 @@ async def test_closing_gives_back_who_waits_for_a_store_that_is_away(closing: bo
     await asyncio.wait_for(bench.engine.close(), 10)
     assert bench.began == []
     assert await bench.status("a") is (Status.CLAIMED if closing else Status.READY)
+
+
+async def test_an_admission_does_not_count_if_the_kill_switch_was_last_read_long_ago() -> None:
+    """The plan made it wait, the store stood still meanwhile, and the switch was thrown."""
+    now, guard = [1000.0], Turnstile()
+    bench = Bench(clock=lambda: now[0], guard=guard)
+    await bench.start("a", admission_plan="p")
+    await eventually(lambda: guard.waiting == 1)
+    bench.store.answering.clear()
+    await bench.switch(False)
+    now[0] += 1
+    guard.gate.release()
+    await eventually(lambda: guard.waiting == 0)
+    await asyncio.sleep(0)
+    assert bench.began == []
+    bench.store.answering.set()
+
+    async def is_back() -> bool:
+        return await bench.status("a") is Status.READY
+
+    await eventually(is_back)
+    assert bench.began == []
+    await bench.engine.close()

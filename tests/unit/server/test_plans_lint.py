@@ -173,7 +173,7 @@ OTHERS = {
     @exempt
     async def free() -> str: ...
     plugin = RateLimitPlugin(limiter, defaults=[Limit("free", key=client_address())])
-    app = Litestar([own, default, free], plugins=[plugin], openapi_config=None)
+    app = Litestar([own, default, free], plugins=[plugin], openapi_config=None, logging_config=None)
     """,
 }
 
@@ -251,3 +251,15 @@ def test_what_is_no_application_is_named(lint: Lint, name: str, source: str, pro
     assert status == 2
     assert problem in written
     assert "Traceback" not in written
+
+
+def test_the_documents_of_a_mounted_application_are_not_listed(lint: Lint) -> None:
+    mounted = """
+    shop = FastAPI(docs_url="/handbook")
+    @shop.get("/docs")
+    async def own(): ...
+    app.mount("/shop", shop)
+    """
+    _, shown = lint(FASTAPI + dedent(mounted), "--json")
+    paths = [route["path"] for route in json.loads(shown)["routes"]]
+    assert [path for path in paths if path.startswith("/shop")] == ["/shop/docs"]

@@ -15,7 +15,7 @@ from headgate.durations import to_ms
 from headgate.errors import ConfigurationError
 from headgate.slots.calendars import DAYS
 from headgate.slots.model import AssignedSlot, SlotRequest, WindowPolicy, changed_policy
-from headgate.slots.stores.sql import policy_from_json
+from headgate.slots.stores.policies import policy_from_json
 from tests.effort import examples
 from tests.models.slot_store import MemorySlotStore
 from tests.unit.slots.test_forecast import forecast_of

@@ -10,7 +10,7 @@ from sqlalchemy.dialects import oracle
 from headgate.durations import from_ms
 from headgate.slots.listing import Cancellation, Cursor, SlotFilter
 from headgate.slots.model import WindowPolicy
-from headgate.slots.stores import joint, pruning, slot_records, sql, templates, window_rows
+from headgate.slots.stores import cancelling, joint, policies, pruning, slot_records, sql, templates, window_rows
 from headgate.sql.schema import database_now
 
 
@@ -57,14 +57,14 @@ def recorder() -> Recorder:
 def test_no_statement_limits_rows_it_locks(recorder: Recorder) -> None:
     """`FETCH FIRST` or ROWNUM with `FOR UPDATE` is ORA-02014."""
     connection: Any = recorder
-    sql.lock_active(connection, "c")
+    policies.lock_active(connection, "c")
     sql._find_all(connection, [f"e{n}" for n in range(2500)])
     sql._booked(connection, 10, (5, "e"), 100)
-    sql.cancel(connection, "e")
-    sql._history(connection, "c")
+    cancelling.cancel(connection, "e")
+    policies.history(connection, "c")
     pruning.remove_slots(connection, 10, 100)
     pruning.names_to_prune(connection, 10)
-    sql.lock_all(connection, ["b", "a"])
+    policies.lock_all(connection, ["b", "a"])
     joint.prune_joint(connection, {"a": 10}, 10, (5, "e"), 100)
     templates.find_template(connection, "merchant-7")
     templates.remove_idle(connection, 0, 10, 100)
@@ -102,6 +102,7 @@ def test_the_clock_is_utc() -> None:
 def test_listing_and_counting_slots_is_written_in_oracles_words(recorder: Recorder) -> None:
     connection: Any = recorder
     slot_records.page(connection, SlotFilter("c", owner=""), Cursor(5, "e", 7), 10)
+    slot_records.beginning(connection, "e", 10)
     slot_records.keep_cancelled(connection, ["e"], from_ms(0), Cancellation("r", "a"))
     slot_records.prune_cancelled(connection, 5, 10)
     text = "\n".join(recorder.statements)

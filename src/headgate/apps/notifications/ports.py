@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple, Protocol
@@ -206,6 +206,23 @@ class MessageStatus(NamedTuple):
     reason: str | None
 
 
+class MessageFilter(NamedTuple):
+    """Which messages to list; None: any."""
+
+    status: Status | None = None
+    """QUEUED selects those that are being sent, too."""
+    user_id: int | None = None
+    prefix: str | None = None
+    """What their ids begin with."""
+
+    @property
+    def statuses(self) -> list[Status]:
+        """Every status that is selected."""
+        if self.status is None:
+            return list(Status)
+        return [Status.QUEUED, Status.SENDING] if self.status is Status.QUEUED else [self.status]
+
+
 class DeliveryStore(Protocol):
     """The status of messages, and who is sending them."""
 
@@ -213,8 +230,8 @@ class DeliveryStore(Protocol):
         """Claims messages for `owner`, by id. A claim ends if it is not renewed for the length of a lease."""
         ...
 
-    async def renew(self, message_ids: Sequence[str], owner: str) -> None:
-        """Keeps claims alive."""
+    async def renew(self, message_ids: Sequence[str], owner: str) -> Collection[str]:
+        """Keeps claims alive, and returns those that are still the owner's."""
         ...
 
     async def release(self, message_ids: Sequence[str], owner: str) -> None:
@@ -229,8 +246,8 @@ class DeliveryStore(Protocol):
         """Keeps dead letters and notes outcomes, in one transaction; again is fine."""
         ...
 
-    async def park(self, records: Sequence[Record], attempts: Mapping[str, int], until_ms: int) -> None:
-        """Puts records aside until a time, and gives back the claims on their messages, in one transaction."""
+    async def park(self, records: Sequence[Record], attempts: Mapping[str, int], until_ms: int, owner: str) -> None:
+        """Puts records aside until a time, and gives back the owner's claims on their messages, in one transaction."""
         ...
 
     async def now_ms(self) -> int:

@@ -143,6 +143,8 @@ class PaymentFilter(NamedTuple):
     scheduled_from: datetime | None = None
     scheduled_to: datetime | None = None
     """Up to, and not including, this time."""
+    prefix: str | None = None
+    """What their ids begin with."""
 
 
 def checked_status(status: str | None) -> PaymentStatus | None:

@@ -20,6 +20,7 @@ async def queue_store(
     url: str,
     *,
     pool_size: int = 10,
+    timeout: float | None = None,
     followers: Mapping[str, Follower] | None = None,
     claim_bytes: int = CLAIM_BYTES,
     encryption: Encryption | None = None,
@@ -27,7 +28,7 @@ async def queue_store(
     """The dispatch queue's store at a database URL; `memory://` for one that lives in this process. `followers`: by
     item type, what moves together with its items. `claim_bytes` bounds the contexts of one claim. With
     `encryption`, contexts and results are encrypted at rest."""
-    opened = await database(url, pool_size=pool_size)
+    opened = await database(url, pool_size=pool_size, timeout=timeout)
     return SqlQueueStore(opened, followers, claim_bytes=claim_bytes, encryption=encryption)
 
 

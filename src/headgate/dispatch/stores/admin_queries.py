@@ -8,13 +8,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from headgate.dispatch.changes import checked_redirection, redirected
 from headgate.dispatch.config import DispatchConfig
-from headgate.dispatch.decisions import checked_redirection, redirected
 from headgate.dispatch.heartbeats import is_attended, of_type
 from headgate.dispatch.model import Action, AuditEntry, Claim, Item, QueueStats
 from headgate.dispatch.ports import Follower
 from headgate.dispatch.status import Status
-from headgate.dispatch.stores import following
+from headgate.dispatch.stores import booked_slots, following
 from headgate.dispatch.stores.rows import (
     CHUNK,
     THIS_ITEM,
@@ -139,9 +139,9 @@ def stats(connection: sa.Connection, item_type: str, now: datetime | None) -> Qu
     depth = {Status(status): count for status, count in counts}
     dialect = connection.dialect.name
     oldest = connection.execute(
-        sa.select(sa.func.min(only(READY, "due_at", dialect))).where(
-            among(READY, dialect), only(READY, "item_type", dialect) == item_type
-        )
+        sa.select(sa.func.min(only(READY, "due_at", dialect)))
+        .select_from(queue)
+        .where(among(READY, dialect), only(READY, "item_type", dialect) == item_type)
     ).scalar_one_or_none()
     age = moment - oldest if oldest is not None and oldest <= moment else None
     # What an engine holds until its time has not begun.
@@ -277,6 +277,7 @@ def _write_redirects(connection: sa.Connection, items: Sequence[Item], to: Statu
                     context.c.item_type == items[0].item_type, context.c.item_id.in_([one.item_id for one in some])
                 )
             )
+        booked_slots.give_back(connection, items, now)
     write_audit(
         connection,
         [entry(one.item_type, one.item_id, one.batch_id, action, one.status, to, one.last_error, now) for one in items],

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from datetime import datetime
 
 import sqlalchemy as sa
 
-from headgate.dispatch.changes import Cancellation, Changed, ItemChange
+from headgate.dispatch.changes import Cancellation, Changed, ItemChange, Preview, Rescheduling
 from headgate.dispatch.model import Claim, Item
 from headgate.dispatch.ports import Follower
 from headgate.dispatch.search import ItemFilter
 from headgate.dispatch.status import IN_FLIGHT, Status
-from headgate.dispatch.stores import following, search
+from headgate.dispatch.stores import booked_slots, following, search
 from headgate.dispatch.stores.admin_queries import UPDATE_ITEM
 from headgate.dispatch.stores.rows import CHUNK, chunks, entry, item, item_columns, of_items, write_audit
 from headgate.dispatch.stores.tables import context, queue
 from headgate.errors import Conflict, NotFound
 from headgate.sql.schema import now as database_clock
+
+MOST_PREVIEWED = 10_000
+"""Items that are read for a preview, if they can't be counted."""
 
 
 def change_listed(
@@ -27,8 +31,11 @@ def change_listed(
     change: ItemChange,
     now: datetime | None,
     follower: Follower | None,
+    *,
+    with_slots: bool = True,
 ) -> Changed:
-    """Changes all of these items; `NotFound` or `Conflict`, and none, if one is not there or can't be changed."""
+    """Changes all of these items; `NotFound` or `Conflict`, and none, if one is not there or can't be changed. Their
+    slots follow, unless the caller sees to them."""
     moment = now or database_clock(connection)
     wanted = list(dict.fromkeys(item_ids))
     rows: dict[str, Item] = {}
@@ -38,10 +45,11 @@ def change_listed(
         if item_id not in rows:
             raise NotFound("item", item_id)
     items = list(rows.values())
-    changed = [change.applied(one, moment, is_followed=follower is not None) for one in items]
-    if isinstance(change, Cancellation):
-        following.checked_moves(connection, follower, items, Status.CANCELLED)
-    return _write(connection, items, changed, change, moment, follower)
+    slotted = _slotted(connection, items, change, follower)
+    changed = [change.applied(one, moment, is_followed=one.item_id in slotted) for one in items]
+    if change.to is not None:
+        following.checked_moves(connection, follower, items, change.to)
+    return _write(connection, items, changed, change, moment, follower, with_slots=with_slots)
 
 
 def change_matching(
@@ -55,26 +63,79 @@ def change_matching(
 ) -> tuple[Changed, str | None]:
     """Changes some of the matching items past the id `after`, but for those that can't be. Returns what came of it, and
     the last id it looked at; None when there are no more."""
-    page = connection.execute(search.page(item_type, chosen, CHUNK, after)).all()
-    if not page:
+    ids = search.page_ids(connection, item_type, chosen, CHUNK, after)
+    if not ids:
         return Changed(0, []), None
     moment = now or database_clock(connection)
-    ids = [row.item_id for row in page]
-    items, changed = [], []
-    for one in _locked(connection, item_type, ids).values():
-        # Somebody else may have moved it before it was locked.
-        if not chosen.matches(one):
-            continue
-        try:
-            changed.append(change.applied(one, moment, is_followed=follower is not None))
-        except Conflict:
-            continue
-        items.append(one)
-    if isinstance(change, Cancellation):
-        allowed = {one.item_id for one in following.allowed_items(connection, follower, items, Status.CANCELLED)}
-        changed = [one for one in changed if one.item_id in allowed]
-        items = [one for one in items if one.item_id in allowed]
+    # Somebody else may have moved some of them before they were locked.
+    matching = [one for one in _locked(connection, item_type, ids).values() if chosen.matches(one)]
+    items, changed = _changeable(connection, matching, change, moment, follower)
     return _write(connection, items, changed, change, moment, follower), ids[-1]
+
+
+def preview(
+    connection: sa.Connection,
+    item_type: str,
+    chosen: ItemFilter,
+    change: ItemChange,
+    now: datetime | None,
+    follower: Follower | None,
+) -> Preview:
+    """What `change_matching` would do to the items that match. Writes and locks nothing."""
+    moment = now or database_clock(connection)
+    if follower is None and chosen.error_group is None:
+        return _counted(connection, item_type, chosen, change, moment)
+    # A follower decides on each item, and a group of errors can't be told in SQL: they are read one by one.
+    matching = search.items(connection, item_type, chosen, MOST_PREVIEWED + 1, None)
+    is_whole = len(matching) <= MOST_PREVIEWED
+    changing = 0
+    for some in chunks(matching[:MOST_PREVIEWED]):
+        changing += len(_changeable(connection, some, change, moment, follower)[0])
+    return Preview(min(len(matching), MOST_PREVIEWED), changing, is_whole)
+
+
+def _counted(
+    connection: sa.Connection, item_type: str, chosen: ItemFilter, change: ItemChange, now: datetime
+) -> Preview:
+    """The status of an item, and whether it has a slot, decide: one of each kind is tried, the others are counted."""
+    kinds = connection.execute(
+        sa.select(sa.func.count(), sa.func.min(queue.c.item_id))
+        .where(queue.c.item_type == item_type, *search.conditions(chosen))
+        .group_by(queue.c.queue_status, queue.c.slotted)
+    ).all()
+    examples = connection.execute(sa.select(queue).where(of_items(item_type, [example for _, example in kinds])))
+    tried = _changeable(connection, [item(row) for row in examples], change, now, None)[0]
+    changeable = {one.item_id for one in tried}
+    matching = sum(items for items, _ in kinds)
+    return Preview(matching, sum(items for items, example in kinds if example in changeable))
+
+
+def _changeable(
+    connection: sa.Connection, matching: Sequence[Item], change: ItemChange, now: datetime, follower: Follower | None
+) -> tuple[list[Item], list[Item]]:
+    """Those of the items that can be changed, before and after it."""
+    slotted = _slotted(connection, matching, change, follower)
+    pairs = []
+    slotted = _slotted(connection, matching, change, follower)
+    for one in matching:
+        with contextlib.suppress(Conflict):
+            pairs.append((one, change.applied(one, now, is_followed=one.item_id in slotted)))
+    if change.to is not None:
+        allowed = following.allowed_items(connection, follower, [before for before, _ in pairs], change.to)
+        ids = {one.item_id for one in allowed}
+        pairs = [pair for pair in pairs if pair[0].item_id in ids]
+    return [before for before, _ in pairs], [after for _, after in pairs]
+
+
+def _slotted(
+    connection: sa.Connection, items: Sequence[Item], change: ItemChange, follower: Follower | None
+) -> set[str]:
+    """The items that an application follows; and, where a time is changed, those that carry a slot."""
+    if follower is not None:
+        return {one.item_id for one in items}
+    if isinstance(change, Rescheduling) and change.execute_at is not None:
+        return booked_slots.carried_slots(connection, items)
+    return set()
 
 
 def _locked(connection: sa.Connection, item_type: str, item_ids: Sequence[str]) -> dict[str, Item]:
@@ -90,6 +151,8 @@ def _write(
     change: ItemChange,
     now: datetime,
     follower: Follower | None,
+    *,
+    with_slots: bool = True,
 ) -> Changed:
     if not items:
         return Changed(0, [])
@@ -99,12 +162,14 @@ def _write(
         key = {"b_type": columns.pop("item_type"), "b_id": columns.pop("item_id"), "b_before": before.status.value}
         updates.append(columns | key)
     connection.execute(UPDATE_ITEM, updates)
-    if isinstance(change, Cancellation):
+    if change.to is Status.CANCELLED:
         for some in chunks(items):
             gone = context.c.item_id.in_([one.item_id for one in some])
             connection.execute(sa.delete(context).where(context.c.item_type == items[0].item_type, gone))
-        if follower is not None:
-            follower.follow(connection, following.item_moves(items, Status.CANCELLED), now)
+    if change.to is not None and follower is not None:
+        follower.follow(connection, following.item_moves(items, change.to), now)
+    if change.to is Status.CANCELLED and with_slots:
+        booked_slots.give_back(connection, items, now)
     write_audit(
         connection,
         [

@@ -95,3 +95,22 @@ def find(connection: sa.Connection, item_type: str, item_id: str) -> ItemReport:
     # A report under an earlier claim tells nothing about the execution that runs now.
     is_current = row.fraction is not None and row.claim_epoch == row.epoch
     return ItemReport(Progress(row.fraction, row.progress_text or "") if is_current else None, row.result_json)
+
+
+def progress_of(connection: sa.Connection, item_type: str, item_ids: Sequence[str]) -> dict[str, Progress]:
+    """By item id: how far the executions that run now say they are."""
+    current = sa.and_(
+        queue.c.item_type == report.c.item_type,
+        queue.c.item_id == report.c.item_id,
+        queue.c.claim_epoch == report.c.claim_epoch,
+    )
+    known: dict[str, Progress] = {}
+    for some in chunks(item_ids):
+        statement = sa.select(report.c.item_id, report.c.fraction, report.c.progress_text).join(queue, current)
+        rows = connection.execute(
+            statement.where(
+                report.c.item_type == item_type, report.c.item_id.in_(list(some)), report.c.fraction.is_not(None)
+            )
+        )
+        known.update({row.item_id: Progress(row.fraction, row.progress_text or "") for row in rows})
+    return known

@@ -2,29 +2,81 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
 from headgate.dispatch.model import Item
-from headgate.dispatch.search import ANYTHING, ErrorGroup, ItemFilter, grouped
-from headgate.dispatch.stores.rows import item
+from headgate.dispatch.search import ANYTHING, BY_ID, ErrorGroup, ItemFilter, ItemOrder, LaneDepth, grouped, lane_depths
+from headgate.dispatch.status import Status
+from headgate.dispatch.stores.rows import CHUNK, item
 from headgate.dispatch.stores.tables import DEAD, among, only, queue
+from headgate.sql.prefix import begins_with
 
 ESCAPE = "\\"
 
 
 def items(
-    connection: sa.Connection, item_type: str, chosen: ItemFilter | None, limit: int, after: str | None
+    connection: sa.Connection,
+    item_type: str,
+    chosen: ItemFilter | None,
+    limit: int,
+    after: str | None,
+    order: ItemOrder = BY_ID,
 ) -> list[Item]:
-    return [item(row) for row in connection.execute(page(item_type, chosen or ItemFilter(), limit, after))]
+    wanted = chosen or ItemFilter()
+    listed: list[Item] = []
+    while len(listed) < limit:
+        # A group of errors can't be told in SQL: what is read is narrowed down here, and may take further pages.
+        size = limit if wanted.error_group is None else CHUNK
+        rows = connection.execute(page(item_type, wanted, size, after, order)).all()
+        listed += [one for one in map(item, rows) if wanted.error_group is None or wanted.matches(one)]
+        if len(rows) < size:
+            break
+        after = order.cursor(item(rows[-1]))
+    return listed[:limit]
 
 
-def page(item_type: str, chosen: ItemFilter, limit: int, after: str | None) -> sa.Select[Any]:
-    statement = sa.select(queue).where(queue.c.item_type == item_type, *conditions(chosen))
+def count(connection: sa.Connection, item_type: str, chosen: ItemFilter, at_most: int) -> int:
+    """How many items match; `at_most`, if they are more."""
+    if chosen.error_group is not None:
+        return len(items(connection, item_type, chosen, at_most, None))
+    bounded = sa.select(sa.literal(1).label("one")).select_from(queue)
+    bounded = bounded.where(queue.c.item_type == item_type, *conditions(chosen)).limit(at_most)
+    return connection.execute(sa.select(sa.func.count()).select_from(bounded.subquery())).scalar_one()
+
+
+def page(item_type: str, chosen: ItemFilter, limit: int, after: str | None, order: ItemOrder = BY_ID) -> sa.Select[Any]:
+    """A page past the cursor `after`. With a group of errors it holds more than the group's own."""
+    return _page(sa.select(queue), item_type, chosen, limit, after, order)
+
+
+def page_ids(connection: sa.Connection, item_type: str, chosen: ItemFilter, limit: int, after: str | None) -> list[str]:
+    statement = _page(sa.select(queue.c.item_id), item_type, chosen, limit, after, BY_ID)
+    return list(connection.execute(statement).scalars())
+
+
+def _page(
+    statement: sa.Select[Any], item_type: str, chosen: ItemFilter, limit: int, after: str | None, order: ItemOrder
+) -> sa.Select[Any]:
+    statement = statement.where(queue.c.item_type == item_type, *conditions(chosen))
+    columns: list[sa.Column[Any]] = [queue.c.item_id]
+    if order.by != "item_id":
+        columns.insert(0, queue.c.scheduled_exec_time if order.by == "execute_at" else queue.c.updated_at)
     if after is not None:
-        statement = statement.where(queue.c.item_id > after)
-    return statement.order_by(queue.c.item_id).limit(limit)
+        statement = statement.where(_behind(columns, order.place(after)[-len(columns) :], order.descending))
+    by = [column.desc() if order.descending else column for column in columns]
+    return statement.order_by(*by).limit(limit)
+
+
+def _behind(columns: Sequence[sa.Column[Any]], place: Sequence[Any], descending: bool) -> sa.ColumnElement[bool]:
+    """Written out: Oracle compares no rows."""
+    first, value = columns[0], place[0]
+    beyond: sa.ColumnElement[bool] = first < value if descending else first > value
+    if len(columns) == 1:
+        return beyond
+    return sa.or_(beyond, sa.and_(first == value, _behind(columns[1:], place[1:], descending)))
 
 
 def conditions(chosen: ItemFilter) -> list[sa.ColumnElement[bool]]:
@@ -34,9 +86,7 @@ def conditions(chosen: ItemFilter) -> list[sa.ColumnElement[bool]]:
         # As a literal, so that the planner may take the index of dead letters.
         wanted.append(sa.literal_column(f"(queue_status = '{chosen.status.value}')", sa.Boolean))
     if chosen.prefix is not None:
-        # The second lets the index begin there. LIKE would not tell capital letters from small ones on SQLite.
-        wanted.append(sa.func.substr(queue.c.item_id, 1, len(chosen.prefix)) == chosen.prefix)
-        wanted.append(queue.c.item_id >= chosen.prefix)
+        wanted.append(begins_with(queue.c.item_id, chosen.prefix))
     if chosen.error is not None:
         wanted.append(queue.c.last_error.ilike(_pattern(chosen.error), escape=ESCAPE))
     if chosen.lane is not None:
@@ -45,8 +95,9 @@ def conditions(chosen: ItemFilter) -> list[sa.ColumnElement[bool]]:
         wanted.append(queue.c.scheduled_exec_time >= chosen.since)
     if chosen.until is not None:
         wanted.append(queue.c.scheduled_exec_time < chosen.until)
-    if chosen.lane is not None:
-        wanted.append(queue.c.lane == chosen.lane)
+    if chosen.error_group is not None and chosen.error_group.strip(ANYTHING):
+        # Finds more than the group: `ItemFilter.matches` has the last word.
+        wanted.append(queue.c.last_error.ilike(_pattern(chosen.error_group), escape=ESCAPE))
     return wanted
 
 
@@ -74,3 +125,16 @@ def dead_errors(item_type: str, dialect: str) -> sa.Select[Any]:
 def error_groups(connection: sa.Connection, item_type: str) -> list[ErrorGroup]:
     rows = connection.execute(dead_errors(item_type, connection.dialect.name))
     return grouped(ErrorGroup(*row) for row in rows)
+
+
+_OPEN = (Status.READY, Status.CLAIMED, Status.DISPATCHED, Status.DEAD_LETTER)
+
+
+def lanes(connection: sa.Connection, item_type: str) -> list[LaneDepth]:
+    """What of each lane is not finished."""
+    statement = (
+        sa.select(queue.c.lane, queue.c.queue_status, sa.func.count(), sa.func.min(queue.c.due_at))
+        .where(queue.c.item_type == item_type, queue.c.queue_status.in_([status.value for status in _OPEN]))
+        .group_by(queue.c.lane, queue.c.queue_status)
+    )
+    return lane_depths((lane, Status(status), items, due) for lane, status, items, due in connection.execute(statement))

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from headgate.dispatch.status import Status
+from headgate.dispatch.changes import Cancellation
+from headgate.dispatch.ports import Follower
+from headgate.dispatch.status import FINISHED, IN_FLIGHT, Status
+from headgate.dispatch.stores import changes
 from headgate.dispatch.stores.rows import chunks
 from headgate.dispatch.stores.tables import config, queue
 from headgate.durations import from_ms
+from headgate.errors import Conflict, SlotInUse
 from headgate.slots.carriers import SlotMove, Standing
 from headgate.slots.model import AssignedSlot
 
+WITH_SLOT = Cancellation("its slot was cancelled")
 _ENDED = (Status.COMPLETED, Status.CANCELLED, Status.DEAD_LETTER)
 _MOVE = (
     queue.update()
@@ -47,9 +52,12 @@ class NewTime(NamedTuple):
 class QueueCarrier:
     """The `SlotCarrier` of the queue: an item whose id is the slot's event, whatever its type.
 
-    An item carries the slot only if its time is the slot's and it was never tried. Any other item of that id counts as
-    begun, so that its slot stays.
+    An item carries the slot only if its time is the slot's. For a move, any other item of that id counts as begun, and
+    so does one that was tried, so that its slot stays. `followers` are what moves together with items, by type.
     """
+
+    def __init__(self, followers: Mapping[str, Follower] | None = None) -> None:
+        self._followers = followers or {}
 
     def standings(self, within: Connection, slots: Sequence[AssignedSlot], *, lock: bool) -> dict[str, Standing]:
         times = {slot.event_id: slot.scheduled_time for slot in slots}
@@ -69,6 +77,22 @@ class QueueCarrier:
         move_items(
             within, [NewTime(kind, move.slot.event_id, move.scheduled_ms) for move in moves for kind in types], now
         )
+
+    def cancel(self, within: Connection, slot: AssignedSlot) -> None:
+        carrying = (queue.c.item_id == slot.event_id) & (queue.c.scheduled_exec_time == slot.scheduled_time)
+        types = list(within.execute(sa.select(config.c.item_type)).scalars())
+        statement = sa.select(queue.c.item_type, queue.c.queue_status).where(queue.c.item_type.in_(types), carrying)
+        for kind, status in within.execute(statement.order_by(queue.c.item_type).with_for_update()).all():
+            if Status(status) in FINISHED:
+                continue
+            if Status(status) in IN_FLIGHT:
+                raise SlotInUse(slot.event_id, f"its item of type {kind} is {status}; cancel the item instead")
+            try:
+                changes.change_listed(
+                    within, kind, [slot.event_id], WITH_SLOT, None, self._followers.get(kind), with_slots=False
+                )
+            except Conflict as error:
+                raise SlotInUse(slot.event_id, str(error)) from error
 
 
 def item_standings(

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from headgate.dispatch.changes import Changed, ItemChange
+from headgate.dispatch.changes import Changed, ItemChange, Preview
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.encryption import Encryption
 from headgate.dispatch.model import (
@@ -27,19 +27,21 @@ from headgate.dispatch.model import (
     QueueStats,
 )
 from headgate.dispatch.ports import Follower
-from headgate.dispatch.search import ErrorGroup, ItemFilter
+from headgate.dispatch.search import BY_ID, ErrorGroup, ItemFilter, ItemOrder, LaneDepth
 from headgate.dispatch.status import Status
 from headgate.dispatch.stores import (
     admin_queries,
     changes,
     encrypting,
     following,
+    groups,
     portable,
     portable_claims,
     reports,
     search,
     transactions,
 )
+from headgate.dispatch.stores.identity import Identity
 from headgate.dispatch.stores.periodic import SqlPeriodicStore
 from headgate.dispatch.stores.workers import SqlWorkerStore
 from headgate.dispatch.turns import UNLIMITED, Places
@@ -71,6 +73,7 @@ class SqlQueueStore:
     ) -> None:
         self._database = database
         self._encryption = encryption
+        self._identity = Identity(database)
         self._claim_bytes = claim_bytes
         self.workers = SqlWorkerStore(database)
         self._followers = dict(followers or {})
@@ -114,18 +117,31 @@ class SqlQueueStore:
         hints = self._hints.due(item_types) if within is None else sorted(item_types)
         new: set[tuple[str, str]]
         if within is not None:
-            new = await transactions.enqueue(self._database.dialect, self._statements, within, ordered, now, hints)
+            new = await transactions.enqueue(
+                self._identity, self._database.dialect, self._statements, within, ordered, now, hints
+            )
         else:
             new = await self._retried(self._database.once, self._statements.enqueue, ordered, now, hints)
             self._hints.ring(item_types)
             if self._postgres:
                 self._hints.trail(item_types.difference(hints))
-        results = []
-        for request in requests:
-            key = request.item_type, request.item_id
-            results.append(EnqueueResult(*key, existing=key not in new))
-            new.discard(key)  # a second request for the same item, in the same call, finds it
-        return results
+        return _results(requests, new)
+
+    async def enqueue_group(
+        self, head: EnqueueRequest, members: Sequence[EnqueueRequest], *, within: Any = None
+    ) -> list[EnqueueResult]:
+        if within is not None:
+            # In the caller's transaction nothing but enqueues is run, so the check comes before it.
+            await self._database.read(groups.check, head)
+            return await self.enqueue([*members, head], within=within)
+        ordered = sorted(members, key=lambda member: (member.item_type, member.item_id))
+        first, *others = encrypting.encrypted_requests(self._encryption, [head, *ordered])
+        item_types = {one.item_type for one in (head, *members)}
+        new = await self._retried(
+            self._database.write, groups.enqueue, self._statements.enqueue, first, others, None, sorted(item_types)
+        )
+        self._hints.ring(item_types)
+        return _results([*members, head], new)
 
     async def claim(
         self,
@@ -232,14 +248,30 @@ class SqlQueueStore:
         progress, result = await self._database.read(reports.find, item_type, item_id)
         return ItemReport(progress, encrypting.shown(self._encryption, "result", item_type, item_id, result))
 
-    async def items(self, item_type: str, chosen: ItemFilter | None, limit: int, after: str | None) -> list[Item]:
-        return await self._database.read(search.items, item_type, chosen, limit, after)
+    async def items(
+        self,
+        item_type: str,
+        chosen: ItemFilter | None,
+        limit: int,
+        after: str | None,
+        order: ItemOrder = BY_ID,
+    ) -> list[Item]:
+        return await self._database.read(search.items, item_type, chosen, limit, after, order)
+
+    async def count(self, item_type: str, chosen: ItemFilter, at_most: int) -> int:
+        return await self._database.read_aside(search.count, item_type, chosen, at_most)
+
+    async def progress_of(self, item_type: str, item_ids: Sequence[str]) -> dict[str, Progress]:
+        return await self._database.read(reports.progress_of, item_type, item_ids)
 
     async def statuses(self, item_type: str, item_ids: Sequence[str]) -> dict[Status, int]:
         return await self._database.read_aside(admin_queries.statuses, item_type, item_ids)
 
     async def error_groups(self, item_type: str) -> list[ErrorGroup]:
         return await self._database.read_aside(search.error_groups, item_type)
+
+    async def lanes(self, item_type: str) -> list[LaneDepth]:
+        return await self._database.read_aside(search.lanes, item_type)
 
     async def stats(self, item_type: str, *, now: datetime | None = None) -> QueueStats:
         return await self._database.read(admin_queries.stats, item_type, now)
@@ -287,6 +319,12 @@ class SqlQueueStore:
         await self._moved(item_type)
         return Changed(count, claims)
 
+    async def preview(
+        self, item_type: str, chosen: ItemFilter, change: ItemChange, *, now: datetime | None = None
+    ) -> Preview:
+        follower = self._followers.get(item_type)
+        return await self._database.read_aside(changes.preview, item_type, chosen, change, now, follower)
+
     async def audit(self, item_type: str, item_id: str | None, limit: int, before: int | None) -> list[AuditEntry]:
         return await self._database.read(admin_queries.audit_entries, item_type, item_id, limit, before)
 
@@ -329,6 +367,15 @@ class SqlQueueStore:
         self._hints.ring([item_type])
         if self._postgres:
             await self._database.once(ring, item_type)
+
+
+def _results(requests: Sequence[EnqueueRequest], new: set[tuple[str, str]]) -> list[EnqueueResult]:
+    results = []
+    for request in requests:
+        key = request.item_type, request.item_id
+        results.append(EnqueueResult(*key, existing=key not in new))
+        new.discard(key)  # a second request for the same item, in the same call, finds it
+    return results
 
 
 def _is_followed(change: Change, followers: Mapping[str, Follower]) -> bool:

@@ -13,10 +13,10 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
 from headgate.dispatch.model import EnqueueRequest
+from headgate.dispatch.stores.identity import FIELD, NO_QUEUE, POSTGRES, Identity, Row
 from headgate.errors import InvalidInput, StoreError
 from headgate.sql.errors import DRIVER_ERRORS, fault, translated
 
-FIELD = "connection"
 ACCEPTED = (
     "must be a SQLAlchemy Session, AsyncSession, Connection or AsyncConnection, a psycopg Connection or "
     "AsyncConnection, a sqlite3 Connection, or Django's connection"
@@ -28,6 +28,7 @@ Keys = set[tuple[str, str]]
 
 
 async def enqueue(
+    identity: Identity,
     dialect: str,
     statements: ModuleType,
     connection: Any,
@@ -45,15 +46,18 @@ async def enqueue(
         owner = await _unwrapped(connection)
         if _is_of(owner, "psycopg", "Connection", "AsyncConnection"):
             _check(dialect, "postgresql", owner.autocommit and owner.info.transaction_status.name == "IDLE")
-            return await _with_psycopg(statements, owner, requests, now, hints)
+            return await _with_psycopg(identity, statements, owner, requests, now, hints)
         if isinstance(owner, sqlite3.Connection):
             _check(dialect, "sqlite", _autocommits(owner))
             with _borrowed(owner) as borrowed:
+                identity.check_file(borrowed)
                 return statements.enqueue(borrowed, requests, now, hints)  # type: ignore[no-any-return]
         if _is_of(owner, "sqlalchemy.ext.asyncio", "AsyncConnection"):
-            return await owner.run_sync(_checked_work, dialect, statements, requests, now, hints)  # type: ignore[no-any-return]
+            await identity.check_server(*await owner.run_sync(_checked, dialect, identity))
+            return await owner.run_sync(statements.enqueue, requests, now, hints)  # type: ignore[no-any-return]
         if isinstance(owner, sa.Connection):
-            return _checked_work(owner, dialect, statements, requests, now, hints)
+            await identity.check_server(*_checked(owner, dialect, identity))
+            return statements.enqueue(owner, requests, now, hints)  # type: ignore[no-any-return]
     except DRIVER_ERRORS as error:
         raise _explained(translated(error)) from error
     module = type(connection).__module__
@@ -77,40 +81,52 @@ async def _unwrapped(connection: Any) -> Any:
     return connection
 
 
-def _checked_work(
-    connection: sa.Connection,
-    dialect: str,
-    statements: ModuleType,
-    requests: Sequence[EnqueueRequest],
-    now: datetime | None,
-    hints: Sequence[str],
-) -> Keys:
+def _checked(connection: sa.Connection, dialect: str, identity: Identity) -> tuple[Any, Row]:
+    """The driver's connection inside, and what PostgreSQL says about itself; nothing if that is known."""
     if connection.dialect.driver == "asyncpg":
         raise InvalidInput(FIELD, ASYNCPG)
     _check(dialect, connection.dialect.name, _autocommits(connection.connection.dbapi_connection))
-    return statements.enqueue(connection, requests, now, hints)  # type: ignore[no-any-return]
+    raw = connection.connection.driver_connection
+    if dialect == "sqlite":
+        identity.check_file(connection)
+    if dialect != "postgresql" or identity.is_known(raw):
+        return raw, ()
+    return raw, tuple(connection.exec_driver_sql(POSTGRES).one())
 
 
 async def _with_psycopg(
-    statements: ModuleType, connection: Any, requests: Sequence[EnqueueRequest], now: datetime | None, hints: Any
+    identity: Identity,
+    statements: ModuleType,
+    connection: Any,
+    requests: Sequence[EnqueueRequest],
+    now: datetime | None,
+    hints: Any,
 ) -> Keys:
     import psycopg
-    from psycopg.rows import tuple_row
 
-    call = statements.enqueue_call(requests, now, hints)
     try:
-        # The caller's rows may be of any form.
-        if isinstance(connection, psycopg.AsyncConnection):
-            async with connection.cursor(row_factory=tuple_row) as cursor:
-                await cursor.execute(*call)
-                rows = await cursor.fetchall()
-        else:
-            with connection.cursor(row_factory=tuple_row) as cursor:
-                rows = cursor.execute(*call).fetchall()
+        if not identity.is_known(connection):
+            (row,) = await _fetched(connection, POSTGRES)
+            await identity.check_server(connection, row)
+        rows = await _fetched(connection, *statements.enqueue_call(requests, now, hints))
     except psycopg.Error as error:
         state = error.sqlstate or ("08000" if isinstance(error, psycopg.OperationalError) else "")
         raise _explained(fault(state, str(error))) from error
     return statements.new_keys(rows)  # type: ignore[no-any-return]
+
+
+async def _fetched(connection: Any, *call: Any) -> list[Row]:
+    """The rows of a statement, as tuples: the caller's rows may be of any form."""
+    import psycopg
+    from psycopg.rows import tuple_row
+
+    if isinstance(connection, psycopg.AsyncConnection):
+        async with connection.cursor(row_factory=tuple_row) as cursor:
+            await cursor.execute(*call)
+            return await cursor.fetchall()
+    with connection.cursor(row_factory=tuple_row) as blocking:
+        rows: list[Row] = blocking.execute(*call).fetchall()
+        return rows
 
 
 def _check(dialect: str, given: str, autocommits: bool) -> None:
@@ -131,7 +147,7 @@ def _autocommits(raw: Any) -> bool:
 def _explained(error: StoreError) -> StoreError | InvalidInput:
     text = str(error)
     if "headgate_dispatch" in text and ("does not exist" in text or "no such table" in text):
-        return InvalidInput(FIELD, "leads to a database that has no queue; connect it to the queue's own database")
+        return InvalidInput(FIELD, NO_QUEUE)
     return error
 
 

@@ -36,4 +36,4 @@ class AroundItem:
         return {members.into: asdict(outcome)}
 
     async def queue_next(self, request: EnqueueRequest) -> None:
-        await self._tasks.queue_requests([request], None)
+        await self._tasks.queue_next(request)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headgate.dispatch.model import EnqueueRequest
+from headgate.dispatch.portions import group_mark
 from headgate.dispatch.status import Status
 from headgate.errors import InvalidInput
+from headgate.slots.model import LONGEST_ID
 
 if TYPE_CHECKING:
     from headgate.dispatch.tasks.task import Task
@@ -80,14 +82,20 @@ def next_look(created_at: datetime, now: datetime) -> timedelta:
     return min(max((now - created_at) / 20, SHORTEST_PAUSE), LONGEST_PAUSE)
 
 
-def batch_requests(calls: Sequence[TaskCall], then: Task[..., Any], key: str) -> list[EnqueueRequest]:
-    """The items of a batch, the callback last.
+def batch_requests(
+    calls: Iterable[TaskCall], then: Task[..., Any], key: str
+) -> tuple[EnqueueRequest, list[EnqueueRequest]]:
+    """The items of a batch: the callback, and its members.
 
     Raises:
-        InvalidInput: a call is wrong, or there is none.
+        InvalidInput: a call, the callback or the key is wrong, or there is no call.
     """
+    calls = checked_calls(calls)
     if not 0 < len(calls) <= MAX_CALLS:
         raise InvalidInput("calls", f"must be 1 to {MAX_CALLS} calls")
+    if not hasattr(then, "call_with_result"):
+        raise InvalidInput("then", f"must be a task, made by @tasks.task(), not {type(then).__name__}")
+    _check_room(key, max(len(":done"), len(f":{len(calls) - 1}")))
     requests, types = [], list[tuple[str, int]]()
     for number, call in enumerate(calls):
         item_type = call.task.item_type
@@ -97,8 +105,8 @@ def batch_requests(calls: Sequence[TaskCall], then: Task[..., Any], key: str) ->
         else:
             types.append((item_type, 1))
     members = Members(key, types, then.arguments.first_parameter())
-    requests.append(_request(then, f"{key}:done", {MEMBERS: members._asdict()}))
-    return requests
+    head = _request(then, f"{key}:done", {MEMBERS: members._asdict()})
+    return head._replace(init_workflow_id=group_mark("batch", [head, *requests])), requests
 
 
 def chain_request(calls: Sequence[TaskCall], key: str) -> EnqueueRequest:
@@ -107,8 +115,8 @@ def chain_request(calls: Sequence[TaskCall], key: str) -> EnqueueRequest:
     Raises:
         InvalidInput: a call is wrong, or there is none.
     """
-    if not calls:
-        raise InvalidInput("calls", "must be at least one call")
+    calls = checked_calls(calls)
+    _check_room(key, len(f":{len(calls)}") if len(calls) > 1 else 0)
     following: dict[str, Any] | None = None
     for number in range(len(calls) - 1, 0, -1):
         task, args, kwargs = calls[number]
@@ -117,7 +125,32 @@ def chain_request(calls: Sequence[TaskCall], key: str) -> EnqueueRequest:
         following = _link(task, f"{key}:{number + 1}", context, into, following)
     first = calls[0]
     context = first.task.arguments.dump(first.args, first.kwargs)
-    return _request(first.task, key, context if following is None else context | {THEN: following})
+    head = _request(first.task, key, context if following is None else context | {THEN: following})
+    return head._replace(init_workflow_id=group_mark("chain", [head]))
+
+
+def checked_calls(calls: Iterable[TaskCall]) -> list[TaskCall]:
+    """The calls as a list.
+
+    Raises:
+        InvalidInput: they are no list, or one of them is no call.
+    """
+    try:
+        listed = list(calls)
+    except TypeError:
+        raise InvalidInput("calls", "must be a list of calls, such as [task.call(1), task.call(2)]") from None
+    for number, call in enumerate(listed):
+        if not isinstance(call, TaskCall):
+            raise InvalidInput(
+                "calls", f"number {number + 1} is of type {type(call).__name__}, and no call; make one by task.call(…)"
+            )
+    return listed
+
+
+def _check_room(key: str, suffix: int) -> None:
+    """The items of a group have ids of the key and a suffix."""
+    if len(key) + suffix > LONGEST_ID:
+        raise InvalidInput("key", f"has {len(key)} characters; here at most {LONGEST_ID - suffix} are allowed")
 
 
 def next_request(link: Mapping[str, Any], result: Any) -> EnqueueRequest:

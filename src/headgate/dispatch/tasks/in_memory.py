@@ -67,9 +67,14 @@ class InMemory:
 
     async def enqueue_requests(self, requests: Sequence[EnqueueRequest]) -> None:
         """Queues items and runs whatever is queued, as `enqueue` does."""
-        for queued in await self.queue.enqueue_requests(requests):
-            if not queued.existing:
-                self._pending.append((queued.item_type, queued.item_id))
+        await self._queued(await self.queue.enqueue_requests(requests))
+
+    async def enqueue_group(self, head: EnqueueRequest, members: Sequence[EnqueueRequest]) -> None:
+        """Queues a group and runs whatever is queued, as `enqueue` does."""
+        await self._queued(await self.queue.enqueue_group(head, members))
+
+    async def _queued(self, results: Sequence[EnqueueResult]) -> None:
+        self._pending += [(queued.item_type, queued.item_id) for queued in results if not queued.existing]
         if not is_inside_task():
             await self._run_all()
 

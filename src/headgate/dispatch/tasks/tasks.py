@@ -316,53 +316,68 @@ class Tasks:
     ) -> str:
         """Queues a group of calls, and a call of `then` for when all of them are done: succeeded, dead letters, or
         cancelled. `then` gets a `BatchOutcome` as its first argument. Returns the batch's key; the calls have the ids
-        `{key}:0`, `{key}:1` …, the callback `{key}:done`. A second batch with the same key changes nothing.
+        `{key}:0`, `{key}:1` …, the callback `{key}:done`. A second batch with the same key and calls changes nothing.
 
             key = await tasks.batch([render.call(page) for page in pages], then=all_rendered)
 
         Raises:
-            InvalidInput: a call, the key or the connection is wrong; nothing was queued.
+            InvalidInput: a call, the key or the connection is wrong, or the key was used for other calls; nothing was
+                queued.
             StoreUnavailable: the store does not answer; call it again with the same key.
         """
         key = uuid.uuid4().hex if key is None else checked_id(key, "key")
-        await self.queue_requests(batch_requests(list(calls), then, key), connection)
+        head, members = batch_requests(calls, then, key)
+        await self._queue_group(head, members, connection, {request.item_type for request in (head, *members)})
         return key
 
     async def chain(
         self, first: TaskCall, *following: TaskCall | Task[..., Any], key: str | None = None, connection: Any = None
     ) -> str:
         """Queues calls that run one after the other: each is queued when the one before has succeeded, with its result
-        as the first argument. Returns the chain's key; the calls have the ids `{key}`, `{key}:2`, `{key}:3` …
+        as the first argument. Returns the chain's key; the calls have the ids `{key}`, `{key}:2`, `{key}:3` … A second
+        chain with the same key and calls changes nothing.
 
             await tasks.chain(fetch.call(url), resize.call_with_result(width=800), publish, key="cat")
 
         Raises:
-            InvalidInput: a call, the key or the connection is wrong; nothing was queued.
+            InvalidInput: a call, the key or the connection is wrong, or the key was used for other calls; nothing was
+                queued.
             StoreUnavailable: the store does not answer; call it again with the same key.
         """
         key = uuid.uuid4().hex if key is None else checked_id(key, "key")
-        calls = [first, *(link if isinstance(link, TaskCall) else link.call_with_result() for link in following)]
-        await self.queue_requests([chain_request(calls, key)], connection, [call.task for call in calls])
+        links = [link.call_with_result() if isinstance(link, Task) else link for link in following]
+        head = chain_request([first, *links], key)
+        await self._queue_group(head, [], connection, {call.task.item_type for call in (first, *links)})
         return key
 
-    async def queue_requests(
-        self, requests: Sequence[EnqueueRequest], connection: Any, tasks: Sequence[Task[..., Any]] = ()
+    async def _queue_group(
+        self, head: EnqueueRequest, members: Sequence[EnqueueRequest], connection: Any, item_types: set[str]
     ) -> None:
-        """Queues items of these tasks; `batch` and `chain` are the ways to call it."""
-        involved = {request.item_type for request in requests} | {task.item_type for task in tasks}
-        if unknown := involved.difference(self._tasks):
+        if unknown := item_types.difference(self._tasks):
             raise InvalidInput("calls", f"{sorted(unknown)[0]} is no task of this Tasks object")
         if self._in_memory is not None:
             if connection is not None:
                 raise InvalidInput("connection", "a queue in memory can't join a database transaction")
-            await self._in_memory.enqueue_requests(requests)
+            await self._in_memory.enqueue_group(head, members)
             return
+        await self._define_all(item_types, connection)
+        await (await self.queue()).enqueue_group(head, members, connection=connection)
+
+    async def queue_next(self, request: EnqueueRequest) -> None:
+        """Queues the next call of a chain."""
+        if self._in_memory is not None:
+            await self._in_memory.enqueue_requests([request])
+            return
+        await self._define_all({request.item_type}, None)
+        await (await self.queue()).enqueue_requests([request])
+
+    async def _define_all(self, item_types: set[str], connection: Any) -> None:
         here = self._on_loop()
-        if connection is not None and not involved <= here.defined and self.url.startswith("sqlite"):
+        if item_types <= here.defined:
+            return
+        if connection is not None and self.url.startswith("sqlite"):
             raise InvalidInput("connection", "call `await tasks.define()` once before your first transaction")
-        if not involved <= here.defined:
-            await self.define()
-        await (await self.queue()).enqueue_requests(requests, connection=connection)
+        await self.define()
 
     async def close(self) -> None:
         """Closes the queue, if it was opened on this event loop. The next use opens it again."""

@@ -12,6 +12,7 @@ from typing import Any
 from headgate.dispatch.outcomes import checked_pause
 from headgate.dispatch.tasks.policies import Duration
 from headgate.errors import ConfigurationError, InvalidInput
+from headgate.slots.model import LONGEST_ID, checked_id
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -24,14 +25,23 @@ class Unique:
     period: timedelta | None = None
 
     def item_id(self, key: str | None, context: Any, moment: datetime) -> str:
-        """The item's id. Calls with the same id are one item, for as long as the queue remembers it."""
+        """The item's id. Calls with the same id are one item, for as long as the queue remembers it.
+
+        Raises:
+            InvalidInput: the key is wrong.
+        """
+        if key is not None:
+            checked_id(key, "key")
         if key is None and self.by_arguments:
             text = json.dumps(context, sort_keys=True, ensure_ascii=True)
             key = f"arguments-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
         if self.period is None:
             return uuid.uuid4().hex if key is None else key
         start = moment - (moment - EPOCH) % self.period
-        return f"{'period' if key is None else key}@{start:%Y%m%dT%H%M%SZ}"
+        suffix = f"@{start:%Y%m%dT%H%M%SZ}"
+        if key is not None and len(key) + len(suffix) > LONGEST_ID:
+            raise InvalidInput("key", f"has {len(key)} characters; here at most {LONGEST_ID - len(suffix)} are allowed")
+        return f"{'period' if key is None else key}{suffix}"
 
 
 NOT_UNIQUE = Unique()

@@ -208,7 +208,8 @@ class KeyTable:
         another table may have the key, or the key has yet to be checked."""
         if now_us >= self.evict_at_us:
             self.evict_expired(now_us)
-        packed = self.part(key).get(key)
+        young = self.young
+        packed = (self.parts[hash(key) & PART_MASK] if young is None else young).get(key)
         if packed is None:
             packed = self._pop_older(key) if self._older else None
             if packed is not None:
@@ -224,8 +225,10 @@ class KeyTable:
         return [*self.parts, *(part for segment in self._older for part in segment.parts), *self._drops]
 
     def _pop_older(self, key: str) -> Any:
+        place = hash(key) & PART_MASK
         for segment in self._older:
-            packed = segment.part(key).pop(key, None)
+            parts = segment.parts
+            packed = parts[0 if len(parts) == 1 else place].pop(key, None)
             if packed is not None:
                 self._older_count -= 1
                 return packed

@@ -11,7 +11,16 @@ from contextlib import asynccontextmanager
 import click
 from click.core import ParameterSource
 
-from headgate.errors import Conflict, HeadgateError, InvalidInput, NotFound, SlotOwned, StaleVersion, StoreUnavailable
+from headgate.errors import (
+    Conflict,
+    HeadgateError,
+    InvalidInput,
+    NotFound,
+    SlotInUse,
+    SlotOwned,
+    StaleVersion,
+    StoreUnavailable,
+)
 from headgate.server.access.audit_chain import Verification
 from headgate.server.cli.parameters import Group, as_json
 from headgate.server.cli.read_only import read_only_settings
@@ -58,6 +67,7 @@ STATUSES: tuple[tuple[type[HeadgateError], int], ...] = (
     (StaleVersion, 412),
     (Conflict, 409),
     (SlotOwned, 409),
+    (SlotInUse, 409),
     (StoreUnavailable, 503),
 )
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from headgate.errors import ConfigurationError, InvalidInput
 
+PREFIX = "HEADGATE_"
+"""Begins the variable of every setting. An option that overrides a setting has the setting's name."""
 as_json = click.option("--json", "as_json", is_flag=True, help="Write JSON, for machines.")
 """The `--json` option every command that only reads has."""
 
@@ -28,14 +32,18 @@ class Command(click.Command):
         try:
             return super().invoke(ctx)
         except InvalidInput as error:
-            raise self._as_typed(error) from None
+            raise self._as_typed(ctx, error) from None
 
-    def _as_typed(self, error: InvalidInput) -> InvalidInput:
-        field, dot, rest = error.field.partition(".")
+    def _as_typed(self, ctx: click.Context, error: InvalidInput) -> InvalidInput:
+        # An option that is repeated has no number on the command line.
+        field, dot, rest = re.sub(r"^([^.\[]*)\[\d+\]", r"\1", error.field).partition(".")
+        is_setting = field.startswith(PREFIX)
         # Documents say perSecond, Python says per_second.
         names = {str(param.name).replace("_", ""): param for param in self.params}
-        param = names.get(field.replace("_", "").lower())
+        param = names.get(field.removeprefix(PREFIX).replace("_", "").lower())
         if param is None:
+            return error
+        if is_setting and ctx.get_parameter_source(str(param.name)) is not ParameterSource.COMMANDLINE:
             return error
         typed = param.opts[0] if isinstance(param, click.Option) else param.human_readable_name.strip("[].")
         kind = ConfigurationError if isinstance(error, ConfigurationError) else InvalidInput

@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import tempfile
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -18,6 +19,7 @@ import click
 from headgate.errors import ConfigurationError, HeadgateError
 from headgate.server import logs
 from headgate.server.cli.parameters import Command
+from headgate.server.cli.read_only import missing_file
 from headgate.server.cli.terminal import print_line, run
 from headgate.server.settings import Settings
 from headgate.server.shutdown import CLOSE_SECONDS, ShutdownDeadline
@@ -81,6 +83,9 @@ async def _prepare(settings: Settings) -> None:
     rule_book(settings)
     load_domains(settings)
     oidc_provider(settings)
+    if missing_file(settings) is not None:
+        # Before the file is made: nobody has a token in a database that is not there yet.
+        settings.refuse_exposure()
     async with open_access_store(settings) as access:
         settings.refuse_exposure(other_tokens=bool(await open_authenticator(settings, access).keyring()))
     async with open_slots(settings):
@@ -115,10 +120,23 @@ def _serve_here(settings: Settings, listening: socket.socket) -> None:
     app = create_app(settings)
 
     class AnnouncingServer(uvicorn.Server):
+        exits = asyncio.Event()
+
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             deadline.arm()
             app.state.services.streams.end()
             super().handle_exit(sig, frame)
+            if deadline.loop is not None:
+                deadline.loop.call_soon_threadsafe(self.exits.set)
+
+        async def main_loop(self) -> None:
+            """uvicorn's own, which wakes ten times a second to see whether to exit; here a signal wakes it."""
+            tenths = 0
+            while not await self.on_tick(tenths):
+                tenths += 10
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(1.0):
+                        await self.exits.wait()
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             deadline.loop = asyncio.get_running_loop()

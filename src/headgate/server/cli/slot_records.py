@@ -82,10 +82,15 @@ def explain(event_id: str, as_json: bool) -> None:
         print_line(f"moved      {shape.moved_at}, by a re-plan")
     if explanation.steps:
         rows = [
-            [step.window_start, str(step.windows), step.reason if step.rule is None else f"{step.reason} ({step.rule})"]
+            [
+                step.config_name,
+                step.window_start,
+                str(step.windows),
+                step.reason if step.rule is None else f"{step.reason} ({step.rule})",
+            ]
             for step in shape.steps
         ]
-        print_table(["window", "windows", "reason"], rows)
+        print_table(["config", "window", "windows", "reason"], rows)
     else:
         print_line("no window was passed over")
     print_line(_today(explanation))

@@ -18,14 +18,18 @@ from headgate.server.settings import Settings
 from headgate.server.shapes.access import TokenCreated, TokenShown
 from headgate.server.wiring.access import open_access_store, open_authenticator
 
+EXPIRES = "--expires"
+
 
 def _moment(text: str) -> datetime:
     now = datetime.now(UTC)
-    moment = (
-        now + parse_duration(text, "--expires") if text.upper().startswith("P") else parse_instant(text, "--expires")
-    )
+    try:
+        moment = now + parse_duration(text, EXPIRES) if text.upper().startswith("P") else parse_instant(text, EXPIRES)
+    except (InvalidInput, OverflowError):
+        problem = f"{text[:40]!r} is neither a duration such as P90D nor a time such as 2027-01-01T00:00:00Z"
+        raise InvalidInput(EXPIRES, problem) from None
     if moment <= now:
-        raise InvalidInput("--expires", "lies in the past")
+        raise InvalidInput(EXPIRES, "lies in the past")
     return moment
 
 

@@ -22,7 +22,7 @@ from headgate.server.cli.serve import listen, permit
 from headgate.server.cli.terminal import print_status, run
 from headgate.server.settings import Settings
 from headgate.server.shutdown import SIGNALS, stop_on_signals
-from headgate.server.wiring.database import embedded_url
+from headgate.server.wiring.database import shared_database
 from headgate.server.wiring.dispatch import dispatch_guard, load_domains, load_tasks, local_dispatch
 from headgate.server.wiring.doctor import server_probes
 from headgate.server.wiring.notifications import open_notifications, run_sender
@@ -32,7 +32,6 @@ from headgate.server.wiring.requirements import require_extras
 from headgate.server.wiring.slots import open_slots
 from headgate.server.wiring.telemetry import collect_traces, traces_sent
 from headgate.server.worker import end_process, run_temporal_workers
-from headgate.sql.databases import database
 from headgate.sql.schema import now
 
 if TYPE_CHECKING:
@@ -140,7 +139,7 @@ async def _work(settings: Settings, role: Role, shown: _Shown | None) -> None:
     stop = asyncio.Event()
     stop_on_signals(stop, settings.dispatch.shutdown_seconds)
     registry = None if shown is None else shown.registry
-    async with traces_sent(), _show(shown):
+    async with traces_sent(), _database_ready(settings), _show(shown):
         working: list[asyncio.Task[None]] = []
         if role is not Role.SENDER:
             roles = {"dispatch", "init", "exec"} if role is Role.ALL else {role.value}
@@ -205,6 +204,16 @@ class _Shown(NamedTuple):
 
 
 @asynccontextmanager
+async def _database_ready(settings: Settings) -> AsyncIterator[None]:
+    """A database that can't be used, or whose schema is too old, shows here, before the worker says that it works."""
+    shared = await shared_database(settings)
+    try:
+        yield
+    finally:
+        await shared.close()
+
+
+@asynccontextmanager
 async def _show(shown: _Shown | None) -> AsyncIterator[None]:
     """Inside, the worker's metrics and health are served, if they are to be."""
     if shown is None:
@@ -212,7 +221,7 @@ async def _show(shown: _Shown | None) -> AsyncIterator[None]:
         return
     from headgate.server.http.worker_health import worker_health
 
-    shared = await database(embedded_url(shown.settings), pool_size=shown.settings.database_pool_size)
+    shared = await shared_database(shown.settings)
     probes = {"database": lambda: shared.read(now), **await server_probes(shown.settings)}
     try:
         async with worker_health(shown.listening, shown.registry, probes):

@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 import structlog
+from google.protobuf.message import DecodeError
 
 from headgate.errors import HeadgateError, InvalidInput, StoreUnavailable
 from headgate.limits import headers
@@ -43,7 +44,7 @@ class RateLimitServicer:
         """What a gRPC server is given."""
         method = grpc.unary_unary_rpc_method_handler(
             self.should_rate_limit,
-            request_deserializer=RateLimitRequest.FromString,
+            request_deserializer=_parsed,
             response_serializer=RateLimitResponse.SerializeToString,
         )
         return grpc.method_handlers_generic_handler(SERVICE, {METHOD: method})
@@ -51,6 +52,8 @@ class RateLimitServicer:
     async def should_rate_limit(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         """Decides one request of Envoy."""
         await self._access.admit(context)
+        if request is None:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the message is no RateLimitRequest")
         try:
             outcome = await self._limiter.decide(request.domain, _descriptors(request))
         except BadRequest as error:
@@ -68,6 +71,14 @@ class RateLimitServicer:
         for name, value in self._headers(outcome):
             response.response_headers_to_add.add(key=name, value=value)
         return response
+
+
+def _parsed(message: bytes) -> Any:
+    """The request; None if it is none. An error here would be answered as one of the server's."""
+    try:
+        return RateLimitRequest.FromString(message)
+    except DecodeError:
+        return None
 
 
 class BadRequest(InvalidInput):

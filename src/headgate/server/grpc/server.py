@@ -13,6 +13,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from headgate.errors import ConfigurationError, HeadgateError
 from headgate.server.setting_sections import GrpcSettings
+from headgate.server.settings import spelled
 
 MAX_MESSAGE_BYTES = 256 * 1024
 
@@ -71,11 +72,12 @@ def server_credentials(settings: GrpcSettings) -> grpc.ServerCredentials | None:
     """
     if settings.cert_file is None and settings.key_file is None:
         if settings.ca_file is not None:
-            raise ConfigurationError("grpc.ca_file", "needs grpc.cert_file and grpc.key_file, too")
+            problem = f"needs {spelled('grpc', 'cert_file')} and {spelled('grpc', 'key_file')}, too"
+            raise ConfigurationError(spelled("grpc", "ca_file"), problem)
         return None
     if settings.cert_file is None or settings.key_file is None:
         missing = "cert_file" if settings.cert_file is None else "key_file"
-        raise ConfigurationError(f"grpc.{missing}", "is missing; a certificate and its key come together")
+        raise ConfigurationError(spelled("grpc", missing), "is missing; a certificate and its key come together")
     pair = (_content(settings.key_file, "key_file"), _content(settings.cert_file, "cert_file"))
     authority = None if settings.ca_file is None else _content(settings.ca_file, "ca_file")
     return grpc.ssl_server_credentials([pair], authority, require_client_auth=authority is not None)
@@ -96,4 +98,4 @@ def _content(path: Path, setting: str) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise ConfigurationError(f"grpc.{setting}", f"{path} can't be read: {error.strerror or error}") from None
+        raise ConfigurationError(spelled("grpc", setting), f"{path} can't be read: {error.strerror or error}") from None

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from multiprocessing import parent_process
 
 from fastapi import FastAPI
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headgate import __version__, tracing
 from headgate.dispatch.plan_guard import PlanGuard
@@ -20,6 +21,7 @@ from headgate.server.http import (
     batch,
     config,
     dead_letters,
+    dependencies,
     dispatch,
     feeds,
     forecast,
@@ -36,6 +38,7 @@ from headgate.server.http import (
     plans,
     problem,
     reconciliation,
+    search,
     slots,
     workers,
 )
@@ -43,7 +46,8 @@ from headgate.server.http.auth import AccessGuard
 from headgate.server.http.body import Bodies
 from headgate.server.http.ingress import Ingress
 from headgate.server.http.parent_watch import end_with_parent, remove_worker_metrics
-from headgate.server.http.prefix import StripPrefix
+from headgate.server.http.prefix import without_prefix
+from headgate.server.http.raw_routes import RawRoutes
 from headgate.server.http.services import Services
 from headgate.server.http.traces import RequestTraces
 from headgate.server.settings import Settings
@@ -61,13 +65,37 @@ from headgate.server.wiring.queue import open_dispatch_observer
 from headgate.server.wiring.rollups import open_rollups
 from headgate.server.wiring.slots import open_slots
 from headgate.server.wiring.telemetry import collect_traces, traces_sent
+from headgate.sql.databases import hasten_databases
 from headgate.sql.migration_policy import Migrations, permit_migrations
+
+
+class Service(FastAPI):
+    """A FastAPI application inside of the service's own middleware: what is refused, or has a raw route, never reaches
+    FastAPI's."""
+
+    def build_middleware_stack(self) -> ASGIApp:
+        services: Services = self.state.services
+        app: ASGIApp = RawRoutes(super().build_middleware_stack(), self.routes)
+        app = Bodies(app, limit=services.settings.http.max_body_bytes)
+        app = AccessGuard(app)
+        app = logs.RequestLog(app)
+        return RequestTraces(app) if tracing.is_on() else app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or self.middleware_stack is None:
+            await super().__call__(without_prefix(scope), receive, send)
+            return
+        if scope.get("root_path"):
+            scope = without_prefix(scope)
+        scope["app"] = self
+        await self.middleware_stack(scope, receive, send)
 
 
 def create_app(settings: Settings) -> FastAPI:
     """The service with these settings. Everything it needs is opened when it starts and closed when it ends."""
+    collect_traces(settings)
     services = Services(settings, metrics.registry())
-    app = FastAPI(
+    app = Service(
         title="headgate",
         version=__version__,
         summary="Decides whether, when and how fast work may flow, and then makes it flow.",
@@ -92,24 +120,18 @@ def create_app(settings: Settings) -> FastAPI:
     app.include_router(dead_letters.router)
     app.include_router(notification_analytics.router)
     app.include_router(forecast.router)
+    app.include_router(search.router)
     app.include_router(config.router)
     app.include_router(plans.router)
     app.include_router(audit.router)
     app.include_router(dispatch.router)
     app.include_router(workers.router)
+    app.include_router(dependencies.router)
     app.include_router(periodic.router)
     app.include_router(health.router)
     app.include_router(metrics.router)
     app.include_router(console.router)
     openapi.install(app, settings)
-    # The one added last is outermost.
-    app.add_middleware(Bodies, limit=settings.http.max_body_bytes)
-    app.add_middleware(AccessGuard)
-    app.add_middleware(logs.RequestLog)
-    collect_traces(settings)
-    if tracing.is_on():
-        app.add_middleware(RequestTraces)
-    app.add_middleware(StripPrefix)
     return app
 
 
@@ -176,6 +198,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
             end_when_hung(asyncio.get_running_loop())
         services.grpc_port = await stack.enter_async_context(open_envoy(services))
         yield
+        hasten_databases()
 
 
 def _executes(services: Services) -> bool:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headgate.errors import HeadgateError
 from headgate.server.access.model import ANYONE, Caller, needed_scope
+from headgate.server.access.model import Scope as AccessScope
 from headgate.server.http import problem
-from headgate.server.http.browser import refuse_other_names, refuse_other_sites, session_secret
+from headgate.server.http.browser import BROWSER_FIELDS, refuse_other_names, refuse_other_sites, session_secret
+from headgate.server.http.fields import header_fields
 from headgate.server.http.ingress import client_address
 from headgate.server.http.problem import Problem
 from headgate.server.http.services import Services, services_of
@@ -43,7 +47,7 @@ class AccessGuard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADER_BYTES:
+        if sum(map(len, chain.from_iterable(scope["headers"]))) > MAX_HEADER_BYTES:
             detail = f"the header fields are larger than {MAX_HEADER_BYTES} bytes"
             refusal = Problem(431, "headers-too-large", "Request Header Fields Too Large", detail)
             await refusal.response()(scope, receive, send)
@@ -58,7 +62,8 @@ class AccessGuard:
         except HeadgateError as error:
             await problem.of(error).response()(scope, receive, send)
             return
-        scope.setdefault("state", {})["caller"] = caller.name
+        state = scope.setdefault("state", {})
+        state["caller"], state["is_admin"] = caller.name, caller.may(AccessScope.ADMIN)
         if is_audited(scope["method"], scope["path"]):
             await self._audit_change(services, caller, scope, receive, send)
         else:
@@ -134,8 +139,9 @@ async def _admit_anonymous(services: Services, scope: Scope) -> Caller:
 async def _authenticate(services: Services, scope: Scope) -> Caller:
     """Admits a request to a path that needs a token; returns its caller."""
     method: str = scope["method"]
-    secret = bearer_token(scope)
-    session = session_secret(scope) if secret is None else None
+    fields = header_fields(scope)
+    secret = bearer_token(scope) if b"authorization" in fields else None
+    session = session_secret(scope) if secret is None and b"cookie" in fields else None
     if session is None:
         caller = await services.authenticator.caller(secret or "")
     else:
@@ -149,7 +155,8 @@ async def _authenticate(services: Services, scope: Scope) -> Caller:
         )
     if caller is ANYONE:
         refuse_other_names(scope)
-        refuse_other_sites(scope, with_cookie=False, reading=method in SAFE_METHODS)
+        if not BROWSER_FIELDS.isdisjoint(fields):
+            refuse_other_sites(scope, with_cookie=False, reading=method in SAFE_METHODS)
         await services.ingress.admit(scope, caller)
         return caller
     if session is not None and method not in SAFE_METHODS:

@@ -12,6 +12,7 @@ import orjson
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from headgate.server.http.fields import header_fields
 from headgate.server.http.problem import Problem, invalid, too_large, unsupported
 
 NDJSON = "application/x-ndjson"
@@ -45,7 +46,7 @@ class Bodies:
             # A copy: the server goes by the method of its own, and would wait for the body.
             await self._app({**scope, "method": "GET"}, receive, send_without_body)
             return
-        length = next((value for name, value in scope["headers"] if name == b"content-length"), None)
+        length = header_fields(scope).get(b"content-length")
         if media_type(scope) in STREAMED:
             await self._app(scope, receive, send)
         elif length is None:
@@ -71,10 +72,7 @@ class Bodies:
 
 def media_type(scope: Scope) -> bytes:
     """The body's type without parameters, in lower case; empty if none is given."""
-    for name, value in scope["headers"]:
-        if name == b"content-type":
-            return bytes(value).partition(b";")[0].strip().lower()
-    return b""
+    return header_fields(scope).get(b"content-type", b"").partition(b";")[0].strip().lower()
 
 
 async def read_json(scope: Scope, receive: Receive) -> Any:

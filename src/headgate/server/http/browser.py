@@ -6,14 +6,21 @@ import ipaddress
 import re
 from datetime import UTC, datetime
 from enum import Enum
+from functools import lru_cache
 
 from starlette.types import Scope
 
+from headgate.server.http.fields import header_fields
 from headgate.server.http.problem import Problem
 
 COOKIE = "headgate-session"
 SECURE_COOKIE = "__Host-headgate-session"
 """Browsers take a cookie of this prefix from nobody but the very host, and over TLS only."""
+
+BROWSER_FIELDS = frozenset({b"sec-fetch-site", b"origin"})
+"""Fields by which a browser says which page a request is from. Without any, the origin is unknown."""
+LONGEST_HOST = 300
+"""A name of 255 characters, and its port. No browser sends a longer one."""
 
 
 class Origin(Enum):
@@ -64,15 +71,19 @@ def refuse_other_names(scope: Scope) -> None:
     Without tokens it is open to whoever is on this machine, and a site may let its own name resolve to 127.0.0.1: its
     page is then of our origin, and may read the answers. Browsers tell nothing about such a read but the name.
     """
-    host = next((value for name, value in scope["headers"] if name == b"host"), b"").decode("latin-1")
-    name = re.sub(r":\d*$", "", host).strip("[]").rstrip(".").lower()
-    try:
-        local = bool(ipaddress.ip_address(name))
-    except ValueError:
-        local = "." not in name or name.endswith(".localhost")
-    if not local:
+    host = header_fields(scope).get(b"host", b"")
+    if len(host) > LONGEST_HOST or not _is_local(host):
         detail = "without tokens, the service answers only under an address or a plain name of this machine; "
         raise Problem(403, "cross-site", "Cross-Site Request", detail + "create a token with `headgate tokens create`")
+
+
+@lru_cache(256)
+def _is_local(host: bytes) -> bool:
+    name = re.sub(r":\d*$", "", host.decode("latin-1")).strip("[]").rstrip(".").lower()
+    try:
+        return bool(ipaddress.ip_address(name))
+    except ValueError:
+        return "." not in name or name.endswith(".localhost")
 
 
 def session_secret(scope: Scope) -> str | None:

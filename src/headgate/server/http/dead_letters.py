@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, Response
 from headgate.errors import InvalidInput
 from headgate.server.http.body import read_object
 from headgate.server.http.notifications import name_outages
-from headgate.server.http.parameters import WholeNumber, json_body, query
+from headgate.server.http.parameters import WholeNumber, check_query, json_body, query
 from headgate.server.http.problem import documented
 from headgate.server.http.raw_routes import json_response
 from headgate.server.http.services import services_of
@@ -30,6 +30,7 @@ router = APIRouter(prefix="/admin/sms/dead-letters", tags=["notifications"])
 )
 async def list_dead_letters(request: Request) -> Response:
     """The oldest first. Texts are not shown; `redrivable` is false for a record that was too long to keep."""
+    check_query(request)
     limit, cursor = LIMIT.of(request), request.query_params.get("cursor")
     with name_outages():
         letters = await services_of(request).notifications.messages.dead_letters(limit, _place(cursor))

@@ -9,17 +9,17 @@ from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request, Response
 
-from headgate.dispatch.model import LONGEST_ERROR
-from headgate.dispatch.queue import LONGEST_PAGE
-from headgate.dispatch.status import Status
+from headgate.dispatch.changes import CHANGES
+from headgate.dispatch.search import LONGEST_PAGE, SORTS, FilterOptions, ItemOrder
+from headgate.dispatch.status import IN_FLIGHT, Status
 from headgate.durations import parse_instant
 from headgate.errors import Conflict
 from headgate.server.http.body import read_object
-from headgate.server.http.parameters import WholeNumber, json_body, path, query
+from headgate.server.http.parameters import WholeNumber, check_query, json_body, path, query
 from headgate.server.http.problem import Problem, documented, invalid
 from headgate.server.http.raw_routes import json_response
 from headgate.server.http.services import services_of
-from headgate.server.shapes import dispatch
+from headgate.server.shapes import dispatch, item_changes
 from headgate.server.shapes.dispatch import (
     AuditShown,
     DispatchChanges,
@@ -27,15 +27,14 @@ from headgate.server.shapes.dispatch import (
     DispatchConfigShown,
     ErrorGroupsShown,
     ItemDetailShown,
-    Items,
     ItemsShown,
+    LanesShown,
     QueueStatsShown,
     Redirected,
 )
-from headgate.server.shapes.item_changes import Rescheduled, Selection
+from headgate.server.shapes.item_changes import Previewed, Redirection, Rescheduled, Selection
 from headgate.server.shapes.members import EVENT_ID, INSTANT
 from headgate.server.shapes.shape import Shape
-from headgate.slots.model import checked_id
 
 Route = TypeVar("Route", bound=Callable[[Request], Awaitable[Response]])
 
@@ -44,20 +43,16 @@ router = APIRouter(prefix="/admin/dispatch", tags=["dispatch"])
 ITEM_TYPE = path("itemType", dispatch.ITEM_TYPE)
 STATUS = query("status", {"type": "string", "enum": list(Status), "description": "Left out, all."})
 PREFIX = query("prefix", EVENT_ID | {"description": "What their ids begin with."})
-ERROR = query(
-    "error",
-    {
-        "type": "string",
-        "minLength": 1,
-        "maxLength": LONGEST_ERROR,
-        "pattern": r"^[^\u0000]+$",
-        "description": "What their last errors hold; * stands for any characters.",
-    },
-)
+ERROR = query("error", item_changes.ERROR)
+ERROR_GROUP = query("errorGroup", item_changes.ERROR_GROUP)
 LANE = query("lane", dispatch.LANE | {"description": "The lane they are in."})
 FROM = query("from", INSTANT | {"description": "They run at this time or later, …"})
 TO = query("to", INSTANT | {"description": "… and before this one."})
-CURSOR = query("cursor", EVENT_ID | {"description": "`next` of the page before."})
+FILTER = (STATUS, PREFIX, LANE, ERROR, ERROR_GROUP, FROM, TO)
+SORT = query("sort", {"type": "string", "enum": SORTS, "description": "With -, the last first. Left out, by id."})
+TOTAL = query("total", {"type": "boolean", "description": "Count how many match, up to 100,001."})
+CHANGE = query("change", {"type": "string", "enum": list(CHANGES)}) | {"required": True}
+CURSOR = query("cursor", EVENT_ID | {"maxLength": 280, "description": "`next` of the page before."})
 LIMIT = WholeNumber("limit", 1, LONGEST_PAGE, default=100)
 AFTER = query("after", EVENT_ID | {"description": "The last id of the page before."})
 BEFORE = WholeNumber("before", 1, 2**63 - 1, description="The last auditId of the page before.")
@@ -130,32 +125,47 @@ async def stats(request: Request) -> Response:
     "/{itemType}/items",
     "List and search items",
     ItemsShown,
-    *(STATUS, PREFIX, LANE, ERROR, FROM, TO, LIMIT.document(), CURSOR, AFTER),
+    *(*FILTER, SORT, TOTAL, LIMIT.document(), CURSOR, AFTER),
 )
 async def items(request: Request) -> Response:
-    """A page of the items that match, in order of their ids. `next` is the cursor of the next page, if there is one."""
+    """A page of the items that match, in order of their ids or as `sort` says. `next` is the cursor of the next page in
+    this order, if there is one."""
+    check_query(request)
     parameters, limit = request.query_params, LIMIT.of(request)
-    for name in ("cursor", "after"):
-        if name in parameters:
-            checked_id(parameters[name], name)
-    page = await services_of(request).queue.list(
-        _item_type(request),
-        parameters.get("status"),
-        prefix=parameters.get("prefix"),
-        lane=parameters.get("lane"),
-        error=parameters.get("error"),
-        since=_instant(request, "from"),
-        until=_instant(request, "to"),
-        limit=limit,
-        after=parameters.get("cursor", parameters.get("after")),
+    item_type, queue, matching = _item_type(request), services_of(request).queue, _filter(request)
+    with_total = parameters.get("total", "false")
+    if with_total not in ("true", "false"):
+        raise invalid("total", "must be true or false")
+    sort = parameters.get("sort")
+    page = await queue.list(
+        item_type, **matching, limit=limit, after=parameters.get("cursor", parameters.get("after")), sort=sort
     )
-    return json_response(ItemsShown.of(items=page, next=page[-1].item_id if len(page) == limit else None))
+    progress = await queue.progress_of(item_type, [item.item_id for item in page if item.status in IN_FLIGHT])
+    following = ItemOrder.of(sort).cursor(page[-1]) if len(page) == limit else None
+    total = await queue.count(item_type, **matching) if with_total == "true" else None
+    return json_response(ItemsShown.of_page(page, progress, following, total))
+
+
+@_shows("/{itemType}/preview", "Show what a change would do", Previewed, CHANGE, *FILTER)
+async def preview(request: Request) -> Response:
+    """How many items match, and how many of them `change` would change. At least one filter is required; nothing is
+    changed."""
+    change = request.query_params.get("change", "")
+    previewed = await services_of(request).queue.preview(_item_type(request), change, **_filter(request))
+    return json_response(Previewed.of(previewed))
 
 
 @_shows("/{itemType}/errors", "Group dead letters by their errors", ErrorGroupsShown)
 async def errors(request: Request) -> Response:
     """The largest group first. `*` in an error stands for what differs; the list of items takes it as `error`."""
     return json_response(ErrorGroupsShown.of(errors=await services_of(request).queue.error_groups(_item_type(request))))
+
+
+@_shows("/{itemType}/lanes", "Show how deep each lane is", LanesShown)
+async def lanes(request: Request) -> Response:
+    """What of each lane waits, runs or is dead; the longest lane first, up to 1000 of them."""
+    depths = await services_of(request).queue.lanes(_item_type(request))
+    return json_response(LanesShown.of(lanes=depths[:LONGEST_PAGE], total=len(depths)))
 
 
 @_shows("/{itemType}/items/{itemId:path}", "Show one item", ItemDetailShown, path("itemId", EVENT_ID))
@@ -168,6 +178,7 @@ async def item(request: Request) -> Response:
 @_shows("/{itemType}/audit", "Show what happened", AuditShown, OF_ITEM, LIMIT.document(), BEFORE.document())
 async def audit(request: Request) -> Response:
     """Audit entries, newest first."""
+    check_query(request)
     entries = await services_of(request).queue.audit(
         _item_type(request),
         item_id=request.query_params.get("itemId"),
@@ -177,20 +188,22 @@ async def audit(request: Request) -> Response:
     return json_response(AuditShown.of(entries=entries))
 
 
-@_changes("POST", "/{itemType}/requeue", "Make dead letters ready again", Redirected, Items)
+@_changes("POST", "/{itemType}/requeue", "Make dead letters ready again", Redirected, Redirection)
 async def requeue(request: Request) -> Response:
     """As new: with their time, context and slot, without retries and error. All of the given ids, or none."""
-    ids = Items.parse(await read_object(request.scope, request.receive)).chosen()
+    ids, matching = Redirection.parse(await read_object(request.scope, request.receive)).chosen()
     with _explain_conflict():
-        return json_response(Redirected(count=await services_of(request).queue.requeue(_item_type(request), ids)))
+        count = await services_of(request).queue.requeue(_item_type(request), ids, **matching)
+        return json_response(Redirected(count=count))
 
 
-@_changes("POST", "/{itemType}/discard", "Cancel items", Redirected, Items)
+@_changes("POST", "/{itemType}/discard", "Cancel items", Redirected, Redirection)
 async def discard(request: Request) -> Response:
     """Cancels items that are READY or dead letters, and forgets their contexts. All of the given ids, or none."""
-    ids = Items.parse(await read_object(request.scope, request.receive)).chosen()
+    ids, matching = Redirection.parse(await read_object(request.scope, request.receive)).chosen()
     with _explain_conflict():
-        return json_response(Redirected(count=await services_of(request).queue.discard(_item_type(request), ids)))
+        count = await services_of(request).queue.discard(_item_type(request), ids, **matching)
+        return json_response(Redirected(count=count))
 
 
 @_changes("POST", "/{itemType}/cancel", "Cancel items, also running ones", Redirected, Selection)
@@ -222,6 +235,19 @@ def _explain_conflict() -> Iterator[None]:
         if error.__cause__ is not None:
             raise
         raise Problem(409, "conflict", "Conflict", str(error)) from None
+
+
+def _filter(request: Request) -> FilterOptions:
+    given = request.query_params
+    return {
+        "status": given.get("status"),
+        "prefix": given.get("prefix"),
+        "lane": given.get("lane"),
+        "error": given.get("error"),
+        "error_group": given.get("errorGroup"),
+        "since": _instant(request, "from"),
+        "until": _instant(request, "to"),
+    }
 
 
 def _instant(request: Request, name: str) -> datetime | None:

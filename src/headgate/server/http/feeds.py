@@ -12,12 +12,12 @@ from starlette.types import Receive, Scope, Send
 
 from headgate.apps.payments.feed import FeedFormat
 from headgate.apps.payments.feeds.accepting import Feeds
-from headgate.apps.payments.feeds.model import Feed, checked_control
+from headgate.apps.payments.feeds.model import Feed, FeedState, checked_control
 from headgate.apps.payments.parsing import COLUMNS
 from headgate.errors import Conflict
 from headgate.server.http.body import media_type
 from headgate.server.http.logs import about
-from headgate.server.http.parameters import WholeNumber, path, query, text_of
+from headgate.server.http.parameters import WholeNumber, check_query, path, query, text_of
 from headgate.server.http.payments import CSV_FEED, FEED, body_blocks
 from headgate.server.http.payments import FORMATS as LINE_FORMATS
 from headgate.server.http.problem import Problem, documented, invalid, unsupported
@@ -37,6 +37,8 @@ CONTROL_SUM = query(
 )
 COUNT = query("count", {"type": "string", "pattern": "^[0-9]{1,9}$", "description": "The number of records."})
 NAME = query("name", {"type": "string", "minLength": 1, "maxLength": 255, "description": "Your name for the feed."})
+STATE = query("state", {"type": "string", "enum": list(FeedState), "description": "Left out, all."})
+PREFIX = query("prefix", FEED_ID | {"description": "What their ids or names begin with."})
 CURSOR = query("cursor", FEED_ID | {"description": "`next` of the page before."})
 AS_FEED = query(
     "format",
@@ -106,12 +108,16 @@ async def submit(scope: Scope, receive: Receive, send: Send) -> None:
     summary="List feeds",
     response_model=FeedPage,
     responses=documented(400),
-    openapi_extra={"parameters": [LIMIT.document(), CURSOR]},
+    openapi_extra={"parameters": [STATE, PREFIX, LIMIT.document(), CURSOR]},
 )
 async def list_feeds(request: Request) -> Response:
     """Feeds, newest first; `next` of one page is the `cursor` of the next one."""
+    check_query(request)
     limit = LIMIT.of(request)
-    page = await _feeds(request).page(limit + 1, text_of(request, "cursor", FEED_ID))
+    given = request.query_params
+    page = await _feeds(request).page(
+        limit + 1, text_of(request, "cursor", FEED_ID), state=given.get("state"), prefix=given.get("prefix")
+    )
     cursor = page[limit - 1].feed_id if len(page) > limit else None
     return json_response(FeedPage(feeds=[_shown(feed) for feed in page[:limit]], next=cursor))
 

@@ -52,23 +52,23 @@ async def watch(registry: CollectorRegistry, probes: dict[str, Probe], checks: d
     metrics = DependencyMetrics(registry)
     while True:
         # Workers are no dependency: `dispatch_workers` counts them.
-        for check in await check_all({name: probes[name] for name in probes if name != "workers"}, checks):
-            metrics.checked(check.name, check.status == "UP")
+        for state in await check_all({name: probes[name] for name in probes if name != "workers"}, checks):
+            metrics.checked(state.name, state.status == "UP")
         await asyncio.sleep(WATCH_SECONDS)
 
 
 async def check_all(probes: dict[str, Probe], checks: dict[str, asyncio.Task[Check]]) -> list[Check]:
     """The state of every dependency; `checks` are those in flight."""
-    return await asyncio.gather(*(_check(probes, checks, name) for name in probes))
+    return await asyncio.gather(*(check(probes, checks, name) for name in probes))
 
 
-async def _check(probes: dict[str, Probe], checks: dict[str, asyncio.Task[Check]], name: str) -> Check:
+async def check(probes: dict[str, Probe], checks: dict[str, asyncio.Task[Check]], name: str) -> Check:
     """The state of a dependency. Concurrent requests share one check: this path needs no token."""
-    check = checks.get(name)
-    if check is None:
-        check = checks[name] = asyncio.create_task(_probe(name, probes[name]))
-        check.add_done_callback(lambda _: checks.pop(name, None))
-    return await asyncio.shield(check)
+    in_flight = checks.get(name)
+    if in_flight is None:
+        in_flight = checks[name] = asyncio.create_task(_probe(name, probes[name]))
+        in_flight.add_done_callback(lambda _: checks.pop(name, None))
+    return await asyncio.shield(in_flight)
 
 
 async def _probe(name: str, probe: Probe) -> Check:

@@ -25,7 +25,7 @@ from headgate.server.shapes.limits import (
 )
 from headgate.server.wiring.limits import Limits
 
-JSON = "application/json"
+JSON = b"application/json"
 
 
 def install(app: FastAPI) -> None:
@@ -134,16 +134,12 @@ async def _answer(
 ) -> None:
     body, media_type = dump_decision(decision), JSON
     if status == 429:
-        body, media_type = headers.problem(decision) | body, headers.PROBLEM_JSON
+        body, media_type = headers.problem(decision) | body, headers.PROBLEM_JSON.encode()
     try:
         rules = [rule for plan in request.plans for rule in admission.limiter.rules(plan, request.key)]
     except NotFound:
         rules = []  # the plan was deleted since it decided
-    fields = headers.fields(decision, rules)
+    fields = headers.raw_fields(decision, rules)
     if status == 200:
-        fields = [(name, value) for name, value in fields if name != headers.RETRY_AFTER]
-    encoded = orjson.dumps(body)
-    fields = [*fields, ("Content-Type", media_type), ("Content-Length", str(len(encoded)))]
-    raw = [(name.lower().encode(), value.encode()) for name, value in fields]
-    await send({"type": "http.response.start", "status": status, "headers": raw})
-    await send({"type": "http.response.body", "body": encoded})
+        fields = [field for field in fields if field[0] != headers.RAW_RETRY_AFTER]
+    await send_json(send, orjson.dumps(body), status, media_type, fields)

@@ -10,6 +10,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headgate.apps.notifications.recipients import masked
+from headgate.server.http.fields import header_fields
 from headgate.server.http.ingress import client_address
 from headgate.server.http.problem import unexpected
 from headgate.server.http.services import services_of
@@ -109,7 +110,5 @@ def about(scope: Scope, **ids: str | int) -> None:
 
 
 def _given_id(scope: Scope) -> bytes | None:
-    for name, value in scope["headers"]:
-        if name == b"x-request-id" and len(value) <= LONGEST_ID and value.isascii() and value.decode().isprintable():
-            return bytes(value) or None
-    return None
+    value = header_fields(scope).get(b"x-request-id", b"")
+    return value if 0 < len(value) <= LONGEST_ID and value.isascii() and value.decode().isprintable() else None

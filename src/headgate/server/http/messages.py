@@ -6,21 +6,25 @@ import asyncio
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
 from headgate.apps.notifications.model import LARGEST
+from headgate.apps.notifications.ports import MessageFilter, Status
 from headgate.apps.notifications.recipients import checked_phone
+from headgate.durations import EPOCH
 from headgate.errors import HeadgateError, InvalidInput, NotFound
 from headgate.server.http import problem
 from headgate.server.http.body import media_type, read, read_object
 from headgate.server.http.notifications import accept, name_outages
-from headgate.server.http.parameters import WholeNumber, json_body, path
+from headgate.server.http.parameters import WholeNumber, json_body, path, query, text_of
 from headgate.server.http.problem import Problem, documented
 from headgate.server.http.raw_routes import json_response
 from headgate.server.http.services import Services, services_of
 from headgate.server.shapes.notifications import (
+    MessagePage,
     MessageStatus,
     NotificationBatch,
     NotificationBatchRequest,
@@ -35,6 +39,16 @@ from headgate.server.shapes.notifications import (
 MAX_RECEIPT_BYTES = 64 * 1024
 USER = WholeNumber("userId", 0, LARGEST)
 MESSAGE = path("messageId", {"type": "string", "minLength": 1, "maxLength": 64})
+MESSAGE_ID = {"type": "string", "minLength": 1, "maxLength": 64, "pattern": r"^[^\u0000]+$"}
+SHOWN_STATUSES = [status.value.lower() for status in Status if status is not Status.SENDING]
+STATUS = query("status", {"type": "string", "enum": SHOWN_STATUSES, "description": "Left out, all."})
+OF_USER = WholeNumber("userId", 0, LARGEST, description="Left out, all users.")
+PREFIX = query("prefix", MESSAGE_ID | {"description": "What their ids begin with."})
+LIMIT = WholeNumber("limit", 1, 1000, default=100)
+CURSOR = query(
+    "cursor", {"type": "string", "pattern": "^[0-9]{1,16}-.{1,64}$", "description": "`next` of the page before."}
+)
+MICROSECOND = timedelta(microseconds=1)
 PROVIDER = path("provider", {"type": "string", "minLength": 1, "maxLength": 64})
 PHONE = path(
     "phone", {"type": "string", "pattern": r"^\+[1-9][0-9]{6,14}$", "description": "E.164.", "example": "+491701234567"}
@@ -132,6 +146,40 @@ async def delete_quota(request: Request) -> Response:
     with name_outages():
         await services_of(request).notifications.intake.delete(user_id)
     return Response(status_code=204)
+
+
+@router.get(
+    "/messages",
+    summary="List messages",
+    response_model=MessagePage,
+    responses=documented(400, 503),
+    openapi_extra={"parameters": [STATUS, OF_USER.document(), PREFIX, LIMIT.document(), CURSOR]},
+)
+async def list_messages(request: Request) -> Response:
+    """Messages, newest first; `next` of one page is the `cursor` of the next one. Texts and numbers are not shown."""
+    given, limit = request.query_params, LIMIT.of(request)
+    selection = MessageFilter(
+        _status(given.get("status")), OF_USER.find(request), text_of(request, "prefix", MESSAGE_ID)
+    )
+    after = None if "cursor" not in given else _place(given["cursor"])
+    with name_outages():
+        page = await services_of(request).notifications.messages.page(selection, limit + 1, after)
+    last = page[limit - 1] if len(page) > limit else None
+    following = None if last is None else f"{(last.accepted_at - EPOCH) // MICROSECOND}-{last.message_id}"
+    return json_response(MessagePage(messages=[MessageStatus.of(known) for known in page[:limit]], next=following))
+
+
+def _status(text: str | None) -> Status | None:
+    if text is not None and text not in SHOWN_STATUSES:
+        raise InvalidInput("status", f"must be one of {', '.join(SHOWN_STATUSES)}")
+    return None if text is None else Status(text.upper())
+
+
+def _place(cursor: str) -> tuple[datetime, str]:
+    at, _, message_id = cursor.partition("-")
+    if not (at.isascii() and at.isdigit() and len(at) <= 16 and 0 < len(message_id) <= 64 and "\0" not in message_id):
+        raise InvalidInput("cursor", "is not what an answer gave as next")
+    return EPOCH + int(at) * MICROSECOND, message_id
 
 
 @router.get(

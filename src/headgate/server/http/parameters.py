@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -41,6 +42,21 @@ def text_of(request: Request, name: str, schema: dict[str, Any]) -> str | None:
     if text is not None and not (re.search(schema["pattern"], text) and len(text) <= schema["maxLength"]):
         raise invalid(name, f"must match {schema['pattern']} and have at most {schema['maxLength']} characters")
     return text
+
+
+def check_query(request: Request) -> None:
+    """Refuses a query parameter that the route does not document: a filter that is misspelled would list everything.
+
+    Raises:
+        Problem: There is such a parameter; names it, and the one that was likely meant.
+    """
+    documented = request.scope["route"].openapi_extra["parameters"]
+    known = [parameter["name"] for parameter in documented if parameter["in"] == "query"]
+    for name in request.query_params:
+        if name not in known:
+            nearest = difflib.get_close_matches(name, known, 1, cutoff=0.5)
+            meant = f"did you mean {nearest[0]}?" if nearest else f"it takes {', '.join(known)}"
+            raise invalid(name, f"is not a parameter of this list; {meant}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from headgate.durations import parse_instant
 from headgate.errors import Conflict
 from headgate.server.http.body import media_type, read_object
 from headgate.server.http.logs import about
-from headgate.server.http.parameters import WholeNumber, json_body, path, query
+from headgate.server.http.parameters import WholeNumber, check_query, json_body, path, query
 from headgate.server.http.problem import Problem, documented, unsupported
 from headgate.server.http.raw_routes import add_raw_route, json_response, send_json
 from headgate.server.http.services import Services, services_of
@@ -67,6 +67,7 @@ STATUS = query("status", {"type": "string", "enum": list(PaymentStatus), "descri
 FEED_ID = query("feed", members.EVENT_ID | {"description": "The id of the feed that brought them."})
 FROM = query("from", members.INSTANT | {"description": "Scheduled at or after this time."})
 TO = query("to", members.INSTANT | {"description": "Scheduled before this time."})
+PREFIX = query("prefix", members.EVENT_ID | {"description": "What their ids begin with."})
 CURSOR = query("cursor", members.EVENT_ID | {"description": "`next` of the page before."})
 LIMIT = WholeNumber("limit", 1, LONGEST_PAGE, default=100)
 
@@ -173,16 +174,18 @@ async def show(request: Request) -> Response:
     summary="List payments",
     response_model=PaymentPage,
     responses=documented(400),
-    openapi_extra={"parameters": [STATUS, FEED_ID, FROM, TO, LIMIT.document(), CURSOR]},
+    openapi_extra={"parameters": [STATUS, FEED_ID, FROM, TO, PREFIX, LIMIT.document(), CURSOR]},
 )
 async def list_payments(request: Request) -> Response:
     """Payments in order of their ids; `next` of one page is the `cursor` of the next one."""
+    check_query(request)
     given = request.query_params
     selection = PaymentFilter(
         checked_status(given.get("status")),
         checked_id(given["feed"], "feed") if "feed" in given else None,
         parse_instant(given["from"], "from") if "from" in given else None,
         parse_instant(given["to"], "to") if "to" in given else None,
+        checked_id(given["prefix"], "prefix") if "prefix" in given else None,
     )
     operations = services_of(request).payments.operations
     after = checked_id(given["cursor"], "cursor") if "cursor" in given else None

@@ -23,6 +23,7 @@ from headgate.errors import (
     InvalidInput,
     NotFound,
     RateLimitExceeded,
+    SlotInUse,
     SlotOwned,
     SlotsExhausted,
     StaleVersion,
@@ -135,6 +136,8 @@ def of(error: HeadgateError) -> Problem:
             where = CANCEL_AT.get(error.owner or "")
             detail = f"{error}, by {where}" if where else str(error)
             return Problem(409, "slot-owned", "Slot Owned", detail, owner=error.owner)
+        case SlotInUse():
+            return Problem(409, "slot-in-use", "Slot In Use", str(error))
         case StaleVersion():
             return Problem(412, "stale-version", "Precondition Failed", str(error))
         case Conflict():
@@ -177,23 +180,31 @@ def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 def install(app: FastAPI) -> None:
     """Makes every error of the app a problem."""
-    app.add_exception_handler(Problem, _problem)
-    app.add_exception_handler(HeadgateError, _headgate_error)
+    app.add_exception_handler(Problem, _expected)
+    app.add_exception_handler(HeadgateError, _expected)
+    app.add_exception_handler(Exception, _unexpected)
     app.add_exception_handler(RequestValidationError, _validation)
     app.add_exception_handler(HTTPException, _http)
 
 
-async def _problem(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, Problem)
-    return error.response()
-
-
-async def _headgate_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HeadgateError)
+def response_to(error: Problem | HeadgateError, path: str) -> Response:
+    """The answer to a request to `path` that raised `error`. A store's failure is logged."""
+    if isinstance(error, Problem):
+        return error.response()
     problem = of(error)
-    if isinstance(error, StoreError):
-        structlog.get_logger().error("store failed", path=request.url.path, error=repr(error), status=problem.status)
+    if isinstance(error, StoreError) and not isinstance(error, StaleVersion):  # which is the caller's
+        structlog.get_logger().error("store failed", path=path, error=repr(error), status=problem.status)
     return problem.response()
+
+
+async def _expected(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Problem | HeadgateError)
+    return response_to(error, request.url.path)
+
+
+async def _unexpected(_request: Request, _error: Exception) -> Response:
+    """The error is raised again behind this, and logged there."""
+    return unexpected().response()
 
 
 async def _validation(_request: Request, error: Exception) -> Response:

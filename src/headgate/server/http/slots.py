@@ -7,7 +7,7 @@ from starlette.types import Receive, Scope, Send
 
 from headgate.server.http.body import read_object
 from headgate.server.http.logs import about
-from headgate.server.http.parameters import WholeNumber, json_body, path, query
+from headgate.server.http.parameters import WholeNumber, check_query, json_body, path, query
 from headgate.server.http.problem import documented
 from headgate.server.http.raw_routes import add_raw_route, json_response, send_json
 from headgate.server.http.services import services_of
@@ -100,6 +100,7 @@ async def show_page(request: Request) -> Response:
 
     A cancelled slot stays listed, with the reason and the actor, until it is pruned.
     """
+    check_query(request)
     given = request.query_params
     selection = SlotFilter.of(
         given.get("configName"), given.get("from"), given.get("to"), given.get("status"), given.get("owner")
@@ -149,7 +150,8 @@ async def cancel(request: Request) -> Response:
     """Gives the event's slot back and shows what it was; its room is free from the next call on. The listing shows it
     as CANCELLED, with the reason and the name of the caller's token, until it is pruned. The event may be booked again.
 
-    409 if the slot belongs to an application, such as `payments`: it is cancelled there, with what it carries.
+    The queue item that carries the slot is cancelled with it. 409 if that has begun, or if the slot belongs to an
+    application, such as `payments`: it is cancelled there, with what it carries.
     """
     slot = await services_of(request).slots.cancel(
         request.path_params["eventId"],

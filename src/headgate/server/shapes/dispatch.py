@@ -1,18 +1,17 @@
-"""The dispatch queue on the wire: settings, items, their audit, and which items an operator means."""
+"""The dispatch queue on the wire: settings, items and their audit."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Self
 
-from pydantic import ConfigDict, Field, WithJsonSchema
+from pydantic import ConfigDict, WithJsonSchema
 
 from headgate.dispatch.heartbeats import Worker
-from headgate.dispatch.model import ItemDetail, QueueStats
+from headgate.dispatch.model import Item, ItemDetail, Progress, QueueStats
 from headgate.dispatch.status import Status
 from headgate.dispatch.turns import LONGEST_LANE
-from headgate.server.shapes.members import EVENT_ID
-from headgate.server.shapes.shape import Expects, Instant, InvalidMember, Shape
+from headgate.server.shapes.shape import Instant, Shape
 
 MAX_IDS = 10_000
 ITEM_TYPE: dict[str, Any] = {"type": "string", "pattern": "^[A-Za-z][A-Za-z0-9_-]{0,63}$", "example": "PAYMENT"}
@@ -149,11 +148,36 @@ class ItemShown(_OfType):
     priority: int
 
 
+class ProgressShown(Shape):
+    """How far an execution says it is."""
+
+    fraction: float
+    text: str
+
+
+class ItemListed(ItemShown):
+    """An item in a listing."""
+
+    progress: ProgressShown | None
+
+
 class ItemsShown(Shape):
     """A page of items."""
 
-    items: list[ItemShown]
+    items: list[ItemListed]
     next: str | None
+    total: int | None
+    """How many match; null unless asked for."""
+
+    @classmethod
+    def of_page(
+        cls, page: Sequence[Item], progress: Mapping[str, Progress], following: str | None, total: int | None
+    ) -> Self:
+        items = [
+            ItemListed.of(item, progress=ProgressShown.of(progress[item.item_id]) if item.item_id in progress else None)
+            for item in page
+        ]
+        return cls(items=items, next=following, total=total)
 
 
 class ErrorGroupShown(Shape):
@@ -170,6 +194,24 @@ class ErrorGroupsShown(Shape):
     """Dead letters by their errors, the largest group first."""
 
     errors: list[ErrorGroupShown]
+
+
+class LaneShown(Shape):
+    """What of a lane is not finished."""
+
+    lane: str
+    ready: int
+    in_flight: int
+    dead_letters: int
+    oldest_due_at: Instant | None
+
+
+class LanesShown(Shape):
+    """The lanes of an item type, the longest first."""
+
+    lanes: list[LaneShown]
+    total: int
+    """How many lanes there are; at most 1000 are listed."""
 
 
 class AuditEntryShown(Shape):
@@ -192,13 +234,6 @@ class AuditShown(Shape):
     entries: list[AuditEntryShown]
 
 
-class ProgressShown(Shape):
-    """How far an execution says it is."""
-
-    fraction: float
-    text: str
-
-
 class ItemDetailShown(ItemShown):
     """All that is known of an item."""
 
@@ -211,34 +246,6 @@ class ItemDetailShown(ItemShown):
     def of_detail(cls, detail: ItemDetail) -> Self:
         progress = None if detail.progress is None else ProgressShown.of(detail.progress)
         return cls.of(detail.item, context=detail.context, audit=detail.audit, progress=progress, result=detail.result)
-
-
-class Items(Shape):
-    """Which items: by their ids, all or none; or all dead letters."""
-
-    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["ids"]}, {"required": ["status"]}]})
-
-    ids: Annotated[
-        list[Any],
-        Field(min_length=1, max_length=MAX_IDS),
-        WithJsonSchema({"type": "array", "minItems": 1, "maxItems": MAX_IDS, "items": EVENT_ID}),
-        Expects(f"a list of 1 to {MAX_IDS} item ids"),
-    ] = Field(default_factory=list)
-    status: Annotated[Any, WithJsonSchema({"enum": ["DEAD_LETTER"]})] = None
-
-    def chosen(self) -> list[str] | None:
-        """The ids; None for all dead letters.
-
-        Raises:
-            InvalidMember: both or neither are given, or another status.
-        """
-        if len(self.model_fields_set) != 1:
-            raise InvalidMember("ids", 'is required, or "status": "DEAD_LETTER" instead; give one of the two')
-        if "ids" in self.model_fields_set:
-            return self.ids
-        if self.status != Status.DEAD_LETTER:
-            raise InvalidMember("status", "must be DEAD_LETTER; name other items by their ids")
-        return None
 
 
 class Redirected(Shape):

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field, WithJsonSchema
 
 from headgate.dispatch.model import LONGEST_ERROR
-from headgate.dispatch.search import FilterOptions
+from headgate.dispatch.search import FilterOptions, checked_filter
 from headgate.dispatch.status import Status
 from headgate.dispatch.turns import LAST_PRIORITY
 from headgate.durations import parse_instant
@@ -25,6 +25,8 @@ ERROR: dict[str, Any] = {
     "description": "What their last errors hold; * stands for any characters.",
 }
 
+ERROR_GROUP: dict[str, Any] = ERROR | {"description": "The group of their last errors, as GET …/errors names it."}
+
 
 class ItemFilterGiven(Shape):
     """What items must have in common; at least one of these."""
@@ -35,6 +37,7 @@ class ItemFilterGiven(Shape):
     error: Annotated[Any, WithJsonSchema(ERROR)] = None
     since: Annotated[Any, Field(alias="from"), WithJsonSchema(INSTANT)] = None
     until: Annotated[Any, Field(alias="to"), WithJsonSchema(INSTANT)] = None
+    error_group: Annotated[Any, WithJsonSchema(ERROR_GROUP)] = None
 
     def options(self) -> FilterOptions:
         """As `DispatchQueue.cancel` takes it."""
@@ -45,6 +48,10 @@ class ItemFilterGiven(Shape):
             if name in given:
                 given[name] = parse_instant(given[name], f"filter.{member}")
         options: FilterOptions = given  # type: ignore[assignment]
+        try:
+            checked_filter(**options)
+        except InvalidInput as error:
+            raise InvalidMember(f"filter.{error.field}", error.problem) from None
         return options
 
 
@@ -76,6 +83,39 @@ class Selection(Shape):
         if "ids" in self.model_fields_set:
             return self.ids, {}
         return None, ItemFilterGiven.parse(self.filter, "filter.").options()
+
+
+class Redirection(Selection):
+    """Which items: by their ids, all or none; or all that match and can be changed; or all dead letters."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"oneOf": [{"required": [name]} for name in ("ids", "filter", "status")]}
+    )
+
+    status: Annotated[Any, WithJsonSchema({"enum": ["DEAD_LETTER"]})] = None
+
+    def chosen(self) -> tuple[list[str] | None, FilterOptions]:
+        """The ids, or what items must match; neither for all dead letters.
+
+        Raises:
+            InvalidInput: none or several of the three are given, another status, or the filter is wrong.
+        """
+        if "status" not in self.model_fields_set:
+            return super().chosen()
+        if len(self.model_fields_set) != 1:
+            raise InvalidMember("ids", 'is required, or filter, or "status": "DEAD_LETTER"; give one of the three')
+        if self.status != Status.DEAD_LETTER:
+            raise InvalidMember("status", "must be DEAD_LETTER; name other items by their ids or with filter")
+        return None, {}
+
+
+class Previewed(Shape):
+    """What a change of all items that match would do."""
+
+    matching: int
+    changing: int
+    is_whole: Annotated[bool, Field(alias="whole")]
+    """False if more match than were looked at; then both figures are lower bounds."""
 
 
 class Rescheduled(Selection):

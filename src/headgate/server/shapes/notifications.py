@@ -153,6 +153,13 @@ class MessageStatus(Shape):
     reason: str | None
 
 
+class MessagePage(Shape):
+    """Messages, newest first."""
+
+    messages: list[MessageStatus]
+    next: str | None
+
+
 class OptOutRequest(Shape):
     """Why a number wants no messages."""
 

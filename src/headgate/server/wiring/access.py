@@ -15,8 +15,7 @@ from headgate.server.access.ports import TokenStore
 from headgate.server.access.sessions import Sessions
 from headgate.server.access.stores.sql import SqlAccessStore
 from headgate.server.settings import Settings, is_loopback, spelled
-from headgate.server.wiring.database import embedded_url
-from headgate.sql.databases import database
+from headgate.server.wiring.database import shared_database
 
 if TYPE_CHECKING:
     from headgate.server.access.oidc import OidcProvider
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 @asynccontextmanager
 async def open_access_store(settings: Settings) -> AsyncIterator[SqlAccessStore]:
     """Tokens and the audit of administration, in the settings' database."""
-    shared = await database(embedded_url(settings), pool_size=settings.database_pool_size)
+    shared = await shared_database(settings)
     try:
         key = settings.audit_key
         yield SqlAccessStore(shared, b"" if key is None else key.get_secret_value().encode())

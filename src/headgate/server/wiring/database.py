@@ -9,12 +9,20 @@ from headgate.server.access.stores.sql import SqlAccessStore
 from headgate.server.settings import Settings
 from headgate.sql import migrate
 from headgate.sql import schema as sql_tables
+from headgate.sql.databases import database
 from headgate.sql.engine import Database
 
 
 def embedded_url(settings: Settings) -> str:
     """The database of a settings tree; for `memory://`, one that lives in this process."""
     return "sqlite://" if settings.database_url.startswith("memory:") else settings.database_url
+
+
+async def shared_database(settings: Settings) -> Database:
+    """The database of a settings tree, with the pool that all of this process share."""
+    return await database(
+        embedded_url(settings), pool_size=settings.database_pool_size, timeout=settings.database_timeout_seconds
+    )
 
 
 class DatabaseInfo(NamedTuple):

@@ -14,9 +14,8 @@ from headgate.dispatch.queue import DispatchQueue
 from headgate.server.rollups.observers import DownstreamRollups, with_rollups
 from headgate.server.setting_sections import statuses
 from headgate.server.settings import Settings
-from headgate.server.wiring.database import embedded_url
+from headgate.server.wiring.database import shared_database
 from headgate.server.wiring.rollups import open_recorder
-from headgate.sql.databases import database
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -171,5 +170,5 @@ async def _permits(settings: Settings, call_timeout: float) -> PermitStore:
         return RedisPermitStore(settings.redis_url, policy, longest_hold=hold, timeout=PERMIT_TIMEOUT)
     from headgate.apps.payments.stores.sql_permits import SqlPermitStore
 
-    shared = await database(embedded_url(settings), pool_size=settings.database_pool_size)
+    shared = await shared_database(settings)
     return SqlPermitStore(shared, policy, longest_hold=hold, timeout=PERMIT_TIMEOUT)

@@ -16,7 +16,7 @@ from headgate.limits.stores.sql_plans import AsyncSqlPlans, SqlPlans
 from headgate.server.envoy.config_file import EnvoyConfig
 from headgate.server.envoy.plans import EnvoyPlans
 from headgate.server.rollups.observers import LimitRollups, with_rollups
-from headgate.server.settings import Settings
+from headgate.server.settings import Settings, spelled
 from headgate.server.wiring.rollups import open_recorder
 from headgate.sql.engine import Database
 
@@ -90,7 +90,9 @@ def _limits_url(settings: Settings) -> str:
     url = settings.database_url
     countable = url.partition(":")[0].partition("+")[0] in SQL_SCHEMES
     if settings.limits.store == "database" and not countable:
-        raise ConfigurationError("limits.store", "this database can't count limits; use memory, or set redis_url")
+        raise ConfigurationError(
+            spelled("limits", "store"), "this database can't count limits; use memory, or set HEADGATE_REDIS_URL"
+        )
     is_shared = countable and not url.startswith(("sqlite://:", "sqlite:///:")) and url != "sqlite://"
     return url if is_shared and settings.limits.store != "memory" else "memory://"
 

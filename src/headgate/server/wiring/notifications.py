@@ -24,10 +24,9 @@ from headgate.errors import StoreError
 from headgate.messaging import MessageLog, wait_for_stop
 from headgate.server.rollups.observers import MessageRollups, with_rollups
 from headgate.server.settings import Settings
-from headgate.server.wiring.database import embedded_url
+from headgate.server.wiring.database import shared_database
 from headgate.server.wiring.rollups import open_recorder
 from headgate.server.wiring.sms_providers import open_providers
-from headgate.sql.databases import database
 from headgate.sql.engine import Database
 from headgate.sql.outbox import SqlOutbox
 
@@ -134,7 +133,7 @@ async def prune_notifications(settings: Settings, before: datetime) -> dict[str,
 
 @asynccontextmanager
 async def _gateway_stores(settings: Settings) -> AsyncIterator[tuple[Database, MessageLog]]:
-    shared = await database(embedded_url(settings), pool_size=settings.database_pool_size)
+    shared = await shared_database(settings)
     log: MessageLog = _outbox(settings, shared)
     if settings.kafka_bootstrap is not None:
         # Imported here: the driver is an extra.

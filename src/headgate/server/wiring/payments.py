@@ -29,6 +29,7 @@ from headgate.durations import EPOCH
 from headgate.errors import ConfigurationError
 from headgate.extras import require
 from headgate.server.settings import Settings, spelled
+from headgate.server.wiring.database import shared_database
 from headgate.slots.scheduler import SlotScheduler
 
 if TYPE_CHECKING:
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from headgate.apps.payments.rules import RuleBook
 
 
-from headgate.server.wiring.database import embedded_url
 from headgate.server.wiring.dispatch import local_dispatch
 from headgate.server.wiring.downstream import (
     OperatorInquiry,
@@ -57,7 +57,6 @@ from headgate.server.wiring.downstream import (
 from headgate.server.wiring.notifications import Notifications
 from headgate.server.wiring.queue import queue_encryption
 from headgate.server.wiring.temporal import temporal_address, temporal_engine, temporal_security
-from headgate.sql.databases import database
 from headgate.sql.engine import Database
 
 log = logging.getLogger(__name__)
@@ -288,7 +287,7 @@ def payment_domain(execution: PaymentExecution) -> Domain:
 
 
 async def _database(settings: Settings, stack: AsyncExitStack) -> Database:
-    shared = await database(embedded_url(settings), pool_size=settings.database_pool_size)
+    shared = await shared_database(settings)
     stack.push_async_callback(shared.close)
     return shared
 

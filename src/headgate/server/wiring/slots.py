@@ -12,6 +12,7 @@ from headgate.dispatch.stores.slot_carrier import QueueCarrier
 from headgate.errors import NotFound
 from headgate.server.rollups.observers import SlotRollups, with_rollups
 from headgate.server.settings import Settings
+from headgate.server.wiring.queue import queue_followers
 from headgate.server.wiring.rollups import open_recorder
 from headgate.server.wiring.telemetry import collect_traces
 from headgate.slots.carriers import Carriers
@@ -25,13 +26,12 @@ if TYPE_CHECKING:
 
     from headgate.server.metrics.slots import SlotMetrics
 
-from headgate.server.wiring.database import embedded_url
-from headgate.sql.databases import database
+from headgate.server.wiring.database import embedded_url, shared_database
 
 
 def slot_carriers() -> Carriers:
     """What moves together with slots, by owner: payments with their items, and items under the slot's own id."""
-    return {None: QueueCarrier(), OWNER: PaymentCarrier()}
+    return {None: QueueCarrier(queue_followers()), OWNER: PaymentCarrier()}
 
 
 @asynccontextmanager
@@ -39,7 +39,7 @@ async def slots_with_work(
     settings: Settings,
 ) -> AsyncIterator[Callable[[Sequence[AssignedSlot]], Awaitable[set[str]]]]:
     """A function that returns, of some slots, the events that have work in the queue, whatever its status."""
-    opened = await database(embedded_url(settings), pool_size=2)
+    opened = await shared_database(settings)
     carriers = slot_carriers()
 
     async def started(slots: Sequence[AssignedSlot]) -> set[str]:
@@ -73,7 +73,10 @@ async def open_slots(settings: Settings, *, registry: CollectorRegistry | None =
     watching: SlotObserver = metrics or NullObserver()
     slot_settings = settings.slots
     store, replans = await slot_stores(
-        embedded_url(settings), pool_size=settings.database_pool_size, carriers=slot_carriers()
+        embedded_url(settings),
+        pool_size=settings.database_pool_size,
+        timeout=settings.database_timeout_seconds,
+        carriers=slot_carriers(),
     )
     async with (
         open_recorder(settings) as recorder,

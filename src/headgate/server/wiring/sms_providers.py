@@ -12,7 +12,7 @@ from headgate.errors import ConfigurationError
 from headgate.extras import require
 from headgate.limits.limiter import AsyncLimiter
 from headgate.limits.model import Plan, TokenBucket
-from headgate.server.settings import Settings
+from headgate.server.settings import Settings, spelled
 
 _FIELD = "sms.providers"
 
@@ -35,7 +35,7 @@ def open_providers(settings: Settings) -> ProviderChain:
         limiter = _limiter(settings, name, int(rates.pop(name))) if name in rates else None
         providers[name] = NamedProvider(name, provider, limiter)
     if rates:
-        raise ConfigurationError("sms.provider_rates", f"{', '.join(rates)} is not among the providers")
+        raise ConfigurationError(spelled("sms", "provider_rates"), f"{', '.join(rates)} is not among the providers")
     return ProviderChain(list(providers.values()), timeout=sms.timeout_seconds)
 
 
@@ -56,7 +56,7 @@ def _built_in(name: str, settings: Settings) -> Provider:
         from headgate.apps.notifications.providers.webhook import WebhookProvider
 
         if sms.webhook_url is None:
-            raise ConfigurationError("sms.webhook_url", "is needed for the provider webhook")
+            raise ConfigurationError(spelled("sms", "webhook_url"), "is needed for the provider webhook")
         token, key = sms.webhook_token, sms.webhook_hmac_key
         return WebhookProvider(
             sms.webhook_url,
@@ -69,7 +69,7 @@ def _built_in(name: str, settings: Settings) -> Provider:
 
     for field in ("account_sid", "auth_token", "from"):
         if getattr(sms, f"twilio_{field}") is None:
-            raise ConfigurationError(f"sms.twilio_{field}", "is needed for the provider twilio")
+            raise ConfigurationError(spelled("sms", f"twilio_{field}"), "is needed for the provider twilio")
     assert sms.twilio_auth_token is not None
     return TwilioProvider(
         sms.twilio_account_sid or "",

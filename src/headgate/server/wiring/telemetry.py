@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from headgate import tracing
 from headgate.errors import ConfigurationError
 from headgate.extras import needed
-from headgate.server.settings import Settings
+from headgate.server.settings import Settings, spelled
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -49,7 +49,7 @@ def collect_traces(settings: Settings) -> None:
         provider = span_provider(_otlp() if settings.traces == "otlp" else _console())
     except ValueError as error:
         problem = f"an OTEL_… variable does not fit: {settings.redacted(str(error))}"
-        raise ConfigurationError("traces", problem) from error
+        raise ConfigurationError(spelled("traces"), problem) from error
     trace.set_tracer_provider(provider)
     _flush.append(provider.force_flush)
 

@@ -96,5 +96,5 @@ def temporal_security(settings: Settings) -> Security:
 
 def temporal_address(settings: Settings) -> str:
     if settings.temporal_address is None:
-        raise ConfigurationError("temporal_address", "is not set; set HEADGATE_TEMPORAL_ADDRESS to host:port")
+        raise ConfigurationError("HEADGATE_TEMPORAL_ADDRESS", "is not set; set it to host:port")
     return settings.temporal_address

@@ -16,8 +16,8 @@ async def slot_store(url: str, *, pool_size: int = 10) -> SlotStore:
 
 
 async def slot_stores(
-    url: str, *, pool_size: int = 10, carriers: Carriers | None = None
+    url: str, *, pool_size: int = 10, timeout: float | None = None, carriers: Carriers | None = None
 ) -> tuple[SlotStore, ReplanStore]:
     """The slot store at a database URL, and the one that re-plans it. Closing the first closes both."""
-    opened = await database(url, pool_size=pool_size)
-    return SqlSlotStore(opened), SqlReplanStore(opened, carriers)
+    opened = await database(url, pool_size=pool_size, timeout=timeout)
+    return SqlSlotStore(opened, carriers), SqlReplanStore(opened, carriers)

@@ -9,8 +9,11 @@ from sqlalchemy.engine import Connection
 
 from headgate.durations import from_ms
 from headgate.slots.model import PolicyVersion
+from headgate.slots.stores.replanning import TOPIC
 from headgate.slots.stores.tables import slot, slot_run, slot_window
 from headgate.slots.windows import align
+from headgate.sql.outbox import remove
+from headgate.sql.outbox_tables import outbox
 
 
 def ends(versions: Iterable[PolicyVersion], before_ms: int) -> dict[str, int]:
@@ -25,6 +28,20 @@ def remove_slots(connection: Connection, before_ms: int, limit: int, name: str |
     if name is not None:
         old = old.where(slot.c.config_name == name, slot.c.other_windows.is_(None))
     return connection.execute(slot.delete().where(slot.c.event_id.in_(old))).rowcount
+
+
+def remove_move_records(connection: Connection, before_ms: int, limit: int) -> int:
+    """Deletes up to `limit` records of moves from before a time, which nobody has read."""
+    old = (
+        sa.select(outbox.c.id)
+        .where(outbox.c.topic == TOPIC, outbox.c.created_at < from_ms(before_ms))
+        .order_by(outbox.c.id)
+        .limit(limit)
+    )
+    ids = list(connection.execute(old).scalars())
+    if ids:
+        remove(connection, ids)
+    return len(ids)
 
 
 def names_to_prune(connection: Connection, before_ms: int) -> list[str]:

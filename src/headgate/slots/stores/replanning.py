@@ -23,7 +23,7 @@ from headgate.slots.model import AssignedSlot, PolicyVersion, WindowPolicy
 from headgate.slots.occupancy import CountedWindows, FullRun, Occupancy, WindowCount
 from headgate.slots.replan import Assignment, Candidate, Counts, Limits, assign_earlier, place, rejoined_runs
 from headgate.slots.replanning import Chunk, Reading, Span, after, whole_windows
-from headgate.slots.stores import slot_records, sql
+from headgate.slots.stores import policies, slot_records
 from headgate.slots.stores.tables import slot
 from headgate.slots.stores.window_rows import SqlWindowReader, write_counts, write_runs
 from headgate.slots.windows import align
@@ -72,7 +72,7 @@ class SqlReplanStore:
 
 
 def _survey(connection: Connection, name: str) -> tuple[PolicyVersion, int]:
-    active = sql.find_active(connection, name)
+    active = policies.find_active(connection, name)
     if active is None:
         raise NotFound("config", name)
     return active, to_ms(now(connection))
@@ -152,7 +152,7 @@ def _pull_forward(
 ) -> Chunk:
     _begin(connection)
     candidates = _candidates(connection, carriers, span, reading, limit, True)
-    active = sql.lock_active(connection, span.name)
+    active = policies.lock_active(connection, span.name)
     if active is None:
         raise NotFound("config", span.name)
     policy = active.policy
@@ -189,7 +189,7 @@ def _push_back(connection: Connection, carriers: Carriers, span: Span, moves: Se
     _begin(connection)
     slots = [move.slot for move in moves]
     standings = _standings(connection, carriers, slots, True)
-    active = sql.lock_active(connection, span.name)
+    active = policies.lock_active(connection, span.name)
     if active is None:
         raise NotFound("config", span.name)
     policy = active.policy

@@ -15,6 +15,7 @@ from headgate.slots.model import AssignedSlot
 from headgate.slots.stores.other_windows import charged_to, parse_other_windows
 from headgate.slots.stores.tables import slot, slot_cancelled
 from headgate.slots.stores.window_rows import MAX_IN_LIST
+from headgate.sql.prefix import begins_with
 from headgate.sql.schema import now
 
 _SLOT_NAMES = (
@@ -45,6 +46,12 @@ def find(connection: Connection, event_id: str) -> ListedSlot | None:
     """The record of an event's slot, while it is booked."""
     row = connection.execute(_select(slot).where(slot.c.event_id == event_id)).first()
     return None if row is None else _record(row)
+
+
+def beginning(connection: Connection, prefix: str, limit: int) -> list[ListedSlot]:
+    """The first booked slots whose events' ids begin so. By the key's own order, which its index has."""
+    query = _select(slot).where(begins_with(slot.c.event_id, prefix)).order_by(slot.c.event_id).limit(limit)
+    return [_record(row) for row in connection.execute(query)]
 
 
 def find_all(connection: Connection, event_ids: Sequence[str]) -> dict[str, AssignedSlot]:

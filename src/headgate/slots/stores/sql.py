@@ -7,30 +7,29 @@ Whoever books, cancels or configures first locks the config's row (`FOR UPDATE`;
 
 from __future__ import annotations
 
-import json
 import random
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import lru_cache
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Row
+from sqlalchemy.engine import Connection
 
 from headgate.durations import from_ms, to_ms
-from headgate.errors import Conflict, NotFound, SlotOwned
+from headgate.errors import Conflict, NotFound
+from headgate.slots.carriers import Carriers
 from headgate.slots.joint import JointSide
 from headgate.slots.listing import NO_CAUSE, Cancellation, Cursor, ListedSlot, SlotFilter
-from headgate.slots.model import AssignedSlot, FirstWindow, PolicyVersion, SlotRequest, WindowPolicy
+from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
 from headgate.slots.occupancy import Occupancy
 from headgate.slots.packing import Booking, Packer, book_all, unbooked
 from headgate.slots.ports import PruneResult
-from headgate.slots.stores import pruning, slot_records, templates
+from headgate.slots.stores import policies, pruning, slot_records, templates
+from headgate.slots.stores.cancelling import cancel_with_work
 from headgate.slots.stores.joint import book_under, prune_joint
 from headgate.slots.stores.other_windows import other_windows_text, parse_other_windows
-from headgate.slots.stores.tables import slot, slot_config, slot_policy
+from headgate.slots.stores.tables import slot, slot_config
 from headgate.slots.stores.window_rows import (
     FEW_WINDOWS,
     MAX_IN_LIST,
@@ -38,12 +37,10 @@ from headgate.slots.stores.window_rows import (
     read_ahead,
     rebuild_runs,
     recount,
-    release_windows,
     window_queries,
     write_occupancy,
 )
 from headgate.slots.templates import is_template
-from headgate.slots.windows import align
 from headgate.sql.engine import Database
 from headgate.sql.schema import insert_rows, instant_form, now
 
@@ -64,17 +61,14 @@ _slot_columns = (
 )
 _COLUMN_NAMES = [column.name for column in (*_slot_columns, slot.c.created_at)]
 _SLOTS_OF = sa.select(*_slot_columns).where(slot.c.event_id.in_(sa.bindparam("event_ids", expanding=True)))
-_LOCK = sa.select(slot_config.c.version).where(slot_config.c.name == sa.bindparam("name")).with_for_update()
-_POLICY = sa.select(slot_policy).where(
-    slot_policy.c.name == sa.bindparam("name"), slot_policy.c.version == sa.bindparam("version")
-)
 
 
 class SqlSlotStore:
     """Slots in SQLite, PostgreSQL or Oracle. Any number of processes may share the database."""
 
-    def __init__(self, database: Database, *, owns_database: bool = True) -> None:
+    def __init__(self, database: Database, carriers: Carriers | None = None, *, owns_database: bool = True) -> None:
         self._database = database
+        self._carriers: Carriers = carriers or {}
         self._owns_database = owns_database
         self._booker = Booker(random.Random().random)
         if database.dialect == "postgresql":
@@ -102,13 +96,13 @@ class SqlSlotStore:
         return await self._database.write(_make_from_template, name, max_configs)
 
     async def active_version(self, name: str) -> int | None:
-        return await self._database.read(_active_version, name)
+        return await self._database.read(policies.active_version, name)
 
     async def history(self, name: str) -> list[PolicyVersion]:
-        return await self._database.read(_history, name)
+        return await self._database.read(policies.history, name)
 
     async def configs(self) -> list[PolicyVersion]:
-        return await self._database.read(_configs)
+        return await self._database.read(policies.configs)
 
     async def book(
         self,
@@ -131,13 +125,16 @@ class SqlSlotStore:
     async def cancel(
         self, event_id: str, *, owner: str | None = None, cause: Cancellation = NO_CAUSE
     ) -> AssignedSlot | None:
-        return await self._database.write(cancel, event_id, owner, cause)
+        return await self._database.write(cancel_with_work, self._carriers, event_id, owner, cause)
 
     async def booked(self, before_ms: int, after: tuple[int, str] | None, limit: int) -> list[AssignedSlot]:
         return await self._database.read(_booked, before_ms, after, limit)
 
     async def page(self, selection: SlotFilter, after: Cursor | None, limit: int) -> list[ListedSlot]:
         return await self._database.read(slot_records.page, selection, after, limit)
+
+    async def beginning(self, prefix: str, limit: int) -> list[ListedSlot]:
+        return await self._database.read(slot_records.beginning, prefix, limit)
 
     async def record(self, event_id: str) -> ListedSlot | None:
         return await self._database.read(slot_records.find, event_id)
@@ -152,13 +149,15 @@ class SqlSlotStore:
         return await self._database.read_aside(_survey_joint, names, look)
 
     async def prune(self, before_ms: int) -> PruneResult:
-        ends = pruning.ends(await self._database.read(_configs), before_ms)
+        ends = pruning.ends(await self._database.read(policies.configs), before_ms)
         common = min(ends.values(), default=before_ms)
         total = 0
         for name, end_ms in [(None, common), *((name, end) for name, end in ends.items() if end > common)]:
             while removed := await self._database.write(pruning.remove_slots, end_ms, PRUNE_BATCH, name):
                 total += removed
         while await self._database.write(slot_records.prune_cancelled, before_ms, PRUNE_BATCH):
+            pass
+        while await self._database.write(pruning.remove_move_records, before_ms, PRUNE_BATCH):
             pass
         cursor = None
         while True:
@@ -183,7 +182,7 @@ def _configure(
     connection: Connection, name: str, policy: WindowPolicy, now_ms: int | None, replacing: int | None
 ) -> PolicyVersion:
     """Adds a version and makes it the active one; recounts windows and runs where the change makes them differ."""
-    active = lock_active(connection, name)
+    active = policies.lock_active(connection, name)
     if replacing is not None and replacing != (active.version if active else 0):
         raise Conflict
     now_ms = to_ms(now(connection)) if now_ms is None else now_ms
@@ -213,12 +212,12 @@ def _activate(
 
 def _follow(connection: Connection, name: str, template_name: str, now_ms: int | None) -> None:
     """Gives a config the active policy of the template that it follows."""
-    active = lock_active(connection, name)
+    active = policies.lock_active(connection, name)
     following = connection.execute(sa.select(slot_config.c.template).where(slot_config.c.name == name)).scalar()
-    version = _active_version(connection, template_name)
+    version = policies.active_version(connection, template_name)
     if active is None or version is None or following != template_name or active.version >= version:
         return
-    template = _load_policy(connection, template_name, version)
+    template = policies.load_policy(connection, template_name, version)
     now_ms = to_ms(now(connection)) if now_ms is None else now_ms
     fresh = PolicyVersion(name, version, template.policy, from_ms(now_ms))
     _activate(connection, active, fresh, now_ms, template_name)
@@ -228,34 +227,13 @@ def _make_from_template(connection: Connection, name: str, max_configs: int) -> 
     """Makes the config from the template that matches it best; None if none does."""
     template_name = templates.find_template(connection, name)
     # The template's lock comes first, so of two who make the same config the second finds it.
-    template = None if template_name is None else lock_active(connection, template_name)
+    template = None if template_name is None else policies.lock_active(connection, template_name)
     if template is None:
         return None
-    version = _active_version(connection, name)
+    version = policies.active_version(connection, name)
     if version is not None:
-        return _load_policy(connection, name, version)
+        return policies.load_policy(connection, name, version)
     return templates.insert_from_template(connection, name, template, max_configs)
-
-
-def _active_version(connection: Connection, name: str) -> int | None:
-    """The number of a config's active version, without its lock."""
-    return connection.execute(sa.select(slot_config.c.version).where(slot_config.c.name == name)).scalar()
-
-
-def _history(connection: Connection, name: str) -> list[PolicyVersion]:
-    """Every version of a config, newest first."""
-    rows = connection.execute(
-        sa.select(slot_policy).where(slot_policy.c.name == name).order_by(slot_policy.c.version.desc())
-    )
-    return [_policy_version(row) for row in rows]
-
-
-def _configs(connection: Connection) -> list[PolicyVersion]:
-    """The active version of every config, by name."""
-    active = (slot_config.c.name == slot_policy.c.name) & (slot_config.c.version == slot_policy.c.version)
-    rows = connection.execute(sa.select(slot_policy).join(slot_config, active))
-    # Sorted here: databases order text by rules of their own.
-    return sorted((_policy_version(row) for row in rows), key=lambda version: version.name)
 
 
 class Booker:
@@ -269,7 +247,7 @@ class Booker:
         self, connection: Connection, name: str, requests: Sequence[SlotRequest], now_ms: int | None, owner: str | None
     ) -> list[Booking]:
         """Books every request in this transaction."""
-        version = connection.execute(_LOCK, {"name": name}).scalar()
+        version = connection.execute(policies.LOCK, {"name": name}).scalar()
         event_ids, times = zip(*requests, strict=True)
         existing = _find_all(connection, event_ids)
         if version is None:
@@ -297,7 +275,7 @@ class Booker:
     ) -> list[Booking]:
         """Books every request under several configs in this transaction."""
         versions: dict[str, int | None] = {
-            name: connection.execute(_LOCK, {"name": name}).scalar() for name in sorted(names)
+            name: connection.execute(policies.LOCK, {"name": name}).scalar() for name in sorted(names)
         }
         existing = _find_all(connection, [event_id for event_id, _ in requests])
         actives = []
@@ -316,7 +294,7 @@ class Booker:
         """The policy of a config whose row is locked."""
         active = self._policies.get(name)
         if active is None or active.version != version:
-            active = self._policies[name] = _load_policy(connection, name, version)
+            active = self._policies[name] = policies.load_policy(connection, name, version)
         return active
 
 
@@ -327,63 +305,6 @@ def _find_all(connection: Connection, event_ids: Sequence[str]) -> dict[str, Ass
         for row in connection.execute(_SLOTS_OF, {"event_ids": event_ids[first : first + MAX_IN_LIST]}):
             slots[row.event_id] = _assigned(*row)
     return slots
-
-
-def cancel(
-    connection: Connection, event_id: str, owner: str | None = None, cause: Cancellation = NO_CAUSE
-) -> AssignedSlot | None:
-    """Deletes the slot, if it is the owner's, and frees its room in the windows that its time falls into today. Its
-    record stays, with the cause."""
-    before = _find_all(connection, [event_id]).get(event_id)
-    if before is None:
-        return None
-    actives = lock_all(connection, before.config_names)
-    current = _find_all(connection, [event_id]).get(event_id)
-    if current is None:
-        return None
-    if set(current.config_names) != set(before.config_names):
-        # Cancelled and booked again elsewhere while this waited: the locks it holds are not the ones it needs.
-        raise Conflict
-    if current.owner != owner:
-        raise SlotOwned(event_id, current.owner)
-    slot_records.keep_cancelled(connection, [event_id], now(connection), cause)
-    connection.execute(slot.delete().where(slot.c.event_id == event_id))
-    for name, active in actives.items():
-        occupancy = Occupancy(active.policy, SqlWindowReader(connection, name), chunk=1)
-        window = align(current.scheduled_ms, active.policy.size_ms)
-        if occupancy.taken(window):
-            occupancy.release(window)
-            write_occupancy(connection, name, occupancy)
-    return current
-
-
-def cancel_many(
-    connection: Connection, event_ids: Sequence[str], owner: str | None = None, cause: Cancellation = NO_CAUSE
-) -> int:
-    """Deletes those of these events' slots that are the owner's, and frees their room; their records stay, with the
-    cause. Returns how many there were."""
-    if len(event_ids) == 1:
-        try:
-            return 0 if cancel(connection, event_ids[0], owner, cause) is None else 1
-        except SlotOwned:
-            return 0
-    names = {name for assigned in _find_all(connection, event_ids).values() for name in assigned.config_names}
-    actives = lock_all(connection, names)
-    slots = [assigned for assigned in _find_all(connection, event_ids).values() if assigned.owner == owner]
-    if any(not names.issuperset(assigned.config_names) for assigned in slots):
-        # Booked again elsewhere meanwhile, in part under configs that are not locked.
-        raise Conflict
-    for first in range(0, len(slots), MAX_IN_LIST):
-        gone = [assigned.event_id for assigned in slots[first : first + MAX_IN_LIST]]
-        slot_records.keep_cancelled(connection, gone, now(connection), cause)
-        connection.execute(slot.delete().where(slot.c.event_id.in_(gone)))
-    for name, active in actives.items():
-        of_config = [assigned.scheduled_ms for assigned in slots if name in assigned.config_names]
-        counts = Counter(align(scheduled_ms, active.policy.size_ms) for scheduled_ms in of_config)
-        release_windows(connection, name, counts)
-        # Several windows of one full run may have opened: the runs are written again from the counters.
-        rebuild_runs(connection, name, active.policy, to_ms(now(connection)))
-    return len(slots)
 
 
 def _booked(connection: Connection, before_ms: int, after: tuple[int, str] | None, limit: int) -> list[AssignedSlot]:
@@ -411,37 +332,19 @@ def _survey_joint(connection: Connection, names: Sequence[str], look: Callable[[
 def _side(connection: Connection, name: str) -> JointSide:
     """A config to look at: its active policy, or that of its template, and its windows."""
     source: str | None = name
-    version = _active_version(connection, name)
+    version = policies.active_version(connection, name)
     if version is None and (source := templates.find_template(connection, name)) is not None:
-        version = _active_version(connection, source)
+        version = policies.active_version(connection, source)
     if version is None or source is None:
         raise NotFound("config", name)
     # A config that a template stands for has that policy already, and nothing in its windows.
-    active = replace(_load_policy(connection, source, version), name=name)
+    active = replace(policies.load_policy(connection, source, version), name=name)
     return JointSide(active, Occupancy(active.policy, SqlWindowReader(connection, name), chunk=SURVEY_CHUNK))
 
 
 def _prune_windows(connection: Connection, name: str, before_ms: int) -> int:
-    active = lock_active(connection, name)
+    active = policies.lock_active(connection, name)
     return 0 if active is None else pruning.remove_windows(connection, active, before_ms)
-
-
-def lock_active(connection: Connection, name: str) -> PolicyVersion | None:
-    """Locks the config's row until the transaction ends and returns its active version."""
-    version = connection.execute(_LOCK, {"name": name}).scalar()
-    return None if version is None else _load_policy(connection, name, version)
-
-
-def find_active(connection: Connection, name: str) -> PolicyVersion | None:
-    """The config's active version, without its lock."""
-    version = _active_version(connection, name)
-    return None if version is None else _load_policy(connection, name, version)
-
-
-def lock_all(connection: Connection, names: Iterable[str]) -> dict[str, PolicyVersion]:
-    """Locks the rows of several configs, in the order of their names, and returns the active versions."""
-    locked = {name: lock_active(connection, name) for name in sorted(names)}
-    return {name: active for name, active in locked.items() if active is not None}
 
 
 def _assigned(
@@ -458,29 +361,6 @@ def _assigned(
     others = parse_other_windows(other_windows)
     times = to_ms(requested), to_ms(window), to_ms(scheduled)
     return AssignedSlot(event_id, config_name, version, *times, True, owner, others)
-
-
-def _load_policy(connection: Connection, name: str, version: int) -> PolicyVersion:
-    return _policy_version(connection.execute(_POLICY, {"name": name, "version": version}).one())
-
-
-def _policy_version(row: Row[Any]) -> PolicyVersion:
-    return PolicyVersion(row.name, row.version, policy_from_json(row.policy), row.created_at)
-
-
-@lru_cache(maxsize=256)
-def policy_from_json(text: str) -> WindowPolicy:
-    """A stored policy. Remembered: every booking reads it, and a calendar remembers the days it has worked out."""
-    stored = json.loads(text)
-    return WindowPolicy(
-        stored["maxPerWindow"],
-        stored["windowSize"],
-        stored["spread"],
-        stored["calendar"],
-        stored["maxDelay"],
-        stored.get("firstWindow", FirstWindow.PROPORTIONAL),  # an older version wrote none
-        stored.get("curve"),
-    )
 
 
 def _insert_slots(connection: Connection, slots: Sequence[AssignedSlot], now_ms: int) -> None:

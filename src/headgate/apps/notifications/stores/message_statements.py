@@ -22,6 +22,7 @@ from headgate.apps.notifications.ports import (
     Claimed,
     DeadLetter,
     DeliveryOutcome,
+    MessageFilter,
     MessageStatus,
     Receipt,
     Status,
@@ -39,6 +40,7 @@ from headgate.durations import from_ms, to_ms
 from headgate.errors import InvalidInput
 from headgate.messaging import Record
 from headgate.sql.outbox import append
+from headgate.sql.prefix import begins_with
 from headgate.sql.schema import now
 
 DELIVERY_LIFE = timedelta(hours=12)
@@ -162,10 +164,11 @@ def _with_optouts(
     }
 
 
-def renew(connection: Connection, message_ids: Sequence[str], owner: str, lease: timedelta) -> None:
-    """Keeps an owner's claims for so long from now."""
+def renew(connection: Connection, message_ids: Sequence[str], owner: str, lease: timedelta) -> list[str]:
+    """Keeps an owner's claims for so long from now. Returns the messages that are still the owner's."""
     until = now(connection) + lease
     _update(connection, message_ids, {"claimed_until": until}, _message.owner == owner)
+    return where_in(connection, _message.message_id, message_ids, _message.owner == owner)
 
 
 def release(connection: Connection, message_ids: Sequence[str], owner: str) -> None:
@@ -204,19 +207,53 @@ def settle(connection: Connection, outcomes: Sequence[DeliveryOutcome]) -> None:
         connection.execute(statement.values(columns), changes)
 
 
-def park(connection: Connection, records: Sequence[Record], attempts: Mapping[str, int], until_ms: int) -> None:
-    """Puts records aside until a time; `attempts` are the tries so far, by message id."""
+def park(
+    connection: Connection, records: Sequence[Record], attempts: Mapping[str, int], until_ms: int, owner: str
+) -> None:
+    """Puts records aside until a time; `attempts` are the tries so far, by message id. A message that is no longer the
+    owner's stays as it is: another may have sent it."""
     append(connection, records, available_at=from_ms(until_ms))
     for message_id, count in attempts.items():
         values = {"status": Status.QUEUED.value, "owner": None, "claimed_until": None, "attempts": count}
-        _update(connection, [message_id], values)
+        _update(connection, [message_id], values, _message.owner == owner)
 
 
 def status_of(connection: Connection, message_id: str) -> MessageStatus | None:
     """What is known of a message."""
     row = connection.execute(sa.select(notification_message).where(_message.message_id == message_id)).first()
-    if row is None:
-        return None
+    return None if row is None else _status(row)
+
+
+def page(
+    connection: Connection, selection: MessageFilter, limit: int, after: tuple[datetime, str] | None
+) -> list[MessageStatus]:
+    """The newest messages that match, past a time and id. Each status is read by its index, and they are merged here:
+    an index over all would cost every message."""
+    conditions = []
+    if selection.user_id is not None:
+        conditions.append(_message.user_id == selection.user_id)
+    if selection.prefix is not None:
+        conditions.append(begins_with(_message.message_id, selection.prefix))
+    if after is not None:
+        at, message_id = after
+        conditions.append(_message.accepted_at <= at)
+        conditions.append(sa.or_(_message.accepted_at < at, _message.message_id < message_id))
+    rows: list[Row[Any]] = []
+    for status in selection.statuses:
+        statement = sa.select(notification_message).where(_message.status == status.value, *conditions)
+        order = (_message.accepted_at.desc(), _message.message_id.desc())
+        rows += connection.execute(statement.order_by(*order).limit(limit))
+    rows.sort(key=lambda row: (row.accepted_at, row.message_id), reverse=True)
+    return [_status(row) for row in rows[:limit]]
+
+
+def beginning(connection: Connection, prefix: str, limit: int) -> list[MessageStatus]:
+    """The first messages whose ids begin so, by the key's own order."""
+    statement = sa.select(notification_message).where(begins_with(_message.message_id, prefix))
+    return [_status(row) for row in connection.execute(statement.order_by(_message.message_id).limit(limit))]
+
+
+def _status(row: Row[Any]) -> MessageStatus:
     status = Status(row.status)
     return MessageStatus(
         row.message_id,

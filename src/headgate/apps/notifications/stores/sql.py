@@ -10,7 +10,14 @@ import sqlalchemy as sa
 
 from headgate.apps.notifications.analytics import MinuteCount
 from headgate.apps.notifications.model import Attempt, AttemptEvent, Message, Verdict
-from headgate.apps.notifications.ports import Claimed, DeadLetter, DeliveryOutcome, MessageStatus, Receipt
+from headgate.apps.notifications.ports import (
+    Claimed,
+    DeadLetter,
+    DeliveryOutcome,
+    MessageFilter,
+    MessageStatus,
+    Receipt,
+)
 from headgate.apps.notifications.quota import Quota, Spending
 from headgate.apps.notifications.stores import attempt_statements, message_statements, quota_statements, rows
 from headgate.apps.notifications.stores.tables import (
@@ -91,8 +98,8 @@ class SqlDeliveryStore:
         write = self._database.write
         return await _retry_conflicts(lambda: write(message_statements.claim, messages, owner, self.lease))
 
-    async def renew(self, message_ids: Sequence[str], owner: str) -> None:
-        await self._database.write(message_statements.renew, message_ids, owner, self.lease)
+    async def renew(self, message_ids: Sequence[str], owner: str) -> list[str]:
+        return await self._database.write(message_statements.renew, message_ids, owner, self.lease)
 
     async def release(self, message_ids: Sequence[str], owner: str) -> None:
         await self._database.write(message_statements.release, message_ids, owner)
@@ -103,8 +110,8 @@ class SqlDeliveryStore:
     async def bury(self, letters: Sequence[DeadLetter], outcomes: Sequence[DeliveryOutcome]) -> None:
         await _retry_conflicts(lambda: self._database.write(message_statements.bury, letters, outcomes))
 
-    async def park(self, records: Sequence[Record], attempts: Mapping[str, int], until_ms: int) -> None:
-        await self._database.write(message_statements.park, records, attempts, until_ms)
+    async def park(self, records: Sequence[Record], attempts: Mapping[str, int], until_ms: int, owner: str) -> None:
+        await self._database.write(message_statements.park, records, attempts, until_ms, owner)
 
     async def now_ms(self) -> int:
         return await self._database.read(rows.clock_ms, None)
@@ -112,6 +119,16 @@ class SqlDeliveryStore:
     async def status(self, message_id: str) -> MessageStatus | None:
         """What is known of a message."""
         return await self._database.read(message_statements.status_of, message_id)
+
+    async def page(
+        self, selection: MessageFilter, limit: int, after: tuple[datetime, str] | None = None
+    ) -> list[MessageStatus]:
+        """The newest messages that match, past a time and id."""
+        return await self._database.read(message_statements.page, selection, limit, after)
+
+    async def beginning(self, prefix: str, limit: int) -> list[MessageStatus]:
+        """The first messages whose ids begin so, in order of the ids."""
+        return await self._database.read(message_statements.beginning, prefix, limit)
 
     async def receive(self, receipt: Receipt) -> float | None:
         """Notes a receipt; see `message_statements.receive`."""

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Protocol
 
 from headgate.apps.payments.feed import FeedFormat, reject_reason
-from headgate.apps.payments.feeds.model import Feed, FeedReject, FeedState
+from headgate.apps.payments.feeds.model import Feed, FeedReject, FeedState, checked_state
 from headgate.apps.payments.feeds.ports import FeedStore
 from headgate.apps.payments.feeds.staging import StagedPayment, csv_line, read_staged
 from headgate.apps.payments.model import (
@@ -126,9 +126,20 @@ class Feeds:
             raise NotFound("feed", feed_id)
         return feed
 
-    async def page(self, limit: int, after: str | None) -> list[Feed]:
-        """Feeds, newest first."""
-        return await self._store.page(limit, None if after is None else checked_id(after, "cursor"))
+    async def page(
+        self, limit: int, after: str | None, *, state: str | None = None, prefix: str | None = None
+    ) -> list[Feed]:
+        """Feeds, newest first; in this state, and with ids or names that begin so.
+
+        Raises:
+            InvalidInput: the cursor, the state or the prefix is wrong.
+        """
+        return await self._store.page(
+            limit,
+            None if after is None else checked_id(after, "cursor"),
+            checked_state(state),
+            None if prefix is None else checked_id(prefix, "prefix"),
+        )
 
     async def rejects(self, feed_id: str, after: int = 0, limit: int = 1000) -> list[FeedReject]:
         """A page of rejected records, past a line."""

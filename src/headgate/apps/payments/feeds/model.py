@@ -30,6 +30,20 @@ class FeedState(StrEnum):
     """Cancelled: payments whose execution had not begun are CANCELLED, the rest of the feed was dropped."""
 
 
+def checked_state(state: str | None) -> FeedState | None:
+    """A state by its name; None for any.
+
+    Raises:
+        InvalidInput: There is no such state.
+    """
+    if state is None:
+        return None
+    try:
+        return FeedState(state.upper())
+    except ValueError:
+        raise InvalidInput("state", f"{state[:40]!r} is unknown; use one of {', '.join(FeedState)}") from None
+
+
 class FeedReject(NamedTuple):
     """A record that is no payment, or one that can't be accepted."""
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from headgate.apps.payments.feeds.model import Feed, FeedReject, Figures
+from headgate.apps.payments.feeds.model import Feed, FeedReject, FeedState, Figures
 
 
 class FeedStore(Protocol):
@@ -58,8 +58,11 @@ class FeedStore(Protocol):
 
     async def find(self, feed_id: str) -> Feed | None: ...
 
-    async def page(self, limit: int, after: str | None) -> list[Feed]:
-        """Feeds, newest first; `after` is the last id of the page before."""
+    async def page(
+        self, limit: int, after: str | None, state: FeedState | None = None, prefix: str | None = None
+    ) -> list[Feed]:
+        """Feeds, newest first; `after` is the last id of the page before. `prefix` is what the id or the name begins
+        with."""
         ...
 
     async def prune(self, before: datetime) -> int:

@@ -13,6 +13,7 @@ from sqlalchemy.engine import Connection
 from headgate.apps.payments.feeds.model import Feed, FeedReject, FeedState, Figures, Totals
 from headgate.apps.payments.stores.tables import feed, feed_chunk, feed_reject, payment
 from headgate.sql.engine import Database
+from headgate.sql.prefix import begins_with
 from headgate.sql.schema import now as database_clock
 
 
@@ -55,8 +56,10 @@ class SqlFeedStore:
     async def find(self, feed_id: str) -> Feed | None:
         return await self._database.read(_find, feed_id)
 
-    async def page(self, limit: int, after: str | None) -> list[Feed]:
-        return await self._database.read(_page, limit, after)
+    async def page(
+        self, limit: int, after: str | None, state: FeedState | None = None, prefix: str | None = None
+    ) -> list[Feed]:
+        return await self._database.read(_page, limit, after, state, prefix)
 
     async def prune(self, before: datetime) -> int:
         return await self._database.write(_prune, before)
@@ -236,8 +239,14 @@ def _find(connection: Connection, feed_id: str) -> Feed | None:
     return None if row is None else _record(row)
 
 
-def _page(connection: Connection, limit: int, after: str | None) -> list[Feed]:
+def _page(
+    connection: Connection, limit: int, after: str | None, state: FeedState | None, prefix: str | None
+) -> list[Feed]:
     statement = sa.select(feed).order_by(feed.c.created_at.desc(), feed.c.feed_id.desc()).limit(limit)
+    if state is not None:
+        statement = statement.where(feed.c.state == state.value)
+    if prefix is not None:
+        statement = statement.where(sa.or_(*(begins_with(column, prefix) for column in (feed.c.feed_id, feed.c.name))))
     if after is not None:
         last = connection.execute(sa.select(feed.c.created_at).where(feed.c.feed_id == after)).scalar()
         if last is None:

@@ -17,7 +17,7 @@ from headgate.apps.payments.lifecycle import PaymentEvent, PaymentStatus, dead_l
 from headgate.apps.payments.model import ITEM_TYPE, OWNER, PaymentRecord, slot_id
 from headgate.apps.payments.stores.statements import audit_row, reason_columns, record, where_in
 from headgate.apps.payments.stores.tables import payment, payment_audit
-from headgate.dispatch.decisions import checked_redirection
+from headgate.dispatch.changes import checked_redirection
 from headgate.dispatch.model import ItemMove
 from headgate.dispatch.status import Status
 from headgate.dispatch.stores import admin_queries
@@ -25,7 +25,7 @@ from headgate.dispatch.stores.rows import chunks, of_items
 from headgate.dispatch.stores.tables import queue
 from headgate.errors import Conflict
 from headgate.slots.listing import Cancellation
-from headgate.slots.stores import sql as slots
+from headgate.slots.stores import cancelling
 from headgate.sql.schema import now as database_clock
 
 DISCARDED = "discarded from the queue"
@@ -161,7 +161,7 @@ def _write(connection: Connection, steps: Sequence[_Step], moment: datetime, ref
     if audited:
         connection.execute(sa.insert(payment_audit), audited)
     if freed:
-        slots.cancel_many(connection, freed, OWNER, GIVEN_UP)
+        cancelling.cancel_many(connection, freed, OWNER, GIVEN_UP)
 
 
 def _update(connection: Connection, ids: Sequence[str], values: Mapping[str, Any]) -> None:

@@ -8,12 +8,13 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from headgate.apps.payments.lifecycle import PaymentStatus
+from headgate.apps.payments.lifecycle import FINAL_STATUSES, PaymentStatus
 from headgate.apps.payments.model import ITEM_TYPE, SLOT_PREFIX
 from headgate.apps.payments.stores.statements import where_in
 from headgate.apps.payments.stores.tables import payment
 from headgate.dispatch.stores.slot_carrier import NewTime, item_standings, move_items
 from headgate.durations import from_ms
+from headgate.errors import SlotInUse
 from headgate.slots.carriers import SlotMove, Standing
 from headgate.slots.model import AssignedSlot
 
@@ -63,6 +64,14 @@ class PaymentCarrier:
             within.execute(_MOVE_ALL, {"ids": list(times), "times": list(times.values()), "now": now})
         else:
             within.execute(_MOVE, [{"b_id": name, "b_at": from_ms(at), "b_now": now} for name, at in times.items()])
+
+    def cancel(self, within: Connection, slot: AssignedSlot) -> None:
+        payment_id = _payment_id(slot)
+        kept = within.execute(
+            sa.select(payment.c.status).where(payment.c.payment_id == payment_id).with_for_update()
+        ).scalar()
+        if kept is not None and PaymentStatus(kept) not in FINAL_STATUSES:
+            raise SlotInUse(slot.event_id, f"payment {payment_id!r} is {kept}; cancel the payment instead")
 
 
 def _standing(item: Standing | None, is_scheduled: bool) -> Standing:

@@ -28,6 +28,7 @@ from headgate.dispatch.encryption import Encryption
 from headgate.dispatch.stores import enqueue_within
 from headgate.dispatch.stores.tables import queue
 from headgate.slots.stores.tables import slot
+from headgate.sql.prefix import begins_with
 from headgate.sql.schema import now as database_clock
 
 MAX_IDS = 900
@@ -69,7 +70,7 @@ def list_payments(
 
 def conditions(selection: PaymentFilter) -> list[sa.ColumnElement[bool]]:
     """A filter as conditions on the table."""
-    status, feed_id, scheduled_from, scheduled_to = selection
+    status, feed_id, scheduled_from, scheduled_to, prefix = selection
     chosen: list[sa.ColumnElement[bool]] = []
     if status is not None:
         chosen.append(payment.c.status == status.value)
@@ -79,6 +80,8 @@ def conditions(selection: PaymentFilter) -> list[sa.ColumnElement[bool]]:
         chosen.append(payment.c.scheduled_at >= scheduled_from)
     if scheduled_to is not None:
         chosen.append(payment.c.scheduled_at < scheduled_to)
+    if prefix is not None:
+        chosen.append(begins_with(payment.c.payment_id, prefix))
     return chosen
 
 

@@ -240,7 +240,7 @@ class LocalEngine:
 
     async def _call(self, run: Run, context: Any) -> Any:
         item_type, item_id = run.claim.item_type, run.claim.item_id
-        enter_task(CurrentTask(lambda: run.claim, self._sink))
+        enter_task(CurrentTask(lambda: run.claim, self._sink, run.request.lane, run.request.priority))
         if not tracing.is_on():
             return await self._threads.call(run.execute, item_id, context)
         attributes = {"headgate.item_type": item_type, "headgate.item_id": item_id}

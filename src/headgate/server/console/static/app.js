@@ -1,26 +1,49 @@
 // The shell: who is logged in, which page is shown, and when it is refreshed.
 
+import {address, parsed} from './address.js'
 import {call, get, Problem, Unreachable} from './api.js'
 import {audit} from './audit.js'
 import {configs} from './configs.js'
 import {dispatch} from './dispatch.js'
 import {at, button, h, say, show, update} from './dom.js'
+import {feeds} from './feeds.js'
 import {charts} from './history.js'
 import {limits} from './limits.js'
 import {follow, forgive, streams} from './live.js'
 import {loginPage} from './login.js'
+import {messages} from './messages.js'
 import {notifications} from './notifications.js'
 import {overview} from './overview.js'
 import {payments} from './payments.js'
+import {periodic} from './periodic.js'
+import {replan} from './replan.js'
+import {search, watchBox} from './search.js'
 import {slots} from './slots.js'
 import {clock} from './words.js'
 import {workers} from './workers.js'
 
-const PAGES = {overview, charts, slots, configs, limits, dispatch, workers, payments, notifications, audit}
+const PAGES = {
+  overview,
+  charts,
+  slots,
+  configs,
+  replan,
+  limits,
+  dispatch,
+  periodic,
+  workers,
+  payments,
+  feeds,
+  notifications,
+  messages,
+  audit,
+  search,
+}
 const RETRY_MS = 3000
 
 let session = {loginRequired: true, name: null, scopes: []}
 let current = null // the page shown: {name, refresh, every, failures}, and {stream, receive} if it is streamed
+let shownPath = location.hash.split('?')[0]
 let paused = false
 let timer
 let closeStream = () => {}
@@ -45,8 +68,8 @@ const shell = {
     }
   },
   refresh: () => refresh(),
-  go: (...path) => {
-    const hash = `#/${path.map(encodeURIComponent).join('/')}`
+  go: (...parts) => {
+    const hash = address(...parts)
     // The same address again changes nothing by itself.
     if (location.hash === hash) open()
     else location.hash = hash
@@ -75,6 +98,7 @@ function tabs(active) {
   update(
     at('tabs'),
     Object.entries(PAGES).map(([name, page]) => {
+      if (page.hidden) return null
       const locked = page.needs && !may(page.needs)
       return h(
         'li',
@@ -130,27 +154,21 @@ function who() {
 }
 
 function route() {
-  const [name, ...rest] = location.hash
-    .replace(/^#\//, '')
-    .split('/')
-    .map(part => {
-      try {
-        return decodeURIComponent(part)
-      } catch {
-        return part
-      }
-    })
-  return [Object.hasOwn(PAGES, name) ? name : 'overview', rest]
+  const {parts, query} = parsed(location.hash)
+  const [name, ...rest] = parts
+  return [Object.hasOwn(PAGES, name) ? name : 'overview', rest, query]
 }
 
 function open() {
   stopUpdates()
-  const [name, rest] = route()
+  const [name, rest, query] = route()
   const page = PAGES[name]
   document.title = `${page.title} · headgate`
   tabs(name)
   who()
+  at('search').hidden = !may('read')
   banner('')
+  document.body.classList.remove('stale')
   const main = at('main')
   if (page.needs && !may(page.needs)) {
     current = null
@@ -162,7 +180,7 @@ function open() {
     pulse()
     return
   }
-  const opened = {name, failures: 0, ...page.open(show(main), shell, rest)}
+  const opened = {name, failures: 0, ...page.open(show(main), shell, rest, query)}
   current = opened
   refresh()
 }
@@ -208,6 +226,8 @@ async function refresh() {
     page.failures += 1
     await troubled(error)
   }
+  // What is shown may not be so any more: it turns grey until the service answers again.
+  document.body.classList.toggle('stale', page.failures > 0)
   pulse()
   if (current === page && page.every && !paused && !document.hidden) {
     if (page.stream && !page.failures && streams()) return stream(page)
@@ -253,6 +273,7 @@ async function begin() {
   show(at('tabs'))
   show(at('who'))
   show(at('pulse'))
+  at('search').hidden = true
   document.title = 'Log in · headgate'
   loginPage(show(at('main')), begin)
 }
@@ -264,10 +285,18 @@ document.querySelector('.skip')?.addEventListener('click', event => {
 })
 addEventListener('hashchange', () => {
   if (!location.hash.startsWith('#/') && location.hash) return
+  // Another filter, order or page of the same list: whoever works with it stays where they are.
+  const path = location.hash.split('?')[0]
+  const key = path === shownPath ? /** @type {HTMLElement} */ (document.activeElement)?.dataset.key : undefined
+  shownPath = path
   if (session.name) open()
+  const keyed = /** @type {HTMLElement[]} */ ([...document.querySelectorAll('main [data-key]')])
+  const again = keyed.find(each => each.dataset.key === key)
+  if (again) return again.focus()
   at('main').focus({preventScroll: true})
   scrollTo(0, 0)
 })
+watchBox(shell)
 // A fault of our own must show: a button that silently does nothing is worse.
 addEventListener('error', event => banner(`The console failed: ${event.message}`))
 addEventListener('unhandledrejection', event => banner(`The console failed: ${event.reason?.message ?? event.reason}`))

@@ -2,7 +2,7 @@
 
 import {call, get, query} from './api.js'
 import {agreed} from './dialog.js'
-import {badge, button, card, field, form, h, input, link, say, select, show, table, update} from './dom.js'
+import {badge, button, card, field, form, h, input, link, select, show, table, update} from './dom.js'
 import {count, durationMs, instant, moment, rate, span, spanOf, ZONE} from './words.js'
 
 const post = config => call('POST', '/admin/rate-limit/config', config)
@@ -45,7 +45,7 @@ export const configs = {
               'div',
               {class: 'row'},
               h('button', {class: 'main'}, active ? 'Make it the active version' : 'Create'),
-              active && button('Re-plan', replan),
+              active && link('Re-plan booked slots', 'replan', active.configName),
             ),
           ),
         ),
@@ -119,24 +119,6 @@ export const configs = {
         name === made.configName ? shell.refresh() : shell.go('configs', made.configName)
       }
     }
-
-    async function replan() {
-      const seen = await shell.attempt(() => moved(true))
-      if (!seen) return
-      if (!seen.moved) {
-        say(`Nothing to move: all ${count(seen.examined)} booked slots of ${name} are where they belong.`)
-        return
-      }
-      const text = `${count(seen.moved)} of ${count(seen.examined)} booked slots would be earlier, by ${span(seen.savedMs / seen.moved)} on average; the last one at ${moment(seen.lastAfter)} instead of ${moment(seen.lastBefore)}. Items and payments move with them.`
-      if (!(await agreed(`Re-plan ${name}?`, text, 'Move them', {kind: 'main'}))) return
-      await shell.attempt(
-        () => moved(false),
-        done => `${count(done.moved)} slots were moved.`,
-      )
-      shell.refresh()
-    }
-
-    const moved = dryRun => call('POST', '/api/v1/slots/replan', {configName: name, dryRun})
 
     return {
       every: 5000,

@@ -1,28 +1,35 @@
-// Asks before something is done that can't be undone.
+// Asks before something is done that can't be undone, or that needs a value first.
 
-import {at, h, show} from './dom.js'
+import {at, form, h, show} from './dom.js'
 
 /** Whether the user agrees. Escape, or the other button, is no. */
-export function agreed(title, text, verb, {kind = 'danger'} = {}) {
+export const agreed = async (title, text, verb, options = {}) => (await asked(title, text, verb, options)) !== null
+
+/** The values of the fields if the user agrees, by their names; null if not. */
+export function asked(title, text, verb, {kind = 'danger', fields = []} = {}) {
   const dialog = /** @type {HTMLDialogElement} */ (at('dialog'))
   return new Promise(resolve => {
-    let yes = false
-    const close = answer => () => {
-      yes = answer
-      dialog.close()
-    }
+    let given = null
+    const leave = () => dialog.close()
     show(
       dialog,
       h('h2', {id: 'dialog-title'}, title),
       h('p', {}, text),
-      h(
-        'div',
-        {class: 'row end'},
-        h('button', {type: 'button', autofocus: true, onclick: close(false)}, 'Leave it'),
-        h('button', {type: 'button', class: kind, onclick: close(true)}, verb),
+      form(
+        values => {
+          given = values
+          dialog.close()
+        },
+        fields,
+        h(
+          'div',
+          {class: 'row end'},
+          h('button', {type: 'button', autofocus: true, onclick: leave}, 'Leave it'),
+          h('button', {class: kind}, verb),
+        ),
       ),
     )
-    dialog.addEventListener('close', () => resolve(yes), {once: true})
+    dialog.addEventListener('close', () => resolve(given), {once: true})
     dialog.showModal()
   })
 }

@@ -1,22 +1,30 @@
 // Make it run then, once: the queues, their kill switches, their items and their dead letters.
 
+import {address} from './address.js'
 import {call, get, path} from './api.js'
 import {agreed} from './dialog.js'
 import {badge, button, h, link, show, update} from './dom.js'
 import {itemView} from './item.js'
 import {listView} from './items.js'
+import {laneView} from './lanes.js'
 import {BASE, STATUSES, status} from './queue.js'
 import {count, span} from './words.js'
 
 export const dispatch = {
   title: 'Dispatch',
   needs: 'admin',
-  open(root, shell, [type = '', filter = '', ...rest]) {
+  open(root, shell, [type = '', part = '', ...rest], query) {
     const [types, body] = [h('div', {class: 'tiles'}), h('div')]
     show(root, h('h1', {}, 'Dispatch'), types, body)
-    const view = type
-      ? (filter === 'item' ? itemView : listView)(body, shell, type, filter === 'item' ? rest[0] : filter)
-      : null
+    // An older form of address has the status as a part of it.
+    const filtered = STATUSES.includes(part) ? {status: part, ...query} : query
+    const view = !type
+      ? null
+      : part === 'item'
+        ? itemView(body, shell, type, rest[0] ?? '')
+        : part === 'lanes'
+          ? laneView(body, shell, type)
+          : listView(body, shell, type, filtered)
 
     async function turn(config) {
       const stop = config.enabled
@@ -48,7 +56,13 @@ export const dispatch = {
           types,
           itemTypes.length
             ? itemTypes.map((config, n) => tile(config, stats[n], config.itemType === type, turn))
-            : h('p', {class: 'empty'}, 'No item type has been dispatched yet.'),
+            : h(
+                'p',
+                {class: 'empty'},
+                'No item type has been dispatched yet. A task makes one; try ',
+                h('code', {}, 'headgate demo'),
+                '.',
+              ),
         )
         const index = itemTypes.findIndex(each => each.itemType === type)
         await view?.(stats[index], itemTypes[index])
@@ -78,7 +92,7 @@ function tile(config, stats, active, turn) {
       STATUSES.filter(each => stats.depth[each]).map(each =>
         h(
           'a',
-          {href: `#/dispatch/${encodeURIComponent(config.itemType)}/${each}`, 'data-key': `${config.itemType}/${each}`},
+          {href: address('dispatch', config.itemType, {status: each}), 'data-key': `${config.itemType}/${each}`},
           h('b', {}, count(stats.depth[each])),
           ' ',
           status(each),

@@ -1,5 +1,7 @@
 // Builds the page from text. Nothing here, or anywhere in the console, turns text into markup.
 
+import {address} from './address.js'
+
 const SVG = 'http://www.w3.org/2000/svg'
 
 export const at = id => document.getElementById(id)
@@ -66,7 +68,11 @@ const isAlike = (old, fresh) =>
 /** A card with a heading. */
 export const card = (title, ...children) => h('section', {class: 'card'}, h('h2', {}, title), ...children)
 
-/** A table; headings are texts, or `[text, class]`; a row is a list of cells. */
+/** A table; headings are texts, or `[text, class, order]`; a row is a list of cells. Without rows, it says `empty`.
+ *  @param {string} caption
+ *  @param {any[]} headings
+ *  @param {any[][]} rows
+ *  @param {any} [empty] */
 export function table(caption, headings, rows, empty = 'Nothing here.') {
   const columns = headings.map(heading => (Array.isArray(heading) ? heading : [heading, '']))
   if (!rows.length) return h('p', {class: 'empty'}, empty)
@@ -83,8 +89,8 @@ export function table(caption, headings, rows, empty = 'Nothing here.') {
         h(
           'tr',
           {},
-          columns.map(([text, kind]) =>
-            h('th', {scope: 'col', class: kind}, text || h('span', {class: 'unseen'}, 'Actions')),
+          columns.map(([text, kind, order]) =>
+            h('th', {scope: 'col', class: kind, 'aria-sort': order}, text || h('span', {class: 'unseen'}, 'Actions')),
           ),
         ),
       ),
@@ -170,8 +176,11 @@ export function form(act, ...children) {
 
 export const badge = (text, kind = '') => h('span', {class: `badge ${kind}`}, text)
 
-export const link = (text, ...path) =>
-  h('a', {href: `#/${path.map(encodeURIComponent).join('/')}`, 'data-key': path.join('/')}, text)
+/** A link to a page, by the parts of its address; the last may be its query. */
+export function link(text, ...parts) {
+  const href = address(...parts)
+  return h('a', {href, 'data-key': `${href} ${text}`}, text)
+}
 
 let fading
 

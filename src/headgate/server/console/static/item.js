@@ -1,29 +1,40 @@
-// One item of a queue: where it stands, what happened to it, and what it carries.
+// One item of a queue: where it stands, what happened to it, what it carries, and what came of it.
 
-import {get, path} from './api.js'
+import {get, Problem, path} from './api.js'
 import {button, card, facts, h, link, show, table, update} from './dom.js'
-import {BASE, moved, status} from './queue.js'
+import {BASE, changed, progressBar, status, VERBS, verbsFor} from './queue.js'
 import {count, distance, moment} from './words.js'
 
 export function itemView(root, shell, type, id) {
   const shown = h('div')
   show(root, h('p', {}, link(`← Items of ${type}`, 'dispatch', type)), shown)
 
-  const act = async verb => {
-    await moved(shell, type, verb, {ids: [id]}, id)
+  const act = async (verb, fixed) => {
+    await changed(shell, type, verb, {ids: [id]}, id, {fixed})
     shell.refresh()
   }
 
   return async () => {
-    const item = await get(path(`${path(BASE, type)}/items`, id))
+    let item
+    try {
+      item = await get(path(`${path(BASE, type)}/items`, id))
+    } catch (error) {
+      if (!(error instanceof Problem) || ![400, 404].includes(error.status)) throw error
+      update(shown, h('p', {class: 'notice'}, error.message))
+      return
+    }
     update(
       shown,
       card(
         id,
         facts(
           ['Status', status(item.status)],
+          item.progress && ['Progress', progressBar(item)],
           ['Runs at', moment(item.executeAt, {fractions: true}), item.slotted ? ' (by its slot)' : ''],
           ['Due', moment(item.dueAt), ` (${distance(item.dueAt)})`],
+          ['Lane', link(item.lane, 'dispatch', type, {lane: item.lane})],
+          ['Priority', `${item.priority} (0 first, 9 last)`],
+          ['Attempt', count(item.attempt)],
           ['Retries', count(item.retryCount)],
           item.lastError && ['Last error', h('code', {}, item.lastError)],
           item.execWorkflowId && ['Execution', h('code', {}, item.execWorkflowId)],
@@ -35,13 +46,13 @@ export function itemView(root, shell, type, id) {
         h(
           'div',
           {class: 'row'},
-          item.status === 'DEAD_LETTER' &&
-            button('Requeue', () => act('requeue'), {kind: 'main', 'data-key': 'requeue'}),
-          ['DEAD_LETTER', 'READY'].includes(item.status) &&
-            button('Discard', () => act('discard'), {kind: 'danger', 'data-key': 'discard'}),
+          verbsFor([item.status]).map(verb =>
+            button(VERBS[verb].title, () => act(verb, item.slotted), {kind: VERBS[verb].kind, 'data-key': verb}),
+          ),
           type === 'PAYMENT' && link('Show the payment', 'payments', id),
         ),
       ),
+      item.result !== null && card('Result', json(item.result, 'Result')),
       card(
         'What happened',
         table(
@@ -56,7 +67,10 @@ export function itemView(root, shell, type, id) {
           ]),
         ),
       ),
-      item.context !== null && card('Context', h('pre', {tabindex: 0}, JSON.stringify(item.context, null, 2))),
+      item.context !== null && card('Context', json(item.context, 'Context')),
     )
   }
 }
+
+const json = (value, label) =>
+  h('pre', {tabindex: 0, role: 'region', 'aria-label': label}, JSON.stringify(value, null, 2))

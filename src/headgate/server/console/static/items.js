@@ -1,126 +1,181 @@
-// The items of a queue, page by page, and what can be done with many of them at once.
+// The items of a queue: filtered, sorted, page by page; and what can be done with many of them at once.
 
-import {get, path, query} from './api.js'
-import {button, card, facts, field, h, link, select, show, table, update} from './dom.js'
-import {BASE, moved, STATUSES, status} from './queue.js'
+import {query as asQuery, get, path} from './api.js'
+import {button, card, facts, h, link, show, table, update} from './dom.js'
+import {errorGroups} from './error_groups.js'
+import {chosen, filterForm, isNarrowed, pager, sortHeading} from './list.js'
+import {BASE, changed, progressBar, STATUSES, status, VERBS, verbsFor} from './queue.js'
 import {count, distance, moment} from './words.js'
 
 const PAGE = 50
+const MOST_COUNTED = 100_000
+const FILTERS = [
+  {name: 'status', label: 'Status', options: STATUSES.map(each => [each, each.replace('_', ' ').toLowerCase()])},
+  {name: 'prefix', label: 'Id begins with', maxlength: 255},
+  {name: 'lane', label: 'Lane', maxlength: 64},
+  {name: 'error', label: 'Last error holds', maxlength: 2000, hint: '* stands for any characters'},
+  {name: 'errorGroup', label: 'Error group', maxlength: 2000, hint: 'as in the list of groups'},
+  {name: 'from', label: 'Runs from', time: true},
+  {name: 'to', label: 'Runs before', time: true},
+]
 
-export function listView(root, shell, type, filter) {
-  const chosen = select([['', 'all'], ...STATUSES], {value: filter})
-  chosen.addEventListener('change', () => shell.go('dispatch', type, chosen.value))
-  const [items, actions, settings] = [h('div'), h('div', {class: 'row'}), h('div')]
-  const pages = ['']
-  const marked = new Set()
+export function listView(root, shell, type, query) {
+  const parts = ['dispatch', type]
+  const filter = chosen(query, FILTERS)
+  const [groups, total, actions, items, settings] = ['', 'total', 'row', '', ''].map(kind => h('div', {class: kind}))
+  const marked = new Map() // ids to statuses
+  let everything = false // all that match, not only what is marked
+  const grouped = query.status === 'DEAD_LETTER' ? errorGroups(groups, shell, type) : null
   show(
     root,
-    card(
-      `Items of ${type}`,
-      h('div', {class: 'row between'}, h('div', {class: 'row'}, field('Status', chosen)), actions),
-      items,
-    ),
+    groups,
+    card(`Items of ${type}`, filterForm(shell, parts, query, FILTERS), total, actions, items),
     settings,
   )
 
-  const move = async (verb, body, what) => {
-    if (await moved(shell, type, verb, body, what)) marked.clear()
+  async function act(verb) {
+    const selection = everything ? {filter} : {ids: [...marked.keys()]}
+    if (await changed(shell, type, verb, selection, some(marked.size))) forget()
     shell.refresh()
   }
 
-  return async (stats, config) => {
-    const {items: found} = await get(
-      query(`${path(BASE, type)}/items`, {status: filter, limit: PAGE, after: pages.at(-1)}),
-    )
-    const dead = stats?.depth.DEAD_LETTER ?? 0
-    const some = `${count(marked.size)} marked ${marked.size === 1 ? 'item' : 'items'}`
-    update(
-      actions,
-      marked.size > 0 && [
-        button(`Requeue ${some}`, () => move('requeue', {ids: [...marked]}, some), {'data-key': 'requeue'}),
-        button(`Discard ${some}`, () => move('discard', {ids: [...marked]}, some), {
-          kind: 'danger',
-          'data-key': 'discard',
+  function forget() {
+    marked.clear()
+    everything = false
+  }
+
+  function buttons(page, matching) {
+    const selected = everything ? matching : some(marked.size)
+    const verbs = everything ? verbsFor([query.status ?? '']) : marked.size ? verbsFor([...marked.values()]) : []
+    const markable = page.filter(isOpen)
+    return [
+      (everything || marked.size > 0) && h('b', {}, `${selected} selected`),
+      verbs.map(verb =>
+        button(`${VERBS[verb].title} ${everything ? 'all that match' : some(marked.size)}`, () => act(verb), {
+          kind: VERBS[verb].kind,
+          'data-key': verb,
         }),
-      ],
-      !marked.size &&
-        dead > 0 && [
-          button(
-            `Requeue all ${count(dead)} dead letters`,
-            () => move('requeue', {status: 'DEAD_LETTER'}, `all ${count(dead)} dead letters`),
-            {'data-key': 'requeue-all'},
-          ),
-          button(
-            'Discard them all',
-            () => move('discard', {status: 'DEAD_LETTER'}, `all ${count(dead)} dead letters`),
-            {kind: 'danger', 'data-key': 'discard-all'},
-          ),
-        ],
+      ),
+      (everything || marked.size > 0) &&
+        button(
+          'Select none',
+          () => {
+            forget()
+            shell.refresh()
+          },
+          {kind: 'quiet', 'data-key': 'select'},
+        ),
+      !everything &&
+        marked.size < markable.length &&
+        button(
+          'Select this page',
+          () => {
+            for (const item of markable) marked.set(item.itemId, item.status)
+            shell.refresh()
+          },
+          {kind: 'quiet', 'data-key': 'select-page'},
+        ),
+      !everything &&
+        markable.length > 0 &&
+        isNarrowed(query, FILTERS) &&
+        button(
+          `Select all ${matching} that match`,
+          () => {
+            marked.clear()
+            everything = true
+            shell.refresh()
+          },
+          {kind: 'quiet', 'data-key': 'select-all'},
+        ),
+    ]
+  }
+
+  const box = item =>
+    h('input', {
+      type: 'checkbox',
+      'aria-label': `Mark ${item.itemId}`,
+      checked: everything || marked.has(item.itemId),
+      disabled: everything || !isOpen(item),
+      'data-key': `mark ${item.itemId}`,
+      onchange: event => {
+        event.target.checked ? marked.set(item.itemId, item.status) : marked.delete(item.itemId)
+        shell.refresh()
+      },
+    })
+
+  return async (stats, config) => {
+    const given = {...filter, sort: query.sort, cursor: query.cursor, limit: PAGE, total: 'true'}
+    const [page] = await Promise.all([get(asQuery(`${path(BASE, type)}/items`, given)), grouped?.()])
+    const matching = page.total > MOST_COUNTED ? `more than ${count(MOST_COUNTED)}` : count(page.total)
+    update(
+      total,
+      h(
+        'p',
+        {class: 'soft'},
+        `${matching} ${page.total === 1 ? 'item matches' : 'items match'}. `,
+        link('Lanes', 'dispatch', type, 'lanes'),
+      ),
     )
+    update(actions, buttons(page.items, matching))
     update(
       items,
       table(
         `Items of ${type}`,
-        ['', 'Item', 'Status', 'Runs at', 'Due', ['Retries', 'number'], ['Last error', 'text']],
-        found.map(item => [
-          h('input', {
-            type: 'checkbox',
-            'aria-label': `Mark ${item.itemId}`,
-            checked: marked.has(item.itemId),
-            disabled: !['DEAD_LETTER', 'READY'].includes(item.status),
-            'data-key': `mark ${item.itemId}`,
-            onchange: event => {
-              event.target.checked ? marked.add(item.itemId) : marked.delete(item.itemId)
-              shell.refresh()
-            },
-          }),
+        [
+          'Mark',
+          sortHeading('Item', 'id', parts, query),
+          'Status',
+          sortHeading('Runs at', 'executeAt', parts, query),
+          'Due',
+          'Lane',
+          ['Priority', 'number'],
+          ['Attempt', 'number'],
+          sortHeading('Changed', 'updatedAt', parts, query),
+          ['Last error', 'text'],
+        ],
+        page.items.map(item => [
+          box(item),
           link(item.itemId, 'dispatch', type, 'item', item.itemId),
-          status(item.status),
+          [status(item.status), progressBar(item)],
           moment(item.executeAt),
           item.status === 'READY' ? distance(item.dueAt) : '',
-          count(item.retryCount),
+          item.lane,
+          item.priority,
+          count(item.attempt),
+          moment(item.updatedAt),
           h('span', {class: 'clip', title: item.lastError}, item.lastError ?? ''),
         ]),
-        filter ? `No item is ${filter.replace('_', ' ').toLowerCase()}.` : 'The queue is empty.',
+        isNarrowed(query, FILTERS) || query.cursor ? 'No item matches.' : emptyQueue(type),
       ),
-      h(
-        'div',
-        {class: 'row'},
-        pages.length > 1 &&
-          button(
-            'Back',
-            () => {
-              pages.pop()
-              shell.refresh()
-            },
-            {kind: 'quiet', 'data-key': 'back'},
-          ),
-        found.length === PAGE &&
-          button(
-            'More',
-            () => {
-              pages.push(found.at(-1).itemId)
-              shell.refresh()
-            },
-            {kind: 'quiet', 'data-key': `more ${found.at(-1)?.itemId}`},
-          ),
-      ),
+      pager(parts, query, page.next),
     )
-    if (!config) return
-    const open = settings.querySelector('details')?.open
-    update(
-      settings,
-      h(
-        'details',
-        {class: 'card', open},
-        h('summary', {'data-key': 'settings'}, `Settings of ${type}`),
-        facts(
-          ...Object.entries(config)
-            .filter(([key]) => key !== 'itemType')
-            .map(([key, value]) => [key, h('code', {}, String(value))]),
-        ),
-        h('small', {class: 'soft'}, `Change them with headgate queue, or PATCH ${BASE}/${type}.`),
-      ),
-    )
+    if (config) update(settings, settingsOf(config, settings.querySelector('details')?.open, stats))
   }
+}
+
+const isOpen = item => !['COMPLETED', 'CANCELLED'].includes(item.status)
+
+const some = many => `${count(many)} ${many === 1 ? 'item' : 'items'}`
+
+const emptyQueue = type => [
+  'The queue is empty. Items come from your tasks (',
+  h('code', {}, '@tasks.task'),
+  ') or from ',
+  h('code', {}, `queue.enqueue("${type}", "an-id")`),
+  ' in Python.',
+]
+
+function settingsOf(config, open, stats) {
+  return h(
+    'details',
+    {class: 'card', open},
+    h('summary', {'data-key': 'settings'}, `Settings of ${config.itemType}`),
+    facts(
+      ...Object.entries(config)
+        .filter(([key]) => key !== 'itemType')
+        .map(([key, value]) => [key, h('code', {}, String(value))]),
+      stats && ['in flight', count(stats.inFlight)],
+    ),
+    h('small', {class: 'soft'}, `Change them with headgate queue, or PATCH ${BASE}/${config.itemType}.`),
+  )
 }

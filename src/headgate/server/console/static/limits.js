@@ -15,10 +15,10 @@ const ALGORITHMS = [
 
 export const limits = {
   title: 'Limits',
-  open(root, shell, [name = '']) {
+  open(root, shell, [name = ''], query) {
     const [list, editor, decided] = [h('div'), h('div'), h('div', {role: 'status'})]
-    const key = input({required: true, maxlength: 512, placeholder: 'user:123'})
-    const chosen = input({required: true, placeholder: 'gold, daily', value: name, list: 'plan-names'})
+    const key = input({required: true, maxlength: 512, placeholder: 'user:123', value: query.key ?? ''})
+    const chosen = input({required: true, placeholder: 'gold, daily', value: query.plans ?? name, list: 'plan-names'})
     const cost = input({type: 'number', min: 1, value: 1, required: true})
     const names = h('datalist', {id: 'plan-names'})
     const missing = shell.missing('assign')
@@ -118,6 +118,7 @@ export const limits = {
       }
     }
 
+    if (query.key && query.plans && !missing) ask('peek')
     return {
       every: shell.may('admin') ? 5000 : undefined,
       async refresh() {

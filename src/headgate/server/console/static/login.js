@@ -55,7 +55,9 @@ export function loginPage(root, done) {
           .querySelector('.login')
           .append(h('p', {}, h('a', {href: 'console/oidc/login'}, 'Log in with your organisation')))
     },
-    () => {},
+    error => {
+      told.textContent = wrong(error)
+    },
   )
 }
 

@@ -1,24 +1,15 @@
-// One payment: where it stands, and how it got there.
+// All payments, and one: where it stands, and how it got there.
 
 import {call, get, Problem, path} from './api.js'
 import {agreed} from './dialog.js'
-import {badge, button, card, facts, field, form, h, input, link, show, table, update} from './dom.js'
+import {button, card, facts, field, form, h, input, link, show, table, update} from './dom.js'
+import {paymentList, status} from './payment_list.js'
 import {distance, moment} from './words.js'
-
-const KINDS = {
-  PROCESSING: 'good',
-  ACCEPTED: 'busy',
-  SCHEDULED: '',
-  FAILED: 'wrong',
-  UNKNOWN: 'warn',
-  REJECTED: 'wrong',
-  CANCELLED: 'off',
-}
 
 export const payments = {
   title: 'Payments',
   needs: 'read',
-  open(root, shell, [id = '']) {
+  open(root, shell, [id = ''], query) {
     const wanted = input({name: 'id', required: true, maxlength: 128, value: id, placeholder: 'pay-123'})
     const shown = h('div')
     show(
@@ -33,11 +24,22 @@ export const payments = {
       ),
       shown,
     )
-    if (!id) return {}
+    if (!id) {
+      const list = paymentList(shell, query)
+      show(shown, list.element)
+      return {every: 3000, refresh: list.refresh}
+    }
 
     async function cancel() {
       if (!(await agreed(`Cancel ${id}?`, 'It is called off and its slot is free again.', 'Cancel the payment'))) return
       await shell.attempt(() => call('DELETE', path('/api/v1/payments', id)), `${id} is cancelled.`)
+      shell.refresh()
+    }
+
+    async function retry() {
+      const effect = 'It is sent to the bank again. An unknown one is decided by the bank’s answer first.'
+      if (!(await agreed(`Send ${id} again?`, effect, 'Send it again', {kind: 'main'}))) return
+      await shell.attempt(() => call('POST', `${path('/api/v1/payments', id)}/retry`), `${id} is sent again.`)
       shell.refresh()
     }
 
@@ -57,7 +59,7 @@ export const payments = {
           card(
             payment.paymentId,
             facts(
-              ['Status', badge(payment.status.toLowerCase(), KINDS[payment.status] ?? '')],
+              ['Status', status(payment.status)],
               payment.reason && ['Reason', payment.reason],
               ['Amount', h('b', {}, `${payment.amount} ${payment.currency}`), ` and a fee of ${payment.fee}`],
               ['From', payment.payer.name, ' ', h('code', {}, payment.payer.iban)],
@@ -67,12 +69,15 @@ export const payments = {
               ['Value date', payment.valueDate],
               payment.reference && ['Reference', h('code', {}, payment.reference)],
               payment.configName && ['Config', payment.configName],
+              payment.feedId && ['Feed', link(payment.feedId, 'feeds', payment.feedId)],
             ),
             h(
               'div',
               {class: 'row'},
               link('Its slot', 'slots', payment.configName ?? '', `payment:${payment.paymentId}`),
               shell.may('admin') && link('Its queue item', 'dispatch', 'PAYMENT', 'item', payment.paymentId),
+              ['FAILED', 'UNKNOWN'].includes(payment.status) &&
+                button('Send it again', retry, {kind: 'main', missing: shell.missing('assign'), 'data-key': 'retry'}),
               payment.status === 'SCHEDULED' &&
                 button('Cancel this payment', cancel, {
                   kind: 'danger',

@@ -1,9 +1,9 @@
-// What the views of a queue share: its statuses, and moving items out of the dead letters.
+// What the views of a queue share: its statuses, and what can be done with items, one by one or all that match.
 
-import {call, path} from './api.js'
-import {agreed} from './dialog.js'
-import {badge} from './dom.js'
-import {count} from './words.js'
+import {call, get, path, query} from './api.js'
+import {asked} from './dialog.js'
+import {badge, field, h, input, say} from './dom.js'
+import {count, instant, ZONE} from './words.js'
 
 export const STATUSES = ['READY', 'CLAIMED', 'DISPATCHED', 'FAILED', 'COMPLETED', 'DEAD_LETTER', 'CANCELLED']
 const KINDS = {
@@ -14,22 +14,98 @@ const KINDS = {
   CLAIMED: 'busy',
   CANCELLED: 'off',
 }
+const FINISHED = ['COMPLETED', 'CANCELLED']
 export const BASE = '/admin/dispatch'
 
 export const status = name => badge(name.replace('_', ' ').toLowerCase(), KINDS[name] ?? '')
 
-const WORDS = {
-  requeue: ['Requeue', 'requeued', 'Started again at its time, as new.', 'main'],
-  discard: ['Discard', 'discarded', 'It never runs, and its context is forgotten. This can’t be undone.', 'danger'],
+/** How far an execution says it is. */
+export const progressBar = ({itemId, progress}) =>
+  progress &&
+  h(
+    'span',
+    {class: 'progress'},
+    h('progress', {max: 1, value: progress.fraction, 'aria-label': `Progress of ${itemId}`}),
+    ` ${Math.round(progress.fraction * 100)} % ${progress.text}`,
+  )
+
+export const VERBS = {
+  requeue: {
+    title: 'Requeue',
+    past: 'requeued',
+    effect: 'Started again at its time, as new.',
+    kind: 'main',
+    takes: status => status === 'DEAD_LETTER',
+  },
+  discard: {
+    title: 'Discard',
+    past: 'discarded',
+    effect: 'It never runs, and its context is forgotten. This can’t be undone.',
+    kind: 'danger',
+    takes: status => status === 'DEAD_LETTER',
+  },
+  reschedule: {
+    title: 'Reschedule',
+    past: 'rescheduled',
+    effect: 'What you leave empty stays as it is. A booked slot keeps its time.',
+    kind: 'main',
+    takes: status => status === 'READY',
+  },
+  cancel: {
+    title: 'Cancel',
+    past: 'cancelled',
+    effect: 'It never runs; if it runs already, it is stopped within a second. This can’t be undone.',
+    kind: 'danger',
+    takes: status => status !== 'DEAD_LETTER' && !FINISHED.includes(status),
+  },
 }
 
-/** Requeues or discards items, by their ids or all dead letters, if the user agrees; whether it was done. */
-export async function moved(shell, type, verb, body, what) {
-  const [title, past, effect, kind] = WORDS[verb]
-  if (!(await agreed(`${title} ${what}?`, effect, title, {kind}))) return false
+/** What can be done with items that stand so; `''` for any status. */
+export const verbsFor = statuses =>
+  Object.keys(VERBS).filter(verb => statuses.every(each => each === '' || VERBS[verb].takes(each)))
+
+/** Changes items, by their `ids` or all that match `filter`, if the user agrees; whether it was done. The time of
+ *  items with a booked slot is `fixed`. */
+export async function changed(shell, type, verb, selection, what, {fixed = false} = {}) {
+  const {title, past, effect, kind} = VERBS[verb]
+  let [whom, text] = [what, effect]
+  if (selection.filter) {
+    const preview = await shell.attempt(() =>
+      get(query(`${path(BASE, type)}/preview`, {change: verb, ...selection.filter})),
+    )
+    if (!preview) return false
+    const {matching, changing, whole} = preview
+    if (!changing) {
+      say(`None of the ${count(matching)} items that match can be ${past}.`)
+      return false
+    }
+    whom = `${whole ? '' : 'at least '}${count(changing)} ${changing === 1 ? 'item' : 'items'}`
+    if (changing < matching)
+      text = `${count(matching)} match; ${count(matching - changing)} of them can’t be ${past} and stay as they are. ${effect}`
+  }
+  const fields = verb === 'reschedule' ? [h('div', {class: 'grid'}, scheduleFields(fixed))] : []
+  const values = await asked(`${title} ${whom}?`, text, title, {kind, fields})
+  if (values === null) return false
+  const change = verb === 'reschedule' ? schedule(values) : {}
+  if (verb === 'reschedule' && !Object.keys(change).length) {
+    say('Nothing is changed: give a time, a priority or a lane.')
+    return false
+  }
   const done = await shell.attempt(
-    () => call('POST', `${path(BASE, type)}/${verb}`, body),
+    () => call('POST', `${path(BASE, type)}/${verb}`, {...selection, ...change}),
     ({count: many}) => `${count(many)} ${many === 1 ? 'item was' : 'items were'} ${past}.`,
   )
   return Boolean(done)
 }
+
+const scheduleFields = fixed => [
+  !fixed && field('New time', input({name: 'executeAt', type: 'datetime-local', step: 1}), ZONE),
+  field('New priority', input({name: 'priority', type: 'number', min: 0, max: 9}), '0 first, 9 last'),
+  field('New lane', input({name: 'lane', maxlength: 64})),
+]
+
+const schedule = ({executeAt, priority, lane}) => ({
+  ...(executeAt && {executeAt: instant(executeAt)}),
+  ...(priority && {priority: Number(priority)}),
+  ...(lane.trim() && {lane: lane.trim()}),
+})

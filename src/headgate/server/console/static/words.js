@@ -69,3 +69,10 @@ export const spanOf = text => (text ? span(durationMs(text)) : '–')
 
 /** What a `datetime-local` field holds, as an instant. */
 export const instant = local => (local ? new Date(local).toISOString() : undefined)
+
+/** An instant as a `datetime-local` field takes it; nothing for what is no instant. */
+export function localTime(iso) {
+  const ms = Date.parse(iso)
+  if (Number.isNaN(ms)) return ''
+  return new Date(ms - new Date(ms).getTimezoneOffset() * 60_000).toISOString().slice(0, 19)
+}

@@ -1,84 +1,96 @@
-// Who works on which queue, and what is queued again and again.
+// Who works on which queue, and what the service depends on.
 
-import {call, get, path} from './api.js'
-import {agreed} from './dialog.js'
-import {badge, button, card, h, link, show, table, update} from './dom.js'
-import {count, moment} from './words.js'
+import {get} from './api.js'
+import {badge, card, h, link, show, table, update} from './dom.js'
+import {count, distance, moment, span} from './words.js'
 
-const PERIODIC = '/admin/periodic'
+const BREAKERS = {closed: 'good', half_open: 'warn', open: 'wrong'}
 
 export const workers = {
   title: 'Workers',
   needs: 'admin',
-  open(root, shell) {
-    const [list, tasks] = [h('div'), h('div')]
-    show(root, h('h1', {}, 'Workers'), card('Workers', list), card('Periodic tasks', tasks))
+  open(root) {
+    const [list, servers, breakers] = [h('div'), h('div'), h('div')]
+    show(
+      root,
+      h('h1', {}, 'Workers'),
+      card('Workers', list),
+      card('Dependencies', servers),
+      card('Circuit breakers', breakers),
+    )
 
-    async function turn(task) {
-      const {name, itemType, cron, every, zone, calendar, catchUp, context, enabled} = task
-      const schedule = cron === null ? {every} : {cron}
-      const body = {itemType, ...schedule, zone, calendar, catchUp, context, enabled: !enabled}
-      await shell.attempt(
-        () => call('PUT', path(PERIODIC, name), body),
-        `${name} is ${enabled ? 'paused' : 'resumed'}.`,
+    async function readWorkers() {
+      const {workers: all, unattended} = await get('/admin/workers')
+      update(
+        list,
+        unattended.map(type =>
+          h(
+            'p',
+            {class: 'notice'},
+            'Nobody works on ',
+            link(type, 'dispatch', type),
+            '. Start a worker: ',
+            h('code', {}, type === 'PAYMENT' ? 'headgate worker all' : 'headgate worker MODULE:NAME'),
+          ),
+        ),
+        table(
+          'Workers',
+          ['Host', 'Process', 'Version', 'Engine', 'Works on', 'Runs', 'Since', 'Last sign', 'State'],
+          all.map(worker => [
+            h('b', {}, worker.host),
+            worker.pid,
+            worker.version,
+            `${worker.engine}: ${worker.roles.join(', ')}`,
+            worker.itemTypes.map((type, n) => [n > 0 && ', ', link(type, 'dispatch', type, {status: 'DISPATCHED'})]),
+            running(worker),
+            moment(worker.startedAt),
+            [moment(worker.seenAt), h('small', {class: 'soft'}, ` ${distance(worker.seenAt)}`)],
+            worker.alive ? badge('alive', 'good') : badge('silent', 'wrong'),
+          ]),
+          ['No worker runs. Try ', h('code', {}, 'headgate worker all'), '.'],
+        ),
       )
-      shell.refresh()
     }
 
-    async function trigger({name}) {
-      if (!(await agreed(`Run ${name} now?`, 'One item is queued beside its ticks.', 'Run it now', {kind: 'main'})))
-        return
-      await shell.attempt(() => call('POST', `${path(PERIODIC, name)}/trigger`), `${name} is queued.`)
+    async function readDependencies() {
+      const known = await get('/admin/dependencies')
+      update(
+        servers,
+        table(
+          'Dependencies',
+          ['Name', 'State', ['Answered within', 'number'], ['Said', 'text']],
+          known.dependencies.map(each => [
+            h('b', {}, each.name),
+            badge(each.status, each.status === 'UP' ? 'good' : 'wrong'),
+            span(each.latencyMs),
+            each.reason ?? details(each.data),
+          ]),
+        ),
+      )
+      update(
+        breakers,
+        table(
+          'Circuit breakers',
+          ['Of', 'State', 'Since', ['Reason', 'text'], 'Next probe'],
+          known.breakers.map(each => [
+            [h('b', {}, each.name), each.scope === 'process' && h('small', {class: 'soft'}, ' in this process')],
+            badge(each.state.replace('_', ' '), BREAKERS[each.state] ?? ''),
+            each.since ? moment(each.since) : '',
+            each.reason ?? '',
+            each.probeInSecs === undefined || each.probeInSecs === null ? '' : `in ${span(each.probeInSecs * 1000)}`,
+          ]),
+        ),
+      )
     }
 
-    return {
-      every: 5000,
-      async refresh() {
-        const [{workers, unattended}, {periodic}] = await Promise.all([get('/admin/workers'), get(PERIODIC)])
-        update(
-          list,
-          unattended.map(type => h('p', {class: 'notice'}, 'Nobody works on ', link(type, 'dispatch', type), '.')),
-          table(
-            'Workers',
-            ['Host', 'Process', 'Version', 'Engine', 'Works on', 'Runs', 'Since', 'Last heartbeat', ''],
-            workers.map(worker => [
-              h('b', {}, worker.host),
-              worker.pid,
-              worker.version,
-              `${worker.engine}: ${worker.roles.join(', ')}`,
-              worker.itemTypes.join(', '),
-              `${count(worker.running)} of ${count(worker.concurrency)} a type`,
-              moment(worker.startedAt),
-              moment(worker.seenAt),
-              worker.alive ? badge('alive', 'good') : badge('silent', 'wrong'),
-            ]),
-            'No worker runs.',
-          ),
-        )
-        update(
-          tasks,
-          table(
-            'Periodic tasks',
-            ['Name', 'Queues', 'When', 'Missed ticks', 'Next', 'Last', '', ''],
-            periodic.map(task => [
-              h('b', {}, task.name),
-              link(task.itemType, 'dispatch', task.itemType),
-              h('code', {}, task.cron === null ? `every ${task.every}` : `${task.cron} ${task.zone}`),
-              task.catchUp,
-              task.nextTick ? moment(task.nextTick) : '–',
-              task.lastTick ? moment(task.lastTick) : '–',
-              task.enabled ? badge('on', 'good') : badge('paused', 'warn'),
-              h(
-                'div',
-                {class: 'row'},
-                button(task.enabled ? 'Pause' : 'Resume', () => turn(task), {'data-key': `${task.name} switch`}),
-                button('Run now', () => trigger(task), {'data-key': `${task.name} run`}),
-              ),
-            ]),
-            'Nothing is queued periodically.',
-          ),
-        )
-      },
-    }
+    return {every: 5000, refresh: () => Promise.all([readWorkers(), readDependencies()])}
   },
 }
+
+const running = ({running: now, concurrency}) =>
+  now === null ? '–' : concurrency === null ? count(now) : `${count(now)} of ${count(concurrency)} a type`
+
+const details = data =>
+  Object.entries(data ?? {})
+    .map(([name, value]) => `${name} ${value}`)
+    .join(', ')

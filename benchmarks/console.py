@@ -1,0 +1,164 @@
+"""The console with 100,000 slots, 5,000 items and 200 dead letters, beside the same pages without data."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import httpx2 as httpx
+from playwright.sync_api import Page, sync_playwright
+
+from benchmarks.measure import Row, Table, Target, race
+from benchmarks.slot_http import server
+from headgate import DispatchQueue, SlotScheduler, WindowPolicy
+
+SLOTS, ITEMS, DEAD = 100_000, 5_000, 200
+BATCH = 10_000
+FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+PAGES = {
+    "overview": "overview",
+    "slots": "slots",
+    "items": "dispatch/JOB",
+    "items, the latest first": "dispatch/JOB?status=READY&sort=-executeAt",
+    "dead letters by error": "dispatch/JOB?status=DEAD_LETTER",
+    "workers": "workers",
+}
+LISTS = {
+    "slots": "/api/v1/slots?limit=50",
+    "slots of a config": "/api/v1/slots?configName=default&status=BOOKED&limit=50",
+    "items, counted": "/admin/dispatch/JOB/items?limit=50&total=true",
+    "items, the latest first": "/admin/dispatch/JOB/items?limit=50&total=true&status=READY&sort=-executeAt",
+    "dead letters by error": "/admin/dispatch/JOB/errors",
+    "preview of a change of all": "/admin/dispatch/JOB/preview?change=cancel&status=READY",
+    "search": "/api/v1/search?q=e-99",
+}
+PAINT = """() => performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 0"""
+FIRST_PAINT_MS, LIST_MS = 1000, 300
+"""What a page and a list may take at this size, on a quiet machine."""
+
+
+async def seed(database: Path, share: int) -> None:
+    """Books slots, queues items and kills some of them; `share` of a hundred of the full size."""
+    at = (datetime.now(UTC) + timedelta(hours=1)).replace(microsecond=0)
+    async with SlotScheduler.open(f"sqlite:///{database}") as slots:
+        await slots.configure("default", WindowPolicy(max_per_window=100, window="PT4S"))
+        for first in range(0, SLOTS * share // 100, BATCH):
+            await slots.assign_many([(f"e-{n:06}", at) for n in range(first, first + BATCH)], "default")
+    async with DispatchQueue.open(f"sqlite:///{database}") as queue:
+        await queue.configure("JOB", enabled=False)
+        await queue.enqueue_many("JOB", [(f"job-{n:05}", {"n": n}, at) for n in range(ITEMS * share // 100)])
+    with sqlite3.connect(database) as connection:
+        connection.execute(
+            "UPDATE headgate_dispatch_queue SET queue_status = 'DEAD_LETTER', last_error = 'timeout after ' ||"
+            " (rowid % 7) || ' s in step ' || char(65 + rowid % 5)"
+            " WHERE item_type = 'JOB' AND item_id < ?",
+            (f"job-{DEAD * share // 100:05}",),
+        )
+    connection.close()
+
+
+def tables(quick: bool) -> list[Table]:
+    """First paint and time to the data of each page, then each list by itself."""
+    share, repeats = (10, 2) if quick else (100, 5)
+    with services(share) as (filled, empty):
+        return [pages(filled, empty, repeats), lists(filled, empty, repeats * 4)]
+
+
+@contextmanager
+def services(share: int) -> Iterator[tuple[str, str]]:
+    """Two services, one with data; yields their addresses."""
+    with tempfile.TemporaryDirectory() as directory:
+        addresses = []
+        settings = []
+        for name, size in (("filled", share), ("empty", 0)):
+            database = Path(directory) / f"{name}.db"
+            asyncio.run(seed(database, size))
+            settings.append({"HEADGATE_DATABASE_URL": f"sqlite:///{database}"})
+        command = ("-m", "headgate", "serve", "--port", "0")
+        with server(*command, **settings[0]) as filled, server(*command, **settings[1]) as empty:
+            addresses = [f"http://127.0.0.1:{port}" for port in (filled, empty)]
+            yield addresses[0], addresses[1]
+
+
+def pages(filled: str, empty: str, repeats: int) -> Table:
+    table = Table(f"Console: pages with {SLOTS:,} slots, {ITEMS:,} items, {DEAD} dead letters")
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-headless-shell", "google-chrome"))), None)
+    if chromium is None:
+        table.note("no Chromium is installed: nothing was measured")
+        table.close()
+        return table
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        page = browser.new_page()
+        for name, address in PAGES.items():
+            painted: dict[str, list[float]] = {"filled": [], "empty": []}
+            contestants = {
+                which: opened(page, f"{url}/#/{address}", painted[which])
+                for which, url in (("filled", filled), ("empty", empty))
+            }
+            shown = race(contestants, repeats=repeats)
+            paint = sorted(painted["filled"])[len(painted["filled"]) // 2]
+            median = shown.spread("filled").median
+            ours = f"{median:.0f} ms"
+            table.add(
+                Row(
+                    f"{name}: data shown",
+                    ours,
+                    "the same page without data",
+                    shown.ratio("filled", "empty"),
+                    Target(most=2),
+                )
+            )
+            verdict = "within" if paint <= FIRST_PAINT_MS else "BEYOND"
+            table.note(f"{name}: first paint after {paint:.0f} ms, {verdict} {FIRST_PAINT_MS} ms")
+        browser.close()
+    table.close()
+    return table
+
+
+def opened(page: Page, address: str, painted: list[float]) -> Callable[[], float]:
+    """Loads a page afresh; milliseconds until its data is shown. Adds the time of its first paint to `painted`."""
+
+    def load() -> float:
+        page.goto("about:blank")
+        begun = time.perf_counter()
+        page.goto(address)
+        page.get_by_text("live as of").wait_for()
+        elapsed = (time.perf_counter() - begun) * 1000
+        painted.append(float(page.evaluate(PAINT)))
+        return elapsed
+
+    return load
+
+
+def lists(filled: str, empty: str, repeats: int) -> Table:
+    table = Table(f"Console: lists with {SLOTS:,} slots, {ITEMS:,} items, {DEAD} dead letters")
+    with httpx.Client(base_url=filled, timeout=60) as full, httpx.Client(base_url=empty, timeout=60) as bare:
+        for name, address in LISTS.items():
+            shown = race({"filled": answered(full, address), "empty": answered(bare, address)}, repeats=repeats)
+            median = shown.spread("filled").median
+            ratio = shown.ratio("filled", "empty")
+            table.add(Row(name, f"{median:.1f} ms", f"without data, {shown.spread('empty').median:.1f} ms", ratio))
+            table.note(f"{name}: {'within' if median <= LIST_MS else 'BEYOND'} {LIST_MS} ms")
+    table.close()
+    return table
+
+
+def answered(http: httpx.Client, address: str) -> Callable[[], float]:
+    """Milliseconds until a list is answered."""
+
+    def get() -> float:
+        begun = time.perf_counter()
+        answer = http.get(address)
+        elapsed = (time.perf_counter() - begun) * 1000
+        assert answer.status_code == 200, answer.text
+        return elapsed
+
+    return get

@@ -1,0 +1,166 @@
+"""`make pictures`: takes the pictures of the console in the documents, from a service with made-up data."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import httpx2 as httpx
+from playwright.sync_api import Page, ViewportSize, expect, sync_playwright
+
+from headgate import DispatchQueue
+
+IMAGES = Path(__file__).parents[1] / "docs" / "images"
+FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--hide-scrollbars"]
+SIZE: ViewportSize = {"width": 1280, "height": 900}
+PARTY = {"name": "Acme Ltd", "iban": "DE89370400440532013000"}
+PAYEE = {"name": "Bob Builder", "iban": "GB29NWBK60161331926819"}
+ERRORS = (
+    "ConnectionError: the bank did not answer within 30 s",
+    "ConnectionError: the bank did not answer within 31 s",
+    "KeyError: 'invoice 7'",
+    "ValueError: account 4711 is closed",
+)
+
+
+def seed(database: Path) -> None:
+    """Queues jobs of two lanes and makes some of them dead letters, before the service runs."""
+
+    async def work() -> None:
+        at = datetime.now(UTC) + timedelta(minutes=40)
+        async with DispatchQueue.open(f"sqlite:///{database}") as queue:
+            await queue.configure("INVOICE", enabled=True)
+            for lane, many in (("acme", 180), ("globex", 40)):
+                items = [(f"inv-{lane}-{n:04}", {"customer": lane, "number": n}, at) for n in range(many)]
+                await queue.enqueue_many("INVOICE", items, lane=lane)
+
+    asyncio.run(work())
+    with sqlite3.connect(database) as connection:
+        for number in range(30):
+            connection.execute(
+                "UPDATE headgate_dispatch_queue SET queue_status = 'DEAD_LETTER', retry_count = 5, last_error = ?"
+                " WHERE item_id = ?",
+                (ERRORS[number % len(ERRORS)], f"inv-acme-{number:04}"),
+            )
+    connection.close()
+
+
+def fill(http: httpx.Client) -> None:
+    """Books slots, accepts a feed of payments, makes plans and sends messages, over HTTP."""
+    soon = (datetime.now(UTC) + timedelta(seconds=20)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    later = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:00Z")
+    limit = {"configName": "default", "maxPerWindow": 100, "windowSize": "PT4S", "spread": "even"}
+    http.post("/admin/rate-limit/config", json=limit).raise_for_status()
+    for first, at in ((0, soon), (1000, later)):
+        events = [{"eventId": f"order-{n:05}", "requestedTime": at} for n in range(first, first + 1000)]
+        http.post("/api/v1/slots/batch", json={"events": events}).raise_for_status()
+    for name, capacity in (("gold", 100), ("free", 5)):
+        plan = {"algorithm": "token_bucket", "capacity": capacity, "perSecond": capacity / 10}
+        http.put(f"/admin/plans/{name}", json=plan).raise_for_status()
+    payment = {"currency": "EUR", "payer": PARTY, "payee": PAYEE, "executeAt": later}
+    lines = [json.dumps({"paymentId": f"pay-{n:04}", "amount": f"{n + 1}.00", **payment}) for n in range(200)]
+    feed = http.post(
+        "/api/v1/feeds?name=payroll", content="\n".join(lines), headers={"Content-Type": "application/x-ndjson"}
+    )
+    feed.raise_for_status()
+    http.post("/api/config", json={"userId": 7, "rateLimit": 5, "timeWindow": 60}).raise_for_status()
+    for _ in range(8):
+        http.post("/api/send", json={"userId": 7, "message": "Your invoice is paid."})
+
+
+def overview(page: Page) -> None:
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+    page.wait_for_timeout(4500)  # until the rates of the last seconds are drawn
+
+
+def change(page: Page) -> None:
+    page.get_by_label("Limit").fill("250")
+    page.get_by_label("Events").fill("100000")
+    page.get_by_role("button", name="Preview").click()
+    expect(page.get_by_role("table", name="The effect")).to_be_visible()
+
+
+def dead_letters(page: Page) -> None:
+    expect(page.get_by_role("table", name="Dead letters by error")).to_be_visible()
+    page.get_by_role("button", name="Requeue the").first.click()
+    expect(page.get_by_role("dialog")).to_be_visible()
+
+
+def listed(page: Page) -> None:
+    expect(page.get_by_role("table").first).to_be_visible()
+
+
+PICTURES: dict[str, tuple[str, Callable[[Page], None]]] = {
+    "console-overview": ("overview", overview),
+    "console-change": ("configs/default", change),
+    "console-dead-letters": ("dispatch/INVOICE?status=DEAD_LETTER", dead_letters),
+    "console-search": ("search?q=pay-00", listed),
+}
+
+
+@contextmanager
+def served(directory: Path) -> Iterator[str]:
+    """A service of its own on a free port; yields its address."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
+    with subprocess.Popen(
+        [sys.executable, "-m", "headgate", "serve", "--port", "0"],
+        cwd=directory,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        try:
+            line = next(line for line in process.stdout if "http://" in line)
+            yield line.split()[-1]
+        finally:
+            process.terminate()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--into", type=Path, default=IMAGES, help="the folder of the pictures")
+    parser.add_argument("names", nargs="*", metavar="name", help=f"one of {', '.join(PICTURES)}; none: all of them")
+    options = parser.parse_args()
+    if unknown := set(options.names) - set(PICTURES):
+        parser.error(f"no such picture: {', '.join(sorted(unknown))}")
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-headless-shell", "google-chrome"))), None)
+    if chromium is None:
+        sys.exit("no Chromium is installed; Debian's chromium or chromium-headless-shell will do")
+    options.into.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as directory:
+        seed(Path(directory) / "headgate.db")
+        with served(Path(directory)) as url, sync_playwright() as playwright:
+            with httpx.Client(base_url=url, timeout=60) as http:
+                fill(http)
+            browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+            for name in options.names or PICTURES:
+                take(browser.new_page(viewport=SIZE, base_url=url, color_scheme="light"), name, options.into)
+            browser.close()
+
+
+def take(page: Page, name: str, folder: Path) -> None:
+    """One picture."""
+    address, prepare = PICTURES[name]
+    page.goto(f"/#/{address}")
+    prepare(page)
+    page.wait_for_load_state("networkidle")
+    page.screenshot(path=folder / f"{name}.png")
+    page.close()
+    sys.stdout.write(f"{folder / f'{name}.png'}\n")
+
+
+if __name__ == "__main__":
+    main()

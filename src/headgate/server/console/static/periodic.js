@@ -1,0 +1,127 @@
+// What is queued again and again: when it ticks next, paused and resumed, run now, made and deleted.
+
+import {call, get, path} from './api.js'
+import {agreed} from './dialog.js'
+import {badge, button, card, field, form, h, input, link, select, show, table, update} from './dom.js'
+import {moment} from './words.js'
+
+const BASE = '/admin/periodic'
+
+export const periodic = {
+  title: 'Periodic',
+  needs: 'admin',
+  open(root, shell) {
+    const list = h('div')
+    const name = input({name: 'name', required: true, maxlength: 100, placeholder: 'nightly-report'})
+    const type = input({name: 'itemType', required: true, maxlength: 64, placeholder: 'REPORT', list: 'item-types'})
+    const cron = input({name: 'cron', maxlength: 255, placeholder: '0 16 * * MON-FRI'})
+    const every = input({name: 'every', maxlength: 40, placeholder: 'PT15M'})
+    const zone = input({name: 'zone', maxlength: 64, placeholder: 'Europe/Berlin'})
+    const catchUp = select(['skip', 'last', 'all'], {name: 'catchUp', value: 'skip'})
+    const types = h('datalist', {id: 'item-types'})
+    show(
+      root,
+      h('h1', {}, 'Periodic'),
+      types,
+      card('Periodic tasks', list),
+      card(
+        'New periodic task',
+        form(
+          make,
+          h(
+            'div',
+            {class: 'grid'},
+            field('Task name', name),
+            field('Item type', type, 'what it queues'),
+            field('Cron', cron, 'or Every, not both'),
+            field('Every', every, 'a duration'),
+            field('Zone', zone, 'empty: UTC'),
+            field('Missed ticks', catchUp),
+          ),
+          h('button', {class: 'main'}, 'Create it'),
+        ),
+      ),
+    )
+
+    async function make(values) {
+      const given = Object.entries(values).filter(([key, value]) => key !== 'name' && String(value).trim())
+      const done = await shell.attempt(
+        () => call('PUT', path(BASE, values.name), Object.fromEntries(given)),
+        `${values.name} is in force.`,
+      )
+      if (done) for (const control of [name, cron, every]) control.value = ''
+      shell.refresh()
+    }
+
+    async function turn(task) {
+      const {itemType, cron: at, every: span, zone: where, calendar, catchUp: missed, context, enabled} = task
+      const schedule = at === null ? {every: span} : {cron: at}
+      const body = {itemType, ...schedule, zone: where, calendar, catchUp: missed, context, enabled: !enabled}
+      await shell.attempt(
+        () => call('PUT', path(BASE, task.name), body),
+        `${task.name} is ${enabled ? 'paused' : 'resumed'}.`,
+      )
+      shell.refresh()
+    }
+
+    async function trigger({name: task}) {
+      if (!(await agreed(`Run ${task} now?`, 'One item is queued beside its ticks.', 'Run it now', {kind: 'main'})))
+        return
+      await shell.attempt(() => call('POST', `${path(BASE, task)}/trigger`), `${task} is queued.`)
+    }
+
+    async function remove({name: task}) {
+      if (!(await agreed(`Delete ${task}?`, 'It ticks no more. What it queued stays queued.', 'Delete it'))) return
+      await shell.attempt(() => call('DELETE', path(BASE, task)), `${task} is deleted.`)
+      shell.refresh()
+    }
+
+    const actions = task =>
+      h(
+        'div',
+        {class: 'row'},
+        button(task.enabled ? 'Pause' : 'Resume', () => turn(task), {
+          'data-key': `${task.name} switch`,
+          'aria-label': `${task.enabled ? 'Pause' : 'Resume'} ${task.name}`,
+        }),
+        button('Run now', () => trigger(task), {
+          'data-key': `${task.name} run`,
+          'aria-label': `Run ${task.name} now`,
+        }),
+        button('Delete', () => remove(task), {
+          kind: 'danger',
+          'data-key': `${task.name} delete`,
+          'aria-label': `Delete ${task.name}`,
+        }),
+      )
+
+    return {
+      every: 5000,
+      async refresh() {
+        const [{periodic: tasks}, {itemTypes}] = await Promise.all([get(BASE), get('/admin/dispatch')])
+        update(
+          types,
+          itemTypes.map(each => h('option', {value: each.itemType})),
+        )
+        update(
+          list,
+          table(
+            'Periodic tasks',
+            ['Name', 'Queues', 'When', 'Missed ticks', 'Next', 'Last', 'State', ''],
+            tasks.map(task => [
+              h('b', {}, task.name),
+              link(task.itemType, 'dispatch', task.itemType, {prefix: `${task.name}@`}),
+              h('code', {}, task.cron === null ? `every ${task.every}` : `${task.cron} ${task.zone}`),
+              task.catchUp,
+              task.nextTick ? moment(task.nextTick) : '–',
+              task.lastTick ? moment(task.lastTick) : '–',
+              task.enabled ? badge('on', 'good') : badge('paused', 'warn'),
+              actions(task),
+            ]),
+            ['Nothing is queued periodically. Make one below, or with ', h('code', {}, '@tasks.periodic'), '.'],
+          ),
+        )
+      },
+    }
+  },
+}

@@ -1,0 +1,111 @@
+// After a limit was changed: what a re-plan would move, and moving it.
+
+import {call, get} from './api.js'
+import {agreed} from './dialog.js'
+import {button, card, facts, field, form, h, input, select, show, update} from './dom.js'
+import {count, instant, moment, span, ZONE} from './words.js'
+
+export const replan = {
+  title: 'Replan',
+  needs: 'admin',
+  open(root, shell, [name = '']) {
+    const config = select([['', 'choose a config'], ...(name ? [name] : [])], {name: 'configName', value: name})
+    config.required = true
+    const direction = select(
+      [
+        ['earlier', 'earlier: after a limit was raised'],
+        ['spread', 'later: what is over a lowered limit'],
+      ],
+      {name: 'direction', value: 'earlier'},
+    )
+    const [from, to] = ['from', 'to'].map(each => input({name: each, type: 'datetime-local', step: 1}))
+    const notice = input({name: 'notice', maxlength: 40, placeholder: 'PT1M'})
+    const shown = h('div', {role: 'status'})
+    show(
+      root,
+      h('h1', {}, 'Replan'),
+      card(
+        'Move booked slots',
+        h(
+          'p',
+          {class: 'soft'},
+          'Booked slots keep their times when a limit changes. A re-plan moves them, in order; queue items and payments move with them. What has begun, or runs within the notice, stays.',
+        ),
+        form(
+          () => preview(),
+          h(
+            'div',
+            {class: 'grid'},
+            field('Config', config),
+            field('Direction', direction),
+            field('Slots from', from, ZONE),
+            field('Slots before', to, ZONE),
+            field('Notice', notice, 'a duration; empty: one minute'),
+          ),
+          h('button', {class: 'main'}, 'Preview'),
+        ),
+        shown,
+      ),
+    )
+
+    const asked = dryRun => {
+      const given = {
+        configName: config.value,
+        direction: direction.value,
+        from: instant(from.value),
+        to: instant(to.value),
+        notice: notice.value.trim() || undefined,
+      }
+      return call('POST', '/api/v1/slots/replan', {
+        ...Object.fromEntries(Object.entries(given).filter(([, value]) => value !== undefined)),
+        dryRun,
+      })
+    }
+
+    const outcome = (plan, verb) =>
+      facts(
+        ['Examined', count(plan.examined)],
+        [verb, h('b', {}, count(plan.moved))],
+        plan.joint > 0 && ['Under several configs, which stay', count(plan.joint)],
+        plan.moved > 0 && ['Earlier, on average, by', span(plan.savedMs / plan.moved)],
+        plan.lastBefore && ['The last one, before', moment(plan.lastBefore)],
+        plan.lastAfter && ['The last one, after', moment(plan.lastAfter)],
+      )
+
+    async function preview() {
+      const plan = await shell.attempt(() => asked(true))
+      if (!plan) return
+      show(
+        shown,
+        outcome(plan, 'Would move'),
+        plan.moved
+          ? button('Move them', move, {kind: 'main'})
+          : h('p', {}, 'Nothing to move: all are where they belong.'),
+      )
+    }
+
+    async function move() {
+      const effect = 'Bookings go on meanwhile. A call that breaks off can be repeated.'
+      if (!(await agreed(`Re-plan ${config.value}?`, effect, 'Move them', {kind: 'main'}))) return
+      const done = await shell.attempt(
+        () => asked(false),
+        plan => `${count(plan.moved)} slots were moved.`,
+      )
+      if (done) show(shown, outcome(done, 'Moved'))
+    }
+
+    return {
+      every: 30_000,
+      async refresh() {
+        const {configs} = await get('/admin/rate-limit/configs')
+        const chosen = config.value
+        update(
+          config,
+          [['', 'choose a config'], ...configs.map(each => [each.configName, each.configName])].map(([value, text]) =>
+            h('option', {value, selected: value === chosen}, text),
+          ),
+        )
+      },
+    }
+  },
+}

@@ -1,0 +1,57 @@
+// Booked and cancelled slots, by their times.
+
+import {query as asQuery, get} from './api.js'
+import {badge, card, h, link, table, update} from './dom.js'
+import {chosen, filterForm, isNarrowed, pager} from './list.js'
+import {count, moment, span} from './words.js'
+
+const PAGE = 50
+const FILTERS = [
+  {name: 'configName', label: 'Slots of config', maxlength: 128, list: 'config-names'},
+  {
+    name: 'status',
+    label: 'Status',
+    options: [
+      ['BOOKED', 'booked'],
+      ['CANCELLED', 'cancelled'],
+    ],
+  },
+  {name: 'owner', label: 'Application', maxlength: 64, placeholder: 'payments'},
+  {name: 'from', label: 'From', time: true},
+  {name: 'to', label: 'Before', time: true},
+]
+
+/** A card, and how it is refreshed. */
+export function slotList(shell, parts, query) {
+  const list = h('div')
+  return {
+    element: card('Slots', filterForm(shell, parts, query, FILTERS), list),
+    async refresh() {
+      const given = {...chosen(query, FILTERS), cursor: query.cursor, limit: PAGE}
+      const {slots, next} = await get(asQuery('/api/v1/slots', given))
+      update(
+        list,
+        table(
+          'Slots',
+          ['Event', 'Status', 'Runs at', 'Asked for', ['Delay', 'number'], 'Config', 'Application', ['Why', 'text']],
+          slots.map(slot => [
+            link(slot.eventId, 'slots', slot.configName, slot.eventId),
+            badge(slot.status.toLowerCase(), slot.status === 'BOOKED' ? '' : 'off'),
+            moment(slot.scheduledTime, {fractions: true}),
+            moment(slot.requestedTime),
+            span(slot.delayMs),
+            `${slot.configName}, version ${count(slot.configVersion)}`,
+            slot.owner ?? '',
+            [slot.reason, slot.actor].filter(Boolean).join(', by '),
+          ]),
+          isNarrowed(query, FILTERS) || query.cursor
+            ? 'No slot matches.'
+            : ['No slot is booked. Try ', h('code', {}, TRY), '.'],
+        ),
+        pager(parts, query, next),
+      )
+    },
+  }
+}
+
+const TRY = 'headgate slots assign --config default --event e1 --at 2030-01-01T16:00:00Z'

@@ -1,0 +1,150 @@
+"""A slot and the queue item that carries it end together, whichever of them is cancelled, and by whatever path."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+import httpx2 as httpx
+import pytest
+
+from headgate import DispatchQueue, SlotScheduler, WindowPolicy
+from headgate.dispatch.changes import Cancellation
+from headgate.dispatch.status import Status
+from headgate.errors import Conflict, NotFound, SlotInUse
+from headgate.server.http.app import create_app
+from headgate.server.settings import Settings
+from headgate.slots.listing import SlotFilter, SlotStatus
+from headgate.slots.model import AssignedSlot
+
+AT = "2030-03-01T16:00:00Z"
+
+
+class Bench(NamedTuple):
+    slots: SlotScheduler
+    queue: DispatchQueue
+    url: str
+
+    async def work(self, name: str, at: datetime | str = AT) -> AssignedSlot:
+        """An event with a slot, and an item at the slot's time."""
+        slot = await self.slots.assign(name, "bank", at)
+        await self.queue.enqueue("PAY", name, context={"n": 1}, execute_at=slot.scheduled_time)
+        return slot
+
+    async def status(self, name: str) -> Status:
+        return (await self.queue.show("PAY", name)).item.status
+
+    async def is_booked(self, name: str) -> bool:
+        try:
+            await self.slots.find(name)
+        except NotFound:
+            return False
+        return True
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bench]:
+    url = f"sqlite:///{tmp_path / 'work.db'}"
+    if request.param == "postgresql":
+        url = str(request.getfixturevalue("postgres_url"))
+    async with SlotScheduler.open(url) as slots, DispatchQueue.open(url) as queue:
+        await slots.configure("bank", WindowPolicy(max_per_window=2, window="PT4S"))
+        await queue.configure("PAY", enabled=True)
+        yield Bench(slots, queue, url)
+
+
+async def test_a_cancelled_slot_cancels_the_item_that_carries_it(bench: Bench) -> None:
+    await bench.work("a")
+    await bench.slots.cancel("a")
+    shown = await bench.queue.show("PAY", "a")
+    assert (shown.item.status, shown.context) == (Status.CANCELLED, None)
+    assert shown.audit[-1].detail == "its slot was cancelled"
+
+
+async def test_an_item_of_the_same_id_at_another_time_does_not_carry_the_slot(bench: Bench) -> None:
+    slot = await bench.slots.assign("a", "bank", AT)
+    await bench.queue.enqueue("PAY", "a", execute_at=slot.scheduled_time + timedelta(milliseconds=1))
+    await bench.slots.cancel("a")
+    assert await bench.status("a") is Status.READY
+
+
+async def test_the_slot_of_an_item_in_flight_is_not_cancelled_alone(bench: Bench) -> None:
+    await bench.work("a")
+    await bench.queue.store.claim("PAY", 10, timedelta(days=9000))
+    with pytest.raises(SlotInUse, match="item of type PAY is CLAIMED; cancel the item"):
+        await bench.slots.cancel("a")
+    assert await bench.is_booked("a")
+    assert await bench.queue.cancel("PAY", ["a"]) == 1
+    assert not await bench.is_booked("a"), "its time has not come: nothing was called"
+
+
+async def test_a_finished_item_stays_as_it_is(bench: Bench) -> None:
+    await bench.work("a")
+    await bench.queue.cancel("PAY", ["a"])
+    await bench.slots.assign("a", "bank", AT)
+    await bench.slots.cancel("a")
+    entries = (await bench.queue.show("PAY", "a")).audit
+    assert [entry.action for entry in entries] == ["CANCELLED"]
+
+
+@pytest.mark.parametrize("verb", ["ids", "filter", "discard"])
+async def test_a_cancelled_item_gives_its_slot_back(bench: Bench, verb: str) -> None:
+    first, second, third = [await bench.work(name) for name in ("a", "b", "c")]
+    assert third.window_start > first.window_start, "the first window is full"
+    if verb == "ids":
+        count = await bench.queue.cancel("PAY", ["a", "b"])
+    elif verb == "filter":
+        count = await bench.queue.cancel("PAY", until=third.window_start)
+    else:
+        count = await bench.queue.discard("PAY", ["a", "b"])
+    assert count == 2
+    assert [await bench.is_booked(name) for name in ("a", "b", "c")] == [False, False, True]
+    assert (await bench.slots.assign("d", "bank", AT)).window_start == first.window_start, "its room is free"
+    page = await bench.slots._store.page(SlotFilter("bank", status=SlotStatus.CANCELLED), None, 10)
+    assert {(record.slot.event_id, record.reason) for record in page} == {
+        (slot.event_id, "its item was cancelled") for slot in (first, second)
+    }
+
+
+async def test_an_item_that_ran_at_its_time_has_used_its_slot(bench: Bench) -> None:
+    slot = await bench.work("a", datetime.now(UTC))
+    await bench.queue.store.claim("PAY", 10, timedelta(minutes=1))
+    await bench.queue.store.change_items("PAY", ["a"], Cancellation(), now=slot.scheduled_time)
+    assert await bench.status("a") is Status.CANCELLED
+    assert await bench.is_booked("a"), "its call may have left: the window has no room for another"
+
+
+async def test_an_item_without_its_slot_time_leaves_the_slot_of_its_name_alone(bench: Bench) -> None:
+    await bench.slots.assign("a", "bank", AT)
+    await bench.queue.enqueue("PAY", "a")
+    await bench.queue.cancel("PAY", ["a"])
+    assert await bench.is_booked("a")
+
+
+async def test_the_time_of_an_item_that_carries_a_slot_is_not_changed(bench: Bench) -> None:
+    slot = await bench.work("a")
+    with pytest.raises(Conflict, match="has a booked slot"):
+        await bench.queue.reschedule("PAY", ["a"], execute_at="2031-01-01T00:00:00Z")
+    assert await bench.queue.reschedule("PAY", prefix="a", execute_at="2031-01-01T00:00:00Z") == 0
+    assert await bench.queue.reschedule("PAY", ["a"], priority=1) == 1
+    assert (await bench.queue.show("PAY", "a")).item.execute_at == slot.scheduled_time
+
+
+async def test_over_http_both_ways(bench: Bench) -> None:
+    for name in ("a", "b", "c"):
+        await bench.work(name)
+    app = create_app(Settings(database_url=bench.url))
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://headgate") as http,
+    ):
+        assert (await http.delete("/api/v1/slots/a")).status_code == 200
+        assert (await http.get("/admin/dispatch/PAY/items/a")).json()["status"] == "CANCELLED"
+        assert (await http.post("/admin/dispatch/PAY/cancel", json={"ids": ["b"]})).status_code == 200
+        assert (await http.get("/api/v1/slots/b")).status_code == 404
+        await bench.queue.store.claim("PAY", 10, timedelta(days=9000))
+        refused = await http.delete("/api/v1/slots/c")
+        assert (refused.status_code, refused.json()["type"]) == (409, "urn:headgate:problem:slot-in-use")
+        assert "cancel the item" in refused.json()["detail"]

@@ -1,0 +1,88 @@
+"""What commands say when something is wrong: the name that the user types, the fix, and no trace left behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headgate.server.cli import main
+from headgate.server.settings import spelled
+from headgate.server.wiring.database import migrate_down, migrate_up
+
+AT = "2030-09-01T00:00:00.000Z"
+Headgate = Callable[..., str]
+
+
+@pytest.fixture
+def headgate(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Headgate:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HEADGATE_DATABASE_URL", raising=False)
+    # It would keep writing to this test's standard error.
+    monkeypatch.setattr("headgate.server.logs.configure", lambda settings: None)
+
+    def run(*arguments: str, status: int = 0) -> str:
+        with pytest.raises(SystemExit) as ended:
+            main(list(arguments))
+        out, err = capsys.readouterr()
+        assert ended.value.code == status, err
+        return err if status else out
+
+    return run
+
+
+def test_an_explanation_names_the_config_of_each_step(headgate: Headgate) -> None:
+    for name, limit in (("bank", "1"), ("merchant", "2")):
+        headgate("config", "set", name, "--max", limit, "--window", "PT4S")
+    for n in range(3):
+        headgate("slots", "assign", "--config", "bank", "--config", "merchant", "--at", AT, "--event", f"e{n}")
+    shown = headgate("slots", "explain", "e2")
+    assert "config" in shown
+    for name in ("bank", "merchant"):
+        assert any(line.split()[:2] == [name, AT] for line in shown.splitlines()), shown
+
+
+def test_a_config_that_is_named_twice_is_an_error_of_its_option(headgate: Headgate) -> None:
+    headgate("config", "set", "c", "--max", "1", "--window", "PT4S")
+    said = headgate("slots", "assign", "--config", "c", "--config", "c", "--at", AT, "--event", "e", status=2)
+    assert said.startswith("headgate: --config: 'c' is named twice"), said
+
+
+@pytest.mark.parametrize("expires", ["30d", "tomorrow", "P", "2027"])
+def test_an_expiry_that_is_neither_says_both_forms(headgate: Headgate, expires: str) -> None:
+    said = headgate("tokens", "create", "t", "--scope", "read", "--expires", expires, status=2)
+    assert "--expires: " in said
+    assert "P90D" in said
+    assert "2027-01-01T00:00:00Z" in said
+
+
+def test_a_service_that_is_refused_leaves_no_database_behind(headgate: Headgate, tmp_path: Path) -> None:
+    said = headgate("serve", "--host", "0.0.0.0", "--port", "0", status=2)
+    assert said.startswith("headgate: --host: 0.0.0.0 can be reached from other machines"), said
+    assert not list(tmp_path.glob("headgate.db*"))
+
+
+@pytest.mark.timeout(60)
+def test_a_worker_on_an_old_schema_does_not_say_that_it_works(
+    headgate: Headgate, monkeypatch: pytest.MonkeyPatch, postgres_url: str
+) -> None:
+    asyncio.run(migrate_up(postgres_url))
+    asyncio.run(migrate_down(postgres_url, discard_data=True))
+    monkeypatch.setenv("HEADGATE_DATABASE_URL", postgres_url)
+    said = headgate("worker", "all", status=1)
+    assert "headgate migrate" in said
+    assert "is working" not in said
+
+
+def test_a_setting_is_named_as_the_user_types_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert spelled("oidc", "client_id") == "HEADGATE_OIDC_CLIENT_ID", "nobody gave it: the variable is the shortest way"
+    (tmp_path / "headgate.toml").write_text("port = 1\n[oidc]\nclient_id = 'x'\n[oidc.scopes]\nops = 'root'\n")
+    assert spelled("oidc", "client_id") == "oidc.client_id", "as the file has it"
+    assert spelled("oidc", "scopes", "ops", "0") == "oidc.scopes.ops.0"
+    assert spelled("oidc", "issuer") == "HEADGATE_OIDC_ISSUER"
+    assert spelled("port") == "port"
+    monkeypatch.setenv("HEADGATE_PORT", "2")
+    assert spelled("port") == "HEADGATE_PORT", "the variable wins"
