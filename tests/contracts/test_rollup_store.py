@@ -53,6 +53,15 @@ async def test_a_period_that_is_written_again_is_replaced(store: RollupStore) ->
     assert await store.read(MINUTE, NOON) == {FIRST: {BOOKED: 6}}
 
 
+async def test_processes_that_end_soon_share_their_rows(store: RollupStore) -> None:
+    waiting = Key(ITEMS_BACKLOG, "PAYMENT")
+    for value in (3, 9, 4):
+        await store.add({FIRST: {BOOKED: value, waiting: value}})
+    await store.write("one", {FIRST: {BOOKED: 1}})
+    assert await store.read(MINUTE, NOON) == {FIRST: {BOOKED: 17, waiting: 9}}
+    assert await store.prune(NOON + timedelta(days=1)) == 3
+
+
 async def test_minutes_are_forgotten_after_hours_and_longer_periods_after_days(store: RollupStore) -> None:
     coarse = Period(COARSE, FIRST.start)
     await store.write("one", {FIRST: {BOOKED: 1}, SECOND: {BOOKED: 1}, coarse: {BOOKED: 2}})
@@ -78,7 +87,10 @@ def test_oracle_gets_statements_that_it_knows() -> None:
 
     connection: Any = Connection()
     sql.write(connection, "one", {FIRST: {BOOKED: 1}})
+    sql.add(connection, {FIRST: {BOOKED: 1}})
     sql.read(connection, MINUTE, NOON)
     sql.prune(connection, NOON)
-    assert [statement.split()[0] for statement in statements] == ["DELETE", "INSERT", "SELECT", "DELETE", "DELETE"]
+    assert [statement.split()[0] for statement in statements] == [
+        *("DELETE", "INSERT", "UPDATE", "INSERT", "SELECT", "DELETE", "DELETE")
+    ]
     assert not any('"' in statement for statement in statements), "a reserved word is a column's name"

@@ -30,6 +30,11 @@ class MemoryRollupStore:
         if self.loses_answers:
             raise StoreUnavailable("the answer was lost")
 
+    async def add(self, periods: Mapping[Period, Counts]) -> None:
+        self._check()
+        for period, counts in periods.items():
+            merge(self.rows.setdefault(("commands", period), {}), counts)
+
     async def read(self, step: int, since: datetime) -> dict[Period, Counts]:
         self._check()
         periods: dict[Period, Counts] = {}

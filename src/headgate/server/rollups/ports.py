@@ -24,6 +24,16 @@ class RollupStore(Protocol):
         """
         ...
 
+    async def add(self, periods: Mapping[Period, Counts]) -> None:
+        """Adds the counts of a process that is over and wrote nothing before to those of others like it: commands must
+        not leave rows of their own each. Not idempotent.
+
+        Raises:
+            Conflict: another process did so at the same time; nothing was added, try again.
+            StoreUnavailable: no answer; it may then have been added or not.
+        """
+        ...
+
     async def read(self, step: int, since: datetime) -> dict[Period, Counts]:
         """The counts of all processes in the periods of that length that begin at `since` or later.
 

@@ -13,9 +13,10 @@ import random
 import time
 import uuid
 from collections.abc import Callable
+from typing import Any
 
 from headgate.clock import uptime
-from headgate.errors import HeadgateError
+from headgate.errors import Conflict, HeadgateError
 from headgate.server.rollups.model import MINUTE, STEPS, Counts, Key, Period, bucket_of, merge, merged
 from headgate.server.rollups.ports import RollupStore
 
@@ -62,16 +63,18 @@ class Recorder:
         """How often this process has written."""
         self._pruned_at = float("-inf")
         self._failing = False
+        self._has_tried = False
 
     def add(self, series: str, label: str, count: int = 1) -> None:
         """Counts something that happened."""
-        key = Key(series, label)
-        counts = self._counts
-        if key in counts:
-            counts[key] += count
-        elif count:
-            key = self._admitted(key)
-            counts[key] = counts.get(key, 0) + count
+        # Called for every decision: a plain tuple finds its key, and is made in a fifth of the time.
+        counts: dict[Any, int] = self._counts
+        try:
+            counts[series, label, 0] += count
+        except KeyError:
+            if count:
+                key = self._admitted(Key(series, label))
+                counts[key] = counts.get(key, 0) + count
 
     def observe(self, series: str, label: str, seconds: float) -> None:
         """Counts a duration."""
@@ -115,6 +118,7 @@ class Recorder:
         """
         if not self._unwritten:
             return
+        self._has_tried = True
         await self._read_clock()
         minutes, self._unwritten = self._unwritten, {}
         self._in_flight = minutes
@@ -165,10 +169,24 @@ class Recorder:
 
     async def close(self) -> None:
         """Writes what is left, if the store answers soon."""
-        self.end_minute(Period.of(MINUTE, self.now))
+        if not self._counts and not self._unwritten:
+            return
         with contextlib.suppress(HeadgateError, TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):
-                await self.flush()
+                await self._read_clock()
+                self.end_minute(Period.of(MINUTE, self.now))
+                await (self.flush() if self._has_tried else self._add())
+
+    async def _add(self) -> None:
+        """Writes the counts of a process that never wrote, without rows of its own."""
+        periods: dict[Period, Counts] = {}
+        for step in STEPS:
+            periods |= merged(self._unwritten.items(), step)
+        if periods:
+            try:
+                await self._store.add(periods)
+            except Conflict:
+                await self._store.add(periods)
 
     async def _read_clock(self) -> None:
         self._offset = (await self._store.now()).timestamp() - self._clock()

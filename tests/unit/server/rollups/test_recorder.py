@@ -131,6 +131,15 @@ async def test_a_process_that_ends_writes_the_minute_that_goes_on(store: MemoryR
     await two.close()
 
 
+async def test_commands_by_the_hundred_leave_two_rows(store: MemoryRollupStore, clock: Clock) -> None:
+    for n in range(100):
+        command = recorder(store, clock, f"command-{n}")
+        command.add(SLOTS_BOOKED, "default")
+        await command.close()
+    assert len(store.rows) == 2
+    assert total(store, MINUTE) == total(store, COARSE) == 100
+
+
 async def test_a_process_that_counts_nothing_writes_nothing(store: MemoryRollupStore, clock: Clock) -> None:
     one = recorder(store, clock)
     one.add(SLOTS_BOOKED, "default", 0)
@@ -188,6 +197,13 @@ async def test_minutes_are_those_of_the_stores_clock(store: MemoryRollupStore, c
     await advance(store, clock, 60, one)
     assert ("one", Period(MINUTE, NOON)) in store.rows
     assert abs(one.now - store.time) < 0.01
+
+
+async def test_a_commands_minute_is_the_stores_too(store: MemoryRollupStore, clock: Clock) -> None:
+    command = recorder(store, clock, skew=-3600)
+    command.add(SLOTS_BOOKED, "default")
+    await command.close()
+    assert {period for _, period in store.rows} == {Period(MINUTE, NOON), Period(COARSE, NOON)}
 
 
 async def test_names_without_number_share_one_label(store: MemoryRollupStore, clock: Clock) -> None:

@@ -157,15 +157,13 @@ export function heatMap({start, taken, capacity}, utc) {
   )
 }
 
+const percent = share => (share < 0.005 ? '<1' : `${Math.round(share * 100)}`)
+
 function heatCell(cell) {
   if (!cell) return h('td', {})
   const {booked, room} = cell
   if (!room && !booked) return h('td', {class: 'closed', title: 'closed'}, '–')
   const share = room ? booked / room : 1
   const level = share >= 1 ? 'full' : `heat-${Math.ceil(share * 4)}`
-  return h(
-    'td',
-    {class: level, title: `${count(booked)} of ${count(room)}`},
-    booked ? `${Math.round(share * 100)}` : '',
-  )
+  return h('td', {class: level, title: `${count(booked)} of ${count(room)}`}, booked ? percent(share) : '')
 }

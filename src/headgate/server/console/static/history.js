@@ -111,20 +111,22 @@ export const charts = {
       const [booked, decided] = [some(configs, 'config', 'configName'), some(plans, 'plan', 'plan')]
       const none = times.map(() => null)
       const perSecond = line => line.map(value => value / stepSeconds)
+      // The period that goes on is not counted to its end: its line would fall off a cliff.
+      const over = line => [...line.slice(0, -1), null]
       for (const name of ['slots', 'limits', 'executions']) drawn[name].unit = unit()
       const lines = {
         slots: [
-          {label: 'Booked', values: total(booked, 'booked'), kind: 'taken'},
-          {label: 'Refused', values: total(booked, 'refused'), kind: 'wrong'},
+          {label: 'Booked', values: over(total(booked, 'booked')), kind: 'taken'},
+          {label: 'Refused', values: over(total(booked, 'refused')), kind: 'wrong'},
         ],
         limits: [
-          {label: 'Allowed', values: total(decided, 'allowed'), kind: 'taken'},
-          {label: 'Denied', values: total(decided, 'denied'), kind: 'wrong'},
+          {label: 'Allowed', values: over(total(decided, 'allowed')), kind: 'taken'},
+          {label: 'Denied', values: over(total(decided, 'denied')), kind: 'wrong'},
         ],
         executions: [
-          {label: 'Completed', values: chosen?.completed ?? none, kind: 'taken'},
-          {label: 'Failed', values: chosen?.failed ?? none, kind: 'wrong'},
-          {label: 'Dead letters', values: chosen?.deadLettered ?? none, kind: 'full'},
+          {label: 'Completed', values: over(chosen?.completed ?? none), kind: 'taken'},
+          {label: 'Failed', values: over(chosen?.failed ?? none), kind: 'wrong'},
+          {label: 'Dead letters', values: over(chosen?.deadLettered ?? none), kind: 'full'},
         ],
         durations: [
           {label: 'Half within', values: chosen?.p50 ?? none, kind: 'taken'},
@@ -132,8 +134,8 @@ export const charts = {
           {label: '99 % within', values: chosen?.p99 ?? none, kind: 'full'},
         ],
         calls: [
-          {label: 'Calls', values: perSecond(downstream.calls), kind: 'taken'},
-          {label: 'Failed', values: perSecond(downstream.failed), kind: 'wrong'},
+          {label: 'Calls', values: over(perSecond(downstream.calls)), kind: 'taken'},
+          {label: 'Failed', values: over(perSecond(downstream.failed)), kind: 'wrong'},
           {label: 'Limit', values: times.map(() => downstream.limitPerSecond), kind: 'soft', dash: [4, 4]},
         ],
       }

@@ -4,8 +4,14 @@ import {h} from './dom.js'
 import {count, rate} from './words.js'
 
 const UPLOT = './vendor/uPlot.esm.js'
-const HEIGHT = 190
+const HEIGHT = 220
 const SYNC = 'charts'
+const DATE = '\n{YYYY}-{MM}-{DD}'
+/** What stands at the ticks: from so many seconds between them on, the usual text, and what is added when the day is new. */
+const TICKS = [
+  [86_400, '{MMM} {DD}', '\n{YYYY}', null, null, null, null, null, 1],
+  [1, '{HH}:{mm}', DATE, null, DATE, null, null, null, 1],
+]
 
 let loading
 
@@ -92,7 +98,10 @@ export class TimeChart {
       tzDate: utc ? seconds => uPlot.tzDate(new Date(seconds * 1000), 'Etc/UTC') : undefined,
       cursor: {sync: {key: SYNC, setSeries: false}, drag: {x: true, y: false}},
       scales: {y: {range: (_plot, _low, high) => [0, Math.max(1e-3, high ?? 1) * 1.08]}},
-      axes: [axis, {...axis, size: 58, values: (_plot, ticks) => ticks.map(short)}],
+      axes: [
+        {...axis, values: TICKS},
+        {...axis, size: 58, values: (_plot, ticks) => ticks.map(short)},
+      ],
       series: [
         {label: utc ? 'Time (UTC)' : 'Time', value: '{YYYY}-{MM}-{DD} {HH}:{mm}'},
         ...lines.map(({label, kind, dash}) => ({
@@ -109,10 +118,10 @@ export class TimeChart {
   }
 }
 
-const short = value => (value >= 100 ? count(Math.round(value)) : rate(value))
+const short = value => (Number.isInteger(value) || value >= 100 ? count(Math.round(value)) : rate(value))
 
 function summary({label, values}, unit) {
   const known = values.filter(value => value !== null && value !== undefined)
   if (!known.length) return `${label}: nothing yet`
-  return `${label}: ${short(known.at(-1))} now, ${short(Math.max(...known))} at most ${unit}`
+  return `${label}: ${short(known.at(-1))} at last, ${short(Math.max(...known))} at most ${unit}`
 }

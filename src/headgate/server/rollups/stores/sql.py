@@ -14,6 +14,9 @@ from headgate.sql.databases import database
 from headgate.sql.engine import Database
 from headgate.sql.schema import now
 
+SHORT_LIVED = "commands"
+"""Under this name the counts of all processes are kept that ended within a minute."""
+
 
 class SqlRollupStore:
     """A `RollupStore` on the database at a URL, which is opened by `open`, or when it is first needed."""
@@ -28,6 +31,9 @@ class SqlRollupStore:
 
     async def write(self, process: str, periods: Mapping[Period, Counts]) -> None:
         await (await self.open()).write(write, process, periods)
+
+    async def add(self, periods: Mapping[Period, Counts]) -> None:
+        await (await self.open()).write(add, periods)
 
     async def read(self, step: int, since: datetime) -> dict[Period, Counts]:
         return await (await self.open()).read(read, step, since)
@@ -64,6 +70,18 @@ def write(connection: sa.Connection, process: str, periods: Mapping[Period, Coun
     rows = [row for period, counts in periods.items() for row in _rows(process, period, counts)]
     if rows:
         connection.execute(sa.insert(rollup), rows)
+
+
+def add(connection: sa.Connection, periods: Mapping[Period, Counts]) -> None:
+    for period, counts in periods.items():
+        for row in _rows(SHORT_LIVED, period, counts):
+            value = row["value"]
+            grown: sa.ColumnElement[int] = rollup.c.value + value
+            if row["series"] in GAUGES:
+                grown = sa.case((rollup.c.value < value, value), else_=rollup.c.value)
+            same = sa.and_(*(rollup.c[name] == row[name] for name in row if name != "value"))
+            if connection.execute(sa.update(rollup).where(same).values(value=grown)).rowcount == 0:
+                connection.execute(sa.insert(rollup), [row])
 
 
 def read(connection: sa.Connection, step: int, since: datetime) -> dict[Period, Counts]:
