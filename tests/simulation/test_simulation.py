@@ -121,12 +121,12 @@ def claims_of_the_dead_count_as_done(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("name", "mistake", "known"),
     [
-        ("dispatch", no_fencing, 0),
+        ("dispatch", no_fencing, 4),
         ("payments", no_pause_after_a_loss, 141),
         ("payments", failed_by_guess, 22),
         ("leases", tokens_of_ended_windows_go_back, 30),
         ("slots", counters_that_forget, 1),
-        ("messages", claims_of_the_dead_count_as_done, 24),
+        ("messages", claims_of_the_dead_count_as_done, 12),
     ],
 )
 def test_a_mistake_is_found_by_some_seed(
