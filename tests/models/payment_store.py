@@ -99,15 +99,17 @@ class MemoryPaymentStore:
 
     async def begin(self, payment_ids: Sequence[str]) -> dict[str, PaymentRecord]:
         before = await self.find(payment_ids)
-        for payment_id, record in before.items():
-            if record.status is PaymentStatus.SCHEDULED and record.begun_at is None:
-                self._records[payment_id] = replace(record, begun_at=self._now())
+        for payment_id, record in list(before.items()):
+            if record.status is PaymentStatus.SCHEDULED:
+                moment = self._now()
+                self._records[payment_id] = replace(record, begun_at=moment)
+                before[payment_id] = replace(record, began_now=moment)
         return before
 
-    async def withdraw(self, payment_ids: Sequence[str]) -> None:
-        for payment_id, record in (await self.find(payment_ids)).items():
-            if record.status is PaymentStatus.SCHEDULED:
-                self._records[payment_id] = replace(record, begun_at=None)
+    async def withdraw(self, payment_id: str, began: datetime) -> None:
+        record = self._records.get(payment_id)
+        if record is not None and record.status is PaymentStatus.SCHEDULED and record.begun_at == began:
+            self._records[payment_id] = replace(record, begun_at=None)
 
     async def move(
         self, payment_ids: Sequence[str], event: PaymentEvent, detail: str, reference: str | None = None

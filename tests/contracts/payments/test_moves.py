@@ -199,12 +199,19 @@ async def test_cancelling_works_until_the_execution_begins_also_when_it_is_dispa
 async def test_what_has_begun_and_was_not_sent_can_be_cancelled_again(bench: Bench) -> None:
     await kept(bench, "p")
     claim = await claimed(bench)
-    await bench.store.begin(["p"])
-    assert (await bench.store.begin(["p"]))["p"].begun_at is not None, "the second begin shows the first"
+    first = (await bench.store.begin(["p"]))["p"].began_now
+    assert first is not None
+    record = (await bench.store.begin(["p"]))["p"]
+    while record.began_now == first:  # in the same millisecond
+        record = (await bench.store.begin(["p"]))["p"]
+    assert record.begun_at == first, "the second begin shows the first"
+    assert record.began_now is not None
     await bench.queue.settle([released(claim, "the kill switch was off")])
     with pytest.raises(Conflict, match="begun"):
         await bench.queue.redirect(ITEM_TYPE, ["p"], Status.CANCELLED)
-    await bench.store.withdraw(["p"])
+    await bench.store.withdraw("p", first)
+    assert await bench.store.move(["p"], PaymentEvent.CANCEL, "changed my mind") != {}, "it has begun again since"
+    await bench.store.withdraw("p", record.began_now)
     assert await bench.store.move(["p"], PaymentEvent.CANCEL, "changed my mind") == {}
 
 

@@ -13,6 +13,7 @@ from headgate.errors import NotFound, SlotsExhausted, StoreUnavailable
 from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
 from headgate.slots.packing import Booking
 from headgate.slots.ports import SlotStore
+from headgate.slots.replan import Direction
 from headgate.slots.replanning import ReplanStore
 from headgate.slots.scheduler import SlotScheduler
 from headgate.slots.stores.replanning import SqlReplanStore
@@ -82,17 +83,19 @@ class WatchedSlots:
                     if counts[start] > version.policy.limit_at(start):
                         raise Violation(f"{counts[start]} in the window {start} of {name}, {version.policy}")
 
-    def read_moves(self) -> None:
+    def read_moves(self, direction: Direction) -> None:
         """What a re-plan moved, read from the store."""
         slots = finished(self.store.booked(LATEST_MS - 1, None, 100_000))
         if {slot.event_id for slot in slots} != set(self.slots):
             raise Violation("a re-plan lost or made slots")
-        self.check_moved([slot for slot in slots if slot.scheduled_ms != self.slots[slot.event_id].scheduled_ms], slots)
+        moved = [slot for slot in slots if slot.scheduled_ms != self.slots[slot.event_id].scheduled_ms]
+        self.check_moved(moved, slots, direction)
 
-    def check_moved(self, moved: Sequence[AssignedSlot], slots: Sequence[AssignedSlot]) -> None:
+    def check_moved(self, moved: Sequence[AssignedSlot], slots: Sequence[AssignedSlot], direction: Direction) -> None:
         for slot in moved:
             before = self.slots[slot.event_id]
-            if slot.scheduled_ms > before.scheduled_ms or slot.scheduled_ms < slot.requested_ms:
+            later = slot.scheduled_ms > before.scheduled_ms
+            if later is (direction is Direction.EARLIER) or slot.scheduled_ms < slot.requested_ms:
                 raise Violation(f"{before} was moved to {slot}")
         self.slots = {slot.event_id: slot for slot in slots}
         self.check_fresh({slot.event_id for slot in moved})
@@ -110,7 +113,7 @@ class WatchedReplans:
 
         async def call(*args: Any, **options: Any) -> Any:
             result = await method(*args, **options)
-            self._slots.read_moves()
+            self._slots.read_moves(Direction.SPREAD if name == "push_back" else Direction.EARLIER)
             return result
 
         return call
@@ -173,7 +176,8 @@ async def play(world: World) -> None:
         if watching is None:
             return
         try:
-            await scheduler.replan(random.choice(CONFIGS), notice=timedelta(seconds=random.choice([0, 2])))
+            notice, direction = timedelta(seconds=random.choice([0, 2])), random.choice(list(Direction))
+            await scheduler.replan(random.choice(CONFIGS), notice=notice, direction=direction)
         except StoreUnavailable:
             return
 

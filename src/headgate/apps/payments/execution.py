@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 from headgate.apps.payments.model import Payment, PaymentEvent, PaymentRecord, PaymentStatus, StatusChange
@@ -89,8 +90,8 @@ class PaymentExecution:
             raise GiveUp(reason, PaymentEvent.REFUSED) from refusal
         except Unsent as error:
             self._observer.settled("POSTPONED")
-            if record.begun_at is None:
-                await self._withdraw(payment.payment_id)
+            if record.begun_at is None and record.began_now is not None:
+                await self._withdraw(payment.payment_id, record.began_now)
             raise Postponed(str(error), error.pause) from error
         except Postponed:
             self._observer.settled("POSTPONED")
@@ -152,9 +153,9 @@ class PaymentExecution:
             message = "payment %s was no longer %s; another execution was first"
             log.info(message, change.payment_id, change.before, extra=ids)
 
-    async def _withdraw(self, payment_id: str) -> None:
+    async def _withdraw(self, payment_id: str, began: datetime) -> None:
         with contextlib.suppress(StoreError):  # it can't be cancelled, then, which is safe
-            await self._store.withdraw([payment_id])
+            await self._store.withdraw(payment_id, began)
 
     async def _begin(self, payment_ids: Sequence[str]) -> list[PaymentRecord | BaseException]:
         records = await self._store.begin(list(dict.fromkeys(payment_ids)))

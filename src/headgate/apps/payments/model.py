@@ -130,9 +130,11 @@ class PaymentRecord:
     created_at: datetime
     updated_at: datetime
     begun_at: datetime | None = None
-    """When its execution first began, in this attempt: from then on a call may have reached the downstream."""
+    """When its last execution began, in this attempt: a call may have reached the downstream."""
     feed_id: str | None = None
     """The feed that brought it."""
+    began_now: datetime | None = None
+    """When the execution began that `PaymentStore.begin` returned this to; what it takes back."""
 
 
 class PaymentFilter(NamedTuple):

@@ -82,8 +82,9 @@ class PaymentStore(Protocol):
         """
         ...
 
-    async def withdraw(self, payment_ids: Sequence[str]) -> None:
-        """Takes back `begin` for payments that are SCHEDULED, because no call of theirs has left."""
+    async def withdraw(self, payment_id: str, began: datetime) -> None:
+        """Takes back the `begin` of that time (`began_now`) of a payment that is SCHEDULED, because no call of it has
+        left. If another execution has begun since, nothing changes: this may arrive late."""
         ...
 
     async def move(

@@ -7,6 +7,7 @@ the same payments wait for each other instead of deadlocking.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -117,26 +118,27 @@ def move(
 
 
 def begin(connection: Connection, payment_ids: Sequence[str]) -> dict[str, PaymentRecord]:
-    """Marks payments that are SCHEDULED as begun. Returns all that exist, as they stood before."""
+    """Marks payments that are SCHEDULED as begun now. Returns all that exist, as they stood before."""
     records: dict[str, PaymentRecord] = {}
     for some in where_in(connection, payment.c.payment_id, sorted(set(payment_ids))):
         rows = connection.execute(sa.select(payment).where(some).order_by(payment.c.payment_id).with_for_update())
         records.update((row.payment_id, record(row)) for row in rows)
-    fresh = [
-        payment_id
-        for payment_id, kept in records.items()
-        if kept.status is PaymentStatus.SCHEDULED and kept.begun_at is None
-    ]
-    _update(connection, fresh, {"begun_at": database_clock(connection)} if fresh else {})
+    # Also if it has begun before: whoever takes an earlier beginning back, late, must not take back this one.
+    waiting = [payment_id for payment_id, kept in records.items() if kept.status is PaymentStatus.SCHEDULED]
+    if waiting:
+        moment = database_clock(connection)
+        _update(connection, waiting, {"begun_at": moment})
+        records.update((payment_id, replace(records[payment_id], began_now=moment)) for payment_id in waiting)
     return records
 
 
-def withdraw(connection: Connection, payment_ids: Sequence[str]) -> None:
-    """Takes back `begin`, for payments of which no call has left."""
-    for some in where_in(connection, payment.c.payment_id, sorted(set(payment_ids))):
-        connection.execute(
-            sa.update(payment).where(some, payment.c.status == PaymentStatus.SCHEDULED.value).values(begun_at=None)
-        )
+def withdraw(connection: Connection, payment_id: str, began: datetime) -> None:
+    """Takes back the `begin` of that time, of a payment of which no call has left."""
+    is_same = payment.c.begun_at == began
+    waits = payment.c.status == PaymentStatus.SCHEDULED.value
+    connection.execute(
+        sa.update(payment).where(payment.c.payment_id == payment_id, waits, is_same).values(begun_at=None)
+    )
 
 
 def _write(connection: Connection, steps: Sequence[_Step], moment: datetime, reference: str | None = None) -> None:

@@ -54,8 +54,8 @@ class SqlPaymentStore:
     async def begin(self, payment_ids: Sequence[str]) -> dict[str, PaymentRecord]:
         return await self._database.write(moves.begin, payment_ids)
 
-    async def withdraw(self, payment_ids: Sequence[str]) -> None:
-        await self._database.write(moves.withdraw, payment_ids)
+    async def withdraw(self, payment_id: str, began: datetime) -> None:
+        await self._database.write(moves.withdraw, payment_id, began)
 
     async def move(
         self, payment_ids: Sequence[str], event: PaymentEvent, detail: str, reference: str | None = None
