@@ -130,7 +130,7 @@ def opened(page: Page, address: str, painted: list[float]) -> Callable[[], float
         page.goto("about:blank")
         begun = time.perf_counter()
         page.goto(address)
-        page.wait_for_function("document.getElementById('pulse')?.textContent.includes('as of')")
+        page.get_by_text("live as of").wait_for()
         elapsed = (time.perf_counter() - begun) * 1000
         painted.append(float(page.evaluate(PAINT)))
         return elapsed

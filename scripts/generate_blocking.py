@@ -34,7 +34,7 @@ WORDS = (
     (r"\bAsync(?=[A-Z])", ""),
 )
 WRAPPERS = ("Awaitable[",)
-NOT_CALLS = ("open", "close", "enqueue_requests")
+NOT_CALLS = ("open", "close", "enqueue_requests", "enqueue_group")
 CLOSING = {"(": ")", "[": "]"}
 
 
@@ -126,6 +126,8 @@ class Facade:
     """Module and class. It has `_run(call)`, and `_run_within(connection, item_type, call)` for methods that take a
     connection; and what of the class is not generated, such as `close`."""
     docstring: str
+    bases: Sequence[str] = ()
+    """Files of the classes it inherits methods from."""
 
 
 FACADES = (
@@ -141,18 +143,20 @@ FACADES = (
         queue.enqueue("INVOICE", "inv-1", context={"total": "12.00"})
 
 Any number of threads may call it. Their calls share transactions. A forked process opens its own connections.""",
+        bases=("dispatch/queue_views.py",),
     ),
 )
 
 
-def facade(text: str, facade: Facade) -> str:
-    """The module with the blocking form of a class.
+def facade(text: str, facade: Facade, *bases: str) -> str:
+    """The module with the blocking form of a class; `bases` are the texts of `facade.bases`.
 
     Raises:
         ValueError: the class isn't in the source.
     """
-    module = ast.parse(text)
-    classes = {node.name: node for node in module.body if isinstance(node, ast.ClassDef)}
+    modules = [ast.parse(each) for each in (text, *bases)]
+    classes = {node.name: node for node in modules[0].body if isinstance(node, ast.ClassDef)}
+    inherited = [node for module in modules[1:] for node in module.body if isinstance(node, ast.ClassDef)]
     if facade.class_name not in classes:
         raise ValueError(f"{facade.source}: there is no class {facade.class_name}")
     home, _, parent = facade.parent.rpartition(".")
@@ -161,13 +165,18 @@ def facade(text: str, facade: Facade) -> str:
     lines = [
         f"# Generated from {facade.source} by scripts/generate_blocking.py. Do not edit.",
         f'"""`{name}`: the same calls for threads, without an event loop."""',
-        *(ast.unparse(node) for node in module.body if isinstance(node, ast.Import | ast.ImportFrom)),
+        *(
+            ast.unparse(node)
+            for module in modules
+            for node in module.body
+            if isinstance(node, ast.Import | ast.ImportFrom)
+        ),
         f"from {home} import {parent}",
         f"from {source} import {', '.join(classes)}",
         f"class {name}({parent}):",
         _indented(f'"""{facade.docstring}\n"""'),
     ]
-    for method in classes[facade.class_name].body:
+    for method in (method for each in (classes[facade.class_name], *inherited) for method in each.body):
         if isinstance(method, ast.AsyncFunctionDef) and not (method.name.startswith("_") or method.name in NOT_CALLS):
             lines += _facade_method(method)
     return _formatted("\n".join(lines) + "\n", str(PACKAGE / facade.target))
@@ -261,7 +270,11 @@ def main(arguments: Sequence[str]) -> int:
     for form in (*TWINS, *FACADES):
         target = ROOT / PACKAGE / form.target
         source = (ROOT / PACKAGE / form.source).read_text(encoding="utf-8")
-        text = blocking(source, form) if isinstance(form, Twin) else facade(source, form)
+        if isinstance(form, Twin):
+            text = blocking(source, form)
+        else:
+            bases = [(ROOT / PACKAGE / base).read_text(encoding="utf-8") for base in form.bases]
+            text = facade(source, form, *bases)
         if not target.exists() or target.read_text(encoding="utf-8") != text:
             outdated.append(str(PACKAGE / form.target))
             if not check:

@@ -106,7 +106,7 @@ async def test_the_service_works_them_off_itself_and_is_operated_over_http(tmp_p
         group = next(group for group in groups if group["example"] == "bad")
         chosen = {"status": "DEAD_LETTER", "errorGroup": group["error"], "prefix": "bad"}
         preview = http.get("/admin/dispatch/INVOICE/preview", params={"change": "requeue"} | chosen)
-        assert preview.json() == {"matching": 1, "changing": 1}
+        assert preview.json() == {"matching": 1, "changing": 1, "whole": True}
         newest = http.get("/admin/dispatch/INVOICE/items", params={"sort": "-updatedAt", "total": "true", "limit": 1})
         assert newest.json()["total"] == 2
         further = {"sort": "-updatedAt", "cursor": newest.json()["next"]}

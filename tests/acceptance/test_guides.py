@@ -30,6 +30,7 @@ NOT_RUN = {
         "it needs a mesh; tests/acceptance/test_envoy.py has Envoy validate what is patched in",
     ],
     "docs/howto/kafka.md": ["it needs a cluster with TLS"],
+    "docs/howto/postgresql.md": ["needs two servers of the reader; tests/faults/test_postgres_failover.py has them"],
     "docs/howto/protect-the-service.md": [
         "needs an OpenID provider; tests/integration/test_oidc.py logs in at a real one",
     ],

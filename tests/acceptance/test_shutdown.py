@@ -66,6 +66,19 @@ def test_a_service_told_to_stop_ends_well(tmp_path: Path, signum: signal.Signals
     assert "Traceback" not in service.log
 
 
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_an_open_stream_keeps_no_service_from_ending(tmp_path: Path, workers: str) -> None:
+    """It ends by itself, not when its grace is over."""
+    with Service(tmp_path, "--workers", workers, HEADGATE_HTTP_SHUTDOWN_SECONDS="20") as service:
+        with service.client() as client, client.stream("GET", "/api/v1/console/stream") as stream:
+            lines = stream.iter_lines()
+            assert next(line for line in lines if line.startswith("event:")) == "event: overview"
+            service.signal(signal.SIGTERM)
+            assert "event: end" not in list(lines), "the reader may come back"
+        assert service.wait() == 0
+        assert "graceful shutdown exceeded" not in service.log
+
+
 def test_workers_share_the_work_and_the_metrics(tmp_path: Path) -> None:
     with Service(tmp_path, "--workers", "2") as service:
         for number in range(20):

@@ -272,7 +272,8 @@ def test_the_server_serves(other: Installed) -> None:
         until(lambda: "listening on" in log.read_text() or process.poll() is not None)
         found = re.search(r"listening on (\S+)", log.read_text())
         assert found is not None, log.read_text()
-        for path in ("/health/live", "/health/ready", "/docs", "/"):
+        vendor = [f"/console/vendor/uPlot.{name}" for name in ("esm.js", "min.css", "LICENSE.txt")]
+        for path in ("/health/live", "/health/ready", "/docs", "/", *vendor):
             assert httpx.get(found[1] + path).status_code == 200, path
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0

@@ -207,7 +207,7 @@ def machine_on(store: SlotStore, loop: asyncio.AbstractEventLoop) -> type[RuleBa
     return SlotMachine
 
 
-@pytest.mark.parametrize(("kind", "requested"), [("memory", 80), ("sqlite", 25), ("postgresql", 15), ("oracle", 25)])
+@pytest.mark.parametrize(("kind", "requested"), [("memory", 80), ("sqlite", 25), ("postgresql", 15), ("oracle", 3)])
 def test_every_store_does_what_the_naive_model_does(kind: str, requested: int, request: pytest.FixtureRequest) -> None:
     url = slot_store_url(kind, request)
     loop = asyncio.new_event_loop()

@@ -82,3 +82,23 @@ async def test_requests_are_counted_by_route_and_not_by_what_callers_make_up(tmp
     methods = {dict(labels)["method"] for name, labels in found if name == "http_requests_total"}
     assert methods <= {"GET", "POST", "(other)"}
     assert value(found, "http_request_duration_seconds_count", route="/api/v1/slots", method="POST") == 1
+
+
+async def test_a_database_that_hangs_is_a_failure_after_its_timeout_and_keeps_nobody_from_ending(
+    own_postgres: PostgresServer, tmp_path: Path
+) -> None:
+    settings = {"HEADGATE_DATABASE_TIMEOUT_SECONDS": "1", "HEADGATE_HTTP_SHUTDOWN_SECONDS": "3"}
+    with Service(tmp_path, HEADGATE_DATABASE_URL=own_postgres.url, **settings) as service:
+        async with httpx.AsyncClient(base_url=service.url, timeout=60) as http:
+            slot = {"eventId": "a", "requestedTime": AT}
+            assert (await http.post("/api/v1/slots", json=slot)).status_code == 200
+            own_postgres.pause()
+            try:
+                answer = await http.post("/api/v1/slots", json=slot | {"eventId": "b"})
+                assert answer.status_code == 503
+                samples = read((await http.get("/metrics")).text)
+                failures = {"config": "default", "reason": "StoreUnavailable"}
+                assert value(samples, "rate_limiter_slot_assignment_failures_total", **failures) == 1
+                assert await asyncio.to_thread(service.stop) == 0, "in good order, without waiting for the database"
+            finally:
+                own_postgres.resume()

@@ -453,7 +453,7 @@ async def test_tls_and_certificates_of_clients(rules: Path, keys: Path) -> None:
 @pytest.mark.parametrize(
     ("grpc_settings", "setting"),
     [
-        ({"cert_file": "cert.pem"}, "grpc.key_file"),
+        ({"cert_file": "cert.pem"}, "HEADGATE_GRPC_KEY_FILE"),
         ({"key_file": "key.pem"}, "HEADGATE_GRPC_CERT_FILE"),
         ({"ca_file": "cert.pem"}, "HEADGATE_GRPC_CA_FILE"),
         ({"cert_file": "missing.pem", "key_file": "key.pem"}, "HEADGATE_GRPC_CERT_FILE"),

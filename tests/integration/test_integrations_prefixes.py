@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import django
-import httpx
+import httpx2 as httpx
 import pytest
 from django.conf import settings
 from django.core.handlers.asgi import ASGIHandler

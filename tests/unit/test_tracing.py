@@ -320,7 +320,7 @@ def test_the_switch_says_what_it_needs_and_opentelemetrys_own_one_is_obeyed(monk
     assert not tracing.is_on()
     monkeypatch.delenv("OTEL_SDK_DISABLED")
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "-1")
-    with pytest.raises(ConfigurationError, match="traces: an OTEL_… variable does not fit: max_queue_size"):
+    with pytest.raises(ConfigurationError, match="HEADGATE_TRACES: an OTEL_… variable does not fit: max_queue_size"):
         collect_traces(Settings.load(traces="console"))
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.resources", None)
     with pytest.raises(ConfigurationError, match=r"traces needs: pip install 'headgate\[traces\]'"):

@@ -22,7 +22,11 @@ from headgate.dispatch.model import (
     PruneResult,
     QueueStats,
 )
-from headgate.dispatch.search import ErrorGroup, FilterOptions, LaneDepth
+from headgate.dispatch.search import (
+    ErrorGroup,
+    FilterOptions,
+    LaneDepth,
+)
 from headgate.dispatch.status import Status
 from headgate.slots.model import AssignedSlot
 
@@ -121,18 +125,6 @@ class BlockingDispatchQueue(BackgroundQueue):
         """Makes `config` an item type's first settings; a type that has settings keeps them."""
         return self._run(lambda queue: queue.define(config))
 
-    def config(self, item_type: str) -> DispatchConfig:
-        """The item type's settings.
-
-        Raises:
-            NotFound: there is no such item type.
-        """
-        return self._run(lambda queue: queue.config(item_type))
-
-    def configs(self) -> list[DispatchConfig]:
-        """Every item type's settings."""
-        return self._run(lambda queue: queue.configs())
-
     def pause(self, item_type: str) -> DispatchConfig:
         """Throws the kill switch: nothing of this type starts any more, nothing is lost.
 
@@ -148,6 +140,98 @@ class BlockingDispatchQueue(BackgroundQueue):
             NotFound: there is no such item type.
         """
         return self._run(lambda queue: queue.resume(item_type))
+
+    def requeue(self, item_type: str, item_ids: Iterable[str] | None = None, **matching: Unpack[FilterOptions]) -> int:
+        """Makes dead letters READY again, as new, and returns how many: those with these ids, all or none; or those
+        that match, as in `cancel`; or, with neither, all dead letters of the type.
+
+        Raises:
+            Conflict: one of the ids is not a dead letter; nothing was changed.
+            InvalidInput: a value is wrong, or both ids and a filter are given.
+            NotFound: there is no such item type, or one of the items is not there.
+        """
+        return self._run(lambda queue: queue.requeue(item_type, item_ids, **matching))
+
+    def discard(self, item_type: str, item_ids: Iterable[str] | None = None, **matching: Unpack[FilterOptions]) -> int:
+        """Cancels items that are READY or dead letters, and returns how many: those with these ids, all or none; or
+        those that match, as in `cancel`; or, with neither, all dead letters of the type.
+
+        Raises:
+            Conflict: one of the ids is in flight or finished; nothing was changed.
+            InvalidInput: a value is wrong, or both ids and a filter are given.
+            NotFound: there is no such item type, or one of the items is not there.
+        """
+        return self._run(lambda queue: queue.discard(item_type, item_ids, **matching))
+
+    def cancel(self, item_type: str, item_ids: Iterable[str] | None = None, **matching: Unpack[FilterOptions]) -> int:
+        """Cancels items that wait, run or are dead letters, and returns how many: those with these ids, all or none;
+        or those that match `status`, `prefix`, `lane`, `error`, `since` and `until` (see `list`) and can be cancelled.
+
+        An item is CANCELLED at once, and what its execution reports from then on does not count. An execution that
+        runs is cancelled within a second: an `async def` gets `CancelledError`, a workflow on Temporal a cancellation.
+        A plain `def` can't be cancelled; it goes on to its end.
+
+        Raises:
+            Conflict: one of the ids is finished, or is in flight and its application must call it off; nothing was
+                changed.
+            InvalidInput: a value is wrong, or neither ids nor a filter are given.
+            NotFound: there is no such item type, or one of the items is not there.
+        """
+        return self._run(lambda queue: queue.cancel(item_type, item_ids, **matching))
+
+    def reschedule(
+        self,
+        item_type: str,
+        item_ids: Iterable[str] | None = None,
+        *,
+        execute_at: datetime | str | None = None,
+        priority: int | None = None,
+        new_lane: str | None = None,
+        **matching: Unpack[FilterOptions],
+    ) -> int:
+        """Gives READY items another time, priority or lane, and returns how many: those with these ids, all or none; or
+        those that match, as in `cancel`.
+
+        Raises:
+            Conflict: one of the ids does not wait, or its time is a booked slot; nothing was changed.
+            InvalidInput: a value is wrong, or neither ids nor a filter are given.
+            NotFound: there is no such item type, or one of the items is not there.
+        """
+        return self._run(
+            lambda queue: queue.reschedule(
+                item_type, item_ids, execute_at=execute_at, priority=priority, new_lane=new_lane, **matching
+            )
+        )
+
+    def preview(self, item_type: str, change: str, **matching: Unpack[FilterOptions]) -> Preview:
+        """How many items match, and how many of them `change` would change: `requeue`, `discard`, `cancel` or
+        `reschedule` (to another time). Nothing is changed.
+
+        Raises:
+            InvalidInput: a value is wrong, or no filter is given.
+            NotFound: there is no such item type.
+        """
+        return self._run(lambda queue: queue.preview(item_type, change, **matching))
+
+    def prune(self, before: datetime | str) -> PruneResult:
+        """Forgets items that finished, and audit entries written, before a time. Dead letters are kept.
+
+        Raises:
+            InvalidInput: the time is wrong.
+        """
+        return self._run(lambda queue: queue.prune(before))
+
+    def config(self, item_type: str) -> DispatchConfig:
+        """The item type's settings.
+
+        Raises:
+            NotFound: there is no such item type.
+        """
+        return self._run(lambda queue: queue.config(item_type))
+
+    def configs(self) -> list[DispatchConfig]:
+        """Every item type's settings."""
+        return self._run(lambda queue: queue.configs())
 
     def stats(self, item_type: str, *, now: datetime | None = None) -> QueueStats:
         """How many items stand where, and how late the oldest due one is.
@@ -255,83 +339,3 @@ class BlockingDispatchQueue(BackgroundQueue):
             NotFound: there is no such item type.
         """
         return self._run(lambda queue: queue.audit(item_type, item_id=item_id, limit=limit, before=before))
-
-    def requeue(self, item_type: str, item_ids: Iterable[str] | None = None, **matching: Unpack[FilterOptions]) -> int:
-        """Makes dead letters READY again, as new, and returns how many: those with these ids, all or none; or those
-        that match, as in `cancel`; or, with neither, all dead letters of the type.
-
-        Raises:
-            Conflict: one of the ids is not a dead letter; nothing was changed.
-            InvalidInput: a value is wrong, or both ids and a filter are given.
-            NotFound: there is no such item type, or one of the items is not there.
-        """
-        return self._run(lambda queue: queue.requeue(item_type, item_ids, **matching))
-
-    def discard(self, item_type: str, item_ids: Iterable[str] | None = None, **matching: Unpack[FilterOptions]) -> int:
-        """Cancels items that are READY or dead letters, and returns how many: those with these ids, all or none; or
-        those that match, as in `cancel`; or, with neither, all dead letters of the type.
-
-        Raises:
-            Conflict: one of the ids is in flight or finished; nothing was changed.
-            InvalidInput: a value is wrong, or both ids and a filter are given.
-            NotFound: there is no such item type, or one of the items is not there.
-        """
-        return self._run(lambda queue: queue.discard(item_type, item_ids, **matching))
-
-    def cancel(self, item_type: str, item_ids: Iterable[str] | None = None, **matching: Unpack[FilterOptions]) -> int:
-        """Cancels items that wait, run or are dead letters, and returns how many: those with these ids, all or none;
-        or those that match `status`, `prefix`, `lane`, `error`, `since` and `until` (see `list`) and can be cancelled.
-
-        An item is CANCELLED at once, and what its execution reports from then on does not count. An execution that
-        runs is cancelled within a second: an `async def` gets `CancelledError`, a workflow on Temporal a cancellation.
-        A plain `def` can't be cancelled; it goes on to its end.
-
-        Raises:
-            Conflict: one of the ids is finished, or is in flight and its application must call it off; nothing was
-                changed.
-            InvalidInput: a value is wrong, or neither ids nor a filter are given.
-            NotFound: there is no such item type, or one of the items is not there.
-        """
-        return self._run(lambda queue: queue.cancel(item_type, item_ids, **matching))
-
-    def reschedule(
-        self,
-        item_type: str,
-        item_ids: Iterable[str] | None = None,
-        *,
-        execute_at: datetime | str | None = None,
-        priority: int | None = None,
-        new_lane: str | None = None,
-        **matching: Unpack[FilterOptions],
-    ) -> int:
-        """Gives READY items another time, priority or lane, and returns how many: those with these ids, all or none; or
-        those that match, as in `cancel`.
-
-        Raises:
-            Conflict: one of the ids does not wait, or its time is a booked slot; nothing was changed.
-            InvalidInput: a value is wrong, or neither ids nor a filter are given.
-            NotFound: there is no such item type, or one of the items is not there.
-        """
-        return self._run(
-            lambda queue: queue.reschedule(
-                item_type, item_ids, execute_at=execute_at, priority=priority, new_lane=new_lane, **matching
-            )
-        )
-
-    def preview(self, item_type: str, change: str, **matching: Unpack[FilterOptions]) -> Preview:
-        """How many items match, and how many of them `change` would change: `requeue`, `discard`, `cancel` or
-        `reschedule` (to another time). Nothing is changed.
-
-        Raises:
-            InvalidInput: a value is wrong, or no filter is given.
-            NotFound: there is no such item type.
-        """
-        return self._run(lambda queue: queue.preview(item_type, change, **matching))
-
-    def prune(self, before: datetime | str) -> PruneResult:
-        """Forgets items that finished, and audit entries written, before a time. Dead letters are kept.
-
-        Raises:
-            InvalidInput: the time is wrong.
-        """
-        return self._run(lambda queue: queue.prune(before))

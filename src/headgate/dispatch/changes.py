@@ -161,6 +161,8 @@ class Preview(NamedTuple):
     matching: int
     changing: int
     """Those of them that can be changed."""
+    is_whole: bool = True
+    """False if there are more that match than were looked at."""
 
 
 class Changed(NamedTuple):

@@ -19,43 +19,30 @@ from headgate.dispatch.changes import (
     change_named,
 )
 from headgate.dispatch.config import DispatchConfig, DispatchSettings, checked_type
-from headgate.dispatch.encryption import encryption_of, readable
-from headgate.dispatch.heartbeats import Worker, unattended
+from headgate.dispatch.encryption import encryption_of
 from headgate.dispatch.model import (
     LARGEST_CONTEXT,
-    AuditEntry,
     Claim,
     EnqueueRequest,
     EnqueueResult,
-    Item,
-    ItemDetail,
-    Progress,
     PruneResult,
-    QueueStats,
 )
 from headgate.dispatch.portions import portions
 from headgate.dispatch.ports import QueueStore
+from headgate.dispatch.queue_views import QueueViews
 from headgate.dispatch.search import (
-    LONGEST_PAGE,
-    ErrorGroup,
     FilterOptions,
     ItemFilter,
-    ItemOrder,
-    LaneDepth,
     checked_filter,
     checked_ids,
-    checked_limit,
 )
 from headgate.dispatch.status import Status
 from headgate.dispatch.turns import checked_lane, checked_priority
 from headgate.durations import parse_instant
 from headgate.errors import HeadgateError, InvalidInput, NotFound
 from headgate.slots.carriers import Carriers
-from headgate.slots.model import AssignedSlot, checked_id
+from headgate.slots.model import AssignedSlot
 from headgate.tracing import Origin, Span
-
-MOST_COUNTED = 100_000
-"""Items that match are counted up to here: the count is for an operator's eyes, and must stay cheap."""
 
 StopExecutions = Callable[[Sequence[Claim]], Awaitable[None]]
 """Stops executions of items that were cancelled, where they do not find out by themselves."""
@@ -74,7 +61,7 @@ class OpenOptions(QueueOptions, total=False):
     encryption_keys: Sequence[str] | None
 
 
-class DispatchQueue:
+class DispatchQueue(QueueViews):
     """A durable queue of items that shall each run once, at their time.
 
     Queueing is idempotent by item type and id. Whatever a call returned is committed. Concurrent single enqueues
@@ -89,11 +76,10 @@ class DispatchQueue:
         batch: int = 1000,
         stop_executions: StopExecutions | None = None,
     ) -> None:
-        self.store = store
+        super().__init__(store)
         self._stop_executions = stop_executions
         self._largest_context = largest_context
         self._writer: Batcher[EnqueueRequest, EnqueueResult] = Batcher(self._store_many, max_batch=batch)
-        self._known: set[str] = set()
 
     @classmethod
     @asynccontextmanager
@@ -285,22 +271,6 @@ class DispatchQueue:
         self._known.add(config.item_type)
         return existing or config
 
-    async def config(self, item_type: str) -> DispatchConfig:
-        """The item type's settings.
-
-        Raises:
-            NotFound: there is no such item type.
-        """
-        config = await self.store.config(checked_type(item_type))
-        if config is None:
-            raise NotFound("item type", item_type)
-        self._known.add(item_type)
-        return config
-
-    async def configs(self) -> list[DispatchConfig]:
-        """Every item type's settings."""
-        return await self.store.configs()
-
     async def pause(self, item_type: str) -> DispatchConfig:
         """Throws the kill switch: nothing of this type starts any more, nothing is lost.
 
@@ -322,125 +292,6 @@ class DispatchQueue:
         if config is None:
             raise NotFound("item type", item_type)
         return config
-
-    # -- looking -------------------------------------------------------------------------------------------------
-
-    async def stats(self, item_type: str, *, now: datetime | None = None) -> QueueStats:
-        """How many items stand where, and how late the oldest due one is.
-
-        Raises:
-            NotFound: there is no such item type.
-        """
-        await self._check_known(checked_type(item_type))
-        return await self.store.stats(item_type, now=now)
-
-    async def workers(self, *, now: datetime | None = None) -> tuple[Sequence[Worker], Sequence[str]]:
-        """The workers of all item types, and the item types that nobody works on."""
-        workers = await self.store.workers.workers(now=now)
-        return workers, unattended(workers, [config.item_type for config in await self.store.configs()])
-
-    async def list(
-        self,
-        item_type: str,
-        status: Status | str | None = None,
-        *,
-        prefix: str | None = None,
-        lane: str | None = None,
-        error: str | None = None,
-        since: datetime | str | None = None,
-        until: datetime | str | None = None,
-        error_group: str | None = None,
-        limit: int = 100,
-        after: str | None = None,
-        sort: str | None = None,
-    ) -> list[Item]:
-        """A page of items in order of their ids; `after` is the last id of the page before. `prefix` is what their ids
-        begin with, `error` what their last errors hold, with `*` for any characters; their times are not before
-        `since`, and before `until`. `error_group` is the name of a group as `error_groups` has it.
-
-        `sort` is `id`, `executeAt` or `updatedAt`, with `-` before it for the last first. Sorted by a time, `after` is
-        `ItemOrder.of(sort).cursor(item)` of the last item.
-
-        Raises:
-            InvalidInput: the status, the limit, an id, a time, the lane, the error or the order is wrong.
-            NotFound: there is no such item type.
-        """
-        await self._check_known(checked_type(item_type))
-        order = ItemOrder.of(sort)
-        if after is not None:
-            order.place(after)
-        chosen = checked_filter(
-            status=status, prefix=prefix, lane=lane, error=error, since=since, until=until, error_group=error_group
-        )
-        return await self.store.items(item_type, chosen, checked_limit(limit), after, order)
-
-    async def count(self, item_type: str, **matching: Unpack[FilterOptions]) -> int:
-        """How many items match, as in `list`; 100,001 if they are more than 100,000.
-
-        Raises:
-            InvalidInput: a value is wrong.
-            NotFound: there is no such item type.
-        """
-        await self._check_known(checked_type(item_type))
-        return await self.store.count(item_type, checked_filter(**matching), MOST_COUNTED + 1)
-
-    async def error_groups(self, item_type: str) -> Sequence[ErrorGroup]:
-        """Dead letters grouped by their errors, the largest group first. What differs between the errors of a group,
-        such as numbers and ids, is `*` in its name; `list(item_type, "DEAD_LETTER", error_group=name)` lists a group.
-
-        Raises:
-            NotFound: there is no such item type.
-        """
-        await self._check_known(checked_type(item_type))
-        return await self.store.error_groups(item_type)
-
-    async def lanes(self, item_type: str) -> Sequence[LaneDepth]:
-        """What of each lane is not finished, the longest lane first.
-
-        Raises:
-            NotFound: there is no such item type.
-        """
-        await self._check_known(checked_type(item_type))
-        return await self.store.lanes(item_type)
-
-    async def progress_of(self, item_type: str, item_ids: Iterable[str]) -> dict[str, Progress]:
-        """By item id: how far the executions that run now say they are; those that say nothing are left out.
-
-        Raises:
-            InvalidInput: an id is wrong.
-        """
-        ids = checked_ids(item_ids)
-        return await self.store.progress_of(checked_type(item_type), ids) if ids else {}
-
-    async def show(self, item_type: str, item_id: str) -> ItemDetail:
-        """One item with its context and its audit.
-
-        Raises:
-            NotFound: there is no such item.
-        """
-        row = await self.store.find(checked_type(item_type), checked_id(item_id, "item_id"))
-        if row is None:
-            raise NotFound("item", item_id)
-        item, context = row
-        entries = await self.store.audit(item_type, item_id, LONGEST_PAGE, None)
-        progress, result = await self.store.report(item_type, item_id)
-        return ItemDetail(item, readable(context), entries[::-1], progress, readable(result))
-
-    async def audit(
-        self, item_type: str, *, item_id: str | None = None, limit: int = 100, before: int | None = None
-    ) -> Sequence[AuditEntry]:
-        """Audit entries, newest first; `before` is the last `audit_id` of the page before.
-
-        Raises:
-            InvalidInput: the id, the limit or `before` is wrong.
-            NotFound: there is no such item type.
-        """
-        await self._check_known(checked_type(item_type))
-        if item_id is not None:
-            checked_id(item_id, "item_id")
-        if before is not None and (not isinstance(before, int) or not 0 < before < 2**63):
-            raise InvalidInput("before", "must be the auditId of an entry")
-        return await self.store.audit(item_type, item_id, checked_limit(limit), before)
 
     # -- operating -----------------------------------------------------------------------------------------------
 
@@ -559,11 +410,6 @@ class DispatchQueue:
         await self._check_known(checked_type(item_type))
         ids = None if item_ids is None else checked_ids(item_ids)
         return await self.store.redirect(item_type, ids, to)
-
-    async def _check_known(self, item_type: str) -> None:
-        # Only what exists is remembered, and types are never deleted: no answer can turn stale.
-        if item_type not in self._known:
-            await self.config(item_type)
 
 
 def enqueue_span(item_type: str, item_id: str, parent: str) -> Span:

@@ -8,10 +8,12 @@ rebalance is forgotten; nothing of it is committed after that.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import takewhile
 from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -46,6 +48,8 @@ class KafkaSource:
         """Positions by partition, in order: given out and not yet committed."""
         self._done: dict[int, set[int]] = {}
         self._paused = False
+        self._is_behind = False
+        """Whether a commit came during a rebalance and is to be made again."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="headgate-kafka-reader")
         self._settings = {
             "bootstrap.servers": bootstrap,
@@ -55,6 +59,8 @@ class KafkaSource:
             "partition.assignment.strategy": "cooperative-sticky",
             # A member that dies keeps its partitions for so long.
             "session.timeout.ms": 10_000,
+            # A broker that hangs is given up after so long, and its successor asked. librdkafka would take a minute.
+            "socket.timeout.ms": 10_000,
             "reconnect.backoff.ms": 50,
             "reconnect.backoff.max.ms": 500,
             "log_level": 0,
@@ -94,16 +100,21 @@ class KafkaSource:
 
     def _consume(self, max_records: int, wait: float) -> list[Delivered]:
         records: list[Delivered] = []
+        if self._is_behind:
+            with contextlib.suppress(BrokerUnavailable):
+                self._commit_done()
         self._pause(not max_records)
         # `consume` waits its whole time for a full batch; so wait for one record, then take what has come with it.
         first = self._consumer.poll(wait)
         messages = [] if first is None else [first]
         if messages and max_records > 1:
             messages += self._consumer.consume(max_records - 1, 0.01)
+        outage: KafkaError | None = None
         for message in messages:
             if error := message.error():
                 if error.code() in (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT):
-                    raise BrokerUnavailable(f"Kafka: {error.str()}")
+                    outage = error
+                    continue
                 _log.warning("reading %s: %s", self._topic, error.str())
                 if error.fatal():
                     self._rejoin()
@@ -117,6 +128,9 @@ class KafkaSource:
             self._handed.setdefault(partition, deque()).append(offset)
             record = Record(self._topic, key, value, _trace(message.headers()))
             records.append(Delivered(record, partition, offset))
+        if outage is not None and not records:
+            raise BrokerUnavailable(f"Kafka: {outage.str()}")
+        # What came from other brokers is handed out all the same: the consumer is past it, so it would not come again.
         return records
 
     def _pause(self, paused: bool) -> None:
@@ -133,24 +147,34 @@ class KafkaSource:
         for delivered in done:
             if delivered.partition in self._handed:
                 self._done.setdefault(delivered.partition, set()).add(delivered.position)
-        offsets = []
+        self._commit_done()
+
+    def _commit_done(self) -> None:
+        """Commits each partition up to the first record that is not done. What could not be committed is part of the
+        next commit."""
+        ended = {}
         for partition, finished in self._done.items():
-            handed = self._handed[partition]
-            last = None
-            while handed and handed[0] in finished:
-                last = handed.popleft()
-                finished.discard(last)
-            if last is not None:
-                offsets.append(TopicPartition(self._topic, partition, last + 1))
-        if not offsets:
+            if positions := list(takewhile(finished.__contains__, self._handed[partition])):
+                ended[partition] = positions
+        if not ended:
             return
+        offsets = [TopicPartition(self._topic, partition, positions[-1] + 1) for partition, positions in ended.items()]
+        self._is_behind = False
         try:
             self._consumer.commit(offsets=offsets, asynchronous=False)
         except KafkaException as error:
-            if error.args[0].code() in _LEFT:
-                _log.info("a partition of %s went to another reader before its commit", self._topic)
-                return
-            raise BrokerUnavailable(f"Kafka: {error.args[0].str()}") from error
+            code = error.args[0].code()
+            if code not in _LEFT:
+                raise BrokerUnavailable(f"Kafka: {error.args[0].str()}") from error
+            # Of a rebalance that goes on nobody knows yet whom it will leave without a partition.
+            self._is_behind = code == KafkaError.REBALANCE_IN_PROGRESS
+            _log.info("a commit of %s came during or after a rebalance", self._topic)
+            return
+        for partition, positions in ended.items():
+            handed, finished = self._handed[partition], self._done[partition]
+            for position in positions:
+                handed.popleft()
+                finished.discard(position)
 
     def _rejoin(self) -> None:
         """A consumer that failed for good is of no use any more; what it had comes again to the next one."""

@@ -53,6 +53,9 @@ class KafkaProducer:
         # Of its own: an event loop's default threads are few, and a broker that is away holds each for a while.
         self._pinger = ThreadPoolExecutor(1, thread_name_prefix="headgate-kafka-ping")
         self._producer = Producer(self._settings)
+        self._retired: list[Producer] = []
+        """Producers that failed for good and still have outcomes to report."""
+        self._replacing = threading.Lock()
         self._reports: list[tuple[asyncio.Future[HeadgateError | None], HeadgateError | None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = threading.Event()
@@ -74,11 +77,13 @@ class KafkaProducer:
     def _produce(self, loop: asyncio.AbstractEventLoop, record: Record) -> asyncio.Future[HeadgateError | None]:
         future: asyncio.Future[HeadgateError | None] = loop.create_future()
 
+        producer = self._producer
+
         def reported(error: KafkaError | None, _message: object) -> None:
-            self._reports.append((future, None if error is None else self._translated(error)))
+            self._reports.append((future, None if error is None else self._translated(error, producer)))
 
         try:
-            self._producer.produce(
+            producer.produce(
                 record.topic,
                 record.value.encode(),
                 record.key.encode(),
@@ -88,22 +93,33 @@ class KafkaProducer:
         except BufferError:
             future.set_result(BrokerUnavailable("the broker does not keep up: too many messages wait for it"))
         except KafkaException as error:
-            future.set_result(self._translated(error.args[0]))
+            future.set_result(self._translated(error.args[0], producer))
         return future
 
     def _poll(self) -> None:
         while not self._stop.is_set():
+            self._poll_retired()
             self._producer.poll(POLL_SECONDS)
             if self._reports:
                 reports, self._reports = self._reports, []
                 assert self._loop is not None
                 self._loop.call_soon_threadsafe(_settle, reports)
 
-    def _translated(self, error: KafkaError) -> HeadgateError:
+    def _poll_retired(self) -> None:
+        for producer in list(self._retired):
+            producer.poll(0)
+            if not len(producer):
+                self._retired.remove(producer)
+
+    def _translated(self, error: KafkaError, producer: Producer) -> HeadgateError:
         if error.fatal():
-            # Idempotence can't be kept up by this producer any more; a new one begins afresh.
-            _log.error("the Kafka producer failed for good and is replaced: %s", error.str())
-            self._producer = Producer(self._settings)
+            # Idempotence can't be kept up by this producer any more; a new one begins afresh. Every record of the old
+            # one fails like this.
+            with self._replacing:
+                if producer is self._producer:
+                    _log.error("the Kafka producer failed for good and is replaced: %s", error.str())
+                    self._producer = Producer(self._settings)
+                    self._retired.append(producer)
             return BrokerUnavailable(f"Kafka: {error.str()}")
         if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
             return StoreError(f"Kafka: {error.str()}")
@@ -121,7 +137,11 @@ class KafkaProducer:
             raise BrokerUnavailable(f"Kafka: {error.args[0].str()}") from error
 
     def _list_topics(self) -> None:
-        self._producer.list_topics(timeout=self._ping_seconds)
+        # A broker that hangs still has the first request, so librdkafka sends the second to another.
+        try:
+            self._producer.list_topics(timeout=self._ping_seconds / 2)
+        except KafkaException:
+            self._producer.list_topics(timeout=self._ping_seconds / 2)
 
     async def close(self) -> None:
         """Waits for what is under way, not longer than a delivery may take."""

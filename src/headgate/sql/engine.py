@@ -145,6 +145,11 @@ class Database:
         file = Path(name)
         return not file.exists() or file.stat().st_size == 0
 
+    def hasten(self, seconds: float) -> None:
+        """From now on, a transaction has so long at most: for a process that ends, and a server that may hang."""
+        if self.dialect != "sqlite":
+            self._deadline = min(self._deadline, seconds)
+
     @property
     def closed(self) -> bool:
         """Whether everybody who held it has closed it."""
@@ -211,21 +216,22 @@ class Database:
     ) -> R:
         """`_on_thread` on psycopg's async connection. Where there are no transactions, beginning one is free."""
         with engine.connect() as connection:
-            use.connection = connection
             news = connection.info[NEWS] = set[str]()
+            use.connection = connection
             try:
                 with connection.begin():
-                    if deadline is None:
-                        connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
-                    result = work(connection, *args, **kwargs)
-            except BaseException as error:
-                if isinstance(error, ReadOnlyServer):
-                    connection.invalidate()
-                # A pipeline found it broken. SQLAlchemy would presume the rest of the pool dead; so must we. If there
-                # are several hosts, also when it did not answer in time: another host may have taken over.
-                if connection.invalidated and (self._several_hosts or isinstance(error, StoreUnavailable)):
-                    self._cut_at = time.monotonic()
-                raise
+                    try:
+                        if deadline is None:
+                            connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
+                        result = work(connection, *args, **kwargs)
+                    except BaseException as error:
+                        if isinstance(error, ReadOnlyServer):
+                            connection.invalidate()
+                        # A pipeline found it broken. SQLAlchemy would presume the rest of the pool dead; so must we. If
+                        # there are several hosts, also when it did not answer in time: another may have taken over.
+                        if connection.invalidated and (self._several_hosts or isinstance(error, StoreUnavailable)):
+                            self._cut_at = time.monotonic()
+                        raise
             finally:
                 use.connection = None
         if news:
@@ -243,8 +249,8 @@ class Database:
         kwargs: Any,
     ) -> R:
         with engine.connect() as connection:
-            use.connection = connection
             news = connection.info[NEWS] = set[str]()
+            use.connection = connection
             try:
                 with connection.begin():
                     if self.dialect == "sqlite":

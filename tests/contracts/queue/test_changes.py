@@ -153,11 +153,19 @@ async def test_a_preview_counts_what_the_change_then_changes_and_changes_nothing
         Cancellation(),
     ]
     for change in changes:
-        matching, changing = await store.preview("PAY", everything, change, now=T)
+        matching, changing, _ = await store.preview("PAY", everything, change, now=T)
         assert matching == len(before)
         assert 0 < changing < matching, change
     assert await store.items("PAY", None, 100, None) == before
     for change in changes:
-        _, changing = await store.preview("PAY", everything, change, now=T)
+        _, changing, _ = await store.preview("PAY", everything, change, now=T)
         assert (await store.change_items("PAY", everything, change, now=T)).total == changing, change
-    assert await store.preview("PAY", ItemFilter(lane="nowhere"), Cancellation(), now=T) == (0, 0)
+    assert await store.preview("PAY", ItemFilter(lane="nowhere"), Cancellation(), now=T) == (0, 0, True)
+
+
+async def test_a_preview_that_would_read_too_much_says_so(store: QueueStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headgate.dispatch.stores.changes.MOST_PREVIEWED", 3)
+    await dead_letter(store, *(f"d{n}" for n in range(5)))
+    group = ItemFilter(error_group=(await store.error_groups("PAY"))[0].error)
+    assert await store.preview("PAY", group, Redirection(Status.READY), now=T) == (3, 3, False)
+    assert await store.preview("PAY", ItemFilter(prefix="d"), Cancellation(), now=T) == (5, 5, True)

@@ -109,7 +109,8 @@ async def test_a_group_is_what_it_counts_and_no_more(dead: QueueStore) -> None:
     for group in groups:
         chosen = ItemFilter(status=Status.DEAD_LETTER, error_group=group.error)
         assert len(await dead.items("PAY", chosen, 100, None)) == group.count, group
-        assert await dead.preview("PAY", chosen, Redirection(Status.READY), now=at) == (group.count, group.count)
+        preview = await dead.preview("PAY", chosen, Redirection(Status.READY), now=at)
+        assert preview == (group.count, group.count, True)
     page = await dead.items("PAY", ItemFilter(error_group="KeyError: * in *%"), 1, None)
     rest = await dead.items("PAY", ItemFilter(error_group="KeyError: * in *%"), 1, page[-1].item_id)
     assert [one.item_id for one in page + rest] == ["A-3", "a_4"]

@@ -12,12 +12,13 @@ import sqlalchemy as sa
 from headgate.apps.notifications.delivery import SENDER_GROUP, Delivery, parked_topic
 from headgate.apps.notifications.intake import TOPIC, Intake
 from headgate.apps.notifications.model import Attempt
-from headgate.apps.notifications.ports import NullObserver
+from headgate.apps.notifications.ports import NullObserver, Status
 from headgate.apps.notifications.provider import Accepted, Rejected, SmsMessage, Unavailable
 from headgate.apps.notifications.provider_chain import NamedProvider, ProviderChain
 from headgate.apps.notifications.readers import Readers
 from headgate.apps.notifications.relay import Relay
 from headgate.apps.notifications.stores.sql import SqlDeliveryStore, SqlQuotaStore
+from headgate.apps.notifications.stores.tables import notification_message
 from headgate.errors import StoreUnavailable
 from headgate.sql.outbox import SqlOutbox
 from headgate.sql.outbox_tables import outbox
@@ -55,12 +56,18 @@ class Network:
 class RemoteProvider:
     """A provider over a link; its answer may be lost."""
 
-    def __init__(self, world: World, process: Process, server: Process, network: Network) -> None:
+    def __init__(self, world: World, process: Process, server: Process, network: Network, engine: sa.Engine) -> None:
+        self._world = world
+        self._engine = engine
         self._random = world.random
         self._link = world.link(process, server, 3.0)
         self._network = network
 
     async def send(self, message: SmsMessage) -> Accepted | Rejected:
+        status = _status(self._engine, message.id)
+        self._world.note(f"sends {message.id}, which is {status}")
+        if status == Status.SENT:
+            self._world.violated(f"{message.id} is sent again, after somebody else has sent it and noted so")
         await asyncio.sleep(self._random.expovariate(1 / 0.2))
         return await self._link.call(lambda: self._network.take(message), Unavailable)
 
@@ -106,12 +113,20 @@ async def play(world: World) -> None:
         database = SimulatedDatabase(engine, world.link(process, server))
         log = SqlOutbox(database, reader_lease=timedelta(seconds=LEASE))
         store = SqlDeliveryStore(database, topic=TOPIC, lease=timedelta(seconds=LEASE))
-        providers = ProviderChain([NamedProvider("p", RemoteProvider(world, process, wire, network))], timeout=5.0)
+        providers = ProviderChain(
+            [NamedProvider("p", RemoteProvider(world, process, wire, network, engine))], timeout=5.0
+        )
         readers = Readers(NullObserver())
 
         def delivery() -> Delivery:
             return Delivery(
-                lambda: log.read(TOPIC, SENDER_GROUP), store, providers, topic=TOPIC, lease_seconds=LEASE, concurrency=8
+                lambda: log.read(TOPIC, SENDER_GROUP),
+                store,
+                providers,
+                topic=TOPIC,
+                lease_seconds=LEASE,
+                concurrency=8,
+                attempts=2,
             )
 
         readers.start("sender", lambda stop: delivery().run(stop))
@@ -150,6 +165,12 @@ async def play(world: World) -> None:
             order = [message_id for _, _, message_id in sorted(places) if message_id not in network.refused]
             if network.order[user] != order:
                 raise Violation(f"the messages of user {user} were sent twice, or out of order")
+
+
+def _status(engine: sa.Engine, message_id: str) -> str | None:
+    with engine.connect() as connection:
+        query = sa.select(notification_message.c.status).where(notification_message.c.message_id == message_id)
+        return connection.execute(query).scalar()
 
 
 def _in_outbox(engine: sa.Engine) -> int:

@@ -63,7 +63,7 @@ async def test_arguments_arrive_as_they_were_given(tasks: Tasks) -> None:
         (("seven",), {}, "number"),
         ((7,), {"colour": "red"}, "arguments"),
         ((7,), {"note": b"\xff"}, "note"),
-        ((7,), {"key": ""}, "item_id"),
+        ((7,), {"key": ""}, "key"),
         ((7,), {"at": "tomorrow"}, "at"),
         ((7,), {"connection": object()}, "connection"),
     ],

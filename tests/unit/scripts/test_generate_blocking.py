@@ -104,5 +104,9 @@ class Queue:
     assert '"""Gets."""' in text
     assert "close" not in text
     assert "_inner" not in text
+    base = "class Shelf:\n    async def look(self) -> None:\n        ..."
+    assert "def look(self) -> None:" in facade(
+        source, Facade("queue.py", "_q.py", "Queue", "headgate.q.Parent", ""), base
+    )
     with pytest.raises(ValueError, match="no class Gone"):
         facade(source, Facade("queue.py", "_q.py", "Gone", "headgate.q.Parent", ""))

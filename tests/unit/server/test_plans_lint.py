@@ -173,7 +173,7 @@ OTHERS = {
     @exempt
     async def free() -> str: ...
     plugin = RateLimitPlugin(limiter, defaults=[Limit("free", key=client_address())])
-    app = Litestar([own, default, free], plugins=[plugin], openapi_config=None)
+    app = Litestar([own, default, free], plugins=[plugin], openapi_config=None, logging_config=None)
     """,
 }
 

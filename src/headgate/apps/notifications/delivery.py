@@ -2,8 +2,9 @@
 
 At least once: a record is committed only after its message is sent or dead-lettered, and noted as such; so after a
 crash it comes again. Each message id once: a sender claims a message before it calls a provider (`DeliveryStore.claim`)
-and keeps the claim alive while it waits. Only a call that was on the wire when its sender was killed is made again,
-with the same message id, so that the provider can deduplicate.
+and keeps the claim alive while it waits; if it could not, it claims the message anew before the next call. Only a call
+that was on the wire when its sender was killed is made again, with the same message id, so that the provider can
+deduplicate.
 
 Messages of one user and priority go out in order; users do not wait for each other. A provider that is away is no
 property of a message: the message waits until it expires. Only the provider's verdict on it, or its expiry, or a record
@@ -40,6 +41,7 @@ from headgate.apps.notifications.provider import Accepted, Rejected, SmsMessage,
 from headgate.apps.notifications.provider_chain import Handed, ProviderChain
 from headgate.apps.notifications.quiet_hours import QuietHours
 from headgate.batching import Batcher
+from headgate.clock import uptime
 from headgate.durations import from_ms
 from headgate.errors import HeadgateError, InvalidInput, StoreError
 from headgate.messaging import (
@@ -99,6 +101,10 @@ class _Tried(NamedTuple):
     reason: str
 
 
+class _ClaimExpired(Exception):
+    """This process stood still, or could not renew its claims: another member may have sent the message."""
+
+
 class Delivery:
     """One member of the group of senders."""
 
@@ -138,7 +144,8 @@ class Delivery:
         """Messages that failed before: they may hang again, and must not take every slot from the others."""
         self._lanes: Lanes[_Work] = Lanes(self._handle)
         self._finished: list[Delivered] = []
-        self._claimed: set[str] = set()
+        self._claimed: dict[str, float] = {}
+        """When each claim was requested, or last renewed, by `uptime`: the lease counts from later on."""
         self._parked: dict[tuple[str, Priority], int] = {}
         """Lanes that were put aside, until when: what arrives meanwhile follows them, to stay in order."""
         self._claims: Batcher[Message, Claimed] = Batcher(self._claim_batch)
@@ -221,7 +228,9 @@ class Delivery:
             await asyncio.sleep(self._lease_seconds / 3)
             try:
                 if self._claimed:
-                    await self._store.renew(sorted(self._claimed), self._owner)
+                    requested_at = uptime()
+                    held = await self._store.renew(sorted(self._claimed), self._owner)
+                    self._claimed.update((each, requested_at) for each in held if each in self._claimed)
             except StoreError as error:
                 _log.warning("claims could not be renewed: %s", error)
 
@@ -243,17 +252,21 @@ class Delivery:
         return done
 
     async def _deliver(self, record: Record, message: Message, lane: deque[_Work]) -> bool:
-        claimed = await self._claim(message)
-        if claimed is None:
-            return False
-        if claimed.kind is Claim.DONE:
-            self._observer.delivered("duplicate")
-            return True
-        self._claimed.add(message.message_id)
-        done = await self._send_or_park(record, message, claimed, lane)
-        if done:
-            self._claimed.discard(message.message_id)
-        return done
+        while True:
+            claimed = await self._claim(message)
+            if claimed is None:
+                return False
+            if claimed.kind is Claim.DONE:
+                self._observer.delivered("duplicate")
+                return True
+            try:
+                done = await self._send_or_park(record, message, claimed, lane)
+            except _ClaimExpired:
+                self._claimed.pop(message.message_id, None)
+                continue
+            if done:
+                self._claimed.pop(message.message_id, None)
+            return done
 
     async def _send_or_park(self, record: Record, message: Message, claimed: Claimed, lane: deque[_Work]) -> bool:
         if claimed.opted_out:
@@ -320,6 +333,8 @@ class Delivery:
                 async with (self._suspects if failures or claimed.attempts else self._slots).hold(message.priority):
                     if self._stop.is_set():
                         break
+                    if uptime() - self._claimed.get(message.message_id, 0.0) >= self._lease_seconds:
+                        raise _ClaimExpired
                     started = time.perf_counter()
                     handed = await self._providers.send(sms)
             except Unavailable as error:
@@ -372,12 +387,14 @@ class Delivery:
     async def _claim(self, message: Message) -> Claimed | None:
         """The claim on a message, once nobody else has one; None if this member stops first."""
         while True:
-            claimed = None
+            claimed, requested_at = None, uptime()
             if message.message_id not in self._claimed:
                 claimed = await self._retry_until_stored(lambda: self._claims.submit(message))
                 if claimed is None:
                     return None
             if claimed is not None and claimed.kind is not Claim.BUSY and message.message_id not in self._claimed:
+                if claimed.kind is Claim.MINE:
+                    self._claimed[message.message_id] = requested_at
                 return claimed
             if await wait_for_stop(self._stop, BUSY_PAUSE):
                 return None
@@ -430,7 +447,8 @@ class Delivery:
         """Puts the whole lane aside, so that its messages stay in order."""
         works = [work for work in lane if work.message is not None]
         records = [work.delivered.record._replace(topic=parked_topic(self._topic)) for work in works]
-        if await self._retry_until_stored(lambda: _true(self._store.park(records, attempts, until_ms))) is None:
+        store, owner = self._store, self._owner
+        if await self._retry_until_stored(lambda: _true(store.park(records, attempts, until_ms, owner))) is None:
             return False
         self._observer.delivered("parked")
         head = lane[0]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple, Protocol
@@ -230,8 +230,8 @@ class DeliveryStore(Protocol):
         """Claims messages for `owner`, by id. A claim ends if it is not renewed for the length of a lease."""
         ...
 
-    async def renew(self, message_ids: Sequence[str], owner: str) -> None:
-        """Keeps claims alive."""
+    async def renew(self, message_ids: Sequence[str], owner: str) -> Collection[str]:
+        """Keeps claims alive, and returns those that are still the owner's."""
         ...
 
     async def release(self, message_ids: Sequence[str], owner: str) -> None:
@@ -246,8 +246,8 @@ class DeliveryStore(Protocol):
         """Keeps dead letters and notes outcomes, in one transaction; again is fine."""
         ...
 
-    async def park(self, records: Sequence[Record], attempts: Mapping[str, int], until_ms: int) -> None:
-        """Puts records aside until a time, and gives back the claims on their messages, in one transaction."""
+    async def park(self, records: Sequence[Record], attempts: Mapping[str, int], until_ms: int, owner: str) -> None:
+        """Puts records aside until a time, and gives back the owner's claims on their messages, in one transaction."""
         ...
 
     async def now_ms(self) -> int:

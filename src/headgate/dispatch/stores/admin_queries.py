@@ -139,9 +139,9 @@ def stats(connection: sa.Connection, item_type: str, now: datetime | None) -> Qu
     depth = {Status(status): count for status, count in counts}
     dialect = connection.dialect.name
     oldest = connection.execute(
-        sa.select(sa.func.min(only(READY, "due_at", dialect))).where(
-            among(READY, dialect), only(READY, "item_type", dialect) == item_type
-        )
+        sa.select(sa.func.min(only(READY, "due_at", dialect)))
+        .select_from(queue)
+        .where(among(READY, dialect), only(READY, "item_type", dialect) == item_type)
     ).scalar_one_or_none()
     age = moment - oldest if oldest is not None and oldest <= moment else None
     # What an engine holds until its time has not begun.

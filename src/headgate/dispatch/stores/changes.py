@@ -20,6 +20,9 @@ from headgate.dispatch.stores.tables import context, queue
 from headgate.errors import Conflict, NotFound
 from headgate.sql.schema import now as database_clock
 
+MOST_PREVIEWED = 10_000
+"""Items that are read for a preview, if they can't be counted."""
+
 
 def change_listed(
     connection: sa.Connection,
@@ -70,23 +73,41 @@ def change_matching(
     return _write(connection, items, changed, change, moment, follower), ids[-1]
 
 
-def preview_matching(
+def preview(
     connection: sa.Connection,
     item_type: str,
     chosen: ItemFilter,
-    after: str | None,
     change: ItemChange,
     now: datetime | None,
     follower: Follower | None,
-) -> tuple[Preview, str | None]:
-    """What `change_matching` would do to some of the matching items. Writes and locks nothing."""
-    rows = connection.execute(search.page(item_type, chosen, CHUNK, after)).all()
-    if not rows:
-        return Preview(0, 0), None
+) -> Preview:
+    """What `change_matching` would do to the items that match. Writes and locks nothing."""
     moment = now or database_clock(connection)
-    matching = [one for one in map(item, rows) if chosen.matches(one)]
-    items, _ = _changeable(connection, matching, change, moment, follower)
-    return Preview(len(matching), len(items)), rows[-1].item_id
+    if follower is None and chosen.error_group is None:
+        return _counted(connection, item_type, chosen, change, moment)
+    # A follower decides on each item, and a group of errors can't be told in SQL: they are read one by one.
+    matching = search.items(connection, item_type, chosen, MOST_PREVIEWED + 1, None)
+    is_whole = len(matching) <= MOST_PREVIEWED
+    changing = 0
+    for some in chunks(matching[:MOST_PREVIEWED]):
+        changing += len(_changeable(connection, some, change, moment, follower)[0])
+    return Preview(min(len(matching), MOST_PREVIEWED), changing, is_whole)
+
+
+def _counted(
+    connection: sa.Connection, item_type: str, chosen: ItemFilter, change: ItemChange, now: datetime
+) -> Preview:
+    """The status of an item, and whether it has a slot, decide: one of each kind is tried, the others are counted."""
+    kinds = connection.execute(
+        sa.select(sa.func.count(), sa.func.min(queue.c.item_id))
+        .where(queue.c.item_type == item_type, *search.conditions(chosen))
+        .group_by(queue.c.queue_status, queue.c.slotted)
+    ).all()
+    examples = connection.execute(sa.select(queue).where(of_items(item_type, [example for _, example in kinds])))
+    tried = _changeable(connection, [item(row) for row in examples], change, now, None)[0]
+    changeable = {one.item_id for one in tried}
+    matching = sum(items for items, _ in kinds)
+    return Preview(matching, sum(items for items, example in kinds if example in changeable))
 
 
 def _changeable(
@@ -95,6 +116,7 @@ def _changeable(
     """Those of the items that can be changed, before and after it."""
     slotted = _slotted(connection, matching, change, follower)
     pairs = []
+    slotted = _slotted(connection, matching, change, follower)
     for one in matching:
         with contextlib.suppress(Conflict):
             pairs.append((one, change.applied(one, now, is_followed=one.item_id in slotted)))

@@ -322,14 +322,8 @@ class SqlQueueStore:
     async def preview(
         self, item_type: str, chosen: ItemFilter, change: ItemChange, *, now: datetime | None = None
     ) -> Preview:
-        follower, matching, changing = self._followers.get(item_type), 0, 0
-        after: str | None = ""
-        while after is not None:
-            some, after = await self._database.read_aside(
-                changes.preview_matching, item_type, chosen, after or None, change, now, follower
-            )
-            matching, changing = matching + some.matching, changing + some.changing
-        return Preview(matching, changing)
+        follower = self._followers.get(item_type)
+        return await self._database.read_aside(changes.preview, item_type, chosen, change, now, follower)
 
     async def audit(self, item_type: str, item_id: str | None, limit: int, before: int | None) -> list[AuditEntry]:
         return await self._database.read(admin_queries.audit_entries, item_type, item_id, limit, before)

@@ -162,7 +162,10 @@ def only(rows: str, column: str, dialect: str) -> sa.ColumnElement[Any]:
     """A column of the queue as the index over `rows` knows it; on Oracle that is NULL for all other rows."""
     if dialect != "oracle":
         return queue.c[column]
-    return sa.literal_column(f"CASE WHEN {rows} THEN {column} END", queue.c[column].type)
+    expression = sa.literal_column(f"CASE WHEN {rows} THEN {column} END", queue.c[column].type)
+    # What it is compared with is a parameter of that name; else of the whole expression's, with quotes and spaces.
+    expression.key = column
+    return expression
 
 
 def among(rows: str, dialect: str) -> sa.ColumnElement[bool]:

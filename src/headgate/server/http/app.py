@@ -65,6 +65,7 @@ from headgate.server.wiring.queue import open_dispatch_observer
 from headgate.server.wiring.rollups import open_rollups
 from headgate.server.wiring.slots import open_slots
 from headgate.server.wiring.telemetry import collect_traces, traces_sent
+from headgate.sql.databases import hasten_databases
 from headgate.sql.migration_policy import Migrations, permit_migrations
 
 
@@ -197,6 +198,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
             end_when_hung(asyncio.get_running_loop())
         services.grpc_port = await stack.enter_async_context(open_envoy(services))
         yield
+        hasten_databases()
 
 
 def _executes(services: Services) -> bool:

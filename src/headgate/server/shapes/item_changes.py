@@ -114,6 +114,8 @@ class Previewed(Shape):
 
     matching: int
     changing: int
+    is_whole: Annotated[bool, Field(alias="whole")]
+    """False if more match than were looked at; then both figures are lower bounds."""
 
 
 class Rescheduled(Selection):

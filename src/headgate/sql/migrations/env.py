@@ -20,5 +20,8 @@ if connection is not None:
     context.run_migrations()
 else:
     context.configure(dialect_name=context.config.attributes["dialect"], literal_binds=True, **options)
+    if context.get_context().dialect.name == "oracle":
+        # Numbers, as on a connection: Oracle has BOOLEAN since 23 only.
+        context.get_context().dialect.supports_native_boolean = False
     with context.begin_transaction():
         context.run_migrations()

@@ -99,9 +99,10 @@ class MemoryMessages:
             return Claimed(Claim.BUSY, attempts, self.recipient)
         return Claimed(Claim.MINE, attempts, self.recipient, message_id in self.opted_out)
 
-    async def renew(self, message_ids: Sequence[str], owner: str) -> None:
+    async def renew(self, message_ids: Sequence[str], owner: str) -> list[str]:
         self._fail()
         self.renewals += 1
+        return [message_id for message_id in message_ids if self.owners.get(message_id) == owner]
 
     async def release(self, message_ids: Sequence[str], owner: str) -> None:
         for message_id in message_ids:
@@ -115,7 +116,7 @@ class MemoryMessages:
         await self.settle(outcomes)
         self.letters += letters
 
-    async def park(self, records: Sequence[Record], attempts: Mapping[str, int], until_ms: int) -> None:
+    async def park(self, records: Sequence[Record], attempts: Mapping[str, int], until_ms: int, owner: str) -> None:
         self._fail()
         self.attempts.update(attempts)
         await self.release(list(attempts), "")

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from headgate.apps.notifications.delivery import Delivery
+from headgate.apps.notifications import delivery
+from headgate.apps.notifications.delivery import LEASE_SECONDS, Delivery
 from headgate.apps.notifications.ports import DeliveryOutcome, Status
-from headgate.apps.notifications.provider import Rejected, Unavailable
+from headgate.apps.notifications.provider import Accepted, Rejected, SmsMessage, Unavailable
 from headgate.apps.notifications.provider_chain import NamedProvider, ProviderChain
 from headgate.apps.notifications.quiet_hours import QuietHours
 from headgate.apps.notifications.quota import Recipient
@@ -84,6 +85,26 @@ async def test_a_known_message_id_is_not_sent_again() -> None:
     bench.store.outcomes["b"] = DeliveryOutcome("b", Status.SENT, 1)
     await bench.run()
     assert bench.sent == ["a"]
+
+
+async def test_a_sender_that_stood_still_claims_a_message_anew_before_it_calls_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its lease has ended meanwhile, and another sender has sent the message."""
+    bench, passed = Bench(record(1, "a")), [0.0]
+    monkeypatch.setattr(delivery, "uptime", lambda: 1000.0 + passed[0])
+    send = bench.provider.send
+
+    async def stand_still(message: SmsMessage) -> Accepted | Rejected:
+        passed[0] += LEASE_SECONDS
+        bench.store.outcomes["a"] = DeliveryOutcome("a", Status.SENT, 1)
+        return await send(message)
+
+    bench.provider.send = stand_still  # type: ignore[method-assign]
+    bench.provider.script["a"] = [Unavailable()]
+    await bench.run()
+    assert bench.provider.calls == ["a"]
+    assert bench.sent == []
 
 
 async def test_one_hanging_user_delays_nobody() -> None:

@@ -15,6 +15,7 @@ from headgate.apps.notifications.stores import attempt_statements, message_state
 from headgate.apps.notifications.stores.tables import notification_attempt
 from headgate.messaging import Record
 from headgate.sql import outbox
+from tests.models import oracle_grammars
 
 
 class Recorder:
@@ -22,6 +23,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.dialect = oracle.dialect()
+        self.dialect.supports_native_boolean = False  # as on a connection
         self.statements: list[str] = []
         self.info: dict[str, Any] = {}
 
@@ -69,7 +71,7 @@ def everything(connection: Any) -> None:
     message_statements.renew(connection, ids, "me", timedelta(seconds=1))
     message_statements.release(connection, ids, "me")
     message_statements.settle(connection, [outcome])
-    message_statements.park(connection, [Record("t", "k", "v")], {"m": 1}, 0)
+    message_statements.park(connection, [Record("t", "k", "v")], {"m": 1}, 0, "me")
     message_statements.status_of(connection, "m")
     after = datetime(2027, 3, 1, tzinfo=UTC), "m"
     message_statements.page(connection, MessageFilter(Status.QUEUED, 1, "m"), 10, after)
@@ -104,6 +106,13 @@ def test_no_statement_limits_rows_it_locks(recorder: Recorder) -> None:
     assert len(locking) >= 4
     assert not any("FETCH FIRST" in sql or "ROWNUM" in sql for sql in locking)
     assert not any("LIMIT" in sql.replace("rate_limit", "").upper().split() for sql in recorder.statements)
+
+
+def test_two_grammars_read_every_statement(recorder: Recorder) -> None:
+    everything(recorder)
+    assert len(recorder.statements) >= 60
+    for statement in set(recorder.statements):
+        oracle_grammars.check(statement)
 
 
 def test_lists_stay_below_a_thousand(recorder: Recorder) -> None:

@@ -164,10 +164,11 @@ def _with_optouts(
     }
 
 
-def renew(connection: Connection, message_ids: Sequence[str], owner: str, lease: timedelta) -> None:
-    """Keeps an owner's claims for so long from now."""
+def renew(connection: Connection, message_ids: Sequence[str], owner: str, lease: timedelta) -> list[str]:
+    """Keeps an owner's claims for so long from now. Returns the messages that are still the owner's."""
     until = now(connection) + lease
     _update(connection, message_ids, {"claimed_until": until}, _message.owner == owner)
+    return where_in(connection, _message.message_id, message_ids, _message.owner == owner)
 
 
 def release(connection: Connection, message_ids: Sequence[str], owner: str) -> None:
@@ -206,12 +207,15 @@ def settle(connection: Connection, outcomes: Sequence[DeliveryOutcome]) -> None:
         connection.execute(statement.values(columns), changes)
 
 
-def park(connection: Connection, records: Sequence[Record], attempts: Mapping[str, int], until_ms: int) -> None:
-    """Puts records aside until a time; `attempts` are the tries so far, by message id."""
+def park(
+    connection: Connection, records: Sequence[Record], attempts: Mapping[str, int], until_ms: int, owner: str
+) -> None:
+    """Puts records aside until a time; `attempts` are the tries so far, by message id. A message that is no longer the
+    owner's stays as it is: another may have sent it."""
     append(connection, records, available_at=from_ms(until_ms))
     for message_id, count in attempts.items():
         values = {"status": Status.QUEUED.value, "owner": None, "claimed_until": None, "attempts": count}
-        _update(connection, [message_id], values)
+        _update(connection, [message_id], values, _message.owner == owner)
 
 
 def status_of(connection: Connection, message_id: str) -> MessageStatus | None:

@@ -98,8 +98,8 @@ class SqlDeliveryStore:
         write = self._database.write
         return await _retry_conflicts(lambda: write(message_statements.claim, messages, owner, self.lease))
 
-    async def renew(self, message_ids: Sequence[str], owner: str) -> None:
-        await self._database.write(message_statements.renew, message_ids, owner, self.lease)
+    async def renew(self, message_ids: Sequence[str], owner: str) -> list[str]:
+        return await self._database.write(message_statements.renew, message_ids, owner, self.lease)
 
     async def release(self, message_ids: Sequence[str], owner: str) -> None:
         await self._database.write(message_statements.release, message_ids, owner)
@@ -110,8 +110,8 @@ class SqlDeliveryStore:
     async def bury(self, letters: Sequence[DeadLetter], outcomes: Sequence[DeliveryOutcome]) -> None:
         await _retry_conflicts(lambda: self._database.write(message_statements.bury, letters, outcomes))
 
-    async def park(self, records: Sequence[Record], attempts: Mapping[str, int], until_ms: int) -> None:
-        await self._database.write(message_statements.park, records, attempts, until_ms)
+    async def park(self, records: Sequence[Record], attempts: Mapping[str, int], until_ms: int, owner: str) -> None:
+        await self._database.write(message_statements.park, records, attempts, until_ms, owner)
 
     async def now_ms(self) -> int:
         return await self._database.read(rows.clock_ms, None)

@@ -13,6 +13,8 @@ import {instant, localTime, ZONE} from './words.js'
  *  @param {Record<string, string>} query
  *  @param {Filter[]} filters */
 export function filterForm(shell, parts, query, filters) {
+  const names = [...filters.map(({name}) => name), 'cursor']
+  const others = Object.fromEntries(Object.entries(query).filter(([name]) => !names.includes(name)))
   const controls = filters.map(({name, label, options, time, hint, ...attributes}) => {
     const key = {name, 'data-key': `filter ${name}`}
     const value = query[name] ?? ''
@@ -24,7 +26,7 @@ export function filterForm(shell, parts, query, filters) {
     return field(label, control, time ? ZONE : hint)
   })
   const made = form(() => apply(), h('div', {class: 'row'}, controls, h('button', {'data-key': 'filter'}, 'Filter')))
-  if (isNarrowed(query, filters)) made.firstChild?.append(link('Clear', ...parts, {sort: query.sort}))
+  if (isNarrowed(query, filters)) made.firstChild?.append(link('Clear', ...parts, others))
 
   function apply() {
     const values = Object.fromEntries(new FormData(made))
@@ -32,7 +34,7 @@ export function filterForm(shell, parts, query, filters) {
       values[name] = String(values[name]).trim()
       if (time) values[name] = instant(values[name]) ?? ''
     }
-    shell.go(...parts, {...values, sort: query.sort})
+    shell.go(...parts, {...others, ...values})
   }
   return made
 }

@@ -74,12 +74,12 @@ export async function changed(shell, type, verb, selection, what, {fixed = false
       get(query(`${path(BASE, type)}/preview`, {change: verb, ...selection.filter})),
     )
     if (!preview) return false
-    const {matching, changing} = preview
+    const {matching, changing, whole} = preview
     if (!changing) {
       say(`None of the ${count(matching)} items that match can be ${past}.`)
       return false
     }
-    whom = changing === 1 ? '1 item' : `${count(changing)} items`
+    whom = `${whole ? '' : 'at least '}${count(changing)} ${changing === 1 ? 'item' : 'items'}`
     if (changing < matching)
       text = `${count(matching)} match; ${count(matching - changing)} of them can’t be ${past} and stay as they are. ${effect}`
   }

@@ -22,8 +22,8 @@ const FILTERS = [
 ]
 
 /** A card, and how it is refreshed. */
-export function slotList(shell, query) {
-  const [list, parts] = [h('div'), ['slots']]
+export function slotList(shell, parts, query) {
+  const list = h('div')
   return {
     element: card('Slots', filterForm(shell, parts, query, FILTERS), list),
     async refresh() {

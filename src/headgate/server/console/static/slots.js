@@ -1,18 +1,19 @@
-// When may it run? The next windows, a forecast, and one event's slot with the reason for its time.
+// When may it run? The next windows, a forecast, one event's slot, and all slots.
 
-import {call, get, path, query} from './api.js'
+import {get, query} from './api.js'
 import {windowBars} from './charts.js'
-import {agreed} from './dialog.js'
-import {badge, button, card, facts, field, form, h, input, show, table, update} from './dom.js'
+import {badge, card, field, form, h, input, show, table, update} from './dom.js'
+import {slotDetail} from './slot_detail.js'
 import {slotList} from './slot_list.js'
-import {count, distance, durationMs, instant, moment, span, spanOf, ZONE} from './words.js'
+import {count, instant, localTime, moment, span, ZONE} from './words.js'
 
 export const slots = {
   title: 'Slots',
   needs: 'read',
   open(root, shell, [wanted = '', event = ''], filter) {
     const names = h('datalist', {id: 'config-names'})
-    const list = slotList(shell, filter)
+    const list = slotList(shell, ['slots', wanted, event], filter)
+    const one = slotDetail(shell, wanted, event, filter)
     const config = input({
       name: 'config',
       value: wanted,
@@ -20,10 +21,16 @@ export const slots = {
       list: 'config-names',
       maxlength: 128,
     })
-    const events = input({name: 'events', type: 'number', min: 1, max: 100_000_000, value: 1, required: true})
-    const time = input({name: 'at', type: 'datetime-local', step: 1})
-    const [summary, drawing, detail, found] = [h('p', {role: 'status'}), h('div'), h('div'), h('div')]
-    const id = input({name: 'event', required: true, maxlength: 255, value: event, placeholder: 'pay-123'})
+    const events = input({
+      name: 'events',
+      type: 'number',
+      min: 1,
+      max: 100_000_000,
+      value: filter.events ?? 1,
+      required: true,
+    })
+    const time = input({name: 'at', type: 'datetime-local', step: 1, value: localTime(filter.at)})
+    const [summary, drawing, detail] = [h('p', {role: 'status'}), h('div'), h('div')]
     show(
       root,
       names,
@@ -31,7 +38,8 @@ export const slots = {
       card(
         'Forecast',
         form(
-          () => shell.refresh(),
+          () =>
+            shell.go('slots', config.value.trim(), event, {...filter, events: events.value, at: instant(time.value)}),
           h(
             'div',
             {class: 'row'},
@@ -45,67 +53,9 @@ export const slots = {
         drawing,
         detail,
       ),
-      card(
-        'One event',
-        form(
-          values => lookUp(values.event),
-          h('div', {class: 'row'}, field('Event id', id), h('button', {class: 'main'}, 'Look up')),
-        ),
-        found,
-      ),
+      one.element,
       list.element,
     )
-
-    async function lookUp(eventId) {
-      const slot = await shell.attempt(() => get(path('/api/v1/slots', eventId)))
-      show(found)
-      if (!slot) return
-      const policy = await policyOf(slot, shell)
-      const requested = new Date(Date.parse(slot.scheduledTime) - slot.delayMs).toISOString()
-      show(
-        found,
-        facts(
-          ['Event', h('code', {}, slot.eventId)],
-          ['Runs at', moment(slot.scheduledTime, {fractions: true}), ` (${distance(slot.scheduledTime)})`],
-          ['Asked for', moment(requested, {fractions: true})],
-          ['Delay', span(slot.delayMs)],
-          ['Window', moment(slot.windowStart), policy ? ` of ${spanOf(policy.windowSize)}` : ''],
-          ['Config', `${slot.configName}, version ${slot.configVersion}`],
-          ...(slot.windows ?? [])
-            .slice(1)
-            .map(also => [
-              'Also in',
-              moment(also.windowStart),
-              ` of ${also.configName}, version ${also.configVersion}`,
-            ]),
-        ),
-        h('h3', {}, 'Why this time'),
-        h(
-          'ol',
-          {},
-          reasons(slot, requested, policy).map(reason => h('li', {}, reason)),
-        ),
-        Date.parse(slot.scheduledTime) > Date.now() &&
-          button('Cancel this slot', () => cancel(slot), {kind: 'danger', missing: shell.missing('assign')}),
-      )
-    }
-
-    async function cancel(slot) {
-      if (
-        !(await agreed(
-          'Cancel this slot?',
-          `${slot.eventId} loses its time; the room is free for the next caller at once.`,
-          'Cancel the slot',
-        ))
-      )
-        return
-      const done = await shell.attempt(
-        () => call('DELETE', path('/api/v1/slots', slot.eventId)),
-        `The slot of ${slot.eventId} is cancelled.`,
-      )
-      if (done) show(found, h('p', {class: 'notice'}, `The slot of ${slot.eventId} is cancelled.`))
-      shell.refresh()
-    }
 
     if (shell.may('admin')) {
       shell.attempt(async () => {
@@ -116,7 +66,7 @@ export const slots = {
         )
       })
     }
-    if (event) lookUp(event)
+    if (event) one.lookUp()
     return {
       every: 3000,
       async refresh() {
@@ -172,44 +122,4 @@ function said(forecast) {
     forecast.refused > 0 &&
       h('b', {class: 'wrong'}, ` ${count(forecast.refused)} lie beyond the horizon and would be refused.`),
   ]
-}
-
-/** The version a slot was booked under; only administrators may see versions. */
-async function policyOf(slot, shell) {
-  if (!shell.may('admin')) return null
-  const history = await shell.attempt(() => get(query('/admin/rate-limit/config/history', {name: slot.configName})))
-  return history?.versions.find(each => each.version === slot.configVersion) ?? null
-}
-
-function reasons(slot, requested, policy) {
-  const limit = policy ? `, which allowed ${count(policy.maxPerWindow)} every ${spanOf(policy.windowSize)}` : ''
-  /** @type {(string | (string | Node)[])[]} */
-  const told = [
-    [
-      'It asked for ',
-      moment(requested, {fractions: true}),
-      ` under ${slot.configName}, version ${slot.configVersion}${limit}.`,
-    ],
-  ]
-  const size = policy ? durationMs(policy.windowSize) : NaN
-  const start = Date.parse(slot.windowStart)
-  const asked = Date.parse(requested)
-  if (asked >= start) {
-    told.push('The window it asked for had room, so it stayed in it.')
-  } else {
-    const passed = Number.isNaN(size)
-      ? 'Every window'
-      : `Each of the ${count(Math.max(1, Math.ceil((start - asked) / size)))} windows`
-    told.push([
-      `${passed} from there up to `,
-      moment(slot.windowStart),
-      ' was full, closed or already over when it was booked: the first with room is taken, always.',
-    ])
-  }
-  const into = Date.parse(slot.scheduledTime) - Math.max(start, asked)
-  const how = {even: ' evenly, by the golden ratio', jitter: ' at random'}[policy?.spread] ?? ''
-  told.push(
-    `It lies ${span(into)} into what was left of the window: slots are spread${how}, so that no burst builds up.`,
-  )
-  return told
 }

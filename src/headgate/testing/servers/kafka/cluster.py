@@ -50,6 +50,8 @@ class KafkaCluster(ServerGroup):
             **replicated,
             "default.replication.factor": str(brokers),
             "min.insync.replicas": str(min_in_sync),
+            # 128 MB unless said otherwise, for each broker.
+            "log.cleaner.dedupe.buffer.size": "4194304",
             **(settings or {}),
         }
         self._ports: dict[int, list[PortClaim]] = {}

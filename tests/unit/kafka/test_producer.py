@@ -1,0 +1,71 @@
+"""The producer, over a librdkafka that fails for good."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from headgate.errors import BrokerUnavailable
+from headgate.kafka import producer
+from headgate.kafka.producer import KafkaProducer
+from headgate.messaging import Record
+
+
+class Librdkafka:
+    """Stands where librdkafka's producer does. The first one made fails for good, one record a poll."""
+
+    made = 0
+    asked = 0
+    answers_at = 1
+
+    def __init__(self, _settings: Any) -> None:
+        type(self).made += 1
+        self._is_broken = self.made == 1
+        self._waiting: list[Callable[[KafkaError | None, object], None]] = []
+
+    def produce(self, *_record: Any, on_delivery: Callable[[KafkaError | None, object], None], headers: Any) -> None:
+        self._waiting.append(on_delivery)
+
+    def poll(self, _seconds: float) -> int:
+        if self._waiting:
+            failure = KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, "lost", True) if self._is_broken else None
+            self._waiting.pop(0)(failure, None)
+        return 0
+
+    def list_topics(self, timeout: float) -> None:
+        self.asked += 1
+        if self.asked < self.answers_at:
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+
+async def test_a_producer_that_failed_for_good_is_replaced_once_and_reports_all_its_records(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Librdkafka, "made", 0)
+    monkeypatch.setattr(producer, "Producer", Librdkafka)
+    monkeypatch.setattr(producer, "POLL_SECONDS", 0.0)
+    log = KafkaProducer("127.0.0.1:1", delivery_seconds=60, settings={})
+    outcomes = await log.publish([Record("t", "k", str(number)) for number in range(20)])
+    assert [type(outcome) for outcome in outcomes] == [BrokerUnavailable] * 20
+    assert Librdkafka.made == 2
+    assert await log.publish([Record("t", "k", "v")]) == [None]
+    await log.close()
+
+
+@pytest.mark.parametrize(("answers_at", "is_down"), [(1, False), (2, False), (3, True)])
+async def test_a_ping_that_came_to_a_broker_that_hangs_asks_another(
+    monkeypatch: pytest.MonkeyPatch, answers_at: int, is_down: bool
+) -> None:
+    monkeypatch.setattr(producer, "Producer", Librdkafka)
+    monkeypatch.setattr(Librdkafka, "answers_at", answers_at)
+    log = KafkaProducer("127.0.0.1:1", delivery_seconds=3, settings={})
+    with pytest.raises(BrokerUnavailable) if is_down else nullcontext():
+        await log.ping()
+    await log.close()
