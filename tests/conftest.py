@@ -17,6 +17,7 @@ from hypothesis import settings
 HERE = Path(__file__).parent
 LONGEST = (
     "test_console_buttons.py",
+    "test_kafka_cluster.py",
     "test_temporal_outages.py",
     "test_payments_temporal.py",
     "test_schema.py",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0025_item_slots"
+revision = "0024_item_slots"
 down_revision = "0023_rollups"
 branch_labels = None
 depends_on = None
