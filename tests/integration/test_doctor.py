@@ -324,7 +324,7 @@ async def test_rules_and_item_types_are_shown(tmp_path: Path, monkeypatch: pytes
     found = await examined(tmp_path, payments={"rules": str(rules)})
     assert (found["payment rules"].ok, found["payment rules"].summary) == (
         False,
-        "payments.rules: duplicates: must be allow or reject",
+        "HEADGATE_PAYMENTS_RULES: duplicates: must be allow or reject",
     )
 
 

@@ -232,8 +232,8 @@ def test_providers_are_named_in_the_settings() -> None:
         ({"providers": "a=no_such_module:b"}, "can't be imported"),
         ({"providers": "a=json:dumps"}, "can't be made"),
         ({"providers": "a=json:decoder"}, "has no method send"),
-        ({"providers": "webhook"}, "webhook_url"),
-        ({"providers": "twilio", "twilio_from": None}, "twilio_from"),
+        ({"providers": "webhook"}, "HEADGATE_SMS_WEBHOOK_URL"),
+        ({"providers": "twilio", "twilio_from": None}, "HEADGATE_SMS_TWILIO_FROM"),
         ({"provider_rates": "nobody=1"}, "not among the providers"),
         ({"providers": "console,console"}, "named before"),
     ]
