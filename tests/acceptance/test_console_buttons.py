@@ -17,8 +17,8 @@ import pytest
 from playwright.sync_api import Page, Request, Response, expect
 
 from headgate import DispatchQueue
+from tests.acceptance.console_browser import Console, browser, chromium, log_in, page, token
 from tests.acceptance.service import Service, until
-from tests.acceptance.test_console import Console, browser, chromium, log_in, page, token
 
 __all__ = ["browser", "chromium", "page"]
 
@@ -63,6 +63,7 @@ class Press(NamedTuple):
 
 ROUTES = (
     "overview",
+    "charts",
     "slots",
     "slots/default/e-1",
     "configs",

@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Page, Response, expect
 
+from tests.acceptance.console_browser import Console, browser, chromium, log_in, page, token
 from tests.acceptance.service import Service, environment, until
-from tests.acceptance.test_console import Console, browser, chromium, log_in, page, token
 from tests.acceptance.test_console_buttons import FIND, ONCE, ROUTES, Press, check, press, queue_jobs, show, stock
 
 __all__ = ["browser", "chromium", "page"]

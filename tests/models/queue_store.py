@@ -35,7 +35,6 @@ from headgate.dispatch.model import (
     PruneResult,
     QueueStats,
 )
-from headgate.dispatch.periodic import PeriodicTask
 from headgate.dispatch.portions import is_group
 from headgate.dispatch.ports import Follower
 from headgate.dispatch.search import BY_ID, ErrorGroup, ItemFilter, ItemOrder, LaneDepth, grouped, lane_depths
@@ -43,39 +42,11 @@ from headgate.dispatch.status import FINISHED, IN_FLIGHT, Status
 from headgate.dispatch.turns import UNLIMITED, Places, in_turns, rotated
 from headgate.durations import EPOCH
 from headgate.errors import Conflict, InvalidInput, NotFound
+from tests.models.periodic_store import MemoryPeriodicStore
+from tests.models.queue_items import new_item
 from tests.models.worker_store import MemoryWorkerStore
 
 Key = tuple[str, str]
-
-
-class MemoryPeriodicStore:
-    """A `PeriodicStore` that lives and dies with the process."""
-
-    def __init__(self, queue: MemoryQueueStore) -> None:
-        self._queue = queue
-        self._tasks: dict[str, PeriodicTask] = {}
-
-    async def tasks(self, *, now: datetime | None = None) -> tuple[list[PeriodicTask], datetime]:
-        return [self._tasks[name] for name in sorted(self._tasks)], self._queue._now(now)
-
-    async def write(self, task: PeriodicTask, *, now: datetime | None = None) -> bool:
-        before = self._tasks.get(task.name)
-        if task.revision != (0 if before is None else before.revision):
-            return False
-        self._tasks[task.name] = replace(task, revision=task.revision + 1)
-        return True
-
-    async def delete(self, name: str) -> bool:
-        return self._tasks.pop(name, None) is not None
-
-    async def advance(
-        self, task: PeriodicTask, ticks: Sequence[datetime], until: datetime, *, now: datetime | None = None
-    ) -> bool:
-        advanced = replace(task, ticked_until=until, last_tick=ticks[-1])
-        if not await self.write(advanced, now=now):
-            return False
-        await self._queue.enqueue([task.item(tick) for tick in ticks], now=now)
-        return True
 
 
 class MemoryQueueStore:
@@ -116,7 +87,7 @@ class MemoryQueueStore:
             if not existing:
                 execute_at = request.execute_at or now
                 self._contexts[key] = request.context_json
-                self._put(_new_item(request, execute_at, max(execute_at, now), now))
+                self._put(new_item(request, execute_at, max(execute_at, now), now))
             results.append(EnqueueResult(*key, existing))
         for item_type in {request.item_type for request in requests}:
             self._bells[item_type].set()
@@ -510,29 +481,3 @@ class MemoryQueueStore:
 
     def _now(self, now: datetime | None) -> datetime:
         return EPOCH + timedelta(microseconds=self._clock.now_us()) if now is None else now
-
-
-def _new_item(request: EnqueueRequest, execute_at: datetime, due_at: datetime, now: datetime) -> Item:
-    return Item(
-        item_type=request.item_type,
-        item_id=request.item_id,
-        status=Status.READY,
-        execute_at=execute_at,
-        due_at=due_at,
-        slotted=request.slotted,
-        init_workflow_id=request.init_workflow_id,
-        batch_id=None,
-        exec_workflow_id=None,
-        claim_epoch=0,
-        claimed_at=None,
-        seen_at=None,
-        dispatched_at=None,
-        completed_at=None,
-        retry_count=0,
-        last_error=None,
-        created_at=now,
-        updated_at=now,
-        traceparent=request.traceparent,
-        lane=request.lane,
-        priority=request.priority,
-    )

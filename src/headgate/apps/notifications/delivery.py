@@ -286,7 +286,7 @@ class Delivery:
             return await self._bury(record, message, result.reason, tried.attempts, Status.FAILED, provider)
         self._observer.delivered("sent")
         outcome = DeliveryOutcome(
-            message.message_id, Status.SENT, tried.attempts, provider, _id(result.provider_id), result.segments
+            message.message_id, Status.SENT, tried.attempts, provider, result.stored_id, result.segments
         )
         return await self._settle(outcome)
 
@@ -496,8 +496,3 @@ def _host_ms() -> int:
 
 def _has_expired(message: Message, now_ms: int) -> bool:
     return message.expires_ms is not None and message.expires_ms <= now_ms
-
-
-def _id(text: str | None) -> str | None:
-    """A provider's id as the store can keep it."""
-    return None if text is None else text.replace("\0", "")[:128]

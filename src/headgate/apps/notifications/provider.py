@@ -42,6 +42,11 @@ class Accepted:
     segments: int | None = None
     price: Decimal | None = None
 
+    @property
+    def stored_id(self) -> str | None:
+        """The provider's id as the store can keep it."""
+        return None if self.provider_id is None else self.provider_id.replace("\0", "")[:128]
+
 
 @dataclass(frozen=True, slots=True)
 class Rejected:

@@ -1,0 +1,101 @@
+"""A console with tokens, and a browser to look at it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import httpx2 as httpx
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from headgate.server.access.authenticator import create_token
+from headgate.server.settings import Settings
+from headgate.server.wiring.access import open_access_store
+from tests.acceptance.service import Service
+
+FLAGS = [
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
+    *("--disable-background-networking", "--disable-component-update"),
+]
+
+
+class Console(NamedTuple):
+    """A service with tokens, and what is in it."""
+
+    service: Service
+    directory: Path
+    tokens: dict[str, str]
+
+    def api(self) -> httpx.Client:
+        return self.service.client(headers={"Authorization": f"Bearer {self.tokens['operator']}"})
+
+
+@pytest.fixture(scope="module")
+def chromium() -> str:
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-headless-shell", "google-chrome"))), None)
+    if found is None:
+        reason = "no Chromium is installed; Debian's chromium or chromium-headless-shell will do"
+        if os.environ.get("HEADGATE_REQUIRE") == "all":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return found
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str, console: Console) -> Iterator[Browser]:
+    """After the service: while a browser is open, its event loop is the one of this thread."""
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        yield launched
+        launched.close()
+
+
+def token(directory: Path, name: str, scopes: list[str]) -> str:
+    async def work() -> str:
+        async with open_access_store(Settings(database_url=f"sqlite:///{directory / 'headgate.db'}")) as store:
+            secret, _ = await create_token(store, name, scopes)
+        return secret
+
+    return asyncio.run(work())
+
+
+@pytest.fixture
+def page(browser: Browser, console: Console) -> Iterator[Page]:
+    """A window in which nothing may go wrong: no script error, no refused resource, no word to another host."""
+    context = browser.new_context(base_url=console.service.url, viewport={"width": 1280, "height": 900})
+    opened = context.new_page()
+    opened.set_default_timeout(15_000)
+    wrong: list[str] = []
+    opened.on("pageerror", lambda error: wrong.append(str(error)))
+    opened.on("dialog", lambda dialog: wrong.append(dialog.message))
+    opened.on("console", lambda line: wrong.append(line.text) if is_wrong(line.text, line.type) else None)
+    opened.on("request", lambda asked: None if asked.url.startswith(console.service.url) else wrong.append(asked.url))
+    yield opened
+    title = opened.title()
+    context.close()
+    assert "owned" not in title
+    assert wrong == []
+
+
+def is_wrong(text: str, kind: str) -> bool:
+    # The browser itself notes every answer beyond 2xx; those the tests look for.
+    return kind in ("error", "warning") and not re.search(
+        r"status of (400|401|403|404|409|429|503)|ERR_INTERNET_DISC", text
+    )
+
+
+def log_in(page: Page, console: Console, name: str = "operator", path: str = "") -> None:
+    page.goto(f"./{path}")
+    page.get_by_label("Token").fill(console.tokens[name])
+    page.get_by_role("button", name="Log in").click()
+    expect(page.get_by_role("button", name="Log out")).to_be_visible()
+
+
+def agree(page: Page, verb: str) -> None:
+    page.get_by_role("dialog").get_by_role("button", name=verb).click()
