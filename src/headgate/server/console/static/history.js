@@ -31,6 +31,8 @@ export const charts = {
     const [bar, heat] = [h('div', {class: 'row chart-bar'}), h('section', {class: 'card'})]
     const all = Object.values(drawn)
     let [data, whole] = [null, true]
+    // Later: a button that was pressed is given back first.
+    drawn.slots.onzoom = () => setTimeout(toolbar)
 
     show(
       root,
@@ -72,7 +74,11 @@ export const charts = {
           'div',
           {class: 'row', role: 'group', 'aria-label': 'Zoom'},
           button('Zoom in', () => magnify(0.5), {kind: 'quiet', 'data-key': 'in'}),
-          button('Whole range', () => magnify(null), {kind: 'quiet', 'data-key': 'out'}),
+          button('Whole range', () => magnify(null), {
+            kind: 'quiet',
+            'data-key': 'out',
+            disabled: !drawn.slots.zoomed,
+          }),
         ),
         button(state.utc ? 'Times in UTC' : `Times in ${ZONE}`, () => choose({utc: !state.utc}), {
           kind: 'quiet',

@@ -36,6 +36,8 @@ export class TimeChart {
   #plot
   #shape = ''
   #whole = [0, 0]
+  /** Called when another part of the times is in sight. */
+  onzoom = () => {}
 
   constructor(title, unit, controls = null) {
     this.title = title
@@ -59,7 +61,7 @@ export class TimeChart {
     this.canvas.setAttribute('aria-label', `${this.title}: ${told}`)
     const data = [times, ...lines.map(line => line.values)]
     const [min, max] = this.range
-    const zoomed = !whole && this.#plot && (min !== this.#whole[0] || max !== this.#whole[1])
+    const zoomed = !whole && this.zoomed
     this.#whole = [times[0], times.at(-1)]
     const shape = JSON.stringify([utc, lines.map(line => [line.label, line.kind, line.dash])])
     if (shape !== this.#shape) {
@@ -75,6 +77,12 @@ export class TimeChart {
   /** Shows a part of the times, or all of them. */
   zoom([min, max] = this.#whole) {
     this.#plot?.setScale('x', {min, max})
+  }
+
+  /** Whether only a part of the times is in sight. */
+  get zoomed() {
+    const [min, max] = this.range
+    return Boolean(this.#plot) && (min !== this.#whole[0] || max !== this.#whole[1])
   }
 
   /** What is in sight, in seconds. */
@@ -96,6 +104,7 @@ export class TimeChart {
     return {
       ...this.#size(),
       tzDate: utc ? seconds => uPlot.tzDate(new Date(seconds * 1000), 'Etc/UTC') : undefined,
+      hooks: {setScale: [() => this.onzoom()]},
       cursor: {sync: {key: SYNC, setSeries: false}, drag: {x: true, y: false}},
       scales: {y: {range: (_plot, _low, high) => [0, Math.max(1e-3, high ?? 1) * 1.08]}},
       axes: [
