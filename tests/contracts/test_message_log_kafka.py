@@ -7,9 +7,11 @@ from collections.abc import AsyncIterator
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from headgate.kafka import consumer
 from headgate.kafka.log import KafkaLog
 from headgate.messaging import Record
-from tests.contracts.message_log import MessageLogContract, publish
+from headgate.testing import eventually
+from tests.contracts.message_log import MessageLogContract, publish, take
 
 
 class TestKafkaLog(MessageLogContract):
@@ -26,6 +28,30 @@ class TestKafkaLog(MessageLogContract):
         await publish(log, Record(topic, "k", "v"))
         topics = AdminClient({"bootstrap.servers": kafka_bootstrap, "log_level": 0}).list_topics(timeout=10).topics
         assert {name: len(topics[name].partitions) for name in (topic, f"{topic}-dlt")} == {topic: 4, f"{topic}-dlt": 4}
+        await log.close()
+
+    async def test_a_member_tells_how_far_it_is_behind(
+        self, kafka_bootstrap: str, topic: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(consumer, "LAG_SECONDS", 0.0)
+        told: list[tuple[str, str, int]] = []
+        log = KafkaLog(kafka_bootstrap, topics=(topic,), delivery_seconds=20, report_lag=lambda *lag: told.append(lag))
+        await publish(log, *(Record(topic, f"k{number}", "v") for number in range(9)))
+        source = await log.read(topic, "group")
+
+        async def is_behind(records: int) -> bool:
+            await source.receive(0, 0.05)
+            return told[-1] == (topic, "group", records)
+
+        records = await take(source, 9)
+        await eventually(lambda: is_behind(9))
+        await source.commit(records)
+        await eventually(lambda: is_behind(0))
+        await publish(log, Record(topic, "k", "v"))
+        await take(source, 1)
+        await eventually(lambda: is_behind(1))
+        await source.close()
+        assert told[-1] == (topic, "group", 0), "it is somebody else's now"
         await log.close()
 
     async def test_a_topic_that_exists_is_left_as_it_is(self, kafka_bootstrap: str, topic: str) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -36,14 +37,26 @@ _LEFT = {
 }
 """Why a commit fails when the partition is no longer ours: somebody else will get the records again."""
 
+LAG_SECONDS = 1.0
+"""How often a member's lag is reported."""
+
 _log = logging.getLogger(__name__)
 
 
 class KafkaSource:
     """The `MessageSource` port over a consumer group."""
 
-    def __init__(self, bootstrap: str, topic: str, group: str, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        group: str,
+        settings: Mapping[str, Any],
+        report_lag: Callable[[int], None] | None = None,
+    ) -> None:
         self._topic = topic
+        self._report_lag = report_lag
+        self._lag_due = 0.0
         self._handed: dict[int, deque[int]] = {}
         """Positions by partition, in order: given out and not yet committed."""
         self._done: dict[int, set[int]] = {}
@@ -86,6 +99,8 @@ class KafkaSource:
     async def close(self) -> None:
         await self._run(self._consumer.close)
         self._thread.shutdown()
+        if self._report_lag is not None:
+            self._report_lag(0)  # others take over
 
     async def _run(self, work: Callable[..., T], *arguments: Any) -> T:
         # Shielded: a cancelled caller must not leave the consumer in the middle of a call.
@@ -128,10 +143,26 @@ class KafkaSource:
             self._handed.setdefault(partition, deque()).append(offset)
             record = Record(self._topic, key, value, _trace(message.headers()))
             records.append(Delivered(record, partition, offset))
+        self._tell_lag()
         if outage is not None and not records:
             raise BrokerUnavailable(f"Kafka: {outage.str()}")
         # What came from other brokers is handed out all the same: the consumer is past it, so it would not come again.
         return records
+
+    def _tell_lag(self) -> None:
+        """Reports how many records of this member's partitions are not done, by what the brokers said last. Asks no
+        broker."""
+        if self._report_lag is None or time.monotonic() < self._lag_due:
+            return
+        self._lag_due = time.monotonic() + LAG_SECONDS
+        lag = 0
+        for partition in self._consumer.position(self._consumer.assignment()):
+            _, end = self._consumer.get_watermark_offsets(partition, cached=True)
+            handed = self._handed.get(partition.partition)
+            begin = handed[0] if handed else partition.offset
+            # Negative until something of the partition was fetched.
+            lag += max(0, end - begin) if begin >= 0 else 0
+        self._report_lag(lag)
 
     def _pause(self, paused: bool) -> None:
         """While the caller takes nothing, `poll` only keeps the membership alive (`max.poll.interval.ms`)."""

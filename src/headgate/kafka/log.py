@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from headgate.circuit_breaker import Breaker, BreakerPolicy
@@ -30,7 +31,10 @@ class KafkaLog:
         delivery_seconds: float = DELIVERY_SECONDS,
         settings: Mapping[str, Any] | None = None,
         clock: Clock | None = None,
+        report_lag: Callable[[str, str, int], None] | None = None,
     ) -> None:
+        self._report_lag = report_lag
+        """Called with a topic, a group and the records of the topic that this process has yet to do for the group."""
         self._bootstrap = bootstrap
         self._settings = dict(settings or {})
         self._topics = set(topics)
@@ -57,7 +61,8 @@ class KafkaLog:
     async def read(self, topic: str, group: str) -> KafkaSource:
         self._topics.add(topic)
         await self._ensure_topics()
-        return KafkaSource(self._bootstrap, topic, group, self._settings)
+        report_lag = None if self._report_lag is None else partial(self._report_lag, topic, group)
+        return KafkaSource(self._bootstrap, topic, group, self._settings, report_lag)
 
     async def ping(self) -> None:
         await self._producer.ping()

@@ -58,7 +58,7 @@ async def open_notifications(
     `relays` what it accepts is left to others."""
     sms_settings = settings.sms
     inline = sms_settings.sender == "inline" or (sms_settings.sender == "auto" and settings.kafka_bootstrap is None)
-    async with _gateway_stores(settings) as (shared, log), open_recorder(settings) as recorder:
+    async with _gateway_stores(settings, registry) as (shared, log), open_recorder(settings) as recorder:
         observer = with_rollups(_notification_observer(registry), MessageRollups(recorder))
         probes: dict[str, Callable[[], Awaitable[object]]] = {}
         broker = None
@@ -107,7 +107,7 @@ async def open_notifications(
 async def run_sender(settings: Settings, stop: asyncio.Event, *, registry: CollectorRegistry | None = None) -> None:
     """Sends messages and counts attempts until `stop` is set: `headgate worker sender`."""
     observer = _notification_observer(registry)
-    async with _gateway_stores(settings) as (shared, log), AsyncExitStack() as running:
+    async with _gateway_stores(settings, registry) as (shared, log), AsyncExitStack() as running:
         providers = open_providers(settings)
         running.push_async_callback(providers.close)
         readers = Readers(observer)
@@ -132,7 +132,9 @@ async def prune_notifications(settings: Settings, before: datetime) -> dict[str,
 
 
 @asynccontextmanager
-async def _gateway_stores(settings: Settings) -> AsyncIterator[tuple[Database, MessageLog]]:
+async def _gateway_stores(
+    settings: Settings, registry: CollectorRegistry | None = None
+) -> AsyncIterator[tuple[Database, MessageLog]]:
     shared = await shared_database(settings)
     log: MessageLog = _outbox(settings, shared)
     if settings.kafka_bootstrap is not None:
@@ -147,6 +149,7 @@ async def _gateway_stores(settings: Settings) -> AsyncIterator[tuple[Database, M
             topics=topics,
             delivery_seconds=settings.sms.kafka_delivery_seconds,
             settings=settings.kafka_config,
+            report_lag=_lag_observer(registry),
         )
     try:
         yield shared, log
@@ -227,6 +230,14 @@ def _notification_observer(registry: CollectorRegistry | None) -> NotificationOb
     from headgate.server.metrics.notifications import NotificationMetrics
 
     return NotificationMetrics(registry)
+
+
+def _lag_observer(registry: CollectorRegistry | None) -> Callable[[str, str, int], None] | None:
+    if registry is None:
+        return None
+    from headgate.server.metrics.kafka import KafkaMetrics
+
+    return KafkaMetrics(registry).lags
 
 
 async def _watch_backlog(
