@@ -127,13 +127,16 @@ class Hints:
         pause = 1.0
         while True:
             try:
-                async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+                connection = await psycopg.AsyncConnection.connect(url, autocommit=True)
+                try:
                     await connection.execute(f"LISTEN {CHANNEL}")
                     pause = 1.0
                     # What was said while nobody listened is unknown: look once.
                     self.ring(list(self._bells))
                     while await self._hear_echo(connection) or not self._is_listening:
                         pass
+                finally:
+                    await connection.close()  # at once; `async with` would first wait for a rollback
                 log.info("listening for hints again: the server does not answer any more")
             except (psycopg.Error, StoreError) as error:
                 log.info("listening for hints again in %.0f s: %s", pause, str(error).partition("\n")[0])
