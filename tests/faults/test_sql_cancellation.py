@@ -7,7 +7,9 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from typing import Any, cast
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -20,6 +22,7 @@ from headgate.slots.stores.sql import SqlSlotStore
 from headgate.slots.stores.tables import slot
 from headgate.sql.engine import Database
 from headgate.sql.pipeline import copy, run_async
+from headgate.testing import eventually
 
 T = datetime(2031, 3, 1, 16, tzinfo=UTC)
 CALLS = 150
@@ -167,3 +170,19 @@ async def test_a_copy_that_fails_leaves_no_broken_connection(
         await database.write(copied, "".join(f"{number}\n" for number in range(2, 100_000)))
     finally:
         await database.close()
+
+
+async def test_a_connection_in_use_is_closed_when_it_comes_back_to_a_closed_database(postgres_url: str) -> None:
+    """Nobody would dispose of it any more."""
+    database = Database(postgres_url)
+    used: list[psycopg.AsyncConnection[Any]] = []
+
+    def slowly(connection: Connection) -> None:
+        used.append(cast(Any, connection.connection).driver_connection)
+        connection.execute(sa.text("SELECT pg_sleep(0.2)"))
+
+    using = asyncio.create_task(database.read(slowly))
+    await eventually(lambda: used)
+    await database.close()
+    await using
+    assert used[0].closed

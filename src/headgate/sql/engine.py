@@ -177,6 +177,8 @@ class Database:
             await asyncio.to_thread(self._aside[1].shutdown)
             self._aside[0].dispose()
         if self.async_engine is not None:
+            # Who still uses a connection gives it back to a pool that nobody disposes of any more.
+            sa.event.listen(self._engine, "checkin", _close_returned)
             await self.async_engine.dispose()
         if self._threads is not None:
             await asyncio.to_thread(self._threads.shutdown)
@@ -310,6 +312,10 @@ def _end_transaction(connection: Any, _record: Any, state: Any) -> None:
     """What a pool does by itself when a connection comes back, but only if there is something to end (IDLE is 0)."""
     if connection.driver_connection.pgconn.transaction_status and not state.terminate_only:
         connection.rollback()
+
+
+def _close_returned(_connection: Any, record: Any) -> None:
+    record.invalidate()
 
 
 def _note_birth(_connection: Any, record: Any) -> None:
