@@ -165,7 +165,12 @@ class Database:
         no file."""
         if self._threads is None or self.dialect != "sqlite" or isinstance(self._engine.pool, sa.pool.StaticPool):
             return None
-        return await asyncio.get_running_loop().run_in_executor(self._threads, _watch_connection, self._engine)
+        opening = asyncio.get_running_loop().run_in_executor(self._threads, _watch_connection, self._engine)
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close_unclaimed)
+            raise
 
     async def close(self) -> None:
         """The last holder's ends every connection. Transactions in flight on worker threads finish first."""
@@ -312,6 +317,12 @@ def _end_transaction(connection: Any, _record: Any, state: Any) -> None:
     """What a pool does by itself when a connection comes back, but only if there is something to end (IDLE is 0)."""
     if connection.driver_connection.pgconn.transaction_status and not state.terminate_only:
         connection.rollback()
+
+
+def _close_unclaimed(opening: asyncio.Future[sqlite3.Connection]) -> None:
+    """Closes a connection that was opened for somebody who has left."""
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
 
 
 def _close_returned(_connection: Any, record: Any) -> None:

@@ -1,0 +1,36 @@
+"""The connection by which commits of other processes are noticed."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from pathlib import Path
+
+import pytest
+from sqlalchemy.engine import Engine
+
+from headgate.sql import engine
+from headgate.sql.engine import Database
+
+
+async def test_a_connection_opened_for_somebody_who_left_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[sqlite3.Connection] = []
+    open_really = engine._watch_connection
+
+    def opening(over: Engine) -> sqlite3.Connection:
+        opened.append(open_really(over))
+        return opened[-1]
+
+    monkeypatch.setattr(engine, "_watch_connection", opening)
+    database = Database(f"sqlite:///{tmp_path / 'x.db'}")
+    watching = asyncio.create_task(database.watch_connection())
+    await asyncio.sleep(0)
+    watching.cancel()
+    await asyncio.wait([watching])
+    await database.close()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        opened[0].execute("SELECT 1")
