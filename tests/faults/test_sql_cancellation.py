@@ -176,13 +176,15 @@ async def test_a_connection_in_use_is_closed_when_it_comes_back_to_a_closed_data
     """Nobody would dispose of it any more."""
     database = Database(postgres_url)
     used: list[psycopg.AsyncConnection[Any]] = []
+    is_closed = asyncio.Event()
 
-    def slowly(connection: Connection) -> None:
+    def use(connection: Connection) -> None:
         used.append(cast(Any, connection.connection).driver_connection)
-        connection.execute(sa.text("SELECT pg_sleep(0.2)"))
+        run_async(connection, lambda _: is_closed.wait())
 
-    using = asyncio.create_task(database.read(slowly))
+    using = asyncio.create_task(database.read(use))
     await eventually(lambda: used)
     await database.close()
+    is_closed.set()
     await using
     assert used[0].closed

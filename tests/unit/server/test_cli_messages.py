@@ -3,34 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from headgate.server.cli import main
 from headgate.server.settings import spelled
 from headgate.server.wiring.database import migrate_down, migrate_up
+from tests.unit.server.command import Headgate, headgate
+
+__all__ = ["headgate"]
 
 AT = "2030-09-01T00:00:00.000Z"
-Headgate = Callable[..., str]
-
-
-@pytest.fixture
-def headgate(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Headgate:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("HEADGATE_DATABASE_URL", raising=False)
-    # It would keep writing to this test's standard error.
-    monkeypatch.setattr("headgate.server.logs.configure", lambda settings: None)
-
-    def run(*arguments: str, status: int = 0) -> str:
-        with pytest.raises(SystemExit) as ended:
-            main(list(arguments))
-        out, err = capsys.readouterr()
-        assert ended.value.code == status, err
-        return err if status else out
-
-    return run
 
 
 def test_an_explanation_names_the_config_of_each_step(headgate: Headgate) -> None:

@@ -5,30 +5,16 @@ from __future__ import annotations
 import http.server
 import json
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from headgate.server.cli import main
+from tests.unit.server.command import Headgate, headgate
+
+__all__ = ["headgate"]
 
 AT = "2030-09-01T00:00:00.000Z"
-Headgate = Callable[..., str]
-
-
-@pytest.fixture
-def headgate(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Headgate:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("HEADGATE_DATABASE_URL", raising=False)
-
-    def run(*arguments: str, status: int = 0) -> str:
-        with pytest.raises(SystemExit) as ended:
-            main(list(arguments))
-        out, err = capsys.readouterr()
-        assert ended.value.code == status, err
-        return err if status else out
-
-    return run
 
 
 def test_slots_are_listed_explained_and_cancelled_with_a_reason(headgate: Headgate) -> None:

@@ -1,9 +1,10 @@
 // Feeds of payments: where each stands, what it brought, and what was refused.
 
-import {query as asQuery, call, get, Problem, path} from './api.js'
+import {query as asQuery, call, get, path} from './api.js'
 import {agreed} from './dialog.js'
 import {badge, button, card, facts, h, link, show, table, update} from './dom.js'
 import {chosen, filterForm, isNarrowed, pager} from './list.js'
+import {lookUp} from './lookup.js'
 import {count, moment} from './words.js'
 
 const BASE = '/api/v1/feeds'
@@ -88,14 +89,8 @@ function one(root, shell, id) {
   }
 
   return async () => {
-    let feed
-    try {
-      feed = await get(path(BASE, id))
-    } catch (error) {
-      if (!(error instanceof Problem) || ![400, 404].includes(error.status)) throw error
-      update(shown, h('p', {class: 'notice'}, error.message))
-      return
-    }
+    const feed = await lookUp(shown, path(BASE, id))
+    if (!feed) return
     update(
       shown,
       card(

@@ -1,7 +1,8 @@
 // One item of a queue: where it stands, what happened to it, what it carries, and what came of it.
 
-import {get, Problem, path} from './api.js'
+import {path} from './api.js'
 import {button, card, facts, h, link, show, table, update} from './dom.js'
+import {lookUp} from './lookup.js'
 import {BASE, changed, progressBar, status, VERBS, verbsFor} from './queue.js'
 import {count, distance, moment} from './words.js'
 
@@ -15,14 +16,8 @@ export function itemView(root, shell, type, id) {
   }
 
   return async () => {
-    let item
-    try {
-      item = await get(path(`${path(BASE, type)}/items`, id))
-    } catch (error) {
-      if (!(error instanceof Problem) || ![400, 404].includes(error.status)) throw error
-      update(shown, h('p', {class: 'notice'}, error.message))
-      return
-    }
+    const item = await lookUp(shown, path(`${path(BASE, type)}/items`, id))
+    if (!item) return
     update(
       shown,
       card(

@@ -1,8 +1,9 @@
 // All payments, and one: where it stands, and how it got there.
 
-import {call, get, Problem, path} from './api.js'
+import {call, path} from './api.js'
 import {agreed} from './dialog.js'
 import {button, card, facts, field, form, h, input, link, show, table, update} from './dom.js'
+import {lookUp} from './lookup.js'
 import {paymentList, status} from './payment_list.js'
 import {distance, moment} from './words.js'
 
@@ -46,14 +47,8 @@ export const payments = {
     return {
       every: 2500,
       async refresh() {
-        let payment
-        try {
-          payment = await get(path('/api/v1/payments', id))
-        } catch (error) {
-          if (!(error instanceof Problem) || ![400, 404].includes(error.status)) throw error
-          update(shown, h('p', {class: 'notice'}, error.message))
-          return
-        }
+        const payment = await lookUp(shown, path('/api/v1/payments', id))
+        if (!payment) return
         update(
           shown,
           card(

@@ -1,0 +1,30 @@
+"""The command line, called in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headgate.server.cli import main
+
+Headgate = Callable[..., str]
+
+
+@pytest.fixture
+def headgate(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Headgate:
+    """Runs a command in an empty folder; returns what it wrote, or with a `status` what it said was wrong."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HEADGATE_DATABASE_URL", raising=False)
+    # It would keep writing to this test's standard error.
+    monkeypatch.setattr("headgate.server.logs.configure", lambda settings: None)
+
+    def run(*arguments: str, status: int = 0) -> str:
+        with pytest.raises(SystemExit) as ended:
+            main(list(arguments))
+        out, err = capsys.readouterr()
+        assert ended.value.code == status, err
+        return err if status else out
+
+    return run
