@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 JAVASCRIPT := .venv/javascript
 CONSOLE := src/headgate/server/console/static
 
-.PHONY: run test pytest lint blocking javascript no-javascript types imports demo bench bench-quick simulate docs pictures \
+.PHONY: run test pytest lint blocking javascript no-javascript types imports demo bench bench-quick simulate gameday docs pictures \
   sbom lock clean
 
 $(STAMP): pyproject.toml constraints.txt
@@ -87,6 +87,13 @@ FIRST ?= $(shell date +%s)
 
 simulate: $(STAMP)
 	$(BIN)/python -m tests.simulation --minutes $(MINUTES) --first $(FIRST)
+
+# Every alert of deploy/prometheus, fired by its real fault on real servers, and cleared; about two minutes. It needs
+# Prometheus, which Debian packages under that name. SITE=workers plays one site.
+SITE ?=
+
+gameday: $(STAMP)
+	$(BIN)/python -m tests.gameday $(addprefix --site ,$(SITE))
 
 docs: $(STAMP)
 	@$(BIN)/python -m zensical build --clean --strict

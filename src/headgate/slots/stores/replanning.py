@@ -97,7 +97,7 @@ def _candidates(
     while (missing := limit - len(candidates)) > 0:
         records = _records(connection, span, reading, missing, lock)
         slots = [record.slot for record in records]
-        standings = _standings(connection, carriers, slots, lock)
+        standings = standings_of(connection, carriers, slots, lock)
         candidates += [
             Candidate(record.slot, _may_move(record.slot, carriers, standings), record.created_ms)
             for record in records
@@ -122,9 +122,10 @@ def _records(connection: Connection, span: Span, reading: Reading, limit: int, l
     return slot_records.page(connection, selection, behind, limit)
 
 
-def _standings(
+def standings_of(
     connection: Connection, carriers: Carriers, slots: Sequence[AssignedSlot], lock: bool
 ) -> dict[str, Standing]:
+    """How far the work of these slots has come, by event, for those that have work."""
     standings: dict[str, Standing] = {}
     for owner, carrier in carriers.items():
         own = [assigned for assigned in slots if assigned.owner == owner]
@@ -188,7 +189,7 @@ def _following(assignments: Sequence[Assignment], kept: Sequence[Assignment], mo
 def _push_back(connection: Connection, carriers: Carriers, span: Span, moves: Sequence[SlotMove]) -> list[SlotMove]:
     _begin(connection)
     slots = [move.slot for move in moves]
-    standings = _standings(connection, carriers, slots, True)
+    standings = standings_of(connection, carriers, slots, True)
     active = policies.lock_active(connection, span.name)
     if active is None:
         raise NotFound("config", span.name)
