@@ -13,6 +13,7 @@ import grpc
 
 from headgate.testing import PostgresServer, RedisServer
 from headgate.testing.servers.server import Server
+from tests.faults.sms_provider import http_provider
 from tests.gameday.drill import Drill, GameDay, repeating
 from tests.gameday.processes import ports, serving
 from tests.gameday.prometheus import Prometheus, faster, shipped_rules
@@ -39,17 +40,21 @@ async def outages(folder: Path) -> AsyncIterator[GameDay]:
         for server in (postgres, redis):
             await asyncio.to_thread(server.start)
             stack.push_async_callback(asyncio.to_thread, server.close)
+        provider = await stack.enter_async_context(http_provider())
         port, grpc_port = await stack.enter_async_context(ports(2))
         variables = {
             "HEADGATE_DATABASE_URL": postgres.url,
             "HEADGATE_REDIS_URL": redis.url,
             "HEADGATE_GRPC_PORT": str(grpc_port),
             "HEADGATE_ENVOY_CONFIG": "envoy.yml",
+            "HEADGATE_SMS_WEBHOOK_URL": provider.url,
+            "HEADGATE_SMS_PROVIDER_RATES": "webhook=100",
             "HEADGATE_HTTP_SHUTDOWN_SECONDS": "5",
         }
         _, http = await stack.enter_async_context(serving(folder, port, **variables))
         plan = {"algorithm": "token_bucket", "capacity": 100_000, "perSecond": 10_000}
         (await http.put("/admin/plans/wide", json=plan)).raise_for_status()
+        (await http.post("/api/config", json={"userId": 1, "rateLimit": 10_000, "timeWindow": 60})).raise_for_status()
         channel = await stack.enter_async_context(grpc.aio.insecure_channel(f"127.0.0.1:{grpc_port}"))
         envoy, numbers = Caller(channel), itertools.count()
 
@@ -72,8 +77,11 @@ async def outages(folder: Path) -> AsyncIterator[GameDay]:
             except grpc.aio.AioRpcError:
                 return
 
+        async def text() -> None:
+            await http.post("/api/send", json={"userId": 1, "message": "hello"})
+
         # What callers do all day, whatever happens.
-        for act, every in ((book, 0.5), (pay, 1.0), (acquire, 0.25), (ask_for_envoy, 0.5)):
+        for act, every in ((book, 0.5), (pay, 1.0), (acquire, 0.25), (ask_for_envoy, 0.5), (text, 1.0)):
             await stack.enter_async_context(repeating(act, every))
 
         @asynccontextmanager
@@ -104,6 +112,13 @@ async def outages(folder: Path) -> AsyncIterator[GameDay]:
             rounds=[
                 [
                     Drill(
+                        "Redis refuses commands",
+                        ["LimiterStoreFailing", "EnvoyUndecided", "SenderRestarts"],
+                        refusing_redis,
+                    ),
+                ],
+                [
+                    Drill(
                         "PostgreSQL is stopped",
                         [
                             "DatabaseUnavailable",
@@ -114,7 +129,6 @@ async def outages(folder: Path) -> AsyncIterator[GameDay]:
                         ],
                         lambda: stopped(postgres),
                     ),
-                    Drill("Redis refuses commands", ["LimiterStoreFailing", "EnvoyUndecided"], refusing_redis),
                 ],
                 [
                     Drill(
