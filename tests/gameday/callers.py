@@ -20,7 +20,7 @@ from tests.gameday.processes import ports, serving
 from tests.gameday.prometheus import Prometheus, faster, shipped_rules
 
 TOKENS = {"HEADGATE_API_TOKEN": "an-api-token-of-the-day", "HEADGATE_ADMIN_TOKEN": "an-admin-token-of-the-day"}
-TPS = 10
+TPS = 4
 LATENCY = 0.2
 """Of the bank, in seconds: a permit is taken for a second and for as long as its call lasts."""
 REPLIES = {
@@ -69,7 +69,7 @@ class Town:
         """The bank executes, and says nothing, not even when it is asked; at last it does."""
         ids = [await self.pay("silent") for _ in range(2)]
         self.bank.inquiries |= dict.fromkeys(ids, Reply(503))
-        async with repeating(lambda: self._silent(ids), 2.0):
+        async with repeating(lambda: self._silent(ids), 3.0):
             yield
         self.bank.inquiries.clear()
         for payment_id in ids:
@@ -182,7 +182,7 @@ async def callers(folder: Path) -> AsyncIterator[GameDay]:
             rules.write_text(ENVOY)
 
         # What callers do all day, whatever happens.
-        everyday: list[tuple[Callable[[], object], float]] = [(lambda: town.book("default"), 0.5), (town.pay, 1.0)]
+        everyday: list[tuple[Callable[[], object], float]] = [(lambda: town.book("default"), 0.5), (town.pay, 2.0)]
         for act, every in everyday:
             await stack.enter_async_context(repeating(act, every))
         prometheus = Prometheus(faster(shipped_rules()), {"headgate": [f"127.0.0.1:{port}"]})
@@ -199,11 +199,11 @@ async def callers(folder: Path) -> AsyncIterator[GameDay]:
                         ["PaymentsUnknown", "PaymentsOutcomeUnanswered", "DispatchDeadLetters"],
                         town.unanswered_payments,
                     ),
-                    Drill("the bank refuses", ["PaymentsRejected"], lambda: repeating(lambda: paying("refused"), 1.0)),
+                    Drill("the bank refuses", ["PaymentsRejected"], lambda: repeating(lambda: paying("refused"), 2.0)),
                     Drill(
                         "the bank takes three seconds",
                         ["PaymentsDownstreamSlow"],
-                        lambda: repeating(lambda: paying("slow"), 0.5),
+                        lambda: repeating(lambda: paying("slow"), 2.0),
                     ),
                     Drill("Envoy's rules can't be read", ["EnvoyConfigRejected"], bad_envoy_config),
                     Drill("nothing is free before the horizon", ["SlotAssignmentsRefused"], town.narrow_horizon),
