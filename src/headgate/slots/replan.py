@@ -318,14 +318,15 @@ class _Spread:
     ) -> tuple[int, ...]:
         kept = [self._kept(counts, own) for counts, own in zip(all_counts, owns, strict=True)]
         end = min(own + counts.policy.size_ms for own, counts in zip(owns, all_counts, strict=True))
-        starts: tuple[int, ...] | None = owns
+        starts = owns
         if end <= self._reached or None in kept:
-            starts = self._common(candidate.slot, kept, all_counts)
-            if starts is None or any(
+            common = self._common(candidate.slot, kept, all_counts)
+            if common is None or any(
                 start != own and _is_beyond(counts.policy, candidate, start)
-                for counts, own, start in zip(all_counts, owns, starts, strict=True)
+                for counts, own, start in zip(all_counts, owns, common, strict=True)
             ):
                 return owns
+            starts = common
         self._reached = max(self._reached, *starts)
         return starts
 

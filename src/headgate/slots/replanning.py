@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -271,7 +270,7 @@ def few_others(name: str, candidates: Sequence[Candidate]) -> Sequence[Candidate
     return candidates
 
 
-def without_strangers(candidates: Sequence[Candidate], names: AbstractSet[str]) -> list[Candidate]:
+def without_strangers(candidates: Sequence[Candidate], names: set[str]) -> list[Candidate]:
     """The same slots; those that have a config which is not among these may not move."""
     return [
         candidate._replace(may_move=False)

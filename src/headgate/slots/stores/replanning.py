@@ -338,7 +338,7 @@ def _publish(connection: Connection, moves: Sequence[SlotMove]) -> None:
 
 def _record(move: SlotMove) -> str:
     """What subscribers read of a move."""
-    record = {
+    record: dict[str, Any] = {
         "eventId": move.slot.event_id,
         "configName": move.slot.config_name,
         "before": _instant(move.slot.scheduled_ms),
