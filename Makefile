@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 JAVASCRIPT := .venv/javascript
 CONSOLE := src/headgate/server/console/static
 
-.PHONY: run test pytest lint blocking javascript no-javascript types imports demo bench bench-quick simulate docs pictures \
+.PHONY: run test pytest lint blocking javascript no-javascript types imports demo bench bench-quick simulate sms-matrix docs pictures \
   sbom lock clean
 
 $(STAMP): pyproject.toml constraints.txt
@@ -87,6 +87,12 @@ FIRST ?= $(shell date +%s)
 
 simulate: $(STAMP)
 	$(BIN)/python -m tests.simulation --minutes $(MINUTES) --first $(FIRST)
+
+# Every message log with every fault of an SMS provider, and senders killed meanwhile: about half an hour at SCALE=1.
+SCALE ?= 1
+
+sms-matrix: $(STAMP)
+	$(BIN)/python -m tests.faults.sms_matrix --scale $(SCALE)
 
 docs: $(STAMP)
 	@$(BIN)/python -m zensical build --clean --strict
