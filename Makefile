@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 JAVASCRIPT := .venv/javascript
 CONSOLE := src/headgate/server/console/static
 
-.PHONY: run test pytest lint blocking javascript no-javascript types imports demo bench bench-quick simulate docs pictures \
+.PHONY: run test pytest lint blocking javascript no-javascript types imports demo bench bench-quick simulate torture docs pictures \
   sbom lock clean
 
 $(STAMP): pyproject.toml constraints.txt
@@ -87,6 +87,13 @@ FIRST ?= $(shell date +%s)
 
 simulate: $(STAMP)
 	$(BIN)/python -m tests.simulation --minutes $(MINUTES) --first $(FIRST)
+
+# Everything at once on real servers, with faults that SEED plans: for MINUTES. Logs, report and picture go to build/torture.
+SEED ?= $(shell date +%s)
+
+torture: MINUTES = 5
+torture: $(STAMP)
+	$(BIN)/python -m tests.torture --minutes $(MINUTES) --seed $(SEED)
 
 docs: $(STAMP)
 	@$(BIN)/python -m zensical build --clean --strict
