@@ -95,7 +95,7 @@ def _clients(site: Site, step: object) -> list[asyncio.Future[None]]:
     payments, messages = Payments(site), Messages(site)
     runs = [counts.run(), counts.run(), counts.run(), call_at_rate(site, "span"), call_at_rate(site, "bucket")]
     runs += [bookings.run(), bookings.run(), change_limits(site), steps.run(), steps.run()]
-    runs += [payments.run(), payments.run(), messages.run(), messages.run()]
+    runs += [payments.run(), payments.run(), payments.run_bursts(), messages.run(), messages.run()]
     return [asyncio.ensure_future(run) for run in runs]
 
 

@@ -1,7 +1,8 @@
-"""Callers who submit payments, repeat what they are not sure of, and cancel some."""
+"""Callers who submit payments, one by one and many at once, repeat what they are not sure of, and cancel some."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from datetime import UTC, datetime, timedelta
 
@@ -12,6 +13,8 @@ PARTIES = {
     "payee": {"name": "Bob", "iban": "GB29NWBK60161331926819"},
 }
 MOST_TRIES = 30
+BURST = 40
+"""Payments that are due at the same time: more than the bank takes in some seconds."""
 
 
 class Payments:
@@ -24,18 +27,23 @@ class Payments:
     async def run(self) -> None:
         site, random = self._site, self._site.random
         while not site.stop.is_set():
-            number = next(self._numbers)
+            payment = f"pay-{next(self._numbers)}"
             due = datetime.now(UTC) + timedelta(seconds=random.uniform(0, 8))
-            payment = f"pay-{number}"
-            if await self._submit(payment, f"{number % 90 + 1}.25", due) and random.random() < 0.05:
+            if await self._submit(payment, due) and random.random() < 0.1:
                 path = f"/api/v1/payments/{payment}"
                 await site.call("payments.cancel", "DELETE", path, judge=settled(200), payment=payment)
-            await site.pause(0.5)
+            await site.pause(0.7)
 
-    async def _submit(self, payment: str, amount: str, due: datetime) -> bool:
+    async def run_bursts(self) -> None:
+        while not self._site.stop.is_set():
+            due = datetime.now(UTC) + timedelta(seconds=2)
+            await asyncio.gather(*(self._submit(f"pay-{next(self._numbers)}", due) for _ in range(BURST)))
+            await self._site.pause(15)
+
+    async def _submit(self, payment: str, due: datetime) -> bool:
         document = {
             "paymentId": payment,
-            "amount": amount,
+            "amount": "12.30",
             "currency": "EUR",
             **PARTIES,
             "executeAt": due.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
