@@ -73,7 +73,8 @@ def feed(payments: int) -> str:
 
 
 def answer(connection: sa.Connection) -> int:
-    return connection.execute(sa.select(1)).scalar_one()
+    value: int = connection.execute(sa.select(1)).scalar_one()
+    return value
 
 
 async def test_haste_ends_transactions_in_flight_and_gives_a_silent_server_no_second_chance(
