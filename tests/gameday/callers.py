@@ -96,7 +96,8 @@ class Town:
     @asynccontextmanager
     async def rush(self) -> AsyncIterator[None]:
         """Many more payments than the bank takes, all due at once."""
-        async with repeating(lambda: asyncio.gather(*(self.pay() for _ in range(TPS * 3))), 1.0):
+        await asyncio.gather(*(self.pay() for _ in range(TPS * 15)))
+        async with repeating(lambda: asyncio.gather(*(self.pay() for _ in range(TPS))), 1.0):
             yield
 
     @asynccontextmanager
