@@ -33,6 +33,7 @@ PAGES = {
 LISTS = {
     "slots": "/api/v1/slots?limit=50",
     "slots of a config": "/api/v1/slots?configName=default&status=BOOKED&limit=50",
+    "slots, counted, the latest first": "/api/v1/slots?limit=50&total=true&sort=-scheduledTime",
     "items, counted": "/admin/dispatch/JOB/items?limit=50&total=true",
     "items, the latest first": "/admin/dispatch/JOB/items?limit=50&total=true&status=READY&sort=-executeAt",
     "dead letters by error": "/admin/dispatch/JOB/errors",
