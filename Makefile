@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 JAVASCRIPT := .venv/javascript
 CONSOLE := src/headgate/server/console/static
 
-.PHONY: run test pytest lint blocking javascript no-javascript types imports demo bench bench-quick simulate docs pictures \
+.PHONY: run test pytest lint blocking javascript no-javascript types imports demo bench bench-quick simulate joint-processes docs pictures \
   sbom lock clean
 
 $(STAMP): pyproject.toml constraints.txt
@@ -87,6 +87,12 @@ FIRST ?= $(shell date +%s)
 
 simulate: $(STAMP)
 	$(BIN)/python -m tests.simulation --minutes $(MINUTES) --first $(FIRST)
+
+# Eight processes that book, cancel, change and re-plan configs, for SECONDS; one of them is killed.
+SECONDS ?= 60
+
+joint-processes: $(STAMP)
+	HEADGATE_TEST_JOINT_SECONDS=$(SECONDS) $(BIN)/pytest -q tests/faults/test_joint_processes.py -o log_cli=true -o log_cli_level=INFO
 
 docs: $(STAMP)
 	@$(BIN)/python -m zensical build --clean --strict

@@ -50,7 +50,8 @@ MOVE = Statement(
         FROM unnest($3::text[], $4::bigint[], $5::bigint[], $6::bigint[]) AS given(event_id, old, start, at)
     ), moved AS (
         UPDATE headgate_slot AS slot
-        SET window_start = new.start, scheduled_at = new.at, config_version = $2::int, moved_at = clock_timestamp()
+        SET window_start = new.start, scheduled_at = new.at, moved_at = clock_timestamp(),
+            config_version = CASE WHEN slot.window_start = new.start THEN slot.config_version ELSE $2::int END
         FROM new WHERE slot.event_id = new.event_id AND slot.scheduled_at = new.old AND slot.config_name = $1
             AND slot.other_windows IS NULL
         RETURNING slot.event_id, slot.owner, new.old, new.start, new.at

@@ -63,7 +63,11 @@ _MOVE = (
         moved_at=sa.bindparam("b_now"),
     )
 )
-_MOVE_SINGLE = _MOVE.where(slot.c.other_windows.is_(None))
+# A slot that keeps its window was let into it by the version that it has.
+_VERSION = sa.case(
+    (slot.c.window_start == sa.bindparam("b_window"), slot.c.config_version), else_=sa.bindparam("b_version")
+)
+_MOVE_SINGLE = _MOVE.where(slot.c.other_windows.is_(None)).values(config_version=_VERSION)
 _MOVE_JOINT = _MOVE.values(other_windows=sa.bindparam("b_others"))
 
 
