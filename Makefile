@@ -13,8 +13,8 @@ unexport PYTHONDONTWRITEBYTECODE
 JAVASCRIPT := .venv/javascript
 CONSOLE := src/headgate/server/console/static
 
-.PHONY: run test pytest lint blocking javascript no-javascript types imports demo bench bench-quick simulate sms-matrix torture \
-  docs pictures sbom lock clean
+.PHONY: run test pytest lint blocking javascript no-javascript types imports demo bench bench-quick simulate \
+  sms-matrix torture joint-processes docs pictures sbom lock clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(CHOSEN) $(PYTHON) -m venv $(VENV)
@@ -100,6 +100,12 @@ SEED ?= $(shell date +%s)
 torture: MINUTES = 5
 torture: $(STAMP)
 	$(BIN)/python -m tests.torture --minutes $(MINUTES) --seed $(SEED)
+
+# Eight processes that book, cancel, change and re-plan configs, for SECONDS; one of them is killed.
+SECONDS ?= 60
+
+joint-processes: $(STAMP)
+	HEADGATE_TEST_JOINT_SECONDS=$(SECONDS) $(BIN)/pytest -q tests/faults/test_joint_processes.py -o log_cli=true -o log_cli_level=INFO
 
 docs: $(STAMP)
 	@$(BIN)/python -m zensical build --clean --strict
