@@ -14,7 +14,7 @@ JAVASCRIPT := .venv/javascript
 CONSOLE := src/headgate/server/console/static
 
 .PHONY: run test pytest lint blocking javascript no-javascript types imports demo bench bench-quick simulate \
-  sms-matrix torture joint-processes docs pictures sbom lock clean
+  sms-matrix torture joint-processes scale docs pictures sbom lock clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(CHOSEN) $(PYTHON) -m venv $(VENV)
@@ -75,11 +75,18 @@ $(VENV)/peers: $(STAMP)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --group peers
 	@touch $@
 
+# Stores what it measured in benchmarks/results and fills README and docs with it. One table alone: BENCH=slots.
+BENCH ?=
+
 bench: $(VENV)/peers
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks --write $(BENCH)
 
 bench-quick: $(VENV)/peers
 	$(BIN)/python -m benchmarks --quick
+
+# A hundred million a day, simulated with the service times that `make bench` stored: tables and pictures of scale.md.
+scale: $(STAMP)
+	@$(BIN)/python -m benchmarks.scale
 
 # Seeds that the check does not play: for MINUTES, from FIRST on. It ends at the first that fails, and says how to replay it.
 MINUTES ?= 60
