@@ -203,6 +203,10 @@ PLANTED: dict[str, tuple[str, Story]] = {
         QUOTA,
         Story().send("a").send("b").send("c").sms(2, "a").sms(2, "b").sms(2, "c"),
     ),
+    "four of two": (
+        "nobody gets a second quota",
+        Story().send("a").send("b").send("c").send("d").sms(2, "a").sms(2, "b").sms(2, "c").sms(2, "d"),
+    ),
     "delivered twice": (ONE_MESSAGE, Story().send("a").sms(2, "a").sms(5, "a")),
     "a stack trace": (WORDS, Story().call(1, 2, "slots.book", {"event": "a"}, "unknown", status=500)),
     "a task from nowhere": (
