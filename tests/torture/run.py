@@ -55,6 +55,9 @@ async def torture(directory: Path, seed: int, minutes: float, say: Say, *, redis
                 quota=QUOTA,
                 redis=redis,
             )
+            supervising = asyncio.create_task(
+                installation.supervise(lambda name, status: recorder.write("died", program=name, status=status))
+            )
             faults = planned(random, minutes * 60, list(PROGRAMS), list(installation.servers), list(installation.links))
             say(f"{len(faults)} faults in {minutes:g} minutes")
             clients = asyncio.gather(*_clients(site, step))
@@ -68,9 +71,8 @@ async def torture(directory: Path, seed: int, minutes: float, say: Say, *, redis
             finally:
                 clients.cancel()
         await _settle(installation, directory, say)
+        supervising.cancel()
         await asyncio.to_thread(final_state.record, installation.database_url, recorder)
-        for name in installation.died():
-            recorder.write("died", program=name)
     recorder.close()
 
 
