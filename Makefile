@@ -103,10 +103,12 @@ sms-matrix: $(STAMP)
 
 # Everything at once on real servers, with faults that SEED plans: for MINUTES. Logs, report and picture go to build/torture.
 SEED ?= $(shell date +%s)
+# Where limits, permits and quotas are counted: redis, or database.
+STORES ?= redis
 
 torture: MINUTES = 5
 torture: $(STAMP)
-	$(BIN)/python -m tests.torture --minutes $(MINUTES) --seed $(SEED)
+	$(BIN)/python -m tests.torture --minutes $(MINUTES) --seed $(SEED) --stores $(STORES)
 
 # Eight processes that book, cancel, change and re-plan configs, for SECONDS; one of them is killed.
 SECONDS ?= 60
