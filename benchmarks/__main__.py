@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from benchmarks.foreign_logs import kept_apart
 from benchmarks.measure import Table, Target
 
-TABLES = ("admission", "slots", "dispatch", "tasks", "payments", "sms", "envoy", "console")
+TABLES = ("admission", "slots", "dispatch", "tasks", "sqlite", "payments", "sms", "envoy", "console")
 """Modules of this package with a function `tables(quick) -> list[Table]`."""
 
 
