@@ -14,7 +14,7 @@ from itertools import count
 
 import psycopg
 
-from benchmarks import slot_baseline, slot_http, slot_joint
+from benchmarks import slot_baseline, slot_http, slot_joint, slot_replan
 from benchmarks.measure import Row, Spread, Table, Target, per_second, race, summary
 from benchmarks.slot_caller import assign
 from headgate.durations import to_ms
@@ -43,6 +43,7 @@ def tables(quick: bool) -> list[Table]:
         slot_joint.several_configs(table, url, quick)
         slot_http.endpoint(table, url, quick)
         quality(table, url)
+        slot_replan.replanning(table, url, quick)
         table.close()
     return [table]
 
