@@ -17,7 +17,6 @@ import sqlalchemy as sa
 from psycopg import pq
 
 from headgate.dispatch.model import BatchSummary, Change, Claim, EnqueueRequest
-from headgate.dispatch.stores.rows import checked
 from headgate.errors import HeadgateError
 from headgate.sql.engine import OWN_TRANSACTION
 from headgate.sql.pipeline import (
@@ -169,13 +168,12 @@ SETTLE = Statement(
 def settle(
     connection: sa.Connection, changes: Sequence[Change], summary: BatchSummary | None, now: datetime | None
 ) -> list[bool]:
-    origins = checked(changes)
     same, arrays = _columns(
         [change.claim.item_type for change in changes],
         [change.claim.epoch for change in changes],
-        [",".join(allowed) for allowed in origins],
-        [change.path[-1].value for change in changes],
-        [change.action.value for change in changes],
+        [",".join(change.origins) for change in changes],
+        [change.path[-1] for change in changes],
+        [change.action for change in changes],
         [change.retries for change in changes],
         [change.error for change in changes],
         [None if change.pause is None else change.pause // MICROSECOND for change in changes],
