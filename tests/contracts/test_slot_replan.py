@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 
+import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -18,6 +19,7 @@ from headgate.slots.ports import SlotStore
 from headgate.slots.replan import Direction
 from headgate.slots.replanning import Replan, ReplanStore, Span, replan
 from headgate.slots.stores import slot_stores
+from headgate.slots.stores.postgres_replan import AWAITED
 from headgate.slots.stores.replanning import TOPIC
 from headgate.slots.windows import align
 from headgate.sql.outbox import first_ids
@@ -297,6 +299,26 @@ async def test_bookings_go_on_while_slots_move(stores: Stores, monkeypatch: pyte
     assert max(held.values()) <= 3
     assert sorted(held) == [T + n * 4000 for n in range(28)], "no hole is left"
     assert last.examined == 84
+
+
+async def test_a_transaction_knows_that_a_booking_waits_for_it(postgres_url: str) -> None:
+    store, _ = await slot_stores(postgres_url)
+    name = "awaited"
+    await store.configure(name, WindowPolicy(5, "PT4S"), now_ms=NOW)
+    async with (
+        await psycopg.AsyncConnection.connect(postgres_url) as holder,
+        await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as watcher,
+    ):
+        await holder.execute("SELECT 1 FROM headgate_slot_config WHERE name = %s FOR UPDATE", (name,))
+        assert await (await holder.execute(AWAITED.sql)).fetchone() == (0,)
+        booking = asyncio.create_task(store.book(name, wants(1, T), now_ms=NOW))
+        waiting = "SELECT 1 FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
+        while await (await watcher.execute(waiting)).fetchone() is None:
+            pass
+        assert await (await holder.execute(AWAITED.sql)).fetchone() == (1,)
+        await holder.rollback()
+        assert len(await booking) == 1
+    await store.close()
 
 
 HOURS = {"zone": "UTC", "blackouts": [{"from": "2033-05-18T03:33:40Z", "to": "2033-05-18T03:34:00Z"}]}
