@@ -204,6 +204,21 @@ async def test_a_slot_that_another_config_holds_back_is_not_overtaken(stores: St
     assert at["late0"] >= at["j2"]
 
 
+async def test_the_place_that_one_leaves_is_taken_by_the_next(stores: Stores) -> None:
+    store, replans = stores
+    await configure_all(store, {"c": WindowPolicy(5, "PT4S"), "d": WindowPolicy(1, "PT4S")})
+    await store.book("d", wants(3, T), now_ms=NOW)
+    await store.book(("c", "d"), [SlotRequest(f"j{n}", T) for n in range(4)], now_ms=NOW)
+    await store.cancel("e1")
+    before = await booked(store)
+    tried = await replan(replans, Span("c"), Direction.EARLIER, dry_run=True)
+    assert [align(move.scheduled_ms, 4000) for move in tried.moves] == [T + 4000 * n for n in (1, 3, 4, 5)]
+    await replan(replans, Span("c"), Direction.EARLIER, dry_run=False)
+    slots = await check(store, before, Direction.EARLIER)
+    assert [slot.window_start_ms for slot in slots] == [T + 4000 * n for n in (1, 3, 4, 5)]
+    assert (await check_windows(store, "d", NOW)).keys() == {T + 4000 * n for n in range(6)}
+
+
 async def test_slots_under_several_configs_are_spread_to_where_all_have_room(stores: Stores) -> None:
     store, replans = stores
     await configure_all(store, {"c": WindowPolicy(6, "PT4S"), "d": WindowPolicy(3, "PT2S", spread="even")})
