@@ -81,8 +81,9 @@ class ReplanStore(Protocol):
         """
         ...
 
-    async def pull_forward(self, span: Span, reading: Reading, limit: int) -> Chunk:
-        """Moves the next slots to earlier places.
+    async def pull_forward(self, span: Span, reading: Reading, limit: int, *, reads_again: bool = False) -> Chunk:
+        """Moves the next slots to earlier places. With `reads_again` it reads them again once the configs are locked:
+        that takes longer, and nobody can change them in between.
 
         Raises:
             Conflict: one of them was changed at the same time; nothing was moved, try again.
@@ -188,7 +189,10 @@ async def _pull(store: ReplanStore, span: Span, result: Replan) -> Replan:
     reading: Reading | None = Reading(align(span.earliest(now_ms), active.policy.size_ms))
     while reading is not None:
         started = time.perf_counter()
-        chunk = await _retried(partial(store.pull_forward, span, reading, pace.limit))
+        try:
+            chunk = await store.pull_forward(span, reading, pace.limit)
+        except Conflict:
+            chunk = await _retried(partial(store.pull_forward, span, reading, pace.limit, reads_again=True))
         ended = time.perf_counter()
         pace.adapt(ended, ended - started, is_awaited=chunk.is_awaited)
         if chunk.is_awaited:
