@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 import sqlalchemy as sa
@@ -83,9 +84,9 @@ class SqlReplanStore:
     async def survey(self, span: Span) -> tuple[PolicyVersion, int]:
         return await self._database.read(_survey, span.name)
 
-    async def pull_forward(self, span: Span, reading: Reading, limit: int) -> Chunk:
+    async def pull_forward(self, span: Span, reading: Reading, limit: int, *, reads_again: bool = False) -> Chunk:
         return await self._database.write(
-            _pull_forward, self._carriers, span, reading, limit, self._uniform, self._known
+            _pull_forward, self._carriers, span, reading, limit, self._uniform, self._known, reads_again
         )
 
     async def candidates(self, span: Span, reading: Reading, limit: int) -> list[Candidate]:
@@ -185,11 +186,18 @@ def _pull_forward(
     limit: int,
     uniform: Callable[[], float],
     known: dict[tuple[str, int], PolicyVersion],
+    reads_again: bool,
 ) -> Chunk:
     read = _candidates(connection, carriers, span, reading, limit, True)
     few = few_others(span.name, read)
-    is_last = len(few) == len(read) < limit
     config, others, limits, now_ms = _lock(connection, span, few, reading.at_ms, known)
+    if reads_again:
+        locked = {span.name, *other_names(span.name, few)}
+        read = _candidates(connection, carriers, span, reading, limit, True)
+        few = list(takewhile(lambda candidate: locked.issuperset(candidate.slot.config_names), read))
+        if read and not few:
+            raise Conflict
+    is_last = len(few) == len(read) < limit
     candidates = without_strangers(few, {span.name, *others})
     assignments = assign_earlier(limits, candidates, config, reading.at_ms, others)
     kept = whole_windows(assignments, is_last=is_last)
