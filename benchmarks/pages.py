@@ -211,7 +211,7 @@ def measured_on(result: Result) -> str:
     """One line: when, on what, with which versions."""
     machine = result.machine
     where = f"{machine['cores']} cores ({machine['processor']}), {machine['memoryGiB']} GiB, {machine['system']}"
-    where += f", load average {result.load:g}"
+    where += "" if result.load is None else f", load average {result.load:g}"
     used = ", ".join(f"{name} {number}" for name, number in result.versions.items())
     return f"Measured {result.measured:%Y-%m-%d %H:%M} UTC on {where}; {used}."
 
