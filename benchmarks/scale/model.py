@@ -96,6 +96,9 @@ class Outcome:
     """What came of it."""
 
     throughput: float
+    """Calls per second from the first to the last answer."""
+    steady: float
+    """Answers per second in the second half of the time: the rate of arrivals, unless something is saturated."""
     delays: Sequence[float]
     """Seconds from arrival to answer, sorted."""
     worker_busy: float
@@ -121,6 +124,8 @@ def simulate(scenario: Scenario, times: BatchTimes, seed: int = 1) -> Outcome:
     ready = [(calls[0][0], number, calls[0][0]) for number, calls in enumerate(writers) if calls]
     heapify(ready)
     delays: list[float] = []
+    half = scenario.seconds / 2
+    late = 0
     batches, row_busy, in_use, cpu, database_cpu, ended = 0, 0.0, 0.0, 0.0, 0.0, scenario.seconds
     while ready:
         start, number, heard = heappop(ready)
@@ -138,6 +143,7 @@ def simulate(scenario: Scenario, times: BatchTimes, seed: int = 1) -> Outcome:
         cpu += size * scenario.http_seconds or own
         database_cpu += times.of(times.database_cpu, size)
         ended = max(ended, end)
+        late += size if half <= end < scenario.seconds else 0
         taken[number] = last
         if last < len(calls):
             heard = end - times.of(times.deaf, size)
@@ -147,6 +153,7 @@ def simulate(scenario: Scenario, times: BatchTimes, seed: int = 1) -> Outcome:
     delays.sort()
     return Outcome(
         len(delays) / ended,
+        late / half,
         delays,
         cpu / scenario.workers / ended,
         row_busy / scenario.configs / ended,

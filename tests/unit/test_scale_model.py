@@ -89,7 +89,7 @@ def test_durations_lie_between_those_measured() -> None:
     [(0.5, 1.0, 100, ""), (0.99, 0.4, 99, "a worker's core"), (0.2, 0.98, 90, "the config's row")],
 )
 def test_what_gives_way_is_named(worker: float, row: float, throughput: float, named: str) -> None:
-    assert saturated({"rate": 100, "throughput": throughput, "worker": worker, "row": row}) == named
+    assert saturated({"rate": 100, "answered": throughput, "worker": worker, "row": row}) == named
 
 
 def test_a_day_has_its_hundred_million_and_a_downstream_of_the_peak_leaves_nothing_waiting() -> None:
