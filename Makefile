@@ -13,8 +13,8 @@ unexport PYTHONDONTWRITEBYTECODE
 JAVASCRIPT := .venv/javascript
 CONSOLE := src/headgate/server/console/static
 
-.PHONY: run test pytest lint blocking javascript no-javascript types imports demo bench bench-quick scale simulate sms-matrix \
-  torture docs pictures sbom lock clean
+.PHONY: run test pytest lint blocking javascript no-javascript types imports demo bench bench-quick simulate \
+  sms-matrix torture joint-processes scale docs pictures sbom lock clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(CHOSEN) $(PYTHON) -m venv $(VENV)
@@ -103,10 +103,18 @@ sms-matrix: $(STAMP)
 
 # Everything at once on real servers, with faults that SEED plans: for MINUTES. Logs, report and picture go to build/torture.
 SEED ?= $(shell date +%s)
+# Where limits, permits and quotas are counted: redis, or database.
+STORES ?= redis
 
 torture: MINUTES = 5
 torture: $(STAMP)
-	$(BIN)/python -m tests.torture --minutes $(MINUTES) --seed $(SEED)
+	$(BIN)/python -m tests.torture --minutes $(MINUTES) --seed $(SEED) --stores $(STORES)
+
+# Eight processes that book, cancel, change and re-plan configs, for SECONDS; one of them is killed.
+SECONDS ?= 60
+
+joint-processes: $(STAMP)
+	HEADGATE_TEST_JOINT_SECONDS=$(SECONDS) $(BIN)/pytest -q tests/faults/test_joint_processes.py -o log_cli=true -o log_cli_level=INFO
 
 docs: $(STAMP)
 	@$(BIN)/python -m zensical build --clean --strict

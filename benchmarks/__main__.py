@@ -14,7 +14,19 @@ from benchmarks.measure import Table
 from benchmarks.scale import __main__ as simulation
 from benchmarks.scale import answers
 
-TABLES = ("admission", "slots", "dispatch", "tasks", "payments", "sms", "envoy", "console", "storage", "scale")
+TABLES = (
+    "admission",
+    "slots",
+    "dispatch",
+    "tasks",
+    "sqlite",
+    "payments",
+    "sms",
+    "envoy",
+    "console",
+    "storage",
+    "scale",
+)
 """Modules of this package with a function `tables(quick) -> list[Table]`."""
 
 

@@ -22,6 +22,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()), help="decides the faults; the time, if not given")
     parser.add_argument("--out", type=Path, default=Path("build/torture"), help="where logs, report and picture go")
     parser.add_argument("--check", type=Path, metavar="DIRECTORY", help="only checks the logs of an earlier run")
+    parser.add_argument("--stores", choices=["redis", "database"], default="redis", help="where limits are counted")
     options = parser.parse_args()
     if options.check is not None:
         return conclude(options.check)
@@ -36,7 +37,7 @@ def main() -> int:
     def say(text: str) -> None:
         print(f"[{time.monotonic() - began:6.1f}] {text}", flush=True)
 
-    asyncio.run(torture(directory, options.seed, options.minutes, say))
+    asyncio.run(torture(directory, options.seed, options.minutes, say, redis=options.stores == "redis"))
     return conclude(directory)
 
 

@@ -21,7 +21,17 @@ class Story:
 
     def __init__(self) -> None:
         self.records: list[Record] = [
-            {"at": 0.0, "kind": "run", "seed": 1, "minutes": 1, "wall": WALL, "tps": 2, "plans": PLANS, "quota": 2}
+            {
+                "at": 0.0,
+                "kind": "run",
+                "seed": 1,
+                "minutes": 1,
+                "wall": WALL,
+                "tps": 2,
+                "plans": PLANS,
+                "quota": 2,
+                "redis": False,
+            }
         ]
         self._calls = 0
 

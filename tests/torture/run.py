@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
@@ -14,7 +15,7 @@ from headgate.testing import eventually
 from tests.torture import final_state
 from tests.torture.faults import PlannedFault, planned
 from tests.torture.history import Recorder
-from tests.torture.installation import CLIENT, DATABASE, PROGRAMS, SERVERS, TPS, Installation
+from tests.torture.installation import CLIENT, DATABASE, PROGRAMS, TPS, Installation
 from tests.torture.load import Site, settled
 from tests.torture.load.limits import PLANS, Counts, call_at_rate
 from tests.torture.load.messages import QUOTA, Messages
@@ -27,17 +28,19 @@ SETTLE_WITHIN = 240.0
 """Seconds after the last fault in which everything must be over."""
 LAST_CALLS = 60.0
 """Seconds in which clients end their last call."""
+LAG = 0.1
+"""Seconds by which this process may be late before it is noted."""
 DISPATCH = {"staleClaimThresholdMins": 0.2, "maxDispatchRetries": 50, "retryBackoffSecs": 1}
 
 Say = Callable[[str], None]
 
 
-async def torture(directory: Path, seed: int, minutes: float, say: Say) -> None:
+async def torture(directory: Path, seed: int, minutes: float, say: Say, *, redis: bool = True) -> None:
     """Runs for so long. What happened is in the logs in the directory."""
     random = Random(f"torture {seed}")
     recorder = Recorder(directory / "clients.jsonl")
-    say("starting PostgreSQL, Redis, Kafka, two services and six workers")
-    async with Installation(directory, seed) as installation:
+    say(f"starting PostgreSQL, {'Redis, ' if redis else ''}Kafka, two services and six workers")
+    async with Installation(directory, seed, redis=redis) as installation:
         tasks, step = steps_on(f"postgresql://postgres@127.0.0.1:{installation.links[CLIENT].port}/{DATABASE}")
         async with tasks, httpx.AsyncClient(timeout=None, limits=httpx.Limits(max_connections=None)) as http:
             site = Site(installation.services, recorder, random, asyncio.Event(), http)
@@ -50,21 +53,26 @@ async def torture(directory: Path, seed: int, minutes: float, say: Say) -> None:
                 tps=TPS,
                 plans=PLANS,
                 quota=QUOTA,
+                redis=redis,
             )
-            faults = planned(random, minutes * 60, list(PROGRAMS), SERVERS, list(installation.links))
+            supervising = asyncio.create_task(
+                installation.supervise(lambda name, status: recorder.write("died", program=name, status=status))
+            )
+            faults = planned(random, minutes * 60, list(PROGRAMS), list(installation.servers), list(installation.links))
             say(f"{len(faults)} faults in {minutes:g} minutes")
             clients = asyncio.gather(*_clients(site, step))
             try:
                 await _endure(installation, faults, minutes * 60, recorder, say)
                 site.stop.set()
-                async with asyncio.timeout(LAST_CALLS):
-                    await clients
+                # A call that takes longer stays one whose outcome nobody knows.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LAST_CALLS):
+                        await clients
             finally:
                 clients.cancel()
         await _settle(installation, directory, say)
+        supervising.cancel()
         await asyncio.to_thread(final_state.record, installation.database_url, recorder)
-        for name in installation.died():
-            recorder.write("died", program=name)
     recorder.close()
 
 
@@ -117,7 +125,18 @@ async def _endure(
     async with asyncio.TaskGroup() as group:
         for number, fault in enumerate(faults):
             group.create_task(suffer(number, fault))
-        group.create_task(asyncio.sleep(seconds))
+        watching = group.create_task(_watch_lag(recorder))
+        await asyncio.sleep(seconds)
+        watching.cancel()
+
+
+async def _watch_lag(recorder: Recorder) -> None:
+    """Notes when this process, which is also every link, is late itself: what is slow then is the machine."""
+    while True:
+        before = time.monotonic()
+        await asyncio.sleep(LAG)
+        if (late := time.monotonic() - before - LAG) > LAG:
+            recorder.write("lag", seconds=round(late, 3))
 
 
 async def _settle(installation: Installation, directory: Path, say: Say) -> None:
