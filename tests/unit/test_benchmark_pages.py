@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from benchmarks import pages, results
+from benchmarks.__main__ import main
 from benchmarks.measure import Row, Spread, Table, Target
 from benchmarks.results import Result, StoredTable, figure
 from benchmarks.scale import answers
@@ -94,6 +96,26 @@ def test_every_stored_result_is_of_a_table_that_can_be_repeated() -> None:
         assert document["name"] == path.stem
         assert document["machine"].keys() == MACHINE.keys()
         assert not re.search(r"/(?:work|root|home|tmp)\b", path.read_text("utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--quick", "--write"], "its figures are not written"),
+        (["--render", "slots"], "takes no names"),
+        (["nothing"], "no such benchmark: nothing"),
+    ],
+)
+def test_a_wrong_command_says_so_and_changes_nothing(
+    arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["benchmarks", *arguments])
+    monkeypatch.setattr(results, "store", lambda *_: pytest.fail("stored"))
+    monkeypatch.setattr(pages, "render", lambda: pytest.fail("rendered"))
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("shown", "number"), [("58.2k/s", 58_200), ("1.6M/s", 1.6e6), ("40/s", 40), ("157 B", 157)])
