@@ -7,10 +7,11 @@ import re
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from benchmarks import pages, results
-from benchmarks.__main__ import main
+from benchmarks.__main__ import main, measure
 from benchmarks.measure import Row, Spread, Table, Target
 from benchmarks.results import Result, StoredTable, figure
 from benchmarks.scale import answers
@@ -65,6 +66,22 @@ def test_a_missed_target_is_shown_as_missed() -> None:
     assert "| fast work | 12.3k/s | a peer | 3.00 (2.00–4.00) | ≥ 2 | met |" in shown
     assert "Measured 2030-01-02 03:04 UTC on 2 cores (some processor), 4.0 GiB, Linux x86_64, load average 1.5" in shown
     assert "; Python 3.11.1." in shown
+
+
+def test_a_benchmark_that_fails_is_named_and_stops_no_other(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stored: list[str] = []
+
+    def run(name: str) -> SimpleNamespace:
+        tables = {"bad": lambda _: 1 / 0, "good": lambda _: [Table("Some", [MET])]}
+        return SimpleNamespace(tables=tables[name.removeprefix("benchmarks.")])
+
+    monkeypatch.setattr("importlib.import_module", run)
+    monkeypatch.setattr(results, "store", lambda name, _: stored.append(name))
+    tables, failed = measure(["bad", "good"], quick=False, write=True)
+    assert (stored, failed, [table.title for table in tables]) == (["good"], ["bad"], ["Some"])
+    assert "bad failed: ZeroDivisionError" in capsys.readouterr().out
 
 
 def test_a_row_that_was_not_measured_is_shown_as_such() -> None:
