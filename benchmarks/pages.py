@@ -24,7 +24,7 @@ NOT_MEASURED = "not measured"
 
 AVERAGE = DAILY / DAY_SECONDS
 
-ORDER = ("admission", "slots", "dispatch", "tasks", "payments", "sms", "envoy", "console", "storage", "scale")
+ORDER = ("admission", "slots", "dispatch", "tasks", "sqlite", "payments", "sms", "envoy", "console", "storage", "scale")
 
 README = (
     ("admission", "memory, hot key, one plan", "decisions in memory, hot key", ""),
@@ -150,10 +150,13 @@ def scale_rates(_: Results) -> str:
     lines = []
     for configs in (1, answers.SEVERAL):
         outcomes = [outcome for outcome in answers.load()["rates"] if outcome["configs"] == configs]
-        carried = max(outcome["throughput"] for outcome in outcomes)
-        full = next((outcome for outcome in outcomes if saturated(outcome)), outcomes[-1])
-        lines.append((str(configs), f"{carried:,.0f}", saturated(full) or "nothing", f"{full['databaseCores']:.1f}"))
-    return "\n".join(_table(("configs", "most calls a second", "gives way", "cores of the database then"), lines))
+        most = max(outcomes, key=lambda outcome: float(outcome["answered"]))
+        full = next((outcome for outcome in outcomes if saturated(outcome)), None)
+        gives_way = "nothing" if full is None else f"{saturated(full)}, at {full['rate']:,.0f}"
+        used = str(most["workers"]), f"{most['databaseCores']:.1f}", f"{most['batch']:,.0f}"
+        lines.append((str(configs), f"{most['answered']:,.0f}", *used, gives_way))
+    head = ("configs", "most answered a second", "workers", "cores of the database", "calls in a batch", "gives way")
+    return "\n".join(_table(head, lines))
 
 
 def scale_day(_: Results) -> str:
@@ -211,7 +214,7 @@ def measured_on(result: Result) -> str:
     """One line: when, on what, with which versions."""
     machine = result.machine
     where = f"{machine['cores']} cores ({machine['processor']}), {machine['memoryGiB']} GiB, {machine['system']}"
-    where += f", load average {result.load:g}"
+    where += "" if result.load is None else f", load average {result.load:g}"
     used = ", ".join(f"{name} {number}" for name, number in result.versions.items())
     return f"Measured {result.measured:%Y-%m-%d %H:%M} UTC on {where}; {used}."
 
@@ -236,7 +239,7 @@ def _simulated(outcome: Mapping[str, Any]) -> Sequence[str]:
     return (
         f"{outcome['rate']:,.0f}",
         str(outcome["workers"]),
-        f"{outcome['throughput']:,.0f}",
+        f"{outcome['answered']:,.0f}",
         _share(outcome["worker"]),
         _share(outcome["row"]),
         f"{outcome['databaseCores']:.2f} cores",

@@ -36,8 +36,8 @@ class Result:
     name: str
     measured: datetime
     machine: Mapping[str, str | int | float]
-    load: float
-    """The machine's load average over the last five minutes of the run."""
+    load: float | None
+    """The machine's load average over the last five minutes of the run, if it was noted."""
     versions: Mapping[str, str]
     tables: Sequence[StoredTable]
 

@@ -13,7 +13,12 @@ from benchmarks.scale import answers, pictures
 
 
 def main() -> int:
-    argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__).parse_args()
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
+    parser.parse_args()
+    if "scale" not in results.load():
+        parser.error(
+            "there are no service times in benchmarks/results/scale.json; measure them: make bench BENCH=scale"
+        )
     print(f"wrote {', '.join([*write(), *pages.render()])}")
     return 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,10 @@ QUIET = DAILY / 2 / (DAY_SECONDS - PEAK_SECONDS)
 PEAK_BEGINS = 9 * 3600
 SIMULATED_SECONDS = 30.0
 WORKERS = (1, 2, 3, 4, 6, 8)
-MULTIPLES = (0.25, 0.5, 1, 1.5, 2, 3, 4, 6, 8)
+MULTIPLES = (0.25, 0.5, 1, 2, 4, 6, 8, 12, 16)
 """Multiples of the peak rate, to see what gives way first."""
-MANY_WORKERS = 64
+COMFORTABLE = 0.7
+"""The share of its time that a worker of these is busy: there are as many as that takes."""
 SEVERAL = 4
 """Configs over which a busy one would be split."""
 DOWNSTREAM = (1_300, 2_000, 4_000, 7_000)
@@ -56,12 +58,17 @@ def answers(inputs: Inputs, seconds: float = SIMULATED_SECONDS) -> dict[str, Any
         "workers": [_played(inputs, PEAK, workers, 1, seconds) for workers in WORKERS],
         "quiet": [_played(inputs, QUIET, workers, 1, seconds) for workers in (1, 2)],
         "rates": [
-            _played(inputs, PEAK * multiple, MANY_WORKERS, configs, seconds / 6)
+            _played(inputs, PEAK * multiple, enough(inputs, PEAK * multiple), configs, seconds / 10)
             for configs in (1, SEVERAL)
             for multiple in MULTIPLES
         ],
         "downstream": [backlog(rate) for rate in DOWNSTREAM],
     }
+
+
+def enough(inputs: Inputs, rate: float) -> int:
+    """So many workers that none is busier than is comfortable."""
+    return ceil(rate * inputs.http_seconds / COMFORTABLE)
 
 
 def store(document: Mapping[str, Any], path: Path = STORED) -> None:
@@ -84,8 +91,8 @@ def saturated(outcome: Mapping[str, Any]) -> str:
     """The resource that gives way first, or an empty text."""
     if outcome["worker"] >= FULL:
         return "a worker's core"
-    # A row that is always busy makes batches larger. It gives way only when they are as large as they may be.
-    return "the config's row" if outcome["throughput"] < FULL * outcome["rate"] else ""
+    # A row that is always locked makes batches larger. It gives way only when that gains nothing more.
+    return "the config's row" if outcome["answered"] < FULL * outcome["rate"] else ""
 
 
 def backlog(rate: float, step: int = 60) -> dict[str, Any]:
@@ -115,7 +122,7 @@ def _played(inputs: Inputs, rate: float, workers: int, configs: int, seconds: fl
 def _figures(outcome: Outcome) -> dict[str, float]:
     delays: Sequence[tuple[str, float]] = (("p50", 0.5), ("p99", 0.99), ("p999", 0.999))
     return {
-        "throughput": round(outcome.throughput, 1),
+        "answered": round(outcome.steady, 1),
         "worker": round(outcome.worker_busy, 4),
         "row": round(outcome.row_busy, 4),
         "databaseCores": round(outcome.database_cores, 3),

@@ -35,6 +35,8 @@ class BatchTimes:
     """By size: CPU seconds of the database per batch."""
     call_cpu: float
     """CPU seconds of the process per call outside of the batch: making the call and taking its answer."""
+    deaf: Sequence[float]
+    """By size: seconds at a batch's end in which the process only computes. Calls that come then miss the next one."""
 
     def duration(self, size: int, quantile: float) -> float:
         """Seconds from a batch's start to its answers, in an open system.
@@ -94,6 +96,9 @@ class Outcome:
     """What came of it."""
 
     throughput: float
+    """Calls per second from the first to the last answer."""
+    steady: float
+    """Answers per second in the second half of the time: the rate of arrivals, unless something is saturated."""
     delays: Sequence[float]
     """Seconds from arrival to answer, sorted."""
     worker_busy: float
@@ -116,14 +121,16 @@ def simulate(scenario: Scenario, times: BatchTimes, seed: int = 1) -> Outcome:
     writers = [writer for _ in range(scenario.workers) for writer in _writers(scenario, chance)]
     taken = [0] * len(writers)
     row_free = [0.0] * scenario.configs
-    ready = [(calls[0][0], number) for number, calls in enumerate(writers) if calls]
+    ready = [(calls[0][0], number, calls[0][0]) for number, calls in enumerate(writers) if calls]
     heapify(ready)
     delays: list[float] = []
+    half = scenario.seconds / 2
+    late = 0
     batches, row_busy, in_use, cpu, database_cpu, ended = 0, 0.0, 0.0, 0.0, 0.0, scenario.seconds
     while ready:
-        start, number = heappop(ready)
+        start, number, heard = heappop(ready)
         calls, first, config = writers[number], taken[number], number % scenario.configs
-        last = min(bisect_right(calls, (start, inf), first), first + MAX_BATCH)
+        last = min(bisect_right(calls, (heard, inf), first), first + MAX_BATCH)
         size = last - first
         seconds = times.duration(size, chance.random())
         own = min(times.own_cpu(size), seconds)
@@ -136,12 +143,17 @@ def simulate(scenario: Scenario, times: BatchTimes, seed: int = 1) -> Outcome:
         cpu += size * scenario.http_seconds or own
         database_cpu += times.of(times.database_cpu, size)
         ended = max(ended, end)
+        late += size if half <= end < scenario.seconds else 0
         taken[number] = last
         if last < len(calls):
-            heappush(ready, (max(end, calls[last][0]), number))
+            heard = end - times.of(times.deaf, size)
+            if calls[last][0] > heard:  # nobody was heard: the next batch begins with those who are heard first
+                heard = max(end, calls[last][0])
+            heappush(ready, (max(end, heard), number, heard))
     delays.sort()
     return Outcome(
         len(delays) / ended,
+        late / half,
         delays,
         cpu / scenario.workers / ended,
         row_busy / scenario.configs / ended,

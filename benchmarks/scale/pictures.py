@@ -25,7 +25,7 @@ def draw(simulated: Mapping[str, Any], folder: Path = IMAGES) -> list[Path]:
 
 def delay(simulated: Mapping[str, Any]) -> Figure:
     """Delay by rate, with one config and with several."""
-    figure, axes = _axes("Delay of a booking over HTTP, many workers", "calls a second", "milliseconds")
+    figure, axes = _axes("Delay of a booking over HTTP, enough workers", "calls a second", "milliseconds")
     for configs, colour in ((1, COLOURS[0]), (SEVERAL, COLOURS[1])):
         outcomes = [outcome for outcome in simulated["rates"] if outcome["configs"] == configs]
         rates = [outcome["rate"] for outcome in outcomes]
@@ -47,7 +47,7 @@ def busy(simulated: Mapping[str, Any]) -> Figure:
     for label, name, whole, colour in (
         ("the config's row: time locked", "row", 1, COLOURS[1]),
         ("its batches: calls, of 1,000", "batch", MAX_BATCH, COLOURS[2]),
-        (f"one of {outcomes[0]['workers']} workers: time busy", "worker", 1, COLOURS[0]),
+        ("a worker: time busy", "worker", 1, COLOURS[0]),
     ):
         axes.plot(rates, [outcome[name] / whole * 100 for outcome in outcomes], color=colour, label=label, marker="o")
     axes.xaxis.set_major_formatter("{x:,.0f}")

@@ -22,6 +22,8 @@ from headgate.slots import SlotScheduler, WindowPolicy
 
 SIZES = (1, 4, 16, 64, 256, 512)
 ROUNDS = 3
+PROBE = 0.0002
+"""Seconds between two looks whether the event loop is free."""
 POLICY = WindowPolicy(100, "PT4S")
 TICKS = os.sysconf("SC_CLK_TCK")
 _numbers: Iterator[int] = count(1)
@@ -71,6 +73,7 @@ async def measure(url: str, server: int, seconds: float) -> Measured:
         caller = await Caller.open(slots)
         for size in SIZES:
             await _burst(caller.call, size)
+        deaf = [await deaf_time(caller.call, size) for size in SIZES]
         for _ in range(ROUNDS):
             for size in SIZES:
                 own, theirs, until = time.process_time(), server_cpu(server), time.perf_counter() + seconds / ROUNDS
@@ -87,7 +90,7 @@ async def measure(url: str, server: int, seconds: float) -> Measured:
     for size, least in zip(SIZES, map(sum, zip(own_cpu, their_cpu, strict=True)), strict=True):
         undisturbed[size] = [max(seconds, least) for seconds in undisturbed[size]]
     here, alone = (
-        BatchTimes(SIZES, [quantiles(seconds[size]) for size in SIZES], own_cpu, their_cpu, per_call)
+        BatchTimes(SIZES, [quantiles(seconds[size]) for size in SIZES], own_cpu, their_cpu, per_call, deaf)
         for seconds in (durations, undisturbed)
     )
     return Measured(here, alone)
@@ -104,6 +107,26 @@ async def _burst(call: Callable[[float], Awaitable[None]], size: int) -> float:
 
 async def _called(call: Callable[[float], Awaitable[None]], came: float) -> None:
     await call(came)
+
+
+async def deaf_time(call: Callable[[float], Awaitable[None]], size: int, bursts: int = 9) -> float:
+    """Seconds at the end of a batch in which the event loop runs nothing else: a median."""
+    woke = 0.0
+
+    async def listen() -> None:
+        nonlocal woke
+        while True:
+            await asyncio.sleep(PROBE)
+            woke = time.perf_counter()
+
+    listening = asyncio.get_running_loop().create_task(listen())
+    ends = []
+    for _ in range(bursts):
+        came = time.perf_counter()
+        taken = await _burst(call, size)
+        ends.append(min(came + taken - woke, taken))
+    listening.cancel()
+    return max(statistics.median(ends) - PROBE / 2, 0.0)
 
 
 def quantiles(durations: Sequence[float]) -> list[float]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from benchmarks import pages, results
+from benchmarks.__main__ import main, measure
 from benchmarks.measure import Row, Spread, Table, Target
 from benchmarks.results import Result, StoredTable, figure
 from benchmarks.scale import answers
@@ -65,6 +68,22 @@ def test_a_missed_target_is_shown_as_missed() -> None:
     assert "; Python 3.11.1." in shown
 
 
+def test_a_benchmark_that_fails_is_named_and_stops_no_other(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stored: list[str] = []
+
+    def run(name: str) -> SimpleNamespace:
+        tables = {"bad": lambda _: 1 / 0, "good": lambda _: [Table("Some", [MET])]}
+        return SimpleNamespace(tables=tables[name.removeprefix("benchmarks.")])
+
+    monkeypatch.setattr("importlib.import_module", run)
+    monkeypatch.setattr(results, "store", lambda name, _: stored.append(name))
+    tables, failed = measure(["bad", "good"], quick=False, write=True)
+    assert (stored, failed, [table.title for table in tables]) == (["good"], ["bad"], ["Some"])
+    assert "bad failed: ZeroDivisionError" in capsys.readouterr().out
+
+
 def test_a_row_that_was_not_measured_is_shown_as_such() -> None:
     results = {name: result(MET) for name, *_ in pages.SCALE}
     assert pages.scale_figures(results).count(f"| {pages.NOT_MEASURED} | – | – |") == len(pages.SCALE)
@@ -94,6 +113,26 @@ def test_every_stored_result_is_of_a_table_that_can_be_repeated() -> None:
         assert document["name"] == path.stem
         assert document["machine"].keys() == MACHINE.keys()
         assert not re.search(r"/(?:work|root|home|tmp)\b", path.read_text("utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--quick", "--write"], "its figures are not written"),
+        (["--render", "slots"], "takes no names"),
+        (["nothing"], "no such benchmark: nothing"),
+    ],
+)
+def test_a_wrong_command_says_so_and_changes_nothing(
+    arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["benchmarks", *arguments])
+    monkeypatch.setattr(results, "store", lambda *_: pytest.fail("stored"))
+    monkeypatch.setattr(pages, "render", lambda: pytest.fail("rendered"))
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("shown", "number"), [("58.2k/s", 58_200), ("1.6M/s", 1.6e6), ("40/s", 40), ("157 B", 157)])

@@ -9,11 +9,13 @@ from benchmarks.scale.answers import DAILY, DAY_SECONDS, PEAK, PEAK_SECONDS, QUI
 from benchmarks.scale.model import POINTS, BatchTimes, Outcome, Scenario, simulate
 
 
-def constant(fixed: float, per_call: float = 0.0, call_cpu: float = 0.0, cpu: float = 0.0) -> BatchTimes:
+def constant(
+    fixed: float, per_call: float = 0.0, call_cpu: float = 0.0, cpu: float = 0.0, deaf: float = 0.0
+) -> BatchTimes:
     """Batches that always take `fixed + per_call × size`."""
     sizes = (1, 1000)
     seconds = [[fixed + per_call * size] * POINTS for size in sizes]
-    return BatchTimes(sizes, seconds, [cpu, cpu], [0.001, 0.001], call_cpu)
+    return BatchTimes(sizes, seconds, [cpu, cpu], [0.001, 0.001], call_cpu, [deaf, deaf])
 
 
 def play(rate: float, times: BatchTimes, *, seconds: float = 20.0, workers: int = 1, http: float = 0.0) -> Outcome:
@@ -67,12 +69,18 @@ def test_callers_cpu_overlaps_with_the_wait_for_the_database() -> None:
     assert constant(0.01, cpu=0.009, call_cpu=0.0001).duration(20, 0.5) == pytest.approx(0.009)
 
 
+def test_calls_that_come_while_a_process_only_computes_wait_for_the_batch_after_the_next() -> None:
+    """All of them come during some batch: half of them in its deaf half, and these wait a batch longer."""
+    hearing, deaf = (play(1000, constant(0.1, deaf=seconds)) for seconds in (0.0, 0.05))
+    assert fmean(deaf.delays) - fmean(hearing.delays) == pytest.approx(0.05, rel=0.1)
+
+
 def test_the_same_seed_is_the_same_outcome() -> None:
     assert play(500, constant(0.01), http=0.001) == play(500, constant(0.01), http=0.001)
 
 
 def test_durations_lie_between_those_measured() -> None:
-    times = BatchTimes((1, 10), [[0.01] * POINTS, [0.1] * POINTS], [0.0, 0.0], [0.0, 0.0], 0.0)
+    times = BatchTimes((1, 10), [[0.01] * POINTS, [0.1] * POINTS], [0.0, 0.0], [0.0, 0.0], 0.0, [0.0, 0.0])
     assert [times.duration(size, 0.3) for size in (1, 4, 10, 19)] == pytest.approx([0.01, 0.04, 0.1, 0.19])
 
 
@@ -81,7 +89,7 @@ def test_durations_lie_between_those_measured() -> None:
     [(0.5, 1.0, 100, ""), (0.99, 0.4, 99, "a worker's core"), (0.2, 0.98, 90, "the config's row")],
 )
 def test_what_gives_way_is_named(worker: float, row: float, throughput: float, named: str) -> None:
-    assert saturated({"rate": 100, "throughput": throughput, "worker": worker, "row": row}) == named
+    assert saturated({"rate": 100, "answered": throughput, "worker": worker, "row": row}) == named
 
 
 def test_a_day_has_its_hundred_million_and_a_downstream_of_the_peak_leaves_nothing_waiting() -> None:
