@@ -13,8 +13,8 @@ unexport PYTHONDONTWRITEBYTECODE
 JAVASCRIPT := .venv/javascript
 CONSOLE := src/headgate/server/console/static
 
-.PHONY: run test pytest lint blocking javascript no-javascript types imports demo bench bench-quick simulate docs pictures \
-  sbom lock clean
+.PHONY: run test pytest lint blocking javascript no-javascript types imports demo bench bench-quick cluster-test cluster-bench \
+  simulate docs pictures sbom lock clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(CHOSEN) $(PYTHON) -m venv $(VENV)
@@ -80,6 +80,14 @@ bench: $(VENV)/peers
 
 bench-quick: $(VENV)/peers
 	$(BIN)/python -m benchmarks --quick
+
+# Temporal's real server, two processes on PostgreSQL. The first run builds it with Go, which takes minutes, into
+# ~/.cache/headgate; it needs a PostgreSQL with the extension btree_gin, such as Debian's package postgresql.
+cluster-test: $(STAMP)
+	$(BIN)/python -m pytest tests/cluster
+
+cluster-bench: $(VENV)/peers
+	$(BIN)/python -m benchmarks.temporal_cluster
 
 # Seeds that the check does not play: for MINUTES, from FIRST on. It ends at the first that fails, and says how to replay it.
 MINUTES ?= 60
