@@ -13,8 +13,8 @@ unexport PYTHONDONTWRITEBYTECODE
 JAVASCRIPT := .venv/javascript
 CONSOLE := src/headgate/server/console/static
 
-.PHONY: run test pytest lint blocking javascript no-javascript types imports demo bench bench-quick cluster-test cluster-bench \
-  simulate docs pictures sbom lock clean
+.PHONY: run test pytest lint blocking javascript no-javascript types imports demo bench bench-quick simulate sms-matrix torture \
+  docs pictures sbom lock clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(CHOSEN) $(PYTHON) -m venv $(VENV)
@@ -83,6 +83,8 @@ bench-quick: $(VENV)/peers
 
 # Temporal's real server, two processes on PostgreSQL. The first run builds it with Go, which takes minutes, into
 # ~/.cache/headgate; it needs a PostgreSQL with the extension btree_gin, such as Debian's package postgresql.
+.PHONY: cluster-test cluster-bench
+
 cluster-test: $(STAMP)
 	$(BIN)/python -m pytest tests/cluster
 
@@ -95,6 +97,19 @@ FIRST ?= $(shell date +%s)
 
 simulate: $(STAMP)
 	$(BIN)/python -m tests.simulation --minutes $(MINUTES) --first $(FIRST)
+
+# Every message log with every fault of an SMS provider, and senders killed meanwhile: about half an hour at SCALE=1.
+SCALE ?= 1
+
+sms-matrix: $(STAMP)
+	$(BIN)/python -m tests.faults.sms_matrix --scale $(SCALE)
+
+# Everything at once on real servers, with faults that SEED plans: for MINUTES. Logs, report and picture go to build/torture.
+SEED ?= $(shell date +%s)
+
+torture: MINUTES = 5
+torture: $(STAMP)
+	$(BIN)/python -m tests.torture --minutes $(MINUTES) --seed $(SEED)
 
 docs: $(STAMP)
 	@$(BIN)/python -m zensical build --clean --strict

@@ -250,7 +250,7 @@ async def test_what_is_worth_a_retry_is_retried_under_the_same_key_each_time_wit
     client = client_of(transport, gate, pauses, attempts=7)
     assert (await client.pay(payment())).reference == "R1"
     assert {request.headers["Idempotency-Key"] for request in requests} == {"p1"}
-    assert (gate.entered, gate.left) == (7, 7)
+    assert (gate.entered, gate.left, gate.given_back) == (7, 6, 1)
     assert pauses.slept == [3.0, 0.5, 1.0, 2.0, 4.0, 8.0]
 
 
@@ -393,6 +393,21 @@ async def test_a_permit_is_held_until_a_second_after_the_answer() -> None:
     permit.release()
     await gate.close()
     assert store.held() == [pytest.approx(4.0)]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "held"),
+    [(503, [1.0]), (httpx.ConnectError("refused"), []), (httpx.ReadError("reset"), [11.1])],
+    ids=["answered", "never sent", "not answered"],
+)
+async def test_a_call_that_may_be_on_its_way_keeps_its_permit(outcome: int | Exception, held: list[float]) -> None:
+    """Who is reset does not know where its request is: it may arrive until the longest call would be over."""
+    store = CountedPermits(permit_policy(5, 5, "answer"))
+    gate, (transport, _) = store.gate(), answering(outcome)
+    with pytest.raises(DownstreamBusy):
+        await client_of(transport, gate, attempts=1).pay(payment())
+    await gate.close()
+    assert store.held() == [pytest.approx(until) for until in held]
 
 
 async def test_counted_at_the_departure_the_answer_does_not_matter() -> None:

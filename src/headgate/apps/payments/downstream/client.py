@@ -45,9 +45,11 @@ LARGEST_ANSWER = 64 * 1024
 class _NoAnswer(Exception):
     """The call ended without an answer: a time-out, a reset, no connection."""
 
-    def __init__(self, kind: str, message: str) -> None:
+    def __init__(self, kind: str, message: str, *, was_sent: bool) -> None:
         super().__init__(message)
         self.kind = kind
+        self.was_sent = was_sent
+        """It may be on its way to the downstream."""
 
 
 class HttpDownstream:
@@ -143,12 +145,14 @@ class HttpDownstream:
         try:
             answer = await self._send(request, permit)
         except _NoAnswer as failure:
+            # What was sent may still arrive, so it keeps its permit for as long as the longest call.
+            if not failure.was_sent:
+                permit.give_back()
             _end_span(span, failure.kind)
             self._observer.called(operation, failure.kind, time.monotonic() - sent_at)
             await self._record(probe, str(failure), trouble=True)
             raise
-        finally:
-            permit.release()
+        permit.release()
         _end_span(span, answer.status)
         self._observer.called(operation, str(answer.status), time.monotonic() - sent_at)
         await self._judge(answer, operation, probe)
@@ -268,8 +272,11 @@ def _end_span(span: Span | None, outcome: int | str) -> None:
 
 def _no_answer(error: Exception) -> _NoAnswer:
     if isinstance(error, TimeoutError | httpx2.TimeoutException):
-        return _NoAnswer("timeout", "the downstream did not answer in time")
-    return _NoAnswer(type(error).__name__, f"the downstream can't be reached: {type(error).__name__}")
+        was_sent = not isinstance(error, httpx2.ConnectTimeout)
+        return _NoAnswer("timeout", "the downstream did not answer in time", was_sent=was_sent)
+    name = type(error).__name__
+    was_sent = not isinstance(error, httpx2.ConnectError)
+    return _NoAnswer(name, f"the downstream can't be reached: {name}", was_sent=was_sent)
 
 
 async def _read(response: httpx2.Response) -> bytes:
