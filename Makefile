@@ -13,8 +13,8 @@ unexport PYTHONDONTWRITEBYTECODE
 JAVASCRIPT := .venv/javascript
 CONSOLE := src/headgate/server/console/static
 
-.PHONY: run test pytest lint blocking javascript no-javascript types imports demo bench bench-quick simulate torture docs pictures \
-  sbom lock clean
+.PHONY: run test pytest lint blocking javascript no-javascript types imports demo bench bench-quick simulate sms-matrix torture \
+  docs pictures sbom lock clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(CHOSEN) $(PYTHON) -m venv $(VENV)
@@ -87,6 +87,12 @@ FIRST ?= $(shell date +%s)
 
 simulate: $(STAMP)
 	$(BIN)/python -m tests.simulation --minutes $(MINUTES) --first $(FIRST)
+
+# Every message log with every fault of an SMS provider, and senders killed meanwhile: about half an hour at SCALE=1.
+SCALE ?= 1
+
+sms-matrix: $(STAMP)
+	$(BIN)/python -m tests.faults.sms_matrix --scale $(SCALE)
 
 # Everything at once on real servers, with faults that SEED plans: for MINUTES. Logs, report and picture go to build/torture.
 SEED ?= $(shell date +%s)

@@ -118,19 +118,33 @@ class StoreHealth:
 
     def observe(self, decision: Decision) -> Decision:
         """Counts a decision, reports it to the observer and returns it."""
-        for state in decision.chain:
-            if state.shadow and not state.allowed:
-                self.shadow_denials[state.plan] += 1
-        if decision.reason is Reason.FAIL_OPEN:
-            self._count_let_through(decision.plan)
+        if decision.chain or decision.degraded:
+            self._count(decision)
         if self._observer is not None:
             self._observer.decided(decision)
         return decision
+
+    def observe_many(self, decisions: list[Decision]) -> list[Decision]:
+        """`observe` for each of a batch; the observer hears of them together."""
+        for decision in decisions:
+            if decision.chain or decision.degraded:
+                self._count(decision)
+        if self._observer is not None:
+            self._observer.decided_many(decisions)
+        return decisions
 
     def close(self) -> None:
         """Logs the decisions that were let through and are not logged yet: nobody would after this."""
         if self._let_through:
             self._log_let_through()
+
+    def _count(self, decision: Decision) -> None:
+        """Counts what a shadow plan would have denied, and what was let through."""
+        for state in decision.chain:
+            if state.shadow and not state.allowed:
+                self.shadow_denials[state.plan] += 1
+        if decision.reason is Reason.FAIL_OPEN:
+            self._count_let_through(decision.plan)
 
     def _count_let_through(self, plan: str) -> None:
         """Counts a decision that was let through. The count is logged now and then: an outage has thousands of them."""

@@ -101,7 +101,10 @@ class TaskExecution:
             result = await run()
         except Exception as error:
             self._emit(current, _kind(error), time.monotonic() - began, error)
-            raise self._outcome(current, error) from error
+            outcome = self._outcome(current, error)
+            if outcome is error:
+                raise  # an error that is its own cause can't be sent to Temporal
+            raise outcome from error
         if then is not None and self.around is not None:
             # Before the completion is reported: a crash in between runs this task again, and finds the next one queued.
             try:

@@ -238,7 +238,7 @@ class PostgresBooker(Booker):
             reads = postgres_joint.WindowReads()
             reads.add(actives, requests, at_ms)
             (windows,) = run_async(connection, lambda raw: execute_pipeline(raw, reads.calls()))
-        reads.learn(windows, sides)
+        reads.learn(windows, postgres_joint.occupancies_of(sides))
         postgres_joint.read_on(connection, sides, requests, at_ms)
         packer = JointPacker(sides, at_ms, self._uniform)
         bookings, fresh = book_all(actives[0], packer, requests, existing, owner, joint_label(actives))

@@ -4,29 +4,40 @@ of times and ids by SQLAlchemy's types would take longer than moving the slots d
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from sqlalchemy.engine import Connection
 
+from headgate.durations import from_ms
 from headgate.slots.carriers import SlotMove
 from headgate.slots.listing import ListedSlot
 from headgate.slots.model import AssignedSlot, PolicyVersion
+from headgate.slots.occupancy import FullRun, Occupancy
+from headgate.slots.replan import PlannedConfig
+from headgate.slots.replan_places import rejoined_runs, starts_near
 from headgate.slots.replanning import Reading, Span
-from headgate.slots.stores.other_windows import parse_other_windows
+from headgate.slots.stores.other_windows import other_windows_text, parse_other_windows
+from headgate.slots.stores.policies import policy_from_json
+from headgate.slots.stores.postgres_joint import LOCK, WRITE_WINDOWS, WindowReads, changed_windows, run_calls
 from headgate.sql.pipeline import BEGIN, BY_KEY, Statement, execute_pipeline, numbers, run_async, texts
 
+# All rows in one text: a value a column of each would take longer to fetch than to read. No id, name or JSON text holds
+# a tab or a line's end. `date_part` counts in floating point, which is exact to the millisecond and quicker.
 READ = Statement(
     "headgate_slot_replan_read",
     """
-    SELECT event_id, config_name, config_version, (extract(epoch FROM requested_at) * 1000)::bigint,
-        (extract(epoch FROM window_start) * 1000)::bigint, (extract(epoch FROM scheduled_at) * 1000)::bigint,
-        ceil(extract(epoch FROM created_at) * 1000)::bigint, owner, other_windows
-    FROM headgate_slot
-    WHERE scheduled_at >= 'epoch'::timestamptz + $2::bigint * interval '1 ms'
-        AND scheduled_at < 'epoch'::timestamptz + $3::bigint * interval '1 ms'
-        AND (scheduled_at > 'epoch'::timestamptz + $2::bigint * interval '1 ms' OR event_id COLLATE "C" > $4)
-        AND (config_name = $1 OR strpos(other_windows, $5) > 0)
-    ORDER BY scheduled_at, event_id COLLATE "C" LIMIT $6::int
+    SELECT string_agg(concat(event_id, E'\\t', (date_part('epoch', requested_at) * 1000)::bigint, E'\\t',
+        (date_part('epoch', scheduled_at) * 1000)::bigint, E'\\t', owner,
+        CASE WHEN other_windows IS NOT NULL THEN concat(E'\\t', config_name, E'\\t', config_version, E'\\t',
+            (date_part('epoch', window_start) * 1000)::bigint, E'\\t', other_windows) END), E'\\n')
+    FROM (
+        SELECT * FROM headgate_slot
+        WHERE scheduled_at >= 'epoch'::timestamptz + $2::bigint * interval '1 ms'
+            AND scheduled_at < 'epoch'::timestamptz + $3::bigint * interval '1 ms'
+            AND (scheduled_at > 'epoch'::timestamptz + $2::bigint * interval '1 ms' OR event_id COLLATE "C" > $4)
+            AND (config_name = $1 OR strpos(other_windows, $5) > 0)
+        ORDER BY scheduled_at, event_id COLLATE "C" LIMIT $6::int
+    ) AS page
     """,
 )
 # The records are made here, too: a thousand JSON texts in Python would hold the config's lock longer than all the rest.
@@ -40,7 +51,8 @@ MOVE = Statement(
     ), moved AS (
         UPDATE headgate_slot AS slot
         SET window_start = new.start, scheduled_at = new.at, config_version = $2::int, moved_at = clock_timestamp()
-        FROM new WHERE slot.event_id = new.event_id AND slot.scheduled_at = new.old
+        FROM new WHERE slot.event_id = new.event_id AND slot.scheduled_at = new.old AND slot.config_name = $1
+            AND slot.other_windows IS NULL
         RETURNING slot.event_id, slot.owner, new.old, new.start, new.at
     ), published AS (
         INSERT INTO headgate_outbox (topic, message_key, message_value, created_at)
@@ -54,6 +66,58 @@ MOVE = Statement(
     SELECT count(*) FROM moved
     """,
 )
+POLICIES = Statement(
+    "headgate_slot_replan_policies",
+    """
+    SELECT policy.name, policy.version, policy.policy, ceil(extract(epoch FROM policy.created_at) * 1000)::bigint
+    FROM unnest($1::text[], $2::int[]) AS active(name, version)
+    JOIN headgate_slot_policy AS policy ON policy.name = active.name AND policy.version = active.version
+    """,
+)
+RUNS_BEFORE = Statement(
+    "headgate_slot_replan_runs_before",
+    """
+    SELECT requested.name, requested.at, (extract(epoch FROM run.window_start) * 1000)::bigint,
+        (extract(epoch FROM run.resume_at) * 1000)::bigint
+    FROM unnest($1::text[], $2::bigint[]) AS requested(name, at)
+    CROSS JOIN LATERAL (
+        SELECT window_start, resume_at FROM headgate_slot_run
+        WHERE config_name = requested.name AND window_start <= 'epoch'::timestamptz + requested.at * interval '1 ms'
+        ORDER BY window_start DESC LIMIT 1
+    ) AS run
+    """,
+)
+MOVE_JOINT = Statement(
+    "headgate_slot_replan_move_joint",
+    """
+    WITH new AS MATERIALIZED (
+        SELECT event_id, name, version, 'epoch'::timestamptz + old * interval '1 ms' AS old,
+            'epoch'::timestamptz + start * interval '1 ms' AS start, 'epoch'::timestamptz + at * interval '1 ms' AS at,
+            old_others, new_others, message
+        FROM unnest($1::text[], $2::text[], $3::int[], $4::bigint[], $5::bigint[], $6::bigint[], $7::text[], $8::text[],
+            $9::text[]) AS given(event_id, name, version, old, start, at, old_others, new_others, message)
+    ), moved AS (
+        UPDATE headgate_slot AS slot
+        SET window_start = new.start, scheduled_at = new.at, config_version = new.version,
+            other_windows = new.new_others, moved_at = clock_timestamp()
+        FROM new WHERE slot.event_id = new.event_id AND slot.scheduled_at = new.old AND slot.config_name = new.name
+            AND slot.other_windows = new.old_others
+        RETURNING slot.event_id, new.message
+    ), published AS (
+        INSERT INTO headgate_outbox (topic, message_key, message_value, created_at)
+        SELECT $10, left(event_id, $11::int), message, clock_timestamp() FROM moved
+    )
+    SELECT count(*) FROM moved
+    """,
+)
+# Whoever waits for a row that is locked waits for the transaction that has it.
+AWAITED = Statement(
+    "headgate_slot_replan_awaited",
+    """
+    SELECT count(*) FROM pg_locks
+    WHERE locktype = 'transactionid' AND transactionid = pg_current_xact_id_if_assigned()::xid AND NOT granted
+    """,
+)
 
 
 def begin(connection: Connection) -> None:
@@ -61,13 +125,62 @@ def begin(connection: Connection) -> None:
     run_async(connection, lambda raw: execute_pipeline(raw, [(BEGIN, ()), (BY_KEY, ())]))
 
 
+def lock(connection: Connection, names: Collection[str]) -> tuple[dict[str, PolicyVersion], int]:
+    """Locks the rows of configs, in the order of their names. Returns the active versions, and the time."""
+    (locked,) = run_async(connection, lambda raw: execute_pipeline(raw, [(LOCK, (texts(sorted(names)),))]))
+    if not locked:
+        return {}, 0
+    call = (POLICIES, (texts(_text(row[0]) for row in locked), numbers(_whole(row[1]) for row in locked)))
+    (rows,) = run_async(connection, lambda raw: execute_pipeline(raw, [call]))
+    actives = [
+        PolicyVersion(_text(name), _whole(version), policy_from_json(_text(policy)), from_ms(_whole(created)))
+        for name, version, policy, created in rows
+    ]
+    return {active.name: active for active in actives}, _whole(locked[-1][2])
+
+
+def read_windows(connection: Connection, configs: Iterable[PlannedConfig], at_ms: int, rows: int) -> None:
+    """Reads the first windows of many configs at once, from a time on."""
+    reads = WindowReads()
+    occupancies: dict[str, Occupancy] = {}
+    for config in configs:
+        reads.add_windows(config.active, at_ms, rows)
+        occupancies[config.active.name] = config.occupancy
+    calls = reads.calls()
+    if calls:
+        (windows,) = run_async(connection, lambda raw: execute_pipeline(raw, calls))
+        reads.learn(windows, occupancies)
+
+
+def write_windows(connection: Connection, configs: Sequence[PlannedConfig]) -> None:
+    """Writes the changed counters and runs of configs."""
+    starts = [(config.active.name, start) for config in configs for start in starts_near(config)]
+    near: dict[str, set[FullRun]] = {config.active.name: set() for config in configs}
+    if starts:
+        call = (RUNS_BEFORE, (texts(name for name, _ in starts), numbers(start for _, start in starts)))
+        (rows,) = run_async(connection, lambda raw: execute_pipeline(raw, [call]))
+        for name, *times in rows:
+            start, run_start, resume = map(_whole, times)
+            if resume >= start:
+                near[_text(name)].add(FullRun(run_start, resume))
+    runs = {config.active.name: rejoined_runs(config, near[config.active.name]) for config in configs}
+    windows = changed_windows({config.active.name: config.occupancy for config in configs})
+    run_async(connection, lambda raw: execute_pipeline(raw, [(WRITE_WINDOWS, windows), *run_calls(runs)]))
+
+
+def is_awaited(connection: Connection) -> bool:
+    """Whether anybody waits for this transaction's locks."""
+    (((count,),),) = run_async(connection, lambda raw: execute_pipeline(raw, [(AWAITED, ())]))
+    return int(count) > 0
+
+
 def read(connection: Connection, span: Span, reading: Reading, limit: int) -> list[ListedSlot]:
-    """The next booked slots of a config, in the order of their times."""
+    """The next booked slots of a config, in the order of their times, without when they were booked."""
     event_id = reading.event_id.removesuffix("\x00")
     name = f"[{json.dumps(span.name, ensure_ascii=False)},"
     call = (READ, (span.name, str(reading.at_ms), str(span.to_ms), event_id, name, str(limit)))
-    (rows,) = run_async(connection, lambda raw: execute_pipeline(raw, [call]))
-    return [_record(row) for row in rows]
+    (((page,),),) = run_async(connection, lambda raw: execute_pipeline(raw, [call]))
+    return [] if page is None else [_record(span.name, line) for line in page.decode().split("\n")]
 
 
 def move(connection: Connection, active: PolicyVersion, moves: Sequence[SlotMove], topic: str, key_length: int) -> int:
@@ -89,14 +202,47 @@ def move(connection: Connection, active: PolicyVersion, moves: Sequence[SlotMove
     return int(count)
 
 
-def _record(row: tuple[bytes | None, ...]) -> ListedSlot:
-    event_id, name, *rest, owner, others = row
-    assert event_id is not None
-    assert name is not None
-    version, requested, window, scheduled, created = map(int, rest)  # type: ignore[arg-type]  # no NULL among them
-    windows = () if others is None else parse_other_windows(others.decode())
-    owner_name = None if owner is None else owner.decode()
-    times = requested, window, scheduled
-    return ListedSlot(
-        AssignedSlot(event_id.decode(), name.decode(), version, *times, True, owner_name, windows), created
+def move_joint(
+    connection: Connection, moves: Sequence[SlotMove], topic: str, key_length: int, messages: Sequence[str]
+) -> int:
+    """`move` of slots under several configs; `messages` are what is published of each."""
+    call = (
+        MOVE_JOINT,
+        (
+            texts(move.slot.event_id for move in moves),
+            texts(move.slot.config_name for move in moves),
+            numbers(move.windows[0].config_version for move in moves),
+            numbers(move.slot.scheduled_ms for move in moves),
+            numbers(move.window_start_ms for move in moves),
+            numbers(move.scheduled_ms for move in moves),
+            texts(other_windows_text(move.slot.other_windows) or "" for move in moves),
+            texts(other_windows_text(move.windows[1:]) or "" for move in moves),
+            texts(messages),
+            topic,
+            str(key_length),
+        ),
     )
+    (((count,),),) = run_async(connection, lambda raw: execute_pipeline(raw, [call]))
+    return int(count)
+
+
+def _record(name: str, line: str) -> ListedSlot:
+    """A line of `READ`. Of a slot of one config, the version and the window are not read: nothing needs them."""
+    event_id, requested, scheduled, owner, *rest = line.split("\t")
+    if not rest:
+        slot = AssignedSlot(event_id, name, 0, int(requested), 0, int(scheduled), True, owner or None)
+        return ListedSlot(slot, 0)
+    first, version, window, others = rest
+    times = int(requested), int(window), int(scheduled)
+    windows = parse_other_windows(others)
+    return ListedSlot(AssignedSlot(event_id, first, int(version), *times, True, owner or None, windows), 0)
+
+
+def _whole(text: bytes | None) -> int:
+    assert text is not None
+    return int(text)
+
+
+def _text(value: bytes | None) -> str:
+    assert value is not None
+    return value.decode()
