@@ -59,6 +59,10 @@ def _figures(history: History) -> list[str]:
         f" {sum(count > 1 for count in posts.values())} payments sent more than once",
         f"messages: {len(taken)} delivered, {sum(count > 1 for count in taken.values())} of them more than once;"
         f" {_exceeded(history)} users above their quota",
+        *(
+            f"after the last fault: {each['left'] or 'nothing'} was left to do after {each['seconds']:.0f} s"
+            for each in history.records["settled"]
+        ),
         f"this machine: links and clients were late by {max(late, default=0.0):.1f} s at most,"
         f" {sum(late):.0f} s in all",
     ]

@@ -70,7 +70,7 @@ async def torture(directory: Path, seed: int, minutes: float, say: Say, *, redis
                         await clients
             finally:
                 clients.cancel()
-        await _settle(installation, directory, say)
+        await _settle(installation, directory, recorder, say)
         supervising.cancel()
         await asyncio.to_thread(final_state.record, installation.database_url, recorder)
     recorder.close()
@@ -139,8 +139,9 @@ async def _watch_lag(recorder: Recorder) -> None:
             recorder.write("lag", seconds=round(late, 3))
 
 
-async def _settle(installation: Installation, directory: Path, say: Say) -> None:
+async def _settle(installation: Installation, directory: Path, recorder: Recorder, say: Say) -> None:
     """Waits until nothing is left to do. What is left after that is for the checker to report."""
+    began = time.monotonic()
     logs = [directory / "clients.jsonl", installation.log("counterparties")]
     left = [""]
 
@@ -151,5 +152,7 @@ async def _settle(installation: Installation, directory: Path, say: Say) -> None
     say("everything is healed")
     try:
         await eventually(is_over, within=SETTLE_WITHIN, every=2.0)
+        say("nothing is left to do")
     except TimeoutError:
         say(f"still to be done after {SETTLE_WITHIN:g} s: {left[0]}")
+    recorder.write("settled", seconds=round(time.monotonic() - began, 1), left=left[0])
