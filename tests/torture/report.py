@@ -48,7 +48,7 @@ def _figures(history: History) -> list[str]:
     begun = Counter(record["item"] for record in history.records["begin"])
     taken = Counter(record["text"] for record in history.records["sms"] if record["taken"])
     late = [record["seconds"] for record in history.records["lag"]]
-    keys = {call.asked["key"] for call in history.calls if call.op.startswith("limits.")}
+    keys = {call.request["key"] for call in history.calls if call.op.startswith("limits.")}
     return [
         f"limits: {len(keys)} keys",
         f"slots: {len(history.rows('slot'))} in {len(history.rows('window'))} windows,"
@@ -69,5 +69,7 @@ def _figures(history: History) -> list[str]:
 
 
 def _exceeded(history: History) -> int:
-    sent = {(call.asked["user"], call.asked["text"]) for call in history.of("messages.send") if call.outcome == "ok"}
+    sent = {
+        (call.request["user"], call.request["text"]) for call in history.of("messages.send") if call.outcome == "ok"
+    }
     return sum(count > history.run["quota"] for count in Counter(user for user, _ in sent).values())

@@ -13,10 +13,10 @@ import httpx2 as httpx
 
 from headgate.testing import eventually
 from tests.torture import final_state
-from tests.torture.faults import PlannedFault, planned
+from tests.torture.faults import PlannedFault, plan_faults
 from tests.torture.history import Recorder
 from tests.torture.installation import CLIENT, DATABASE, PROGRAMS, TPS, Installation
-from tests.torture.load import Site, settled
+from tests.torture.load import Site, by_status
 from tests.torture.load.limits import PLANS, Counts, call_at_rate
 from tests.torture.load.messages import QUOTA, Messages
 from tests.torture.load.payments import Payments
@@ -58,7 +58,9 @@ async def torture(directory: Path, seed: int, minutes: float, say: Say, *, redis
             supervising = asyncio.create_task(
                 installation.supervise(lambda name, status: recorder.write("died", program=name, status=status))
             )
-            faults = planned(random, minutes * 60, list(PROGRAMS), list(installation.servers), list(installation.links))
+            faults = plan_faults(
+                random, minutes * 60, list(PROGRAMS), list(installation.servers), list(installation.links)
+            )
             say(f"{len(faults)} faults in {minutes:g} minutes")
             clients = asyncio.gather(*_clients(site, step))
             try:
@@ -80,7 +82,7 @@ async def _prepare(site: Site) -> None:
     """Plans, configs and settings of dispatch, before anything fails."""
 
     async def put(method: str, path: str, document: object) -> None:
-        outcome, answer = await site.call("prepare", method, path, document, judge=settled(200))
+        outcome, answer = await site.call("prepare", method, path, document, judge=by_status(200))
         if outcome != "ok":
             raise RuntimeError(f"{method} {path}: {answer}")
 

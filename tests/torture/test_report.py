@@ -46,5 +46,9 @@ def test_calls_are_read_as_they_were_written(tmp_path: Path) -> None:
     recorder.complete(first, "ok", status=200)
     recorder.close()
     calls = read(tmp_path / "log.jsonl").calls
-    assert [(call.asked["event"], call.outcome) for call in calls] == [("a", "ok"), ("b", "refused"), ("c", "unknown")]
+    assert [(call.request["event"], call.outcome) for call in calls] == [
+        ("a", "ok"),
+        ("b", "refused"),
+        ("c", "unknown"),
+    ]
     assert [call.ended > call.began for call in calls] == [True] * 3
