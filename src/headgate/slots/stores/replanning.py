@@ -136,7 +136,7 @@ def _candidates(
             records = _records(connection, span, reading, missing)
             slots = [record.slot for record in records]
             created = {record.slot.event_id: record.created_ms for record in records}
-        standings = _standings(connection, carriers, slots, lock)
+        standings = standings_of(connection, carriers, slots, lock)
         if standings or created or any(assigned.owner is not None for assigned in slots):
             candidates += [
                 Candidate(assigned, _may_move(assigned, carriers, standings), created.get(assigned.event_id, 0))
@@ -159,9 +159,10 @@ def _records(connection: Connection, span: Span, reading: Reading, limit: int) -
     return slot_records.page(connection, selection, behind, limit)
 
 
-def _standings(
+def standings_of(
     connection: Connection, carriers: Carriers, slots: Sequence[AssignedSlot], lock: bool
 ) -> dict[str, Standing]:
+    """How far the work of these slots has come, by event, for those that have work."""
     standings: dict[str, Standing] = {}
     for owner, carrier in carriers.items():
         own = [assigned for assigned in slots if assigned.owner == owner]
@@ -272,7 +273,7 @@ def _push_back(
 ) -> list[SlotMove]:
     _begin(connection)
     slots = [move.slot for move in moves]
-    standings = _standings(connection, carriers, slots, True)
+    standings = standings_of(connection, carriers, slots, True)
     first = min(assigned.scheduled_ms for assigned in slots)
     config, others, limits, now_ms = _lock(connection, span, list(map(Candidate, slots)), first, known)
     current = slot_records.find_all(connection, [assigned.event_id for assigned in slots])
