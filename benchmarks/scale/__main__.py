@@ -17,7 +17,7 @@ def main() -> int:
     parser.parse_args()
     if "scale" not in results.load():
         parser.error(
-            "there are no service times in benchmarks/results/scale.json; measure them: make bench BENCH=scale"
+            "no service times in benchmarks/results/scale.json; measure them: make bench BENCH=scale"
         )
     print(f"wrote {', '.join([*write(), *pages.render()])}")
     return 0
