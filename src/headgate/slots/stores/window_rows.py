@@ -62,6 +62,9 @@ _RUN_BEFORE = (
     .order_by(slot_run.c.window_start.desc())
     .limit(1)
 )
+_REMOVE_RUN = slot_run.delete().where(
+    slot_run.c.config_name == sa.bindparam("b_name"), slot_run.c.window_start == sa.bindparam("b_start")
+)
 
 
 def _runs_before() -> sa.Select[Any]:
@@ -258,10 +261,8 @@ def rebuild_runs(connection: Connection, name: str, policy: WindowPolicy, now_ms
 def write_runs(connection: Connection, name: str, changes: RunChanges) -> None:
     """Removes and writes runs."""
     if changes.removed:
-        connection.execute(
-            slot_run.delete().where(slot_run.c.config_name == name, slot_run.c.window_start == sa.bindparam("at")),
-            [{"at": from_ms(start)} for start in changes.removed],
-        )
+        removed = [{"b_name": name, "b_start": from_ms(start)} for start in changes.removed]
+        connection.execute(_REMOVE_RUN, removed)
     if changes.written and connection.dialect.name == "postgresql":
         starts, resumes = zip(*changes.written, strict=True)
         connection.execute(_INSERT_RUNS, {"name": name, "starts": list(starts), "resumes": list(resumes)})
