@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import signal
 import sys
 import time
 from pathlib import Path
@@ -22,6 +23,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()), help="decides the faults; the time, if not given")
     parser.add_argument("--out", type=Path, default=Path("build/torture"), help="where logs, report and picture go")
     parser.add_argument("--check", type=Path, metavar="DIRECTORY", help="only checks the logs of an earlier run")
+    parser.add_argument("--stores", choices=["redis", "database"], default="redis", help="where limits are counted")
     options = parser.parse_args()
     if options.check is not None:
         return conclude(options.check)
@@ -36,7 +38,9 @@ def main() -> int:
     def say(text: str) -> None:
         print(f"[{time.monotonic() - began:6.1f}] {text}", flush=True)
 
-    asyncio.run(torture(directory, options.seed, options.minutes, say))
+    # Whoever ends this run ends all that it started.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    asyncio.run(torture(directory, options.seed, options.minutes, say, redis=options.stores == "redis"))
     return conclude(directory)
 
 

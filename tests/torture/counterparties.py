@@ -64,7 +64,7 @@ class RecordedProvider(HttpProvider):
         self._recorder = recorder
         self._seen: Counter[str] = Counter()
 
-    async def _answer(self, call: dict[str, Any]) -> int:
+    async def _answer(self, call: dict[str, Any], answered: dict[str, float | None]) -> int:
         message_id = call["messageId"]
         self._seen[message_id] += 1
         draw = Random(f"{self._seed} {message_id} {self._seen[message_id]}").random()

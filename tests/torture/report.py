@@ -47,7 +47,8 @@ def _figures(history: History) -> list[str]:
     statuses = Counter(row["status"] for row in history.rows("payment"))
     begun = Counter(record["item"] for record in history.records["begin"])
     taken = Counter(record["text"] for record in history.records["sms"] if record["taken"])
-    keys = {call.asked["key"] for call in history.calls if call.op.startswith("limits.")}
+    late = [record["seconds"] for record in history.records["lag"]]
+    keys = {call.request["key"] for call in history.calls if call.op.startswith("limits.")}
     return [
         f"limits: {len(keys)} keys",
         f"slots: {len(history.rows('slot'))} in {len(history.rows('window'))} windows,"
@@ -56,5 +57,19 @@ def _figures(history: History) -> list[str]:
         f"payments: {', '.join(f'{count} {status}' for status, count in sorted(statuses.items()))};"
         f" {len(bank)} calls at the bank, {busiest} of {history.run['tps']} in the busiest second,"
         f" {sum(count > 1 for count in posts.values())} payments sent more than once",
-        f"messages: {len(taken)} delivered, {sum(count > 1 for count in taken.values())} of them more than once",
+        f"messages: {len(taken)} delivered, {sum(count > 1 for count in taken.values())} of them more than once;"
+        f" {_exceeded(history)} users above their quota",
+        *(
+            f"after the last fault: {each['left'] or 'nothing'} was left to do after {each['seconds']:.0f} s"
+            for each in history.records["settled"]
+        ),
+        f"this machine: links and clients were late by {max(late, default=0.0):.1f} s at most,"
+        f" {sum(late):.0f} s in all",
     ]
+
+
+def _exceeded(history: History) -> int:
+    sent = {
+        (call.request["user"], call.request["text"]) for call in history.of("messages.send") if call.outcome == "ok"
+    }
+    return sum(count > history.run["quota"] for count in Counter(user for user, _ in sent).values())

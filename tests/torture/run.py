@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
@@ -12,10 +13,10 @@ import httpx2 as httpx
 
 from headgate.testing import eventually
 from tests.torture import final_state
-from tests.torture.faults import PlannedFault, planned
+from tests.torture.faults import PlannedFault, plan_faults
 from tests.torture.history import Recorder
-from tests.torture.installation import CLIENT, DATABASE, PROGRAMS, SERVERS, TPS, Installation
-from tests.torture.load import Site, settled
+from tests.torture.installation import CLIENT, DATABASE, PROGRAMS, TPS, Installation
+from tests.torture.load import Site, by_status
 from tests.torture.load.limits import PLANS, Counts, call_at_rate
 from tests.torture.load.messages import QUOTA, Messages
 from tests.torture.load.payments import Payments
@@ -27,17 +28,19 @@ SETTLE_WITHIN = 240.0
 """Seconds after the last fault in which everything must be over."""
 LAST_CALLS = 60.0
 """Seconds in which clients end their last call."""
+LAG = 0.1
+"""Seconds by which this process may be late before it is noted."""
 DISPATCH = {"staleClaimThresholdMins": 0.2, "maxDispatchRetries": 50, "retryBackoffSecs": 1}
 
 Say = Callable[[str], None]
 
 
-async def torture(directory: Path, seed: int, minutes: float, say: Say) -> None:
+async def torture(directory: Path, seed: int, minutes: float, say: Say, *, redis: bool = True) -> None:
     """Runs for so long. What happened is in the logs in the directory."""
     random = Random(f"torture {seed}")
     recorder = Recorder(directory / "clients.jsonl")
-    say("starting PostgreSQL, Redis, Kafka, two services and six workers")
-    async with Installation(directory, seed) as installation:
+    say(f"starting PostgreSQL, {'Redis, ' if redis else ''}Kafka, two services and six workers")
+    async with Installation(directory, seed, redis=redis) as installation:
         tasks, step = steps_on(f"postgresql://postgres@127.0.0.1:{installation.links[CLIENT].port}/{DATABASE}")
         async with tasks, httpx.AsyncClient(timeout=None, limits=httpx.Limits(max_connections=None)) as http:
             site = Site(installation.services, recorder, random, asyncio.Event(), http)
@@ -50,21 +53,28 @@ async def torture(directory: Path, seed: int, minutes: float, say: Say) -> None:
                 tps=TPS,
                 plans=PLANS,
                 quota=QUOTA,
+                redis=redis,
             )
-            faults = planned(random, minutes * 60, list(PROGRAMS), SERVERS, list(installation.links))
+            supervising = asyncio.create_task(
+                installation.supervise(lambda name, status: recorder.write("died", program=name, status=status))
+            )
+            faults = plan_faults(
+                random, minutes * 60, list(PROGRAMS), list(installation.servers), list(installation.links)
+            )
             say(f"{len(faults)} faults in {minutes:g} minutes")
             clients = asyncio.gather(*_clients(site, step))
             try:
                 await _endure(installation, faults, minutes * 60, recorder, say)
                 site.stop.set()
-                async with asyncio.timeout(LAST_CALLS):
-                    await clients
+                # A call that takes longer stays one whose outcome nobody knows.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LAST_CALLS):
+                        await clients
             finally:
                 clients.cancel()
-        await _settle(installation, directory, say)
+        await _settle(installation, directory, recorder, say)
+        supervising.cancel()
         await asyncio.to_thread(final_state.record, installation.database_url, recorder)
-        for name in installation.died():
-            recorder.write("died", program=name)
     recorder.close()
 
 
@@ -72,7 +82,7 @@ async def _prepare(site: Site) -> None:
     """Plans, configs and settings of dispatch, before anything fails."""
 
     async def put(method: str, path: str, document: object) -> None:
-        outcome, answer = await site.call("prepare", method, path, document, judge=settled(200))
+        outcome, answer = await site.call("prepare", method, path, document, judge=by_status(200))
         if outcome != "ok":
             raise RuntimeError(f"{method} {path}: {answer}")
 
@@ -117,11 +127,23 @@ async def _endure(
     async with asyncio.TaskGroup() as group:
         for number, fault in enumerate(faults):
             group.create_task(suffer(number, fault))
-        group.create_task(asyncio.sleep(seconds))
+        watching = group.create_task(_watch_lag(recorder))
+        await asyncio.sleep(seconds)
+        watching.cancel()
 
 
-async def _settle(installation: Installation, directory: Path, say: Say) -> None:
+async def _watch_lag(recorder: Recorder) -> None:
+    """Notes when this process, which is also every link, is late itself: what is slow then is the machine."""
+    while True:
+        before = time.monotonic()
+        await asyncio.sleep(LAG)
+        if (late := time.monotonic() - before - LAG) > LAG:
+            recorder.write("lag", seconds=round(late, 3))
+
+
+async def _settle(installation: Installation, directory: Path, recorder: Recorder, say: Say) -> None:
     """Waits until nothing is left to do. What is left after that is for the checker to report."""
+    began = time.monotonic()
     logs = [directory / "clients.jsonl", installation.log("counterparties")]
     left = [""]
 
@@ -132,5 +154,7 @@ async def _settle(installation: Installation, directory: Path, say: Say) -> None
     say("everything is healed")
     try:
         await eventually(is_over, within=SETTLE_WITHIN, every=2.0)
+        say("nothing is left to do")
     except TimeoutError:
         say(f"still to be done after {SETTLE_WITHIN:g} s: {left[0]}")
+    recorder.write("settled", seconds=round(time.monotonic() - began, 1), left=left[0])

@@ -39,8 +39,8 @@ ALIVE = "no program ends by itself"
 
 def rate(story: Story, plan: str, *times: float) -> Story:
     for at in times:
-        asked = {"key": plan, "plans": [plan], "cost": 1}
-        story.call(at, at + 0.01, "limits.rate", asked, allowed=True, remaining={plan: 0})
+        request = {"key": plan, "plans": [plan], "cost": 1}
+        story.call(at, at + 0.01, "limits.rate", request, allowed=True, remaining={plan: 0})
     return story
 
 
@@ -49,8 +49,8 @@ def slots(story: Story) -> Story:
     return story.stored("policy", version=1, most=2).stored("policy", version=2, most=1)
 
 
-def cancel(story: Story, at: float, op: str, **asked: str) -> Story:
-    return story.call(at, at + 0.1, op, asked)
+def cancel(story: Story, at: float, op: str, **request: str) -> Story:
+    return story.call(at, at + 0.1, op, request)
 
 
 GOOD: dict[str, Story] = {
@@ -102,6 +102,7 @@ GOOD: dict[str, Story] = {
     "a payment sent again in a fault": Story().submit("p", "PROCESSING").bank(2, "p").fault(3, 4).bank(6, "p"),
     "delivered": Story().send("a").sms(2, "a").send("b", "refused").send("c", "unknown").sms(3, "c"),
     "delivered again in a fault": Story().send("a").sms(2, "a").fault(2, 3).sms(9, "a"),
+    "a program that found no database": Story().fault(1, 2).add(9, "died", program="tasks-1", status=1),
     "503": Story().call(1, 2, "slots.book", {"event": "a"}, "unknown", status=503),
 }
 GOOD["the bank at its limit"].stored("payment", payment="q", status="PROCESSING").fault(2, 2.4)
@@ -203,6 +204,10 @@ PLANTED: dict[str, tuple[str, Story]] = {
         QUOTA,
         Story().send("a").send("b").send("c").sms(2, "a").sms(2, "b").sms(2, "c"),
     ),
+    "four of two": (
+        "nobody gets a second quota",
+        Story().send("a").send("b").send("c").send("d").sms(2, "a").sms(2, "b").sms(2, "c").sms(2, "d"),
+    ),
     "delivered twice": (ONE_MESSAGE, Story().send("a").sms(2, "a").sms(5, "a")),
     "a stack trace": (WORDS, Story().call(1, 2, "slots.book", {"event": "a"}, "unknown", status=500)),
     "a task from nowhere": (
@@ -216,7 +221,7 @@ PLANTED: dict[str, tuple[str, Story]] = {
     "cancelled by nobody": ("only callers cancel", Story().submit("p", "CANCELLED")),
     "a payment from nowhere": ("only what was submitted is paid", Story().bank(2, "p")),
     "a message from nowhere": ("only what was sent is delivered", Story().sms(2, "a")),
-    "a worker that crashed": (ALIVE, Story().add(9, "died", program="tasks-1")),
+    "a worker that crashed": (ALIVE, Story().add(9, "died", program="tasks-1", status=1)),
 }
 
 

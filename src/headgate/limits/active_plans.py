@@ -36,9 +36,8 @@ class ActivePlans:
         clock: Clock | None,
     ) -> None:
         self._clock = clock or SystemClock()
-        observer = None if observer is None else QuietObserver(observer)
-        self._health = StoreHealth(on_error, breaker, observer, self._clock)
-        self._observer = observer
+        self._observer = None if observer is None else QuietObserver(observer)
+        self._health = StoreHealth(on_error, breaker, self._observer, self._clock)
         self._leases = leases
         self._store: Any = None
         self._fallback: Any = None

@@ -12,7 +12,7 @@ from headgate.circuit_breaker import Breaker, BreakerPolicy, BreakerState
 from headgate.clock import Clock
 from headgate.errors import StoreUnavailable
 from headgate.limits.model import Charge, Decision, OnError, Reason, policy
-from headgate.limits.ports import AdmissionObserver
+from headgate.limits.observing import QuietObserver
 
 log = logging.getLogger("headgate.limits")
 
@@ -35,7 +35,7 @@ class StoreHealth:
         self,
         on_error: OnError | str,
         breaker: BreakerPolicy | None,
-        observer: AdmissionObserver | None,
+        observer: QuietObserver | None,
         clock: Clock,
     ) -> None:
         self._default = policy(on_error) or OnError.OPEN

@@ -1,4 +1,8 @@
-"""Messages: every accepted one is delivered, none that was refused, no quota is exceeded, none comes twice."""
+"""Messages: every accepted one is delivered, none that was refused, no quota is exceeded, none comes twice.
+
+With Redis, processes that can't reach it decide in SQL while others do not. Then a quota can be exceeded by what the
+others have not written yet (docs/explanation/notifications.md), but nobody gets a second quota.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +20,8 @@ def check(history: History) -> list[Violation]:
     outcomes: dict[str, set[str]] = defaultdict(set)
     user_of: dict[str, int] = {}
     for call in history.of("messages.send"):
-        outcomes[call.asked["text"]].add(call.outcome)
-        user_of[call.asked["text"]] = call.asked["user"]
+        outcomes[call.request["text"]].add(call.outcome)
+        user_of[call.request["text"]] = call.request["user"]
     taken: dict[str, list[Record]] = defaultdict(list)
     for record in history.records["sms"]:
         taken[record["text"]].append(record)
@@ -29,8 +33,11 @@ def check(history: History) -> list[Violation]:
     violations += [Violation("only what was sent is delivered", f"{text} was") for text in delivered - outcomes.keys()]
     quota = history.run["quota"]
     for user, count in Counter(user_of[text] for text in accepted | (delivered & outcomes.keys())).items():
-        if count > quota:
-            violations.append(Violation("no quota is exceeded", f"user {user} sent {count} of {quota}"))
+        problem = f"user {user} sent {count} of {quota}"
+        if count >= 2 * quota:
+            violations.append(Violation("nobody gets a second quota", problem))
+        elif count > quota and not history.run["redis"]:
+            violations.append(Violation("no quota is exceeded", problem))
     return [*violations, *_repeats(history, taken)]
 
 

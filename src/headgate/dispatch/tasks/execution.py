@@ -116,8 +116,8 @@ class TaskExecution:
         return self.arguments.completion(result)
 
     async def _call(self, current: CurrentTask, context: Any) -> Any:
-        bound = self.arguments.load(context)
-        call = partial(self.function, *bound.args, **bound.kwargs)
+        args, kwargs = self.arguments.load(context)
+        call = partial(self.function, *args, **kwargs)
         if self.timeout is not None:
             current.deadline = datetime.now(UTC) + timedelta(seconds=self.timeout)
         if not is_coroutine_function(self.function):

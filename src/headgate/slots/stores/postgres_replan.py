@@ -4,13 +4,14 @@ of times and ids by SQLAlchemy's types would take longer than moving the slots d
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Awaitable, Collection, Iterable, Sequence
+from datetime import datetime
 
+from psycopg.pq import TransactionStatus
 from sqlalchemy.engine import Connection
 
 from headgate.durations import from_ms
 from headgate.slots.carriers import SlotMove
-from headgate.slots.listing import ListedSlot
 from headgate.slots.model import AssignedSlot, PolicyVersion
 from headgate.slots.occupancy import FullRun, Occupancy
 from headgate.slots.replan import PlannedConfig
@@ -19,7 +20,11 @@ from headgate.slots.replanning import Reading, Span
 from headgate.slots.stores.other_windows import other_windows_text, parse_other_windows
 from headgate.slots.stores.policies import policy_from_json
 from headgate.slots.stores.postgres_joint import LOCK, WRITE_WINDOWS, WindowReads, changed_windows, run_calls
-from headgate.sql.pipeline import BEGIN, BY_KEY, Statement, execute_pipeline, numbers, run_async, texts
+from headgate.sql.pipeline import BEGIN, BY_KEY, Raw, Rows, Statement, execute_pipeline, numbers, run_async, texts
+
+Known = dict[tuple[str, int], PolicyVersion]
+"""Policies by name and version, which never change."""
+MOST_KNOWN = 10_000
 
 # All rows in one text: a value a column of each would take longer to fetch than to read. No id, name or JSON text holds
 # a tab or a line's end. `date_part` counts in floating point, which is exact to the millisecond and quicker.
@@ -40,30 +45,36 @@ READ = Statement(
     ) AS page
     """,
 )
-# The records are made here, too: a thousand JSON texts in Python would hold the config's lock longer than all the rest.
+# Plain statements over the parameters: rows that go from one part of a statement to another are written twice.
 MOVE = Statement(
     "headgate_slot_replan_move",
     """
-    WITH new AS MATERIALIZED (
-        SELECT event_id, 'epoch'::timestamptz + old * interval '1 ms' AS old,
-            'epoch'::timestamptz + start * interval '1 ms' AS start, 'epoch'::timestamptz + at * interval '1 ms' AS at
-        FROM unnest($3::text[], $4::bigint[], $5::bigint[], $6::bigint[]) AS given(event_id, old, start, at)
-    ), moved AS (
+    WITH moved AS (
         UPDATE headgate_slot AS slot
-        SET window_start = new.start, scheduled_at = new.at, config_version = $2::int, moved_at = clock_timestamp()
-        FROM new WHERE slot.event_id = new.event_id AND slot.scheduled_at = new.old AND slot.config_name = $1
-            AND slot.other_windows IS NULL
-        RETURNING slot.event_id, slot.owner, new.old, new.start, new.at
-    ), published AS (
-        INSERT INTO headgate_outbox (topic, message_key, message_value, created_at)
-        SELECT $7, left(event_id, $8::int), json_build_object('eventId', event_id, 'configName', $1::text,
-            'before', to_char(old AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
-            'scheduledTime', to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
-            'windowStart', to_char(start AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'), 'owner', owner)::text,
-            clock_timestamp()
-        FROM moved
+        SET window_start = 'epoch'::timestamptz + new.start * interval '1 ms',
+            scheduled_at = 'epoch'::timestamptz + new.at * interval '1 ms', moved_at = clock_timestamp(),
+            config_version = CASE WHEN slot.window_start = 'epoch'::timestamptz + new.start * interval '1 ms'
+                THEN slot.config_version ELSE $2::int END
+        FROM unnest($3::text[], $4::bigint[], $5::bigint[], $6::bigint[]) AS new(event_id, old, start, at)
+        WHERE slot.event_id = new.event_id
+            AND slot.scheduled_at = 'epoch'::timestamptz + new.old * interval '1 ms'
+            AND slot.config_name = $1 AND slot.other_windows IS NULL
+        RETURNING 1
     )
     SELECT count(*) FROM moved
+    """,
+)
+# The records are made here, too: a thousand JSON texts in Python would hold the config's lock longer than all the rest.
+PUBLISH = Statement(
+    "headgate_slot_replan_publish",
+    """
+    INSERT INTO headgate_outbox (topic, message_key, message_value, created_at)
+    SELECT $1, left(event_id, $2::int), json_build_object('eventId', event_id, 'configName', $3::text,
+        'before', to_char(timestamp 'epoch' + old * interval '1 ms', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
+        'scheduledTime', to_char(timestamp 'epoch' + at * interval '1 ms', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
+        'windowStart', to_char(timestamp 'epoch' + start * interval '1 ms', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
+        'owner', $4::text)::text, clock_timestamp()
+    FROM unnest($5::text[], $6::bigint[], $7::bigint[], $8::bigint[]) AS new(event_id, old, start, at)
     """,
 )
 POLICIES = Statement(
@@ -125,18 +136,20 @@ def begin(connection: Connection) -> None:
     run_async(connection, lambda raw: execute_pipeline(raw, [(BEGIN, ()), (BY_KEY, ())]))
 
 
-def lock(connection: Connection, names: Collection[str]) -> tuple[dict[str, PolicyVersion], int]:
+def lock(connection: Connection, names: Collection[str], known: Known) -> tuple[dict[str, PolicyVersion], int]:
     """Locks the rows of configs, in the order of their names. Returns the active versions, and the time."""
     (locked,) = run_async(connection, lambda raw: execute_pipeline(raw, [(LOCK, (texts(sorted(names)),))]))
-    if not locked:
-        return {}, 0
-    call = (POLICIES, (texts(_text(row[0]) for row in locked), numbers(_whole(row[1]) for row in locked)))
-    (rows,) = run_async(connection, lambda raw: execute_pipeline(raw, [call]))
-    actives = [
-        PolicyVersion(_text(name), _whole(version), policy_from_json(_text(policy)), from_ms(_whole(created)))
-        for name, version, policy, created in rows
-    ]
-    return {active.name: active for active in actives}, _whole(locked[-1][2])
+    versions = [(_text(name), _whole(version)) for name, version, _ in locked]
+    if len(known) > MOST_KNOWN:
+        known.clear()
+    unknown = [version for version in versions if version not in known]
+    if unknown:
+        call = (POLICIES, (texts(name for name, _ in unknown), numbers(version for _, version in unknown)))
+        (rows,) = run_async(connection, lambda raw: execute_pipeline(raw, [call]))
+        for name, version, policy, created in rows:
+            active = PolicyVersion(_text(name), _whole(version), policy_from_json(_text(policy)), _instant(created))
+            known[active.name, active.version] = active
+    return {name: known[name, version] for name, version in versions}, _whole(locked[-1][2]) if locked else 0
 
 
 def read_windows(connection: Connection, configs: Iterable[PlannedConfig], at_ms: int, rows: int) -> None:
@@ -152,8 +165,8 @@ def read_windows(connection: Connection, configs: Iterable[PlannedConfig], at_ms
         reads.learn(windows, occupancies)
 
 
-def write_windows(connection: Connection, configs: Sequence[PlannedConfig]) -> None:
-    """Writes the changed counters and runs of configs."""
+def write_windows(connection: Connection, configs: Sequence[PlannedConfig]) -> bool:
+    """Writes the changed counters and runs of configs. Returns whether anybody waits for this transaction's locks."""
     starts = [(config.active.name, start) for config in configs for start in starts_near(config)]
     near: dict[str, set[FullRun]] = {config.active.name: set() for config in configs}
     if starts:
@@ -165,7 +178,9 @@ def write_windows(connection: Connection, configs: Sequence[PlannedConfig]) -> N
                 near[_text(name)].add(FullRun(run_start, resume))
     runs = {config.active.name: rejoined_runs(config, near[config.active.name]) for config in configs}
     windows = changed_windows({config.active.name: config.occupancy for config in configs})
-    run_async(connection, lambda raw: execute_pipeline(raw, [(WRITE_WINDOWS, windows), *run_calls(runs)]))
+    calls = [(WRITE_WINDOWS, windows), *run_calls(runs), (AWAITED, ())]
+    *_, ((count,),) = run_async(connection, lambda raw: execute_pipeline(raw, calls))
+    return int(count) > 0
 
 
 def is_awaited(connection: Connection) -> bool:
@@ -174,32 +189,39 @@ def is_awaited(connection: Connection) -> bool:
     return int(count) > 0
 
 
-def read(connection: Connection, span: Span, reading: Reading, limit: int) -> list[ListedSlot]:
-    """The next booked slots of a config, in the order of their times, without when they were booked."""
+def read(connection: Connection, span: Span, reading: Reading, limit: int) -> list[AssignedSlot]:
+    """The next booked slots of a config, in the order of their times. Begins the transaction, if none has begun."""
     event_id = reading.event_id.removesuffix("\x00")
     name = f"[{json.dumps(span.name, ensure_ascii=False)},"
     call = (READ, (span.name, str(reading.at_ms), str(span.to_ms), event_id, name, str(limit)))
-    (((page,),),) = run_async(connection, lambda raw: execute_pipeline(raw, [call]))
-    return [] if page is None else [_record(span.name, line) for line in page.decode().split("\n")]
+
+    def run(raw: Raw) -> Awaitable[list[Rows]]:
+        begun = raw.pgconn.transaction_status != TransactionStatus.IDLE
+        return execute_pipeline(raw, [call] if begun else [(BEGIN, ()), (BY_KEY, ()), call])
+
+    *_, ((page,),) = run_async(connection, run)
+    return [] if page is None else [_slot(span.name, line) for line in page.decode().split("\n")]
 
 
 def move(connection: Connection, active: PolicyVersion, moves: Sequence[SlotMove], topic: str, key_length: int) -> int:
     """Moves slots and publishes the moves. Returns how many slots still had the time that they are moved from."""
-    call = (
-        MOVE,
-        (
-            active.name,
-            str(active.version),
-            texts(move.slot.event_id for move in moves),
-            numbers(move.slot.scheduled_ms for move in moves),
-            numbers(move.window_start_ms for move in moves),
-            numbers(move.scheduled_ms for move in moves),
-            topic,
-            str(key_length),
-        ),
-    )
-    (((count,),),) = run_async(connection, lambda raw: execute_pipeline(raw, [call]))
+    calls: list[tuple[Statement, Sequence[str | None]]] = [
+        (MOVE, (active.name, str(active.version), *_times(moves))),
+    ]
+    for owner in {move.slot.owner for move in moves}:
+        own = [move for move in moves if move.slot.owner == owner]
+        calls.append((PUBLISH, (topic, str(key_length), active.name, owner, *_times(own))))
+    ((count,),), *_ = run_async(connection, lambda raw: execute_pipeline(raw, calls))
     return int(count)
+
+
+def _times(moves: Sequence[SlotMove]) -> Sequence[str]:
+    return (
+        texts(move.slot.event_id for move in moves),
+        numbers(move.slot.scheduled_ms for move in moves),
+        numbers(move.window_start_ms for move in moves),
+        numbers(move.scheduled_ms for move in moves),
+    )
 
 
 def move_joint(
@@ -226,16 +248,18 @@ def move_joint(
     return int(count)
 
 
-def _record(name: str, line: str) -> ListedSlot:
+def _slot(name: str, line: str) -> AssignedSlot:
     """A line of `READ`. Of a slot of one config, the version and the window are not read: nothing needs them."""
     event_id, requested, scheduled, owner, *rest = line.split("\t")
     if not rest:
-        slot = AssignedSlot(event_id, name, 0, int(requested), 0, int(scheduled), True, owner or None)
-        return ListedSlot(slot, 0)
+        return AssignedSlot(event_id, name, 0, int(requested), 0, int(scheduled), True, owner or None)
     first, version, window, others = rest
     times = int(requested), int(window), int(scheduled)
-    windows = parse_other_windows(others)
-    return ListedSlot(AssignedSlot(event_id, first, int(version), *times, True, owner or None, windows), 0)
+    return AssignedSlot(event_id, first, int(version), *times, True, owner or None, parse_other_windows(others))
+
+
+def _instant(text: bytes | None) -> datetime:
+    return from_ms(_whole(text))
 
 
 def _whole(text: bytes | None) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 import sqlalchemy as sa
@@ -63,7 +64,11 @@ _MOVE = (
         moved_at=sa.bindparam("b_now"),
     )
 )
-_MOVE_SINGLE = _MOVE.where(slot.c.other_windows.is_(None))
+# A slot that keeps its window was let into it by the version that it has.
+_VERSION = sa.case(
+    (slot.c.window_start == sa.bindparam("b_window"), slot.c.config_version), else_=sa.bindparam("b_version")
+)
+_MOVE_SINGLE = _MOVE.where(slot.c.other_windows.is_(None)).values(config_version=_VERSION)
 _MOVE_JOINT = _MOVE.values(other_windows=sa.bindparam("b_others"))
 
 
@@ -74,12 +79,15 @@ class SqlReplanStore:
         self._database = database
         self._carriers: Carriers = carriers or {}
         self._uniform = random.Random().random
+        self._known: dict[tuple[str, int], PolicyVersion] = {}
 
     async def survey(self, span: Span) -> tuple[PolicyVersion, int]:
         return await self._database.read(_survey, span.name)
 
-    async def pull_forward(self, span: Span, reading: Reading, limit: int) -> Chunk:
-        return await self._database.write(_pull_forward, self._carriers, span, reading, limit, self._uniform)
+    async def pull_forward(self, span: Span, reading: Reading, limit: int, *, reads_again: bool = False) -> Chunk:
+        return await self._database.write(
+            _pull_forward, self._carriers, span, reading, limit, self._uniform, self._known, reads_again
+        )
 
     async def candidates(self, span: Span, reading: Reading, limit: int) -> list[Candidate]:
         return await self._database.read(_candidates, self._carriers, span, reading, limit, False)
@@ -88,7 +96,7 @@ class SqlReplanStore:
         return await self._database.read_aside(_counts, name, from_ms)
 
     async def push_back(self, span: Span, moves: Sequence[SlotMove]) -> list[SlotMove]:
-        return await self._database.write(_push_back, self._carriers, span, moves)
+        return await self._database.write(_push_back, self._carriers, span, moves, self._known)
 
 
 def _survey(connection: Connection, name: str) -> tuple[PolicyVersion, int]:
@@ -118,26 +126,32 @@ def _candidates(
     """The next slots in order, and whether each may move. A page may be shorter than `limit` only at the end."""
     candidates: list[Candidate] = []
     while (missing := limit - len(candidates)) > 0:
-        records = _records(connection, span, reading, missing, lock)
-        slots = [record.slot for record in records]
+        created: dict[str, int] = {}
+        if lock and connection.dialect.name == "postgresql":
+            # Imported here: the driver is an extra that SQLite's users do not have.
+            from headgate.slots.stores import postgres_replan
+
+            slots = postgres_replan.read(connection, span, reading, missing)
+        else:
+            records = _records(connection, span, reading, missing)
+            slots = [record.slot for record in records]
+            created = {record.slot.event_id: record.created_ms for record in records}
         standings = standings_of(connection, carriers, slots, lock)
-        candidates += [
-            Candidate(record.slot, _may_move(record.slot, carriers, standings), record.created_ms)
-            for record in records
-            if standings.get(record.slot.event_id) is not Standing.ENDED
-        ]
-        if len(records) < missing:
+        if standings or created or any(assigned.owner is not None for assigned in slots):
+            candidates += [
+                Candidate(assigned, _may_move(assigned, carriers, standings), created.get(assigned.event_id, 0))
+                for assigned in slots
+                if standings.get(assigned.event_id) is not Standing.ENDED
+            ]
+        else:
+            candidates += map(Candidate, slots)
+        if len(slots) < missing:
             break
         reading = after(slots[-1])
     return candidates
 
 
-def _records(connection: Connection, span: Span, reading: Reading, limit: int, lock: bool) -> list[ListedSlot]:
-    if lock and connection.dialect.name == "postgresql":
-        # Imported here: the driver is an extra that SQLite's users do not have.
-        from headgate.slots.stores import postgres_replan
-
-        return postgres_replan.read(connection, span, reading, limit)
+def _records(connection: Connection, span: Span, reading: Reading, limit: int) -> list[ListedSlot]:
     # Behind an event: its id with a NUL, which no database stores.
     event_id = reading.event_id.removesuffix("\x00")
     behind = Cursor(reading.at_ms, event_id, 0) if reading.event_id else None
@@ -172,23 +186,29 @@ def _pull_forward(
     reading: Reading,
     limit: int,
     uniform: Callable[[], float],
+    known: dict[tuple[str, int], PolicyVersion],
+    reads_again: bool,
 ) -> Chunk:
-    _begin(connection)
     read = _candidates(connection, carriers, span, reading, limit, True)
     few = few_others(span.name, read)
+    config, others, limits, now_ms = _lock(connection, span, few, reading.at_ms, known)
+    if reads_again:
+        locked = {span.name, *other_names(span.name, few)}
+        read = _candidates(connection, carriers, span, reading, limit, True)
+        few = list(takewhile(lambda candidate: locked.issuperset(candidate.slot.config_names), read))
+        if read and not few:
+            raise Conflict
     is_last = len(few) == len(read) < limit
-    config, others, limits = _lock(connection, span, few, reading.at_ms)
     candidates = without_strangers(few, {span.name, *others})
     assignments = assign_earlier(limits, candidates, config, reading.at_ms, others)
     kept = whole_windows(assignments, is_last=is_last)
     # Inside a window only if one window holds more slots than a transaction moves.
     floor = reading.at_ms if reading.event_id else 0
     moves = place(limits, kept, config, uniform, floor, others)
-    if moves:
-        _write(connection, carriers, config, others, moves)
+    is_awaited = _write(connection, carriers, config, others, moves, now_ms) if moves else _is_awaited(connection)
     following = None if is_last else _following(assignments, kept, moves)
     examined = [assignment.candidate.slot for assignment in kept]
-    return Chunk(examined, moves, following, _is_awaited(connection))
+    return Chunk(examined, moves, following, is_awaited)
 
 
 def _is_awaited(connection: Connection) -> bool:
@@ -200,14 +220,19 @@ def _is_awaited(connection: Connection) -> bool:
 
 
 def _lock(
-    connection: Connection, span: Span, candidates: Sequence[Candidate], from_ms: int
-) -> tuple[PlannedConfig, dict[str, PlannedConfig], Limits]:
-    """The config and the slots' further ones, whose rows are locked. One that does not exist is left out."""
+    connection: Connection,
+    span: Span,
+    candidates: Sequence[Candidate],
+    from_ms: int,
+    known: dict[tuple[str, int], PolicyVersion],
+) -> tuple[PlannedConfig, dict[str, PlannedConfig], Limits, int]:
+    """The config and the slots' further ones, whose rows are locked, and the time. One that does not exist is left
+    out."""
     names = {span.name, *other_names(span.name, candidates)}
     if connection.dialect.name == "postgresql":
         from headgate.slots.stores import postgres_replan
 
-        actives, now_ms = postgres_replan.lock(connection, names)
+        actives, now_ms = postgres_replan.lock(connection, names, known)
     else:
         actives = policies.lock_all(connection, names)
         now_ms = to_ms(now(connection))
@@ -221,7 +246,7 @@ def _lock(
     limits = Limits(config.policy, span.earliest(now_ms))
     if connection.dialect.name == "postgresql":
         postgres_replan.read_windows(connection, configs.values(), max(from_ms, limits.earliest_ms), OTHER_WINDOWS)
-    return config, configs, limits
+    return config, configs, limits, now_ms
 
 
 def _begin(connection: Connection) -> None:
@@ -239,12 +264,18 @@ def _following(assignments: Sequence[Assignment], kept: Sequence[Assignment], mo
     return after(last if place is None else last._replace(scheduled_ms=place))
 
 
-def _push_back(connection: Connection, carriers: Carriers, span: Span, moves: Sequence[SlotMove]) -> list[SlotMove]:
+def _push_back(
+    connection: Connection,
+    carriers: Carriers,
+    span: Span,
+    moves: Sequence[SlotMove],
+    known: dict[tuple[str, int], PolicyVersion],
+) -> list[SlotMove]:
     _begin(connection)
     slots = [move.slot for move in moves]
     standings = standings_of(connection, carriers, slots, True)
     first = min(assigned.scheduled_ms for assigned in slots)
-    config, others, limits = _lock(connection, span, [Candidate(assigned) for assigned in slots], first)
+    config, others, limits, now_ms = _lock(connection, span, list(map(Candidate, slots)), first, known)
     current = slot_records.find_all(connection, [assigned.event_id for assigned in slots])
     possible: list[SlotMove] = []
     for move in reversed(moves):
@@ -255,7 +286,7 @@ def _push_back(connection: Connection, carriers: Carriers, span: Span, moves: Se
             possible.append(move)
     possible.reverse()
     if possible:
-        _write(connection, carriers, config, others, possible)
+        _write(connection, carriers, config, others, possible, now_ms)
     return possible
 
 
@@ -265,8 +296,10 @@ def _write(
     config: PlannedConfig,
     others: Mapping[str, PlannedConfig],
     moves: Sequence[SlotMove],
-) -> None:
-    moment = now(connection)
+    now_ms: int,
+) -> bool:
+    """Moves slots with what carries them. Returns whether anybody waits for this transaction's locks."""
+    moment = from_ms(now_ms)
     single = [move for move in moves if not move.windows]
     joint = [move for move in moves if move.windows]
     if single:
@@ -281,11 +314,11 @@ def _write(
     if changed and connection.dialect.name == "postgresql":
         from headgate.slots.stores import postgres_replan
 
-        postgres_replan.write_windows(connection, changed)
-        return
+        return postgres_replan.write_windows(connection, changed)
     for planned in changed:
         write_counts(connection, planned.active.name, planned.occupancy)
         write_runs(connection, planned.active.name, rejoined_runs(planned, runs_near(planned)))
+    return False
 
 
 def _move_single(connection: Connection, active: PolicyVersion, moves: Sequence[SlotMove], moment: Any) -> None:

@@ -7,6 +7,7 @@ Whoever books, cancels or configures first locks the config's row (`FOR UPDATE`;
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -61,6 +62,9 @@ _slot_columns = (
 )
 _COLUMN_NAMES = [column.name for column in (*_slot_columns, slot.c.created_at)]
 _SLOTS_OF = sa.select(*_slot_columns).where(slot.c.event_id.in_(sa.bindparam("event_ids", expanding=True)))
+# For SQLite, as a JSON list: SQLAlchemy writes an IN list anew for every number of ids.
+_LISTED = sa.func.json_each(sa.bindparam("event_ids")).table_valued("value", name="listed")
+_SLOTS_LISTED = sa.select(*_slot_columns).where(slot.c.event_id.in_(sa.select(_LISTED.c.value)))
 
 
 class SqlSlotStore:
@@ -318,6 +322,10 @@ class Booker:
 def _find_all(connection: Connection, event_ids: Sequence[str]) -> dict[str, AssignedSlot]:
     """The slots that these events have, by event."""
     slots: dict[str, AssignedSlot] = {}
+    if connection.dialect.name == "sqlite":
+        for row in connection.execute(_SLOTS_LISTED, {"event_ids": json.dumps(event_ids)}):
+            slots[row.event_id] = _assigned(*row)
+        return slots
     for first in range(0, len(event_ids), MAX_IN_LIST):
         for row in connection.execute(_SLOTS_OF, {"event_ids": event_ids[first : first + MAX_IN_LIST]}):
             slots[row.event_id] = _assigned(*row)

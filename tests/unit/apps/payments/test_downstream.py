@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import socket
+from asyncio.trsock import TransportSocket
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -240,6 +242,27 @@ async def test_a_token_file_that_is_gone_is_nobodys_verdict(tmp_path: Path) -> N
     with pytest.raises(Unsent, match="token_file"):
         await client.pay(payment())
     assert requests == []
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="this system has no TCP_USER_TIMEOUT")
+async def test_the_kernel_sends_no_request_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without this option a request that was sent while a cable was out arrives when it is back, long after the call
+    was given up and its permit went to another."""
+    options: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(TransportSocket, "setsockopt", lambda _, *option: options.append(option))
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"}}")
+        writer.write(b"HTTP/1.1 201 x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    client = HttpDownstream(DownstreamConnection(f"http://127.0.0.1:{port}", timeout=2.5), OpenGate())
+    await client.pay(payment())
+    await client.close()
+    server.close()
+    assert (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 2500) in options
 
 
 async def test_what_is_worth_a_retry_is_retried_under_the_same_key_each_time_with_a_permit() -> None:

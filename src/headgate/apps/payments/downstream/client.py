@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import httpx2
 
@@ -225,7 +226,9 @@ class HttpDownstream:
             # The time counts from the first byte on: before it the call may have to wait for a new permit.
             async with asyncio.timeout(None) as timeout:
 
-                async def before(event: str, _details: object) -> None:
+                async def before(event: str, details: dict[str, Any]) -> None:
+                    if event.endswith(".connect_tcp.complete"):
+                        _limit_delivery(details["return_value"].get_extra_info("socket"), self._connection.timeout)
                     if event.endswith(".send_request_headers.started"):
                         # Connecting may have taken long, so switch and permit are confirmed after it.
                         await self._confirm(permit)
@@ -268,6 +271,14 @@ def _end_span(span: Span | None, outcome: int | str) -> None:
         span.end(failed=outcome)
     else:
         span.end({"http.response.status_code": outcome}, failed=str(outcome) if outcome >= 400 else None)
+
+
+def _limit_delivery(connection: Any, timeout: float) -> None:
+    """Has the kernel drop what the downstream's host has not acknowledged in time. It would go on sending for minutes,
+    also after the connection was closed, and a call would arrive when its permit is long free."""
+    if connection is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
+        with suppress(OSError):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(timeout * 1000))
 
 
 def _no_answer(error: Exception) -> _NoAnswer:
