@@ -14,7 +14,7 @@ JAVASCRIPT := .venv/javascript
 CONSOLE := src/headgate/server/console/static
 
 .PHONY: run test pytest lint blocking javascript no-javascript types imports demo bench bench-quick simulate \
-  sms-matrix torture joint-processes scale docs pictures sbom lock clean
+  sms-matrix torture joint-processes scale gameday docs pictures sbom lock clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(CHOSEN) $(PYTHON) -m venv $(VENV)
@@ -94,6 +94,13 @@ FIRST ?= $(shell date +%s)
 
 simulate: $(STAMP)
 	$(BIN)/python -m tests.simulation --minutes $(MINUTES) --first $(FIRST)
+
+# Every alert of deploy/prometheus, fired by its real fault on real servers, and cleared; about two minutes. It needs
+# Prometheus, which Debian packages under that name. SITE=workers plays one site.
+SITE ?=
+
+gameday: $(STAMP)
+	$(BIN)/python -m tests.gameday $(addprefix --site ,$(SITE))
 
 # Every message log with every fault of an SMS provider, and senders killed meanwhile: about half an hour at SCALE=1.
 SCALE ?= 1

@@ -218,8 +218,10 @@ def machine_on(store: SlotStore, replans: ReplanStore, loop: asyncio.AbstractEve
             shape = self.books[index].policy
             self.change(index, WindowPolicy(limit, shape.window, shape.spread, shape.calendar, shape.max_delay))
 
-        @rule(index=st.integers(0, CONFIGS - 1))
-        def pull_forward(self, index: int) -> None:
+        @rule(index=st.integers(0, CONFIGS - 1), more=st.integers(0, 5))
+        def pull_forward(self, index: int, more: int) -> None:
+            if more:
+                self.raise_or_lower(index, self.books[index].policy.max_per_window + more)
             before = self.slots_of(index)
             # Of its own: what the re-plan does to the real lists is read from the store afterwards.
             books = {name: Book(book.policy, book.times) for name, book in zip(self.names, self.books, strict=True)}
@@ -238,8 +240,10 @@ def machine_on(store: SlotStore, replans: ReplanStore, loop: asyncio.AbstractEve
                         assert at // step == expected[old.event_id] // step
             self.keeps_order(before)
 
-        @rule(index=st.integers(0, CONFIGS - 1))
-        def spread(self, index: int) -> None:
+        @rule(index=st.integers(0, CONFIGS - 1), less=st.integers(0, 5))
+        def spread(self, index: int, less: int) -> None:
+            if less:
+                self.raise_or_lower(index, max(1, self.books[index].policy.max_per_window - less))
             before = self.slots_of(index)
             held = [(book, list(book.times)) for book in self.books]
             self.replan(index, Direction.SPREAD)

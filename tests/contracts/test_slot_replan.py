@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
+from typing import Any, cast
 
+import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headgate.durations import LATEST_MS
+from headgate.errors import Conflict
 from headgate.slots import replanning
 from headgate.slots.listing import SlotFilter, SlotStatus
 from headgate.slots.model import AssignedSlot, SlotRequest, WindowPolicy
 from headgate.slots.ports import SlotStore
 from headgate.slots.replan import Direction
-from headgate.slots.replanning import Replan, ReplanStore, Span, replan
+from headgate.slots.replanning import Chunk, Reading, Replan, ReplanStore, Span, replan
 from headgate.slots.stores import slot_stores
+from headgate.slots.stores.postgres_replan import AWAITED
 from headgate.slots.stores.replanning import TOPIC
 from headgate.slots.windows import align
 from headgate.sql.outbox import first_ids
@@ -202,6 +206,21 @@ async def test_a_slot_that_another_config_holds_back_is_not_overtaken(stores: St
     assert at["late0"] >= at["j2"]
 
 
+async def test_the_place_that_one_leaves_is_taken_by_the_next(stores: Stores) -> None:
+    store, replans = stores
+    await configure_all(store, {"c": WindowPolicy(5, "PT4S"), "d": WindowPolicy(1, "PT4S")})
+    await store.book("d", wants(3, T), now_ms=NOW)
+    await store.book(("c", "d"), [SlotRequest(f"j{n}", T) for n in range(4)], now_ms=NOW)
+    await store.cancel("e1")
+    before = await booked(store)
+    tried = await replan(replans, Span("c"), Direction.EARLIER, dry_run=True)
+    assert [align(move.scheduled_ms, 4000) for move in tried.moves] == [T + 4000 * n for n in (1, 3, 4, 5)]
+    await replan(replans, Span("c"), Direction.EARLIER, dry_run=False)
+    slots = await check(store, before, Direction.EARLIER)
+    assert [slot.window_start_ms for slot in slots] == [T + 4000 * n for n in (1, 3, 4, 5)]
+    assert (await check_windows(store, "d", NOW)).keys() == {T + 4000 * n for n in range(6)}
+
+
 async def test_slots_under_several_configs_are_spread_to_where_all_have_room(stores: Stores) -> None:
     store, replans = stores
     await configure_all(store, {"c": WindowPolicy(6, "PT4S"), "d": WindowPolicy(3, "PT2S", spread="even")})
@@ -297,6 +316,85 @@ async def test_bookings_go_on_while_slots_move(stores: Stores, monkeypatch: pyte
     assert max(held.values()) <= 3
     assert sorted(held) == [T + n * 4000 for n in range(28)], "no hole is left"
     assert last.examined == 84
+
+
+async def test_both_configs_of_slots_are_replanned_at_once(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, replans = stores
+    monkeypatch.setattr(replanning, "FEW", 5)
+    monkeypatch.setattr(replanning, "MANY", 6)
+    await configure_all(store, {"c": WindowPolicy(1, "PT4S"), "a": WindowPolicy(2, "PT6S")})
+    await store.book(("c", "a"), wants(30, T), now_ms=NOW)
+    await configure_all(store, {"c": WindowPolicy(3, "PT4S"), "a": WindowPolicy(5, "PT6S")})
+    before = {slot.event_id: slot for slot in await booked(store)}
+
+    async def others() -> None:
+        for n in range(10):
+            await store.book(("a", "c"), [SlotRequest(f"n{n}", T)], now_ms=NOW)
+            if n % 3 == 0:
+                await store.cancel(f"e{n}")
+
+    replanned = [replan(replans, Span(name), Direction.EARLIER, dry_run=False) for name in ("c", "a", "c", "a")]
+    await asyncio.gather(others(), *replanned)
+    for name in ("c", "a"):
+        await replan(replans, Span(name), Direction.EARLIER, dry_run=False)
+    slots = await booked(store)
+    assert len(slots) == 30 + 10 - 4
+    for slot in slots:
+        if slot.event_id in before:
+            assert slot.scheduled_ms <= before[slot.event_id].scheduled_ms, "never later"
+    assert max((await check_windows(store, "c", NOW)).values()) <= 3
+    assert max((await check_windows(store, "a", NOW)).values()) <= 5
+
+
+class Conflicting:
+    """A `ReplanStore` whose slots are changed by others between being read and being locked."""
+
+    def __init__(self, replans: ReplanStore) -> None:
+        self._replans = replans
+        self.again: list[bool] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._replans, name)
+
+    async def pull_forward(self, span: Span, reading: Reading, limit: int, *, reads_again: bool = False) -> Chunk:
+        self.again.append(reads_again)
+        if len(self.again) == 1:
+            raise Conflict
+        return await self._replans.pull_forward(span, reading, limit, reads_again=reads_again)
+
+
+async def test_after_a_conflict_slots_are_read_again_under_the_locks(stores: Stores) -> None:
+    store, replans = stores
+    await configure_all(store, {"c": WindowPolicy(1, "PT4S"), "a": WindowPolicy(4, "PT4S")})
+    await store.book(("c", "a"), wants(5, T), now_ms=NOW)
+    await store.configure("c", WindowPolicy(3, "PT4S"), now_ms=NOW)
+    before = await booked(store)
+    conflicting = Conflicting(replans)
+    result = await replan(cast(ReplanStore, conflicting), Span("c"), Direction.EARLIER, dry_run=False)
+    assert conflicting.again == [False, True]
+    assert result.moved >= 4
+    slots = await check(store, before, Direction.EARLIER)
+    assert Counter(slot.window_start_ms for slot in slots) == {T: 3, T + 4000: 2}
+
+
+async def test_a_transaction_knows_that_a_booking_waits_for_it(postgres_url: str) -> None:
+    store, _ = await slot_stores(postgres_url)
+    name = "awaited"
+    await store.configure(name, WindowPolicy(5, "PT4S"), now_ms=NOW)
+    async with (
+        await psycopg.AsyncConnection.connect(postgres_url) as holder,
+        await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as watcher,
+    ):
+        await holder.execute("SELECT 1 FROM headgate_slot_config WHERE name = %s FOR UPDATE", (name,))
+        assert await (await holder.execute(AWAITED.sql)).fetchone() == (0,)
+        booking = asyncio.create_task(store.book(name, wants(1, T), now_ms=NOW))
+        waiting = "SELECT 1 FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
+        while await (await watcher.execute(waiting)).fetchone() is None:
+            pass
+        assert await (await holder.execute(AWAITED.sql)).fetchone() == (1,)
+        await holder.rollback()
+        assert len(await booking) == 1
+    await store.close()
 
 
 HOURS = {"zone": "UTC", "blackouts": [{"from": "2033-05-18T03:33:40Z", "to": "2033-05-18T03:34:00Z"}]}

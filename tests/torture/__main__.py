@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import signal
 import sys
 import time
 from pathlib import Path
@@ -37,6 +38,8 @@ def main() -> int:
     def say(text: str) -> None:
         print(f"[{time.monotonic() - began:6.1f}] {text}", flush=True)
 
+    # Whoever ends this run ends all that it started.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     asyncio.run(torture(directory, options.seed, options.minutes, say, redis=options.stores == "redis"))
     return conclude(directory)
 

@@ -34,7 +34,7 @@ class PlannedFault(NamedTuple):
     """Of a slow link."""
 
 
-def planned(
+def plan_faults(
     random: Random, seconds: float, processes: Sequence[str], servers: Sequence[str], links: Sequence[str]
 ) -> list[PlannedFault]:
     """Faults of a run of so many seconds, by time. One target has one fault at a time, and a breath between two."""

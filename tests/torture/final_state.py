@@ -63,7 +63,7 @@ def unfinished(url: str, *logs: Path) -> str:
         (items,) = connection.execute(OPEN_ITEMS).fetchone() or (0,)
         (payments,) = connection.execute(OPEN_PAYMENTS).fetchone() or (0,)
     history = read(*logs)
-    accepted = {call.asked["text"] for call in history.of("messages.send") if call.outcome == "ok"}
+    accepted = {call.request["text"] for call in history.of("messages.send") if call.outcome == "ok"}
     messages = len(accepted - {record["text"] for record in history.records["sms"] if record["taken"]})
     parts = {"items": items, "payments": payments, "messages": messages}
     return ", ".join(f"{count} {name}" for name, count in parts.items() if count)

@@ -39,9 +39,11 @@ class Story:
         self.records.append({"at": at, "kind": kind, **members})
         return self
 
-    def call(self, began: float, ended: float, op: str, asked: Record, outcome: Outcome = "ok", **answer: Any) -> Story:
+    def call(
+        self, began: float, ended: float, op: str, request: Record, outcome: Outcome = "ok", **answer: Any
+    ) -> Story:
         self._calls += 1
-        self.add(began, "invoke", call=self._calls, op=op, **asked)
+        self.add(began, "invoke", call=self._calls, op=op, **request)
         return self.add(ended, "complete", call=self._calls, outcome=outcome, **answer)
 
     def fault(self, began: float, ended: float) -> Story:
@@ -51,13 +53,13 @@ class Story:
 
     def acquire(self, began: float, ended: float, left: int, *, cost: int = 1, allowed: bool = True) -> Story:
         """An `acquire` of the plan `wide`, of 4, which leaves so many."""
-        asked = {"key": "k", "plans": ["wide"], "cost": cost}
-        return self.call(began, ended, "limits.acquire", asked, allowed=allowed, remaining={"wide": left})
+        request = {"key": "k", "plans": ["wide"], "cost": cost}
+        return self.call(began, ended, "limits.acquire", request, allowed=allowed, remaining={"wide": left})
 
-    def lost(self, began: float, op: str = "limits.acquire", **asked: Any) -> Story:
+    def lost(self, began: float, op: str = "limits.acquire", **request: Any) -> Story:
         """A call without an answer."""
-        asked = {"key": "k", "plans": ["wide"], "cost": 1} | asked
-        return self.call(began, began + 1, op, asked, "unknown")
+        request = {"key": "k", "plans": ["wide"], "cost": 1} | request
+        return self.call(began, began + 1, op, request, "unknown")
 
     def book(self, began: float, event: str, at: str, *, version: int = 1, existing: bool = False) -> Story:
         """A booking at second `at` of the minute, in a window of two seconds."""
@@ -65,8 +67,8 @@ class Story:
             "scheduledTime": f"2027-03-01T16:00:{at}Z",
             "windowStart": f"2027-03-01T16:00:{int(float(at)) // 2 * 2:02}Z",
         }
-        asked = {"event": event, "requested": "2027-03-01T16:00:02.000Z"}
-        return self.call(began, began + 0.1, "slots.book", asked, configVersion=version, existing=existing, **answer)
+        request = {"event": event, "requested": "2027-03-01T16:00:02.000Z"}
+        return self.call(began, began + 0.1, "slots.book", request, configVersion=version, existing=existing, **answer)
 
     def stored(self, table: str, **columns: Any) -> Story:
         return self.add(99.0, "final", table=table, **columns)

@@ -3,7 +3,7 @@
 | kind | written by | members |
 |---|---|---|
 | `run` | the run | `seed`, `minutes`, `wall` (add it to `at` for the time of day), `tps`, `plans`, … |
-| `invoke`, `complete` | clients | `call`, `op` and what was asked; then `outcome` and what was answered |
+| `invoke`, `complete` | clients | `call`, `op` and what was requested; then `outcome` and what was answered |
 | `fault`, `healed` | the run | `fault` (its number), `what`, `target` |
 | `bank`, `sms` | the bank, the provider | a call as it arrived, and how it was answered |
 | `begin`, `end` | tasks | `item`, `epoch`, `process` |
@@ -36,10 +36,10 @@ class Recorder:
     def write(self, kind: str, **members: Any) -> None:
         self._file.write(json.dumps({"at": round(time.monotonic(), 6), "kind": kind, **members}) + "\n")
 
-    def invoke(self, op: str, **asked: Any) -> int:
+    def invoke(self, op: str, **request: Any) -> int:
         """Notes that a call begins; returns its number."""
         call = next(self._calls)
-        self.write("invoke", call=call, op=op, **asked)
+        self.write("invoke", call=call, op=op, **request)
         return call
 
     def complete(self, call: int, outcome: Outcome, **answer: Any) -> None:
@@ -55,7 +55,7 @@ class Call:
 
     op: str
     began: float
-    asked: Record
+    request: Record
     ended: float = float("inf")
     outcome: Outcome = "unknown"
     answer: Record = field(default_factory=dict)

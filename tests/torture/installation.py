@@ -144,7 +144,7 @@ class Installation:
         def via(peer: str) -> str:
             return f"127.0.0.1:{self.links[f'{name}>{peer}'].port}"
 
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(("HEADGATE_", "PYTHON"))}
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("HEADGATE_")}
         peers = PROGRAMS[name][1]
         variables = {
             "DATABASE_URL": f"postgresql://postgres@{via('postgres')}/{DATABASE}",

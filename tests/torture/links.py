@@ -177,8 +177,8 @@ class _Side(asyncio.Protocol):
     @property
     def is_established(self) -> bool:
         with contextlib.suppress(OSError):
-            told = self.transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
-            return bool(told[0] == ESTABLISHED)
+            information = self.transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
+            return bool(information[0] == ESTABLISHED)
         return False
 
     def pause(self) -> None:

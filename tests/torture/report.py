@@ -48,7 +48,7 @@ def _figures(history: History) -> list[str]:
     begun = Counter(record["item"] for record in history.records["begin"])
     taken = Counter(record["text"] for record in history.records["sms"] if record["taken"])
     late = [record["seconds"] for record in history.records["lag"]]
-    keys = {call.asked["key"] for call in history.calls if call.op.startswith("limits.")}
+    keys = {call.request["key"] for call in history.calls if call.op.startswith("limits.")}
     return [
         f"limits: {len(keys)} keys",
         f"slots: {len(history.rows('slot'))} in {len(history.rows('window'))} windows,"
@@ -59,11 +59,17 @@ def _figures(history: History) -> list[str]:
         f" {sum(count > 1 for count in posts.values())} payments sent more than once",
         f"messages: {len(taken)} delivered, {sum(count > 1 for count in taken.values())} of them more than once;"
         f" {_exceeded(history)} users above their quota",
+        *(
+            f"after the last fault: {each['left'] or 'nothing'} was left to do after {each['seconds']:.0f} s"
+            for each in history.records["settled"]
+        ),
         f"this machine: links and clients were late by {max(late, default=0.0):.1f} s at most,"
         f" {sum(late):.0f} s in all",
     ]
 
 
 def _exceeded(history: History) -> int:
-    sent = {(call.asked["user"], call.asked["text"]) for call in history.of("messages.send") if call.outcome == "ok"}
+    sent = {
+        (call.request["user"], call.request["text"]) for call in history.of("messages.send") if call.outcome == "ok"
+    }
     return sum(count > history.run["quota"] for count in Counter(user for user, _ in sent).values())

@@ -13,10 +13,10 @@ import httpx2 as httpx
 
 from headgate.testing import eventually
 from tests.torture import final_state
-from tests.torture.faults import PlannedFault, planned
+from tests.torture.faults import PlannedFault, plan_faults
 from tests.torture.history import Recorder
 from tests.torture.installation import CLIENT, DATABASE, PROGRAMS, TPS, Installation
-from tests.torture.load import Site, settled
+from tests.torture.load import Site, by_status
 from tests.torture.load.limits import PLANS, Counts, call_at_rate
 from tests.torture.load.messages import QUOTA, Messages
 from tests.torture.load.payments import Payments
@@ -58,7 +58,9 @@ async def torture(directory: Path, seed: int, minutes: float, say: Say, *, redis
             supervising = asyncio.create_task(
                 installation.supervise(lambda name, status: recorder.write("died", program=name, status=status))
             )
-            faults = planned(random, minutes * 60, list(PROGRAMS), list(installation.servers), list(installation.links))
+            faults = plan_faults(
+                random, minutes * 60, list(PROGRAMS), list(installation.servers), list(installation.links)
+            )
             say(f"{len(faults)} faults in {minutes:g} minutes")
             clients = asyncio.gather(*_clients(site, step))
             try:
@@ -70,7 +72,7 @@ async def torture(directory: Path, seed: int, minutes: float, say: Say, *, redis
                         await clients
             finally:
                 clients.cancel()
-        await _settle(installation, directory, say)
+        await _settle(installation, directory, recorder, say)
         supervising.cancel()
         await asyncio.to_thread(final_state.record, installation.database_url, recorder)
     recorder.close()
@@ -80,7 +82,7 @@ async def _prepare(site: Site) -> None:
     """Plans, configs and settings of dispatch, before anything fails."""
 
     async def put(method: str, path: str, document: object) -> None:
-        outcome, answer = await site.call("prepare", method, path, document, judge=settled(200))
+        outcome, answer = await site.call("prepare", method, path, document, judge=by_status(200))
         if outcome != "ok":
             raise RuntimeError(f"{method} {path}: {answer}")
 
@@ -139,8 +141,9 @@ async def _watch_lag(recorder: Recorder) -> None:
             recorder.write("lag", seconds=round(late, 3))
 
 
-async def _settle(installation: Installation, directory: Path, say: Say) -> None:
+async def _settle(installation: Installation, directory: Path, recorder: Recorder, say: Say) -> None:
     """Waits until nothing is left to do. What is left after that is for the checker to report."""
+    began = time.monotonic()
     logs = [directory / "clients.jsonl", installation.log("counterparties")]
     left = [""]
 
@@ -151,5 +154,7 @@ async def _settle(installation: Installation, directory: Path, say: Say) -> None
     say("everything is healed")
     try:
         await eventually(is_over, within=SETTLE_WITHIN, every=2.0)
+        say("nothing is left to do")
     except TimeoutError:
         say(f"still to be done after {SETTLE_WITHIN:g} s: {left[0]}")
+    recorder.write("settled", seconds=round(time.monotonic() - began, 1), left=left[0])

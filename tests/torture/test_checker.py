@@ -39,8 +39,8 @@ ALIVE = "no program ends by itself"
 
 def rate(story: Story, plan: str, *times: float) -> Story:
     for at in times:
-        asked = {"key": plan, "plans": [plan], "cost": 1}
-        story.call(at, at + 0.01, "limits.rate", asked, allowed=True, remaining={plan: 0})
+        request = {"key": plan, "plans": [plan], "cost": 1}
+        story.call(at, at + 0.01, "limits.rate", request, allowed=True, remaining={plan: 0})
     return story
 
 
@@ -49,8 +49,8 @@ def slots(story: Story) -> Story:
     return story.stored("policy", version=1, most=2).stored("policy", version=2, most=1)
 
 
-def cancel(story: Story, at: float, op: str, **asked: str) -> Story:
-    return story.call(at, at + 0.1, op, asked)
+def cancel(story: Story, at: float, op: str, **request: str) -> Story:
+    return story.call(at, at + 0.1, op, request)
 
 
 GOOD: dict[str, Story] = {

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from headgate.testing import eventually
-from tests.torture.faults import QUIET, planned
+from tests.torture.faults import QUIET, plan_faults
 from tests.torture.links import Link
 
 
@@ -118,9 +118,9 @@ async def test_a_cut_resets_callers_and_lets_arrive_what_is_on_its_way() -> None
 
 def test_a_seed_is_a_plan() -> None:
     targets = (["service", "worker"], ["postgres"], ["service>postgres", "worker>postgres"])
-    plan = planned(Random(7), 600.0, *targets)
-    assert plan == planned(Random(7), 600.0, *targets)
-    assert plan != planned(Random(8), 600.0, *targets)
+    plan = plan_faults(Random(7), 600.0, *targets)
+    assert plan == plan_faults(Random(7), 600.0, *targets)
+    assert plan != plan_faults(Random(8), 600.0, *targets)
     assert {fault.what for fault in plan} == {"kill", "freeze", "slow", "silence", "cut"}
     free_at: dict[str, float] = {}
     for fault in plan:

@@ -417,6 +417,10 @@ class DispatchObserver(Protocol):
         """Items ran out of retries, or could never run."""
         return
 
+    def switch_unread(self, item_type: str) -> None:
+        """The kill switch could not be read, or so slowly that the answer no longer counts: nothing begins."""
+        return
+
     def cycled(self, item_type: str, seconds: float) -> None:
         """A cycle ended."""
         return

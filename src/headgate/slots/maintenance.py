@@ -95,7 +95,8 @@ class SlotMaintenance(SlotInspection):
         return freed
 
     async def prune(self, before: datetime) -> PruneResult:
-        """Forgets slots and windows that lie before a time. A forgotten event that comes again gets a new slot.
+        """Forgets slots and windows that lie before a time. A slot whose work is known to be still to be done stays,
+        however late it is. A forgotten event that comes again gets a new slot.
 
         Raises:
             InvalidInput: the time lies in the future.

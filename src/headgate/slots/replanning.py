@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -27,9 +28,8 @@ MOST_SPREAD = 1_000_000
 """Slots that one call spreads: the plan is kept in memory."""
 PASSES = 5
 """How often a spread is planned again because others booked the places that it meant to use."""
-FIRST, FEW, MANY = 2000, 1000, 20_000
-FEWEST = 200
-"""Slots of one transaction while bookings wait for its locks."""
+FEWEST, FEW, MANY = 100, 1000, 20_000
+"""Slots of one transaction: at first, and while bookings wait for its locks; of a spread; and at most."""
 MOST_OTHERS = 256
 """Further configs whose slots one transaction moves: it locks all of them."""
 TARGET_SECONDS = 0.1
@@ -81,8 +81,9 @@ class ReplanStore(Protocol):
         """
         ...
 
-    async def pull_forward(self, span: Span, reading: Reading, limit: int) -> Chunk:
-        """Moves the next slots to earlier places.
+    async def pull_forward(self, span: Span, reading: Reading, limit: int, *, reads_again: bool = False) -> Chunk:
+        """Moves the next slots to earlier places. With `reads_again` it reads them again once the configs are locked:
+        that takes longer, and nobody can change them in between.
 
         Raises:
             Conflict: one of them was changed at the same time; nothing was moved, try again.
@@ -188,8 +189,15 @@ async def _pull(store: ReplanStore, span: Span, result: Replan) -> Replan:
     reading: Reading | None = Reading(align(span.earliest(now_ms), active.policy.size_ms))
     while reading is not None:
         started = time.perf_counter()
-        chunk = await _retried(partial(store.pull_forward, span, reading, pace.limit))
-        pace.adapt(time.perf_counter(), time.perf_counter() - started, is_awaited=chunk.is_awaited)
+        try:
+            chunk = await store.pull_forward(span, reading, pace.limit)
+        except Conflict:
+            chunk = await _retried(partial(store.pull_forward, span, reading, pace.limit, reads_again=True))
+        ended = time.perf_counter()
+        pace.adapt(ended, ended - started, is_awaited=chunk.is_awaited)
+        if chunk.is_awaited:
+            # Bookings have at least half of the time: whoever waits goes first, and those who come meanwhile.
+            await asyncio.sleep(ended - started)
         result = result.add(chunk.examined, chunk.moves)
         reading = chunk.following
     return result
@@ -199,18 +207,15 @@ class Pace:
     """How many slots one transaction moves: as many as fit into a time, which is short while others wait."""
 
     def __init__(self) -> None:
-        self.limit = min(FIRST, MANY)
+        self.limit = min(FEWEST, MANY)
         self._calm_from = float("-inf")
 
     def adapt(self, now: float, took: float, *, is_awaited: bool) -> None:
         """After a transaction that took so many seconds and ended now."""
         if is_awaited:
             self._calm_from = now + CALM_SECONDS
-        if now < self._calm_from:
-            target, least, most = SHORT_SECONDS, FEWEST, FEW
-        else:
-            target, least, most = TARGET_SECONDS, FEW, MANY
-        self.limit = max(min(least, MANY), min(most, int(self.limit * min(2.0, target / max(took, 1e-3)))))
+        target = SHORT_SECONDS if now < self._calm_from else TARGET_SECONDS
+        self.limit = max(min(FEWEST, MANY), min(MANY, round(self.limit * min(2.0, target / max(took, 1e-3)))))
 
 
 async def _retried(work: Callable[[], Awaitable[T]]) -> T:

@@ -47,6 +47,8 @@ DEADLINE = 10.0
 """Seconds that a transaction may take on a server, with the wait for a connection, …"""
 FILE_DEADLINE = 30.0
 """… and on SQLite, where it includes the wait for the one writer's turn."""
+LAST_SECONDS = 0.25
+"""… and on a server that did not answer a process that ends: what else it writes has no better hope."""
 _CUT_BEFORE = 0.25
 """So much before the deadline a connection to PostgreSQL is cut: a caller who is cancelled would wait up to ten seconds
 longer, while psycopg tries to cancel the statement at a server that does not answer."""
@@ -65,6 +67,9 @@ class Database:
         if deadline is None:
             deadline = FILE_DEADLINE if self.dialect == "sqlite" else DEADLINE
         self._deadline = deadline
+        self._is_hastened = False
+        self._in_flight: set[_Use] = set()
+        """Transactions that have a deadline."""
         self.hints = Hints(self)
         self._holders = 1
         self._threads: ThreadPoolExecutor | None = None
@@ -156,9 +161,15 @@ class Database:
         return not file.exists() or file.stat().st_size == 0
 
     def hasten(self, seconds: float) -> None:
-        """From now on, a transaction has so long at most: for a process that ends, and a server that may hang."""
-        if self.dialect != "sqlite":
-            self._deadline = min(self._deadline, seconds)
+        """From now on, a transaction has so long at most, also one in flight: for a process that ends, and a server
+        that may hang. If one gets no answer in that time, those after it have `LAST_SECONDS`."""
+        if self.dialect == "sqlite":
+            return
+        self._deadline = min(self._deadline, seconds)
+        self._is_hastened = True
+        end = asyncio.get_running_loop().time() + seconds
+        for use in self._in_flight:
+            use.end_at(end)
 
     @property
     def closed(self) -> bool:
@@ -210,12 +221,13 @@ class Database:
         kwargs: Any,
     ) -> R:
         loop = asyncio.get_running_loop()
-        use = _Use()
-        timer = None
-        if deadline is not None and self.dialect == "postgresql":
-            timer = loop.call_later(max(deadline - _CUT_BEFORE, deadline / 2), use.cut)
+        use = _Use(loop)
         try:
-            async with asyncio.timeout(deadline):
+            async with asyncio.timeout(deadline) as use.timeout:
+                if deadline is not None:
+                    self._in_flight.add(use)
+                    if self.dialect == "postgresql":
+                        use.timer = loop.call_later(max(deadline - _CUT_BEFORE, deadline / 2), use.cut)
                 if threads is None:
                     return await greenlet_spawn(self._on_loop, engine, use, deadline, work, args, kwargs)
                 # Shielded: a caller that is cancelled stops waiting, but the thread's transaction still ends properly.
@@ -223,10 +235,13 @@ class Database:
                     loop.run_in_executor(threads, self._on_thread, loop, engine, use, read_only, work, args, kwargs)
                 )
         except DRIVER_ERRORS as error:
+            if self._is_hastened and (use.is_cut or isinstance(error, TimeoutError)):
+                self._deadline = min(self._deadline, LAST_SECONDS)
             raise translated(TimeoutError() if use.is_cut else error, self._file) from error
         finally:
-            if timer is not None and use.connection is None:
-                timer.cancel()  # a thread that goes on without its caller is cut when the time has come
+            self._in_flight.discard(use)
+            if use.timer is not None and use.connection is None:
+                use.timer.cancel()  # a thread that goes on without its caller is cut when the time has come
 
     def _on_loop(
         self, engine: Engine, use: _Use, deadline: float | None, work: Callable[..., R], args: Any, kwargs: Any
@@ -302,11 +317,25 @@ class Database:
 class _Use:
     """The connection that a transaction uses, to be cut when its deadline is over."""
 
-    __slots__ = ("connection", "is_cut")
+    __slots__ = ("connection", "is_cut", "loop", "timeout", "timer")
 
-    def __init__(self) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
         self.connection: Connection | None = None
         self.is_cut = False
+        self.timeout: asyncio.Timeout | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        """Cuts the connection to PostgreSQL shortly before the timeout."""
+
+    def end_at(self, when: float) -> None:
+        """Brings the deadline forward."""
+        if self.timeout is None or (planned := self.timeout.when()) is None or planned <= when:
+            return
+        with contextlib.suppress(RuntimeError):  # it is over already
+            self.timeout.reschedule(when)
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = self.loop.call_at(max(when - _CUT_BEFORE, (self.loop.time() + when) / 2), self.cut)
 
     def cut(self) -> None:
         """Ends the wait for a PostgreSQL that does not answer: whoever reads from the socket reads its end."""

@@ -23,7 +23,7 @@ def _counts(history: History) -> list[Violation]:
     for kind in COUNTED:
         for call in history.of(f"limits.{kind}"):
             if call.outcome != "refused":
-                keys[call.asked["key"]].append(_counter_call(kind, call))
+                keys[call.request["key"]].append(_counter_call(kind, call))
     return [
         Violation("limits are linearisable", f"no order of {len(calls)} calls on {key} explains their answers")
         for key, calls in keys.items()
@@ -32,7 +32,7 @@ def _counts(history: History) -> list[Violation]:
 
 
 def _counter_call(kind: str, call: Call) -> CounterCall:
-    plans, cost = tuple(call.asked["plans"]), call.asked.get("cost", 1)
+    plans, cost = tuple(call.request["plans"]), call.request.get("cost", 1)
     if call.outcome == "unknown":
         return CounterCall(kind, plans, cost, call.began, float("inf"))
     remaining = tuple(call.answer.get("remaining", {}).items())
@@ -44,7 +44,7 @@ def _rates(history: History) -> list[Violation]:
     admitted: dict[tuple[str, str], list[Call]] = defaultdict(list)
     for call in history.of("limits.rate"):
         if call.outcome == "ok" and call.answer["allowed"]:
-            admitted[call.asked["key"], call.asked["plans"][0]].append(call)
+            admitted[call.request["key"], call.request["plans"][0]].append(call)
     violations = []
     for (key, name), calls in admitted.items():
         plan = history.run["plans"][name]
@@ -68,7 +68,7 @@ def _most(plan: dict[str, Any], span: float) -> float:
 
 def _degraded(history: History) -> list[Violation]:
     return [
-        Violation("nothing is admitted without the store", f"{call.op} of {call.asked['key']} was")
+        Violation("nothing is admitted without the store", f"{call.op} of {call.request['key']} was")
         for call in history.calls
         if call.answer.get("degraded") and call.answer["allowed"] and call.op in ("limits.acquire", "limits.rate")
     ]

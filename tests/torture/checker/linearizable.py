@@ -95,4 +95,4 @@ def _explains(call: CounterCall, spent: Spent, after: Spent, names: list[str], l
     if call.allowed is not None and call.allowed != _has_room(call, spent, names, limits):
         return False
     left = {name: limits[name] - used for name, used in zip(names, after, strict=True)}
-    return all(left[plan] == told for plan, told in call.remaining)
+    return all(left[plan] == reported for plan, reported in call.remaining)

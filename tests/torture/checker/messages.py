@@ -20,8 +20,8 @@ def check(history: History) -> list[Violation]:
     outcomes: dict[str, set[str]] = defaultdict(set)
     user_of: dict[str, int] = {}
     for call in history.of("messages.send"):
-        outcomes[call.asked["text"]].add(call.outcome)
-        user_of[call.asked["text"]] = call.asked["user"]
+        outcomes[call.request["text"]].add(call.outcome)
+        user_of[call.request["text"]] = call.request["user"]
     taken: dict[str, list[Record]] = defaultdict(list)
     for record in history.records["sms"]:
         taken[record["text"]].append(record)

@@ -53,9 +53,9 @@ def _repeats(history: History) -> list[Violation]:
 def _statuses(history: History) -> list[Violation]:
     executed = {record["key"] for record in history.records["bank"] if record["executed"]}
     refused = {record["key"] for record in history.records["bank"] if record["status"] == 422}
-    submitted = {call.asked["payment"]: call for call in history.of("payments.submit")}
-    accepted = {call.asked["payment"] for call in history.of("payments.submit") if call.outcome == "ok"}
-    cancelled = {call.asked["payment"] for call in history.of("payments.cancel") if call.outcome == "ok"}
+    submitted = {call.request["payment"]: call for call in history.of("payments.submit")}
+    accepted = {call.request["payment"] for call in history.of("payments.submit") if call.outcome == "ok"}
+    cancelled = {call.request["payment"] for call in history.of("payments.cancel") if call.outcome == "ok"}
     rows = {row["payment"]: row["status"] for row in history.rows("payment")}
     violations = [
         Violation("no payment is lost", f"{payment} was accepted, and is not in the database")
@@ -72,13 +72,15 @@ def _statuses(history: History) -> list[Violation]:
             violations.append(Violation("no payment is lost", f"{payment} is {status} when all is over"))
         if payment in cancelled and status != "CANCELLED":
             violations.append(Violation("a cancelled payment stays so", f"{payment} is {status}"))
-        if (status == "CANCELLED") and payment not in {call.asked["payment"] for call in history.of("payments.cancel")}:
+        if (status == "CANCELLED") and payment not in {
+            call.request["payment"] for call in history.of("payments.cancel")
+        }:
             violations.append(Violation("only callers cancel", f"{payment} is CANCELLED"))
     early = [
         Violation("no payment before its time", f"{record['key']} came early")
         for record in history.records["bank"]
         if record["key"] in submitted
-        and record["at"] + history.run["wall"] < submitted[record["key"]].asked["due"] - 0.002
+        and record["at"] + history.run["wall"] < submitted[record["key"]].request["due"] - 0.002
     ]
     strange = [
         Violation("only what was submitted is paid", f"{key} was executed") for key in executed - submitted.keys()

@@ -15,8 +15,8 @@ def check(history: History) -> list[Violation]:
     bookings: dict[str, list[Call]] = defaultdict(list)
     for call in history.of("slots.book"):
         if call.outcome == "ok":
-            bookings[call.asked["event"]].append(call)
-    cancels = {call.asked["event"]: call for call in history.of("slots.cancel") if call.outcome != "refused"}
+            bookings[call.request["event"]].append(call)
+    cancels = {call.request["event"]: call for call in history.of("slots.cancel") if call.outcome != "refused"}
     return [
         *_windows(history, bookings, cancels),
         *_answers(bookings, cancels),
@@ -64,7 +64,7 @@ def _times(history: History, bookings: dict[str, list[Call]]) -> list[Violation]
     for event, calls in bookings.items():
         for call in calls:
             scheduled = seconds(call.answer["scheduledTime"])
-            earliest = seconds(call.asked["requested"])
+            earliest = seconds(call.request["requested"])
             if not call.answer["existing"]:
                 earliest = max(earliest, call.began + history.run["wall"] - MILLISECOND)
             if scheduled < earliest - MILLISECOND:

@@ -12,18 +12,18 @@ EARLY = 0.005
 
 
 def check(history: History) -> list[Violation]:
-    queued = {call.asked["item"]: call for call in history.of("tasks.enqueue") if call.outcome == "ok"}
-    asked = {call.asked["item"]: call for call in history.of("tasks.enqueue")}
+    queued = {call.request["item"]: call for call in history.of("tasks.enqueue") if call.outcome == "ok"}
+    requests = {call.request["item"]: call for call in history.of("tasks.enqueue")}
     rows = {row["item"]: row for row in history.rows("item")}
     begun: dict[str, list[int]] = defaultdict(list)
     violations = []
     for record in history.records["begin"]:
         item = record["item"]
         begun[item].append(record["epoch"])
-        if item not in asked:
+        if item not in requests:
             violations.append(Violation("only what was queued runs", f"{item} ran"))
-        elif record["at"] + history.run["wall"] < asked[item].asked["due"] - EARLY:
-            early = asked[item].asked["due"] - record["at"] - history.run["wall"]
+        elif record["at"] + history.run["wall"] < requests[item].request["due"] - EARLY:
+            early = requests[item].request["due"] - record["at"] - history.run["wall"]
             violations.append(Violation("no task before its time", f"{item} began {early:.3f} s early"))
     for item, epochs in begun.items():
         for epoch, times in Counter(epochs).items():

@@ -1,4 +1,4 @@
-"""Clients that call the installation and log what they asked and what they were answered."""
+"""Clients that call the installation and log their requests and the answers."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ class Site:
         *,
         judge: Callable[[int, dict[str, Any]], tuple[Outcome, dict[str, Any]]],
         headers: Mapping[str, str] | None = None,
-        **asked: Any,
+        **request: Any,
     ) -> tuple[Outcome, dict[str, Any]]:
         """Calls one of the services and logs it. `judge` says what an answer means, and what of it is logged."""
-        call = self.recorder.invoke(op, **asked)
+        call = self.recorder.invoke(op, **request)
         status, answer = await self._request(method, path, document, headers)
         outcome, noted = ("refused", {}) if status == -1 else ("unknown", {}) if status == 0 else judge(status, answer)
         self.recorder.complete(call, outcome, status=status, **noted)
@@ -67,7 +67,7 @@ class Site:
             return 0, {}
 
 
-def settled(good: int) -> Callable[[int, dict[str, Any]], tuple[Outcome, dict[str, Any]]]:
+def by_status(good: int) -> Callable[[int, dict[str, Any]], tuple[Outcome, dict[str, Any]]]:
     """`good` is done, 4xx is refused, and after 5xx nobody knows."""
 
     def judge(status: int, answer: dict[str, Any]) -> tuple[Outcome, dict[str, Any]]:

@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 from tests.torture.history import Outcome
-from tests.torture.load import Site, settled
+from tests.torture.load import Site, by_status
 
 PLANS: dict[str, dict[str, Any]] = {
     "wide": {"algorithm": "fixed_window", "limit": 40, "window": "P1D"},
@@ -42,11 +42,11 @@ class Counts:
         while not site.stop.is_set():
             key = f"count-{next(self._calls) // CALLS_PER_KEY}"
             (name,) = random.choices(["acquire", "peek", "refund", "reset"], [80, 10, 8, 2])
-            asked: dict[str, Any] = {"key": key, "plans": random.choice(CHAINS)}
+            request: dict[str, Any] = {"key": key, "plans": random.choice(CHAINS)}
             if name != "reset":
-                asked["cost"] = random.choice([1, 1, 2, 3])
-            judge = _judge if name in ("acquire", "peek") else settled(200)
-            await site.call(f"limits.{name}", "POST", f"/api/v1/limits/{name}", asked, judge=judge, **asked)
+                request["cost"] = random.choice([1, 1, 2, 3])
+            judge = _judge if name in ("acquire", "peek") else by_status(200)
+            await site.call(f"limits.{name}", "POST", f"/api/v1/limits/{name}", request, judge=judge, **request)
             await site.pause(0.15)
 
 
@@ -55,6 +55,6 @@ async def call_at_rate(site: Site, plan: str) -> None:
     for number in itertools.count():
         if site.stop.is_set():
             return
-        asked: dict[str, Any] = {"key": f"{plan}-{number // 200}", "plans": [plan]}
-        await site.call("limits.rate", "POST", "/api/v1/limits/acquire", asked, judge=_judge, cost=1, **asked)
+        request: dict[str, Any] = {"key": f"{plan}-{number // 200}", "plans": [plan]}
+        await site.call("limits.rate", "POST", "/api/v1/limits/acquire", request, judge=_judge, cost=1, **request)
         await site.pause(0.1)

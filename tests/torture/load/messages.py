@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from tests.torture.load import Site, settled
+from tests.torture.load import Site, by_status
 
 QUOTA = 10
 MESSAGES_PER_USER = 16
@@ -28,7 +28,7 @@ class Messages:
             document = {"userId": user, "rateLimit": QUOTA, "timeWindow": MINUTES}
             # A repeated configuration begins a new window, so a user whose first one is doubtful is left alone.
             outcome, _ = await site.call(
-                "messages.configure", "POST", "/api/config", document, judge=settled(200), user=user
+                "messages.configure", "POST", "/api/config", document, judge=by_status(200), user=user
             )
             if outcome == "ok":
                 for number in range(MESSAGES_PER_USER):

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from datetime import UTC, datetime, timedelta
 
-from tests.torture.load import Site, settled
+from tests.torture.load import Site, by_status
 
 PARTIES = {
     "payer": {"name": "Alice", "iban": "DE89370400440532013000"},
@@ -31,7 +31,7 @@ class Payments:
             due = datetime.now(UTC) + timedelta(seconds=random.uniform(0, 8))
             if await self._submit(payment, due) and random.random() < 0.1:
                 path = f"/api/v1/payments/{payment}"
-                await site.call("payments.cancel", "DELETE", path, judge=settled(200), payment=payment)
+                await site.call("payments.cancel", "DELETE", path, judge=by_status(200), payment=payment)
             await site.pause(0.7)
 
     async def run_bursts(self) -> None:
@@ -54,7 +54,7 @@ class Payments:
                 "POST",
                 "/api/v1/payments",
                 document,
-                judge=settled(202),
+                judge=by_status(202),
                 payment=payment,
                 due=due.timestamp(),
             )

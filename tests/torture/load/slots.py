@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tests.torture.history import Outcome
-from tests.torture.load import Site, settled
+from tests.torture.load import Site, by_status
 
 CONFIG = "torture"
 WINDOW = "PT2S"
@@ -37,7 +37,7 @@ class Bookings:
             if draw < 0.06 and self._events:
                 event = random.choice(list(self._events))
                 del self._events[event]
-                await site.call("slots.cancel", "DELETE", f"/api/v1/slots/{event}", judge=settled(200), event=event)
+                await site.call("slots.cancel", "DELETE", f"/api/v1/slots/{event}", judge=by_status(200), event=event)
             elif draw < 0.25 and self._events:
                 await self._book(random.choice(list(self._events)))
             else:
@@ -50,9 +50,15 @@ class Bookings:
             await site.pause(0.25)
 
     async def _book(self, event: str) -> None:
-        asked = {"eventId": event, "configName": CONFIG, "requestedTime": self._events[event]}
+        request = {"eventId": event, "configName": CONFIG, "requestedTime": self._events[event]}
         await self._site.call(
-            "slots.book", "POST", "/api/v1/slots", asked, judge=_judge, event=event, requested=asked["requestedTime"]
+            "slots.book",
+            "POST",
+            "/api/v1/slots",
+            request,
+            judge=_judge,
+            event=event,
+            requested=request["requestedTime"],
         )
 
 
@@ -66,6 +72,6 @@ async def change_limits(site: Site) -> None:
             "POST",
             "/admin/rate-limit/config",
             document,
-            judge=settled(200),
+            judge=by_status(200),
             most=document["maxPerWindow"],
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 import sqlalchemy as sa
@@ -83,9 +84,9 @@ class SqlReplanStore:
     async def survey(self, span: Span) -> tuple[PolicyVersion, int]:
         return await self._database.read(_survey, span.name)
 
-    async def pull_forward(self, span: Span, reading: Reading, limit: int) -> Chunk:
+    async def pull_forward(self, span: Span, reading: Reading, limit: int, *, reads_again: bool = False) -> Chunk:
         return await self._database.write(
-            _pull_forward, self._carriers, span, reading, limit, self._uniform, self._known
+            _pull_forward, self._carriers, span, reading, limit, self._uniform, self._known, reads_again
         )
 
     async def candidates(self, span: Span, reading: Reading, limit: int) -> list[Candidate]:
@@ -135,7 +136,7 @@ def _candidates(
             records = _records(connection, span, reading, missing)
             slots = [record.slot for record in records]
             created = {record.slot.event_id: record.created_ms for record in records}
-        standings = _standings(connection, carriers, slots, lock)
+        standings = standings_of(connection, carriers, slots, lock)
         if standings or created or any(assigned.owner is not None for assigned in slots):
             candidates += [
                 Candidate(assigned, _may_move(assigned, carriers, standings), created.get(assigned.event_id, 0))
@@ -158,9 +159,10 @@ def _records(connection: Connection, span: Span, reading: Reading, limit: int) -
     return slot_records.page(connection, selection, behind, limit)
 
 
-def _standings(
+def standings_of(
     connection: Connection, carriers: Carriers, slots: Sequence[AssignedSlot], lock: bool
 ) -> dict[str, Standing]:
+    """How far the work of these slots has come, by event, for those that have work."""
     standings: dict[str, Standing] = {}
     for owner, carrier in carriers.items():
         own = [assigned for assigned in slots if assigned.owner == owner]
@@ -185,11 +187,18 @@ def _pull_forward(
     limit: int,
     uniform: Callable[[], float],
     known: dict[tuple[str, int], PolicyVersion],
+    reads_again: bool,
 ) -> Chunk:
     read = _candidates(connection, carriers, span, reading, limit, True)
     few = few_others(span.name, read)
-    is_last = len(few) == len(read) < limit
     config, others, limits, now_ms = _lock(connection, span, few, reading.at_ms, known)
+    if reads_again:
+        locked = {span.name, *other_names(span.name, few)}
+        read = _candidates(connection, carriers, span, reading, limit, True)
+        few = list(takewhile(lambda candidate: locked.issuperset(candidate.slot.config_names), read))
+        if read and not few:
+            raise Conflict
+    is_last = len(few) == len(read) < limit
     candidates = without_strangers(few, {span.name, *others})
     assignments = assign_earlier(limits, candidates, config, reading.at_ms, others)
     kept = whole_windows(assignments, is_last=is_last)
@@ -264,7 +273,7 @@ def _push_back(
 ) -> list[SlotMove]:
     _begin(connection)
     slots = [move.slot for move in moves]
-    standings = _standings(connection, carriers, slots, True)
+    standings = standings_of(connection, carriers, slots, True)
     first = min(assigned.scheduled_ms for assigned in slots)
     config, others, limits, now_ms = _lock(connection, span, list(map(Candidate, slots)), first, known)
     current = slot_records.find_all(connection, [assigned.event_id for assigned in slots])

@@ -39,6 +39,8 @@ from headgate.dispatch.registry import Registry
 from headgate.dispatch.threads import Threads
 from headgate.errors import NotFound, StoreError, StoreUnavailable
 
+GRACE_SECONDS = 10.0
+"""How long executions may run on after the engine was told to close; cancelled, they have as long to report."""
 CANCEL_SECONDS = 0.5
 """How often running executions are checked for a cancellation."""
 Report = Callable[[], Awaitable[bool]]
@@ -60,7 +62,7 @@ class LocalEngine:
         concurrency: int = 100,
         backlog: int = 2000,
         max_context_bytes: int = CLAIM_BYTES,
-        grace: float = 10.0,
+        grace: float = GRACE_SECONDS,
         threads: Threads | None = None,
         observer: DispatchObserver | None = None,
     ) -> None:

@@ -30,6 +30,7 @@ LONGEST_EXECUTION = timedelta(days=365)
 """Temporal wants a bound. The queue has none: a task's own timeout is kept inside the activity."""
 LONGEST_SILENCE = timedelta(seconds=10)
 """An activity whose worker died is noticed after this."""
+STOPPED = "its worker was stopped"
 RETRY = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_attempts=3)
 """For lost workers only: what `execute` raises is final, because the queue does the retrying."""
 
@@ -70,6 +71,11 @@ class ItemActivities:
         try:
             async with nullcontext() if claim is None else self._claims.watching(claim):
                 result = await self._run(self._registry[item_type].execute, item_id, json.loads(context_json))
+        except asyncio.CancelledError:
+            if activity.is_worker_shutdown():
+                # As in-process: it goes back, and a deployment costs neither an attempt nor a retry.
+                raise Postponed(STOPPED) from None
+            raise
         finally:
             heartbeats.cancel()
         return completion_to_json(result) if isinstance(result, Completion) else None
