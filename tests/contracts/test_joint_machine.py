@@ -331,7 +331,7 @@ def machine_on(store: SlotStore, replans: ReplanStore, loop: asyncio.AbstractEve
     return JointMachine
 
 
-@pytest.mark.parametrize(("kind", "requested"), [("memory", 25), ("sqlite", 8), ("postgresql", 8), ("oracle", 2)])
+@pytest.mark.parametrize(("kind", "requested"), [("memory", 16), ("sqlite", 8), ("postgresql", 8), ("oracle", 2)])
 def test_every_store_does_what_the_naive_model_does(kind: str, requested: int, request: pytest.FixtureRequest) -> None:
     url = slot_store_url(kind, request)
     loop = asyncio.new_event_loop()

@@ -68,6 +68,8 @@ class Chunk(NamedTuple):
     """Where the next one goes on; None if this was the last."""
     is_awaited: bool = False
     """Whether others waited for its locks, as far as the store knows."""
+    seconds: float = 0.0
+    """How long it had its locks."""
 
 
 class ReplanStore(Protocol):
@@ -188,16 +190,14 @@ async def _pull(store: ReplanStore, span: Span, result: Replan) -> Replan:
     # From the start of a window: those who are in it make room for those who come.
     reading: Reading | None = Reading(align(span.earliest(now_ms), active.policy.size_ms))
     while reading is not None:
-        started = time.perf_counter()
         try:
             chunk = await store.pull_forward(span, reading, pace.limit)
         except Conflict:
             chunk = await _retried(partial(store.pull_forward, span, reading, pace.limit, reads_again=True))
-        ended = time.perf_counter()
-        pace.adapt(ended, ended - started, is_awaited=chunk.is_awaited)
+        pace.adapt(time.perf_counter(), chunk.seconds, is_awaited=chunk.is_awaited)
         if chunk.is_awaited:
             # Bookings have at least half of the time: whoever waits goes first, and those who come meanwhile.
-            await asyncio.sleep(ended - started)
+            await asyncio.sleep(chunk.seconds)
         result = result.add(chunk.examined, chunk.moves)
         reading = chunk.following
     return result
@@ -211,7 +211,7 @@ class Pace:
         self._calm_from = float("-inf")
 
     def adapt(self, now: float, took: float, *, is_awaited: bool) -> None:
-        """After a transaction that took so many seconds and ended now."""
+        """After a transaction that had its locks for so many seconds and ended now."""
         if is_awaited:
             self._calm_from = now + CALM_SECONDS
         target = SHORT_SECONDS if now < self._calm_from else TARGET_SECONDS

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
@@ -192,6 +193,7 @@ def _pull_forward(
     read = _candidates(connection, carriers, span, reading, limit, True)
     few = few_others(span.name, read)
     config, others, limits, now_ms = _lock(connection, span, few, reading.at_ms, known)
+    locked_at = time.perf_counter()
     if reads_again:
         locked = {span.name, *other_names(span.name, few)}
         read = _candidates(connection, carriers, span, reading, limit, True)
@@ -208,7 +210,7 @@ def _pull_forward(
     is_awaited = _write(connection, carriers, config, others, moves, now_ms) if moves else _is_awaited(connection)
     following = None if is_last else _following(assignments, kept, moves)
     examined = [assignment.candidate.slot for assignment in kept]
-    return Chunk(examined, moves, following, is_awaited)
+    return Chunk(examined, moves, following, is_awaited, time.perf_counter() - locked_at)
 
 
 def _is_awaited(connection: Connection) -> bool:
