@@ -25,6 +25,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import sqlalchemy as sa
+
+from headgate.apps.notifications.stores.tables import notification_message
 from headgate.testing import eventually
 from headgate.testing.servers.kafka import KafkaServer
 from headgate.testing.servers.postgres import PostgresServer
@@ -39,8 +42,6 @@ FAULTS = ("slow", "hanging", "away", "errors", "killed", "all")
 QUOTA = 5
 """What the users may send who send too much."""
 GREEDY = 2
-SETTLING_SECONDS = 1.0
-"""A sender killed so soon after an answer may not have noted it: the call counts as on the wire."""
 DRAIN_SECONDS = 300.0
 
 
@@ -113,7 +114,7 @@ class Senders:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self.kills = 0
         self.on_the_wire: Counter[str] = Counter()
-        """How often each message was on the wire of a sender that was killed."""
+        """How often each message was on the wire of a sender that was killed, or answered and not yet noted."""
 
     def start(self) -> None:
         settings, name = self._served.settings, uuid.uuid4().hex
@@ -138,13 +139,20 @@ class Senders:
         name = chance.choice(sorted(self._running))
         process = self._running.pop(name)
         os.kill(process.pid, signal.SIGKILL)
-        now = asyncio.get_running_loop().time()
-        for message_id, at in self._provider.answered[name].items():
-            if at is None or now - at < SETTLING_SECONDS:
-                self.on_the_wire[message_id] += 1
+        calls = dict(self._provider.answered[name])
         self.kills += 1
         await asyncio.to_thread(process.wait)
+        noted = await self._noted([message_id for message_id, at in calls.items() if at is not None])
+        self.on_the_wire.update(calls.keys() - noted)
         self.start()
+
+    async def _noted(self, message_ids: Sequence[str]) -> set[str]:
+        """Those of the messages whose outcome is stored: an answer may have come a moment before the kill."""
+        message = notification_message.c
+        query = sa.select(message.message_id).where(
+            message.message_id.in_(message_ids), message.settled_at.is_not(None)
+        )
+        return set(await self._served.database.read(lambda connection: list(connection.execute(query).scalars())))
 
     async def kill_again_and_again(self, chance: random.Random) -> None:
         while True:

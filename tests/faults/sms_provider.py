@@ -58,7 +58,7 @@ class HttpProvider:
                     break
                 status = await self._answer(call, self.answered[sender])
                 if reader.at_eof() and status == 200:
-                    self.unheard[call["messageId"]] += 1
+                    self.unheard[str(call["messageId"])] += 1
                 writer.write(b"HTTP/1.1 %d x\r\nContent-Length: 0\r\n\r\n" % status)
                 await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
