@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import math
 import os
 import random
@@ -24,6 +25,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import sqlalchemy as sa
+
+from headgate.apps.notifications.stores.tables import notification_message
 from headgate.testing import eventually
 from headgate.testing.servers.kafka import KafkaServer
 from headgate.testing.servers.postgres import PostgresServer
@@ -38,8 +42,6 @@ FAULTS = ("slow", "hanging", "away", "errors", "killed", "all")
 QUOTA = 5
 """What the users may send who send too much."""
 GREEDY = 2
-SETTLING_SECONDS = 1.0
-"""A sender killed so soon after an answer may not have noted it: the call counts as on the wire."""
 DRAIN_SECONDS = 300.0
 
 
@@ -59,15 +61,13 @@ class Size(NamedTuple):
     attempts: int = 5
 
     def scaled(self, scale: float) -> Size:
-        """The same with every time shortened, and as many messages."""
+        """The same with every time shortened but the time-out of a call, at the same rate: so with fewer messages."""
         return self._replace(
-            rate=self.rate / scale,
             seconds=self.seconds * scale,
             slow=(self.slow[0] * scale, self.slow[1] * scale),
             away=self.away * scale,
             kill_every=self.kill_every * scale,
-            lease=max(self.lease * scale, 1.0),
-            timeout=max(self.timeout * scale, 1.0),
+            lease=max(self.lease * scale, 2.0),
         )
 
 
@@ -80,8 +80,10 @@ class Result:
     missing: int = 0
     kills: int = 0
     doubles: int = 0
+    late: int = 0
+    """Doubles of messages whose answer came after the sender's time-out: a machine that is too busy."""
     unexplained: int = 0
-    """Doubles of messages that were not on the wire when their sender was killed."""
+    """Doubles of messages that were not on the wire when their sender was killed, and not late."""
     over_quota: int = 0
     dead_letters: int = 0
     delays: list[float] = field(default_factory=list)
@@ -112,7 +114,7 @@ class Senders:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self.kills = 0
         self.on_the_wire: Counter[str] = Counter()
-        """How often each message was on the wire of a sender that was killed."""
+        """How often each message was on the wire of a sender that was killed, or answered and not yet noted."""
 
     def start(self) -> None:
         settings, name = self._served.settings, uuid.uuid4().hex
@@ -137,13 +139,20 @@ class Senders:
         name = chance.choice(sorted(self._running))
         process = self._running.pop(name)
         os.kill(process.pid, signal.SIGKILL)
-        now = asyncio.get_running_loop().time()
-        for message_id, at in self._provider.answered[name].items():
-            if at is None or now - at < SETTLING_SECONDS:
-                self.on_the_wire[message_id] += 1
+        calls = dict(self._provider.answered[name])
         self.kills += 1
         await asyncio.to_thread(process.wait)
+        noted = await self._noted([message_id for message_id, at in calls.items() if at is not None])
+        self.on_the_wire.update(calls.keys() - noted)
         self.start()
+
+    async def _noted(self, message_ids: Sequence[str]) -> set[str]:
+        """Those of the messages whose outcome is stored: an answer may have come a moment before the kill."""
+        message = notification_message.c
+        query = sa.select(message.message_id).where(
+            message.message_id.in_(message_ids), message.settled_at.is_not(None)
+        )
+        return set(await self._served.database.read(lambda connection: list(connection.execute(query).scalars())))
 
     async def kill_again_and_again(self, chance: random.Random) -> None:
         while True:
@@ -210,7 +219,10 @@ async def run_cell(stores: dict[str, Any], count: int, fault: str, size: Size, l
         result.accepted, result.kills = len(ids), sending.kills
         for message_id, times in Counter(provider.accepted).items():
             result.doubles += times - 1
-            result.unexplained += max(times - 1 - sending.on_the_wire[message_id], 0)
+            others = max(times - 1 - sending.on_the_wire[message_id], 0)
+            late = min(others, provider.unheard[message_id])
+            result.late += late
+            result.unexplained += others - late
         result.unexplained += len(provider.at.keys() - ids)
         for user in greedy:
             delivered = {call["messageId"] for call in provider.calls if call["userId"] == user} & provider.at.keys()
@@ -267,15 +279,20 @@ async def _send_steadily(
     return accepted
 
 
-HEAD = f"{'log':9} {'fault':8} {'accepted':>8} {'refused':>7} {'missing':>7} {'kills':>5} {'doubles':>7} {'others':>6}"
+COLUMNS = ("accepted", "refused", "missing", "kills", "doubles", "late", "others", "over", "dead", "p50 s", "p99 s")
 
 
-def line(log: str, fault: str, result: Result, twin: Result | None) -> str:
+def line(log: str, fault: str, cells: Sequence[str], note: str) -> str:
     """A row of the table."""
-    counts = f"{result.accepted:8} {result.refused:7} {result.missing:7} {result.kills:5} {result.doubles:7}"
-    rest = f"{result.unexplained:6} {result.over_quota:5} {result.dead_letters:4} {percentile(result.delays, 0.5):6.2f}"
-    ratio = "" if twin is None else f"{result.p99 / twin.p99:6.2f}"
-    return f"{log:9} {fault:8} {counts} {rest} {result.p99:6.2f} {ratio:>6}  {'' if result.is_right else 'WRONG'}"
+    return " ".join([f"{log:9} {fault:8}", *(f"{cell:>8}" for cell in cells), note])
+
+
+def cells(result: Result, twin: Result | None) -> list[str]:
+    """What a row says of a cell."""
+    counts = (result.accepted, result.refused, result.missing, result.kills, result.doubles, result.late)
+    faults = (result.unexplained, result.over_quota, result.dead_letters)
+    spans = (percentile(result.delays, 0.5), result.p99, *(() if twin is None else (result.p99 / twin.p99,)))
+    return [*map(str, counts + faults), *(f"{span:.2f}" for span in spans)] + [""] * (twin is None)
 
 
 def main() -> int:
@@ -286,7 +303,8 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="a folder for the senders' logs")
     options = parser.parse_args()
     size, wrong = Size().scaled(options.scale), 0
-    print(f"{HEAD} {'over':>5} {'dead':>4} {'p50 s':>6} {'p99 s':>6} {'ratio':>6}", flush=True)
+    logging.disable(logging.WARNING)
+    print(line("log", "fault", [*COLUMNS, "ratio"], ""), flush=True)
     with ExitStack() as opened:
         folder = options.keep or Path(opened.enter_context(tempfile.TemporaryDirectory()))
         folder.mkdir(parents=True, exist_ok=True)
@@ -295,9 +313,11 @@ def main() -> int:
                 stores = _servers(servers, log, folder)
                 for fault in options.fault or FAULTS:
                     result, twin = _cell(stores, log, fault, size, folder)
-                    print(line(log, fault, result, twin), flush=True)
-                    wrong += not result.is_right or (twin is not None and result.p99 > 2 * twin.p99)
-    print("others: doubles of calls that were not on the wire at a kill. over: messages beyond a quota.")
+                    is_right = result.is_right and (twin is None or (twin.is_right and result.p99 <= 2 * twin.p99))
+                    wrong += not is_right
+                    print(line(log, fault, cells(result, twin), "" if is_right else "WRONG"), flush=True)
+    print("doubles: of calls that were on the wire at a kill, but for late (answered after the time-out) and others.")
+    print("over: messages beyond a quota. dead: dead letters.")
     print("p50, p99: from acceptance to delivery, of users whose calls do not hang. ratio: p99 to a run without them.")
     return wrong
 

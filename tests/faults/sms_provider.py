@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -30,6 +30,8 @@ class HttpProvider:
         self.at: dict[str, float] = {}
         self.answered: dict[str, dict[str, float | None]] = defaultdict(dict)
         """When each call was answered, by the header `X-Sender` and message; None while it is on the wire."""
+        self.unheard: Counter[str] = Counter()
+        """How often a message was taken, and the caller had left before the answer."""
         self.port = 0
         self._chance = random.Random(15)
 
@@ -55,6 +57,8 @@ class HttpProvider:
                 if self.cuts:
                     break
                 status = await self._answer(call, self.answered[sender])
+                if reader.at_eof() and status == 200:
+                    self.unheard[str(call["messageId"])] += 1
                 writer.write(b"HTTP/1.1 %d x\r\nContent-Length: 0\r\n\r\n" % status)
                 await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):

@@ -24,6 +24,7 @@ from headgate.batching import Batcher
 from headgate.errors import Conflict, HeadgateError
 from headgate.messaging import Delivered, Record
 from headgate.sql.engine import Database, announce
+from headgate.sql.in_lists import where_in
 from headgate.sql.outbox_tables import outbox, outbox_reader
 from headgate.sql.schema import now
 
@@ -33,7 +34,6 @@ POLL_SECONDS = 0.2
 HEARD_POLL_SECONDS = 2.0
 """How often a reader that hears bells looks: for records whose time has come, and for those of an older version."""
 BATCH = 1000
-MAX_IN_LIST = 900
 
 
 class SqlOutbox:
@@ -199,8 +199,8 @@ def records_of(connection: Connection, topic: str, ids: Sequence[int]) -> list[D
     """The records of these ids, in their order."""
     columns = (outbox.c.id, outbox.c.message_key, outbox.c.message_value, outbox.c.traceparent)
     records = []
-    for first in range(0, len(ids), MAX_IN_LIST):
-        query = sa.select(*columns).where(outbox.c.id.in_(ids[first : first + MAX_IN_LIST])).order_by(outbox.c.id)
+    for some in where_in(connection, outbox.c.id, ids):
+        query = sa.select(*columns).where(some).order_by(outbox.c.id)
         records += [
             Delivered(Record(topic, row.message_key, row.message_value, row.traceparent), 0, row.id)
             for row in connection.execute(query)
@@ -210,8 +210,8 @@ def records_of(connection: Connection, topic: str, ids: Sequence[int]) -> list[D
 
 def remove(connection: Connection, positions: Sequence[int]) -> None:
     """Deletes records that are done."""
-    for first in range(0, len(positions), MAX_IN_LIST):
-        connection.execute(outbox.delete().where(outbox.c.id.in_(positions[first : first + MAX_IN_LIST])))
+    for some in where_in(connection, outbox.c.id, positions):
+        connection.execute(outbox.delete().where(some))
 
 
 def leave(connection: Connection, topic: str, owner: str) -> None:

@@ -251,7 +251,7 @@ def checked_message(value: Any) -> str:
         raise InvalidInput("message", "must be a text that is not blank")
     if len(value) > LONGEST_MESSAGE:
         raise InvalidInput("message", f"must be at most {LONGEST_MESSAGE} characters long")
-    if any("\ud800" <= character <= "\udfff" for character in value):
+    if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
         raise InvalidInput("message", "holds half of a surrogate pair, which is no character")
     return value
 

@@ -35,9 +35,14 @@ class Segments(NamedTuple):
     number: int
 
 
+_ONE = Segments(Encoding.GSM_7, 1)
+
+
 def count_segments(text: str) -> Segments:
     """The encoding that fits `text`, and its segments. No character is cut in two: neither an escape and its
     character in GSM-7 nor a surrogate pair in UCS-2."""
+    if len(text) <= _CAPACITY[Encoding.GSM_7].alone and _BASIC.issuperset(text):
+        return _ONE
     encoding = Encoding.GSM_7 if all(c in _BASIC or c in _EXTENDED for c in text) else Encoding.UCS_2
     sizes = [_units(character, encoding) for character in text]
     alone, joined = _CAPACITY[encoding]

@@ -9,9 +9,10 @@ from sqlalchemy.engine import Connection
 
 from headgate.apps.notifications.analytics import LEAST_RECENT, MinuteCount
 from headgate.apps.notifications.model import MINUTE_MS, AttemptEvent, Outcome
-from headgate.apps.notifications.stores.rows import MAX_IDS, where_in
+from headgate.apps.notifications.stores.rows import known_of
 from headgate.apps.notifications.stores.tables import notification_attempt
 from headgate.durations import from_ms, to_ms
+from headgate.sql.in_lists import where_in
 
 ALL = -1
 """Stands for all users together."""
@@ -22,7 +23,7 @@ _attempt = notification_attempt.c
 def add_attempts(connection: Connection, events: Sequence[AttemptEvent]) -> None:
     """Inserts the events that are not there yet."""
     fresh = {event.event_id: event for event in events}
-    for known in where_in(connection, notification_attempt.c.event_id, list(fresh)):
+    for known in known_of(connection, notification_attempt.c.event_id, list(fresh)):
         del fresh[known]
     if fresh:
         connection.execute(
@@ -44,10 +45,10 @@ def counts(connection: Connection, since_ms: int, until_ms: int, users: Sequence
     """Attempts of some users, by user, minute and outcome."""
     grouped = (_attempt.user_id, _attempt.minute, _attempt.outcome)
     minutes: list[MinuteCount] = []
-    for first in range(0, len(users), MAX_IDS):
+    for some in where_in(connection, _attempt.user_id, users):
         query = (
             sa.select(*grouped, sa.func.count().label("attempts"))
-            .where(_attempt.user_id.in_(users[first : first + MAX_IDS]), *_between(since_ms, until_ms))
+            .where(some, *_between(since_ms, until_ms))
             .group_by(*grouped)
             .order_by(_attempt.minute, _attempt.user_id, _attempt.outcome)
         )

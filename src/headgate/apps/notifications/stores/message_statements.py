@@ -28,7 +28,7 @@ from headgate.apps.notifications.ports import (
     Status,
 )
 from headgate.apps.notifications.quota import Recipient
-from headgate.apps.notifications.stores.rows import MAX_IDS, where_in
+from headgate.apps.notifications.stores.rows import known_of
 from headgate.apps.notifications.stores.tables import (
     notification_dead_letter,
     notification_delivery,
@@ -39,6 +39,7 @@ from headgate.apps.notifications.stores.tables import (
 from headgate.durations import from_ms, to_ms
 from headgate.errors import InvalidInput
 from headgate.messaging import Record
+from headgate.sql.in_lists import where_in
 from headgate.sql.outbox import append
 from headgate.sql.prefix import begins_with
 from headgate.sql.schema import now
@@ -55,13 +56,40 @@ _letter = notification_dead_letter.c
 _SETTLED = (Status.SENT, Status.DELIVERED, Status.FAILED, Status.EXPIRED)
 
 
+_SETTLE = (
+    notification_message.update()
+    .where(_message.message_id == sa.bindparam("of_message"))
+    .values(
+        settled_at=sa.bindparam("at"),
+        owner=None,
+        claimed_until=None,
+        **{
+            name: sa.bindparam(name) for name in ("status", "attempts", "provider", "provider_id", "segments", "reason")
+        },
+    )
+)
+# One statement for PostgreSQL: row by row, the driver takes longer than the server.
+_SETTLE_MANY = sa.text(
+    """
+    UPDATE headgate_notification_message AS message
+    SET settled_at = :at, owner = NULL, claimed_until = NULL, status = new.status, attempts = new.attempts,
+        provider = new.provider, provider_id = new.provider_id, segments = new.segments, reason = new.reason
+    FROM unnest(
+        CAST(:of_message AS text[]), CAST(:status AS text[]), CAST(:attempts AS int[]), CAST(:provider AS text[]),
+        CAST(:provider_id AS text[]), CAST(:segments AS int[]), CAST(:reason AS text[])
+    ) AS new(message_id, status, attempts, provider, provider_id, segments, reason)
+    WHERE message.message_id = new.message_id
+    """
+)
+
+
 def insert_messages(connection: Connection, messages: Sequence[Message], *, keep: bool = False) -> None:
     """Rows for messages that were accepted. One of the same id begins anew, or with `keep` stays as it is."""
     if not messages:
         return
     at = now(connection)
     rows = {message.message_id: _accepted_row(message, at) for message in messages}
-    for known in where_in(connection, _message.message_id, list(rows)):
+    for known in known_of(connection, _message.message_id, list(rows)):
         row = rows.pop(known)
         if not keep:
             connection.execute(notification_message.update().where(_message.message_id == known).values(row))
@@ -94,7 +122,7 @@ def claim(connection: Connection, messages: Sequence[Message], owner: str, lease
     rows = _lock(connection, sorted({message.message_id for message in messages}))
     at = now(connection)
     settled_before = set(
-        where_in(
+        known_of(
             connection,
             notification_delivery.c.message_id,
             [message.message_id for message in messages],
@@ -141,13 +169,8 @@ def _claim_of(row: Row[Any] | None, owner: str, at: datetime) -> Claim:
 def _recipients(connection: Connection, user_ids: set[int]) -> dict[int, Recipient]:
     quota = notification_quota.c
     recipients: dict[int, Recipient] = {}
-    ids = sorted(user_ids)
-    for first in range(0, len(ids), MAX_IDS):
-        rows = connection.execute(
-            sa.select(quota.user_id, quota.phone, quota.locale, quota.zone).where(
-                quota.user_id.in_(ids[first : first + MAX_IDS])
-            )
-        )
+    for some in where_in(connection, quota.user_id, sorted(user_ids)):
+        rows = connection.execute(sa.select(quota.user_id, quota.phone, quota.locale, quota.zone).where(some))
         recipients.update((row.user_id, Recipient(row.phone, row.locale, row.zone)) for row in rows)
     return recipients
 
@@ -157,7 +180,7 @@ def _with_optouts(
 ) -> dict[str, Claimed]:
     numbers = {message.message_id: message.to or claimed[message.message_id].recipient.phone for message in messages}
     phones = sorted({number for number in numbers.values() if number})
-    out = set(where_in(connection, notification_optout.c.phone, phones)) if phones else set()
+    out = set(known_of(connection, notification_optout.c.phone, phones)) if phones else set()
     return {
         message_id: each._replace(opted_out=True) if numbers[message_id] in out else each
         for message_id, each in claimed.items()
@@ -168,7 +191,7 @@ def renew(connection: Connection, message_ids: Sequence[str], owner: str, lease:
     """Keeps an owner's claims for so long from now. Returns the messages that are still the owner's."""
     until = now(connection) + lease
     _update(connection, message_ids, {"claimed_until": until}, _message.owner == owner)
-    return where_in(connection, _message.message_id, message_ids, _message.owner == owner)
+    return known_of(connection, _message.message_id, message_ids, _message.owner == owner)
 
 
 def release(connection: Connection, message_ids: Sequence[str], owner: str) -> None:
@@ -181,7 +204,7 @@ def settle(connection: Connection, outcomes: Sequence[DeliveryOutcome]) -> None:
     """Notes what became of messages. One that is known as delivered already stays so."""
     at = now(connection)
     rows = _lock(connection, sorted({outcome.message_id for outcome in outcomes}))
-    changes = []
+    changes: list[dict[str, Any]] = []
     for outcome in outcomes:
         row = rows.get(outcome.message_id)
         if row is None:
@@ -191,9 +214,6 @@ def settle(connection: Connection, outcomes: Sequence[DeliveryOutcome]) -> None:
             {
                 "of_message": outcome.message_id,
                 "status": Status.DELIVERED.value if delivered else outcome.status.value,
-                "settled_at": at,
-                "owner": None,
-                "claimed_until": None,
                 "attempts": outcome.attempts,
                 "provider": outcome.provider,
                 "provider_id": outcome.provider_id,
@@ -201,10 +221,11 @@ def settle(connection: Connection, outcomes: Sequence[DeliveryOutcome]) -> None:
                 "reason": outcome.reason and outcome.reason[:LONGEST_REASON],
             }
         )
-    if changes:
-        columns: dict[str, Any] = {name: sa.bindparam(name) for name in changes[0] if name != "of_message"}
-        statement = notification_message.update().where(_message.message_id == sa.bindparam("of_message"))
-        connection.execute(statement.values(columns), changes)
+    if changes and connection.dialect.name == "postgresql":
+        columns = {name: [change[name] for change in changes] for name in changes[0]}
+        connection.execute(_SETTLE_MANY, {"at": at, **columns})
+    elif changes:
+        connection.execute(_SETTLE, [{"at": at, **change} for change in changes])
 
 
 def park(
@@ -310,7 +331,7 @@ def backlog(connection: Connection) -> tuple[int, datetime | None, int]:
 
 def bury(connection: Connection, letters: Sequence[DeadLetter], outcomes: Sequence[DeliveryOutcome]) -> None:
     """Keeps records that will not be sent, and notes what became of their messages. Again is fine."""
-    known = set(where_in(connection, _letter.letter_id, [letter.letter_id for letter in letters]))
+    known = set(known_of(connection, _letter.letter_id, [letter.letter_id for letter in letters]))
     at = now(connection)
     rows = {}
     for letter in letters:
@@ -383,16 +404,14 @@ def _chosen(
     if letter_ids is None:
         return [_dead_letter(row) for row in connection.execute(query.limit(limit))]
     letters = []
-    for first in range(0, len(letter_ids), MAX_IDS):
-        rows = connection.execute(query.where(_letter.letter_id.in_(letter_ids[first : first + MAX_IDS])))
-        letters += [_dead_letter(row) for row in rows]
+    for some in where_in(connection, _letter.letter_id, letter_ids):
+        letters += [_dead_letter(row) for row in connection.execute(query.where(some))]
     return letters
 
 
 def _remove(connection: Connection, letters: Sequence[DeadLetter]) -> None:
-    for first in range(0, len(letters), MAX_IDS):
-        ids = [letter.letter_id for letter in letters[first : first + MAX_IDS]]
-        connection.execute(notification_dead_letter.delete().where(_letter.letter_id.in_(ids)))
+    for some in where_in(connection, _letter.letter_id, [letter.letter_id for letter in letters]):
+        connection.execute(notification_dead_letter.delete().where(some))
 
 
 def _dead_letter(row: Row[Any]) -> DeadLetter:
@@ -427,13 +446,8 @@ def opt_in(connection: Connection, phone: str) -> bool:
 
 def _lock(connection: Connection, message_ids: Sequence[str]) -> dict[str, Row[Any]]:
     rows: dict[str, Row[Any]] = {}
-    for first in range(0, len(message_ids), MAX_IDS):
-        query = (
-            sa.select(notification_message)
-            .where(_message.message_id.in_(message_ids[first : first + MAX_IDS]))
-            .order_by(_message.message_id)
-            .with_for_update()
-        )
+    for some in where_in(connection, _message.message_id, message_ids):
+        query = sa.select(notification_message).where(some).order_by(_message.message_id).with_for_update()
         rows.update((row.message_id, row) for row in connection.execute(query))
     return rows
 
@@ -441,8 +455,5 @@ def _lock(connection: Connection, message_ids: Sequence[str]) -> dict[str, Row[A
 def _update(
     connection: Connection, message_ids: Sequence[str], values: Mapping[str, Any], *conditions: sa.ColumnElement[bool]
 ) -> None:
-    for first in range(0, len(message_ids), MAX_IDS):
-        ids = message_ids[first : first + MAX_IDS]
-        connection.execute(
-            notification_message.update().where(_message.message_id.in_(ids), *conditions).values(values)
-        )
+    for some in where_in(connection, _message.message_id, message_ids):
+        connection.execute(notification_message.update().where(some, *conditions).values(values))

@@ -17,11 +17,12 @@ from sqlalchemy.engine import Connection, Row
 from headgate.apps.notifications.model import Attempt, KeyReused, Message, Verdict
 from headgate.apps.notifications.quota import Quota, Recipient, Spending, Unit, decide, merge_spending, replay
 from headgate.apps.notifications.stores.message_statements import insert_messages
-from headgate.apps.notifications.stores.rows import MAX_IDS, clock_ms, where_in
+from headgate.apps.notifications.stores.rows import clock_ms, known_of
 from headgate.apps.notifications.stores.tables import notification_key, notification_quota
 from headgate.durations import from_ms, to_ms
 from headgate.errors import HeadgateError, NotFound
 from headgate.messaging import Record
+from headgate.sql.in_lists import where_in
 from headgate.sql.outbox import append
 
 KEY_LIFE = timedelta(hours=24)
@@ -153,14 +154,9 @@ def key_fingerprint(connection: Connection, message_id: str, now_ms: int | None)
 def _lock_rows(connection: Connection, user_ids: Iterable[int]) -> dict[int, Quota]:
     """Locks the users' rows until the transaction ends, in the order of their ids."""
     quotas: dict[int, Quota] = {}
-    ids = sorted(user_ids)
-    for first in range(0, len(ids), MAX_IDS):
-        rows = connection.execute(
-            sa.select(notification_quota)
-            .where(notification_quota.c.user_id.in_(ids[first : first + MAX_IDS]))
-            .order_by(notification_quota.c.user_id)
-            .with_for_update()
-        )
+    of_user = notification_quota.c.user_id
+    for some in where_in(connection, of_user, sorted(user_ids)):
+        rows = connection.execute(sa.select(notification_quota).where(some).order_by(of_user).with_for_update())
         quotas.update((row.user_id, _quota(row)) for row in rows)
     return quotas
 
@@ -180,10 +176,8 @@ def _keys(connection: Connection, message_ids: Sequence[str], now_ms: int) -> di
     """The fingerprints of those that are remembered as sent."""
     key = notification_key.c
     keys: dict[str, str | None] = {}
-    for first in range(0, len(message_ids), MAX_IDS):
-        query = sa.select(key.message_id, key.fingerprint).where(
-            key.message_id.in_(message_ids[first : first + MAX_IDS]), key.created_at > from_ms(now_ms) - KEY_LIFE
-        )
+    for some in where_in(connection, key.message_id, message_ids):
+        query = sa.select(key.message_id, key.fingerprint).where(some, key.created_at > from_ms(now_ms) - KEY_LIFE)
         keys.update((row.message_id, row.fingerprint) for row in connection.execute(query))
     return keys
 
@@ -194,7 +188,7 @@ def _remember(connection: Connection, sent: Mapping[str, tuple[int, str]]) -> No
         message_id: {"message_id": message_id, "created_at": from_ms(at_ms), "fingerprint": fingerprint}
         for message_id, (at_ms, fingerprint) in sent.items()
     }
-    for known in where_in(connection, notification_key.c.message_id, list(rows)):
+    for known in known_of(connection, notification_key.c.message_id, list(rows)):
         connection.execute(
             notification_key.update().where(notification_key.c.message_id == known).values(rows.pop(known))
         )

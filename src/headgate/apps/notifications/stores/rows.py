@@ -10,10 +10,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from headgate.durations import from_ms, to_ms
+from headgate.sql.in_lists import where_in
 from headgate.sql.schema import now
-
-MAX_IDS = 900
-"""Ids in one IN list: Oracle takes 1000 expressions at most."""
 
 
 def clock_ms(connection: Connection, given: int | None) -> int:
@@ -21,14 +19,13 @@ def clock_ms(connection: Connection, given: int | None) -> int:
     return to_ms(now(connection)) if given is None else given
 
 
-def where_in(
+def known_of(
     connection: Connection, column: sa.Column[str], ids: Sequence[str], *conditions: sa.ColumnElement[bool]
 ) -> list[str]:
     """Those of `ids` that the column holds."""
     matches: list[str] = []
-    for first in range(0, len(ids), MAX_IDS):
-        query = sa.select(column).where(column.in_(ids[first : first + MAX_IDS]), *conditions)
-        matches += connection.execute(query).scalars()
+    for some in where_in(connection, column, ids):
+        matches += connection.execute(sa.select(column).where(some, *conditions)).scalars()
     return matches
 
 

@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection
 
 from headgate.apps.payments.lifecycle import PaymentEvent, PaymentStatus, dead_letter_event, refusal, transition
 from headgate.apps.payments.model import ITEM_TYPE, OWNER, PaymentRecord, slot_id
-from headgate.apps.payments.stores.statements import audit_row, reason_columns, record, where_in
+from headgate.apps.payments.stores.statements import audit_row, reason_columns, record
 from headgate.apps.payments.stores.tables import payment, payment_audit
 from headgate.dispatch.changes import checked_redirection
 from headgate.dispatch.model import ItemMove
@@ -27,6 +27,7 @@ from headgate.dispatch.stores.tables import queue
 from headgate.errors import Conflict
 from headgate.slots.listing import Cancellation
 from headgate.slots.stores import cancelling
+from headgate.sql.in_lists import where_in
 from headgate.sql.schema import now as database_clock
 
 DISCARDED = "discarded from the queue"

@@ -10,12 +10,13 @@ from sqlalchemy.engine import Connection
 
 from headgate.apps.payments.model import ITEM_TYPE, PaymentFilter, PaymentStatus
 from headgate.apps.payments.reconciliation.model import PaymentRow
-from headgate.apps.payments.stores.statements import conditions, where_in
+from headgate.apps.payments.stores.statements import conditions
 from headgate.apps.payments.stores.tables import payment
 from headgate.dispatch.status import Status
 from headgate.dispatch.stores.tables import queue
 from headgate.slots.stores.tables import slot
 from headgate.sql.engine import Database
+from headgate.sql.in_lists import where_in
 from headgate.sql.schema import now as database_clock
 
 MAX_LEAKS = 10_000

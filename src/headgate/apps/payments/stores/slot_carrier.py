@@ -10,13 +10,13 @@ from sqlalchemy.engine import Connection
 
 from headgate.apps.payments.lifecycle import FINAL_STATUSES, PaymentStatus
 from headgate.apps.payments.model import ITEM_TYPE, SLOT_PREFIX
-from headgate.apps.payments.stores.statements import where_in
 from headgate.apps.payments.stores.tables import payment
 from headgate.dispatch.stores.slot_carrier import NewTime, item_standings, move_items
 from headgate.durations import from_ms
 from headgate.errors import SlotInUse
 from headgate.slots.carriers import SlotMove, Standing
 from headgate.slots.model import AssignedSlot
+from headgate.sql.in_lists import where_in
 
 _MOVE = (
     payment.update()

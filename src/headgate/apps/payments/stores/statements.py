@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -28,11 +28,10 @@ from headgate.dispatch.encryption import Encryption
 from headgate.dispatch.stores import enqueue_within
 from headgate.dispatch.stores.tables import queue
 from headgate.slots.stores.tables import slot
+from headgate.sql.in_lists import where_in
 from headgate.sql.prefix import begins_with
 from headgate.sql.schema import now as database_clock
 
-MAX_IDS = 900
-"""Ids in one IN list: Oracle takes 1000 expressions at most."""
 PRUNE_PAGE = 2000
 ACCEPTED_DETAIL = "checked, slotted and queued"
 
@@ -275,13 +274,3 @@ def audit_row(
         "detail": detail,
         "created_at": moment,
     }
-
-
-def where_in(connection: Connection, column: sa.Column[Any], values: Sequence[Any]) -> Iterator[sa.ColumnElement[bool]]:
-    """Conditions that together find the rows with these values."""
-    if connection.dialect.name == "postgresql":
-        # One parameter whatever their number: the driver takes longer to read a long list of them than we to ask.
-        yield column == sa.any_(sa.literal(list(values), sa.ARRAY(column.type)))
-        return
-    for first in range(0, len(values), MAX_IDS):
-        yield column.in_(values[first : first + MAX_IDS])
