@@ -7,7 +7,7 @@ PROFILE=thorough`, a quarter of them by the check on the newest Python, and a te
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,7 +54,7 @@ settings.register_profile("check", max_examples=25, deadline=None)
 settings.register_profile("quick", max_examples=10, deadline=None)
 settings.load_profile("quick")
 
-migrated.copy_on_sqlite()
+migrated.quicken_sqlite()
 
 
 @pytest.fixture
@@ -83,10 +83,15 @@ def empty_postgres_url(postgres_server: PostgresDatabases) -> Iterator[str]:
     postgres_server.drop(name)
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
     """What is loaded by now stays: the garbage collector need not look through all of it again and again."""
-    gc.collect()
-    gc.freeze()
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def piece(nodeid: str) -> str:

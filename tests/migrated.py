@@ -17,33 +17,36 @@ from typing import TYPE_CHECKING, Any, LiteralString
 
 import sqlalchemy as sa
 
-from headgate.sql import migrate
+from headgate.sql import engine, migrate
 
 if TYPE_CHECKING:
     from headgate.testing.servers.postgres import PostgresDatabases
 
 take_every_step = migrate._upgrade
+usual_synchronous = engine.SYNCHRONOUS
 
 
-# -- SQLite: this process's migrations ---------------------------------------------------------------------------------
+# -- SQLite: what this process opens -----------------------------------------------------------------------------------
 
 
-def copy_on_sqlite() -> None:
-    """From now on, an SQLite database with nothing in it gets the schema at once."""
+def quicken_sqlite() -> None:
+    """From now on, an SQLite database with nothing in it gets the schema at once, and nobody waits for the disk: as on
+    the suite's PostgreSQL, a commit survives a killed process, and would not survive a power cut."""
     migrate._upgrade = _copy_or_take_every_step
+    engine.SYNCHRONOUS = "OFF"
 
 
 @lru_cache(maxsize=1)
 def schema() -> list[str]:
     """The statements that make what the steps have made, the rows included."""
-    engine = sa.create_engine("sqlite://")
+    memory = sa.create_engine("sqlite://")
     try:
-        with engine.connect() as connection:
+        with memory.connect() as connection:
             take_every_step(connection)
             driver: Any = connection.connection.driver_connection
             return [line for line in driver.iterdump() if line not in ("BEGIN TRANSACTION;", "COMMIT;")]
     finally:
-        engine.dispose()
+        memory.dispose()
 
 
 def _copy_or_take_every_step(connection: sa.Connection) -> list[str]:
@@ -144,9 +147,7 @@ class MigratedDatabases:
 
 
 async def _migrated(url: str) -> None:
-    from headgate.sql.engine import Database
-
-    database = Database(url)
+    database = engine.Database(url)
     await migrate.upgrade(database)
     await database.close()
 

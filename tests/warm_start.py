@@ -3,8 +3,8 @@
 The suite starts hundreds of `headgate` commands, services and workers. Nearly all of what a command takes is importing
 SQLAlchemy, Alembic, Pydantic and their like, and our own modules; a copy (a fork) of a process that has done so begins
 where the program does. A copy ends without Python's clearing of its memory, which would copy all of it first.
-That each command imports what it needs, in whatever order, `tests/unit/test_cold_imports.py` shows. New SQLite files
-get their schema as in the tests themselves (`migrated.py`).
+That each command imports what it needs, in whatever order, `tests/unit/test_cold_imports.py` shows. SQLite is
+as quick there as in the tests themselves (`migrated.py`).
 
 `popen` and `run` take what `subprocess.Popen` and `subprocess.run` take. A program whose environment changes how Python
 itself starts (`PYTHON…`, the locale) is started in the ordinary way, and so is every program where there is no `fork`.
@@ -220,9 +220,9 @@ def load(names: list[str]) -> None:
             continue  # not installed: whoever needs it says so
 
 
-def copy_schema() -> None:
+def quicken_sqlite() -> None:
     migrated = importlib.import_module("migrated")  # it lies beside this file
-    migrated.copy_on_sqlite()
+    migrated.quicken_sqlite()
     migrated.schema()
 
 
@@ -314,7 +314,7 @@ def _end(code: object) -> None:
 
 if __name__ == "__main__":
     load([*PACKAGES.split(), *own_modules()])
-    copy_schema()
+    quicken_sqlite()
     gc.freeze()
     program = _serve(sys.argv[1])
     # At the end, not inside a function: whatever else the program raises ends Python in the usual way.

@@ -10,7 +10,7 @@ from typing import LiteralString
 import psycopg
 import pytest
 
-from headgate.sql import migrate
+from headgate.sql import engine, migrate
 from headgate.sql.engine import Database
 from tests import migrated
 from tests.migrated import MigratedDatabases
@@ -52,6 +52,17 @@ async def test_a_copy_is_what_every_step_makes(tmp_path: Path, monkeypatch: pyte
     copied = await made(tmp_path / "copied.db")
     monkeypatch.setattr(migrate, "_upgrade", migrated.take_every_step)
     assert copied == await made(tmp_path / "stepped.db")
+
+
+@pytest.mark.parametrize(("synchronous", "pragma"), [(migrated.usual_synchronous, 2), (engine.SYNCHRONOUS, 0)])
+async def test_only_the_suite_does_not_wait_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synchronous: str, pragma: int
+) -> None:
+    monkeypatch.setattr(engine, "SYNCHRONOUS", synchronous)
+    database = Database(f"sqlite:///{tmp_path / 'new.db'}")
+    read = await database.read(lambda connection: connection.exec_driver_sql("PRAGMA synchronous").scalar())
+    assert read == pragma
+    await database.close()
 
 
 async def test_a_file_with_something_in_it_takes_every_step(tmp_path: Path) -> None:
