@@ -1,4 +1,4 @@
-"""`python -m benchmarks [--quick] [--strict] [name …]`: runs the tables, all of them unless some are named."""
+"""`python -m benchmarks [--quick | --write] [--strict] [name …]`: runs the tables, all unless some are named."""
 
 from __future__ import annotations
 
@@ -8,10 +8,25 @@ import platform
 import sys
 from importlib.util import find_spec
 
+from benchmarks import pages, results
 from benchmarks.foreign_logs import kept_apart
-from benchmarks.measure import Table, Target
+from benchmarks.measure import Table
+from benchmarks.scale import __main__ as simulation
+from benchmarks.scale import answers
 
-TABLES = ("admission", "slots", "dispatch", "tasks", "payments", "sms", "envoy", "console")
+TABLES = (
+    "admission",
+    "slots",
+    "dispatch",
+    "tasks",
+    "sqlite",
+    "payments",
+    "sms",
+    "envoy",
+    "console",
+    "storage",
+    "scale",
+)
 """Modules of this package with a function `tables(quick) -> list[Table]`."""
 
 
@@ -21,15 +36,28 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="name", help=f"one of {', '.join(present)}")
     parser.add_argument("--quick", action="store_true", help="a tenth of the work: shows that it runs, not how fast")
     parser.add_argument("--strict", action="store_true", help="exit with 1 if a target is missed")
+    parser.add_argument("--write", action="store_true", help="store the results and fill README and docs with them")
+    parser.add_argument("--render", action="store_true", help="only fill README and docs from the stored results")
     options = parser.parse_args()
+    if options.quick and options.write:
+        parser.error("--quick shows that it runs, not how fast: its figures are not written. Leave one of the two out")
+    if options.render and (options.names or options.write or options.quick):
+        parser.error("--render runs nothing: it takes no names and no other option")
     if unknown := set(options.names) - set(present):
         parser.error(f"no such benchmark: {', '.join(sorted(unknown))}")
+    if options.render:
+        return _render()
     print(f"Python {platform.python_version()}, {platform.machine()}; ratios of the same round, median of all rounds.")
     tables: list[Table] = []
     with kept_apart() as log:
         for name in options.names or present:
-            tables += importlib.import_module(f"benchmarks.{name}").tables(options.quick)
-    rows = [row for table in tables for row in table.rows if row.target != Target()]
+            measured: list[Table] = importlib.import_module(f"benchmarks.{name}").tables(options.quick)
+            tables += measured
+            if options.write:  # each at once: a later one that fails takes nothing away
+                results.store(name, measured)
+    if options.write and answers.are_old(results.load()):
+        simulation.write()
+    rows = results.judged([row for table in tables for row in table.rows])
     missed = [row for table in tables for row in table.missed]
     print(f"\n{len(rows) - len(missed)} of {len(rows)} targets met")
     for row in missed:
@@ -38,7 +66,15 @@ def main() -> int:
         print(f"what others logged meanwhile is in {log}")
     else:
         log.unlink()
+    if options.write:
+        _render()
     return 1 if missed and options.strict else 0
+
+
+def _render() -> int:
+    changed = pages.render()
+    print(f"wrote {', '.join(changed)}" if changed else "README and docs say what the stored results say")
+    return 0
 
 
 if __name__ == "__main__":

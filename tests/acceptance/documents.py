@@ -41,6 +41,7 @@ HOSTS = {
     "temporal:7233": "temporal_frontend",
     "kafka:9092": "kafka_bootstrap",
     "http://collector:4318": "trace_collector",
+    "smsc:2775": "smsc_address",
 }
 """The servers that documents name, and the fixture that is put in each one's place."""
 PORTS = (8000, 8080, 8081, 9090, 10000)

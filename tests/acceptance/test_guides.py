@@ -13,6 +13,7 @@ import pytest
 from headgate.testing import TemporalServer, require
 from tests.acceptance.collector import collector
 from tests.acceptance.documents import Reader, assert_every_block_is_read, blocks, hosts
+from tests.integration.smsc import smsc_in_a_thread
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -64,6 +65,12 @@ def temporal_frontend() -> Iterator[str]:
 def trace_collector() -> Iterator[str]:
     with collector() as received:
         yield received.url
+
+
+@pytest.fixture
+def smsc_address() -> Iterator[str]:
+    with smsc_in_a_thread() as center:
+        yield center.address
 
 
 def _named(page: Path) -> str:

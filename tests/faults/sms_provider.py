@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,13 +16,22 @@ class HttpProvider:
 
     def __init__(self) -> None:
         self.delay = 0.0
+        self.delays = (0.0, 0.0)
+        """Between which an answer takes, at random, besides `delay`."""
         self.hangs: set[int] = set()
         self.away = False
+        self.cuts = False
+        """Whether it cuts each connection instead of answering."""
+        self.errors = 0.0
+        """The share of calls that are answered with an error, and not taken."""
         self.statuses: dict[str, int] = {}
         self.calls: list[dict[str, Any]] = []
         self.accepted: list[str] = []
         self.at: dict[str, float] = {}
+        self.answered: dict[str, dict[str, float | None]] = defaultdict(dict)
+        """When each call was answered, by the header `X-Sender` and message; None while it is on the wire."""
         self.port = 0
+        self._chance = random.Random(15)
 
     @property
     def url(self) -> str:
@@ -34,12 +45,16 @@ class HttpProvider:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while line := await reader.readline():
-                length = 0
+                length, sender = 0, ""
                 while (header := (await reader.readline()).strip().lower()) != b"":
                     if header.startswith(b"content-length:"):
                         length = int(header.partition(b":")[2])
+                    elif header.startswith(b"x-sender:"):
+                        sender = header.partition(b":")[2].strip().decode()
                 call = json.loads(await reader.readexactly(length)) if length else {"path": line}
-                status = await self._answer(call)
+                if self.cuts:
+                    break
+                status = await self._answer(call, self.answered[sender])
                 writer.write(b"HTTP/1.1 %d x\r\nContent-Length: 0\r\n\r\n" % status)
                 await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
@@ -47,18 +62,22 @@ class HttpProvider:
         finally:
             writer.close()
 
-    async def _answer(self, call: dict[str, Any]) -> int:
+    async def _answer(self, call: dict[str, Any], answered: dict[str, float | None]) -> int:
         self.calls.append(call)
         if self.away:
             return 503
+        if self._chance.random() < self.errors:
+            return self._chance.choice([500, 502, 503, 429])
+        answered[call["messageId"]] = None
         if call["userId"] in self.hangs:
             await asyncio.sleep(3600)
-        if self.delay:
-            await asyncio.sleep(self.delay)
+        if pause := self.delay + self._chance.uniform(*self.delays):
+            await asyncio.sleep(pause)
         status = self.statuses.get(call["message"], 200)
         if status == 200:
             self.accepted.append(call["messageId"])
-            self.at[call["messageId"]] = asyncio.get_running_loop().time()
+            self.at.setdefault(call["messageId"], asyncio.get_running_loop().time())
+        answered[call["messageId"]] = asyncio.get_running_loop().time()
         return status
 
 

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import redis
 
+from headgate.apps.notifications.model import Attempt
+from headgate.apps.notifications.stores.redis import RedisQuotaCache
 from headgate.testing import PostgresServer, eventually
 from tests.integration.notification_gateway import Gateway, gateway, new_user
 
@@ -239,3 +241,33 @@ async def test_a_batch_keeps_each_user_s_order_and_quota(
             texts = [json.loads(value)["message"] for key, value in await served.outboxed() if key == str(user)]
             assert texts == [message["message"] for message in messages if message["userId"] == user][:limit]
         assert statuses[-1] == 404
+
+
+@pytest.mark.redis
+async def test_a_batch_of_one_user_takes_few_round_trips_to_redis(
+    tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first message brings the quota to Redis, the others are decided together."""
+    under_way = [0]
+    most = 0
+    spend = RedisQuotaCache.spend
+
+    async def counted(cache: RedisQuotaCache, attempt: Attempt) -> Any:
+        nonlocal most
+        under_way[0] += 1
+        most = max(most, under_way[0])
+        try:
+            return await spend(cache, attempt)
+        finally:
+            under_way[0] -= 1
+
+    monkeypatch.setattr(RedisQuotaCache, "spend", counted)
+    user = new_user()
+    async with gateway(database_url=f"sqlite:///{tmp_path / 'gateway.db'}", redis_url=redis_url) as served:
+        await served.configure(user, 40, 60)
+        messages = [{"userId": user, "message": str(number)} for number in range(50)]
+        answer = await served.client.post("/api/send/batch", json={"messages": messages})
+        statuses = [result["status"] for result in answer.json()["results"]]
+        assert statuses == ["Message Sent Successfully"] * 40 + [429] * 10
+        assert (await served.row(user)).current_count == 40
+    assert most == 49

@@ -294,6 +294,8 @@ class Execution(StrEnum):
 class ExecutionState(NamedTuple):
     execution: Execution
     detail: str = ""
+    completion: Completion | None = None
+    """What one that completed returned, if the engine kept it."""
 
 
 class WorkflowEngine(Protocol):

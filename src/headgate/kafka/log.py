@@ -43,19 +43,25 @@ class KafkaLog:
         self._producer = KafkaProducer(bootstrap, delivery_seconds=delivery_seconds, settings=self._settings)
         self._breaker = Breaker(_BREAKER)
         self._clock = clock or SystemClock()
+        self._succeeded_us = -1
+        """When a record arrived last."""
 
     async def publish(self, records: Sequence[Record]) -> list[HeadgateError | None]:
-        if not self._breaker.allows(self._clock.monotonic_us()):
+        began_us = self._clock.monotonic_us()
+        if not self._breaker.allows(began_us):
             return [BrokerUnavailable("Kafka did not answer a moment ago")] * len(records)
         try:
             await self._ensure_topics()
             outcomes = await self._producer.publish(records)
         except BrokerUnavailable as error:
             outcomes = [error] * len(records)
-        if any(isinstance(outcome, BrokerUnavailable) for outcome in outcomes):
-            self._breaker.record_failure(self._clock.monotonic_us())
-        else:
+        now_us = self._clock.monotonic_us()
+        if not all(isinstance(outcome, BrokerUnavailable) for outcome in outcomes):
+            self._succeeded_us = now_us
             self._breaker.record_success()
+        elif self._succeeded_us < began_us:
+            # Where any record has arrived meanwhile, Kafka answers: a partition is without a leader.
+            self._breaker.record_failure(now_us)
         return outcomes
 
     async def read(self, topic: str, group: str) -> KafkaSource:

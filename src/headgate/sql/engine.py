@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine
@@ -39,6 +39,8 @@ SYNCHRONOUS = "FULL"
 
 BORN = "headgate_born"
 NEWS = "headgate_news"
+OWN_TRANSACTION = "headgate_own_transaction"
+"""An option of connections whose user begins and commits by itself."""
 ASIDE = 2
 """How many long reads go on at once."""
 LONGEST_SILENCE_SECONDS = 5
@@ -71,6 +73,7 @@ class Database:
         """Where transactions run; None for the event loop."""
         self.async_engine: AsyncEngine | None = None
         self._autocommit: Engine | None = None
+        self._flushing: Engine | None = None
         self._aside: tuple[Engine, ThreadPoolExecutor] | None = None
         self._cut_at = float("-inf")
         self._several_hosts = has_several_hosts(self.url)
@@ -83,6 +86,8 @@ class Database:
             )
             self._engine: Engine = self.async_engine.sync_engine
             self._autocommit = self._engine.execution_options(isolation_level="AUTOCOMMIT")
+            # Without a word to the driver, unlike AUTOCOMMIT, which it is told and untold with every use.
+            self._flushing = self._engine.execution_options(**{OWN_TRANSACTION: True})
             sa.event.listen(self._engine, "connect", _note_birth)
             sa.event.listen(self._engine, "connect", self._bound_statements)
             sa.event.listen(self._engine, "reset", _end_transaction)
@@ -137,6 +142,11 @@ class Database:
         if self._autocommit is None:
             return await self.write(work, *args, **kwargs)
         return await self._run(self._autocommit, None, self._deadline, False, work, args, kwargs)
+
+    async def flush(self, work: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Runs `work(connection, …)`, which on PostgreSQL is one pipeline that begins and commits its own transaction;
+        elsewhere this is `write`."""
+        return await self._run(self._flushing or self._engine, self._threads, self._deadline, False, work, args, kwargs)
 
     @property
     def is_new_file(self) -> bool:
@@ -223,26 +233,28 @@ class Database:
     def _on_loop(
         self, engine: Engine, use: _Use, deadline: float | None, work: Callable[..., R], args: Any, kwargs: Any
     ) -> R:
-        """`_on_thread` on psycopg's async connection. Where there are no transactions, beginning one is free."""
-        with engine.connect() as connection:
-            news = connection.info[NEWS] = set[str]()
-            use.connection = connection
-            try:
-                with connection.begin():
-                    try:
-                        if deadline is None:
-                            connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
-                        result = work(connection, *args, **kwargs)
-                    except BaseException as error:
-                        if isinstance(error, ReadOnlyServer):
-                            connection.invalidate()
-                        # A pipeline found it broken. SQLAlchemy would presume the rest of the pool dead; so must we. If
-                        # there are several hosts, also when it did not answer in time: another may have taken over.
-                        if connection.invalidated and (self._several_hosts or isinstance(error, StoreUnavailable)):
-                            self._cut_at = time.monotonic()
-                        raise
-            finally:
-                use.connection = None
+        """`_on_thread` on psycopg's async connection. The first statement begins the transaction, and closing the
+        connection rolls back what was not committed."""
+        try:
+            with engine.connect() as connection:
+                news = connection.info[NEWS] = set[str]()
+                use.connection = connection
+                try:
+                    if deadline is None:
+                        connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
+                    result = work(connection, *args, **kwargs)
+                except BaseException as error:
+                    if isinstance(error, ReadOnlyServer):
+                        connection.invalidate()
+                    # A pipeline found it broken. SQLAlchemy would presume the rest of the pool dead; so must we. If
+                    # there are several hosts, also when it did not answer in time: another may have taken over.
+                    if connection.invalidated and (self._several_hosts or isinstance(error, StoreUnavailable)):
+                        self._cut_at = time.monotonic()
+                    raise
+                _commit(connection)
+        finally:
+            # Not before it is closed: a rollback may have to be cut too.
+            use.connection = None
         if news:
             self.hints.ring_everywhere(news)
         return result
@@ -313,6 +325,14 @@ class _Use:
 def _leave_read_only_server(context: Any) -> None:
     if is_read_only(context.original_exception):
         context.is_disconnect = True
+
+
+def _commit(connection: Connection) -> None:
+    """Commits what was begun. A pipeline may have done so; then nothing is sent (IDLE is 0)."""
+    if connection.in_transaction():
+        connection.commit()
+    elif cast(Any, connection.connection.driver_connection).pgconn.transaction_status:
+        connection.begin().commit()
 
 
 def _end_transaction(connection: Any, _record: Any, state: Any) -> None:

@@ -74,8 +74,9 @@ class Unavailable(HeadgateError):
 
 
 class Provider(Protocol):
-    """Hands messages to a network. It may also have `async close()`, and `receipt(headers, url, body)` for the
-    delivery receipts that arrive at `/api/receipts/{name}`."""
+    """Hands messages to a network. It may also have `async close()`, `receipt(headers, url, body)` for the delivery
+    receipts that arrive at `/api/receipts/{name}`, and `receipts()`, an asynchronous generator, for those that arrive
+    over its own connection."""
 
     async def send(self, message: SmsMessage) -> Accepted | Rejected:
         """Returns when the provider has taken the message, or has refused it for good.

@@ -1,38 +1,90 @@
-"""Carries records from one log to another, in order, at least once: from the outbox to Kafka, and what was put aside
-back to the senders when its time has come."""
+"""Carries records from one log to another, at least once, those of a key in order: from the outbox to Kafka, and what
+was put aside back to the senders when its time has come.
+
+Keys do not wait for each other. If a partition has no leader, the records of its keys wait, and others go on, until
+`WINDOW` records wait.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 
-from headgate.messaging import RECEIVE_SECONDS, MessageLog, MessageSource, read_until_stopped
+from headgate.apps.notifications.lanes import Lanes
+from headgate.messaging import (
+    FIRST_PAUSE,
+    LONGEST_PAUSE,
+    RECEIVE_SECONDS,
+    Delivered,
+    MessageLog,
+    MessageSource,
+    read_until_stopped,
+    wait_for_stop,
+)
 
 BATCH = 500
+WINDOW = 5000
+"""Records held at a time."""
+BUSY_SECONDS = 0.05
+"""How long what is carried may wait to be committed."""
 
 
 class Relay:
     """Reads from what `join` opens and publishes to `topic` of `log`. A record leaves the one when the other has it."""
 
-    def __init__(self, join: Callable[[], Awaitable[MessageSource]], log: MessageLog, topic: str) -> None:
+    def __init__(
+        self,
+        join: Callable[[], Awaitable[MessageSource]],
+        log: MessageLog,
+        topic: str,
+        *,
+        first_pause: float = FIRST_PAUSE,
+    ) -> None:
         self._join = join
         self._log = log
         self._topic = topic
+        self._first_pause = first_pause
         self._stop = asyncio.Event()
+        self._lanes: Lanes[Delivered] = Lanes(self._carry)
+        self._carried: list[Delivered] = []
+        self._source: MessageSource | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Carries until `stop` is set. Waits for logs that do not answer."""
         self._stop = stop
-        await read_until_stopped(self._join, self._step, stop)
+        try:
+            await read_until_stopped(self._join, self._step, stop)
+        finally:
+            # What was published and not committed is carried again; readers know a message by its id.
+            await self._lanes.finish()
+            self._lanes.clear()
+            self._carried.clear()
 
     async def _step(self, source: MessageSource) -> None:
-        delivered = await source.receive(BATCH, RECEIVE_SECONDS)
-        while delivered and not self._stop.is_set():
-            outcomes = await self._log.publish([each.record._replace(topic=self._topic) for each in delivered])
-            await source.commit([each for each, failure in zip(delivered, outcomes, strict=True) if failure is None])
-            # What failed is tried again before anything else is read, so that records of a key keep their order.
-            delivered = [each for each, failure in zip(delivered, outcomes, strict=True) if failure is not None]
-            if delivered:
-                await source.receive(0, RECEIVE_SECONDS)
-                if not all(source.holds(each) for each in delivered):
-                    return
+        self._source = source
+        if self._lanes.failure is not None:
+            raise self._lanes.failure
+        room = min(BATCH, WINDOW - self._lanes.held)
+        wait = BUSY_SECONDS if self._lanes.held or self._carried else RECEIVE_SECONDS
+        for delivered in await source.receive(room, wait):
+            self._lanes.add(delivered.record.key, delivered)
+        if self._stop.is_set():
+            await self._lanes.finish()
+        if self._carried:
+            carried, self._carried = self._carried, []
+            await source.commit(carried)
+
+    async def _carry(self, head: Delivered, _lane: deque[Delivered]) -> bool:
+        """Publishes the head of a lane; False if this member stops before. Those behind it wait: of two that are under
+        way together, the first might fail and the second arrive."""
+        pause = self._first_pause
+        while self._source is not None and self._source.holds(head):
+            (failure,) = await self._log.publish([head.record._replace(topic=self._topic)])
+            if failure is None:
+                self._carried.append(head)
+                break
+            if await wait_for_stop(self._stop, pause):
+                return False
+            pause = min(pause * 2, LONGEST_PAUSE)
+        return True

@@ -195,7 +195,7 @@ class Permit(Protocol):
         ...
 
     def release(self) -> None:
-        """The call was answered, or failed."""
+        """The call was answered. One that was sent and not answered keeps its permit until it can no longer arrive."""
         ...
 
     def give_back(self) -> None:

@@ -31,6 +31,7 @@ from headgate.server.wiring.queue import open_dispatch_observer, open_queue
 from headgate.server.wiring.requirements import require_extras
 from headgate.server.wiring.slots import open_slots
 from headgate.server.wiring.telemetry import collect_traces, traces_sent
+from headgate.server.wiring.temporal import temporal_connection
 from headgate.server.worker import end_process, run_temporal_workers
 from headgate.sql.schema import now
 
@@ -64,7 +65,8 @@ def worker(work: str, domains: tuple[str, ...], metrics_port: int | None, migrat
     """Work until told to stop (Ctrl+C, SIGTERM); what is in flight is finished or given back first.
 
     With Temporal, dispatch, init and exec are workers of their own. Without it, one process dispatches and executes.
-    MODULE:NAME is a Tasks object: its tasks run in this process, on the database that it names.
+    MODULE:NAME is a Tasks object: its tasks run in this process, on the database that it names; with Temporal, as
+    activities of workflows.
     """
     settings = Settings.load()
     permit(settings, migrate)
@@ -117,6 +119,8 @@ def _run_tasks(settings: Settings, name: str, domains: tuple[str, ...], metrics_
     shown = None if metrics_port is None else _Shown.on(own, metrics_port)
     run(_work_on_tasks(settings, tasks, name, shown))
     _ignore_signals()
+    if settings.temporal_address is not None:
+        end_process()
 
 
 async def _work_on_tasks(settings: Settings, tasks: Tasks, name: str, shown: _Shown | None) -> None:
@@ -124,12 +128,13 @@ async def _work_on_tasks(settings: Settings, tasks: Tasks, name: str, shown: _Sh
     stop_on_signals(stop, settings.dispatch.shutdown_seconds)
     registry = None if shown is None else shown.registry
     own = settings.model_copy(update={"database_url": tasks.url})
+    temporal = None if settings.temporal_address is None else temporal_connection(settings)
     async with (
         traces_sent(),
         _show(shown),
         open_dispatch_observer(own, registry) as observer,
         tasks,
-        tasks.running(observer=observer),
+        tasks.running(observer=observer, temporal=temporal),
     ):
         print_status(f"headgate worker {name} is working on {', '.join(tasks.item_types)}")
         await stop.wait()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -37,6 +36,9 @@ from headgate.server.shapes.notifications import (
 )
 
 MAX_RECEIPT_BYTES = 64 * 1024
+AT_ONCE = 100
+"""Messages of a batch that are decided together. Redis has half a second to answer, also while this process is busy
+with the others."""
 USER = WholeNumber("userId", 0, LARGEST)
 MESSAGE = path("messageId", {"type": "string", "minLength": 1, "maxLength": 64})
 MESSAGE_ID = {"type": "string", "minLength": 1, "maxLength": 64, "pattern": r"^[^\u0000]+$"}
@@ -77,20 +79,18 @@ async def send_batch(request: Request) -> Response:
 async def _outcomes(
     services: Services, messages: Sequence[NotificationRequest]
 ) -> list[NotificationSent | NotificationRefused]:
-    """One for each, in order. Users don't wait for each other, and where the intake keeps the order of its calls by
-    itself, no message waits for the one before."""
+    """One for each, in order. Messages that are decided at once share a round trip, in the order of their calls. A
+    user's first goes before the others where it may have to bring the user's quota to the cache."""
     if services.notifications.intake.keeps_order:
         return list(await asyncio.gather(*(_outcome(services, message) for message in messages)))
-    by_user: dict[int, list[int]] = defaultdict(list)
-    for index, message in enumerate(messages):
-        by_user[message.user_id].append(index)
+    first = {message.user_id: index for index, message in reversed(list(enumerate(messages)))}
+    later = [index for index, message in enumerate(messages) if first[message.user_id] != index]
     outcomes: dict[int, NotificationSent | NotificationRefused] = {}
-
-    async def in_order(indices: Sequence[int]) -> None:
-        for index in indices:
-            outcomes[index] = await _outcome(services, messages[index])
-
-    await asyncio.gather(*(in_order(indices) for indices in by_user.values()))
+    for indices in (list(first.values()), later):
+        for begin in range(0, len(indices), AT_ONCE):
+            portion = indices[begin : begin + AT_ONCE]
+            decided = await asyncio.gather(*(_outcome(services, messages[index]) for index in portion))
+            outcomes.update(zip(portion, decided, strict=True))
     return [outcomes[index] for index in range(len(messages))]
 
 

@@ -17,6 +17,7 @@ from headgate.apps.notifications.ports import NotificationObserver, NullObserver
 from headgate.apps.notifications.provider_chain import ProviderChain
 from headgate.apps.notifications.quiet_hours import QuietHours
 from headgate.apps.notifications.readers import Readers
+from headgate.apps.notifications.receipts import ReceiptReader
 from headgate.apps.notifications.relay import Relay
 from headgate.apps.notifications.stores.sql import SqlAnalyticsStore, SqlDeliveryStore, SqlQuotaStore
 from headgate.durations import parse_duration, to_ms
@@ -25,6 +26,7 @@ from headgate.messaging import MessageLog, wait_for_stop
 from headgate.server.rollups.observers import MessageRollups, with_rollups
 from headgate.server.settings import Settings
 from headgate.server.wiring.database import shared_database
+from headgate.server.wiring.kafka import lag_observer
 from headgate.server.wiring.rollups import open_recorder
 from headgate.server.wiring.sms_providers import open_providers
 from headgate.sql.engine import Database
@@ -149,7 +151,7 @@ async def _gateway_stores(
             topics=topics,
             delivery_seconds=settings.sms.kafka_delivery_seconds,
             settings=settings.kafka_config,
-            report_lag=_lag_observer(registry),
+            report_lag=lag_observer(registry),
         )
     try:
         yield shared, log
@@ -180,7 +182,7 @@ def _start_sender(
     observer: NotificationObserver,
     providers: ProviderChain,
 ) -> None:
-    """Lets messages be sent and attempts be counted."""
+    """Lets messages be sent, attempts be counted, and receipts be read where a provider has them on its connection."""
     sms = settings.sms
 
     def delivery() -> Delivery:
@@ -198,6 +200,10 @@ def _start_sender(
         )
 
     readers.start("sender", lambda stop: delivery().run(stop))
+    note = _message_store(settings, shared).receive
+    for entry in providers.providers:
+        if (receipts := getattr(entry.provider, "receipts", None)) is not None:
+            readers.start(f"receipts of {entry.name}", ReceiptReader(entry.name, receipts, note, observer).run)
     events, copies = sms.events_topic, None
     if sms.opensearch_url is not None:
         # Imported here: it needs an HTTP client, which is an extra.
@@ -230,14 +236,6 @@ def _notification_observer(registry: CollectorRegistry | None) -> NotificationOb
     from headgate.server.metrics.notifications import NotificationMetrics
 
     return NotificationMetrics(registry)
-
-
-def _lag_observer(registry: CollectorRegistry | None) -> Callable[[str, str, int], None] | None:
-    if registry is None:
-        return None
-    from headgate.server.metrics.kafka import KafkaMetrics
-
-    return KafkaMetrics(registry).lags
 
 
 async def _watch_backlog(

@@ -54,6 +54,7 @@ from headgate.server.wiring.downstream import (
     open_downstream_observer,
     payment_observer,
 )
+from headgate.server.wiring.kafka import lag_observer
 from headgate.server.wiring.notifications import Notifications
 from headgate.server.wiring.queue import queue_encryption
 from headgate.server.wiring.temporal import temporal_address, temporal_engine, temporal_security
@@ -177,7 +178,7 @@ async def open_payments(
             )
             stack.callback(metering.cancel)
         if maintenance:
-            await stack.enter_async_context(_maintenance(settings, application))
+            await stack.enter_async_context(_maintenance(settings, application, registry))
         yield application
 
 
@@ -242,7 +243,9 @@ async def prune_payments(settings: Settings, before: datetime, now: datetime) ->
 
 
 @asynccontextmanager
-async def _maintenance(settings: Settings, application: Payments) -> AsyncIterator[None]:
+async def _maintenance(
+    settings: Settings, application: Payments, registry: CollectorRegistry | None
+) -> AsyncIterator[None]:
     """Inside, payments are taken from their topic, feeds that nobody works on are taken up, and slots without a payment
     are given back now and then."""
     stop = asyncio.Event()
@@ -258,7 +261,10 @@ async def _maintenance(settings: Settings, application: Payments) -> AsyncIterat
 
             topic = settings.payments.topic
             messages = KafkaLog(
-                settings.kafka_bootstrap, topics=(topic, rejected_topic(topic)), settings=settings.kafka_config
+                settings.kafka_bootstrap,
+                topics=(topic, rejected_topic(topic)),
+                settings=settings.kafka_config,
+                report_lag=lag_observer(registry),
             )
             stack.push_async_callback(messages.close)
             tasks.append(asyncio.create_task(PaymentTopic(messages, topic, application.intake.initiate).run(stop)))

@@ -193,7 +193,9 @@ class LocalEngine:
             delay = request.start_delay.total_seconds()
             if delay > 0:
                 await asyncio.sleep(delay)
-            async with self._places_of(item_type).place(request.lane, request.priority):
+            places = self._places_of(item_type)
+            await places.acquire(request.lane, request.priority)
+            try:
                 # Read before it is admitted: whoever is admitted must call at once.
                 context = json.loads(request.context_json)
                 await self._start_check.wait(run)
@@ -203,6 +205,8 @@ class LocalEngine:
                     result = await self._call(run, context)
                 finally:
                     self._observer.executed(item_type, uptime() - began)
+            finally:
+                places.release()
         except StartRefused as refusal:
             reason = refusal.reason
             return None if refusal.lost else lambda: sink.released(run.claim, reason)
