@@ -7,12 +7,20 @@ PROFILE=thorough`, a quarter of them by the check on the newest Python, and a te
 from __future__ import annotations
 
 import gc
+from collections.abc import Generator, Iterator
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pytest
 from hypothesis import settings
+
+from headgate.sql import migrate
+from tests import migrated
+
+if TYPE_CHECKING:
+    from headgate.testing.servers.postgres import PostgresDatabases
 
 HERE = Path(__file__).parent
 LONGEST = (
@@ -46,11 +54,44 @@ settings.register_profile("check", max_examples=25, deadline=None)
 settings.register_profile("quick", max_examples=10, deadline=None)
 settings.load_profile("quick")
 
+migrated.quicken_sqlite()
 
-def pytest_collection_finish() -> None:
+
+@pytest.fixture
+def every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """New databases are migrated step by step."""
+    monkeypatch.setattr(migrate, "_upgrade", migrated.take_every_step)
+
+
+@pytest.fixture(scope="session")
+def migrated_postgres(postgres_server: PostgresDatabases) -> migrated.MigratedDatabases:
+    return migrated.MigratedDatabases.on(postgres_server)
+
+
+@pytest.fixture
+def postgres_url(migrated_postgres: migrated.MigratedDatabases) -> Iterator[str]:
+    """The URL of a database at this version's schema, without rows, in the shared PostgreSQL."""
+    with migrated_postgres.lend() as url:
+        yield url
+
+
+@pytest.fixture
+def empty_postgres_url(postgres_server: PostgresDatabases) -> Iterator[str]:
+    """The URL of a database with nothing in it, dropped afterwards."""
+    name = f"empty_{uuid4().hex[:16]}"
+    yield postgres_server.create(name)
+    postgres_server.drop(name)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
     """What is loaded by now stays: the garbage collector need not look through all of it again and again."""
-    gc.collect()
-    gc.freeze()
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def piece(nodeid: str) -> str:

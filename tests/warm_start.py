@@ -3,7 +3,8 @@
 The suite starts hundreds of `headgate` commands, services and workers. Nearly all of what a command takes is importing
 SQLAlchemy, Alembic, Pydantic and their like, and our own modules; a copy (a fork) of a process that has done so begins
 where the program does. A copy ends without Python's clearing of its memory, which would copy all of it first.
-That each command imports what it needs, in whatever order, `tests/unit/test_cold_imports.py` shows.
+That each command imports what it needs, in whatever order, `tests/unit/test_cold_imports.py` shows. SQLite is
+as quick there as in the tests themselves (`migrated.py`).
 
 `popen` and `run` take what `subprocess.Popen` and `subprocess.run` take. A program whose environment changes how Python
 itself starts (`PYTHON…`, the locale) is started in the ordinary way, and so is every program where there is no `fork`.
@@ -217,7 +218,12 @@ def load(names: list[str]) -> None:
             importlib.import_module(name)
         except ImportError:
             continue  # not installed: whoever needs it says so
-    gc.freeze()
+
+
+def quicken_sqlite() -> None:
+    migrated = importlib.import_module("migrated")  # it lies beside this file
+    migrated.quicken_sqlite()
+    migrated.schema()
 
 
 def _serve(address: str) -> tuple[list[str], str, dict[str, str]]:
@@ -308,6 +314,8 @@ def _end(code: object) -> None:
 
 if __name__ == "__main__":
     load([*PACKAGES.split(), *own_modules()])
+    quicken_sqlite()
+    gc.freeze()
     program = _serve(sys.argv[1])
     # At the end, not inside a function: whatever else the program raises ends Python in the usual way.
     try:

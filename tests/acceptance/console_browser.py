@@ -23,6 +23,9 @@ FLAGS = [
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
     *("--disable-background-networking", "--disable-component-update"),
 ]
+TIMEOUT_MS = 60_000
+"""How long a page may take to do what it does in milliseconds: on a busy machine any of it may take long."""
+expect.set_options(timeout=TIMEOUT_MS)
 
 
 class Console(NamedTuple):
@@ -70,7 +73,7 @@ def page(browser: Browser, console: Console) -> Iterator[Page]:
     """A window in which nothing may go wrong: no script error, no refused resource, no word to another host."""
     context = browser.new_context(base_url=console.service.url, viewport={"width": 1280, "height": 900})
     opened = context.new_page()
-    opened.set_default_timeout(15_000)
+    opened.set_default_timeout(TIMEOUT_MS)
     wrong: list[str] = []
     opened.on("pageerror", lambda error: wrong.append(str(error)))
     opened.on("dialog", lambda dialog: wrong.append(dialog.message))

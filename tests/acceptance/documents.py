@@ -36,7 +36,7 @@ from tests.acceptance.service import Service, environment, until
 PATIENCE = 240.0
 """Seconds for one block: a few commands take a few seconds, and a minute on a machine that is very busy."""
 HOSTS = {
-    "postgresql://headgate:secret@db/headgate": "postgres_url",
+    "postgresql://headgate:secret@db/headgate": "empty_postgres_url",
     "redis://cache": "redis_url",
     "temporal:7233": "temporal_frontend",
     "kafka:9092": "kafka_bootstrap",

@@ -47,10 +47,11 @@ class Installed:
         listed = _uv("pip", "freeze", "--python", str(self._bin / "python"))
         return {line.replace("==", " ").split()[0].lower() for line in listed.splitlines()}
 
-    def megabytes(self) -> float:
+    def megabytes(self, *, compiled: bool = True) -> float:
         """What its packages take of a disk, as `du` counts: in blocks."""
         (packages,) = (self.directory / "venv" / "lib").glob("python*/site-packages")
-        return sum(path.stat().st_blocks * 512 for path in packages.rglob("*")) / 2**20
+        files = [path for path in packages.rglob("*") if compiled or path.suffix != ".pyc"]
+        return sum(path.stat().st_blocks * 512 for path in files) / 2**20
 
     def command(self, *arguments: str) -> list[str]:
         return [str(self._bin / "headgate"), *arguments]

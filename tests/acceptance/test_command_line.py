@@ -12,9 +12,9 @@ from tests.acceptance.service import Service, run
 AT = "2027-09-01T00:00:00Z"
 
 
-def test_a_slot_is_booked_on_postgres(postgres_url: str, tmp_path: Path) -> None:
+def test_a_slot_is_booked_on_an_empty_postgres(empty_postgres_url: str, tmp_path: Path) -> None:
     def headgate(*arguments: str) -> dict[str, object]:
-        ended = run(tmp_path, *arguments, "--json", HEADGATE_DATABASE_URL=postgres_url)
+        ended = run(tmp_path, *arguments, "--json", HEADGATE_DATABASE_URL=empty_postgres_url)
         assert ended.returncode == 0, ended.stderr
         shown: dict[str, object] = json.loads(ended.stdout)
         return shown

@@ -44,7 +44,12 @@ NOT_RUN = {
     "docs/reference/logs.md": ["a line of the log, cut short; tests/acceptance/test_logs.py reads real ones"],
 }
 """The blocks that nothing runs, by page, each with its reason as the page gives it."""
-MARKS = {"postgres_url": "postgres", "redis_url": "redis", "temporal_frontend": "temporal", "kafka_bootstrap": "kafka"}
+MARKS = {
+    "empty_postgres_url": "postgres",
+    "redis_url": "redis",
+    "temporal_frontend": "temporal",
+    "kafka_bootstrap": "kafka",
+}
 FAILURES = (AssertionError, ValueError, RuntimeError, TimeoutError, SyntaxError, subprocess.TimeoutExpired)
 
 

@@ -60,7 +60,7 @@ def test_the_previous_release_works_on_the_new_schema_beside_this_version(
 ) -> None:
     url = f"sqlite:///{tmp_path / 'shared.db'}"
     if kind == "postgresql":
-        url = str(request.getfixturevalue("postgres_url"))
+        url = str(request.getfixturevalue("empty_postgres_url"))
     variables = {"HEADGATE_DATABASE_URL": url, "HEADGATE_LOG_LEVEL": "warning"}
     assert run(tmp_path, "migrate", "up", **variables).returncode == 0
     folders = [tmp_path / name for name in ("old", "new")]

@@ -16,7 +16,9 @@ from tests.acceptance.service import until
 
 MOST_PACKAGES = 12
 MOST_MEGABYTES = 60
-"""As a disk counts them, with the compiled modules that pip leaves beside every file."""
+"""As a disk counts them, with the compiled modules that pip leaves beside every file, …"""
+MOST_MEGABYTES_NOT_COMPILED = 40
+"""… and without them."""
 
 JOURNEY = """
 import asyncio, os, sys, tempfile
@@ -130,6 +132,7 @@ def works(installed: Installed, script: str) -> None:
 def test_a_plain_install_is_small(core: Installed) -> None:
     assert len(core.packages()) <= MOST_PACKAGES, core.packages()
     assert core.megabytes() <= MOST_MEGABYTES
+    assert core.megabytes(compiled=False) <= MOST_MEGABYTES_NOT_COMPILED
 
 
 def test_a_plain_install_limits_books_and_dispatches(core: Installed) -> None:

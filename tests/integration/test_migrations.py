@@ -28,12 +28,14 @@ from headgate.sql.migration_policy import Migrations, permit_migrations
 from headgate.sql.schema import metadata
 from tests.acceptance.service import Service, run
 
+pytestmark = pytest.mark.usefixtures("every_step")
+
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{request.getfixturevalue('tmp_path') / 'migrated.db'}"
-    return str(request.getfixturevalue("postgres_url"))
+    return str(request.getfixturevalue("empty_postgres_url"))
 
 
 @pytest.fixture(autouse=True)
@@ -232,8 +234,8 @@ async def test_a_new_sqlite_database_is_its_owners_alone(tmp_path: Path) -> None
         os.umask(earlier)
 
 
-def test_commands_migrate_no_shared_database_unless_told_to(postgres_url: str, tmp_path: Path) -> None:
-    variables = {"HEADGATE_DATABASE_URL": postgres_url}
+def test_commands_migrate_no_shared_database_unless_told_to(empty_postgres_url: str, tmp_path: Path) -> None:
+    variables = {"HEADGATE_DATABASE_URL": empty_postgres_url}
     assert run(tmp_path, "config", "get", "default", **variables).returncode == 1, "reading makes no schema either"
     assert "0001_slots" in run(tmp_path, "migrate", "status", **variables).stdout
     assert run(tmp_path, "migrate", "up", **variables).returncode == 0

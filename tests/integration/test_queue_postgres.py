@@ -313,4 +313,6 @@ async def test_who_queues_right_after_another_is_heard_of_too(store: QueueStore,
         # All in one turn of the loop, so that only the first is due to be told of.
         await asyncio.gather(*(store.enqueue([EnqueueRequest.of("PAY", name, {})]) for name in "abc"))
         payloads = [notice.payload async for notice in listener.notifies(timeout=20, stop_after=2)]
-    assert payloads == ["PAY", "PAY"]
+    # On a busy machine the others may be due, too, and all come at once.
+    assert len(payloads) >= 2
+    assert set(payloads) == {"PAY"}

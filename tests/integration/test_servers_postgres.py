@@ -9,9 +9,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from headgate.testing import PostgresServer, eventually
+from headgate.testing import PostgresServer, eventually, plugin
 from headgate.testing.servers import postgres
 from headgate.testing.servers.postgres import PostgresDatabases, copied_installation, packaged_installation
+
+postgres_url = plugin.postgres_url
+"""The one that users have, not the suite's own."""
 
 
 def rows(url: str, query: str) -> list[tuple[object, ...]]:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 BUSY_SECONDS = 30
 """How long a writer waits for SQLite's one write lock."""
+SYNCHRONOUS = "FULL"
+"""What was acknowledged survives a power cut too, on SQLite. Group commit pays for it."""
 
 BORN = "headgate_born"
 NEWS = "headgate_news"
@@ -430,8 +432,7 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
     # The driver must not begin transactions by itself: it would begin them deferred, and a deferred transaction that
     # turns from reading to writing fails with SQLITE_BUSY_SNAPSHOT instead of waiting.
     connection.isolation_level = None
-    # FULL: what was acknowledged survives a power cut too. Group commit pays for it.
-    for pragma in (f"busy_timeout={BUSY_SECONDS * 1000}", "synchronous=FULL"):
+    for pragma in (f"busy_timeout={BUSY_SECONDS * 1000}", f"synchronous={SYNCHRONOUS}"):
         connection.execute(f"PRAGMA {pragma}").close()
     _use_wal(connection)
 

@@ -1,0 +1,96 @@
+"""What the suite's databases are copied from is what the migrations make."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import LiteralString
+
+import psycopg
+import pytest
+
+from headgate.sql import engine, migrate
+from headgate.sql.engine import Database
+from tests import migrated
+from tests.migrated import MigratedDatabases
+
+INSERT: LiteralString = (
+    "INSERT INTO headgate_outbox (topic, message_key, message_value, created_at) VALUES ('t', 'k', 'v', now()) "
+    "RETURNING id"
+)
+CHANGES: dict[str, LiteralString] = {
+    "a column": "ALTER TABLE headgate_slot ADD COLUMN surprise int",
+    "a table": "CREATE TABLE surprise (a int)",
+    "an index": "DROP INDEX headgate_slot_scheduled_at_ix",
+    "statistics": f"{INSERT}; ANALYZE headgate_outbox",
+    "a setting": "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET jit = on', current_database()); END $$",
+    "the revision": f"DELETE FROM {migrate.REVISION_TABLE}",
+}
+
+
+@pytest.fixture
+def lender(migrated_postgres: MigratedDatabases) -> MigratedDatabases:
+    """It has none lent back to it yet."""
+    return MigratedDatabases(migrated_postgres.server, migrated_postgres.template)
+
+
+async def made(path: Path) -> tuple[list[tuple[str, ...]], list[str | None]]:
+    database = Database(f"sqlite:///{path}")
+    await migrate.upgrade(database)
+    revisions = [
+        await database.read(migrate._revision, table) for table in (migrate.REVISION_TABLE, migrate.FLOOR_TABLE)
+    ]
+    await database.close()
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute(
+            "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY name"
+        ).fetchall(), revisions
+
+
+async def test_a_copy_is_what_every_step_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copied = await made(tmp_path / "copied.db")
+    monkeypatch.setattr(migrate, "_upgrade", migrated.take_every_step)
+    assert copied == await made(tmp_path / "stepped.db")
+
+
+@pytest.mark.parametrize(("synchronous", "pragma"), [(migrated.usual_synchronous, 2), (engine.SYNCHRONOUS, 0)])
+async def test_only_the_suite_does_not_wait_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synchronous: str, pragma: int
+) -> None:
+    monkeypatch.setattr(engine, "SYNCHRONOUS", synchronous)
+    database = Database(f"sqlite:///{tmp_path / 'new.db'}")
+    read = await database.read(lambda connection: connection.exec_driver_sql("PRAGMA synchronous").scalar())
+    assert read == pragma
+    await database.close()
+
+
+async def test_a_file_with_something_in_it_takes_every_step(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "used.db")) as connection:
+        connection.execute("CREATE TABLE theirs (a int)")
+    taken, revisions = await made(tmp_path / "used.db")
+    assert "theirs" in {name for _, name, *_ in taken}
+    assert revisions == [migrate._known()[-1], migrate.OLDEST_RUNNABLE]
+
+
+def test_who_borrows_next_finds_no_row_and_nobody_else(lender: MigratedDatabases) -> None:
+    with lender.lend() as first:
+        lingering = psycopg.connect(first, autocommit=True)
+        numbers = [lingering.execute(INSERT).fetchone() for _ in range(2)]
+    with pytest.raises(psycopg.OperationalError):
+        lingering.execute("SELECT 1")
+    lingering.close()
+    with lender.lend() as second, psycopg.connect(second, autocommit=True) as connection:
+        assert second == first
+        assert connection.execute("SELECT count(*) FROM headgate_outbox").fetchone() == (0,)
+        assert connection.execute(INSERT).fetchone() == numbers[0]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_was_changed_in_another_way_is_lent_to_nobody(lender: MigratedDatabases, change: str) -> None:
+    with lender.lend() as first, psycopg.connect(first, autocommit=True) as connection:
+        connection.execute(CHANGES[change])
+    with lender.lend() as second:
+        assert second != first
+    with pytest.raises(psycopg.OperationalError, match="does not exist"):
+        psycopg.connect(first)

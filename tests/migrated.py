@@ -1,0 +1,160 @@
+"""New databases at this version's schema, copied instead of migrated step by step.
+
+More than a thousand tests open a database of their own. Taking each through every step costs more than most of them do
+with it, and ends in the same schema. `tests/integration/test_migrated.py` shows that a copy is equal to what it stands
+for. The tests of the steps themselves take them: fixtures `every_step` and `empty_postgres_url`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, LiteralString
+
+import sqlalchemy as sa
+
+from headgate.sql import engine, migrate
+
+if TYPE_CHECKING:
+    from headgate.testing.servers.postgres import PostgresDatabases
+
+take_every_step = migrate._upgrade
+usual_synchronous = engine.SYNCHRONOUS
+
+
+# -- SQLite: what this process opens -----------------------------------------------------------------------------------
+
+
+def quicken_sqlite() -> None:
+    """From now on, an SQLite database with nothing in it gets the schema at once, and nobody waits for the disk: as on
+    the suite's PostgreSQL, a commit survives a killed process, and would not survive a power cut."""
+    migrate._upgrade = _copy_or_take_every_step
+    engine.SYNCHRONOUS = "OFF"
+
+
+@lru_cache(maxsize=1)
+def schema() -> list[str]:
+    """The statements that make what the steps have made, the rows included."""
+    memory = sa.create_engine("sqlite://")
+    try:
+        with memory.connect() as connection:
+            take_every_step(connection)
+            driver: Any = connection.connection.driver_connection
+            return [line for line in driver.iterdump() if line not in ("BEGIN TRANSACTION;", "COMMIT;")]
+    finally:
+        memory.dispose()
+
+
+def _copy_or_take_every_step(connection: sa.Connection) -> list[str]:
+    if connection.dialect.name != "sqlite" or sa.inspect(connection).get_table_names():
+        return take_every_step(connection)
+    driver: Any = connection.connection.driver_connection
+    for statement in schema():
+        driver.execute(statement).close()
+    return migrate._known()
+
+
+# -- PostgreSQL: databases that are lent to tests ----------------------------------------------------------------------
+
+_SHAPE: LiteralString = """
+SELECT md5(string_agg(part, ',' ORDER BY part)) FROM (
+  SELECT format('%s %s %s %s %s', oid, relname, relkind, relowner, relacl) FROM pg_class
+    WHERE relnamespace NOT IN ('pg_catalog'::regnamespace, 'information_schema'::regnamespace, 'pg_toast'::regnamespace)
+  UNION ALL SELECT format('%s %s %s %s %s', attrelid, attname, atttypid, attnotnull, attisdropped) FROM pg_attribute
+    WHERE attrelid >= 16384
+  UNION ALL SELECT format('%s %s', oid, conname) FROM pg_constraint WHERE oid >= 16384
+  UNION ALL SELECT format('%s %s', oid, tgname) FROM pg_trigger
+  UNION ALL SELECT format('%s %s', oid, proname) FROM pg_proc WHERE oid >= 16384
+  UNION ALL SELECT format('%s %s', oid, nspname) FROM pg_namespace WHERE oid >= 16384 AND nspname NOT LIKE 'pg_temp%'
+    AND nspname NOT LIKE 'pg_toast_temp%'
+  UNION ALL SELECT format('%s %s', starelid, staattnum) FROM pg_statistic WHERE starelid >= 16384
+  UNION ALL SELECT setconfig::text FROM pg_db_role_setting
+    WHERE setdatabase = (SELECT oid FROM pg_database WHERE datname = current_database())
+) AS parts (part)
+"""
+"""All but the rows: whatever a test may have changed, dropped, analyzed or set."""
+_END_OTHERS: LiteralString = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
+"""
+_WRITTEN: LiteralString = """
+SELECT string_agg(quote_ident(relname), ', ') FROM pg_class
+WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace AND pg_relation_size(oid) > 0 AND relname <> ALL (%s)
+"""
+_REVISIONS = [migrate.REVISION_TABLE, migrate.FLOOR_TABLE]
+
+
+class MigratedDatabases:
+    """Databases at this version's schema with no rows, each lent to one test after the other.
+
+    Making and dropping one takes the server longer than emptying it. One that a test changed in any other way than by
+    writing rows is dropped.
+    """
+
+    def __init__(self, server: PostgresDatabases, template: str) -> None:
+        self.server = server
+        self.template = template
+        self._idle: list[tuple[str, str]] = []
+
+    @classmethod
+    def on(cls, server: PostgresDatabases) -> MigratedDatabases:
+        """Migrates the database that all are copied from."""
+        template = f"migrated_{uuid.uuid4().hex[:16]}"
+        url = server.create(template)
+        with ThreadPoolExecutor(1) as thread:  # the event loop of an asynchronous fixture may run in this one
+            thread.submit(asyncio.run, _migrated(url)).result()
+        return cls(server, template)
+
+    @contextlib.contextmanager
+    def lend(self) -> Iterator[str]:
+        name, shape = self._idle.pop() if self._idle else self._made()
+        try:
+            yield self.server.url(name)
+        finally:
+            if self._emptied(name, shape):
+                self._idle.append((name, shape))
+            else:
+                self.server.drop(name)
+
+    def _made(self) -> tuple[str, str]:
+        import psycopg
+        from psycopg import sql
+
+        name = f"test_{uuid.uuid4().hex[:16]}"
+        with psycopg.connect(self.server.url(), autocommit=True) as connection:
+            statement = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
+            connection.execute(statement.format(sql.Identifier(name), sql.Identifier(self.template)))
+        with psycopg.connect(self.server.url(name), autocommit=True) as connection:
+            return name, _value(connection, _SHAPE)
+
+    def _emptied(self, name: str, shape: str) -> bool:
+        """Whether it is again as it was made."""
+        import psycopg
+
+        try:
+            with psycopg.connect(self.server.url(name), autocommit=True) as connection:
+                connection.execute(_END_OTHERS)
+                if _value(connection, _SHAPE) != shape or _revision(connection) != migrate._known()[-1]:
+                    return False
+                if written := _value(connection, _WRITTEN, [_REVISIONS]):
+                    connection.execute(f"TRUNCATE {written} RESTART IDENTITY")
+                return True
+        except psycopg.Error:
+            return False
+
+
+async def _migrated(url: str) -> None:
+    database = engine.Database(url)
+    await migrate.upgrade(database)
+    await database.close()
+
+
+def _value(connection: Any, query: LiteralString, parameters: list[Any] | None = None) -> Any:
+    return connection.execute(query, parameters).fetchone()[0]
+
+
+def _revision(connection: Any) -> Any:
+    return _value(connection, f"SELECT max(version_num) FROM {migrate.REVISION_TABLE}")
