@@ -16,10 +16,9 @@ from headgate.clock import Clock
 from headgate.errors import ConfigurationError, HeadgateError, RateLimitExceeded, StoreError, StoreUnavailable
 from headgate.limits._blocking_handles import HeldPlaces, Reservation
 from headgate.limits.active_plans import NEVER_LOADED, ActivePlans
-from headgate.limits.fast_path import decide_first
 from headgate.limits.local_lease import LeasePolicy, LocalLease, LocalLeases, RefillLock, smaller_request
 from headgate.limits.model import Charge, Decision, OnError, Plan
-from headgate.limits.plan_book import Request, check_key
+from headgate.limits.plan_book import Request, check_key, with_errors
 from headgate.limits.plan_loader import PlanLoader
 from headgate.limits.ports import AdmissionObserver, Hold, LimitStore, PlanRegistry
 from headgate.limits.renewals import Renewals
@@ -157,15 +156,9 @@ class Limiter(ActivePlans):
         if self._refresh_at_us is not None:
             self._maybe_refresh()
         requests = [*requests]
-        results: list[Decision | HeadgateError] = []
-        if return_errors and self._bare_paths:
-            results += self._health.observe_many(decide_first(self._bare_paths, requests))
-        first = len(results)
-        chains, errors = self._book.chains(requests[first:], return_errors)
-        results += self._decide_many(chains)
-        for number, error in errors:
-            results.insert(first + number, error)
-        return results
+        first = self._decide_first(requests) if return_errors else []
+        chains, errors = self._book.chains(requests, return_errors, start=len(first))
+        return with_errors([*first, *self._decide_many(chains)], errors)
 
     def check(self, key: str, plans: str | Sequence[str], cost: int = 1) -> Decision:
         """`acquire` that raises a denial.

@@ -10,12 +10,12 @@ from typing import Any, Self
 from headgate.circuit_breaker import BreakerPolicy
 from headgate.clock import Clock, SystemClock
 from headgate.errors import ConfigurationError, InvalidInput
-from headgate.limits.fast_path import FastPath, fast_paths, observed
+from headgate.limits.fast_path import FastPath, decide_first, fast_paths, observed
 from headgate.limits.keys import KeyStart
 from headgate.limits.local_lease import LocalLeases
 from headgate.limits.model import Decision, OnError, Plan, Reason, Rule
 from headgate.limits.observing import QuietObserver
-from headgate.limits.plan_book import PlanBook
+from headgate.limits.plan_book import PlanBook, Request
 from headgate.limits.ports import AdmissionObserver
 from headgate.limits.rates import is_rate
 from headgate.limits.store_health import StoreHealth
@@ -169,6 +169,12 @@ class ActivePlans:
         due_us = None if self._registry is None else lambda: self._refresh_at_us
         self._bare_paths = fast_paths(self._book, self._store, self._leases, self._clock)
         self.fast_paths = observed(self._bare_paths, self._clock, self._observer, due_us)
+
+    def _decide_first(self, requests: Sequence[Request]) -> list[Decision]:
+        """The first decisions of a batch, as far as fast paths lead."""
+        if not self._bare_paths:
+            return []
+        return self._health.observe_many(decide_first(self._bare_paths, requests))
 
     def _apply(self, plans: Mapping[str, Plan] | None) -> None:
         """Replaces the plans by those the registry returned, if they changed."""

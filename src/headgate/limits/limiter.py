@@ -17,11 +17,10 @@ from headgate.circuit_breaker import BreakerPolicy
 from headgate.clock import Clock
 from headgate.errors import HeadgateError, RateLimitExceeded, StoreError, StoreUnavailable
 from headgate.limits.active_plans import NEVER_LOADED, ActivePlans
-from headgate.limits.fast_path import decide_first
 from headgate.limits.handles import AsyncHeldPlaces, AsyncReservation
 from headgate.limits.local_lease import AsyncRefillLock, LeasePolicy, LocalLease, LocalLeases, smaller_request
 from headgate.limits.model import Charge, Decision, OnError, Plan
-from headgate.limits.plan_book import Request, check_key
+from headgate.limits.plan_book import Request, check_key, with_errors
 from headgate.limits.plan_loader import AsyncPlanLoader
 from headgate.limits.ports import AdmissionObserver, AsyncLimitStore, AsyncPlanRegistry, Hold, PlanRegistry
 from headgate.limits.renewals import AsyncRenewals
@@ -163,15 +162,9 @@ class AsyncLimiter(ActivePlans):
         if self._refresh_at_us is not None:
             await self._maybe_refresh()
         requests = [*requests]
-        results: list[Decision | HeadgateError] = []
-        if return_errors and self._bare_paths:
-            results += self._health.observe_many(decide_first(self._bare_paths, requests))
-        first = len(results)
-        chains, errors = self._book.chains(requests[first:], return_errors)
-        results += await self._decide_many(chains)
-        for number, error in errors:
-            results.insert(first + number, error)
-        return results
+        first = self._decide_first(requests) if return_errors else []
+        chains, errors = self._book.chains(requests, return_errors, start=len(first))
+        return with_errors([*first, *await self._decide_many(chains)], errors)
 
     async def check(self, key: str, plans: str | Sequence[str], cost: int = 1) -> Decision:
         """`acquire` that raises a denial.

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from headgate.errors import ConfigurationError, CostExceedsCapacity, HeadgateError, InvalidInput, NotFound
-from headgate.limits.model import Charge, OnError, Plan, Rule, Specs, part_name, policy
+from headgate.limits.model import Charge, Decision, OnError, Plan, Rule, Specs, part_name, policy
 from headgate.limits.rates import is_rate, parse_rates
 
 KEY_LENGTH = 1024
@@ -144,16 +144,17 @@ class PlanBook:
         return chain
 
     def chains(
-        self, requests: Iterable[Request], return_errors: bool
+        self, requests: Sequence[Request], return_errors: bool, *, start: int = 0
     ) -> tuple[list[list[Charge]], list[tuple[int, HeadgateError]]]:
-        """The chain of each (key, plans) or (key, plans, cost); and the errors of the others, by their number.
+        """The chain of each (key, plans) or (key, plans, cost), and the errors of the others by their number. Those
+        before `start` are left out.
 
         Raises:
             InvalidInput: a request can't be used, unless `return_errors` is set. Besides, what `chain` raises.
         """
         chains: list[list[Charge]] = []
         errors: list[tuple[int, HeadgateError]] = []
-        for number, request in enumerate(requests):
+        for number, request in enumerate(requests[start:], start):
             try:
                 if request.__class__ not in (tuple, list) or not 2 <= len(request) <= 3:
                     raise InvalidInput("", "give (key, plans) or (key, plans, cost)")
@@ -227,3 +228,13 @@ def check_cost(cost: object) -> None:
     """Refuses every cost but a whole number of at least 1."""
     if isinstance(cost, bool) or not isinstance(cost, int) or cost < 1:
         raise InvalidInput("cost", f"{cost!r} is not a whole number of at least 1")
+
+
+def with_errors(
+    decisions: Sequence[Decision], errors: Iterable[tuple[int, HeadgateError]]
+) -> list[Decision | HeadgateError]:
+    """The results of a batch: the decisions in order, and each error at its number."""
+    results: list[Decision | HeadgateError] = [*decisions]
+    for number, error in errors:
+        results.insert(number, error)
+    return results
