@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
 
 import psycopg
@@ -21,7 +21,7 @@ from headgate.dispatch.stores.sql import SqlQueueStore
 from headgate.errors import StoreError, StoreUnavailable
 from headgate.sql import hints
 from headgate.sql.engine import Database
-from headgate.sql.pipeline import BY_KEY, Statement
+from headgate.sql.pipeline import BY_KEY, Raw, Rows, Statement, execute_pipeline
 from headgate.testing import eventually
 
 T = datetime(2027, 3, 1, 16, 0, 0, tzinfo=UTC)
@@ -316,3 +316,19 @@ async def test_who_queues_right_after_another_is_heard_of_too(store: QueueStore,
     # On a busy machine the others may be due, too, and all come at once.
     assert len(payloads) >= 2
     assert set(payloads) == {"PAY"}
+
+
+async def test_an_enqueue_a_claim_and_an_outcome_are_one_flush_each(
+    store: QueueStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each with its own BEGIN and COMMIT inside: with round trips of their own, they were most of the time."""
+    flushes: list[list[str]] = []
+
+    async def noted(raw: Raw, calls: Sequence[tuple[Statement, Sequence[str | None]]]) -> list[Rows]:
+        flushes.append([statement.name for statement, _ in calls])
+        return await execute_pipeline(raw, calls)
+
+    monkeypatch.setattr(postgres, "execute_pipeline", noted)
+    (claim,) = await claimed(store, "a")
+    assert await store.settle([after_success(claim)]) == [True]
+    assert [(names[0], names[-1]) for names in flushes] == [("headgate_begin", "headgate_commit")] * 3

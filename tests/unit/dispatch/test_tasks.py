@@ -63,6 +63,9 @@ async def test_arguments_arrive_as_they_were_given(tasks: Tasks) -> None:
         (("seven",), {}, "number"),
         ((7,), {"colour": "red"}, "arguments"),
         ((7,), {"note": b"\xff"}, "note"),
+        ((7,), {"text": "\ud800"}, "context"),
+        ((7, b"", "a", 8), {}, "arguments"),
+        ((7,), {"number": 8}, "arguments"),
         ((7,), {"key": ""}, "key"),
         ((7,), {"at": "tomorrow"}, "at"),
         ((7,), {"connection": object()}, "connection"),
@@ -72,7 +75,7 @@ async def test_a_wrong_call_names_the_argument_and_queues_nothing(
     tasks: Tasks, args: tuple[Any, ...], kwargs: dict[str, Any], field: str
 ) -> None:
     @tasks.task
-    async def wrong(number: int, note: bytes = b"") -> None: ...
+    async def wrong(number: int, note: bytes = b"", text: str = "") -> None: ...
 
     async with tasks.in_memory() as memory:
         with pytest.raises(InvalidInput) as caught:
