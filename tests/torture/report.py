@@ -58,7 +58,7 @@ def _figures(history: History) -> list[str]:
         f" {len(bank)} calls at the bank, {busiest} of {history.run['tps']} in the busiest second,"
         f" {sum(count > 1 for count in posts.values())} payments sent more than once",
         f"messages: {len(taken)} delivered, {sum(count > 1 for count in taken.values())} of them more than once;"
-        f" {_exceeded(history)} users above their quota",
+        f" users above their quota: {_exceeded(history)}",
         *(
             f"after the last fault: {each['left'] or 'nothing'} was left to do after {each['seconds']:.0f} s"
             for each in history.records["settled"]
