@@ -13,8 +13,8 @@ unexport PYTHONDONTWRITEBYTECODE
 JAVASCRIPT := .venv/javascript
 CONSOLE := src/headgate/server/console/static
 
-.PHONY: run test pytest lint blocking javascript no-javascript types imports demo bench bench-quick simulate sms-matrix docs pictures \
-  sbom lock clean
+.PHONY: run test pytest lint blocking javascript no-javascript types imports demo bench bench-quick simulate \
+  sms-matrix torture joint-processes scale gameday docs pictures sbom lock clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(CHOSEN) $(PYTHON) -m venv $(VENV)
@@ -75,11 +75,18 @@ $(VENV)/peers: $(STAMP)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --group peers
 	@touch $@
 
+# Stores what it measured in benchmarks/results and fills README and docs with it. One table alone: BENCH=slots.
+BENCH ?=
+
 bench: $(VENV)/peers
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks --write $(BENCH)
 
 bench-quick: $(VENV)/peers
 	$(BIN)/python -m benchmarks --quick
+
+# A hundred million a day, simulated with the service times that `make bench` stored: tables and pictures of scale.md.
+scale: $(STAMP)
+	@$(BIN)/python -m benchmarks.scale
 
 # Seeds that the check does not play: for MINUTES, from FIRST on. It ends at the first that fails, and says how to replay it.
 MINUTES ?= 60
@@ -88,11 +95,33 @@ FIRST ?= $(shell date +%s)
 simulate: $(STAMP)
 	$(BIN)/python -m tests.simulation --minutes $(MINUTES) --first $(FIRST)
 
+# Every alert of deploy/prometheus, fired by its real fault on real servers, and cleared; about two minutes. It needs
+# Prometheus, which Debian packages under that name. SITE=workers plays one site.
+SITE ?=
+
+gameday: $(STAMP)
+	$(BIN)/python -m tests.gameday $(addprefix --site ,$(SITE))
+
 # Every message log with every fault of an SMS provider, and senders killed meanwhile: about half an hour at SCALE=1.
 SCALE ?= 1
 
 sms-matrix: $(STAMP)
 	$(BIN)/python -m tests.faults.sms_matrix --scale $(SCALE)
+
+# Everything at once on real servers, with faults that SEED plans: for MINUTES. Logs, report and picture go to build/torture.
+SEED ?= $(shell date +%s)
+# Where limits, permits and quotas are counted: redis, or database.
+STORES ?= redis
+
+torture: MINUTES = 5
+torture: $(STAMP)
+	$(BIN)/python -m tests.torture --minutes $(MINUTES) --seed $(SEED) --stores $(STORES)
+
+# Eight processes that book, cancel, change and re-plan configs, for SECONDS; one of them is killed.
+SECONDS ?= 60
+
+joint-processes: $(STAMP)
+	HEADGATE_TEST_JOINT_SECONDS=$(SECONDS) $(BIN)/pytest -q tests/faults/test_joint_processes.py -o log_cli=true -o log_cli_level=INFO
 
 docs: $(STAMP)
 	@$(BIN)/python -m zensical build --clean --strict

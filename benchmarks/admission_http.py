@@ -108,7 +108,7 @@ def endpoint(table: Table, quick: bool) -> None:
     result = Race.joined([_race(repeats, requests) for _ in range(starts)])
     shown = per_second(result.spread("headgate").median)
     ratio = result.ratio("headgate", "bare")
-    table.add(Row("FastAPI endpoint with a limiter", shown, "the bare endpoint", ratio, Target(least=0.85)))
+    table.add(Row("FastAPI endpoint with a limiter", shown, "the bare endpoint", ratio, Target(least=0.90)))
     table.note(summary("FastAPI", result))
 
 

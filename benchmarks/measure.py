@@ -12,6 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 Contestant = Callable[[], float]
 """Does its share of work once and returns operations per second (or any other figure to compare)."""
@@ -116,6 +117,8 @@ class Table:
     title: str
     rows: list[Row] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    figures: dict[str, Any] = field(default_factory=dict)
+    """What is stored beside the rows, as JSON, for a calculation to go on from."""
 
     def __post_init__(self) -> None:
         print(f"\n## {self.title}\n")

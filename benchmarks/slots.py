@@ -5,19 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import resource
-import sqlite3
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import count
-from pathlib import Path
 
 import psycopg
 
-from benchmarks import slot_baseline, slot_http, slot_joint
+from benchmarks import slot_baseline, slot_http, slot_joint, slot_replan
 from benchmarks.measure import Row, Spread, Table, Target, per_second, race, summary
 from benchmarks.slot_caller import assign
 from headgate.durations import to_ms
@@ -35,7 +32,7 @@ def fresh_instant() -> datetime:
 
 def tables(quick: bool) -> list[Table]:
     """Measures everything; `quick` shows that it runs, not how fast."""
-    with tempfile.TemporaryDirectory() as folder, PostgresServer(fsync=True) as postgres:
+    with PostgresServer(fsync=True) as postgres:
         url = postgres.url
         slot_baseline.create(url)
         table = Table("Slots")
@@ -44,9 +41,9 @@ def tables(quick: bool) -> list[Table]:
         bulk(table, url, quick)
         growth(table, url, quick)
         slot_joint.several_configs(table, url, quick)
-        sqlite_bulk(table, Path(folder), quick)
         slot_http.endpoint(table, url, quick)
         quality(table, url)
+        slot_replan.replanning(table, url, quick)
         table.close()
     return [table]
 
@@ -91,7 +88,7 @@ def single_calls(table: Table, url: str, quick: bool) -> None:
         repeats=2 if quick else 5,
     )
     best = ("baseline ×1", "baseline ×8", "baseline ×16")
-    for ours, others, least in (("64 callers", best, 5), ("512 callers", best, 8), ("lone", ("baseline ×1",), 0.5)):
+    for ours, others, least in (("64 callers", best, 5), ("512 callers", best, 8), ("lone", ("baseline ×1",), 0.8)):
         against = f"one transaction per event, {'best' if len(others) > 1 else 'one connection'}"
         shown = per_second(result.spread(ours).median)
         table.add(Row(f"single calls, {ours}", shown, against, result.ratio(ours, *others), Target(least=least)))
@@ -242,45 +239,6 @@ def _fill(url: str, name: str, at: datetime, windows: int) -> None:
         connection.execute(
             "INSERT INTO headgate_slot_run VALUES (%s, %s, %s)", (name, at, at + timedelta(seconds=4 * windows))
         )
-
-
-def sqlite_bulk(table: Table, folder: Path, quick: bool) -> None:
-    events = 20_000 if quick else 200_000
-    path = folder / "slots.db"
-    url = f"sqlite:///{path}"
-    asyncio.run(_configure(url, "warm"))
-
-    def executemany() -> float:
-        prefix, stamp = f"plain-{next(_days)}", "2030-01-01 16:00:00.000000"
-        rows = [(f"{prefix}-{n}", "plain", 1, stamp, stamp, stamp, stamp) for n in range(events)]
-        with sqlite3.connect(path, isolation_level=None) as connection:
-            connection.execute("PRAGMA synchronous=FULL")
-            started = time.perf_counter()
-            for first in range(0, events, 10_000):
-                connection.execute("BEGIN IMMEDIATE")
-                connection.executemany(
-                    "INSERT INTO headgate_slot VALUES (?, ?, ?, ?, ?, ?, ?)", rows[first : first + 10_000]
-                )
-                connection.execute("COMMIT")
-            elapsed = time.perf_counter() - started
-        connection.close()
-        return events / elapsed
-
-    def stream() -> float:
-        at_ms = to_ms(fresh_instant())
-
-        async def book(slots: SlotScheduler, name: str) -> None:
-            requests = (SlotRequest(f"{name}-{n}", at_ms) for n in range(events))
-            async for _ in slots.assign_stream(requests, name):
-                pass
-
-        return events / on_scheduler(url, book)
-
-    result = race({"executemany": executemany, "headgate": stream}, repeats=2 if quick else 5)
-    shown = per_second(result.spread("headgate").median)
-    ratio = result.ratio("headgate", "executemany")
-    table.add(Row(f"SQLite, bulk, {events:,} events", shown, "executemany, same table", ratio, Target(least=0.25)))
-    table.note(summary("SQLite", result))
 
 
 def quality(table: Table, url: str) -> None:

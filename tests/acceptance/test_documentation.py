@@ -119,14 +119,6 @@ def test_every_entry_of_the_runbook_says_what_to_check_what_to_do_and_how() -> N
         assert outside or re.search(r"^    (?:headgate|curl) .+$", text[action:], re.MULTILINE), heading
 
 
-def test_the_arithmetic_on_scale_uses_the_figures_of_the_readme() -> None:
-    table = (ROOT / "README.md").read_text("utf-8").partition("## How fast")[2]
-    measured = re.findall(r"^\|[^|]+\| ([\d.]+[kM]/s) \|", table, re.MULTILINE)
-    assert len(measured) >= 6
-    used = re.findall(r"^\|[^|]+\| ([\d.]+[kM]/s) \|", (ROOT / "docs/explanation/scale.md").read_text(), re.MULTILINE)
-    assert sorted(used) == sorted(measured)
-
-
 def test_no_page_has_a_name_that_only_the_authors_know() -> None:
     """A seed is what this project grew from; readers never saw one."""
     for page in [ROOT / "README.md", *PAGES]:

@@ -22,12 +22,15 @@ from headgate.slots.stores import slot_store
 from headgate.sql import migrate
 from headgate.sql import url as database_urls
 from headgate.sql.engine import Database
+from headgate.testing import TemporalServer
 from headgate.testing.availability import available
 from headgate.testing.plugin import SHARED
 from headgate.testing.servers.postgres import PostgresDatabases
 from headgate.testing.servers.redis_cluster import RedisClusterAddress
+from tests.contracts.task_engines import NAMESPACES, WITHOUT_SYSTEM_WORKERS, EngineTasks
 
 if TYPE_CHECKING:
+    from headgate.dispatch.engines.temporal.client import TemporalConnection
     from headgate.testing.servers.redis_sentinel import RedisSentinel
 
 SLOT_STORES = ["memory", "sqlite", "postgresql", "oracle"]
@@ -95,6 +98,31 @@ async def slots(request: pytest.FixtureRequest) -> AsyncIterator[SlotStore]:
     store = await slot_store(slot_store_url(request.param, request))
     yield store
     await store.close()
+
+
+@pytest.fixture(scope="session")
+def task_namespaces() -> Iterator[Iterator[TemporalConnection]]:
+    """Namespaces that nobody has used yet, of a Temporal of this process's own."""
+    from headgate.dispatch.engines.temporal.client import TemporalConnection
+
+    with (
+        available("temporal"),
+        TemporalServer(durable=False, namespaces=NAMESPACES, dynamic_config=WITHOUT_SYSTEM_WORKERS) as server,
+    ):
+        yield (TemporalConnection(server.address, namespace) for namespace in NAMESPACES)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def tasks_url(request: pytest.FixtureRequest) -> str:
+    return slot_store_url(request.param, request)
+
+
+@pytest.fixture(params=["in-process", "temporal"])
+async def tasks(tasks_url: str, request: pytest.FixtureRequest) -> AsyncIterator[EngineTasks]:
+    """On every store and engine."""
+    temporal = next(request.getfixturevalue("task_namespaces")) if request.param == "temporal" else None
+    async with EngineTasks(tasks_url, temporal) as tasks:
+        yield tasks
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -14,14 +13,7 @@ from headgate.dispatch.status import Status
 from headgate.dispatch.tasks.batches import TaskCall
 from headgate.sql.url import database_url
 from headgate.testing import eventually
-from tests.contracts.conftest import slot_store_url
-from tests.contracts.test_tasks import ended, working
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-async def tasks(request: pytest.FixtureRequest) -> AsyncIterator[Tasks]:
-    async with Tasks(slot_store_url(request.param, request)) as tasks:
-        yield tasks
+from tests.contracts.task_engines import ended, without_worker, working
 
 
 async def test_the_callback_runs_once_when_all_are_done_whatever_became_of_them(tasks: Tasks) -> None:
@@ -134,6 +126,7 @@ async def test_a_broken_chain_goes_on_when_its_dead_letter_is_requeued(tasks: Ta
         assert (await ended(second, "c:2")).result == 2
 
 
+@without_worker
 async def test_a_batch_comes_and_goes_with_my_transaction(tasks: Tasks) -> None:
     @tasks.task
     async def part() -> None: ...
@@ -155,6 +148,7 @@ async def test_a_batch_comes_and_goes_with_my_transaction(tasks: Tasks) -> None:
     assert [item.item_id for item in await queue.list("DONE")] == ["kept:done"]
 
 
+@without_worker
 async def test_what_can_not_be_is_refused_and_nothing_is_queued(tasks: Tasks) -> None:
     @tasks.task
     async def part(number: int) -> None: ...
@@ -183,6 +177,7 @@ async def test_what_can_not_be_is_refused_and_nothing_is_queued(tasks: Tasks) ->
     assert await (await tasks.queue()).list("PART") == []
 
 
+@without_worker
 async def test_a_key_is_used_for_one_batch_only(tasks: Tasks) -> None:
     @tasks.task
     async def part(number: int) -> None: ...
@@ -214,6 +209,7 @@ async def test_a_key_is_used_for_one_batch_only(tasks: Tasks) -> None:
             await queue.cancel("DONE", ["b:done"])
 
 
+@without_worker
 async def test_of_two_batches_with_one_key_at_once_one_is_refused(tasks: Tasks) -> None:
     @tasks.task
     async def part(number: int) -> None: ...
@@ -231,6 +227,7 @@ async def test_of_two_batches_with_one_key_at_once_one_is_refused(tasks: Tasks) 
     assert len(await (await tasks.queue()).list("PART")) == results.index("b") + 1
 
 
+@without_worker
 async def test_a_key_is_used_for_one_chain_only(tasks: Tasks) -> None:
     @tasks.task
     async def fetch(name: str) -> str:

@@ -1,9 +1,9 @@
-"""Random bookings under one and several configs, bursts, raises, resizes, calendars, cancels and prunes, on every
-store, against a naive model.
+"""Random bookings under one and several configs, bursts, raises, resizes, calendars, cancels, re-plans and prunes, on
+every store, against a naive model.
 
 The model knows no windows that have room, no runs and no jumps. It keeps a list of booked times per config, and asks
 of one instant after another whether every config admits it: an instant is worth asking if it is the event's own or
-begins a window of one of the configs.
+begins a window of one of the configs. A re-plan asks the same of every slot, in order, one after another.
 """
 
 from __future__ import annotations
@@ -26,14 +26,18 @@ from headgate.durations import LATEST_MS
 from headgate.slots.calendars import Calendar
 from headgate.slots.model import AssignedSlot, SlotRequest, WindowPolicy
 from headgate.slots.ports import SlotStore
-from headgate.slots.stores import slot_store
+from headgate.slots.replan import Direction
+from headgate.slots.replanning import Replan, ReplanStore, Span, replan
+from headgate.slots.stores import slot_stores
 from tests.contracts.conftest import slot_store_url
 from tests.contracts.slot_windows import CURVE, check_windows, naive_limit
-from tests.contracts.test_slot_machine import T_MS
 from tests.effort import examples
 
 R = TypeVar("R")
 
+T_MS = 4_076_150_400_000
+"""2099-03-01T16:00:00Z, which the curve's clock times are around: ahead of every store's own clock, by which re-plans
+know what is to come."""
 START = T_MS - 10_000
 BURST = 260
 CONFIGS = 4
@@ -56,9 +60,9 @@ name_sets = st.lists(st.integers(0, CONFIGS - 1), min_size=1, max_size=CONFIGS, 
 class Book:
     """One config as the model sees it: a policy, and when its slots are."""
 
-    def __init__(self, policy: WindowPolicy) -> None:
+    def __init__(self, policy: WindowPolicy, times: Sequence[int] = ()) -> None:
         self.policy = policy
-        self.times: list[int] = []
+        self.times = list(times)
 
     @property
     def step(self) -> int:
@@ -68,7 +72,7 @@ class Book:
         """Whether a slot may lie at an instant: the window is open, and less is in it than may be."""
         policy, begin = self.policy, at - at % self.step
         end = begin + self.step
-        if policy.calendar and any(begin < until and since < end for since, until in policy.calendar.blackouts):
+        if not self.is_open(begin):
             return False
         most = naive_limit(policy, begin)
         share = most * (end - max(begin, effective)) // self.step
@@ -80,6 +84,21 @@ class Book:
                 cut = most * (last + 1 - max(begin, effective)) // self.step
                 share = max(cut, min(share, 1)) if begin <= effective else cut
         return bisect_left(self.times, end) - bisect_left(self.times, begin) < share
+
+    def is_open(self, begin: int) -> bool:
+        calendar = self.policy.calendar
+        return calendar is None or not any(
+            begin < until and since < begin + self.step for since, until in calendar.blackouts
+        )
+
+    def admits_move(self, at: int, effective: int, own: int) -> bool:
+        """Whether a slot that lies at `own` may lie at another instant: in the same window it is counted already."""
+        begin = at - at % self.step
+        end = begin + self.step
+        if not self.is_open(begin):
+            return False
+        share = naive_limit(self.policy, begin) * (end - max(begin, effective)) // self.step
+        return begin <= own < end or bisect_left(self.times, end) - bisect_left(self.times, begin) < share
 
     def beginnings(self, after: int) -> Iterator[int]:
         return count(after - after % self.step + self.step, self.step)
@@ -97,7 +116,31 @@ def earliest(books: Sequence[Book], effective: int, since: int) -> int | None:
     raise AssertionError("beginnings never end")
 
 
-def machine_on(store: SlotStore, loop: asyncio.AbstractEventLoop) -> type[RuleBasedStateMachine]:
+def pulled(books: dict[str, Book], slots: Sequence[AssignedSlot], since: int) -> dict[str, int]:
+    """By event, an instant in the windows that a re-plan of these slots, given in order, brings each one to."""
+    instants: dict[str, int] = {}
+    reached = 0
+    for slot in slots:
+        own = instants[slot.event_id] = slot.scheduled_ms
+        mine = [books[name] for name in slot.config_names]
+        effective = max(slot.requested_ms, since)
+        first = max(effective, reached)
+        reached = own
+        for at in merge([first], *(book.beginnings(first) for book in mine)) if own >= since else ():
+            if at >= own or all(book.admits_move(at, effective, own) for book in mine):
+                break
+        else:
+            continue
+        if at >= own or all(at // book.step == own // book.step for book in mine):
+            continue
+        reached = instants[slot.event_id] = at
+        for book in mine:
+            book.times.remove(own)
+            insort(book.times, at)
+    return instants
+
+
+def machine_on(store: SlotStore, replans: ReplanStore, loop: asyncio.AbstractEventLoop) -> type[RuleBasedStateMachine]:
     """The machine's class for one store; every run has configs of its own in it."""
 
     class JointMachine(RuleBasedStateMachine):
@@ -175,6 +218,91 @@ def machine_on(store: SlotStore, loop: asyncio.AbstractEventLoop) -> type[RuleBa
             shape = self.books[index].policy
             self.change(index, WindowPolicy(limit, shape.window, shape.spread, shape.calendar, shape.max_delay))
 
+        @rule(index=st.integers(0, CONFIGS - 1), more=st.integers(0, 5))
+        def pull_forward(self, index: int, more: int) -> None:
+            if more:
+                self.raise_or_lower(index, self.books[index].policy.max_per_window + more)
+            before = self.slots_of(index)
+            # Of its own: what the re-plan does to the real lists is read from the store afterwards.
+            books = {name: Book(book.policy, book.times) for name, book in zip(self.names, self.books, strict=True)}
+            expected = pulled(books, before, self.now)
+            tried = self.replan(index, Direction.EARLIER, dry_run=True)
+            done = self.replan(index, Direction.EARLIER)
+            planned = {move.slot.event_id: move.scheduled_ms for move in tried.moves}
+            assert done.examined == tried.examined == len(before)
+            for old in before:
+                new = self.booked[old.event_id]
+                assert new.scheduled_ms <= old.scheduled_ms, "never later"
+                assert new.scheduled_ms >= old.requested_ms
+                for at in (new.scheduled_ms, planned.get(old.event_id, old.scheduled_ms)):
+                    for name in old.config_names:
+                        step = books[name].step
+                        assert at // step == expected[old.event_id] // step
+            self.keeps_order(before)
+
+        @rule(index=st.integers(0, CONFIGS - 1), less=st.integers(0, 5))
+        def spread(self, index: int, less: int) -> None:
+            if less:
+                self.raise_or_lower(index, max(1, self.books[index].policy.max_per_window - less))
+            before = self.slots_of(index)
+            held = [(book, list(book.times)) for book in self.books]
+            self.replan(index, Direction.SPREAD)
+            for old in before:
+                assert self.booked[old.event_id].scheduled_ms >= old.scheduled_ms, "never earlier"
+            for book, times in held:
+                windows = {at - at % book.step for at in book.times if at >= self.now}
+                for begin in windows:
+                    count, earlier = (
+                        bisect_left(some, begin + book.step) - bisect_left(some, begin) for some in (book.times, times)
+                    )
+                    limit = naive_limit(book.policy, begin)
+                    assert count <= max(limit, earlier), "nothing comes into a full window"
+                    assert count <= earlier or book.is_open(begin)
+                    if book is self.books[index] and begin >= self.now and not self.has_horizons:
+                        assert count <= limit, "nothing is left over the limit"
+            if not self.has_horizons:
+                self.keeps_order(before)
+
+        @property
+        def has_horizons(self) -> bool:
+            return any(book.policy.max_delay is not None for book in self.books)
+
+        def slots_of(self, index: int) -> list[AssignedSlot]:
+            """The slots of a config that are ahead, or in the window of now, in order."""
+            first = self.now - self.now % self.books[index].step
+            slots = [
+                slot
+                for slot in self.booked.values()
+                if self.names[index] in slot.config_names and slot.scheduled_ms >= first
+            ]
+            return sorted(slots, key=lambda slot: (slot.scheduled_ms, slot.event_id))
+
+        def keeps_order(self, before: Sequence[AssignedSlot]) -> None:
+            times = [self.booked[slot.event_id].scheduled_ms for slot in before]
+            assert times == sorted(times)
+
+        def replan(self, index: int, direction: Direction, *, dry_run: bool = False) -> Replan:
+            # The store's clock is years before these slots; `from` is what now is to the machine.
+            span = Span(self.names[index], from_ms=self.now)
+            result = self.run(replan(replans, span, direction, dry_run=dry_run))
+            stored = {slot.event_id: slot for slot in self.run(store.booked(LATEST_MS - 1, None, 1_000_000))}
+            if dry_run:
+                assert all(stored[event_id] == slot._replace(existing=True) for event_id, slot in self.booked.items())
+                return result
+            for event_id, old in self.booked.items():
+                new = self.booked[event_id] = stored[event_id]
+                assert new.config_names == old.config_names
+                if new.scheduled_ms == old.scheduled_ms:
+                    continue
+                assert self.names[index] in old.config_names
+                assert min(old.scheduled_ms, new.scheduled_ms) >= self.now
+                for window in new.windows:
+                    book = self.books[self.names.index(window.config_name)]
+                    assert window.window_start_ms == new.scheduled_ms - new.scheduled_ms % book.step
+                    book.times.remove(old.scheduled_ms)
+                    insort(book.times, new.scheduled_ms)
+            return result
+
         @rule(step=st.sampled_from([1, 250, 1500, 9000, 35_000]))
         def pass_time(self, step: int) -> None:
             self.now += step
@@ -207,10 +335,10 @@ def machine_on(store: SlotStore, loop: asyncio.AbstractEventLoop) -> type[RuleBa
 def test_every_store_does_what_the_naive_model_does(kind: str, requested: int, request: pytest.FixtureRequest) -> None:
     url = slot_store_url(kind, request)
     loop = asyncio.new_event_loop()
-    store = loop.run_until_complete(slot_store(url))
+    store, replans = loop.run_until_complete(slot_stores(url))
     try:
         run_state_machine_as_test(
-            machine_on(store, loop),
+            machine_on(store, replans, loop),
             settings=settings(
                 max_examples=examples(requested),
                 stateful_step_count=25,

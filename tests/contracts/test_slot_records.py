@@ -21,11 +21,13 @@ async def listed(
     store: SlotStore,
     selection: SlotFilter = EVERYTHING,
     page: int = 3,
+    *,
+    latest_first: bool = False,
 ) -> list[ListedSlot]:
     """All that is listed, in small pages."""
     records: list[ListedSlot] = []
     after: Cursor | None = None
-    while some := await store.page(selection, after, page):
+    while some := await store.page(selection, after, page, latest_first=latest_first):
         records += some
         after = Cursor.decoded(some[-1].cursor.encoded())
     return records
@@ -57,6 +59,8 @@ async def test_a_cancelled_event_is_booked_again_as_often_as_it_likes(slots: Slo
     records = await listed(slots)
     assert sorted(record.reason or "" for record in records) == ["", "turn 0", "turn 1", "turn 2"]
     assert len({record.cursor for record in records}) == 4
+    for page in (1, 2):
+        assert await listed(slots, page=page, latest_first=True) == records[::-1]
     assert (await slots.record("e0")) == ListedSlot(last._replace(existing=True), NOW)
 
 
@@ -102,6 +106,8 @@ async def test_pages_and_filters_select_what_a_naive_walk_selects(slots: SlotSto
         ]
         for page in (1, 3, 1000):
             assert await listed(slots, selection, page) == expected
+            assert await listed(slots, selection, page, latest_first=True) == expected[::-1]
+        assert await slots.count(selection) == len(expected)
 
 
 async def test_slots_are_found_by_what_their_events_begin_with(slots: SlotStore) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,16 +11,10 @@ import pytest
 from headgate import ConfigurationError, DispatchQueue, InvalidInput, Tasks, current_task
 from headgate.dispatch.status import Status
 from headgate.testing import eventually
-from tests.contracts.conftest import slot_store_url
-from tests.contracts.test_tasks import ended, working
+from tests.contracts.task_engines import EngineTasks, ended, without_worker, working
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-async def tasks(request: pytest.FixtureRequest) -> AsyncIterator[Tasks]:
-    async with Tasks(slot_store_url(request.param, request)) as tasks:
-        yield tasks
-
-
+@without_worker
 async def test_a_call_says_its_lane_and_priority_or_else_the_decorator_does(tasks: Tasks) -> None:
     @tasks.task(priority=7, lane="everybody")
     async def work(number: int) -> None: ...
@@ -41,7 +34,7 @@ async def test_a_call_says_its_lane_and_priority_or_else_the_decorator_does(task
         await work.enqueue(1, lane="")
 
 
-async def test_two_workers_together_run_no_more_than_the_concurrency(tasks: Tasks) -> None:
+async def test_two_workers_together_run_no_more_than_the_concurrency(tasks: EngineTasks) -> None:
     gate = asyncio.Event()
     running: set[str] = set()
     most = 0
@@ -54,7 +47,7 @@ async def test_two_workers_together_run_no_more_than_the_concurrency(tasks: Task
         running.discard(current_task().item_id)
 
     limited = tasks.task(concurrency=3, lane_concurrency=2)(crowd)
-    async with Tasks(tasks.url) as other:
+    async with EngineTasks(tasks.url, tasks.temporal) as other:
         other.task(concurrency=3, lane_concurrency=2)(crowd)
         for number in range(12):
             await limited.enqueue(key=f"{number:02}", lane="ab"[number % 2])
@@ -68,6 +61,7 @@ async def test_two_workers_together_run_no_more_than_the_concurrency(tasks: Task
     assert (config.concurrency, config.lane_concurrency) == (3, 2)
 
 
+@without_worker
 async def test_calls_with_the_same_arguments_are_one(tasks: Tasks) -> None:
     @tasks.task(unique="arguments")
     async def index(document: str, version: int = 1) -> None: ...
@@ -80,6 +74,7 @@ async def test_calls_with_the_same_arguments_are_one(tasks: Tasks) -> None:
     assert not (await index.enqueue("a", version=2, key="mine")).existing, "a key says which call it is"
 
 
+@without_worker
 async def test_calls_in_one_period_are_one(tasks: Tasks) -> None:
     @tasks.task(unique="arguments", unique_period="PT1H")
     async def report(name: str) -> None: ...
@@ -128,6 +123,7 @@ async def test_a_running_task_is_cancelled_by_whoever_has_the_database(tasks: Ta
     )
 
 
+@without_worker
 async def test_what_to_change_is_named_by_ids_or_by_a_filter(tasks: Tasks) -> None:
     @tasks.task
     async def work() -> None: ...

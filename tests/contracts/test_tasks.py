@@ -1,54 +1,24 @@
-"""Tasks as functions, run by a real worker, on SQLite and PostgreSQL."""
+"""Tasks as functions, run by a real worker, in-process and on Temporal, on SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from headgate import Conflict, Discard, InvalidInput, Retry, Snooze, Task, Tasks, current_task
+from headgate import Conflict, Discard, InvalidInput, Retry, Snooze, Tasks, current_task
 from headgate.dispatch.model import ItemDetail
 from headgate.dispatch.periodic import Periodic
 from headgate.dispatch.status import Status
 from headgate.sql.url import database_url
 from headgate.testing import eventually
-from tests.contracts.conftest import slot_store_url
-
-ENDED = (Status.COMPLETED, Status.DEAD_LETTER)
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-async def tasks(request: pytest.FixtureRequest) -> AsyncIterator[Tasks]:
-    async with Tasks(slot_store_url(request.param, request), cancel_seconds=0.05, threads=2) as tasks:
-        yield tasks
-
-
-@asynccontextmanager
-async def working(tasks: Tasks) -> AsyncIterator[None]:
-    """A worker that looks every hundredth of a second."""
-    queue = await tasks.queue()
-    for domain in tasks.domains():
-        await queue.define(domain.config)
-        await queue.configure(domain.item_type, dispatch_interval_secs=0.01)
-    async with tasks.running():
-        yield
-
-
-async def ended(task: Task[..., Any], item_id: str) -> ItemDetail:
-    async def probe() -> ItemDetail | None:
-        detail = await task.show(item_id)
-        return detail if detail.item.status in ENDED else None
-
-    return await eventually(probe)
+from tests.contracts.task_engines import ended, without_worker, working
 
 
 async def test_a_function_runs_once_with_its_arguments_and_its_result_is_kept(tasks: Tasks) -> None:
@@ -289,6 +259,7 @@ async def test_arguments_that_no_longer_fit_fail_and_say_why(tasks: Tasks) -> No
     assert "number is missing" in str(errors["missing"]).replace(":", "")
 
 
+@without_worker
 async def test_a_call_is_queued_if_and_when_my_transaction_commits(tasks: Tasks) -> None:
     @tasks.task
     async def within(number: int) -> None: ...

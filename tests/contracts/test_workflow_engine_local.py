@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from headgate.dispatch.engines.local.engine import LocalEngine
+from headgate.dispatch.model import Completion
 from headgate.dispatch.outcome_reporter import OutcomeReporter
 from headgate.dispatch.ports import QueueStore
 from headgate.dispatch.registry import Registry
 from headgate.dispatch.stores import queue_store
 from tests.contracts.conftest import SLOT_STORES, slot_store_url
-from tests.contracts.workflow_engine import Ran, WorkflowEngineContract, raise_failure
+from tests.contracts.workflow_engine import Ran, WorkflowEngineContract, end
 
 
 class LocalHarness:
@@ -32,11 +33,11 @@ class LocalHarness:
     def release(self, item_id: str) -> None:
         self._gates[item_id].set()
 
-    async def _behave(self, item_id: str, context: Any) -> None:
+    async def _behave(self, item_id: str, context: Any) -> Completion | None:
         self.ran.append(Ran(item_id, context, time.monotonic()))
         if context["do"] == "wait":
             await self._gates[item_id].wait()
-        raise_failure(context)
+        return await end(context)
 
 
 @pytest.fixture(params=SLOT_STORES)

@@ -14,12 +14,13 @@ import pytest
 from headgate.dispatch.engines.temporal.client import connect, connect_for_dispatch
 from headgate.dispatch.engines.temporal.engine import TemporalEngine
 from headgate.dispatch.engines.temporal.workers import exec_worker
+from headgate.dispatch.model import Completion
 from headgate.dispatch.outcome_reporter import OutcomeReporter
 from headgate.dispatch.ports import QueueStore
 from headgate.dispatch.registry import Registry
 from headgate.dispatch.stores import queue_store
 from tests.contracts.conftest import SLOT_STORES, slot_store_url
-from tests.contracts.workflow_engine import Ran, WorkflowEngineContract, raise_failure
+from tests.contracts.workflow_engine import Ran, WorkflowEngineContract, end
 
 
 class TemporalHarness:
@@ -35,11 +36,11 @@ class TemporalHarness:
     def release(self, item_id: str) -> None:
         self._gates[item_id].set()
 
-    async def _behave(self, item_id: str, context: Any) -> None:
+    async def _behave(self, item_id: str, context: Any) -> Completion | None:
         self.ran.append(Ran(item_id, context, time.monotonic()))
         if context["do"] == "wait":
             await self._gates[item_id].wait()
-        raise_failure(context)
+        return await end(context)
 
 
 @pytest.fixture(params=SLOT_STORES)

@@ -1,7 +1,7 @@
 """What every `WorkflowEngine` promises. Each engine's test module brings a harness and inherits the tests.
 
 The harness runs items of the type `work` whose context says how they behave:
-`{"do": "succeed"}`, `{"do": "fail", "error": "…"}`, `{"do": "wait"}` (until `release(item_id)`).
+`{"do": "succeed"}`, `{"do": "fail", "error": "…"}`, `{"do": "wait"}` (until `release(item_id)`), and so on: `end`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from datetime import timedelta
 from typing import Any, NamedTuple, Protocol
 
 from headgate.dispatch.changes import Cancellation
+from headgate.dispatch.current_task import current_task
 from headgate.dispatch.decisions import released
-from headgate.dispatch.model import Claim, EnqueueRequest, GiveUp, Item
+from headgate.dispatch.model import Claim, Completion, EnqueueRequest, GiveUp, Item, Postponed
+from headgate.dispatch.outcomes import Retry
 from headgate.dispatch.ports import Execution, QueueStore, Start, StartRequest, WorkflowEngine
 from headgate.dispatch.status import Status
 from headgate.errors import StoreUnavailable
@@ -66,15 +68,23 @@ async def all_stand(harness: EngineHarness, item_ids: list[str], status: Status)
     return all([(await item(harness, item_id)).status is status for item_id in item_ids])
 
 
-def raise_failure(context: Any) -> None:
+async def end(context: Any) -> Completion | None:
     """Ends an execution as its context says."""
     match context["do"]:
+        case "return":
+            await current_task().progress(0.5, "half way")
+            return Completion(context["result"], f"attempt {current_task().attempt} of {current_task().lane}")
+        case "postpone":
+            raise Postponed("the bank is closed", timedelta(minutes=context["minutes"]))
+        case "retry":
+            raise Retry("the bank is busy", after=timedelta(minutes=context["minutes"]))
         case "fail":
             raise RuntimeError(context["error"])
         case "give up":
             raise GiveUp(context["error"], context["verdict"])
         case "outage":
             raise StoreUnavailable(context["error"])
+    return None
 
 
 class WorkflowEngineContract:
@@ -116,6 +126,45 @@ class WorkflowEngineContract:
         await eventually(lambda: all_stand(harness, ["unlucky"], Status.READY))
         back = await item(harness, "unlucky")
         assert (back.retry_count, back.due_at > back.updated_at) == (0, True)
+
+    async def test_an_execution_knows_its_item_and_what_it_returns_is_kept(self, harness: EngineHarness) -> None:
+        (request,) = await claimed(harness, {"good": {"do": "return", "result": '{"paid":12}'}})
+        await harness.engine.start([request._replace(lane="acme", priority=1)])
+        await eventually(lambda: all_stand(harness, ["good"], Status.COMPLETED))
+        report = await harness.store.report(harness.work, "good")
+        assert (report.progress, report.result_json) == ((0.5, "half way"), '{"paid":12}')
+        audit = await harness.store.audit(harness.work, "good", 10, None)
+        assert audit[0].detail == "attempt 1 of acme"
+
+    async def test_an_execution_says_when_it_goes_on(self, harness: EngineHarness) -> None:
+        contexts = {"postponed": {"do": "postpone", "minutes": 7}, "retried": {"do": "retry", "minutes": 9}}
+        requests = await claimed(harness, contexts)
+        await harness.engine.start(requests)
+
+        async def back() -> bool:
+            return len(harness.ran) == 2 and await all_stand(harness, list(contexts), Status.READY)
+
+        await eventually(back)
+        look_ahead = requests[0].config.look_ahead
+        postponed, retried = await item(harness, "postponed"), await item(harness, "retried")
+        for row, minutes in ((postponed, 7), (retried, 9)):
+            pause = row.due_at - row.updated_at - look_ahead
+            assert abs(pause - timedelta(minutes=minutes)) < timedelta(minutes=1), f"{row.item_id} rests for {pause}"
+        assert (postponed.retry_count, postponed.last_error) == (0, None)
+        assert (retried.retry_count, retried.last_error) == (1, "the bank is busy")
+
+    async def test_an_execution_ends_when_somebody_without_the_engine_cancels_it(self, harness: EngineHarness) -> None:
+        (request,) = await claimed(harness, {"long": {"do": "wait"}})
+        await harness.engine.start([request])
+        await eventually(lambda: len(harness.ran) == 1)
+        assert (await harness.store.change_items(harness.work, ["long"], Cancellation())).total == 1
+
+        async def ended() -> bool:
+            (state,) = await harness.engine.describe([request.claim])
+            return state.execution is not Execution.RUNNING
+
+        await eventually(ended)
+        assert (await item(harness, "long")).status is Status.CANCELLED
 
     async def test_an_execution_that_waits_for_its_time_can_be_stopped(self, harness: EngineHarness) -> None:
         requests = await claimed(harness, {"waits": {"do": "succeed"}, "runs": {"do": "wait"}})

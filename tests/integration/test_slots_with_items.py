@@ -12,7 +12,9 @@ import pytest
 
 from headgate import DispatchQueue, SlotScheduler, WindowPolicy
 from headgate.dispatch.changes import Cancellation
+from headgate.dispatch.decisions import after_success, gave_up, released
 from headgate.dispatch.status import Status
+from headgate.durations import to_ms
 from headgate.errors import Conflict, NotFound, SlotInUse
 from headgate.server.http.app import create_app
 from headgate.server.settings import Settings
@@ -164,3 +166,28 @@ async def test_over_http_both_ways(bench: Bench) -> None:
         refused = await http.delete("/api/v1/slots/c")
         assert (refused.status_code, refused.json()["type"]) == (409, "urn:headgate:problem:slot-in-use")
         assert "cancel the item" in refused.json()["detail"]
+
+
+@pytest.mark.parametrize("configs", [["bank"], ["bank", "shop"]])
+async def test_a_slot_is_not_forgotten_while_its_item_waits(bench: Bench, configs: list[str]) -> None:
+    await bench.slots.configure("shop", WindowPolicy(max_per_window=2, window="PT1S"))
+    booked = {}
+    for name in ("waits", "runs", "failed", "done", "nothing"):
+        slot = booked[name] = await bench.slots.assign(name, configs if len(configs) > 1 else configs[0], AT)
+        if name != "nothing":
+            await bench.queue.enqueue("PAY", name, context={}, slot=slot)
+    later = max(slot.scheduled_time for slot in booked.values()) + timedelta(minutes=5)
+    batch = await bench.queue.store.claim("PAY", 10, timedelta(0), now=later)
+    claims = {item.claim.item_id: item.claim for item in batch.items}
+    ends = [gave_up(claims["failed"], "no"), released(claims["waits"], "not now"), after_success(claims["done"])]
+    assert all(await bench.queue.store.settle(ends, now=later))
+
+    pruned = await bench.slots._store.prune(to_ms(later))
+
+    assert pruned.slots == 3
+    assert {name for name in booked if await bench.is_booked(name)} == {"waits", "runs"}
+    again = await bench.slots.assign("waits", configs[0], AT)
+    assert (again.existing, again.scheduled_time) == (True, booked["waits"].scheduled_time)
+    # Its window is forgotten, and it can be given back all the same.
+    await bench.slots.cancel("waits")
+    assert await bench.status("waits") is Status.CANCELLED

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import base64
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from headgate import Tasks
 from headgate.dispatch.cycle import DispatchCycle
 from headgate.dispatch.encryption import Encryption, KeyMissing
-from headgate.dispatch.engines.temporal.client import connect, connect_for_dispatch
+from headgate.dispatch.engines.temporal.client import TemporalConnection, connect, connect_for_dispatch
 from headgate.dispatch.engines.temporal.converter import LARGE, data_converter
 from headgate.dispatch.engines.temporal.engine import TemporalEngine
 from headgate.dispatch.engines.temporal.workers import exec_worker
@@ -50,6 +52,30 @@ async def test_temporal_sees_nothing_of_a_context_and_the_item_runs(temporal_add
     assert given == [{"iban": SECRET}]
     stranger = await connect(temporal_address)
     history = await stranger.get_workflow_handle(f"exec-{name}-one").fetch_history()
+    events = history.to_json()
+    assert SECRET not in events
+    assert base64.b64encode(SECRET.encode()).decode()[:24] not in events
+    assert base64.b64encode(b"binary/encrypted").decode() in events
+
+
+async def test_temporal_sees_nothing_of_a_tasks_arguments_and_result(temporal_address: str, tmp_path: Path) -> None:
+    async with Tasks(f"sqlite:///{tmp_path / 'work.db'}", encryption_keys=[NEW, OLD]) as tasks:
+        name = f"E{uuid.uuid4().hex[:12]}"
+
+        @tasks.task(name=name)
+        async def double(text: str) -> str:
+            return 2 * text
+
+        await double.enqueue(SECRET, key="one")
+        async with tasks.running(temporal=TemporalConnection(temporal_address)):
+
+            async def result() -> str | None:
+                shown: str | None = (await double.show("one")).result
+                return shown
+
+            assert await eventually(result) == 2 * SECRET
+    stranger = await connect(temporal_address)
+    history = await stranger.get_workflow_handle(f"exec-{name.upper()}-one").fetch_history()
     events = history.to_json()
     assert SECRET not in events
     assert base64.b64encode(SECRET.encode()).decode()[:24] not in events

@@ -18,8 +18,10 @@ from temporalio.common import WorkerDeploymentVersion
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Worker
 
+from headgate.dispatch.cycle import DispatchCycle
 from headgate.dispatch.engines.temporal.claim_memo import KEY, ClaimMemo
 from headgate.dispatch.engines.temporal.client import connect
+from headgate.dispatch.engines.temporal.engine import TemporalEngine
 from headgate.dispatch.engines.temporal.schedule import DISPATCH_TASK_QUEUE
 from headgate.dispatch.engines.temporal.versioning import make_current_if_first, versioned
 from headgate.dispatch.engines.temporal.worker_group import TemporalWorkerGroup
@@ -27,6 +29,7 @@ from headgate.dispatch.engines.temporal.workers import WorkerOptions, exec_worke
 from headgate.dispatch.model import EnqueueRequest
 from headgate.dispatch.outcome_reporter import OutcomeReporter
 from headgate.dispatch.registry import Domain, Registry
+from headgate.dispatch.status import Status
 from headgate.errors import ConfigurationError
 from headgate.server.settings import Settings
 from headgate.server.wiring.temporal import temporal_worker_group
@@ -94,6 +97,29 @@ async def test_a_crew_that_is_stopped_lets_activities_in_flight_finish(temporal_
     stop.set()
     await asyncio.wait_for(running, 20)
     assert billing.charges == {"one": 1}
+
+
+async def test_what_a_stopped_worker_does_not_finish_goes_back_and_counts_no_retry(temporal_address: str) -> None:
+    client, store, began = await connect(temporal_address), MemoryQueueStore(), asyncio.Event()
+
+    async def execute(_item_id: str, _context: Any) -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    work = Registry().register(f"LONG-{uuid.uuid4().hex}", execute, max_dispatch_retries=1)
+    await store.configure(work.config)
+    await store.enqueue([EnqueueRequest.of(work.item_type, "one", {})])
+    outcomes, hasty = OutcomeReporter(store), WorkerOptions(grace=timedelta(seconds=0.1))
+    async with exec_worker(client, work.config.exec_task_queue, [work], outcomes, options=hasty):
+        await DispatchCycle(store, TemporalEngine(client, outcomes)).run(work.item_type)
+        await asyncio.wait_for(began.wait(), 20)
+    async with exec_worker(client, work.config.exec_task_queue, [work], outcomes):
+
+        async def back() -> bool:
+            row = await store.find(work.item_type, "one")
+            return row is not None and (row[0].status, row[0].retry_count) == (Status.READY, 0)
+
+        await eventually(back)
 
 
 async def test_a_crew_for_every_role_and_task_queue(temporal_address: str) -> None:

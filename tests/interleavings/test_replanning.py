@@ -17,9 +17,10 @@ from headgate.slots.carriers import SlotMove
 from headgate.slots.model import AssignedSlot, PolicyVersion, WindowPolicy
 from headgate.slots.occupancy import FullRun, Occupancy, WindowCount, full_runs
 from headgate.slots.packing import Full, Packer
-from headgate.slots.replan import Candidate, Counts, Limits, assign_earlier, assign_spread, place, rejoined_runs
+from headgate.slots.replan import Candidate, Direction, Limits, PlannedConfig, assign_earlier, assign_spread
+from headgate.slots.replan_places import place, rejoined_runs, still_fits
 from headgate.slots.replanning import whole_windows
-from headgate.slots.stores.replanning import _has_room, _runs_near
+from headgate.slots.stores.replanning import runs_near
 from headgate.slots.windows import align
 from tests.interleavings.search import Search, Violation, search
 from tests.models.slot_store import _Config
@@ -112,10 +113,13 @@ def _book(world: World, event: str, slots: dict[str, int]) -> Iterator[tuple[str
 
 
 def _planned_spread(world: World) -> list[SlotMove]:
-    occupancy = Occupancy(_policy(world), _config(world))
-    limits = Limits(_policy(world), NOW)
-    assignments = assign_spread(limits, _candidates(world.slots), Counts(occupancy))
-    return place(limits, assignments, occupancy, lambda: 0.5).moves
+    planned, limits = _planned(_config(world)), Limits(_policy(world), NOW)
+    assignments = assign_spread(limits, _candidates(world.slots), planned)
+    return place(limits, assignments, planned, lambda: 0.5, direction=Direction.SPREAD)
+
+
+def _planned(config: _Config) -> PlannedConfig:
+    return PlannedConfig(config.active, Occupancy(config.active.policy, config))
 
 
 def _pulled(world: World, slots: dict[str, int], checks: bool) -> World:
@@ -124,41 +128,39 @@ def _pulled(world: World, slots: dict[str, int], checks: bool) -> World:
     assert world.plan is not None
     read = [(event, at_ms) for event, at_ms, _ in world.plan[1]]
     done = world._replace(plan=None)
-    policy, config = _policy(world), _config(world)
-    occupancy, limits = Occupancy(policy, config), Limits(policy, NOW)
-    assignments = assign_earlier(limits, _candidates(read), Counts(occupancy), NOW)
-    moves, before = place(limits, whole_windows(assignments, is_last=True), occupancy, lambda: 0.5)
+    config, limits = _config(world), Limits(_policy(world), NOW)
+    planned = _planned(config)
+    assignments = assign_earlier(limits, _candidates(read), planned, NOW)
+    moves = place(limits, whole_windows(assignments, is_last=True), planned, lambda: 0.5)
     if not moves or (checks and any(slots.get(m.slot.event_id) != m.slot.scheduled_ms for m in moves)):
         return done
     if any(move.scheduled_ms > move.slot.scheduled_ms for move in moves):
         return done._replace(too_full="a slot was pulled to a later time")
-    return _moved(done, config, occupancy, before, moves, slots)
+    return _moved(done, config, planned, moves, slots)
 
 
 def _pushed(world: World, slots: dict[str, int], checks: bool) -> World:
     assert world.plan is not None
     done = world._replace(plan=None)
-    policy, config = _policy(world), _config(world)
-    occupancy, before, possible = Occupancy(policy, config), dict[int, int](), list[SlotMove]()
+    config, possible = _config(world), list[SlotMove]()
+    planned = _planned(config)
     for event, at_ms, new_ms in reversed(world.plan[1]):
         move = SlotMove(_slot(event, at_ms), align(new_ms, SIZE), new_ms)
-        if (slots.get(event) == at_ms or not checks) and _has_room(policy, occupancy, move, before):
+        if (slots.get(event) == at_ms or not checks) and still_fits(move, planned):
             possible.append(move)
-    return _moved(done, config, occupancy, before, possible, slots) if possible else done
+    return _moved(done, config, planned, possible, slots) if possible else done
 
 
 def _moved(
     world: World,
     config: _Config,
-    occupancy: Occupancy,
-    before: dict[int, int],
+    planned: PlannedConfig,
     moves: Sequence[SlotMove],
     slots: dict[str, int],
 ) -> World:
-    policy = _policy(world)
-    runs = rejoined_runs(policy, before, occupancy, _runs_near(policy, occupancy, before))
+    runs = rejoined_runs(planned, runs_near(planned))
     config.runs = sorted({run for run in config.runs if run.start_ms not in runs.removed} | set(runs.written))
-    for count in occupancy.changed_windows():
+    for count in planned.occupancy.changed_windows():
         config.count(count)
     after = _stored(world, config, slots | {move.slot.event_id: move.scheduled_ms for move in moves})
     entered = [m.window_start_ms for m in moves if align(m.slot.scheduled_ms, SIZE) != m.window_start_ms]

@@ -56,19 +56,29 @@ class MemoryPaymentStore:
     async def history(self, payment_id: str) -> list[PaymentAudit]:
         return list(self._audit.get(payment_id, ()))
 
-    async def page(self, selection: PaymentFilter, limit: int, after: str | None) -> list[PaymentRecord]:
+    async def page(
+        self, selection: PaymentFilter, limit: int, after: str | None, *, last_first: bool = False
+    ) -> list[PaymentRecord]:
+        chosen = sorted(self._matching(selection), key=lambda record: record.payment.payment_id, reverse=last_first)
+        if after is not None:
+            behind = after.__gt__ if last_first else after.__lt__
+            chosen = [record for record in chosen if behind(record.payment.payment_id)]
+        return chosen[:limit]
+
+    async def count_matching(self, selection: PaymentFilter, at_most: int) -> int:
+        return min(len(self._matching(selection)), at_most)
+
+    def _matching(self, selection: PaymentFilter) -> list[PaymentRecord]:
         status, feed_id, start, end, prefix = selection
-        chosen = [
+        return [
             record
-            for payment_id, record in sorted(self._records.items())
-            if (after is None or payment_id > after)
-            and (status is None or record.status is status)
+            for payment_id, record in self._records.items()
+            if (status is None or record.status is status)
             and (feed_id is None or record.feed_id == feed_id)
             and (start is None or record.scheduled_time >= start)
             and (end is None or record.scheduled_time < end)
             and (prefix is None or payment_id.startswith(prefix))
         ]
-        return chosen[:limit]
 
     async def find_duplicates(self, queries: Sequence[DuplicateQuery], within: timedelta) -> dict[str, str]:
         duplicates: dict[str, str] = {}

@@ -200,18 +200,29 @@ class MemorySlotStore:
         first = bisect_right(slots, after, key=lambda slot: (slot.scheduled_ms, slot.event_id)) if after else 0
         return [slot._replace(existing=True) for slot in slots[first : first + limit]]
 
-    async def page(self, selection: SlotFilter, after: Cursor | None, limit: int) -> list[ListedSlot]:
+    async def page(
+        self, selection: SlotFilter, after: Cursor | None, limit: int, *, latest_first: bool = False
+    ) -> list[ListedSlot]:
+        records = sorted(self._matching(selection), key=lambda record: record.cursor, reverse=latest_first)
+        if after is not None:
+            records = [
+                record for record in records if (record.cursor < after if latest_first else record.cursor > after)
+            ]
+        return records[:limit]
+
+    async def count(self, selection: SlotFilter) -> int:
+        return len(self._matching(selection))
+
+    def _matching(self, selection: SlotFilter) -> list[ListedSlot]:
         booked = [ListedSlot(slot._replace(existing=True), self._created[name]) for name, slot in self._slots.items()]
-        records = sorted(booked + self._cancelled, key=lambda record: record.cursor)
         return [
             record
-            for record in records
-            if (after is None or record.cursor > after)
-            and selection.from_ms <= record.slot.scheduled_ms < selection.to_ms
+            for record in booked + self._cancelled
+            if selection.from_ms <= record.slot.scheduled_ms < selection.to_ms
             and selection.config_name in (None, *record.slot.config_names)
             and selection.status in (None, record.status)
             and (selection.owner is None or selection.owner == (record.slot.owner or ""))
-        ][:limit]
+        ]
 
     async def beginning(self, prefix: str, limit: int) -> list[ListedSlot]:
         ids = sorted(event_id for event_id in self._slots if event_id.startswith(prefix))

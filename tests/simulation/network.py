@@ -191,7 +191,7 @@ class SimulatedDatabase(Database):
         self.dialect = "sqlite"
         self.async_engine = None
         self._engine = engine
-        self._autocommit = None
+        self._autocommit = self._flushing = None
         self._threads = None
         self._deadline = 0.0
         self._holders = 1

@@ -105,6 +105,12 @@ def current_task() -> CurrentTask:
     return current
 
 
+def current_claim() -> Claim | None:
+    """The claim under which the caller's task runs; None if no task is running here."""
+    current = _current.get()
+    return None if current is None else current._claim()
+
+
 def is_inside_task() -> bool:
     """Whether a task is running here."""
     return _current.get() is not None

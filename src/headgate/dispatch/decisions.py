@@ -59,7 +59,8 @@ def after_failure(claim: Claim, config: DispatchConfig, error: str, pause: timed
 def after_silence(claim: Claim, status: Status, state: ExecutionState, config: DispatchConfig) -> Change | None:
     """The claim gave no sign of life and the engine was asked; None if it lives and should just be left alone."""
     if state.execution is Execution.COMPLETED:
-        return after_success(claim, "found completed")
+        result = None if state.completion is None else state.completion.result_json
+        return after_success(claim, "found completed", result)
     if state.execution is Execution.FAILED:
         return after_failure(claim, config, state.detail or "found failed")
     if state.execution is Execution.RUNNING and status is Status.CLAIMED:

@@ -36,6 +36,10 @@ def log_no_plan(item_type: str, plan: str) -> None:
     )
 
 
+def log_switch_unread(item_type: str, error: Exception) -> None:
+    log.error("No item of %s begins: %s", item_type, error, extra={"item_type": item_type})
+
+
 def log_newer_context(change: Change) -> None:
     """An item that a newer version of headgate queued."""
     item_type, item_id = change.claim.item_type, change.claim.item_id

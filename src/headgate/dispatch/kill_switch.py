@@ -10,7 +10,7 @@ from typing import TypeVar
 from headgate.clock import uptime
 from headgate.dispatch.model import Postponed
 from headgate.dispatch.ports import Guard, OutcomeSink
-from headgate.errors import StoreUnavailable
+from headgate.errors import StoreError, StoreUnavailable
 
 T = TypeVar("T")
 
@@ -29,11 +29,18 @@ class KillSwitch:
         await switch.check()                 # right before the call leaves
 
     What `check` lets pass leaves within `FRESH_SECONDS` of a time at which the switch was on. A store that can't be
-    read lets nothing pass.
+    read lets nothing pass; `unread` is called each time.
     """
 
-    def __init__(self, read: Callable[[], Awaitable[bool]], *, clock: Callable[[], float] = uptime) -> None:
+    def __init__(
+        self,
+        read: Callable[[], Awaitable[bool]],
+        *,
+        unread: Callable[[], object] = lambda: None,
+        clock: Callable[[], float] = uptime,
+    ) -> None:
         self._read = read
+        self._unread = unread
         self._clock = clock
         self._on_at = float("-inf")
         self._reading: asyncio.Task[bool] | None = None
@@ -54,8 +61,14 @@ class KillSwitch:
         """
         # Again, if reading took so long that the answer is old.
         while not self.is_fresh:
-            if not await self._is_on():
-                raise Postponed(OFF)
+            try:
+                if not await self._is_on():
+                    raise Postponed(OFF)
+            except StoreError:
+                self._unread()
+                raise
+            if not self.is_fresh:
+                self._unread()
 
     async def watch(self, waiting: Awaitable[T]) -> T:
         """Awaits `waiting`, and ends it as soon as the switch is off.

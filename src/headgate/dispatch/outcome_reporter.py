@@ -24,6 +24,9 @@ TRUSTED_SECONDS = 0.8
 """How long the kill switch's state counts, from when it was requested: one second after the switch was thrown nothing
 may begin, also in a process that can't read it, or reads it slowly."""
 
+LOG_SECONDS = 30.0
+"""The shortest time between two log entries about a kill switch that can't be read."""
+
 
 class _CachedConfig(NamedTuple):
     """Settings, and when they were loaded."""
@@ -51,6 +54,7 @@ class OutcomeReporter:
         self._progress: Batcher[tuple[Claim, Progress], bool] = Batcher(store.record_progress, max_batch=max_batch)
         self._cached: dict[str, _CachedConfig] = {}
         self._loading: dict[str, asyncio.Task[DispatchConfig]] = {}
+        self._unread_logged: dict[str, float] = {}
         self._failing = 0
         self._none_failing = asyncio.Event()
 
@@ -87,15 +91,25 @@ class OutcomeReporter:
         return await self._store.holds(claims)
 
     async def enabled(self, item_type: str) -> bool:
-        failure: StoreError = StoreUnavailable("the kill switch was read so slowly that it may have been thrown since")
+        failure: StoreError = StoreUnavailable(
+            f"the store took more than {TRUSTED_SECONDS:g} s to read the kill switch, which may have been thrown since"
+        )
         try:
             await self.config(item_type)
         except StoreError as error:
             failure = error
         # Also after a load: the store was slow, or this process stood still before it looked at the answer.
         if (config := self._trusted(item_type)) is None:
+            self._report_unread(item_type, failure)
             raise failure
         return config.enabled
+
+    def _report_unread(self, item_type: str, error: StoreError) -> None:
+        self._observer.switch_unread(item_type)
+        now, logged_at = self._clock(), self._unread_logged.get(item_type)
+        if logged_at is None or now - logged_at >= LOG_SECONDS:
+            self._unread_logged[item_type] = now
+            events.log_switch_unread(item_type, error)
 
     def was_on(self, item_type: str) -> bool:
         config = self._trusted(item_type)

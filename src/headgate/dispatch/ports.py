@@ -294,6 +294,8 @@ class Execution(StrEnum):
 class ExecutionState(NamedTuple):
     execution: Execution
     detail: str = ""
+    completion: Completion | None = None
+    """What one that completed returned, if the engine kept it."""
 
 
 class WorkflowEngine(Protocol):
@@ -413,6 +415,10 @@ class DispatchObserver(Protocol):
 
     def dead_lettered(self, item_type: str, items: int) -> None:
         """Items ran out of retries, or could never run."""
+        return
+
+    def switch_unread(self, item_type: str) -> None:
+        """The kill switch could not be read, or so slowly that the answer no longer counts: nothing begins."""
         return
 
     def cycled(self, item_type: str, seconds: float) -> None:

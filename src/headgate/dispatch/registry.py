@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from headgate.dispatch.config import DispatchConfig
@@ -35,6 +35,10 @@ class Domain:
     @property
     def item_type(self) -> str:
         return self.config.item_type
+
+    def with_config(self, config: DispatchConfig) -> Domain:
+        """The same with the settings that are in force."""
+        return replace(self, config=config)
 
     @property
     def init_task_queue(self) -> str:

@@ -84,6 +84,14 @@ class Threads:
 
 def is_coroutine_function(function: Callable[..., Any]) -> bool:
     """Whether calling it gives a coroutine: an `async def`, a method or partial of one, or an object whose call is."""
+    # The two commonest forms, without the questions that `inspect` asks.
+    if _is_async(function) or _is_async(type(function).__call__):
+        return True
     while isinstance(function, partial):
         function = function.func
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+def _is_async(function: Any) -> bool:
+    code = getattr(function, "__code__", None)
+    return code is not None and bool(code.co_flags & inspect.CO_COROUTINE)

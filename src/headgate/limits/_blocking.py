@@ -16,6 +16,7 @@ from headgate.clock import Clock
 from headgate.errors import ConfigurationError, HeadgateError, RateLimitExceeded, StoreError, StoreUnavailable
 from headgate.limits._blocking_handles import HeldPlaces, Reservation
 from headgate.limits.active_plans import NEVER_LOADED, ActivePlans
+from headgate.limits.fast_path import decide_first
 from headgate.limits.local_lease import LeasePolicy, LocalLease, LocalLeases, RefillLock, smaller_request
 from headgate.limits.model import Charge, Decision, OnError, Plan
 from headgate.limits.plan_book import Request, check_key
@@ -155,10 +156,15 @@ class Limiter(ActivePlans):
         """
         if self._refresh_at_us is not None:
             self._maybe_refresh()
-        chains, errors = self._book.chains(requests, return_errors)
-        results: list[Decision | HeadgateError] = [*self._decide_many(chains)]
+        requests = [*requests]
+        results: list[Decision | HeadgateError] = []
+        if return_errors and self._bare_paths:
+            results += self._health.observe_many(decide_first(self._bare_paths, requests))
+        first = len(results)
+        chains, errors = self._book.chains(requests[first:], return_errors)
+        results += self._decide_many(chains)
         for number, error in errors:
-            results.insert(number, error)
+            results.insert(first + number, error)
         return results
 
     def check(self, key: str, plans: str | Sequence[str], cost: int = 1) -> Decision:
@@ -318,19 +324,19 @@ class Limiter(ActivePlans):
         return self._acquire_from_lease(chain, self._leases)
 
     def _decide_many(self, chains: list[list[Charge]]) -> list[Decision]:
-        observe = self._health.observe
+        health = self._health
         if not chains:
             return []
         if self._leases is not None:
             # Most are decided in this process.
-            return [observe(self._acquire_with_lease(chain)) for chain in chains]
+            return health.observe_many([self._acquire_with_lease(chain) for chain in chains])
         if self._local:
-            return [observe(decision) for decision in self._store.decide_many(chains)]
+            return health.observe_many(self._store.decide_many(chains))
         try:
             decisions = self._call_store("decide_many", lambda: self._store.decide_many(chains))
         except StoreUnavailable:
             decisions = [self._fall_back(chain) for chain in chains]
-        return [observe(decision) for decision in decisions]
+        return health.observe_many(decisions)
 
     def _decide(self, chain: list[Charge], spend: bool = True, hold: Hold | None = None) -> Decision:
         decision = self._decide_on_store(chain, spend, hold)

@@ -10,7 +10,7 @@ from typing import Any, Self
 from headgate.circuit_breaker import BreakerPolicy
 from headgate.clock import Clock, SystemClock
 from headgate.errors import ConfigurationError, InvalidInput
-from headgate.limits.fast_path import FastPath, fast_paths
+from headgate.limits.fast_path import FastPath, fast_paths, observed
 from headgate.limits.keys import KeyStart
 from headgate.limits.local_lease import LocalLeases
 from headgate.limits.model import Decision, OnError, Plan, Reason, Rule
@@ -36,9 +36,8 @@ class ActivePlans:
         clock: Clock | None,
     ) -> None:
         self._clock = clock or SystemClock()
-        observer = None if observer is None else QuietObserver(observer)
-        self._health = StoreHealth(on_error, breaker, observer, self._clock)
-        self._observer = observer
+        self._observer = None if observer is None else QuietObserver(observer)
+        self._health = StoreHealth(on_error, breaker, self._observer, self._clock)
         self._leases = leases
         self._store: Any = None
         self._fallback: Any = None
@@ -48,6 +47,8 @@ class ActivePlans:
         self.fast_paths: dict[str, FastPath] = {}
         """By plan: decides one unit for a key in this process, without waiting for a store. Returns `None`, and charges
         nothing, where the slow path must be taken. Replaced by another mapping when plans change."""
+        self._bare_paths: dict[str, FastPath] = {}
+        """The same, without the observer: a batch reports its decisions together."""
         self._registry: Any = None
         self._loaded: Mapping[str, Plan] | None = None
         """The plans the registry returned last."""
@@ -166,7 +167,8 @@ class ActivePlans:
 
     def _build_fast_paths(self) -> None:
         due_us = None if self._registry is None else lambda: self._refresh_at_us
-        self.fast_paths = fast_paths(self._book, self._store, self._leases, self._clock, self._observer, due_us)
+        self._bare_paths = fast_paths(self._book, self._store, self._leases, self._clock)
+        self.fast_paths = observed(self._bare_paths, self._clock, self._observer, due_us)
 
     def _apply(self, plans: Mapping[str, Plan] | None) -> None:
         """Replaces the plans by those the registry returned, if they changed."""

@@ -6,27 +6,20 @@ the slow path must be taken: an unknown key, a denial, plans that are due for a 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from headgate.clock import Clock
 from headgate.limits.local_lease import LocalLeases
 from headgate.limits.model import Charge, Decision
-from headgate.limits.plan_book import PlanBook
+from headgate.limits.plan_book import PlanBook, Request
 from headgate.limits.ports import AdmissionObserver
 
 FastPath: TypeAlias = Callable[[str], Decision | None]
 
 
-def fast_paths(
-    book: PlanBook,
-    store: Any,
-    leases: LocalLeases | None,
-    clock: Clock,
-    observer: AdmissionObserver | None,
-    due_us: Callable[[], int | None] | None,
-) -> dict[str, FastPath]:
-    """Fast paths by plan. `due_us` returns when plans must be refreshed, if they come from a registry."""
+def fast_paths(book: PlanBook, store: Any, leases: LocalLeases | None, clock: Clock) -> dict[str, FastPath]:
+    """Fast paths by plan. Nobody hears of their decisions."""
     paths: dict[str, FastPath] = {}
     for name, rules in (book.inline | book.rules).items():
         rule = rules[0]
@@ -38,8 +31,38 @@ def fast_paths(
         elif getattr(store, "in_process", False):
             path = store.fast_path(rule)
         if path is not None:
-            paths[name] = path if observer is None and due_us is None else _observed(path, clock, observer, due_us)
+            paths[name] = path
     return paths
+
+
+def observed(
+    paths: dict[str, FastPath],
+    clock: Clock,
+    observer: AdmissionObserver | None,
+    due_us: Callable[[], int | None] | None,
+) -> dict[str, FastPath]:
+    """Fast paths that report to the observer. `due_us` returns when plans must be refreshed, if they come from a
+    registry."""
+    if observer is None and due_us is None:
+        return paths
+    return {name: _observed(path, clock, observer, due_us) for name, path in paths.items()}
+
+
+def decide_first(paths: dict[str, FastPath], requests: Sequence[Request]) -> list[Decision]:
+    """The decisions of the first requests of a batch, up to the one whose path is not a fast one. Those after it wait:
+    they may be of the same key."""
+    decisions: list[Decision] = []
+    try:
+        for key, plans, cost in requests:  # type: ignore[misc]
+            if cost != 1 or plans.__class__ is not list or len(plans) != 1:
+                break
+            decision = paths[plans[0]](key)
+            if decision is None:
+                break
+            decisions.append(decision)
+    except (KeyError, TypeError, ValueError):
+        pass  # the slow path says what is wrong
+    return decisions
 
 
 def _observed(

@@ -17,6 +17,7 @@ from headgate.circuit_breaker import BreakerPolicy
 from headgate.clock import Clock
 from headgate.errors import HeadgateError, RateLimitExceeded, StoreError, StoreUnavailable
 from headgate.limits.active_plans import NEVER_LOADED, ActivePlans
+from headgate.limits.fast_path import decide_first
 from headgate.limits.handles import AsyncHeldPlaces, AsyncReservation
 from headgate.limits.local_lease import AsyncRefillLock, LeasePolicy, LocalLease, LocalLeases, smaller_request
 from headgate.limits.model import Charge, Decision, OnError, Plan
@@ -161,10 +162,15 @@ class AsyncLimiter(ActivePlans):
         """
         if self._refresh_at_us is not None:
             await self._maybe_refresh()
-        chains, errors = self._book.chains(requests, return_errors)
-        results: list[Decision | HeadgateError] = [*await self._decide_many(chains)]
+        requests = [*requests]
+        results: list[Decision | HeadgateError] = []
+        if return_errors and self._bare_paths:
+            results += self._health.observe_many(decide_first(self._bare_paths, requests))
+        first = len(results)
+        chains, errors = self._book.chains(requests[first:], return_errors)
+        results += await self._decide_many(chains)
         for number, error in errors:
-            results.insert(number, error)
+            results.insert(first + number, error)
         return results
 
     async def check(self, key: str, plans: str | Sequence[str], cost: int = 1) -> Decision:
@@ -328,19 +334,19 @@ class AsyncLimiter(ActivePlans):
         return await self._acquire_from_lease(chain, self._leases)
 
     async def _decide_many(self, chains: list[list[Charge]]) -> list[Decision]:
-        observe = self._health.observe
+        health = self._health
         if not chains:
             return []
         if self._leases is not None:
             # Most are decided in this process.
-            return [observe(await self._acquire_with_lease(chain)) for chain in chains]
+            return health.observe_many([await self._acquire_with_lease(chain) for chain in chains])
         if self._local:
-            return [observe(decision) for decision in await self._store.decide_many(chains)]
+            return health.observe_many(await self._store.decide_many(chains))
         try:
             decisions = await self._call_store("decide_many", lambda: self._store.decide_many(chains))
         except StoreUnavailable:
             decisions = [await self._fall_back(chain) for chain in chains]
-        return [observe(decision) for decision in decisions]
+        return health.observe_many(decisions)
 
     async def _decide(self, chain: list[Charge], spend: bool = True, hold: Hold | None = None) -> Decision:
         decision = await self._decide_on_store(chain, spend, hold)

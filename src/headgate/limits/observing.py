@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from headgate.limits.model import Decision
 from headgate.limits.ports import AdmissionObserver
@@ -24,6 +25,18 @@ class QuietObserver:
             self._observer.decided(decision)
         except Exception:
             self._log_exception("decided")
+
+    def decided_many(self, decisions: Sequence[Decision]) -> None:
+        """Reports a batch at once, if the observer takes one; else one after another."""
+        decided_many = getattr(self._observer, "decided_many", None)
+        if decided_many is None:
+            for decision in decisions:
+                self.decided(decision)
+            return
+        try:
+            decided_many(decisions)
+        except Exception:
+            self._log_exception("decided_many")
 
     def store_called(self, operation: str, seconds: float, failed: bool) -> None:
         try:

@@ -12,7 +12,7 @@ from headgate.circuit_breaker import Breaker, BreakerPolicy, BreakerState
 from headgate.clock import Clock
 from headgate.errors import StoreUnavailable
 from headgate.limits.model import Charge, Decision, OnError, Reason, policy
-from headgate.limits.ports import AdmissionObserver
+from headgate.limits.observing import QuietObserver
 
 log = logging.getLogger("headgate.limits")
 
@@ -35,7 +35,7 @@ class StoreHealth:
         self,
         on_error: OnError | str,
         breaker: BreakerPolicy | None,
-        observer: AdmissionObserver | None,
+        observer: QuietObserver | None,
         clock: Clock,
     ) -> None:
         self._default = policy(on_error) or OnError.OPEN
@@ -118,19 +118,33 @@ class StoreHealth:
 
     def observe(self, decision: Decision) -> Decision:
         """Counts a decision, reports it to the observer and returns it."""
-        for state in decision.chain:
-            if state.shadow and not state.allowed:
-                self.shadow_denials[state.plan] += 1
-        if decision.reason is Reason.FAIL_OPEN:
-            self._count_let_through(decision.plan)
+        if decision.chain or decision.degraded:
+            self._count(decision)
         if self._observer is not None:
             self._observer.decided(decision)
         return decision
+
+    def observe_many(self, decisions: list[Decision]) -> list[Decision]:
+        """`observe` for each of a batch; the observer hears of them together."""
+        for decision in decisions:
+            if decision.chain or decision.degraded:
+                self._count(decision)
+        if self._observer is not None:
+            self._observer.decided_many(decisions)
+        return decisions
 
     def close(self) -> None:
         """Logs the decisions that were let through and are not logged yet: nobody would after this."""
         if self._let_through:
             self._log_let_through()
+
+    def _count(self, decision: Decision) -> None:
+        """Counts what a shadow plan would have denied, and what was let through."""
+        for state in decision.chain:
+            if state.shadow and not state.allowed:
+                self.shadow_denials[state.plan] += 1
+        if decision.reason is Reason.FAIL_OPEN:
+            self._count_let_through(decision.plan)
 
     def _count_let_through(self, plan: str) -> None:
         """Counts a decision that was let through. The count is logged now and then: an outage has thousands of them."""

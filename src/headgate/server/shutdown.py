@@ -21,6 +21,12 @@ HUNG_SECONDS = 30.0
 """An event loop that makes no turn for so long is not coming back."""
 
 
+def closing_part(seconds: float, longest: float) -> float:
+    """How long one step of closing may take when the process has so long to end: letting work finish, giving back the
+    rest, and the last transactions have a third each."""
+    return min(longest, seconds / 3)
+
+
 class ShutdownDeadline:
     """Ends the process with status 1 if it is still there `seconds` after the first signal; shows what every thread,
     and every task of `loop`, was doing.

@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
-from headgate.slots.model import AssignedSlot
+from headgate.slots.model import AssignedSlot, SlotWindow
 
 
 class Standing(StrEnum):
@@ -26,7 +26,10 @@ class SlotMove(NamedTuple):
 
     slot: AssignedSlot
     window_start_ms: int
+    """Of the config that was named first."""
     scheduled_ms: int
+    windows: tuple[SlotWindow, ...] = ()
+    """Of a slot under several configs: all of its windows, in the order in which the configs were named."""
 
 
 class SlotCarrier(Protocol):

@@ -18,7 +18,7 @@ from headgate.slots.forecast import Forecast, forecast
 from headgate.slots.heat_map import MAX_DAYS, HeatMap, heat_map
 from headgate.slots.impact import ChangeWarning
 from headgate.slots.joint_forecast import joint_forecast
-from headgate.slots.listing import EVERYTHING, MOST_LISTED, Cursor, ListedSlot, SlotFilter
+from headgate.slots.listing import EVERYTHING, MOST_LISTED, Cursor, ListedSlot, SlotFilter, is_latest_first
 from headgate.slots.model import (
     AssignedSlot,
     PolicyVersion,
@@ -51,20 +51,29 @@ class SlotInspection:
     _store: SlotStore
 
     async def page(
-        self, selection: SlotFilter = EVERYTHING, *, limit: int = 100, cursor: str | None = None
+        self,
+        selection: SlotFilter = EVERYTHING,
+        *,
+        limit: int = 100,
+        cursor: str | None = None,
+        sort: str | None = None,
     ) -> tuple[list[ListedSlot], str | None]:
         """A page of booked and cancelled slots by scheduled time, and the cursor of the next page; None if this is the
-        last.
+        last. With `sort="-scheduledTime"`, the latest first.
 
         Raises:
-            InvalidInput: the limit is not from 1 to 1000, or the cursor is none.
+            InvalidInput: the limit is not from 1 to 1000, or the cursor or the order is none.
         """
         if not 1 <= limit <= MOST_LISTED:
             raise InvalidInput("limit", f"must be a whole number from 1 to {MOST_LISTED}")
         after = None if cursor is None else Cursor.decoded(cursor)
-        records = await self._store.page(selection, after, limit + 1)
+        records = await self._store.page(selection, after, limit + 1, latest_first=is_latest_first(sort))
         following = records[limit - 1].cursor.encoded() if len(records) > limit else None
         return records[:limit], following
+
+    async def count(self, selection: SlotFilter = EVERYTHING) -> int:
+        """How many booked and cancelled slots match; 100,001 if there are more than 100,000."""
+        return await self._store.count(selection)
 
     async def beginning(self, prefix: str, *, limit: int = 10) -> list[ListedSlot]:
         """The first booked slots whose events' ids begin with `prefix`, in order of the ids.

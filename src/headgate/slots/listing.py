@@ -16,6 +16,10 @@ LONGEST_OWNER = 64
 LONGEST_REASON = 500
 LONGEST_ACTOR = 64
 MOST_LISTED = 1000
+MOST_COUNTED = 100_001
+"""A listing counts up to this many: more are "more than 100,000"."""
+SORTS = ("scheduledTime", "-scheduledTime")
+"""How a listing may be sorted; with `-`, the latest first."""
 
 
 class SlotStatus(StrEnum):
@@ -126,6 +130,17 @@ class Cancellation(NamedTuple):
 
 
 NO_CAUSE = Cancellation()
+
+
+def is_latest_first(sort: str | None) -> bool:
+    """Whether a listing begins at its end.
+
+    Raises:
+        InvalidInput: it can't be sorted so.
+    """
+    if sort is not None and sort not in SORTS:
+        raise InvalidInput("sort", f"must be one of {', '.join(SORTS)}")
+    return sort == "-scheduledTime"
 
 
 def _status(value: str) -> SlotStatus:

@@ -38,9 +38,9 @@ class SlotMaintenance(SlotInspection):
         dry_run: bool = False,
     ) -> Replan:
         """Moves booked slots to earlier free places, in order; or, with `direction="spread"`, what is over the limit to
-        later ones. `since` and `until` bound the slots that are moved. No slot within `notice` (one minute) of now
-        moves, nor one whose work has begun, nor one that is booked under several configs: its time suits all of them.
-        Bookings go on meanwhile; a call that broke off may be repeated.
+        later ones. `since` and `until` bound the slots that are moved. A slot that is booked under several configs
+        moves to where all of them have room, and is charged there. No slot within `notice` (one minute) of now moves,
+        nor one whose work has begun. Bookings go on meanwhile; a call that broke off may be repeated.
 
         Raises:
             ConfigurationError: the scheduler was made without a store for it.
@@ -95,7 +95,8 @@ class SlotMaintenance(SlotInspection):
         return freed
 
     async def prune(self, before: datetime) -> PruneResult:
-        """Forgets slots and windows that lie before a time. A forgotten event that comes again gets a new slot.
+        """Forgets slots and windows that lie before a time. A slot whose work is known to be still to be done stays,
+        however late it is. A forgotten event that comes again gets a new slot.
 
         Raises:
             InvalidInput: the time lies in the future.

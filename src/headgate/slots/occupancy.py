@@ -196,6 +196,7 @@ class Occupancy:
         # A closed window inside a run gives no room: the run would be split at a window where nothing may be booked.
         if was_full and counts[0] < limit and self._policy.next_open(start_ms) == start_ms:
             self._opened.add(start_ms)
+            self._jumps.clear()
 
     def learn_windows(self, from_ms: int, counts: Sequence[WindowCount], limit: int) -> None:
         """Remembers what `windows_from(from_ms, limit)` returned; a short answer says that nothing follows."""

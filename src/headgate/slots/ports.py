@@ -99,8 +99,14 @@ class SlotStore(Protocol):
         """Slots scheduled before a time, oldest first, past the (scheduled, event) cursor: pages for reconciliation."""
         ...
 
-    async def page(self, selection: SlotFilter, after: Cursor | None, limit: int) -> list[ListedSlot]:
+    async def page(
+        self, selection: SlotFilter, after: Cursor | None, limit: int, *, latest_first: bool = False
+    ) -> list[ListedSlot]:
         """The first `limit` records of booked and cancelled slots behind a cursor, by scheduled time."""
+        ...
+
+    async def count(self, selection: SlotFilter) -> int:
+        """How many records match, up to `MOST_COUNTED`."""
         ...
 
     async def beginning(self, prefix: str, limit: int) -> list[ListedSlot]:

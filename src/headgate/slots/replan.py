@@ -1,25 +1,24 @@
-"""Re-plan: which booked slots move where when a limit was raised, or lowered. Pure, given a view of the windows.
+"""Re-plan: which windows booked slots move to when a limit was raised, or lowered. Pure, given a view of the windows.
 
-Slots keep the order of their times. To make room inside a window, the places of those that come are added to the
-places of those that are there, and all of them are given out again in order: of a larger set, the n-th place lies no
-later than before, so nobody moves the wrong way.
+Slots keep the order of their times within the config that is re-planned. A slot under several configs moves to the
+first instant that all of them admit; where it keeps a window, it needs no room there. `replan_places` gives the slots
+their times inside these windows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import groupby
+from functools import partial
 from typing import NamedTuple
 
 from headgate.durations import LATEST_MS
-from headgate.slots.carriers import SlotMove
-from headgate.slots.model import AssignedSlot, WindowPolicy
-from headgate.slots.occupancy import FullRun, Occupancy, RunChanges, split_run
-from headgate.slots.windows import align, position, usable
-
-Uniform = Callable[[], float]
+from headgate.slots.joint import SEARCHED_MS
+from headgate.slots.model import AssignedSlot, PolicyVersion, WindowPolicy
+from headgate.slots.occupancy import Occupancy
+from headgate.slots.windows import align, usable
 
 
 class Direction(StrEnum):
@@ -51,15 +50,38 @@ class Limits:
     def effective(self, slot: AssignedSlot) -> int:
         return max(slot.requested_ms, self.earliest_ms)
 
-    def capacity(self, start_ms: int, effective_ms: int) -> int:
-        """What a window offers to a slot, as booking has it."""
-        policy = self.policy
-        if start_ms >= effective_ms:
-            return policy.limit_at(start_ms)
-        size = policy.size_ms
-        return usable(
-            policy.limit_at(start_ms), size, start_ms, effective_ms, start_ms + size - 1, policy.first_window
-        ).capacity
+    def may_move(self, candidate: Candidate) -> bool:
+        return candidate.may_move and candidate.slot.scheduled_ms >= self.earliest_ms
+
+
+class PlannedConfig:
+    """A config whose windows a re-plan changes."""
+
+    def __init__(self, active: PolicyVersion, occupancy: Occupancy) -> None:
+        self.active = active
+        self.policy = active.policy
+        self.occupancy = occupancy
+        self.before: dict[int, int] = {}
+        """What each changed window held before the plan."""
+
+    def own(self, slot: AssignedSlot) -> int:
+        """The window that a slot is charged in, whatever the windows' size was when it was booked."""
+        return align(slot.scheduled_ms, self.policy.size_ms)
+
+    def shift(self, from_ms: int, to_ms: int) -> int:
+        """Moves one slot to another window and returns its ordinal there."""
+        occupancy, before = self.occupancy, self.before
+        if to_ms not in before:
+            before[to_ms] = occupancy.taken(to_ms)
+        if from_ms not in before:
+            before[from_ms] = occupancy.taken(from_ms)
+        occupancy.release(from_ms)
+        return occupancy.take(to_ms)
+
+
+Others = Mapping[str, PlannedConfig]
+"""The further configs of slots that may move, by name."""
+NO_OTHERS: Others = {}
 
 
 class Assignment(NamedTuple):
@@ -67,185 +89,280 @@ class Assignment(NamedTuple):
 
     candidate: Candidate
     window_ms: int
+    starts_ms: tuple[int, ...] = ()
+    """Of a slot under several configs that may move: the window of each, in the order in which they were named."""
+
+
+def capacity(policy: WindowPolicy, start_ms: int, effective_ms: int) -> int:
+    """What a window offers to a slot, as booking has it."""
+    limit = policy.limit_at(start_ms)
+    if start_ms >= effective_ms:
+        return limit
+    end_ms = start_ms + policy.size_ms
+    return usable(limit, policy.size_ms, start_ms, effective_ms, end_ms - 1, policy.first_window).capacity
 
 
 class Counts:
-    """How full the windows are, with the changes of a plan on top."""
+    """How full the windows of a config are, with the changes of a plan on top. Slots are moved in the order of their
+    times."""
 
-    def __init__(self, occupancy: Occupancy) -> None:
-        self.occupancy = occupancy
+    def __init__(self, config: PlannedConfig) -> None:
+        self.config = config
+        self.policy = config.policy
+        self._occupancy = config.occupancy
         self._taken: dict[int, int] = {}
+        self._left: list[int] = []
+        """The windows that slots have left, in order."""
 
     def taken(self, start_ms: int) -> int:
         taken = self._taken.get(start_ms)
         if taken is None:
-            taken = self._taken[start_ms] = self.occupancy.taken(start_ms)
+            taken = self._taken[start_ms] = self._occupancy.taken(start_ms)
         return taken
 
-    def move(self, from_ms: int, to_ms: int) -> None:
-        self._taken[from_ms] = self.taken(from_ms) - 1
-        self._taken[to_ms] = self.taken(to_ms) + 1
+    def leave(self, start_ms: int) -> None:
+        """A slot leaves its window."""
+        self._taken[start_ms] = self.taken(start_ms) - 1
+        if not self._left or self._left[-1] < start_ms:
+            self._left.append(start_ms)
+
+    def enter(self, start_ms: int) -> None:
+        self._taken[start_ms] = self.taken(start_ms) + 1
+
+    def is_full(self, start_ms: int) -> bool:
+        return self.taken(start_ms) >= self.policy.limit_at(start_ms)
+
+    def admitting(self, own_ms: int | None, effective_ms: int, at_ms: int) -> int:
+        """The first open window that ends after `at_ms` and has room for a slot, or is the slot's own; `LATEST_MS` if
+        there is none."""
+        policy = self.policy
+        start = align(at_ms, policy.size_ms)
+        following = policy.next_open(start)
+        if following == start:
+            if start == own_ms or self.taken(start) < capacity(policy, start, effective_ms):
+                return start
+            following = policy.next_open(start + policy.size_ms)
+        free = self._first_free(following)
+        if own_ms is not None and following <= own_ms < free and policy.next_open(own_ms) == own_ms:
+            return own_ms
+        return free
+
+    def _first_free(self, start_ms: int) -> int:
+        """The first open window at or after `start_ms` (itself open) that is not full by the plan."""
+        policy, at = self.policy, start_ms
+        while at < LATEST_MS:
+            stored = self._occupancy.first_free(at)
+            # What is full in the store may have room by the plan, and the other way round.
+            for index in range(bisect_left(self._left, at), len(self._left)):
+                left = self._left[index]
+                if left >= stored:
+                    break
+                if not self.is_full(left) and policy.next_open(left) == left:
+                    return left
+            if stored >= LATEST_MS or not self.is_full(stored):
+                return stored
+            at = policy.next_open(stored + policy.size_ms)
+        return LATEST_MS
+
+
+class _JointCounts:
+    """The counts of every config that a plan may change."""
+
+    def __init__(self, counts: Counts, others: Others) -> None:
+        self._others = others
+        self._by_name = {counts.config.active.name: counts}
+
+    def of(self, slot: AssignedSlot) -> list[Counts]:
+        """Those of a slot's configs, in the order in which they were named."""
+        for name in slot.config_names:
+            if name not in self._by_name:
+                self._by_name[name] = Counts(self._others[name])
+        return [self._by_name[name] for name in slot.config_names]
 
 
 def assign_earlier(
-    limits: Limits, candidates: Iterable[Candidate], counts: Counts, reached_ms: int
+    limits: Limits,
+    candidates: Iterable[Candidate],
+    config: PlannedConfig,
+    reached_ms: int,
+    others: Others = NO_OTHERS,
 ) -> list[Assignment]:
     """The window of each candidate, in order: the earliest one with room that keeps the order, or its own. Those before
-    them have reached the window of `reached_ms`, and nobody goes before that."""
+    them have reached `reached_ms`, and nobody goes before that."""
     policy, earliest = limits.policy, limits.earliest_ms
     size = policy.size_ms
+    counts = Counts(config)
+    joint = _JointCounts(counts, others)
     assignments: list[Assignment] = []
-    reached = reached_ms - reached_ms % size
+    reached = reached_ms
     for candidate in candidates:
         slot = candidate.slot
-        own = start = slot.scheduled_ms - slot.scheduled_ms % size
-        if candidate.may_move and slot.scheduled_ms >= earliest and own > reached:
+        scheduled = slot.scheduled_ms
+        own = start = scheduled - scheduled % size
+        starts: tuple[int, ...] = ()
+        low = scheduled  # nobody goes before a slot that stays
+        if candidate.may_move and scheduled >= earliest:
             effective = slot.requested_ms if slot.requested_ms > earliest else earliest
-            start = policy.next_open(max(effective - effective % size, reached))
-            while start < own and counts.taken(start) >= limits.capacity(start, effective):
-                start = policy.next_open(start + size)
-            if start < own:
-                counts.move(own, start)
-            else:
-                start = own
-        assignments.append(Assignment(candidate, start))
-        reached = start
+            if slot.other_windows:
+                all_counts = joint.of(slot)
+                starts = _earlier_windows(slot, all_counts, effective, max(effective, reached))
+                start = starts[all_counts.index(counts)]
+                if starts != _own_windows(slot, all_counts):
+                    low = max(effective, *starts)
+            elif own > reached:
+                first = effective if effective > reached else reached
+                start = policy.next_open(first - first % size)
+                while start < own and counts.taken(start) >= capacity(policy, start, effective):
+                    start = policy.next_open(start + size)
+                if start < own:
+                    counts.leave(own)
+                    counts.enter(start)
+                    low = effective if effective > start else start
+                else:
+                    start = own
+        assignments.append(Assignment(candidate, start, starts))
+        if low > reached:
+            reached = low
     return assignments
 
 
-def assign_spread(limits: Limits, candidates: Sequence[Candidate], counts: Counts) -> list[Assignment]:
+def _own_windows(slot: AssignedSlot, all_counts: Sequence[Counts]) -> tuple[int, ...]:
+    return tuple(counts.config.own(slot) for counts in all_counts)
+
+
+def _earlier_windows(
+    slot: AssignedSlot, all_counts: Sequence[Counts], effective_ms: int, at_ms: int
+) -> tuple[int, ...]:
+    """The windows of the first instant from `at_ms` on that all configs of a slot admit, or its own. Moves it there."""
+    owns = _own_windows(slot, all_counts)
+    finders = [partial(counts.admitting, own, effective_ms) for counts, own in zip(all_counts, owns, strict=True)]
+    starts = _common_windows(finders, at_ms, slot.scheduled_ms) or owns
+    for counts, own, start in zip(all_counts, owns, starts, strict=True):
+        if start != own:
+            counts.leave(own)
+            counts.enter(start)
+    return starts
+
+
+def _common_windows(finders: Sequence[Callable[[int], int]], at_ms: int, until_ms: int) -> tuple[int, ...] | None:
+    """The windows, one of each config, that hold the first instant of [at, until) that all admit. Each finder returns
+    the first window of its config that admits the slot and ends after a time."""
+    while at_ms < until_ms:
+        starts = tuple(find(at_ms) for find in finders)
+        latest = max(starts)
+        if latest <= at_ms:
+            return starts
+        at_ms = latest
+    return None
+
+
+def assign_spread(
+    limits: Limits, candidates: Sequence[Candidate], config: PlannedConfig, others: Others = NO_OTHERS
+) -> list[Assignment]:
     """The window of each candidate, in order: its own while that is within the limit, or the next one that is.
 
     A slot stays if no window before its horizon has room.
     """
-    policy = limits.policy
-    size = policy.size_ms
-    moving = [candidate.may_move and candidate.slot.scheduled_ms >= limits.earliest_ms for candidate in candidates]
-    held: dict[int, int] = {}  # by window: slots that do not move, then those that are assigned to it
-    for candidate, may_move in zip(candidates, moving, strict=True):
-        own = align(candidate.slot.scheduled_ms, size)
-        if own not in held:
-            held[own] = counts.taken(own)
-        held[own] -= may_move
-    assignments: list[Assignment] = []
-    reached = 0
-    for candidate, may_move in zip(candidates, moving, strict=True):
-        own = align(candidate.slot.scheduled_ms, size)
-        start = own
-        if may_move:
-            start = max(own, reached)
-            # A window that the calendar has closed since keeps what it has; nothing new comes into it.
-            while _held(held, counts, start) >= policy.limit_at(start) or (
-                start != own and policy.next_open(start) != start
+    spread = _Spread(limits, candidates, config, others)
+    return [spread.assign(candidate) for candidate in candidates]
+
+
+class _Spread:
+    """Assigns one candidate after another. All that may move leave their windows first, and enter one when they are
+    assigned: whoever is moved later makes room for those before it."""
+
+    def __init__(self, limits: Limits, candidates: Sequence[Candidate], config: PlannedConfig, others: Others) -> None:
+        self._limits = limits
+        self._policy = limits.policy
+        self._counts = Counts(config)
+        self._joint = _JointCounts(self._counts, others)
+        self._reached = 0
+        self._apart: set[tuple[str, ...]] = set()
+        """Sets of configs that have no instant in common any more."""
+        self._entered: set[tuple[str, int]] = set()
+        """Windows of further configs that slots from elsewhere were assigned to."""
+        for candidate in filter(limits.may_move, candidates):
+            slot = candidate.slot
+            for counts in self._joint.of(slot) if slot.other_windows else (self._counts,):
+                counts.leave(counts.config.own(slot))
+
+    def assign(self, candidate: Candidate) -> Assignment:
+        slot = candidate.slot
+        own = self._counts.config.own(slot)
+        if not self._limits.may_move(candidate):
+            return Assignment(candidate, own)
+        if not slot.other_windows:
+            start = self._later_window(candidate, own)
+            self._counts.enter(start)
+            return Assignment(candidate, start)
+        all_counts = self._joint.of(slot)
+        owns = _own_windows(slot, all_counts)
+        starts = self._later_windows(candidate, owns, all_counts)
+        for counts, own, start in zip(all_counts, owns, starts, strict=True):
+            counts.enter(start)
+            if start != own:
+                self._entered.add((counts.config.active.name, start))
+        return Assignment(candidate, starts[all_counts.index(self._counts)], starts)
+
+    def _later_window(self, candidate: Candidate, own_ms: int) -> int:
+        start = max(own_ms, align(self._reached, self._policy.size_ms))
+        if start != own_ms or self._counts.is_full(own_ms):
+            start = self._with_room(start)
+            if start >= LATEST_MS or _is_beyond(self._policy, candidate, start):
+                return own_ms
+        self._reached = max(self._reached, start)
+        return start
+
+    def _later_windows(
+        self, candidate: Candidate, owns: tuple[int, ...], all_counts: Sequence[Counts]
+    ) -> tuple[int, ...]:
+        kept = [self._kept(counts, own) for counts, own in zip(all_counts, owns, strict=True)]
+        end = min(own + counts.policy.size_ms for own, counts in zip(owns, all_counts, strict=True))
+        starts = owns
+        if end <= self._reached or None in kept:
+            common = self._common(candidate.slot, kept, all_counts)
+            if common is None or any(
+                start != own and _is_beyond(counts.policy, candidate, start)
+                for counts, own, start in zip(all_counts, owns, common, strict=True)
             ):
-                start = policy.next_open(start + size)
-                if start >= LATEST_MS:
-                    break
-            if start + size - 1 > _horizon(policy, candidate) and start != own:
-                start = own
-            else:
-                reached = start
-            held[start] = _held(held, counts, start) + 1
-        assignments.append(Assignment(candidate, start))
-    return assignments
+                return owns
+            starts = common
+        self._reached = max(self._reached, *starts)
+        return starts
 
+    def _kept(self, counts: Counts, own_ms: int) -> int | None:
+        """A slot's own window, if the slot may stay there. In a further config it may, however full the window is,
+        unless others have come."""
+        may_be_full = counts is not self._counts and (counts.config.active.name, own_ms) not in self._entered
+        return own_ms if may_be_full or not counts.is_full(own_ms) else None
 
-def _held(held: dict[int, int], counts: Counts, start_ms: int) -> int:
-    known = held.get(start_ms)
-    return counts.taken(start_ms) if known is None else known
-
-
-def _horizon(policy: WindowPolicy, candidate: Candidate) -> int:
-    if policy.max_delay_ms is None:
-        return LATEST_MS - 1
-    return max(candidate.slot.requested_ms, candidate.created_ms) + policy.max_delay_ms
-
-
-class Placement(NamedTuple):
-    """Moves in order, and what each changed window held before them."""
-
-    moves: list[SlotMove]
-    before: dict[int, int]
-
-
-def place(
-    limits: Limits,
-    assignments: Sequence[Assignment],
-    occupancy: Occupancy,
-    uniform: Uniform,
-    floor_ms: int = 0,
-) -> Placement:
-    """The moves that bring slots into their windows. `occupancy` gets the changed counts. Slots before `floor_ms` are
-    not among the assignments, and nobody overtakes them."""
-    moves: list[SlotMove] = []
-    before: dict[int, int] = {}
-    size, spread = limits.policy.size_ms, limits.policy.spread
-    ordered = sorted(assignments, key=lambda assignment: assignment.window_ms)
-    for window, group in groupby(ordered, key=lambda assignment: assignment.window_ms):
-        members = [assignment.candidate for assignment in group]
-        owns = [align(member.slot.scheduled_ms, size) for member in members]
-        if all(own == window for own in owns):
-            continue
-        barrier = max(floor_ms, _barrier(members, owns, window))
-        places = [member.slot.scheduled_ms for member, own in zip(members, owns, strict=True) if own == window]
-        before.setdefault(window, occupancy.taken(window))
-        for member, own in zip(members, owns, strict=True):
-            if own != window:
-                before.setdefault(own, occupancy.taken(own))
-                occupancy.release(own)
-                low = max(window, limits.effective(member.slot), barrier)
-                places.append(position(spread, occupancy.take(window), low, window + size, uniform))
-        moves += _in_order(limits, window, members, sorted(places))
-    return Placement(moves, before)
-
-
-def _barrier(members: Sequence[Candidate], owns: Sequence[int], window: int) -> int:
-    """The latest slot in the window that may not move and stands before all that come from later windows."""
-    if owns[-1] <= window:
-        return 0
-    return max((member.slot.scheduled_ms for member in members if not member.may_move), default=0)
-
-
-def _in_order(limits: Limits, window: int, members: Sequence[Candidate], places: Sequence[int]) -> list[SlotMove]:
-    """Gives places to the members of a window, in order; none before its effective time."""
-    moves: list[SlotMove] = []
-    last = 0
-    for (slot, may_move, _), place in zip(members, places, strict=True):
-        if not may_move or slot.scheduled_ms < limits.earliest_ms:
-            last = max(last, slot.scheduled_ms)
-            continue
-        last = max(last, place, limits.effective(slot))
-        if last != slot.scheduled_ms:
-            moves.append(SlotMove(slot, window, last))
-    return moves
-
-
-def rejoined_runs(
-    policy: WindowPolicy, before: dict[int, int], occupancy: Occupancy, stored: Iterable[FullRun]
-) -> RunChanges:
-    """The runs to remove and write after windows were filled and emptied. `before` has the changed windows with what
-    they held, `stored` every run that contains one of them, ends at one, or starts right behind one."""
-    limit_at = policy.limit_at
-    open_windows = [start for start in sorted(before) if policy.next_open(start) == start]
-    filled = [start for start in open_windows if before[start] < limit_at(start) <= occupancy.taken(start)]
-    opened = [start for start in open_windows if before[start] >= limit_at(start) > occupancy.taken(start)]
-    if not filled and not opened:
-        return RunChanges([], [])
-    old = sorted(set(stored))
-    runs = list(old)
-    for start in opened:
-        following = policy.next_open(start + policy.size_ms)
-        runs = [
-            part
-            for run in runs
-            for part in (split_run(run, start, following) if run.start_ms <= start < run.resume_ms else [run])
+    def _common(
+        self, slot: AssignedSlot, kept: Sequence[int | None], all_counts: Sequence[Counts]
+    ) -> tuple[int, ...] | None:
+        if slot.config_names in self._apart:
+            return None
+        finders = [
+            self._with_room if counts is self._counts else partial(counts.admitting, own, slot.requested_ms)
+            for counts, own in zip(all_counts, kept, strict=True)
         ]
-    runs += [FullRun(start, policy.next_open(start + policy.size_ms)) for start in filled]
-    joined: list[FullRun] = []
-    for run in sorted(runs):
-        if joined and joined[-1].resume_ms == run.start_ms:
-            joined[-1] = FullRun(joined[-1].start_ms, run.resume_ms)
-        else:
-            joined.append(run)
-    kept = set(old) & set(joined)
-    return RunChanges([run.start_ms for run in old if run not in kept], [run for run in joined if run not in kept])
+        at = max(slot.scheduled_ms, self._reached)
+        starts = _common_windows(finders, at, at + SEARCHED_MS)
+        if starts is None:
+            self._apart.add(slot.config_names)
+        return starts
+
+    def _with_room(self, at_ms: int) -> int:
+        """The first open window that ends after a time and is below its limit."""
+        policy = self._policy
+        start = policy.next_open(align(at_ms, policy.size_ms))
+        while start < LATEST_MS and self._counts.is_full(start):
+            start = policy.next_open(start + policy.size_ms)
+        return start
+
+
+def _is_beyond(policy: WindowPolicy, candidate: Candidate, start_ms: int) -> bool:
+    """Whether a window reaches past a slot's horizon."""
+    if policy.max_delay_ms is None:
+        return False
+    horizon = max(candidate.slot.requested_ms, candidate.created_ms) + policy.max_delay_ms
+    return start_ms + policy.size_ms - 1 > horizon

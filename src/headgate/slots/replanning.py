@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import NamedTuple, Protocol
+from functools import partial
+from typing import NamedTuple, Protocol, TypeVar
 
 from headgate.durations import LATEST_MS, duration_ms, parse_duration, parse_instant, to_ms
-from headgate.errors import Conflict, InvalidInput
+from headgate.errors import Conflict, InvalidInput, NotFound
 from headgate.slots.carriers import SlotMove
 from headgate.slots.model import AssignedSlot, PolicyVersion, checked_name
-from headgate.slots.occupancy import Occupancy
-from headgate.slots.replan import (
-    Assignment,
-    Candidate,
-    Counts,
-    Direction,
-    Limits,
-    assign_earlier,
-    assign_spread,
-    place,
-)
+from headgate.slots.replan import Assignment, Candidate, Direction, Limits, PlannedConfig, assign_earlier, assign_spread
+from headgate.slots.replan_places import place
 from headgate.slots.windows import align
+
+T = TypeVar("T")
 
 NOTICE = timedelta(minutes=1)
 LONGEST_NOTICE = timedelta(days=3660)
@@ -33,9 +28,16 @@ MOST_SPREAD = 1_000_000
 """Slots that one call spreads: the plan is kept in memory."""
 PASSES = 5
 """How often a spread is planned again because others booked the places that it meant to use."""
-FIRST, FEW, MANY = 2000, 1000, 20_000
+FEWEST, FEW, MANY = 100, 1000, 20_000
+"""Slots of one transaction: at first, and while bookings wait for its locks; of a spread; and at most."""
+MOST_OTHERS = 256
+"""Further configs whose slots one transaction moves: it locks all of them."""
 TARGET_SECONDS = 0.1
-"""How long one transaction may keep a config's bookings waiting."""
+"""How long one transaction takes while nobody waits for its locks, …"""
+SHORT_SECONDS = 0.005
+"""… and while somebody does, …"""
+CALM_SECONDS = 2.0
+"""… which it is taken for until nobody has waited for so long."""
 
 
 class Reading(NamedTuple):
@@ -64,6 +66,8 @@ class Chunk(NamedTuple):
     moves: Sequence[SlotMove]
     following: Reading | None
     """Where the next one goes on; None if this was the last."""
+    is_awaited: bool = False
+    """Whether others waited for its locks, as far as the store knows."""
 
 
 class ReplanStore(Protocol):
@@ -77,8 +81,9 @@ class ReplanStore(Protocol):
         """
         ...
 
-    async def pull_forward(self, span: Span, reading: Reading, limit: int) -> Chunk:
-        """Moves the next slots to earlier places.
+    async def pull_forward(self, span: Span, reading: Reading, limit: int, *, reads_again: bool = False) -> Chunk:
+        """Moves the next slots to earlier places. With `reads_again` it reads them again once the configs are locked:
+        that takes longer, and nobody can change them in between.
 
         Raises:
             Conflict: one of them was changed at the same time; nothing was moved, try again.
@@ -90,12 +95,17 @@ class ReplanStore(Protocol):
         out. Locks nothing."""
         ...
 
-    async def counts(self, span: Span, from_ms: int) -> Occupancy:
-        """How full the windows are from a time on, without a lock: for a plan that is checked later, or only shown."""
+    async def counts(self, name: str, from_ms: int) -> PlannedConfig | None:
+        """A config, and how full its windows are from a time on, without a lock: for a plan that is checked later, or
+        only shown. None if there is no such config."""
         ...
 
     async def push_back(self, span: Span, moves: Sequence[SlotMove]) -> list[SlotMove]:
-        """Makes those of these moves to later places that are still possible, and returns them."""
+        """Makes those of these moves to later places that are still possible, and returns them.
+
+        Raises:
+            Conflict: one of them was changed at the same time; nothing was moved, try again.
+        """
         ...
 
 
@@ -112,8 +122,6 @@ class Replan:
     """How much earlier all moved slots are together; negative if they were spread."""
     last_before_ms: int | None = None
     last_after_ms: int | None = None
-    joint: int = 0
-    """Those of the examined slots that are booked under several configs; they stay."""
     moves: tuple[SlotMove, ...] = ()
     """Of a dry run: what would be moved."""
 
@@ -128,7 +136,6 @@ class Replan:
             saved_ms=self.saved_ms + sum(move.slot.scheduled_ms - move.scheduled_ms for move in moves),
             last_before_ms=_latest(self.last_before_ms, times.values()),
             last_after_ms=_latest(self.last_after_ms, after.values()),
-            joint=self.joint + sum(bool(slot.other_windows) for slot in examined),
             moves=(*self.moves, *moves) if keep else self.moves,
         )
 
@@ -177,46 +184,125 @@ async def replan(store: ReplanStore, span: Span, direction: Direction, *, dry_ru
 
 async def _pull(store: ReplanStore, span: Span, result: Replan) -> Replan:
     active, now_ms = await store.survey(span)
-    limit = min(FIRST, MANY)
+    pace = Pace()
     # From the start of a window: those who are in it make room for those who come.
     reading: Reading | None = Reading(align(span.earliest(now_ms), active.policy.size_ms))
     while reading is not None:
         started = time.perf_counter()
-        chunk = await _retried(store, span, reading, limit)
-        took = time.perf_counter() - started
-        limit = max(FEW, min(MANY, int(limit * min(2.0, TARGET_SECONDS / max(took, 1e-3)))))
+        try:
+            chunk = await store.pull_forward(span, reading, pace.limit)
+        except Conflict:
+            chunk = await _retried(partial(store.pull_forward, span, reading, pace.limit, reads_again=True))
+        ended = time.perf_counter()
+        pace.adapt(ended, ended - started, is_awaited=chunk.is_awaited)
+        if chunk.is_awaited:
+            # Bookings have at least half of the time: whoever waits goes first, and those who come meanwhile.
+            await asyncio.sleep(ended - started)
         result = result.add(chunk.examined, chunk.moves)
         reading = chunk.following
     return result
 
 
-async def _retried(store: ReplanStore, span: Span, reading: Reading, limit: int) -> Chunk:
+class Pace:
+    """How many slots one transaction moves: as many as fit into a time, which is short while others wait."""
+
+    def __init__(self) -> None:
+        self.limit = min(FEWEST, MANY)
+        self._calm_from = float("-inf")
+
+    def adapt(self, now: float, took: float, *, is_awaited: bool) -> None:
+        """After a transaction that took so many seconds and ended now."""
+        if is_awaited:
+            self._calm_from = now + CALM_SECONDS
+        target = SHORT_SECONDS if now < self._calm_from else TARGET_SECONDS
+        self.limit = max(min(FEWEST, MANY), min(MANY, round(self.limit * min(2.0, target / max(took, 1e-3)))))
+
+
+async def _retried(work: Callable[[], Awaitable[T]]) -> T:
     for attempt in range(1, MAX_TRIES + 1):
         try:
-            return await store.pull_forward(span, reading, limit)
+            return await work()
         except Conflict:
             if attempt == MAX_TRIES:
                 raise
     raise AssertionError("unreachable")
 
 
+class _Snapshot:
+    """How full the windows of all configs are that a plan needs, as far as they have been read."""
+
+    def __init__(self, store: ReplanStore, span: Span, from_ms: int) -> None:
+        self._store = store
+        self._span = span
+        self._from_ms = from_ms
+        self.others: dict[str, PlannedConfig] = {}
+
+    async def config(self) -> PlannedConfig:
+        """The config that is re-planned."""
+        config = await self._store.counts(self._span.name, self._from_ms)
+        if config is None:
+            raise NotFound("config", self._span.name)
+        return config
+
+    async def read_others(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Reads the further configs of these slots. If one does not exist, the slot stays."""
+        for name in sorted(other_names(self._span.name, candidates) - self.others.keys()):
+            config = await self._store.counts(name, self._from_ms)
+            if config is not None:
+                self.others[name] = config
+        return without_strangers(candidates, {self._span.name, *self.others})
+
+
+def other_names(name: str, candidates: Iterable[Candidate]) -> set[str]:
+    """The further configs of slots that may move."""
+    names = {
+        other
+        for candidate in candidates
+        if candidate.slot.other_windows and candidate.may_move
+        for other in candidate.slot.config_names
+    }
+    return names - {name}
+
+
+def few_others(name: str, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+    """The first of these slots, as far as they have not too many further configs."""
+    names = {name}
+    for index, (assigned, may_move, _) in enumerate(candidates):
+        if assigned.other_windows and may_move:
+            names.update(assigned.config_names)
+            if len(names) > 1 + MOST_OTHERS:
+                return candidates[:index]
+    return candidates
+
+
+def without_strangers(candidates: Sequence[Candidate], names: set[str]) -> list[Candidate]:
+    """The same slots; those that have a config which is not among these may not move."""
+    return [
+        candidate._replace(may_move=False)
+        if candidate.slot.other_windows and not names.issuperset(candidate.slot.config_names)
+        else candidate
+        for candidate in candidates
+    ]
+
+
 async def _preview(store: ReplanStore, span: Span, result: Replan) -> Replan:
     """`_pull` without a change: what would have been moved is remembered here."""
     active, now_ms = await store.survey(span)
     limits = Limits(active.policy, span.earliest(now_ms))
-    size = active.policy.size_ms
-    occupancy = await store.counts(span, align(limits.earliest_ms, size))
-    reading = Reading(align(limits.earliest_ms, size))
+    reading = Reading(align(limits.earliest_ms, active.policy.size_ms))
+    snapshot = _Snapshot(store, span, reading.at_ms)
+    config, others = await snapshot.config(), snapshot.others
+    limits = replace(limits, policy=config.policy)
     uniform = random.Random(1).random
     carried: list[Candidate] = []
     reached = reading.at_ms
     while True:
-        page = await store.candidates(span, reading, MANY)
+        page = await snapshot.read_others(await store.candidates(span, reading, MANY))
         candidates = carried + page
         is_last = len(page) < MANY
-        assignments = assign_earlier(limits, candidates, Counts(occupancy), reached)
+        assignments = assign_earlier(limits, candidates, config, reached, others)
         kept = whole_windows(assignments, is_last=is_last)
-        moves = place(limits, kept, occupancy, uniform).moves
+        moves = place(limits, kept, config, uniform, 0, others)
         result = result.add([assignment.candidate.slot for assignment in kept], moves, keep=True)
         if is_last:
             return result
@@ -230,11 +316,14 @@ async def _spread(store: ReplanStore, span: Span, result: Replan) -> Replan:
     window holds more than before on the way."""
     for number in range(PASSES):
         active, now_ms = await store.survey(span)
-        limits = Limits(active.policy, span.earliest(now_ms))
-        candidates = await _all_candidates(store, span, align(limits.earliest_ms, active.policy.size_ms))
-        occupancy = await store.counts(span, align(limits.earliest_ms, active.policy.size_ms))
-        assignments = assign_spread(limits, candidates, Counts(occupancy))
-        moves = place(limits, assignments, occupancy, random.Random().random).moves
+        earliest = span.earliest(now_ms)
+        first = align(earliest, active.policy.size_ms)
+        snapshot = _Snapshot(store, span, first)
+        candidates = await snapshot.read_others(await _all_candidates(store, span, first))
+        config, others = await snapshot.config(), snapshot.others
+        limits = Limits(config.policy, earliest)
+        assignments = assign_spread(limits, candidates, config, others)
+        moves = place(limits, assignments, config, random.Random().random, 0, others, Direction.SPREAD)
         if number == 0:
             result = result.add([candidate.slot for candidate in candidates], [])
         if result.dry_run:
@@ -242,13 +331,27 @@ async def _spread(store: ReplanStore, span: Span, result: Replan) -> Replan:
         if not moves:
             return result
         done = 0
-        for last in range(len(moves), 0, -FEW):
-            made = await store.push_back(span, moves[max(0, last - FEW) : last])
+        for some in _from_the_last(moves):
+            made = await _retried(partial(store.push_back, span, some))
             done += len(made)
             result = _later(result, made)
         if done == len(moves):
             return result
     return result
+
+
+def _from_the_last(moves: Sequence[SlotMove]) -> Iterator[Sequence[SlotMove]]:
+    """Moves in parts of few slots and few configs, the last ones first; each part in order."""
+    part: list[SlotMove] = []
+    names: set[str] = set()
+    for move in reversed(moves):
+        if part and (len(part) == FEW or len(names.union(move.slot.config_names)) > MOST_OTHERS):
+            yield part[::-1]
+            part, names = [], set()
+        part.append(move)
+        names.update(move.slot.config_names)
+    if part:
+        yield part[::-1]
 
 
 def _later(result: Replan, moves: Sequence[SlotMove], *, keep: bool = False) -> Replan:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine
@@ -37,6 +37,8 @@ BUSY_SECONDS = 30
 
 BORN = "headgate_born"
 NEWS = "headgate_news"
+OWN_TRANSACTION = "headgate_own_transaction"
+"""An option of connections whose user begins and commits by itself."""
 ASIDE = 2
 """How many long reads go on at once."""
 LONGEST_SILENCE_SECONDS = 5
@@ -45,6 +47,8 @@ DEADLINE = 10.0
 """Seconds that a transaction may take on a server, with the wait for a connection, …"""
 FILE_DEADLINE = 30.0
 """… and on SQLite, where it includes the wait for the one writer's turn."""
+LAST_SECONDS = 0.25
+"""… and on a server that did not answer a process that ends: what else it writes has no better hope."""
 _CUT_BEFORE = 0.25
 """So much before the deadline a connection to PostgreSQL is cut: a caller who is cancelled would wait up to ten seconds
 longer, while psycopg tries to cancel the statement at a server that does not answer."""
@@ -63,12 +67,16 @@ class Database:
         if deadline is None:
             deadline = FILE_DEADLINE if self.dialect == "sqlite" else DEADLINE
         self._deadline = deadline
+        self._is_hastened = False
+        self._in_flight: set[_Use] = set()
+        """Transactions that have a deadline."""
         self.hints = Hints(self)
         self._holders = 1
         self._threads: ThreadPoolExecutor | None = None
         """Where transactions run; None for the event loop."""
         self.async_engine: AsyncEngine | None = None
         self._autocommit: Engine | None = None
+        self._flushing: Engine | None = None
         self._aside: tuple[Engine, ThreadPoolExecutor] | None = None
         self._cut_at = float("-inf")
         self._several_hosts = has_several_hosts(self.url)
@@ -81,6 +89,8 @@ class Database:
             )
             self._engine: Engine = self.async_engine.sync_engine
             self._autocommit = self._engine.execution_options(isolation_level="AUTOCOMMIT")
+            # Without a word to the driver, unlike AUTOCOMMIT, which it is told and untold with every use.
+            self._flushing = self._engine.execution_options(**{OWN_TRANSACTION: True})
             sa.event.listen(self._engine, "connect", _note_birth)
             sa.event.listen(self._engine, "connect", self._bound_statements)
             sa.event.listen(self._engine, "reset", _end_transaction)
@@ -136,6 +146,11 @@ class Database:
             return await self.write(work, *args, **kwargs)
         return await self._run(self._autocommit, None, self._deadline, False, work, args, kwargs)
 
+    async def flush(self, work: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Runs `work(connection, …)`, which on PostgreSQL is one pipeline that begins and commits its own transaction;
+        elsewhere this is `write`."""
+        return await self._run(self._flushing or self._engine, self._threads, self._deadline, False, work, args, kwargs)
+
     @property
     def is_new_file(self) -> bool:
         """Whether this is an SQLite file that does not exist yet, or is empty."""
@@ -146,9 +161,15 @@ class Database:
         return not file.exists() or file.stat().st_size == 0
 
     def hasten(self, seconds: float) -> None:
-        """From now on, a transaction has so long at most: for a process that ends, and a server that may hang."""
-        if self.dialect != "sqlite":
-            self._deadline = min(self._deadline, seconds)
+        """From now on, a transaction has so long at most, also one in flight: for a process that ends, and a server
+        that may hang. If one gets no answer in that time, those after it have `LAST_SECONDS`."""
+        if self.dialect == "sqlite":
+            return
+        self._deadline = min(self._deadline, seconds)
+        self._is_hastened = True
+        end = asyncio.get_running_loop().time() + seconds
+        for use in self._in_flight:
+            use.end_at(end)
 
     @property
     def closed(self) -> bool:
@@ -200,12 +221,13 @@ class Database:
         kwargs: Any,
     ) -> R:
         loop = asyncio.get_running_loop()
-        use = _Use()
-        timer = None
-        if deadline is not None and self.dialect == "postgresql":
-            timer = loop.call_later(max(deadline - _CUT_BEFORE, deadline / 2), use.cut)
+        use = _Use(loop)
         try:
-            async with asyncio.timeout(deadline):
+            async with asyncio.timeout(deadline) as use.timeout:
+                if deadline is not None:
+                    self._in_flight.add(use)
+                    if self.dialect == "postgresql":
+                        use.timer = loop.call_later(max(deadline - _CUT_BEFORE, deadline / 2), use.cut)
                 if threads is None:
                     return await greenlet_spawn(self._on_loop, engine, use, deadline, work, args, kwargs)
                 # Shielded: a caller that is cancelled stops waiting, but the thread's transaction still ends properly.
@@ -213,34 +235,39 @@ class Database:
                     loop.run_in_executor(threads, self._on_thread, loop, engine, use, read_only, work, args, kwargs)
                 )
         except DRIVER_ERRORS as error:
+            if self._is_hastened and (use.is_cut or isinstance(error, TimeoutError)):
+                self._deadline = min(self._deadline, LAST_SECONDS)
             raise translated(TimeoutError() if use.is_cut else error, self._file) from error
         finally:
-            if timer is not None and use.connection is None:
-                timer.cancel()  # a thread that goes on without its caller is cut when the time has come
+            self._in_flight.discard(use)
+            if use.timer is not None and use.connection is None:
+                use.timer.cancel()  # a thread that goes on without its caller is cut when the time has come
 
     def _on_loop(
         self, engine: Engine, use: _Use, deadline: float | None, work: Callable[..., R], args: Any, kwargs: Any
     ) -> R:
-        """`_on_thread` on psycopg's async connection. Where there are no transactions, beginning one is free."""
-        with engine.connect() as connection:
-            news = connection.info[NEWS] = set[str]()
-            use.connection = connection
-            try:
-                with connection.begin():
-                    try:
-                        if deadline is None:
-                            connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
-                        result = work(connection, *args, **kwargs)
-                    except BaseException as error:
-                        if isinstance(error, ReadOnlyServer):
-                            connection.invalidate()
-                        # A pipeline found it broken. SQLAlchemy would presume the rest of the pool dead; so must we. If
-                        # there are several hosts, also when it did not answer in time: another may have taken over.
-                        if connection.invalidated and (self._several_hosts or isinstance(error, StoreUnavailable)):
-                            self._cut_at = time.monotonic()
-                        raise
-            finally:
-                use.connection = None
+        """`_on_thread` on psycopg's async connection. The first statement begins the transaction, and closing the
+        connection rolls back what was not committed."""
+        try:
+            with engine.connect() as connection:
+                news = connection.info[NEWS] = set[str]()
+                use.connection = connection
+                try:
+                    if deadline is None:
+                        connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
+                    result = work(connection, *args, **kwargs)
+                except BaseException as error:
+                    if isinstance(error, ReadOnlyServer):
+                        connection.invalidate()
+                    # A pipeline found it broken. SQLAlchemy would presume the rest of the pool dead; so must we. If
+                    # there are several hosts, also when it did not answer in time: another may have taken over.
+                    if connection.invalidated and (self._several_hosts or isinstance(error, StoreUnavailable)):
+                        self._cut_at = time.monotonic()
+                    raise
+                _commit(connection)
+        finally:
+            # Not before it is closed: a rollback may have to be cut too.
+            use.connection = None
         if news:
             self.hints.ring_everywhere(news)
         return result
@@ -290,11 +317,25 @@ class Database:
 class _Use:
     """The connection that a transaction uses, to be cut when its deadline is over."""
 
-    __slots__ = ("connection", "is_cut")
+    __slots__ = ("connection", "is_cut", "loop", "timeout", "timer")
 
-    def __init__(self) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
         self.connection: Connection | None = None
         self.is_cut = False
+        self.timeout: asyncio.Timeout | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        """Cuts the connection to PostgreSQL shortly before the timeout."""
+
+    def end_at(self, when: float) -> None:
+        """Brings the deadline forward."""
+        if self.timeout is None or (planned := self.timeout.when()) is None or planned <= when:
+            return
+        with contextlib.suppress(RuntimeError):  # it is over already
+            self.timeout.reschedule(when)
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = self.loop.call_at(max(when - _CUT_BEFORE, (self.loop.time() + when) / 2), self.cut)
 
     def cut(self) -> None:
         """Ends the wait for a PostgreSQL that does not answer: whoever reads from the socket reads its end."""
@@ -311,6 +352,14 @@ class _Use:
 def _leave_read_only_server(context: Any) -> None:
     if is_read_only(context.original_exception):
         context.is_disconnect = True
+
+
+def _commit(connection: Connection) -> None:
+    """Commits what was begun. A pipeline may have done so; then nothing is sent (IDLE is 0)."""
+    if connection.in_transaction():
+        connection.commit()
+    elif cast(Any, connection.connection.driver_connection).pgconn.transaction_status:
+        connection.begin().commit()
 
 
 def _end_transaction(connection: Any, _record: Any, state: Any) -> None:

@@ -30,6 +30,9 @@ _NOT_OPENED = "unable to open database file"
 """SQLite: no such folder, a folder instead of a file, or no right to write. It does not name the file."""
 
 
+_NONE_LEFT = "This connection is closed"
+"""What SQLAlchemy's pool says if every connection that it tried to hand out was refused, also new ones."""
+
 DRIVER_ERRORS = (sa.exc.SQLAlchemyError, OSError)
 """What SQLAlchemy, a driver or a timeout raises. A `TimeoutError` is an `OSError`."""
 
@@ -52,6 +55,8 @@ def translated(error: Exception, file: str | None = None) -> StoreError:
         return StoreUnavailable("no database connection became free in time")
     if isinstance(error, TimeoutError):
         return StoreUnavailable("the database did not answer in time")
+    if isinstance(error, sa.exc.InvalidRequestError) and str(error) == _NONE_LEFT:
+        return StoreUnavailable("database unavailable: its connections were cut, one after another")
     if isinstance(error, OSError):
         return StoreUnavailable(f"database unreachable: {error.strerror or type(error).__name__}")
     return StoreError(f"database error: {type(error).__name__}")

@@ -13,6 +13,7 @@ from headgate.apps.payments.model import (
     SLOT_PREFIX,
     TRANSITIONS,
     PaymentEvent,
+    PaymentFilter,
     PaymentStatus,
     StatusChange,
     Terms,
@@ -63,6 +64,19 @@ async def test_a_kept_payment_is_queued_with_its_context_in_the_same_transaction
     assert (item.slotted, item.execute_at) == (True, AT)
     assert context == many[77].item.context_json
     assert await bench.store.count() == {PaymentStatus.SCHEDULED: 1200}
+
+
+async def test_payments_are_listed_both_ways_and_counted(bench: Bench) -> None:
+    await bench.store.schedule([new(payment(f"p{number}")) for number in range(7)])
+    for last_first in (False, True):
+        ids: list[str] = []
+        while page := await bench.store.page(PaymentFilter(), 3, ids[-1] if ids else None, last_first=last_first):
+            ids += [record.payment.payment_id for record in page]
+        assert ids == sorted((f"p{number}" for number in range(7)), reverse=last_first)
+    assert await bench.store.count_matching(PaymentFilter(), 100) == 7
+    assert await bench.store.count_matching(PaymentFilter(), 5) == 5
+    assert await bench.store.count_matching(PaymentFilter(prefix="p3"), 100) == 1
+    assert await bench.store.count_matching(PaymentFilter(PaymentStatus.FAILED), 100) == 0
 
 
 async def test_if_one_is_there_already_none_is_kept_and_none_is_queued(bench: Bench) -> None:

@@ -18,7 +18,11 @@ class Switch:
         self.reads = 0
         self.now = 0.0
         self.slow = 0.0
-        self.switch = KillSwitch(self.read, clock=lambda: self.now)
+        self.unread = 0
+        self.switch = KillSwitch(self.read, unread=self.count_unread, clock=lambda: self.now)
+
+    def count_unread(self) -> None:
+        self.unread += 1
 
     async def read(self) -> bool:
         self.reads += 1
@@ -50,8 +54,12 @@ async def test_an_answer_that_took_too_long_is_asked_for_again() -> None:
     for _ in range(20):
         await asyncio.sleep(0)
     assert bench.reads > 1
+    assert bench.unread >= bench.reads - 1, "somebody hears of it"
     bench.slow = 0.0
     await checking
+    unread = bench.unread
+    await bench.switch.check()
+    assert bench.unread == unread
 
 
 async def test_a_switch_that_can_not_be_read_lets_nothing_pass() -> None:
@@ -61,6 +69,7 @@ async def test_a_switch_that_can_not_be_read_lets_nothing_pass() -> None:
     bench.now += FRESH_SECONDS
     with pytest.raises(StoreUnavailable):
         await bench.switch.check()
+    assert bench.unread == 1
 
 
 async def test_everybody_who_waits_ends_with_it_and_nobody_before() -> None:

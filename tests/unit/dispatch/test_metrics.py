@@ -23,6 +23,7 @@ COUNTERS = (
     "dispatch_workflow_start_failures_total",
     "dispatch_stale_recovered_total",
     "dispatch_dead_letter_total",
+    "dispatch_switch_unread_total",
 )
 
 

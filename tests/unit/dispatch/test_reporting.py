@@ -8,17 +8,22 @@ import pytest
 
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.model import EnqueueRequest
-from headgate.dispatch.outcome_reporter import TRUSTED_SECONDS, OutcomeReporter
+from headgate.dispatch.outcome_reporter import LOG_SECONDS, TRUSTED_SECONDS, OutcomeReporter
+from headgate.dispatch.ports import NullObserver
 from headgate.dispatch.status import Status
 from headgate.errors import StoreUnavailable
 from tests.unit.dispatch.local_bench import NO_DELAY, FlakyStore
 
 
-class Bench:
+class Bench(NullObserver):
     def __init__(self) -> None:
         self.store = FlakyStore()
         self.now = 1000.0
-        self.reporter = OutcomeReporter(self.store, clock=lambda: self.now)
+        self.unread: list[str] = []
+        self.reporter = OutcomeReporter(self.store, observer=self, clock=lambda: self.now)
+
+    def switch_unread(self, item_type: str) -> None:
+        self.unread.append(item_type)
 
     async def configure(self, **settings: object) -> None:
         await self.store.configure(DispatchConfig(item_type="WORK", retry_backoff_secs=0).changed(settings))
@@ -90,3 +95,29 @@ async def test_closing_commits_a_failure_that_still_waits_for_the_settings() -> 
     stats = await bench.store.stats("WORK")
     assert stats.depth == {Status.READY: 2}
     assert await asyncio.gather(*telling) == [True, True]
+
+
+async def test_a_switch_that_is_read_too_slowly_is_counted_and_logged_now_and_then(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bench = Bench()
+    await bench.configure()
+    read = bench.store.config
+
+    async def read_slowly(item_type: str) -> DispatchConfig | None:
+        bench.now += TRUSTED_SECONDS * 1.01
+        return await read(item_type)
+
+    bench.store.config = read_slowly  # type: ignore[method-assign]
+    for _ in range(3):
+        with pytest.raises(StoreUnavailable, match=r"took more than 0\.8 s to read the kill switch"):
+            await bench.reporter.enabled("WORK")
+    assert bench.unread == ["WORK"] * 3
+    assert caplog.text.count("No item of WORK begins") == 1
+    bench.now += LOG_SECONDS
+    with pytest.raises(StoreUnavailable):
+        await bench.reporter.enabled("WORK")
+    assert caplog.text.count("No item of WORK begins") == 2
+    bench.store.config = read  # type: ignore[method-assign]
+    assert await bench.reporter.enabled("WORK")
+    assert bench.unread == ["WORK"] * 4

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from headgate import FixedWindow, LeasePolicy, Plan, TokenBucket
+from headgate import FixedWindow, LeasePolicy, Limiter, Plan, TokenBucket
 from headgate.errors import CostExceedsCapacity, InvalidInput, NotFound
 from headgate.limits.model import Charge, Decision, Reason, Rule
+from headgate.limits.stores.memory import MemoryLimitStore
 from headgate.limits.stores.redis_commands import MAX_TIMES, runs_of
-from tests.unit.limits.both import World
+from headgate.testing import FakeClock
+from tests.unit.limits.both import START, Watcher, World
 
 GOLD = Plan("gold", FixedWindow(3, "PT1M"))
 PLANS = [GOLD, Plan("daily", FixedWindow(5, "P1D"), on_error="closed"), Plan("free", "2/minute;3/day")]
@@ -77,6 +82,45 @@ async def test_leased_tokens_are_spent(world: World) -> None:
     assert len(world.store.calls) < 30
     await limiter.close()
     assert (await world.limiter(plans=[Plan("gold", TokenBucket(1000, 1))]).peek("a", "gold")).remaining == 900
+
+
+_BUCKET = Plan("bucket", TokenBucket(5, 1))
+_REQUESTS = st.lists(
+    st.tuples(
+        st.sampled_from(["a", "b", "c", ""]),
+        st.sampled_from([["bucket"], ["gold"], ["bucket", "gold"], "bucket", ["silver"], ["free"]]),
+        st.sampled_from([1, 1, 1, 1, 2, 9, 0]),
+    ),
+    max_size=25,
+)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), _REQUESTS), max_size=6))
+def test_a_batch_in_memory_decides_and_reports_what_single_calls_would(batches: list[tuple[int, list[Any]]]) -> None:
+    clock, together, alone = FakeClock(START), Together(), Watcher()
+    plans = [*PLANS, _BUCKET]
+    with (
+        Limiter(MemoryLimitStore(clock=clock), plans=plans, observer=together, clock=clock) as batched,
+        Limiter(MemoryLimitStore(clock=clock), plans=plans, observer=alone, clock=clock) as single,
+    ):
+        for seconds, requests in batches:
+            clock.advance(seconds)
+            expected: list[Any] = []
+            for request in requests:
+                try:
+                    expected.append(single.acquire(*request))
+                except (InvalidInput, NotFound) as error:
+                    expected.append(type(error))
+            results = batched.acquire_many(requests, return_errors=True)
+            assert [result if isinstance(result, Decision) else type(result) for result in results] == expected
+    assert together.decisions == alone.decisions
+
+
+class Together(Watcher):
+    """Hears of a batch at once."""
+
+    def decided_many(self, decisions: Sequence[Decision]) -> None:
+        self.decisions += decisions
 
 
 def test_equal_chains_share_a_run_unless_another_is_between_them() -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import cast
+
 from prometheus_client import CollectorRegistry
 
 from headgate import BreakerPolicy, LeasePolicy, Plan, TokenBucket
 from headgate.limits.model import Decision
 from headgate.server.metrics.limits import MAX_PLANS, AdmissionMetrics
+from headgate.server.rollups.observers import LimitRollups, with_rollups
+from headgate.server.rollups.recorder import Recorder
 from tests.unit.limits.both import World
 
 PLANS = [
@@ -47,6 +52,41 @@ async def test_decisions_outages_and_leases_are_counted(world: World) -> None:
         await leasing.acquire("u", "big")
     assert (value("rate_limiter_lease_size_count", plan="big") or 0) > 0
     await leasing.close()
+
+
+async def test_a_batch_counts_as_its_decisions_would(world: World) -> None:
+    """With an outage in the middle, by the metrics and by the rollups beside them."""
+    counts = []
+    for together in (True, False):
+        registry, recorder = CollectorRegistry(), _Recorder()
+        observer = with_rollups(AdmissionMetrics(registry), LimitRollups(cast(Recorder, recorder)))
+        limiter = world.limiter(plans=PLANS, observer=observer, breaker=BreakerPolicy(failures=100))
+        requests = [(f"u{n % 2}-{together}", ["gold", "dark"]) for n in range(6)]
+        for down in (False, True):
+            world.store.down = down
+            if together:
+                await limiter.acquire_many(requests)
+            else:
+                for key, plans in requests:
+                    await limiter.acquire(key, plans)
+        world.store.down = False
+        samples = [sample for metric in registry.collect() for sample in metric.samples]
+        counted = {
+            (sample.name, *sample.labels.values()): sample.value
+            for sample in samples
+            if sample.name.endswith("_total") and "store" not in sample.name
+        }
+        counts.append((counted, recorder.counts))
+    assert counts[0] == counts[1]
+    assert counts[0][1] == {("limits.allowed", "gold"): 10, ("limits.denied", "gold"): 2}
+
+
+class _Recorder:
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[str, str]] = Counter()
+
+    def add(self, series: str, label: str, count: int = 1) -> None:
+        self.counts[series, label] += count
 
 
 def test_a_known_plan_stands_at_zero() -> None:

@@ -283,10 +283,10 @@ class Delivery:
             return await self._put_off(record, message, tried, lane)
         result, provider = tried.handed
         if isinstance(result, Rejected):
-            return await self._bury(record, message, result.reason, tried.attempts, Status.FAILED, provider)
+            return await self._bury(record, message, str(result.reason), tried.attempts, Status.FAILED, provider)
         self._observer.delivered("sent")
         outcome = DeliveryOutcome(
-            message.message_id, Status.SENT, tried.attempts, provider, result.stored_id, result.segments
+            message.message_id, Status.SENT, tried.attempts, provider, result.stored_id, result.stored_segments
         )
         return await self._settle(outcome)
 

@@ -44,8 +44,14 @@ class Accepted:
 
     @property
     def stored_id(self) -> str | None:
-        """The provider's id as the store can keep it."""
-        return None if self.provider_id is None else self.provider_id.replace("\0", "")[:128]
+        """The provider's id as the store can keep it. Whatever it is, the message was taken: an id that is a number in
+        the provider's answer must not make it be sent again."""
+        return None if self.provider_id is None else str(self.provider_id).replace("\0", "")[:128]
+
+    @property
+    def stored_segments(self) -> int | None:
+        """The provider's count as the store can keep it."""
+        return self.segments if isinstance(self.segments, int) else None
 
 
 @dataclass(frozen=True, slots=True)

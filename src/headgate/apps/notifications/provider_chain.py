@@ -108,8 +108,11 @@ class ProviderChain:
         except TimeoutError:
             self._record_failure(entry, message)
             raise Unavailable(f"no answer within {self._timeout:g} s") from None
-        except Exception as error:
-            # A provider's own mistake must not keep every later message waiting.
+        except BaseException as error:
+            # A provider's own mistake must not keep every later message waiting: not its own cancellation either, nor
+            # an error that is no Exception.
+            if isinstance(error, SystemExit | KeyboardInterrupt) or _is_cancelled(error):
+                raise
             _log.exception("provider %s failed", entry.name, extra={"message_id": message.id})
             self._record_failure(entry, message)
             raise Unavailable(f"the provider failed: {type(error).__name__}") from error
@@ -124,3 +127,9 @@ class ProviderChain:
         entry.failed_user = message.user_id
         if entry.breaker.record_failure(self._clock.monotonic_us()):
             _log.warning("provider %s is paused: it fails for several users in a row", entry.name)
+
+
+def _is_cancelled(error: BaseException) -> bool:
+    """Whether this task is cancelled, and not something that a provider waited for."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0

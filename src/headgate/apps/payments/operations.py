@@ -16,6 +16,10 @@ from headgate.apps.payments.ports import Inquiry, InquiryStatus, PaymentStore
 from headgate.errors import Conflict, InvalidInput, NotFound
 
 LONGEST_PAGE = 1000
+MOST_COUNTED = 100_001
+"""A listing counts up to this many: more are "more than 100,000"."""
+SORTS = ("id", "-id")
+"""How a listing may be sorted; with `-`, the last first."""
 DECIDED = {
     InquiryStatus.EXECUTED: PaymentEvent.FOUND_EXECUTED,
     InquiryStatus.REJECTED: PaymentEvent.FOUND_REFUSED,
@@ -54,17 +58,24 @@ class PaymentOperations:
         return await self._find(payment_id), await self._store.history(payment_id)
 
     async def page(
-        self, selection: PaymentFilter, *, limit: int = 100, after: str | None = None
+        self, selection: PaymentFilter, *, limit: int = 100, after: str | None = None, sort: str | None = None
     ) -> tuple[list[PaymentRecord], str | None]:
-        """A page of payments in order of their ids, and the cursor of the next page; None if this is the last.
+        """A page of payments in order of their ids, and the cursor of the next page; None if this is the last. With
+        `sort="-id"`, the other way round.
 
         Raises:
-            InvalidInput: `limit` is out of range.
+            InvalidInput: `limit` is out of range, or there is no such order.
         """
+        if sort is not None and sort not in SORTS:
+            raise InvalidInput("sort", f"must be one of {', '.join(SORTS)}")
         if not 1 <= limit <= LONGEST_PAGE:
             raise InvalidInput("limit", f"must be a whole number from 1 to {LONGEST_PAGE}")
-        page = await self._store.page(selection, limit + 1, after)
+        page = await self._store.page(selection, limit + 1, after, last_first=sort == "-id")
         return page[:limit], page[limit - 1].payment.payment_id if len(page) > limit else None
+
+    async def count(self, selection: PaymentFilter) -> int:
+        """How many payments match; 100,001 if there are more than 100,000."""
+        return await self._store.count_matching(selection, MOST_COUNTED)
 
     async def cancel(self, payment_id: str, reason: str = "cancelled on request") -> PaymentRecord:
         """Cancels a payment whose execution has not begun, its item and its slot. A second call changes nothing.

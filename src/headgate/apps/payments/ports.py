@@ -58,8 +58,14 @@ class PaymentStore(Protocol):
         """What happened to a payment, oldest first."""
         ...
 
-    async def page(self, selection: PaymentFilter, limit: int, after: str | None) -> list[PaymentRecord]:
-        """A page of payments in order of their ids, past the id `after`."""
+    async def page(
+        self, selection: PaymentFilter, limit: int, after: str | None, *, last_first: bool = False
+    ) -> list[PaymentRecord]:
+        """A page of payments in order of their ids, or the other way round, past the id `after`."""
+        ...
+
+    async def count_matching(self, selection: PaymentFilter, at_most: int) -> int:
+        """How many payments match; `at_most`, if they are more."""
         ...
 
     async def find_duplicates(self, queries: Sequence[DuplicateQuery], within: timedelta) -> dict[str, str]:
@@ -195,7 +201,7 @@ class Permit(Protocol):
         ...
 
     def release(self) -> None:
-        """The call was answered, or failed."""
+        """The call was answered. One that was sent and not answered keeps its permit until it can no longer arrive."""
         ...
 
     def give_back(self) -> None:

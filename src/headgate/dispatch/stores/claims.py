@@ -60,7 +60,7 @@ class Claims:
         claimed_at: datetime | None = None
         while True:
             bytes_left = self._max_bytes - sum(len(item.context_json or "") for item in items)
-            claimed = await self._database.once(
+            claimed = await self._database.flush(
                 postgres_claims.claim,
                 item_type,
                 limit - len(items),

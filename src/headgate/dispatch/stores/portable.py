@@ -32,9 +32,12 @@ from headgate.dispatch.stores.rows import (
 )
 from headgate.dispatch.stores.tables import IN_FLIGHT as HELD
 from headgate.dispatch.stores.tables import context, queue
+from headgate.sql.schema import execute_rows
 from headgate.sql.schema import now as database_clock
 
 Key = tuple[str, str]
+
+_INSERT_ITEM, _INSERT_CONTEXT = sa.insert(queue), sa.insert(context)
 
 
 def enqueue(
@@ -49,9 +52,10 @@ def enqueue(
     if not new:
         return set()
     moment = now or database_clock(connection)
-    connection.execute(sa.insert(queue), [_new_row(request, moment) for request in new])
-    connection.execute(
-        sa.insert(context),
+    execute_rows(connection, _INSERT_ITEM, [_new_row(request, moment) for request in new])
+    execute_rows(
+        connection,
+        _INSERT_CONTEXT,
         [
             {
                 "item_type": request.item_type,
@@ -109,11 +113,17 @@ _SETTLE = (
     .values(
         queue_status=sa.bindparam("b_status"),
         retry_count=sa.bindparam("b_retries"),
-        last_error=sa.bindparam("b_error"),
-        due_at=sa.bindparam("b_due"),
-        exec_workflow_id=sa.bindparam("b_execution"),
-        dispatched_at=sa.bindparam("b_dispatched"),
-        completed_at=sa.bindparam("b_completed"),
+        # What is None stays as it is.
+        **{
+            column: sa.func.coalesce(sa.bindparam(parameter, type_=queue.c[column].type), queue.c[column])
+            for column, parameter in (
+                ("last_error", "b_error"),
+                ("due_at", "b_due"),
+                ("exec_workflow_id", "b_execution"),
+                ("dispatched_at", "b_dispatched"),
+                ("completed_at", "b_completed"),
+            )
+        },
         seen_at=sa.bindparam("b_now"),
         updated_at=sa.bindparam("b_now"),
     )
@@ -158,10 +168,8 @@ def settle(
         )
         if change.status is Status.COMPLETED:
             finished.append({"b_type": claim.item_type, "b_id": claim.item_id})
-    if updates:
-        connection.execute(_SETTLE, updates)
-    if finished:
-        connection.execute(_FORGET, finished)
+    execute_rows(connection, _SETTLE, updates)
+    execute_rows(connection, _FORGET, finished)
     if summary is not None:
         item_type, batch_id, detail = summary
         entries.append(entry(item_type, None, batch_id, Action.BATCH_COMPLETE, None, None, detail, moment))
@@ -178,11 +186,11 @@ def _settled(change: Change, row: Any, now: datetime) -> dict[str, Any]:
         "b_epoch": change.claim.epoch,
         "b_status": change.status.value,
         "b_retries": change.retries,
-        "b_error": row.last_error if change.error is None else change.error,
-        "b_due": row.due_at if change.pause is None else now + change.pause,
-        "b_execution": change.claim.execution_id if dispatched else row.exec_workflow_id,
-        "b_dispatched": now if dispatched else row.dispatched_at,
-        "b_completed": now if change.status is Status.COMPLETED else row.completed_at,
+        "b_error": change.error,
+        "b_due": None if change.pause is None else now + change.pause,
+        "b_execution": change.claim.execution_id if dispatched else None,
+        "b_dispatched": now if dispatched else None,
+        "b_completed": now if change.status is Status.COMPLETED else None,
         "b_now": now,
     }
 
@@ -205,26 +213,30 @@ def touch(connection: sa.Connection, claims: Sequence[Claim], now: datetime | No
     for claim in claims:
         row = rows.get((claim.item_type, claim.item_id))
         done.append(row is not None and row.claim_epoch == claim.epoch and row.queue_status in IN_FLIGHT)
-    held = [claim for claim, ok in zip(claims, done, strict=True) if ok]
-    if held:
-        connection.execute(
-            _TOUCH,
-            [
-                {"b_type": claim.item_type, "b_id": claim.item_id, "b_epoch": claim.epoch, "b_now": moment}
-                for claim in held
-            ],
-        )
+    execute_rows(
+        connection,
+        _TOUCH,
+        [
+            {"b_type": claim.item_type, "b_id": claim.item_id, "b_epoch": claim.epoch, "b_now": moment}
+            for claim, ok in zip(claims, done, strict=True)
+            if ok
+        ],
+    )
     return done
 
 
+_HELD_COLUMNS = queue.c.item_id, queue.c.queue_status, queue.c.claim_epoch, queue.c.dispatch_batch_id
+
+
 def locked(connection: sa.Connection, claims: Sequence[Claim]) -> dict[Key, Any]:
+    """By item: its status, epoch and batch, which nobody else changes before this transaction ends."""
     by_type: dict[str, list[str]] = defaultdict(list)
     for claim in sorted(claims):
         by_type[claim.item_type].append(claim.item_id)
     rows_by_key: dict[Key, Any] = {}
     for item_type, item_ids in by_type.items():
         for some in chunks(item_ids):
-            statement = sa.select(queue).where(of_items(item_type, some)).with_for_update()
+            statement = sa.select(*_HELD_COLUMNS).where(of_items(item_type, some)).with_for_update()
             for row in connection.execute(statement):
                 rows_by_key[item_type, row.item_id] = row
     return rows_by_key

@@ -18,6 +18,7 @@ from headgate.dispatch.stores.tables import IN_FLIGHT as HELD
 from headgate.dispatch.stores.tables import READY, among, config, context, only, queue
 from headgate.dispatch.turns import UNLIMITED, Places, in_turns, rotated
 from headgate.errors import Conflict
+from headgate.sql.schema import execute_rows
 from headgate.sql.schema import now as database_clock
 
 
@@ -171,7 +172,7 @@ def claim(
         {"b_type": item_type, "b_id": row.item_id, "b_epoch": row.claim_epoch, "b_batch": batch_id, "b_now": moment}
         for row in rows
     ]
-    if connection.execute(_CLAIM, parameters).rowcount != len(rows):
+    if execute_rows(connection, _CLAIM, parameters) != len(rows):
         raise Conflict("items changed while they were claimed; the next cycle claims them")
     contexts = _contexts(connection, item_type, [row.item_id for row in rows])
     write_audit(

@@ -8,6 +8,7 @@ planner left alone would rather read and hash a queue of some ten thousand rows 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -16,8 +17,8 @@ import sqlalchemy as sa
 from psycopg import pq
 
 from headgate.dispatch.model import BatchSummary, Change, Claim, EnqueueRequest
-from headgate.dispatch.stores.rows import checked
 from headgate.errors import HeadgateError
+from headgate.sql.engine import OWN_TRANSACTION
 from headgate.sql.pipeline import (
     BEGIN,
     BY_KEY,
@@ -37,35 +38,41 @@ Call = tuple[Statement, Sequence[str | None]]
 MICROSECOND = timedelta(microseconds=1)
 
 
-_ENQUEUE = """
-WITH input AS MATERIALIZED (
-    SELECT coalesce(item_type, %s::text) AS item_type, item_id, context_json, execute_at,
-        coalesce(slotted, %s::boolean) AS slotted, init_workflow_id, traceparent, coalesce(lane, %s::text) AS lane,
-        coalesce(priority, %s::smallint) AS priority, slot_id
-    FROM unnest(%s::text[], %s::text[], %s::text[], %s::timestamptz[], %s::boolean[], %s::text[], %s::text[],
-            %s::text[], %s::smallint[], %s::text[])
-        AS i (item_type, item_id, context_json, execute_at, slotted, init_workflow_id, traceparent, lane, priority,
+ENQUEUE = Statement(
+    "headgate_queue_enqueue",
+    """
+    WITH input AS MATERIALIZED (
+        SELECT coalesce(item_type, $1) AS item_type, coalesce(execute_at, $2::timestamptz) AS execute_at,
+            coalesce(slotted, $3::boolean) AS slotted, coalesce(init_workflow_id, $4) AS init_workflow_id,
+            coalesce(traceparent, $5) AS traceparent, coalesce(lane, $6) AS lane,
+            coalesce(priority, $7::smallint) AS priority, coalesce(slot_id, $8) AS slot_id, item_id, context_json
+        FROM unnest($9::text[], $10::timestamptz[], $11::boolean[], $12::text[], $13::text[], $14::text[],
+            $15::smallint[], $16::text[], $17::text[], $18::text[])
+            AS i (item_type, execute_at, slotted, init_workflow_id, traceparent, lane, priority, slot_id, item_id,
+                context_json)
+    ), clock AS MATERIALIZED (
+        SELECT coalesce($19::timestamptz, clock_timestamp()) AS now
+    ), queued AS (
+        INSERT INTO headgate_dispatch_queue (item_type, item_id, queue_status, scheduled_exec_time, due_at, slotted,
+            init_workflow_id, traceparent, claim_epoch, retry_count, created_at, updated_at, lane, priority,
             slot_id)
-), clock AS MATERIALIZED (
-    SELECT coalesce(%s::timestamptz, clock_timestamp()) AS now
-), queued AS (
-    INSERT INTO headgate_dispatch_queue (item_type, item_id, queue_status, scheduled_exec_time, due_at, slotted,
-        init_workflow_id, traceparent, claim_epoch, retry_count, created_at, updated_at, lane, priority,
-        slot_id)
-    SELECT item_type, item_id, 'READY', coalesce(execute_at, now), greatest(execute_at, now), slotted,
-        init_workflow_id, traceparent, 0, 0, now, now, lane, priority, slot_id
-    FROM input, clock
-    ON CONFLICT DO NOTHING
-    RETURNING item_type, item_id
-), saved AS (
-    INSERT INTO headgate_dispatch_context (item_type, item_id, context_json, context_version, created_at)
-    SELECT item_type, item_id, context_json, CASE WHEN context_json LIKE 'enc1:%%' THEN 2 ELSE 1 END, now
-    FROM queued JOIN input USING (item_type, item_id), clock
+        SELECT item_type, item_id, 'READY', coalesce(execute_at, now), greatest(execute_at, now), slotted,
+            init_workflow_id, traceparent, 0, 0, now, now, lane, priority, slot_id
+        FROM input, clock
+        ON CONFLICT DO NOTHING
+        RETURNING item_type, item_id
+    ), saved AS (
+        INSERT INTO headgate_dispatch_context (item_type, item_id, context_json, context_version, created_at)
+        SELECT item_type, item_id, context_json, CASE WHEN context_json LIKE 'enc1:%' THEN 2 ELSE 1 END, now
+        FROM queued JOIN input USING (item_type, item_id), clock
+    )
+    SELECT item_type, item_id FROM queued
+    UNION ALL
+    SELECT '', pg_notify('headgate_dispatch', name)::text FROM unnest($20::text[]) AS name
+    """,
 )
-SELECT item_type, item_id FROM queued
-UNION ALL
-SELECT '', pg_notify('headgate_dispatch', name)::text FROM unnest(%s::text[]) AS name
-"""
+# For a connection of the caller's, whose driver takes parameters in this form, in the same order.
+_ENQUEUE_THERE = re.sub(r"\$\d+", "%s", ENQUEUE.sql.replace("%", "%%"))
 
 
 def enqueue(
@@ -76,41 +83,33 @@ def enqueue(
     return new_keys(connection.exec_driver_sql(*enqueue_call(requests, now, hints)))
 
 
+def enqueue_alone(
+    connection: sa.Connection, requests: Sequence[EnqueueRequest], now: datetime | None, hints: Sequence[str] = ()
+) -> set[tuple[str, str]]:
+    """`enqueue` in a transaction of its own, on a connection of our own: all of it in one flush."""
+    rows = run_by_key(connection, ENQUEUE, _enqueue_parameters(requests, now, hints))
+    return {(item_type.decode(), item_id.decode()) for item_type, item_id in rows if item_type and item_id}
+
+
 def enqueue_call(
     requests: Sequence[EnqueueRequest], now: datetime | None, hints: Sequence[str] = ()
-) -> tuple[str, tuple[Any, ...]]:
+) -> tuple[str, tuple[str | None, ...]]:
     """The statement of `enqueue` and its parameters, for any connection of psycopg's."""
+    return _ENQUEUE_THERE, tuple(_enqueue_parameters(requests, now, hints))
+
+
+def _enqueue_parameters(
+    requests: Sequence[EnqueueRequest], now: datetime | None, hints: Sequence[str]
+) -> list[str | None]:
+    """As text: the driver's own way matches a regular expression for every quote, and contexts are full of them."""
     types, ids, contexts, times, slotted, workflows, traces, lanes, priorities, slots = zip(*requests, strict=True)
-    first = requests[0]
-    return _ENQUEUE, (
-        first.item_type,
-        first.slotted,
-        first.lane,
-        first.priority,
-        _unless_all(types, first.item_type),
-        texts(ids),
-        # As text: the driver's own way matches a regular expression for every quote, and contexts are full of them.
-        texts(contexts),
-        _unless_all(times, None),
-        _unless_all(slotted, first.slotted),
-        _unless_all(workflows, None),
-        _unless_all(traces, None),
-        _unless_all(lanes, first.lane),
-        _unless_all(priorities, first.priority),
-        _unless_all(slots, None),
-        now,
-        list(hints),
-    )
+    same, arrays = _columns(types, [*map(instant, times)], slotted, workflows, traces, lanes, priorities, slots)
+    return [*same, *arrays, texts(ids), texts(contexts), instant(now), texts(hints)]
 
 
 def new_keys(rows: Iterable[Any]) -> set[tuple[str, str]]:
     """The new items among the rows that `enqueue_call` returns."""
     return {(row[0], row[1]) for row in rows if row[0]}
-
-
-def _unless_all(column: Sequence[Any], value: Any) -> list[Any]:
-    """The column; empty if it holds one value only, which costs less to send: `unnest` fills it up with NULL."""
-    return [] if column.count(value) == len(column) else list(column)
 
 
 # What `held` locks may be newer than the statement's snapshot, in which `settled` looks for its rows first: so the
@@ -169,24 +168,18 @@ SETTLE = Statement(
 def settle(
     connection: sa.Connection, changes: Sequence[Change], summary: BatchSummary | None, now: datetime | None
 ) -> list[bool]:
-    origins = checked(changes)
-    same: list[str | None] = []
-    arrays: list[str] = []
-    for column in (
+    same, arrays = _columns(
         [change.claim.item_type for change in changes],
         [change.claim.epoch for change in changes],
-        [",".join(allowed) for allowed in origins],
-        [change.path[-1].value for change in changes],
-        [change.action.value for change in changes],
+        [",".join(change.origins) for change in changes],
+        [change.path[-1] for change in changes],
+        [change.action for change in changes],
         [change.retries for change in changes],
         [change.error for change in changes],
         [None if change.pause is None else change.pause // MICROSECOND for change in changes],
         [change.batch_id for change in changes],
         [change.detail for change in changes],
-    ):
-        value, array = _column(column)
-        same.append(value)
-        arrays.append(array)
+    )
     ids = texts(change.claim.item_id for change in changes)
     rows = run_by_key(connection, SETTLE, [*same, *arrays, ids, instant(now), *(summary or (None, None, None))])
     held = {int(n or 0) for (n,) in rows}
@@ -224,12 +217,14 @@ def touch(connection: sa.Connection, claims: Sequence[Claim], now: datetime | No
 def run_by_key(
     connection: sa.Connection, statement: Statement, parameters: Sequence[str | None], before: Sequence[Call] = ()
 ) -> Rows:
-    """The statement's rows: in a transaction of its own, planned by keys, or in the caller's, if it has one. All are
-    sent at once, the COMMIT too: a process that is frozen now keeps no lock."""
+    """The statement's rows: in a transaction of its own (`Database.flush`), planned by keys, or in the caller's. All
+    are sent at once, the COMMIT too: a process that is frozen now keeps no lock."""
+
+    is_alone = connection.get_execution_options().get(OWN_TRANSACTION, False)
 
     async def work(raw: Raw) -> Rows:
         calls = [*before, (statement, parameters)]
-        if not raw.autocommit:
+        if not (raw.autocommit or is_alone):
             begun = raw.pgconn.transaction_status != pq.TransactionStatus.IDLE
             return (await execute_pipeline(raw, calls if begun else [(BEGIN, ()), *calls]))[-1]
         try:
@@ -243,12 +238,20 @@ def run_by_key(
     return rows
 
 
-def _column(values: Sequence[str | int | None]) -> tuple[str | None, str]:
-    """A column as the one value it holds, with an empty array, which `unnest` fills up with NULL; or as an array."""
-    first = values[0] if values else None
-    if values.count(first) == len(values):
-        return None if first is None else str(first), "{}"
-    return None, "{" + ",".join(["NULL" if value is None else quoted(str(value)) for value in values]) + "}"
+def _columns(*columns: Sequence[str | int | None]) -> tuple[list[str | None], list[str]]:
+    """Each column as the one value that it holds, with an empty array, which `unnest` fills up with NULL; or as an
+    array. One value costs less to send."""
+    same: list[str | None] = []
+    arrays: list[str] = []
+    for values in columns:
+        first = values[0] if values else None
+        if values.count(first) == len(values):
+            same.append(None if first is None else str(first))
+            arrays.append("{}")
+        else:
+            same.append(None)
+            arrays.append("{" + ",".join(["NULL" if one is None else quoted(str(one)) for one in values]) + "}")
+    return same, arrays
 
 
 def instant(now: datetime | None) -> str | None:

@@ -82,6 +82,7 @@ class SqlQueueStore:
         """By item type."""
         self._postgres = database.dialect == "postgresql"
         self._statements: Any = portable
+        self._enqueue_alone: Any = portable.enqueue
         self._claims: Claims | None = None
         if self._postgres:
             # Imported here: the driver is an extra that SQLite's users do not have.
@@ -89,6 +90,7 @@ class SqlQueueStore:
             from headgate.dispatch.stores.claims import Claims
 
             self._statements = postgres
+            self._enqueue_alone = postgres.enqueue_alone
             self._claims = Claims(database, claim_bytes)
         enqueue = encrypting.encrypting(self._statements.enqueue, encryption)
         self.periodic = SqlPeriodicStore(database, enqueue, self._hints)
@@ -121,7 +123,7 @@ class SqlQueueStore:
                 self._identity, self._database.dialect, self._statements, within, ordered, now, hints
             )
         else:
-            new = await self._retried(self._database.once, self._statements.enqueue, ordered, now, hints)
+            new = await self._retried(self._database.flush, self._enqueue_alone, ordered, now, hints)
             self._hints.ring(item_types)
             if self._postgres:
                 self._hints.trail(item_types.difference(hints))
@@ -199,13 +201,13 @@ class SqlQueueStore:
             return await self._database.write(following.settle, settle, self._followers, changes, summary, now)
         if with_results:
             return await self._database.write(settle, changes, summary, now)
-        done: list[bool] = await self._database.once(settle, changes, summary, now)
+        done: list[bool] = await self._database.flush(settle, changes, summary, now)
         return done
 
     async def touch(self, claims: Sequence[Claim], *, now: datetime | None = None) -> list[bool]:
         if not claims:
             return []
-        done: list[bool] = await self._database.once(self._statements.touch, claims, now)
+        done: list[bool] = await self._database.flush(self._statements.touch, claims, now)
         return done
 
     async def holds(self, claims: Sequence[Claim]) -> list[bool]:

@@ -7,16 +7,47 @@ import json
 import typing
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from headgate.dispatch.model import LARGEST_RESULT, Completion, context_json
 from headgate.errors import ConfigurationError, InvalidInput
 
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
-
 RESERVED = {"key", "at", "connection", "priority", "lane"}
 """Options of `enqueue`, which no parameter may be named like."""
+
+
+PLAIN = (int, str, bool, float)
+"""A value of exactly such a type, given for exactly such an annotation, is the same in Python and in JSON."""
+
+
+class LoadedCall(NamedTuple):
+    """A call that a context describes, with every default filled in."""
+
+    args: list[Any]
+    kwargs: dict[str, Any]
+
+
+class _Codec(NamedTuple):
+    """How one parameter is checked and written. The methods are pydantic's own; those of `TypeAdapter` around them
+    cost more than they do."""
+
+    plain: type | None
+    validate: Callable[[Any], Any]
+    validate_json: Callable[[str], Any]
+    dump: Callable[..., Any]
+
+    @classmethod
+    def of(cls, annotation: Any) -> _Codec:
+        from pydantic import TypeAdapter
+
+        adapter: TypeAdapter[Any] = TypeAdapter(annotation)
+        plain = annotation if annotation in PLAIN else None
+        checks, writes = adapter.validator, adapter.serializer
+        return cls(plain, checks.validate_python, checks.validate_json, writes.to_python)
+
+    def is_plain(self, value: Any) -> bool:
+        """Whether there is nothing to check or to convert. A text of other characters may be no Unicode at all."""
+        return type(value) is self.plain and (not isinstance(value, str) or value.isascii())
 
 
 class Arguments:
@@ -30,30 +61,35 @@ class Arguments:
                 raise ConfigurationError(name, "a task takes named parameters only, no *args or **kwargs")
             if name in RESERVED:
                 raise ConfigurationError(name, f"is an option of enqueue; rename the parameter of {function.__name__}")
+        parameters = self._signature.parameters.values()
+        self._defaults = {one.name: one.default for one in parameters}
+        self._required = {one.name for one in parameters if one.default is one.empty}
+        self._positional = [one.name for one in parameters if one.kind is not one.KEYWORD_ONLY]
+        self._by_keyword = {one.name for one in parameters if one.kind is not one.POSITIONAL_ONLY}
 
     @cached_property
-    def _adapters(self) -> dict[str, TypeAdapter[Any]]:
+    def _codecs(self) -> dict[str, _Codec]:
         # Imported here: importing headgate imports no framework. At first use: annotations may name later classes.
-        from pydantic import PydanticSchemaGenerationError, PydanticUndefinedAnnotation, TypeAdapter
+        from pydantic import PydanticSchemaGenerationError, PydanticUndefinedAnnotation
 
         name = "annotations"
         try:
             hints = typing.get_type_hints(self._function, include_extras=True)
-            adapters: dict[str, TypeAdapter[Any]] = {}
+            codecs: dict[str, _Codec] = {}
             for name in (*self._signature.parameters, "return"):
-                adapters[name] = TypeAdapter(hints.get(name, Any))
+                codecs[name] = _Codec.of(hints.get(name, Any))
         except (NameError, TypeError, PydanticSchemaGenerationError, PydanticUndefinedAnnotation) as error:
             problem = str(error).partition("\n")[0][:300]
             raise ConfigurationError(name, f"of task {self._function.__name__}: {problem}") from error
-        return adapters
+        return codecs
 
     def check(self) -> None:
         """`ConfigurationError` if an annotation can't be used."""
-        _ = self._adapters
+        _ = self._codecs
 
     def required(self) -> list[str]:
         """The parameters without a default."""
-        return [name for name, one in self._signature.parameters.items() if one.default is one.empty]
+        return [name for name in self._defaults if name in self._required]
 
     def dump(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The context of a call. What the call leaves to a default is left out: the worker's default counts.
@@ -61,7 +97,18 @@ class Arguments:
         Raises:
             InvalidInput: the function can't be called like this; names the argument.
         """
-        return self._dumped(self._signature, args, kwargs)
+        given = dict(zip(self._positional, args, strict=False))
+        if (
+            len(args) > len(self._positional)
+            or not kwargs.keys() <= self._by_keyword
+            or not given.keys().isdisjoint(kwargs)
+            or not self._required <= given.keys() | kwargs.keys()
+        ):
+            return self._dumped(self._bound(self._signature, args, kwargs))
+        if kwargs:
+            given |= kwargs
+            given = {name: given[name] for name in self._defaults if name in given}
+        return self._dumped(given)
 
     def dump_rest(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The context of a call whose first argument is not known yet.
@@ -72,7 +119,7 @@ class Arguments:
         first, *others = self._signature.parameters.values()
         if first.name in kwargs:
             raise InvalidInput(first.name, f"of {self._function.__name__} is the result of the call before")
-        return self._dumped(self._signature.replace(parameters=others), args, kwargs)
+        return self._dumped(self._bound(self._signature.replace(parameters=others), args, kwargs))
 
     def first_parameter(self) -> str:
         """The name of the first parameter.
@@ -84,49 +131,49 @@ class Arguments:
             return name
         raise InvalidInput("calls", f"{self._function.__name__} has no parameter for what comes before it")
 
-    def _dumped(self, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        from pydantic import ValidationError
-        from pydantic_core import PydanticSerializationError
-
+    def _bound(self, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         try:
-            given = signature.bind(*args, **kwargs).arguments
+            return signature.bind(*args, **kwargs).arguments
         except TypeError as error:
             raise InvalidInput("arguments", f"of {self._function.__name__}: {error}") from None
+
+    def _dumped(self, given: dict[str, Any]) -> dict[str, Any]:
+        codecs = self._codecs
         context: dict[str, Any] = {}
         for name, value in given.items():
-            adapter = self._adapters[name]
+            codec = codecs[name]
+            if codec.is_plain(value):
+                context[name] = value
+                continue
             try:
-                context[name] = adapter.dump_python(adapter.validate_python(value), mode="json", by_alias=True)
-            except ValidationError as error:
-                raise InvalidInput(name, _first_problem(error)) from None
-            except (PydanticSerializationError, ValueError) as error:
-                raise InvalidInput(name, f"can't be written as JSON: {error}"[:300]) from None
+                context[name] = codec.dump(codec.validate(value), mode="json", by_alias=True)
+            except ValueError as error:
+                raise InvalidInput(name, _problem(error)) from None
         return context
 
-    def load(self, context: Any) -> inspect.BoundArguments:
+    def load(self, context: Any) -> LoadedCall:
         """The call that a context describes.
 
         Raises:
             InvalidInput: the context does not fit the function; names the argument.
         """
-        from pydantic import ValidationError
-
         if not isinstance(context, dict):
             raise InvalidInput("context", f"of {self._function.__name__} must be an object of its arguments")
-        bound = self._signature.bind_partial()
+        codecs = self._codecs
+        values = dict(self._defaults)
         for name, value in context.items():
-            if name not in self._signature.parameters:
+            if name not in values:
                 raise InvalidInput(name, f"is no parameter of this version of {self._function.__name__}")
+            codec = codecs[name]
             try:
                 # As JSON: a strict model takes a time as text from JSON only.
-                bound.arguments[name] = self._adapters[name].validate_json(json.dumps(value))
-            except ValidationError as error:
-                raise InvalidInput(name, _first_problem(error)) from None
-        for name, parameter in self._signature.parameters.items():
-            if parameter.default is parameter.empty and name not in bound.arguments:
-                raise InvalidInput(name, f"is missing; {self._function.__name__} needs it")
-        bound.apply_defaults()
-        return bound
+                values[name] = value if codec.is_plain(value) else codec.validate_json(json.dumps(value))
+            except ValueError as error:
+                raise InvalidInput(name, _problem(error)) from None
+        if not self._required <= context.keys():
+            missing = next(name for name in self.required() if name not in context)
+            raise InvalidInput(missing, f"is missing; {self._function.__name__} needs it")
+        return LoadedCall([values.pop(name) for name in self._positional], values)
 
     def json_of(self, result: Any) -> Any:
         """A result as a value of JSON.
@@ -137,7 +184,7 @@ class Arguments:
         from pydantic_core import PydanticSerializationError
 
         try:
-            return self._adapters["return"].dump_python(result, mode="json", by_alias=True, warnings="none")
+            return self._codecs["return"].dump(result, mode="json", by_alias=True, warnings="none")
         except (PydanticSerializationError, ValueError) as error:
             raise InvalidInput("result", f"can't be written as JSON: {error}"[:300]) from None
 
@@ -148,14 +195,18 @@ class Arguments:
         if result is None:
             return None
         try:
-            value = self._adapters["return"].dump_python(result, mode="json", by_alias=True, warnings="none")
+            value = self._codecs["return"].dump(result, mode="json", by_alias=True, warnings="none")
             return Completion(context_json(value, LARGEST_RESULT))
         except (PydanticSerializationError, ValueError, InvalidInput) as error:
             problem = error.problem if isinstance(error, InvalidInput) else str(error)
             return Completion(None, f"its result was not kept: {problem}"[:500])
 
 
-def _first_problem(error: Any) -> str:
+def _problem(error: ValueError) -> str:
+    from pydantic import ValidationError
+
+    if not isinstance(error, ValidationError):
+        return f"can't be written as JSON: {error}"[:300]
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     inside = ".".join(str(part) for part in first["loc"])
     return f"{inside}: {first['msg']}" if inside else str(first["msg"])

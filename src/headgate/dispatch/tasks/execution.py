@@ -101,7 +101,10 @@ class TaskExecution:
             result = await run()
         except Exception as error:
             self._emit(current, _kind(error), time.monotonic() - began, error)
-            raise self._outcome(current, error) from error
+            outcome = self._outcome(current, error)
+            if outcome is error:
+                raise  # an error that is its own cause can't be sent to Temporal
+            raise outcome from error
         if then is not None and self.around is not None:
             # Before the completion is reported: a crash in between runs this task again, and finds the next one queued.
             try:
@@ -113,8 +116,8 @@ class TaskExecution:
         return self.arguments.completion(result)
 
     async def _call(self, current: CurrentTask, context: Any) -> Any:
-        bound = self.arguments.load(context)
-        call = partial(self.function, *bound.args, **bound.kwargs)
+        args, kwargs = self.arguments.load(context)
+        call = partial(self.function, *args, **kwargs)
         if self.timeout is not None:
             current.deadline = datetime.now(UTC) + timedelta(seconds=self.timeout)
         if not is_coroutine_function(self.function):

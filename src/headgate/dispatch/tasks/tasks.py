@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, overload
 
-from headgate.dispatch.config import DispatchConfig, DispatchSettings
 from headgate.dispatch.encryption import encryption_of
 from headgate.dispatch.engines.local.dispatching import dispatching
 from headgate.dispatch.model import EnqueueRequest, EnqueueResult
-from headgate.dispatch.periodic import Periodic, checked_name
+from headgate.dispatch.periodic import checked_name
 from headgate.dispatch.plan_guard import PlanGuard
 from headgate.dispatch.ports import DispatchObserver, Guard
 from headgate.dispatch.queue import DispatchQueue
@@ -26,25 +24,26 @@ from headgate.dispatch.tasks.batches import TaskCall, batch_requests, chain_requ
 from headgate.dispatch.tasks.execution import CANCEL_SECONDS, EventListener, Middleware, TaskExecution
 from headgate.dispatch.tasks.in_memory import InMemory
 from headgate.dispatch.tasks.policies import Backoff, Duration, Exponential, checked_backoff, checked_timeout, rate_plan
+from headgate.dispatch.tasks.stated import first_config, state_config, state_schedules
 from headgate.dispatch.tasks.task import CallOptions, Definition, Task
 from headgate.dispatch.tasks.unique import checked_unique
 from headgate.dispatch.threads import DEFAULT_LIMIT, Threads
 from headgate.dispatch.turns import checked_lane, checked_priority
 from headgate.durations import parse_instant
-from headgate.errors import ConfigurationError, Conflict, InvalidInput
+from headgate.errors import ConfigurationError, InvalidInput
 from headgate.limits.limiter import AsyncLimiter
 from headgate.slots.calendars import Calendar
 from headgate.slots.model import checked_id
+
+if TYPE_CHECKING:
+    from headgate.dispatch.engines.temporal.client import TemporalConnection
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 DEFAULT_RETRIES = 4
 MAX_RETRIES = 999
-POLL_SECONDS = 1
-"""How soon a worker sees what another process queued in a SQLite file; PostgreSQL notifies it."""
 LIMITER_DEADLINE = 5.0
-MAX_TRIES = 5
 
 
 @dataclass(slots=True)
@@ -177,7 +176,7 @@ class Tasks:
             if item_type in self._tasks:
                 raise ConfigurationError("name", f"two tasks have the item type {item_type}; give one of them a name=")
             plan = None if rate is None else rate_plan(item_type, rate)
-            config = _config(item_type, retries, plan.name if plan else None)
+            config = first_config(item_type, retries, plan.name if plan else None)
             config = config.changed({"concurrency": concurrency, "lane_concurrency": lane_concurrency})
             task = Task(self, function, Definition(config, plan, seconds, policy, priority, lane, same))
             self._tasks[item_type] = task
@@ -384,7 +383,7 @@ class Tasks:
         here, self._here = self._on_loop(), None
         await here.stack.aclose()
 
-    async def __aenter__(self) -> Tasks:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_error: object) -> None:
@@ -392,39 +391,63 @@ class Tasks:
 
     # -- running -------------------------------------------------------------------------------------------------
 
-    async def run(self, stop: asyncio.Event, *, observer: DispatchObserver | None = None) -> None:
+    async def run(
+        self,
+        stop: asyncio.Event,
+        *,
+        observer: DispatchObserver | None = None,
+        temporal: TemporalConnection | None = None,
+    ) -> None:
         """Runs tasks in this process until `stop` is set; then lets what runs end, within a grace of ten seconds, and
-        gives the rest back.
+        gives the rest back. With `temporal`, each execution is a workflow there, and this process a worker of it.
 
         Raises:
             ConfigurationError: there is no task, or an annotation of one can't be used.
+            StoreUnavailable: no Temporal answers.
         """
-        async with self.running(observer=observer):
+        async with self.running(observer=observer, temporal=temporal):
             await stop.wait()
 
     @asynccontextmanager
-    async def running(self, *, observer: DispatchObserver | None = None) -> AsyncIterator[None]:
-        """Inside, tasks run in this process."""
+    async def running(
+        self, *, observer: DispatchObserver | None = None, temporal: TemporalConnection | None = None
+    ) -> AsyncIterator[None]:
+        """Inside, tasks run, as in `run`."""
         if not self._tasks:
             raise ConfigurationError("tasks", "there is no task; decorate a function with @tasks.task()")
         for task in self._tasks.values():
             task.arguments.check()
         queue = await self.queue()
         for task in self._tasks.values():
-            await _state_config(queue, task.definition.config)
-        await _state_schedules(queue, self._periodic)
-        async with (
-            self._guard() as guard,
-            dispatching(
-                queue,
-                self.domains(),
-                guard=guard,
-                observer=observer,
-                concurrency=self._concurrency,
-                threads=self._on_loop().threads,
-            ),
-        ):
+            await state_config(queue, task.definition.config)
+        await state_schedules(queue, self._periodic)
+        async with self._guard() as guard, self._dispatching(queue, guard, observer, temporal):
             yield
+
+    def _dispatching(
+        self,
+        queue: DispatchQueue,
+        guard: Guard | None,
+        observer: DispatchObserver | None,
+        temporal: TemporalConnection | None,
+    ) -> AbstractAsyncContextManager[Any]:
+        domains, concurrency = self.domains(), self._concurrency
+        if temporal is None:
+            threads = self._on_loop().threads
+            return dispatching(queue, domains, guard=guard, observer=observer, concurrency=concurrency, threads=threads)
+        # Imported here: the SDK is an extra.
+        from headgate.dispatch.engines.temporal.dispatching import dispatching_on_temporal
+
+        encryption = encryption_of(self._encryption_keys)
+        return dispatching_on_temporal(
+            temporal,
+            queue,
+            domains,
+            guard=guard,
+            observer=observer,
+            concurrency=concurrency,
+            encryption=encryption,
+        )
 
     @asynccontextmanager
     async def _guard(self) -> AsyncIterator[Guard | None]:
@@ -454,44 +477,3 @@ class Tasks:
                 yield self._in_memory
             finally:
                 self._in_memory = None
-
-
-async def _state_config(queue: DispatchQueue, config: DispatchConfig) -> None:
-    """Writes what the decorator states. Other settings, such as the kill switch, stay as operators set them."""
-    stored = await queue.define(config)
-    stated: DispatchSettings = {
-        "max_dispatch_retries": config.max_dispatch_retries,
-        "admission_plan": config.admission_plan,
-    }
-    if config.concurrency is not None:
-        stated["concurrency"] = config.concurrency
-    if config.lane_concurrency is not None:
-        stated["lane_concurrency"] = config.lane_concurrency
-    if any(getattr(stored, name) != value for name, value in stated.items()):
-        await queue.configure(config.item_type, **stated)
-
-
-async def _state_schedules(queue: DispatchQueue, schedules: Mapping[str, tuple[str, Schedule]]) -> None:
-    """Writes the decorators' schedules. One that operators paused stays paused."""
-    periodic = Periodic(queue)
-    for name, (item_type, schedule) in schedules.items():
-        # Another worker may write the same at the same time, or tick.
-        for _ in range(MAX_TRIES - 1):
-            with contextlib.suppress(Conflict):
-                await periodic.put(name, item_type, schedule)
-                break
-        else:
-            await periodic.put(name, item_type, schedule)
-
-
-def _config(item_type: str, retries: int, plan: str | None) -> DispatchConfig:
-    try:
-        return DispatchConfig(
-            item_type=item_type,
-            max_dispatch_retries=retries + 1,
-            jitter_window_ms=0,
-            dispatch_interval_secs=POLL_SECONDS,
-            admission_plan=plan,
-        )
-    except InvalidInput as error:
-        raise ConfigurationError("name", error.problem) from None

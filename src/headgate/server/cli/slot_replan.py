@@ -69,8 +69,6 @@ def replan(
 def _show(result: Replan) -> None:
     would = "would be moved" if result.dry_run else "were moved"
     print_line(f"{result.moved} of {result.examined} slots of {result.config_name} {would}")
-    if result.joint:
-        print_line(f"{result.joint} are booked under several configs, and stay")
     if result.moved:
         way = "earlier" if result.saved_ms >= 0 else "later"
         print_line(f"on average {abs(result.saved_ms) // result.moved} ms {way}")

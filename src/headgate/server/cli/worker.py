@@ -21,7 +21,7 @@ from headgate.server.cli.parameters import Argument, Command
 from headgate.server.cli.serve import listen, permit
 from headgate.server.cli.terminal import print_status, run
 from headgate.server.settings import Settings
-from headgate.server.shutdown import SIGNALS, stop_on_signals
+from headgate.server.shutdown import SIGNALS, closing_part, stop_on_signals
 from headgate.server.wiring.database import shared_database
 from headgate.server.wiring.dispatch import dispatch_guard, load_domains, load_tasks, local_dispatch
 from headgate.server.wiring.doctor import server_probes
@@ -31,7 +31,9 @@ from headgate.server.wiring.queue import open_dispatch_observer, open_queue
 from headgate.server.wiring.requirements import require_extras
 from headgate.server.wiring.slots import open_slots
 from headgate.server.wiring.telemetry import collect_traces, traces_sent
+from headgate.server.wiring.temporal import temporal_connection
 from headgate.server.worker import end_process, run_temporal_workers
+from headgate.sql.databases import CLOSING_SECONDS, hasten_databases
 from headgate.sql.schema import now
 
 if TYPE_CHECKING:
@@ -64,7 +66,8 @@ def worker(work: str, domains: tuple[str, ...], metrics_port: int | None, migrat
     """Work until told to stop (Ctrl+C, SIGTERM); what is in flight is finished or given back first.
 
     With Temporal, dispatch, init and exec are workers of their own. Without it, one process dispatches and executes.
-    MODULE:NAME is a Tasks object: its tasks run in this process, on the database that it names.
+    MODULE:NAME is a Tasks object: its tasks run in this process, on the database that it names; with Temporal, as
+    activities of workflows.
     """
     settings = Settings.load()
     permit(settings, migrate)
@@ -117,6 +120,8 @@ def _run_tasks(settings: Settings, name: str, domains: tuple[str, ...], metrics_
     shown = None if metrics_port is None else _Shown.on(own, metrics_port)
     run(_work_on_tasks(settings, tasks, name, shown))
     _ignore_signals()
+    if settings.temporal_address is not None:
+        end_process()
 
 
 async def _work_on_tasks(settings: Settings, tasks: Tasks, name: str, shown: _Shown | None) -> None:
@@ -124,15 +129,16 @@ async def _work_on_tasks(settings: Settings, tasks: Tasks, name: str, shown: _Sh
     stop_on_signals(stop, settings.dispatch.shutdown_seconds)
     registry = None if shown is None else shown.registry
     own = settings.model_copy(update={"database_url": tasks.url})
+    temporal = None if settings.temporal_address is None else temporal_connection(settings)
     async with (
         traces_sent(),
         _show(shown),
         open_dispatch_observer(own, registry) as observer,
         tasks,
-        tasks.running(observer=observer),
+        tasks.running(observer=observer, temporal=temporal),
     ):
         print_status(f"headgate worker {name} is working on {', '.join(tasks.item_types)}")
-        await stop.wait()
+        await _hasten(settings, stop)
 
 
 async def _work(settings: Settings, role: Role, shown: _Shown | None) -> None:
@@ -147,13 +153,14 @@ async def _work(settings: Settings, role: Role, shown: _Shown | None) -> None:
             working.append(asyncio.create_task(_dispatch(settings, roles, domains, stop, registry)))
         if role in (Role.SENDER, Role.ALL):
             working.append(asyncio.create_task(run_sender(settings, stop, registry=registry)))
+        hastening = asyncio.create_task(_hasten(settings, stop))
         print_status(f"headgate worker {role} is working")
         try:
             await asyncio.gather(*working)
         finally:
             # If one failed the others finish in good order before the failure is raised.
             stop.set()
-            await asyncio.gather(*working, return_exceptions=True)
+            await asyncio.gather(*working, hastening, return_exceptions=True)
 
 
 async def _dispatch(
@@ -178,7 +185,13 @@ async def _dispatch(
             maintenance = settings.temporal_address is None or "init" in roles
             payments = await applications.enter_async_context(
                 open_payments(
-                    settings, slots, queue, notifications=notifications, maintenance=maintenance, registry=registry
+                    settings,
+                    slots,
+                    queue,
+                    notifications=notifications,
+                    maintenance=maintenance,
+                    observer=observer,
+                    registry=registry,
                 )
             )
             domains.add(payments.domain)
@@ -187,6 +200,12 @@ async def _dispatch(
             return
         async with local_dispatch(queue, domains, guard=guard, observer=observer, limits=settings.dispatch):
             await stop.wait()
+
+
+async def _hasten(settings: Settings, stop: asyncio.Event) -> None:
+    """Shortens the deadlines of the database once the worker was told to stop: one that hangs must not keep it."""
+    await stop.wait()
+    hasten_databases(closing_part(settings.dispatch.shutdown_seconds, CLOSING_SECONDS))
 
 
 class _Shown(NamedTuple):

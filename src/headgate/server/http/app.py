@@ -51,7 +51,7 @@ from headgate.server.http.raw_routes import RawRoutes
 from headgate.server.http.services import Services
 from headgate.server.http.traces import RequestTraces
 from headgate.server.settings import Settings
-from headgate.server.shutdown import CLOSE_SECONDS, add_deadline, end_when_hung
+from headgate.server.shutdown import CLOSE_SECONDS, add_deadline, closing_part, end_when_hung
 from headgate.server.wiring.access import console_sessions, oidc_provider, open_access_store, open_authenticator
 from headgate.server.wiring.dispatch import open_dispatch
 from headgate.server.wiring.doctor import server_probes
@@ -65,7 +65,7 @@ from headgate.server.wiring.queue import open_dispatch_observer
 from headgate.server.wiring.rollups import open_rollups
 from headgate.server.wiring.slots import open_slots
 from headgate.server.wiring.telemetry import collect_traces, traces_sent
-from headgate.sql.databases import hasten_databases
+from headgate.sql.databases import CLOSING_SECONDS, hasten_databases
 from headgate.sql.migration_policy import Migrations, permit_migrations
 
 
@@ -198,7 +198,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
             end_when_hung(asyncio.get_running_loop())
         services.grpc_port = await stack.enter_async_context(open_envoy(services))
         yield
-        hasten_databases()
+        hasten_databases(closing_part(services.settings.http.shutdown_seconds, CLOSING_SECONDS))
 
 
 def _executes(services: Services) -> bool:

@@ -15,7 +15,7 @@ from headgate.dispatch.status import IN_FLIGHT, Status
 from headgate.durations import parse_instant
 from headgate.errors import Conflict
 from headgate.server.http.body import read_object
-from headgate.server.http.parameters import WholeNumber, check_query, json_body, path, query
+from headgate.server.http.parameters import WholeNumber, check_query, flag, json_body, path, query
 from headgate.server.http.problem import Problem, documented, invalid
 from headgate.server.http.raw_routes import json_response
 from headgate.server.http.services import services_of
@@ -133,16 +133,14 @@ async def items(request: Request) -> Response:
     check_query(request)
     parameters, limit = request.query_params, LIMIT.of(request)
     item_type, queue, matching = _item_type(request), services_of(request).queue, _filter(request)
-    with_total = parameters.get("total", "false")
-    if with_total not in ("true", "false"):
-        raise invalid("total", "must be true or false")
+    with_total = flag(request, "total")
     sort = parameters.get("sort")
     page = await queue.list(
         item_type, **matching, limit=limit, after=parameters.get("cursor", parameters.get("after")), sort=sort
     )
     progress = await queue.progress_of(item_type, [item.item_id for item in page if item.status in IN_FLIGHT])
     following = ItemOrder.of(sort).cursor(page[-1]) if len(page) == limit else None
-    total = await queue.count(item_type, **matching) if with_total == "true" else None
+    total = await queue.count(item_type, **matching) if with_total else None
     return json_response(ItemsShown.of_page(page, progress, following, total))
 
 

@@ -44,6 +44,18 @@ def text_of(request: Request, name: str, schema: dict[str, Any]) -> str | None:
     return text
 
 
+def flag(request: Request, name: str) -> bool:
+    """A parameter of the query that is `true` or `false`; False if it is left out.
+
+    Raises:
+        Problem: It is something else.
+    """
+    value = request.query_params.get(name, "false")
+    if value not in ("true", "false"):
+        raise invalid(name, "must be true or false")
+    return value == "true"
+
+
 def check_query(request: Request) -> None:
     """Refuses a query parameter that the route does not document: a filter that is misspelled would list everything.
 

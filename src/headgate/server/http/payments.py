@@ -20,14 +20,14 @@ from headgate.apps.payments.model import (
     PaymentStatus,
     checked_status,
 )
-from headgate.apps.payments.operations import LONGEST_PAGE
+from headgate.apps.payments.operations import LONGEST_PAGE, SORTS
 from headgate.apps.payments.parsing import COLUMNS, payment_of_json
 from headgate.apps.payments.ports import DownstreamBusy
 from headgate.durations import parse_instant
 from headgate.errors import Conflict
 from headgate.server.http.body import media_type, read_object
 from headgate.server.http.logs import about
-from headgate.server.http.parameters import WholeNumber, check_query, json_body, path, query
+from headgate.server.http.parameters import WholeNumber, check_query, flag, json_body, path, query
 from headgate.server.http.problem import Problem, documented, unsupported
 from headgate.server.http.raw_routes import add_raw_route, json_response, send_json
 from headgate.server.http.services import Services, services_of
@@ -68,6 +68,8 @@ FEED_ID = query("feed", members.EVENT_ID | {"description": "The id of the feed t
 FROM = query("from", members.INSTANT | {"description": "Scheduled at or after this time."})
 TO = query("to", members.INSTANT | {"description": "Scheduled before this time."})
 PREFIX = query("prefix", members.EVENT_ID | {"description": "What their ids begin with."})
+SORT = query("sort", {"type": "string", "enum": list(SORTS), "description": "With -, the last first."})
+TOTAL = query("total", {"type": "boolean", "description": "Count how many match, up to 100,001."})
 CURSOR = query("cursor", members.EVENT_ID | {"description": "`next` of the page before."})
 LIMIT = WholeNumber("limit", 1, LONGEST_PAGE, default=100)
 
@@ -174,10 +176,10 @@ async def show(request: Request) -> Response:
     summary="List payments",
     response_model=PaymentPage,
     responses=documented(400),
-    openapi_extra={"parameters": [STATUS, FEED_ID, FROM, TO, PREFIX, LIMIT.document(), CURSOR]},
+    openapi_extra={"parameters": [STATUS, FEED_ID, FROM, TO, PREFIX, SORT, TOTAL, LIMIT.document(), CURSOR]},
 )
 async def list_payments(request: Request) -> Response:
-    """Payments in order of their ids; `next` of one page is the `cursor` of the next one."""
+    """Payments in order of their ids; `next` of one page is the `cursor` of the next one in the same order."""
     check_query(request)
     given = request.query_params
     selection = PaymentFilter(
@@ -189,9 +191,12 @@ async def list_payments(request: Request) -> Response:
     )
     operations = services_of(request).payments.operations
     after = checked_id(given["cursor"], "cursor") if "cursor" in given else None
-    records, cursor = await operations.page(selection, limit=LIMIT.of(request), after=after)
-    payments = [PaymentView.of_payment(record) for record in records]
-    return json_response(PaymentPage(payments=payments, next=cursor))
+    with_total = flag(request, "total")
+    records, cursor = await operations.page(selection, limit=LIMIT.of(request), after=after, sort=given.get("sort"))
+    page = PaymentPage(payments=[PaymentView.of_payment(record) for record in records], next=cursor)
+    if with_total:
+        page.total = await operations.count(selection)
+    return json_response(page)
 
 
 @router.post(

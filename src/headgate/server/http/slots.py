@@ -7,7 +7,7 @@ from starlette.types import Receive, Scope, Send
 
 from headgate.server.http.body import read_object
 from headgate.server.http.logs import about
-from headgate.server.http.parameters import WholeNumber, check_query, json_body, path, query
+from headgate.server.http.parameters import WholeNumber, check_query, flag, json_body, path, query
 from headgate.server.http.problem import documented
 from headgate.server.http.raw_routes import add_raw_route, json_response, send_json
 from headgate.server.http.services import services_of
@@ -90,13 +90,16 @@ async def replan(request: Request) -> Response:
             query("to", slot_records.UNTIL),
             query("status", slot_records.STATUS),
             query("owner", slot_records.OWNER),
+            query("sort", slot_records.SORT),
+            query("total", slot_records.TOTAL),
             LIMIT.document(),
             query("cursor", slot_records.CURSOR),
         ]
     },
 )
 async def show_page(request: Request) -> Response:
-    """Booked and cancelled slots by scheduled time; `next` of one page is the `cursor` of the next one.
+    """Booked and cancelled slots by scheduled time; `next` of one page is the `cursor` of the next one in the same
+    order.
 
     A cancelled slot stays listed, with the reason and the actor, until it is pruned.
     """
@@ -106,8 +109,14 @@ async def show_page(request: Request) -> Response:
         given.get("configName"), given.get("from"), given.get("to"), given.get("status"), given.get("owner")
     )
     slots = services_of(request).slots
-    records, following = await slots.page(selection, limit=LIMIT.of(request), cursor=given.get("cursor"))
-    return json_response(SlotPage(slots=[SlotRecord.of_record(record) for record in records], next=following))
+    with_total = flag(request, "total")
+    records, following = await slots.page(
+        selection, limit=LIMIT.of(request), cursor=given.get("cursor"), sort=given.get("sort")
+    )
+    page = SlotPage(slots=[SlotRecord.of_record(record) for record in records], next=following)
+    if with_total:
+        page.total = await slots.count(selection)
+    return json_response(page)
 
 
 # Before the route of a slot, whose id may contain slashes.

@@ -26,6 +26,10 @@ class DispatchMetrics:
         self._start_failures = counter("dispatch_workflow_start_failures", "Starts that failed or were refused.")
         self._recovered = counter("dispatch_stale_recovered", "Stale claims given back.")
         self._dead = counter("dispatch_dead_letter", "Items that became dead letters.")
+        self._unread = counter(
+            "dispatch_switch_unread",
+            "Times that the kill switch could not be read, or not within 0.8 s, so that nothing could begin.",
+        )
         self._completed = counter("dispatch_workflow_completed", "Executions that ended well.")
         self._failed = counter("dispatch_workflow_failed", "Executions that failed.")
         self._cycles = Histogram(
@@ -92,6 +96,9 @@ class DispatchMetrics:
 
     def dead_lettered(self, item_type: str, items: int) -> None:
         self._dead.labels(item_type).inc(items)
+
+    def switch_unread(self, item_type: str) -> None:
+        self._unread.labels(item_type).inc()
 
     def cycled(self, item_type: str, seconds: float) -> None:
         self._cycles.labels(item_type).observe(seconds)

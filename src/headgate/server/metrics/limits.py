@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter as Counts
+from collections.abc import Iterable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -74,13 +75,27 @@ class AdmissionMetrics:
             self._label(plan)
 
     def decided(self, decision: Decision) -> None:
-        name = (decision.plan, decision.reason.value)
-        counter = self._counters.get(name)
+        self._counter(decision.plan, decision.reason.value).inc()
+        if decision.degraded or decision.chain:
+            self._count_degraded_and_shadow(decision)
+
+    def decided_many(self, decisions: Sequence[Decision]) -> None:
+        """`decided` for each of a batch, with one increment per plan and outcome."""
+        for (plan, outcome), count in Counts((decision.plan, decision.reason.value) for decision in decisions).items():
+            self._counter(plan, outcome).inc(count)
+        for decision in decisions:
+            if decision.degraded or decision.chain:
+                self._count_degraded_and_shadow(decision)
+
+    def _counter(self, plan: str, outcome: str) -> Counter:
+        counter = self._counters.get((plan, outcome))
         if counter is None:
-            counter = self._decisions.labels(self._label(decision.plan), decision.reason.value)
+            counter = self._decisions.labels(self._label(plan), outcome)
             if len(self._counters) < MAX_PLANS * 5:
-                self._counters[name] = counter
-        counter.inc()
+                self._counters[plan, outcome] = counter
+        return counter
+
+    def _count_degraded_and_shadow(self, decision: Decision) -> None:
         if decision.degraded:
             self._degraded.labels(self._label(decision.plan)).inc()
         for state in decision.chain:

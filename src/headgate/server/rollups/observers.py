@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
@@ -56,6 +57,10 @@ class LimitRollups:
 
     def decided(self, decision: Decision) -> None:
         self._recorder.add(model.LIMITS_ALLOWED if decision.allowed else model.LIMITS_DENIED, decision.plan)
+
+    def decided_many(self, decisions: Sequence[Decision]) -> None:
+        for (plan, allowed), count in Counter((decision.plan, decision.allowed) for decision in decisions).items():
+            self._recorder.add(model.LIMITS_ALLOWED if allowed else model.LIMITS_DENIED, plan, count)
 
     def store_called(self, operation: str, seconds: float, failed: bool) -> None: ...
 

@@ -152,6 +152,8 @@ class PaymentPage(Shape):
     payments: list[PaymentView]
     next: str | None
     """The cursor of the next page; null if this is the last."""
+    total: int | None = None
+    """How many match, if that was asked for; 100,001 if there are more."""
 
 
 class PaymentShown(PaymentView):

@@ -75,7 +75,6 @@ class ReplanShown(Shape):
     last_before: str | None
     last_after: str | None
     dry_run: bool
-    joint: int = Field(description="Examined slots that are booked under several configs, and therefore stay.")
 
     @classmethod
     def of_replan(cls, replan: Replan) -> Self:
@@ -88,7 +87,6 @@ class ReplanShown(Shape):
             last_before=_instant(replan.last_before_ms),
             last_after=_instant(replan.last_after_ms),
             dry_run=replan.dry_run,
-            joint=replan.joint,
         )
 
 

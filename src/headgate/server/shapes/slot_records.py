@@ -10,7 +10,7 @@ from headgate.durations import format_instant, from_ms
 from headgate.server.shapes.members import CONFIG_NAME, EVENT_ID, INSTANT
 from headgate.server.shapes.shape import Instant, Shape
 from headgate.slots.explain import Explanation
-from headgate.slots.listing import LONGEST_OWNER, LONGEST_REASON, ListedSlot, SlotStatus
+from headgate.slots.listing import LONGEST_OWNER, LONGEST_REASON, SORTS, ListedSlot, SlotStatus
 
 STATUS: dict[str, Any] = {"type": "string", "enum": list(SlotStatus), "description": "Left out, both."}
 OWNER: dict[str, Any] = {
@@ -25,6 +25,8 @@ REASON: dict[str, Any] = {
     "pattern": r"^[ -~]*$",
     "description": "Why, for the record of the cancelled slot.",
 }
+SORT: dict[str, Any] = {"type": "string", "enum": list(SORTS), "description": "With -, the latest first."}
+TOTAL: dict[str, Any] = {"type": "boolean", "description": "Count how many match, up to 100,001."}
 CURSOR: dict[str, Any] = {"type": "string", "maxLength": 1000, "description": "`next` of the page before."}
 FROM: dict[str, Any] = INSTANT | {"description": "Only slots at or after this time."}
 UNTIL: dict[str, Any] = INSTANT | {"description": "Only slots before this time."}
@@ -87,6 +89,8 @@ class SlotPage(Shape):
     slots: list[SlotRecord]
     next: str | None
     """The cursor of the next page; null if this is the last."""
+    total: int | None = None
+    """How many match, if that was asked for; 100,001 if there are more."""
 
 
 class PassedWindow(Shape):

@@ -11,6 +11,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from headgate.dispatch.engines.local.dispatching import dispatching
+from headgate.dispatch.engines.local.engine import GRACE_SECONDS
 from headgate.dispatch.meter import QueueMeter
 from headgate.dispatch.plan_guard import PlanGuard
 from headgate.dispatch.ports import DispatchObserver, Guard, WorkflowEngine
@@ -20,6 +21,7 @@ from headgate.dispatch.tasks.tasks import Tasks
 from headgate.errors import ConfigurationError
 from headgate.server.setting_sections import DispatchSettings
 from headgate.server.settings import Settings, spelled
+from headgate.server.shutdown import closing_part
 from headgate.server.wiring.limits import open_limits
 from headgate.server.wiring.queue import open_queue
 
@@ -89,10 +91,13 @@ async def local_dispatch(
     guard: Guard | None = None,
     observer: DispatchObserver | None = None,
     limits: DispatchSettings | None = None,
+    shutdown_seconds: float | None = None,
 ) -> AsyncIterator[WorkflowEngine]:
     """Inside, items of these domains are dispatched and executed in this process. Leaving ends what runs, within its
-    grace, and gives the rest back."""
+    grace, and gives the rest back. The grace is a part of `shutdown_seconds`, which the whole process has."""
     limits = limits or DispatchSettings()
+    if shutdown_seconds is None:
+        shutdown_seconds = limits.shutdown_seconds
     async with dispatching(
         queue,
         domains,
@@ -101,6 +106,7 @@ async def local_dispatch(
         concurrency=limits.concurrency,
         backlog=limits.backlog,
         max_context_bytes=limits.claim_bytes,
+        grace=closing_part(shutdown_seconds, GRACE_SECONDS),
     ) as engine:
         yield engine
 
@@ -129,6 +135,7 @@ async def open_dispatch(
                     guard=guard,
                     observer=observer,
                     limits=dispatch_settings,
+                    shutdown_seconds=settings.http.shutdown_seconds,
                 )
             )
         yield queue

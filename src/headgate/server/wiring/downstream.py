@@ -10,6 +10,7 @@ from headgate.apps.payments.model import ITEM_TYPE as PAYMENT
 from headgate.apps.payments.model import Payment
 from headgate.apps.payments.ports import BreakerOpen, DownstreamBusy, NullDownstreamObserver
 from headgate.dispatch.model import Postponed
+from headgate.dispatch.ports import DispatchObserver
 from headgate.dispatch.queue import DispatchQueue
 from headgate.server.rollups.observers import DownstreamRollups, with_rollups
 from headgate.server.setting_sections import statuses
@@ -113,6 +114,7 @@ async def open_downstream(
     breaker_store: BreakerStore,
     simulator: Simulator | None,
     observer: DownstreamObserver | None,
+    dispatch_observer: DispatchObserver,
     stack: AsyncExitStack,
 ) -> tuple[Downstream, Simulator | None]:
     """The bank behind its limit, kill switch and breaker: the configured one, or a simulator in this process."""
@@ -149,7 +151,7 @@ async def open_downstream(
     bank = HttpDownstream(
         connection,
         gate,
-        switch=KillSwitch(is_on),
+        switch=KillSwitch(is_on, unread=lambda: dispatch_observer.switch_unread(PAYMENT)),
         breaker=breaker,
         observer=observer,
         transport=transport,

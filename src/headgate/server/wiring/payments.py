@@ -22,7 +22,7 @@ from headgate.apps.payments.stores.sql_breaker import SqlBreakerStore
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.model import Claim
 from headgate.dispatch.outcome_reporter import OutcomeReporter
-from headgate.dispatch.ports import DispatchObserver, WorkflowEngine
+from headgate.dispatch.ports import DispatchObserver, NullObserver, WorkflowEngine
 from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.registry import Domain
 from headgate.durations import EPOCH
@@ -115,7 +115,9 @@ async def open_payments(
         watcher = await stack.enter_async_context(open_downstream_observer(settings, registry))
         store = await _payment_store(settings, stack)
         breaker_store = SqlBreakerStore(await _database(settings, stack))
-        bank, simulator = await open_downstream(settings, queue, breaker_store, simulator, watcher, stack)
+        bank, simulator = await open_downstream(
+            settings, queue, breaker_store, simulator, watcher, observer or NullObserver(), stack
+        )
         notifier: Notifier = LogNotifier()
         if notifications is not None and rules.subscribers:
             notifier = GatewayNotifier(notifications.intake.send, rules.subscribers)
@@ -128,7 +130,13 @@ async def open_payments(
             engine = await temporal_engine(settings, OutcomeReporter(queue.store))
         elif execute:
             engine = await stack.enter_async_context(
-                local_dispatch(queue, [domain], observer=observer, limits=settings.dispatch)
+                local_dispatch(
+                    queue,
+                    [domain],
+                    observer=observer,
+                    limits=settings.dispatch,
+                    shutdown_seconds=settings.http.shutdown_seconds,
+                )
             )
         direct = payment_settings.mode == "direct" and engine is not None
         start: StartPayments = leave_to_dispatcher

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headgate.dispatch.cycle import DispatchCycle
@@ -15,22 +14,17 @@ from headgate.server.settings import Settings
 from headgate.server.wiring.queue import queue_encryption
 
 if TYPE_CHECKING:
-    from headgate.dispatch.engines.temporal.client import Security
+    from headgate.dispatch.engines.temporal.client import Security, TemporalConnection
     from headgate.dispatch.engines.temporal.worker_group import TemporalWorkerGroup
 
 
 async def temporal_engine(settings: Settings, outcomes: OutcomeSink | None = None) -> WorkflowEngine:
     """The engine on the settings' Temporal; it connects when first used."""
-    address = temporal_address(settings)
+    temporal = temporal_connection(settings)
     # Imported here, as below: the SDK is an extra.
-    from headgate.dispatch.engines.temporal.client import connect_for_dispatch
     from headgate.dispatch.engines.temporal.engine import TemporalEngine
 
-    security = temporal_security(settings)
-    client = await connect_for_dispatch(
-        address, settings.temporal_namespace, lazy=True, security=security, encryption=queue_encryption(settings)
-    )
-    return TemporalEngine(client, outcomes)
+    return TemporalEngine(await temporal.client_for_dispatch(queue_encryption(settings)), outcomes)
 
 
 async def temporal_worker_group(
@@ -43,8 +37,7 @@ async def temporal_worker_group(
     observer: DispatchObserver | None = None,
 ) -> TemporalWorkerGroup:
     """The Temporal workers of this process, for some of the roles `dispatch`, `init` and `exec`."""
-    address = temporal_address(settings)
-    from headgate.dispatch.engines.temporal.client import connect
+    temporal = temporal_connection(settings)
     from headgate.dispatch.engines.temporal.dispatcher import DispatcherActivities
     from headgate.dispatch.engines.temporal.schedule import DispatchSchedules
     from headgate.dispatch.engines.temporal.versioning import versioned
@@ -59,25 +52,37 @@ async def temporal_worker_group(
     if observer is not None:
         for domain in domains:
             observer.known(domain.item_type)
-    client = await connect(
-        address,
-        settings.temporal_namespace,
-        security=temporal_security(settings),
-        encryption=queue_encryption(settings),
-    )
+    client = await temporal.client(queue_encryption(settings))
     outcomes = OutcomeReporter(store, observer=observer)
     cycle = DispatchCycle(store, await temporal_engine(settings, outcomes), observer=observer)
     schedules = DispatchSchedules(client)
-    build = settings.temporal_build_id
+    build = temporal.build_id
     return TemporalWorkerGroup.of(
         client,
-        [replace(domain, config=await store.config(domain.item_type) or domain.config) for domain in domains],
+        [domain.with_config(await store.config(domain.item_type) or domain.config) for domain in domains],
         roles,
         dispatcher=DispatcherActivities(cycle.run, schedules, measure=measure),
         schedules=schedules,
         sink=outcomes,
         guard=guard,
         options=WorkerOptions(deployment=None if build is None else versioned(build)),
+    )
+
+
+def temporal_connection(settings: Settings) -> TemporalConnection:
+    """Where the settings' Temporal is.
+
+    Raises:
+        ConfigurationError: it has no address.
+    """
+    address = temporal_address(settings)
+    from headgate.dispatch.engines.temporal.client import TemporalConnection
+
+    return TemporalConnection(
+        address,
+        settings.temporal_namespace,
+        temporal_security(settings),
+        settings.temporal_build_id,
     )
 
 

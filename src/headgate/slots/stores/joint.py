@@ -13,11 +13,13 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from headgate.durations import from_ms, to_ms
+from headgate.slots.carriers import Carriers
 from headgate.slots.joint import JointPacker, JointSide
 from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest
 from headgate.slots.occupancy import Occupancy
 from headgate.slots.packing import Booking, book_all
 from headgate.slots.stores.other_windows import parse_other_windows
+from headgate.slots.stores.pruning import finished, remove
 from headgate.slots.stores.tables import slot
 from headgate.slots.stores.window_rows import FEW_WINDOWS, SqlWindowReader, read_ahead, window_queries, write_occupancy
 
@@ -65,24 +67,31 @@ class PrunedPage(NamedTuple):
 
 
 def prune_joint(
-    connection: Connection, ends_ms: Mapping[str, int], before_ms: int, after: Cursor | None, limit: int
+    connection: Connection,
+    carriers: Carriers,
+    ends_ms: Mapping[str, int],
+    before_ms: int,
+    after: Cursor | None,
+    limit: int,
 ) -> PrunedPage:
-    """Deletes slots under several configs that every one of their configs is done with. `ends_ms` says, by config, up
-    to where its slots are forgotten. Looks at up to `limit` slots past a cursor."""
+    """Deletes slots under several configs that every one of their configs is done with, and whose work is not still to
+    be done. `ends_ms` says, by config, up to where its slots are forgotten. Looks at up to `limit` slots past a
+    cursor."""
     last = from_ms(max(ends_ms.values(), default=before_ms))
-    query = sa.select(slot.c.event_id, slot.c.config_name, slot.c.scheduled_at, slot.c.other_windows).where(
-        slot.c.other_windows.is_not(None), slot.c.scheduled_at < last
-    )
+    query = sa.select(
+        slot.c.event_id, slot.c.config_name, slot.c.scheduled_at, slot.c.owner, slot.c.other_windows
+    ).where(slot.c.other_windows.is_not(None), slot.c.scheduled_at < last)
     if after is not None:
         at, event_id = from_ms(after[0]), after[1]
         query = query.where((slot.c.scheduled_at > at) | ((slot.c.scheduled_at == at) & (slot.c.event_id > event_id)))
     rows = connection.execute(query.order_by(slot.c.scheduled_at, slot.c.event_id).limit(limit)).all()
-    old: list[str] = []
-    for event_id, config_name, scheduled_at, other_windows in rows:
-        names = [config_name, *(window.config_name for window in parse_other_windows(other_windows))]
-        if to_ms(scheduled_at) < min(ends_ms.get(name, before_ms) for name in names):
-            old.append(event_id)
-    if old:
-        connection.execute(slot.delete().where(slot.c.event_id == sa.bindparam("old")), [{"old": one} for one in old])
+    old: list[AssignedSlot] = []
+    for event_id, config_name, scheduled_at, owner, other_windows in rows:
+        others, at_ms = parse_other_windows(other_windows), to_ms(scheduled_at)
+        names = [config_name, *(window.config_name for window in others)]
+        if at_ms < min(ends_ms.get(name, before_ms) for name in names):
+            old.append(AssignedSlot(event_id, config_name, 0, at_ms, at_ms, at_ms, True, owner, others))
+    done = finished(connection, carriers, old)
+    remove(connection, done)
     cursor = (to_ms(rows[-1].scheduled_at), rows[-1].event_id) if len(rows) == limit else None
-    return PrunedPage(len(old), cursor)
+    return PrunedPage(len(done), cursor)

@@ -1,4 +1,5 @@
-"""Booking on PostgreSQL in two flushes: one that locks and reads, one that writes and commits.
+"""Booking on PostgreSQL in two flushes: one that locks and reads, one that writes and commits. A lone booking takes
+one, if it finds what it expects (`postgres_lone.py`).
 
 The portable path in `sql.py` runs one statement at a time, and holds the config's lock over every round trip. Here the
 statements travel together (`headgate.sql.pipeline`). Which windows to read is guessed from the policy of the last
@@ -21,6 +22,7 @@ from headgate.slots.packing import Booking, Packer, book_all, unbooked
 from headgate.slots.stores import postgres_joint
 from headgate.slots.stores.joint import joint_label
 from headgate.slots.stores.other_windows import parse_other_windows
+from headgate.slots.stores.postgres_lone import LoneBooker, WindowRows, learn
 from headgate.slots.stores.sql import Booker
 from headgate.slots.stores.window_rows import SqlWindowReader, WindowQuery, window_queries
 from headgate.sql.pipeline import (
@@ -153,13 +155,6 @@ class PostgresWindowReader(SqlWindowReader):
         return [runs.get(start) for start in starts_ms]
 
 
-class WindowRows(NamedTuple):
-    """The rows of one `WindowQuery`: the run at or before its next window, and counted windows in order."""
-
-    run: FullRun | None
-    counts: list[WindowCount]
-
-
 class BookingSnapshot(NamedTuple):
     """What the first flush read; `version` is None if there is no such config."""
 
@@ -175,6 +170,7 @@ class PostgresBooker(Booker):
 
     def __init__(self, uniform: Callable[[], float]) -> None:
         super().__init__(uniform)
+        self._lone = LoneBooker(uniform)
         self._reached: dict[Sequence[str], int] = {}
         """By the names of several configs: the instant at which the last search under them ended."""
 
@@ -183,6 +179,10 @@ class PostgresBooker(Booker):
     ) -> list[Booking]:
         guess = self._policies.get(name)
         guessed_now = int(time.time() * 1000) if now_ms is None else now_ms
+        if len(requests) == 1:
+            slot = self._lone.book(connection, requests[0], name, guessed_now, now_ms, owner)
+            if slot is not None:
+                return [slot]
         queries = window_queries(guess.policy, requests, guessed_now) if guess else []
         snapshot: BookingSnapshot = run_async(connection, lambda raw: _read(raw, name, requests, queries))
         if snapshot.version is None:
@@ -194,7 +194,7 @@ class PostgresBooker(Booker):
         if guess is not active:
             queries = window_queries(policy, requests, snapshot.now_ms if now_ms is None else now_ms)
             rows_by_window = run_async(connection, lambda raw: _read_windows(raw, name, queries)) if queries else {}
-        _learn(occupancy, queries, rows_by_window)
+        learn(occupancy, queries, rows_by_window)
         at_ms = snapshot.now_ms if now_ms is None else now_ms
         packer = Packer(policy, occupancy, at_ms, self._uniform)
         bookings, fresh = book_all(active, packer, requests, snapshot.existing, owner)
@@ -202,6 +202,10 @@ class PostgresBooker(Booker):
             # Before the pipeline opens: joining runs may have to read from the database.
             counts, runs = occupancy.changed_windows(), occupancy.changed_runs()
             run_async(connection, lambda raw: _write(raw, active, fresh, counts, runs, at_ms))
+            if len(requests) == 1:
+                (query,) = queries
+                rows = rows_by_window[query.first_ms]
+                self._lone.remember(active, query, rows, occupancy, runs_change=any(runs))
         return bookings
 
     def book_joint(
@@ -238,7 +242,7 @@ class PostgresBooker(Booker):
             reads = postgres_joint.WindowReads()
             reads.add(actives, requests, at_ms)
             (windows,) = run_async(connection, lambda raw: execute_pipeline(raw, reads.calls()))
-        reads.learn(windows, sides)
+        reads.learn(windows, postgres_joint.occupancies_of(sides))
         postgres_joint.read_on(connection, sides, requests, at_ms)
         packer = JointPacker(sides, at_ms, self._uniform)
         bookings, fresh = book_all(actives[0], packer, requests, existing, owner, joint_label(actives))
@@ -311,17 +315,6 @@ def _rows_by_window(rows: Rows) -> dict[int, WindowRows]:
         if count[0] is not None:
             rows_by_window[first_ms].counts.append(WindowCount(*map(_whole, count)))
     return rows_by_window
-
-
-def _learn(occupancy: Occupancy, queries: Sequence[WindowQuery], rows_by_window: dict[int, WindowRows]) -> None:
-    """Hands the occupancy what each query read, and how far that reaches."""
-    for first_ms, next_ms, rows in queries:
-        run, counts = rows_by_window[first_ms]
-        resume_ms = next_ms if run is None else max(next_ms, run.resume_ms)
-        first = next((count for count in counts if count.start_ms == first_ms), None)
-        occupancy.learn_window(first_ms, first)
-        occupancy.learn_run(next_ms, run)
-        occupancy.learn_windows(resume_ms, sorted(count for count in counts if count.start_ms >= resume_ms), rows)
 
 
 async def _write(

@@ -6,14 +6,14 @@ end is guessed from the last booking of the same configs; a wrong guess costs an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from sqlalchemy.engine import Connection
 
 from headgate.slots.joint import JointSide
 from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest
-from headgate.slots.occupancy import FullRun, RunChanges, WindowCount
+from headgate.slots.occupancy import FullRun, Occupancy, RunChanges, WindowCount
 from headgate.slots.stores.other_windows import other_windows_text
 from headgate.slots.stores.window_rows import WindowQuery, window_queries
 from headgate.slots.windows import align
@@ -153,7 +153,13 @@ class WindowReads:
         firsts, nexts, rows = zip(*queries, strict=True)
         return [(WINDOWS, (texts(names), numbers(firsts), numbers(nexts), numbers(rows)))]
 
-    def learn(self, rows: Rows, sides: Sequence[JointSide]) -> None:
+    def add_windows(self, active: PolicyVersion, at_ms: int, rows: int) -> None:
+        """So many windows of a config, from a time on."""
+        size = active.policy.size_ms
+        first = align(at_ms, size)
+        self._queries.append((active.name, WindowQuery(first, active.policy.next_open(first + size), rows)))
+
+    def learn(self, rows: Rows, occupancies: Mapping[str, Occupancy]) -> None:
         """Hands each config's occupancy what was read, and how far that reaches."""
         runs: dict[int, FullRun | None] = {}
         counts: dict[int, list[WindowCount]] = {}
@@ -162,7 +168,6 @@ class WindowReads:
             runs[index] = None if run_start is None else FullRun(_whole(run_start), _whole(resume))
             if count[0] is not None:
                 counts.setdefault(index, []).append(WindowCount(*map(_whole, count)))
-        occupancies = {side.active.name: side.occupancy for side in sides}
         for index, (name, (first_ms, next_ms, limit)) in enumerate(self._queries):
             occupancy, run, counted = occupancies[name], runs[index], counts.get(index, [])
             resume_ms = next_ms if run is None else max(next_ms, run.resume_ms)
@@ -200,7 +205,12 @@ def read_on(connection: Connection, sides: Sequence[JointSide], requests: Sequen
     reads.add_from([side.active for side in sides], at, len(requests))
     calls = reads.calls()
     (rows,) = run_async(connection, lambda raw: execute_pipeline(raw, calls))
-    reads.learn(rows, sides)
+    reads.learn(rows, occupancies_of(sides))
+
+
+def occupancies_of(sides: Iterable[JointSide]) -> dict[str, Occupancy]:
+    """By name of the config."""
+    return {side.active.name: side.occupancy for side in sides}
 
 
 async def write(
@@ -212,28 +222,39 @@ async def write(
     copy_from: int,
 ) -> None:
     """The second flush: writes slots, counters and runs, and commits."""
-    names: list[str] = []
-    counts: list[WindowCount] = []
-    for side in sides:
-        changed = list(side.occupancy.changed_windows())
-        names += [side.active.name] * len(changed)
-        counts += changed
-    starts, taken, placed = zip(*counts, strict=True)
-    windows = (texts(names), numbers(starts), numbers(taken), numbers(placed))
+    windows = changed_windows(occupancies_of(sides))
     calls: list[tuple[Statement, Sequence[str | None]]] = []
     if len(fresh) >= copy_from:
         await copy(raw, COPY_SLOTS, _copy_text(fresh, now_ms))
         calls.append((WRITE_WINDOWS, windows))
     else:
         calls.append((INSERT_SLOTS, (*windows, *_slot_values(fresh, now_ms))))
+    await execute_pipeline(raw, [*calls, *run_calls(runs), (COMMIT, ())])
+
+
+def changed_windows(occupancies: Mapping[str, Occupancy]) -> Sequence[str]:
+    """The parameters of `WRITE_WINDOWS`."""
+    names: list[str] = []
+    counts: list[WindowCount] = []
+    for name, occupancy in occupancies.items():
+        changed = list(occupancy.changed_windows())
+        names += [name] * len(changed)
+        counts += changed
+    starts, taken, placed = zip(*counts, strict=True)
+    return texts(names), numbers(starts), numbers(taken), numbers(placed)
+
+
+def run_calls(runs: Mapping[str, RunChanges]) -> list[tuple[Statement, Sequence[str]]]:
+    """The statements that remove and write runs."""
+    calls: list[tuple[Statement, Sequence[str]]] = []
     removed = [(name, start) for name, change in runs.items() for start in change.removed]
     if removed:
         calls.append((REMOVE_RUNS, (texts(name for name, _ in removed), numbers(start for _, start in removed))))
     written = [(name, *run) for name, change in runs.items() for run in change.written]
     if written:
-        run_names, run_starts, resumes = zip(*written, strict=True)
-        calls.append((WRITE_RUNS, (texts(run_names), numbers(run_starts), numbers(resumes))))
-    await execute_pipeline(raw, [*calls, (COMMIT, ())])
+        names, starts, resumes = zip(*written, strict=True)
+        calls.append((WRITE_RUNS, (texts(names), numbers(starts), numbers(resumes))))
+    return calls
 
 
 def _slot_values(fresh: Sequence[AssignedSlot], now_ms: int) -> Sequence[str | None]:

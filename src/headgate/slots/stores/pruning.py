@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from headgate.durations import from_ms
-from headgate.slots.model import PolicyVersion
-from headgate.slots.stores.replanning import TOPIC
+from headgate.slots.carriers import Carriers, Standing
+from headgate.slots.model import AssignedSlot, PolicyVersion
+from headgate.slots.stores.replanning import TOPIC, standings_of
 from headgate.slots.stores.tables import slot, slot_run, slot_window
+from headgate.slots.stores.window_rows import MAX_IN_LIST
 from headgate.slots.windows import align
-from headgate.sql.outbox import remove
+from headgate.sql import outbox as outbox_rows
 from headgate.sql.outbox_tables import outbox
 
 
@@ -20,6 +22,20 @@ def ends(versions: Iterable[PolicyVersion], before_ms: int) -> dict[str, int]:
     """For each config the start of the window that a time lies in: a window's slots are forgotten together. If some of
     them were missing while its counters stand, a resize would count the rest only, and offer their room again."""
     return {active.name: align(before_ms, active.policy.size_ms) for active in versions}
+
+
+def finished(connection: Connection, carriers: Carriers, slots: Sequence[AssignedSlot]) -> list[str]:
+    """The events of these slots whose work is not still to be done. An overdue item keeps its slot: if that were
+    forgotten, the event would get a second one when it comes again, and a re-plan would not see the item."""
+    standings = standings_of(connection, carriers, slots, False) if carriers else {}
+    done = (None, Standing.ENDED)
+    return [assigned.event_id for assigned in slots if standings.get(assigned.event_id) in done]
+
+
+def remove(connection: Connection, event_ids: Sequence[str]) -> None:
+    """Deletes the slots of these events."""
+    for first in range(0, len(event_ids), MAX_IN_LIST):
+        connection.execute(slot.delete().where(slot.c.event_id.in_(event_ids[first : first + MAX_IN_LIST])))
 
 
 def remove_slots(connection: Connection, before_ms: int, limit: int, name: str | None = None) -> int:
@@ -40,7 +56,7 @@ def remove_move_records(connection: Connection, before_ms: int, limit: int) -> i
     )
     ids = list(connection.execute(old).scalars())
     if ids:
-        remove(connection, ids)
+        outbox_rows.remove(connection, ids)
     return len(ids)
 
 

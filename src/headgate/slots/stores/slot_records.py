@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from headgate.durations import from_ms, to_ms
-from headgate.slots.listing import Cancellation, Cursor, ListedSlot, SlotFilter, SlotStatus
+from headgate.slots.listing import MOST_COUNTED, Cancellation, Cursor, ListedSlot, SlotFilter, SlotStatus
 from headgate.slots.model import AssignedSlot
 from headgate.slots.stores.other_windows import charged_to, parse_other_windows
 from headgate.slots.stores.tables import slot, slot_cancelled
@@ -32,14 +32,28 @@ _SLOT_NAMES = (
 )
 
 
-def page(connection: Connection, selection: SlotFilter, after: Cursor | None, limit: int) -> list[ListedSlot]:
-    """The first `limit` records behind a cursor, by scheduled time, event and number of cancellation."""
+def page(
+    connection: Connection, selection: SlotFilter, after: Cursor | None, limit: int, latest_first: bool = False
+) -> list[ListedSlot]:
+    """The first `limit` records behind a cursor, by scheduled time, event and number of cancellation; or by these the
+    other way round."""
     records: list[ListedSlot] = []
     if selection.status is not SlotStatus.CANCELLED:
-        records += _booked(connection, selection, after, limit)
+        records += _booked(connection, selection, after, limit, latest_first)
     if selection.status is not SlotStatus.BOOKED:
-        records += _cancelled(connection, selection, after, limit)
-    return sorted(records, key=lambda record: record.cursor)[:limit]
+        records += _cancelled(connection, selection, after, limit, latest_first)
+    return sorted(records, key=lambda record: record.cursor, reverse=latest_first)[:limit]
+
+
+def count(connection: Connection, selection: SlotFilter) -> int:
+    """How many records match, up to `MOST_COUNTED`."""
+    total = 0
+    for table, other in ((slot, SlotStatus.CANCELLED), (slot_cancelled, SlotStatus.BOOKED)):
+        if selection.status is not other:
+            matching = sa.select(table.c.event_id).where(*_conditions(connection, table, selection))
+            some = matching.limit(MOST_COUNTED).subquery()
+            total += connection.execute(sa.select(sa.func.count()).select_from(some)).scalar_one()
+    return min(total, MOST_COUNTED)
 
 
 def find(connection: Connection, event_id: str) -> ListedSlot | None:
@@ -95,35 +109,54 @@ def count_beyond(connection: Connection, name: str, max_delay_ms: int) -> int:
     return connection.execute(sa.select(sa.func.count()).select_from(slot).where(ahead, is_beyond)).scalar_one()
 
 
-def _booked(connection: Connection, selection: SlotFilter, after: Cursor | None, limit: int) -> list[ListedSlot]:
+def _booked(
+    connection: Connection, selection: SlotFilter, after: Cursor | None, limit: int, latest_first: bool
+) -> list[ListedSlot]:
     event = _event_column(connection, slot)
     query = _select(slot).where(*_conditions(connection, slot, selection))
-    if after is not None:
-        # A booked slot comes before the cancelled ones of its event, so one that is equal was listed already.
-        query = query.where(_behind(slot, after, event > after.event_id))
-    rows = connection.execute(query.order_by(slot.c.scheduled_at, event).limit(limit))
+    if after is not None and latest_first:
+        # A booked slot comes before the cancelled ones of its event, so the other way round it is still to come.
+        last = (slot.c.event_id == after.event_id) & sa.literal(after.serial > 0)
+        query = query.where(_behind(slot, after, (event < after.event_id) | last, latest_first))
+    elif after is not None:
+        # … and this way one that is equal was listed already.
+        query = query.where(_behind(slot, after, event > after.event_id, latest_first))
+    rows = connection.execute(query.order_by(*_ordered(latest_first, slot.c.scheduled_at, event)).limit(limit))
     return [_record(row) for row in rows]
 
 
-def _cancelled(connection: Connection, selection: SlotFilter, after: Cursor | None, limit: int) -> list[ListedSlot]:
+def _cancelled(
+    connection: Connection, selection: SlotFilter, after: Cursor | None, limit: int, latest_first: bool
+) -> list[ListedSlot]:
     table = slot_cancelled
     event = _event_column(connection, table)
     query = _select(table, table.c.id, table.c.cancelled_at, table.c.reason, table.c.actor)
     query = query.where(*_conditions(connection, table, selection))
     if after is not None:
-        later = (table.c.event_id == after.event_id) & (table.c.id > after.serial)
-        query = query.where(_behind(table, after, (event > after.event_id) | later))
-    rows = connection.execute(query.order_by(table.c.scheduled_at, event, table.c.id).limit(limit))
+        is_next = table.c.id < after.serial if latest_first else table.c.id > after.serial
+        same_event = (table.c.event_id == after.event_id) & is_next
+        other_event = event < after.event_id if latest_first else event > after.event_id
+        query = query.where(_behind(table, after, other_event | same_event, latest_first))
+    ordered = _ordered(latest_first, table.c.scheduled_at, event, table.c.id)
+    rows = connection.execute(query.order_by(*ordered).limit(limit))
     return [
         _record(row)._replace(serial=row.id, cancelled_ms=to_ms(row.cancelled_at), reason=row.reason, actor=row.actor)
         for row in rows
     ]
 
 
-def _behind(table: sa.Table, after: Cursor, same_time: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
-    at = from_ms(after.scheduled_ms)
+def _ordered(latest_first: bool, *columns: sa.ColumnElement[Any]) -> list[sa.ColumnElement[Any]]:
+    return [column.desc() if latest_first else column.asc() for column in columns]
+
+
+def _behind(
+    table: sa.Table, after: Cursor, same_time: sa.ColumnElement[bool], latest_first: bool
+) -> sa.ColumnElement[bool]:
+    at, scheduled = from_ms(after.scheduled_ms), table.c.scheduled_at
     # The first condition is implied by the second. It lets the planner begin at the cursor.
-    return (table.c.scheduled_at >= at) & ((table.c.scheduled_at > at) | same_time)
+    if latest_first:
+        return (scheduled <= at) & ((scheduled < at) | same_time)
+    return (scheduled >= at) & ((scheduled > at) | same_time)
 
 
 def _event_column(connection: Connection, table: sa.Table) -> sa.ColumnElement[str]:

@@ -7,6 +7,7 @@ Whoever books, cancels or configures first locks the config's row (`FOR UPDATE`;
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -27,7 +28,7 @@ from headgate.slots.packing import Booking, Packer, book_all, unbooked
 from headgate.slots.ports import PruneResult
 from headgate.slots.stores import policies, pruning, slot_records, templates
 from headgate.slots.stores.cancelling import cancel_with_work
-from headgate.slots.stores.joint import book_under, prune_joint
+from headgate.slots.stores.joint import PrunedPage, book_under, prune_joint
 from headgate.slots.stores.other_windows import other_windows_text, parse_other_windows
 from headgate.slots.stores.tables import slot, slot_config
 from headgate.slots.stores.window_rows import (
@@ -61,6 +62,9 @@ _slot_columns = (
 )
 _COLUMN_NAMES = [column.name for column in (*_slot_columns, slot.c.created_at)]
 _SLOTS_OF = sa.select(*_slot_columns).where(slot.c.event_id.in_(sa.bindparam("event_ids", expanding=True)))
+# For SQLite, as a JSON list: SQLAlchemy writes an IN list anew for every number of ids.
+_LISTED = sa.func.json_each(sa.bindparam("event_ids")).table_valued("value", name="listed")
+_SLOTS_LISTED = sa.select(*_slot_columns).where(slot.c.event_id.in_(sa.select(_LISTED.c.value)))
 
 
 class SqlSlotStore:
@@ -130,8 +134,13 @@ class SqlSlotStore:
     async def booked(self, before_ms: int, after: tuple[int, str] | None, limit: int) -> list[AssignedSlot]:
         return await self._database.read(_booked, before_ms, after, limit)
 
-    async def page(self, selection: SlotFilter, after: Cursor | None, limit: int) -> list[ListedSlot]:
-        return await self._database.read(slot_records.page, selection, after, limit)
+    async def page(
+        self, selection: SlotFilter, after: Cursor | None, limit: int, *, latest_first: bool = False
+    ) -> list[ListedSlot]:
+        return await self._database.read(slot_records.page, selection, after, limit, latest_first)
+
+    async def count(self, selection: SlotFilter) -> int:
+        return await self._database.read_aside(slot_records.count, selection)
 
     async def beginning(self, prefix: str, limit: int) -> list[ListedSlot]:
         return await self._database.read(slot_records.beginning, prefix, limit)
@@ -153,15 +162,14 @@ class SqlSlotStore:
         common = min(ends.values(), default=before_ms)
         total = 0
         for name, end_ms in [(None, common), *((name, end) for name, end in ends.items() if end > common)]:
-            while removed := await self._database.write(pruning.remove_slots, end_ms, PRUNE_BATCH, name):
-                total += removed
+            total += await self._prune_slots(end_ms, name)
         while await self._database.write(slot_records.prune_cancelled, before_ms, PRUNE_BATCH):
             pass
         while await self._database.write(pruning.remove_move_records, before_ms, PRUNE_BATCH):
             pass
         cursor = None
         while True:
-            page = await self._database.write(prune_joint, ends, before_ms, cursor, PRUNE_BATCH)
+            page = await self._database.write(prune_joint, self._carriers, ends, before_ms, cursor, PRUNE_BATCH)
             total += page.removed
             if (cursor := page.cursor) is None:
                 break
@@ -172,6 +180,19 @@ class SqlSlotStore:
         while await self._database.write(templates.remove_idle, 0, before_ms, PRUNE_BATCH):
             pass
         return PruneResult(total, windows)
+
+    async def _prune_slots(self, end_ms: int, name: str | None) -> int:
+        total = 0
+        if not self._carriers:
+            while removed := await self._database.write(pruning.remove_slots, end_ms, PRUNE_BATCH, name):
+                total += removed
+            return total
+        page: PrunedPage | None = None
+        while page is None or page.cursor is not None:
+            after = None if page is None else page.cursor
+            page = await self._database.write(_prune_page, self._carriers, end_ms, name, after, PRUNE_BATCH)
+            total += page.removed
+        return total
 
     async def close(self) -> None:
         if self._owns_database:
@@ -301,15 +322,33 @@ class Booker:
 def _find_all(connection: Connection, event_ids: Sequence[str]) -> dict[str, AssignedSlot]:
     """The slots that these events have, by event."""
     slots: dict[str, AssignedSlot] = {}
+    if connection.dialect.name == "sqlite":
+        for row in connection.execute(_SLOTS_LISTED, {"event_ids": json.dumps(event_ids)}):
+            slots[row.event_id] = _assigned(*row)
+        return slots
     for first in range(0, len(event_ids), MAX_IN_LIST):
         for row in connection.execute(_SLOTS_OF, {"event_ids": event_ids[first : first + MAX_IN_LIST]}):
             slots[row.event_id] = _assigned(*row)
     return slots
 
 
-def _booked(connection: Connection, before_ms: int, after: tuple[int, str] | None, limit: int) -> list[AssignedSlot]:
-    """Slots scheduled before a time, oldest first, past a cursor."""
+def _prune_page(
+    connection: Connection, carriers: Carriers, end_ms: int, name: str | None, after: tuple[int, str] | None, limit: int
+) -> PrunedPage:
+    """Deletes those of the next slots, of one config or of all, whose work is not still to be done."""
+    slots = _booked(connection, end_ms, after, limit, name)
+    done = pruning.finished(connection, carriers, slots)
+    pruning.remove(connection, done)
+    return PrunedPage(len(done), (slots[-1].scheduled_ms, slots[-1].event_id) if len(slots) == limit else None)
+
+
+def _booked(
+    connection: Connection, before_ms: int, after: tuple[int, str] | None, limit: int, name: str | None = None
+) -> list[AssignedSlot]:
+    """Slots scheduled before a time, oldest first, past a cursor; with `name`, those under that config alone."""
     query = sa.select(*_slot_columns).where(slot.c.scheduled_at < from_ms(before_ms))
+    if name is not None:
+        query = query.where(slot.c.config_name == name, slot.c.other_windows.is_(None))
     if after is not None:
         at, event_id = from_ms(after[0]), after[1]
         query = query.where((slot.c.scheduled_at > at) | ((slot.c.scheduled_at == at) & (slot.c.event_id > event_id)))

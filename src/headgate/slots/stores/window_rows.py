@@ -27,6 +27,8 @@ MAX_WINDOW_QUERIES = 10_000
 """First windows read in advance; a batch with more distinct ones reads the rest as it comes to them."""
 FEW_WINDOWS = 8
 """Up to so many distinct times, SQLite reads windows as it comes to them: that takes fewer statements."""
+FEW_RUNS = 4
+"""Up to so many times, SQLite looks for the run before each by a statement of its own."""
 # One statement for PostgreSQL: row by row, a hundred thousand of them would hold the config's lock for half a minute.
 _INSERT_RUNS = sa.text(
     """
@@ -54,6 +56,38 @@ _WINDOWS_FROM = (
     .order_by(slot_window.c.window_start)
     .limit(sa.bindparam("b_limit"))
 )
+_RUN_BEFORE = (
+    sa.select(slot_run.c.window_start, slot_run.c.resume_at)
+    .where(slot_run.c.config_name == sa.bindparam("b_name"), slot_run.c.window_start <= sa.bindparam("b_start"))
+    .order_by(slot_run.c.window_start.desc())
+    .limit(1)
+)
+_REMOVE_RUN = slot_run.delete().where(
+    slot_run.c.config_name == sa.bindparam("b_name"), slot_run.c.window_start == sa.bindparam("b_start")
+)
+
+
+def _runs_before() -> sa.Select[Any]:
+    """For SQLite: the run before each of many times, which are given as a JSON list."""
+    requested = sa.func.json_each(sa.bindparam("b_starts")).table_valued("key", "value", name="requested")
+    before = slot_run.alias("before")
+    nearest = (
+        sa.select(before.c.window_start)
+        .where(before.c.config_name == sa.bindparam("b_name"), before.c.window_start <= requested.c.value)
+        .order_by(before.c.window_start.desc())
+        .limit(1)
+        .scalar_subquery()
+    )
+    # An outer join, because SQLite never turns it round: an inner one would try every stored run for each time.
+    return sa.select(requested.c.key, slot_run.c.window_start, slot_run.c.resume_at).join_from(
+        requested,
+        slot_run,
+        (slot_run.c.config_name == sa.bindparam("b_name")) & (slot_run.c.window_start == nearest),
+        isouter=True,
+    )
+
+
+_RUNS_BEFORE = _runs_before()
 _WINDOW_COLUMNS = ("config_name", "window_start", "taken", "placed")
 _UPDATE_WINDOW = (
     slot_window.update()
@@ -76,36 +110,14 @@ class SqlWindowReader:
         return [WindowCount(to_ms(start), taken, placed) for start, taken, placed in rows]
 
     def run_before(self, start_ms: int) -> FullRun | None:
-        row = self.connection.execute(
-            sa.select(slot_run.c.window_start, slot_run.c.resume_at)
-            .where(slot_run.c.config_name == self.name, slot_run.c.window_start <= from_ms(start_ms))
-            .order_by(slot_run.c.window_start.desc())
-            .limit(1)
-        ).first()
+        row = self.connection.execute(_RUN_BEFORE, {"b_name": self.name, "b_start": from_ms(start_ms)}).first()
         return None if row is None else FullRun(to_ms(row.window_start), to_ms(row.resume_at))
 
     def runs_before(self, starts_ms: Sequence[int]) -> list[FullRun | None]:
-        if self.connection.dialect.name != "sqlite":
+        if self.connection.dialect.name != "sqlite" or len(starts_ms) <= FEW_RUNS:
             return [self.run_before(start) for start in starts_ms]
         texts = json.dumps([instant_text(start) for start in starts_ms])
-        requested = sa.func.json_each(texts).table_valued("key", "value", name="requested")
-        before = slot_run.alias("before")
-        nearest = (
-            sa.select(before.c.window_start)
-            .where(before.c.config_name == self.name, before.c.window_start <= requested.c.value)
-            .order_by(before.c.window_start.desc())
-            .limit(1)
-            .scalar_subquery()
-        )
-        # An outer join, because SQLite never turns it round: an inner one would try every stored run for each time.
-        rows = self.connection.execute(
-            sa.select(requested.c.key, slot_run.c.window_start, slot_run.c.resume_at).join_from(
-                requested,
-                slot_run,
-                (slot_run.c.config_name == self.name) & (slot_run.c.window_start == nearest),
-                isouter=True,
-            )
-        )
+        rows = self.connection.execute(_RUNS_BEFORE, {"b_name": self.name, "b_starts": texts})
         runs = {index: FullRun(to_ms(start), to_ms(resume)) for index, start, resume in rows if start is not None}
         return [runs.get(index) for index in range(len(starts_ms))]
 
@@ -249,10 +261,8 @@ def rebuild_runs(connection: Connection, name: str, policy: WindowPolicy, now_ms
 def write_runs(connection: Connection, name: str, changes: RunChanges) -> None:
     """Removes and writes runs."""
     if changes.removed:
-        connection.execute(
-            slot_run.delete().where(slot_run.c.config_name == name, slot_run.c.window_start == sa.bindparam("at")),
-            [{"at": from_ms(start)} for start in changes.removed],
-        )
+        removed = [{"b_name": name, "b_start": from_ms(start)} for start in changes.removed]
+        connection.execute(_REMOVE_RUN, removed)
     if changes.written and connection.dialect.name == "postgresql":
         starts, resumes = zip(*changes.written, strict=True)
         connection.execute(_INSERT_RUNS, {"name": name, "starts": list(starts), "resumes": list(resumes)})

@@ -135,7 +135,7 @@ class ScriptedProvider:
     """Does for a message what its script says, one entry a call; then accepts."""
 
     def __init__(self) -> None:
-        self.script: dict[str, list[Exception | Rejected]] = defaultdict(list)
+        self.script: dict[str, list[BaseException | Accepted | Rejected]] = defaultdict(list)
         self.hangs: set[int] = set()
         self.sent: list[SmsMessage] = []
         self.calls: list[str] = []
@@ -147,7 +147,7 @@ class ScriptedProvider:
             await asyncio.sleep(3600)
         if self.script[message.id]:
             step = self.script[message.id].pop(0)
-            if isinstance(step, Rejected):
+            if isinstance(step, Accepted | Rejected):
                 return step
             raise step
         self.sent.append(message)

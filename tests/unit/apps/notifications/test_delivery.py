@@ -173,6 +173,31 @@ async def test_only_a_verdict_makes_a_dead_letter_and_the_next_goes_on() -> None
     assert json.loads(copy.value) == {"value": letter.value, "reason": "wrong number", "attempts": 1}
 
 
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        Accepted(4711),  # type: ignore[arg-type]
+        Accepted("p-a", segments="two"),  # type: ignore[arg-type]
+        Rejected(404),  # type: ignore[arg-type]
+        asyncio.CancelledError(),
+        type("Timeout", (BaseException,), {})(),
+    ],
+    ids=lambda mistake: type(mistake).__name__,
+)
+async def test_a_providers_mistake_neither_ends_the_sender_nor_doubles_a_message(mistake: Any) -> None:
+    """An id that is a number, a library's own cancellation, an error that is no Exception."""
+    bench = Bench(record(1, "a"), record(1, "b"), record(2, "c"))
+    bench.provider.script["a"] = [mistake]
+    await bench.run()
+    assert {"b", "c"} <= set(bench.sent)
+    answered = not isinstance(mistake, BaseException)
+    assert bench.provider.calls.count("a") == (1 if answered else 2)
+    outcome = bench.store.outcomes["a"]
+    assert outcome.status is (Status.FAILED if isinstance(mistake, Rejected) else Status.SENT)
+    assert outcome.provider_id in (None, "4711", "p-a")
+    assert outcome.segments is None
+
+
 async def test_an_expired_message_is_not_sent() -> None:
     past = time.time_ns() // 1_000_000 - 1
     bench = Bench(record(1, "old", expiresAt=past), record(1, "new", expiresAt=past + 60_000))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import socket
+from asyncio.trsock import TransportSocket
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -242,6 +244,27 @@ async def test_a_token_file_that_is_gone_is_nobodys_verdict(tmp_path: Path) -> N
     assert requests == []
 
 
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="this system has no TCP_USER_TIMEOUT")
+async def test_the_kernel_sends_no_request_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without this option a request that was sent while a cable was out arrives when it is back, long after the call
+    was given up and its permit went to another."""
+    options: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(TransportSocket, "setsockopt", lambda _, *option: options.append(option))
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"}}")
+        writer.write(b"HTTP/1.1 201 x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    client = HttpDownstream(DownstreamConnection(f"http://127.0.0.1:{port}", timeout=2.5), OpenGate())
+    await client.pay(payment())
+    await client.close()
+    server.close()
+    assert (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 2500) in options
+
+
 async def test_what_is_worth_a_retry_is_retried_under_the_same_key_each_time_with_a_permit() -> None:
     gate, pauses = OpenGate(), Pauses()
     transport, requests = answering(
@@ -250,7 +273,7 @@ async def test_what_is_worth_a_retry_is_retried_under_the_same_key_each_time_wit
     client = client_of(transport, gate, pauses, attempts=7)
     assert (await client.pay(payment())).reference == "R1"
     assert {request.headers["Idempotency-Key"] for request in requests} == {"p1"}
-    assert (gate.entered, gate.left) == (7, 7)
+    assert (gate.entered, gate.left, gate.given_back) == (7, 6, 1)
     assert pauses.slept == [3.0, 0.5, 1.0, 2.0, 4.0, 8.0]
 
 
@@ -393,6 +416,21 @@ async def test_a_permit_is_held_until_a_second_after_the_answer() -> None:
     permit.release()
     await gate.close()
     assert store.held() == [pytest.approx(4.0)]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "held"),
+    [(503, [1.0]), (httpx.ConnectError("refused"), []), (httpx.ReadError("reset"), [11.1])],
+    ids=["answered", "never sent", "not answered"],
+)
+async def test_a_call_that_may_be_on_its_way_keeps_its_permit(outcome: int | Exception, held: list[float]) -> None:
+    """Who is reset does not know where its request is: it may arrive until the longest call would be over."""
+    store = CountedPermits(permit_policy(5, 5, "answer"))
+    gate, (transport, _) = store.gate(), answering(outcome)
+    with pytest.raises(DownstreamBusy):
+        await client_of(transport, gate, attempts=1).pay(payment())
+    await gate.close()
+    assert store.held() == [pytest.approx(until) for until in held]
 
 
 async def test_counted_at_the_departure_the_answer_does_not_matter() -> None:

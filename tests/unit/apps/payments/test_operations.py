@@ -96,6 +96,8 @@ async def test_payments_are_listed_in_pages_by_what_they_are() -> None:
     assert [record.payment.payment_id for record in page] == ["b"]
     with pytest.raises(InvalidInput, match="limit"):
         await bench.operations.page(PaymentFilter(), limit=0)
+    with pytest.raises(InvalidInput, match="sort: must be one of id, -id"):
+        await bench.operations.page(PaymentFilter(), sort="amount")
     with pytest.raises(InvalidInput, match="use one of SCHEDULED"):
         checked_status("paid")
 

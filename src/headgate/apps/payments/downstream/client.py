@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import httpx2
 
@@ -45,9 +46,11 @@ LARGEST_ANSWER = 64 * 1024
 class _NoAnswer(Exception):
     """The call ended without an answer: a time-out, a reset, no connection."""
 
-    def __init__(self, kind: str, message: str) -> None:
+    def __init__(self, kind: str, message: str, *, was_sent: bool) -> None:
         super().__init__(message)
         self.kind = kind
+        self.was_sent = was_sent
+        """It may be on its way to the downstream."""
 
 
 class HttpDownstream:
@@ -143,12 +146,14 @@ class HttpDownstream:
         try:
             answer = await self._send(request, permit)
         except _NoAnswer as failure:
+            # What was sent may still arrive, so it keeps its permit for as long as the longest call.
+            if not failure.was_sent:
+                permit.give_back()
             _end_span(span, failure.kind)
             self._observer.called(operation, failure.kind, time.monotonic() - sent_at)
             await self._record(probe, str(failure), trouble=True)
             raise
-        finally:
-            permit.release()
+        permit.release()
         _end_span(span, answer.status)
         self._observer.called(operation, str(answer.status), time.monotonic() - sent_at)
         await self._judge(answer, operation, probe)
@@ -221,7 +226,9 @@ class HttpDownstream:
             # The time counts from the first byte on: before it the call may have to wait for a new permit.
             async with asyncio.timeout(None) as timeout:
 
-                async def before(event: str, _details: object) -> None:
+                async def before(event: str, details: dict[str, Any]) -> None:
+                    if event.endswith(".connect_tcp.complete"):
+                        _limit_delivery(details["return_value"].get_extra_info("socket"), self._connection.timeout)
                     if event.endswith(".send_request_headers.started"):
                         # Connecting may have taken long, so switch and permit are confirmed after it.
                         await self._confirm(permit)
@@ -266,10 +273,21 @@ def _end_span(span: Span | None, outcome: int | str) -> None:
         span.end({"http.response.status_code": outcome}, failed=str(outcome) if outcome >= 400 else None)
 
 
+def _limit_delivery(connection: Any, timeout: float) -> None:
+    """Has the kernel drop what the downstream's host has not acknowledged in time. It would go on sending for minutes,
+    also after the connection was closed, and a call would arrive when its permit is long free."""
+    if connection is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
+        with suppress(OSError):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(timeout * 1000))
+
+
 def _no_answer(error: Exception) -> _NoAnswer:
     if isinstance(error, TimeoutError | httpx2.TimeoutException):
-        return _NoAnswer("timeout", "the downstream did not answer in time")
-    return _NoAnswer(type(error).__name__, f"the downstream can't be reached: {type(error).__name__}")
+        was_sent = not isinstance(error, httpx2.ConnectTimeout)
+        return _NoAnswer("timeout", "the downstream did not answer in time", was_sent=was_sent)
+    name = type(error).__name__
+    was_sent = not isinstance(error, httpx2.ConnectError)
+    return _NoAnswer(name, f"the downstream can't be reached: {name}", was_sent=was_sent)
 
 
 async def _read(response: httpx2.Response) -> bytes:

@@ -38,8 +38,13 @@ class SqlPaymentStore:
     async def history(self, payment_id: str) -> list[PaymentAudit]:
         return await self._database.read(statements.history, payment_id)
 
-    async def page(self, selection: PaymentFilter, limit: int, after: str | None) -> list[PaymentRecord]:
-        return await self._database.read(statements.list_payments, selection, limit, after)
+    async def page(
+        self, selection: PaymentFilter, limit: int, after: str | None, *, last_first: bool = False
+    ) -> list[PaymentRecord]:
+        return await self._database.read(statements.list_payments, selection, limit, after, last_first)
+
+    async def count_matching(self, selection: PaymentFilter, at_most: int) -> int:
+        return await self._database.read_aside(statements.count_matching, selection, at_most)
 
     async def find_duplicates(self, queries: Sequence[DuplicateQuery], within: timedelta) -> dict[str, str]:
         return await self._database.read(statements.find_duplicates, queries, within)

@@ -59,12 +59,19 @@ def history(connection: Connection, payment_id: str) -> list[PaymentAudit]:
 
 
 def list_payments(
-    connection: Connection, selection: PaymentFilter, limit: int, after: str | None
+    connection: Connection, selection: PaymentFilter, limit: int, after: str | None, last_first: bool = False
 ) -> list[PaymentRecord]:
-    statement = sa.select(payment).where(*conditions(selection)).order_by(payment.c.payment_id).limit(limit)
+    key = payment.c.payment_id
+    statement = sa.select(payment).where(*conditions(selection)).limit(limit)
+    statement = statement.order_by(key.desc() if last_first else key)
     if after is not None:
-        statement = statement.where(payment.c.payment_id > after)
+        statement = statement.where(key < after if last_first else key > after)
     return [record(row) for row in connection.execute(statement)]
+
+
+def count_matching(connection: Connection, selection: PaymentFilter, at_most: int) -> int:
+    some = sa.select(payment.c.payment_id).where(*conditions(selection)).limit(at_most).subquery()
+    return connection.execute(sa.select(sa.func.count()).select_from(some)).scalar_one()
 
 
 def conditions(selection: PaymentFilter) -> list[sa.ColumnElement[bool]]:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
-from headgate.dispatch.engines.local.engine import LocalEngine
+from headgate.dispatch.engines.local.engine import GRACE_SECONDS, LocalEngine
 from headgate.dispatch.heartbeats import WorkerInfo, heartbeats
 from headgate.dispatch.model import CLAIM_BYTES
 from headgate.dispatch.outcome_reporter import OutcomeReporter
@@ -29,6 +29,7 @@ async def dispatching(
     backlog: int = 2000,
     threads: Threads | None = None,
     max_context_bytes: int = CLAIM_BYTES,
+    grace: float = GRACE_SECONDS,
 ) -> AsyncIterator[WorkflowEngine]:
     """Inside, items of these domains are dispatched and executed in this process. Leaving ends what runs, within its
     grace, and gives the rest back."""
@@ -44,6 +45,7 @@ async def dispatching(
         backlog=backlog,
         threads=threads or Threads(),
         max_context_bytes=max_context_bytes,
+        grace=grace,
         observer=observer,
     )
     item_types = [domain.item_type for domain in registry]

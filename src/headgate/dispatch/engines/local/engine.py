@@ -39,6 +39,8 @@ from headgate.dispatch.registry import Registry
 from headgate.dispatch.threads import Threads
 from headgate.errors import NotFound, StoreError, StoreUnavailable
 
+GRACE_SECONDS = 10.0
+"""How long executions may run on after the engine was told to close; cancelled, they have as long to report."""
 CANCEL_SECONDS = 0.5
 """How often running executions are checked for a cancellation."""
 Report = Callable[[], Awaitable[bool]]
@@ -60,7 +62,7 @@ class LocalEngine:
         concurrency: int = 100,
         backlog: int = 2000,
         max_context_bytes: int = CLAIM_BYTES,
-        grace: float = 10.0,
+        grace: float = GRACE_SECONDS,
         threads: Threads | None = None,
         observer: DispatchObserver | None = None,
     ) -> None:
@@ -193,7 +195,9 @@ class LocalEngine:
             delay = request.start_delay.total_seconds()
             if delay > 0:
                 await asyncio.sleep(delay)
-            async with self._places_of(item_type).place(request.lane, request.priority):
+            places = self._places_of(item_type)
+            await places.acquire(request.lane, request.priority)
+            try:
                 # Read before it is admitted: whoever is admitted must call at once.
                 context = json.loads(request.context_json)
                 await self._start_check.wait(run)
@@ -203,6 +207,8 @@ class LocalEngine:
                     result = await self._call(run, context)
                 finally:
                     self._observer.executed(item_type, uptime() - began)
+            finally:
+                places.release()
         except StartRefused as refusal:
             reason = refusal.reason
             return None if refusal.lost else lambda: sink.released(run.claim, reason)

@@ -29,13 +29,14 @@ class FairSemaphore:
     @asynccontextmanager
     async def place(self, lane: str, priority: int) -> AsyncIterator[None]:
         """Inside, a place is taken."""
-        await self._acquire(lane, priority)
+        await self.acquire(lane, priority)
         try:
             yield
         finally:
-            self._release()
+            self.release()
 
-    async def _acquire(self, lane: str, priority: int) -> None:
+    async def acquire(self, lane: str, priority: int) -> None:
+        """Takes a place, when its turn has come; `release` gives it back."""
         if self._free > 0:
             self._free -= 1
             return
@@ -47,10 +48,11 @@ class FairSemaphore:
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
                 # Its turn came and it was cancelled in the same moment: the place is the next one's.
-                self._release()
+                self.release()
             raise
 
-    def _release(self) -> None:
+    def release(self) -> None:
+        """Gives a place back: to the next in turn, if somebody waits."""
         while self._lanes:
             lane, waiters = next(iter(self._lanes.items()))
             turn = heapq.heappop(waiters).turn

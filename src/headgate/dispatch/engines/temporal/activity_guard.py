@@ -1,4 +1,5 @@
-"""The exec worker before each activity of an execution: the kill switch, and the item type's admission plan."""
+"""The exec worker before each activity of an execution: the kill switch, and the item type's admission plan. Inside the
+activity, `current_task()` is the execution's item."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from temporalio.converter import PayloadConverter
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput
 
+from headgate.dispatch.current_task import CurrentTask, enter_task
 from headgate.dispatch.engines.temporal.claim_memo import KEY, Call
 from headgate.dispatch.engines.temporal.heartbeat import send_heartbeats
 from headgate.dispatch.engines.temporal.outcome_activities import OFF
@@ -49,6 +51,9 @@ class ActivityGuard(ActivityInboundInterceptor):
             call = Call.from_json(PayloadConverter.default.from_payload(input.headers[KEY]))
             if call is not None:
                 await self._check(call)
+                if self._sink is not None:
+                    memo = call.memo
+                    enter_task(CurrentTask(lambda: memo.claim, self._sink, memo.lane, memo.priority))
         try:
             return await super().execute_activity(input)
         except Postponed as postponed:

@@ -1,4 +1,5 @@
-"""What an execution carries so that its end can be reported: the claim it was started under, and its admission plan.
+"""What an execution carries so that its end can be reported: the claim it was started under, its admission plan, its
+lane and its priority.
 
 It travels as the workflow's memo, which business code need not know, and which `describe` shows.
 """
@@ -10,23 +11,27 @@ from typing import Any, NamedTuple
 
 from headgate.dispatch.model import Claim
 from headgate.dispatch.ports import StartRequest
+from headgate.dispatch.turns import DEFAULT_LANE, DEFAULT_PRIORITY
 
 KEY = "headgate"
 
 
 class ClaimMemo(NamedTuple):
-    """The claim an execution was started under, and its plan."""
+    """The claim an execution was started under, its plan, and its place in the queue."""
 
     claim: Claim
     plan: str | None
+    lane: str = DEFAULT_LANE
+    priority: int = DEFAULT_PRIORITY
 
     @classmethod
     def of(cls, request: StartRequest) -> ClaimMemo:
-        return cls(request.claim, request.config.admission_plan)
+        return cls(request.claim, request.config.admission_plan, request.lane, request.priority)
 
     def to_json(self) -> dict[str, Any]:
         item_type, item_id, epoch, retries = self.claim
-        return {"itemType": item_type, "itemId": item_id, "epoch": epoch, "retries": retries, "plan": self.plan}
+        claim = {"itemType": item_type, "itemId": item_id, "epoch": epoch, "retries": retries}
+        return {**claim, "plan": self.plan, "lane": self.lane, "priority": self.priority}
 
     @classmethod
     def from_json(cls, value: Any) -> ClaimMemo | None:
@@ -35,10 +40,12 @@ class ClaimMemo(NamedTuple):
             return None
         try:
             claim = Claim(str(value["itemType"]), str(value["itemId"]), int(value["epoch"]), int(value["retries"]))
+            # An older version's memo has neither of these.
+            place = str(value.get("lane", DEFAULT_LANE)), int(value.get("priority", DEFAULT_PRIORITY))
         except (KeyError, TypeError, ValueError):
             return None
         plan = value.get("plan")
-        return cls(claim, None if plan is None else str(plan))
+        return cls(claim, None if plan is None else str(plan), *place)
 
 
 class Call(NamedTuple):

@@ -48,6 +48,34 @@ class Security:
 OPEN = Security()
 
 
+@dataclass(frozen=True, slots=True)
+class TemporalConnection:
+    """Where Temporal is, and as which build workers come there.
+
+    A namespace belongs to one database, because the ids of workflows are made of item types and item ids.
+    """
+
+    address: str
+    namespace: str = "default"
+    security: Security = OPEN
+    build_id: str | None = None
+    """The version of this process; None for unversioned workers."""
+
+    async def client(self, encryption: Encryption | None = None) -> Client:
+        """A client for workers.
+
+        Raises:
+            StoreUnavailable: no Temporal answers.
+        """
+        return await connect(self.address, self.namespace, security=self.security, encryption=encryption)
+
+    async def client_for_dispatch(self, encryption: Encryption | None = None) -> Client:
+        """A client for `TemporalEngine`. It connects with its first call."""
+        return await connect_for_dispatch(
+            self.address, self.namespace, lazy=True, security=self.security, encryption=encryption
+        )
+
+
 async def connect(
     address: str,
     namespace: str = "default",

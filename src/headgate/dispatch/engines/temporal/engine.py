@@ -8,6 +8,8 @@ during the start delay; a run timeout counts from its end.
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import logging
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -19,16 +21,20 @@ from temporalio.client import (
     WorkflowFailureError,
     WorkflowHandle,
 )
-from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.common import Priority, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
 from headgate.dispatch.engines.temporal.claim_memo import KEY, ClaimMemo
+from headgate.dispatch.engines.temporal.completions import completion_from_json
 from headgate.dispatch.engines.temporal.failures import is_no_workflow, reason, refusal
 from headgate.dispatch.engines.temporal.trace_interceptor import MEMO as TRACE
-from headgate.dispatch.model import Claim
+from headgate.dispatch.model import Claim, Completion
 from headgate.dispatch.ports import STARTED, Execution, ExecutionState, OutcomeSink, Start, StartOutcome, StartRequest
+from headgate.dispatch.turns import DEFAULT_LANE, DEFAULT_PRIORITY
 from headgate.errors import StoreError
+
+log = logging.getLogger("headgate.dispatch")
 
 RPC_TIMEOUT = timedelta(seconds=10)
 START_TIMEOUT = 15.0
@@ -38,6 +44,8 @@ UNANSWERED = f"nobody answered within {START_TIMEOUT:g} s"
 CLOSING_SECONDS = 2.0
 """A failed execution reports before it closes; a retry that comes in between waits this long for it."""
 CLOSING_PAUSE = 0.05
+LONGEST_FAIRNESS_KEY = 64
+"""Bytes."""
 NOT_BEGUN = 2
 """Events in the history of a workflow that has not run yet: started, and perhaps its first task scheduled."""
 
@@ -140,6 +148,7 @@ class TemporalEngine:
             id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY,
             id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
             rpc_timeout=RPC_TIMEOUT,
+            priority=_priority(request),
         )
 
     async def _existing_outcome(self, claim: Claim, *, last_look: bool) -> StartOutcome | None:
@@ -149,7 +158,7 @@ class TemporalEngine:
         except RPCError:
             return StartOutcome(Start.ALREADY_STARTED)
         if description.status is WorkflowExecutionStatus.COMPLETED:
-            await self._report_completed(claim)
+            await self._report_completed(claim, await self._completion(description))
             return StartOutcome(Start.ALREADY_STARTED, "it had ended well")
         if description.status is not WorkflowExecutionStatus.RUNNING:
             return StartOutcome(Start.FAILED, f"{claim.execution_id} keeps failing at once") if last_look else None
@@ -170,10 +179,10 @@ class TemporalEngine:
             if not is_no_workflow(error):
                 raise
 
-    async def _report_completed(self, claim: Claim) -> None:
+    async def _report_completed(self, claim: Claim, completion: Completion | None) -> None:
         if self._sink is not None:
             try:
-                await self._sink.completed(claim)
+                await self._sink.completed(claim, completion)
             except StoreError:
                 return  # the reconciler will find it
 
@@ -199,18 +208,37 @@ class TemporalEngine:
         if description.status is WorkflowExecutionStatus.RUNNING:
             return ExecutionState(Execution.RUNNING)
         if description.status is WorkflowExecutionStatus.COMPLETED:
-            return ExecutionState(Execution.COMPLETED)
+            return ExecutionState(Execution.COMPLETED, completion=await self._completion(description))
         if await _epoch(description) < claim.epoch:
             # That failure was an earlier attempt's, and is counted; under this claim nothing was started.
             return ExecutionState(Execution.NOT_FOUND)
         handle = self._client.get_workflow_handle(description.id, run_id=description.run_id)
         return ExecutionState(Execution.FAILED, await _failure(handle))
 
+    async def _completion(self, description: WorkflowExecutionDescription) -> Completion | None:
+        """What an execution that ended well returned; None if that can't be read."""
+        handle = self._client.get_workflow_handle(description.id, run_id=description.run_id)
+        try:
+            return completion_from_json(await handle.result(follow_runs=False, rpc_timeout=RPC_TIMEOUT))
+        except Exception as error:
+            log.warning("the result of %s can't be read: %s", description.id, reason(error))
+            return None
+
 
 class _Batch:
     """What the starts of one batch share."""
 
     refusal: StartOutcome | None = None
+
+
+def _priority(request: StartRequest) -> Priority:
+    """The item's place among what waits on Temporal. Temporal has five priorities, of which 3 is the default, as 5 is
+    of ours. Where a server has fairness turned on, it lets lanes take turns, too."""
+    if (request.lane, request.priority) == (DEFAULT_LANE, DEFAULT_PRIORITY):
+        return Priority.default
+    lane = request.lane.encode()
+    key = request.lane if len(lane) <= LONGEST_FAIRNESS_KEY else hashlib.sha256(lane).hexdigest()
+    return Priority(priority_key=request.priority // 2 + 1, fairness_key=key)
 
 
 async def _epoch(description: WorkflowExecutionDescription) -> int:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from temporalio.api.errordetails.v1 import NamespaceNotFoundFailure, ResourceExhaustedFailure
-from temporalio.exceptions import ApplicationError, FailureError
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory, FailureError
 from temporalio.service import RPCError, RPCStatusCode
 
 from headgate.dispatch.model import GiveUp
+from headgate.dispatch.outcomes import Retry
 from headgate.dispatch.ports import Start, StartOutcome
 from headgate.errors import BrokerUnavailable, StoreUnavailable
 
@@ -70,6 +71,8 @@ class Ending(NamedTuple):
     verdict: str | None = None
     outage: bool = False
     """A store did not answer, which is no item's fault."""
+    pause: float | None = None
+    """Seconds until it shall be tried again; None if the config's backoff says so."""
 
 
 def gave_up(error: GiveUp) -> ApplicationError:
@@ -77,16 +80,41 @@ def gave_up(error: GiveUp) -> ApplicationError:
     return ApplicationError(str(error), error.verdict, type=GiveUp.__name__, non_retryable=True)
 
 
+def retry(error: Retry) -> ApplicationError:
+    """What an activity raises for `Retry`: the queue does the retrying, and `ending` reads its time back."""
+    pause = error.pause()
+    seconds = None if pause is None else pause.total_seconds()
+    return ApplicationError(str(error), seconds, type=Retry.__name__, non_retryable=True)
+
+
+def lost_claim() -> ApplicationError:
+    """What an activity raises whose item was cancelled, or is another's: nobody's failure, and its report is void."""
+    message = "its item is no longer its own"
+    return ApplicationError(message, type="ClaimLost", non_retryable=True, category=ApplicationErrorCategory.BENIGN)
+
+
 def ending(error: BaseException) -> Ending:
     """What a failure means for the item."""
+    said = _said(error)
+    if said is not None:
+        detail = said.details[0] if said.details else None
+        if said.type == GiveUp.__name__:
+            return Ending(said.message, gave_up=True, verdict=None if detail is None else str(detail))
+        return Ending(said.message, pause=None if detail is None else float(detail))
     root = _root(error)
     if isinstance(root, GiveUp):
         return Ending(str(root), gave_up=True, verdict=root.verdict)
-    if isinstance(root, ApplicationError) and root.type == GiveUp.__name__:
-        verdict = root.details[0] if root.details else None
-        return Ending(root.message, gave_up=True, verdict=None if verdict is None else str(verdict))
     kind = root.type if isinstance(root, ApplicationError) else type(root).__name__
     return Ending(reason(root), outage=kind in OUTAGES)
+
+
+def _said(error: BaseException | None) -> ApplicationError | None:
+    """What `gave_up` or `retry` made; its cause is what the business code raised, which has no details."""
+    while isinstance(error, FailureError):
+        if isinstance(error, ApplicationError) and error.type in (GiveUp.__name__, Retry.__name__):
+            return error
+        error = error.cause
+    return None
 
 
 def _root(error: BaseException) -> BaseException:

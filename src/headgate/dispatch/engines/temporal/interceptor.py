@@ -23,6 +23,7 @@ from temporalio.worker import (
 
 from headgate.dispatch.engines.temporal.activity_guard import ActivityGuard
 from headgate.dispatch.engines.temporal.claim_memo import ClaimMemo
+from headgate.dispatch.engines.temporal.completions import completion_to_json
 from headgate.dispatch.engines.temporal.failures import ending, reason
 from headgate.dispatch.engines.temporal.outbound_calls import OutboundCalls, current_memo
 from headgate.dispatch.engines.temporal.outcome_activities import (
@@ -35,6 +36,7 @@ from headgate.dispatch.engines.temporal.outcome_activities import (
     RETRY,
     RETRY_IN_WORKER,
 )
+from headgate.dispatch.model import Completion
 from headgate.dispatch.ports import Guard, NoGuard, OutcomeSink
 
 NOT_BEGUN = "NotBegun"
@@ -91,7 +93,11 @@ class _ReportingWorkflow(WorkflowInboundInterceptor):
         if not begins or given_back is not None:
             # A failure, because Temporal lets only failed executions be started again.
             raise ApplicationError("not begun: its claim is lost, or was given back", type=NOT_BEGUN)
-        await _notify_queue(REPORT, memo, None)
+        if isinstance(result, Completion):
+            result = completion_to_json(result)
+            await _notify_queue(REPORT, memo, None, result)
+        else:
+            await _notify_queue(REPORT, memo, None)
         return result
 
     async def _run_business(self, input: ExecuteWorkflowInput) -> Any:
@@ -125,10 +131,10 @@ async def _report_failure(memo: ClaimMemo, error: BaseException) -> None:
     elif end.gave_up:
         await _notify_queue(GIVE_UP, memo, end.reason, end.verdict)
     else:
-        await _notify_queue(REPORT, memo, end.reason)
+        await _notify_queue(REPORT, memo, end.reason, None, end.pause)
 
 
-async def _notify_queue(what: str, memo: ClaimMemo, *more: str | float | None) -> None:
+async def _notify_queue(what: str, memo: ClaimMemo, *more: Any) -> None:
     try:
         await workflow.execute_local_activity(
             what,

@@ -5,23 +5,32 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from contextlib import nullcontext
 from datetime import timedelta
+from typing import Any
 
 from temporalio import activity, workflow
 from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import ApplicationError
 
+from headgate.dispatch.current_task import current_claim
 from headgate.dispatch.engines.temporal.claim_memo import KEY, ClaimMemo
-from headgate.dispatch.engines.temporal.failures import gave_up
+from headgate.dispatch.engines.temporal.claim_watch import ClaimWatch
+from headgate.dispatch.engines.temporal.completions import completion_from_json, completion_to_json
+from headgate.dispatch.engines.temporal.failures import gave_up, retry
 from headgate.dispatch.engines.temporal.heartbeat import send_heartbeats
-from headgate.dispatch.model import GiveUp
-from headgate.dispatch.registry import Registry
+from headgate.dispatch.model import Completion, GiveUp, Postponed
+from headgate.dispatch.outcomes import Retry
+from headgate.dispatch.ports import OutcomeSink
+from headgate.dispatch.registry import Execute, Registry
 from headgate.dispatch.threads import Threads
 
 EXECUTE = "headgate.execute"
-LONGEST_EXECUTION = timedelta(hours=1)
+LONGEST_EXECUTION = timedelta(days=365)
+"""Temporal wants a bound. The queue has none: a task's own timeout is kept inside the activity."""
 LONGEST_SILENCE = timedelta(seconds=10)
 """An activity whose worker died is noticed after this."""
+STOPPED = "its worker was stopped"
 RETRY = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_attempts=3)
 """For lost workers only: what `execute` raises is final, because the queue does the retrying."""
 
@@ -31,38 +40,54 @@ class ItemWorkflow:
     """Stands in for any workflow type that has no class of its own on its worker."""
 
     @workflow.run
-    async def run(self, args: Sequence[RawValue]) -> None:
+    async def run(self, args: Sequence[RawValue]) -> Completion | None:
         memo = ClaimMemo.from_json(workflow.memo_value(KEY, None))
         if memo is None:
             raise ApplicationError("it was not started by a dispatcher", non_retryable=True)
         converter = workflow.payload_converter()
         item_id, context_json = (converter.from_payload(arg.payload, str) for arg in args)
-        await workflow.execute_activity(
+        returned = await workflow.execute_activity(
             EXECUTE,
             args=[memo.claim.item_type, item_id, context_json],
             start_to_close_timeout=LONGEST_EXECUTION,
             heartbeat_timeout=LONGEST_SILENCE,
             retry_policy=RETRY,
         )
+        return completion_from_json(returned)
 
 
 class ItemActivities:
     """Runs `execute` of the registered domains."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, sink: OutcomeSink) -> None:
         self._registry = registry
         self._threads = Threads()
+        self._claims = ClaimWatch(sink)
 
     @activity.defn(name=EXECUTE)
-    async def execute(self, item_type: str, item_id: str, context_json: str) -> None:
+    async def execute(self, item_type: str, item_id: str, context_json: str) -> dict[str, Any] | None:
         heartbeats = asyncio.create_task(send_heartbeats(LONGEST_SILENCE))
+        claim = current_claim()
         try:
-            await self._threads.call(self._registry[item_type].execute, item_id, json.loads(context_json))
+            async with nullcontext() if claim is None else self._claims.watching(claim):
+                result = await self._run(self._registry[item_type].execute, item_id, json.loads(context_json))
         except asyncio.CancelledError:
+            if activity.is_worker_shutdown():
+                # As in-process: it goes back, and a deployment costs neither an attempt nor a retry.
+                raise Postponed(STOPPED) from None
             raise
-        except GiveUp as error:
-            raise gave_up(error) from error
-        except Exception as error:
-            raise ApplicationError(str(error), type=type(error).__name__, non_retryable=True) from error
         finally:
             heartbeats.cancel()
+        return completion_to_json(result) if isinstance(result, Completion) else None
+
+    async def _run(self, execute: Execute, item_id: str, context: Any) -> Any:
+        try:
+            return await self._threads.call(execute, item_id, context)
+        except Postponed:
+            raise  # for the activity guard
+        except GiveUp as error:
+            raise gave_up(error) from error
+        except Retry as error:
+            raise retry(error) from error
+        except Exception as error:
+            raise ApplicationError(str(error), type=type(error).__name__, non_retryable=True) from error

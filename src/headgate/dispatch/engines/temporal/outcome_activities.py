@@ -13,6 +13,7 @@ from temporalio.exceptions import ApplicationError
 
 from headgate.batching import Batcher
 from headgate.dispatch.engines.temporal.claim_memo import ClaimMemo
+from headgate.dispatch.engines.temporal.completions import completion_from_json
 from headgate.dispatch.model import Claim
 from headgate.dispatch.ports import OutcomeSink
 from headgate.errors import StoreError
@@ -56,13 +57,20 @@ class OutcomeActivities:
             return False
 
     @activity.defn(name=REPORT)
-    async def report(self, memo: dict[str, Any], failure: str | None) -> bool:
-        """Reports to the queue how the execution ended; False if its claim was lost meanwhile."""
+    async def report(
+        self,
+        memo: dict[str, Any],
+        failure: str | None,
+        completion: dict[str, Any] | None = None,
+        pause: float | None = None,
+    ) -> bool:
+        """Reports to the queue how the execution ended: with what result, or that it failed, and shall be tried again
+        after `pause` seconds; False if its claim was lost meanwhile."""
         claim = _claim_memo(memo).claim
         with _retried_if_the_store_failed():
             if failure is None:
-                return await self._sink.completed(claim)
-            return await self._sink.failed(claim, failure)
+                return await self._sink.completed(claim, completion_from_json(completion))
+            return await self._sink.failed(claim, failure, None if pause is None else timedelta(seconds=pause))
 
     @activity.defn(name=RELEASE)
     async def release(self, memo: dict[str, Any], reason: str = OFF, pause: float | None = None) -> bool:

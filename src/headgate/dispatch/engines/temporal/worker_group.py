@@ -14,7 +14,7 @@ from temporalio.worker import Worker
 from headgate.dispatch.engines.temporal.dispatcher import DispatcherActivities
 from headgate.dispatch.engines.temporal.schedule import DispatchSchedules
 from headgate.dispatch.engines.temporal.versioning import make_current_if_first
-from headgate.dispatch.engines.temporal.workers import WorkerOptions, dispatch_worker, exec_worker, init_worker
+from headgate.dispatch.engines.temporal.workers import WorkerOptions, dispatch_worker, exec_workers, init_worker
 from headgate.dispatch.ports import Guard, OutcomeSink
 from headgate.dispatch.registry import Domain
 from headgate.errors import StoreUnavailable
@@ -66,10 +66,8 @@ class TemporalWorkerGroup:
             for queue, members in groupby(preparing, _init_queue):
                 workers.append(init_worker(client, queue, list(members), options=options))
         if "exec" in roles:
-            for queue, members in groupby(sorted(domains, key=_exec_queue), _exec_queue):
-                workers.append(exec_worker(client, queue, list(members), sink, guard=guard, options=options))
-        version = options.deployment.version if options.deployment is not None else None
-        return cls(client, workers, schedules=schedules, intervals=intervals, version=version)
+            workers += exec_workers(client, domains, sink, guard=guard, options=options)
+        return cls(client, workers, schedules=schedules, intervals=intervals, version=options.version)
 
     @property
     def task_queues(self) -> list[str]:
@@ -107,7 +105,3 @@ class TemporalWorkerGroup:
 
 def _init_queue(domain: Domain) -> str:
     return domain.init_task_queue
-
-
-def _exec_queue(domain: Domain) -> str:
-    return domain.config.exec_task_queue

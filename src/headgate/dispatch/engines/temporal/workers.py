@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from temporalio import activity
 from temporalio.client import Client
+from temporalio.common import WorkerDeploymentVersion
 from temporalio.worker import Interceptor, Worker, WorkerDeploymentConfig
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
@@ -56,6 +57,10 @@ class WorkerOptions:
     """The version this process belongs to; None for unversioned workers."""
     identity: str | None = None
 
+    @property
+    def version(self) -> WorkerDeploymentVersion | None:
+        return None if self.deployment is None else self.deployment.version
+
 
 def dispatch_worker(
     client: Client,
@@ -81,7 +86,7 @@ def exec_worker(
 ) -> Worker:
     """Runs the executions of some domains, holds them to their plans and reports how they end."""
     activities = [function for domain in domains for function in domain.activities]
-    items = ItemActivities(Registry(*domains))
+    items = ItemActivities(Registry(*domains), sink)
     own = [domain for domain in domains if domain.workflow is not None]
     guarded = {domain.item_type: _guarded(domain) for domain in own if domain.guarded is not None}
     return _worker(
@@ -93,6 +98,25 @@ def exec_worker(
         options,
         [DispatchInterceptor(guard, guarded, sink)],
     )
+
+
+def exec_workers(
+    client: Client,
+    domains: Sequence[Domain],
+    sink: OutcomeSink,
+    *,
+    guard: Guard | None = None,
+    concurrency: Concurrency = EXEC,
+    options: WorkerOptions | None = None,
+) -> list[Worker]:
+    """An `exec_worker` for each task queue of the domains."""
+    queues: dict[str, list[Domain]] = {}
+    for domain in domains:
+        queues.setdefault(domain.config.exec_task_queue, []).append(domain)
+    return [
+        exec_worker(client, queue, queues[queue], sink, guard=guard, concurrency=concurrency, options=options)
+        for queue in sorted(queues)
+    ]
 
 
 def init_worker(

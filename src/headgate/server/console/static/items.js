@@ -3,12 +3,11 @@
 import {query as asQuery, get, path} from './api.js'
 import {button, card, facts, h, link, show, table, update} from './dom.js'
 import {errorGroups} from './error_groups.js'
-import {chosen, filterForm, isNarrowed, pager, sortHeading} from './list.js'
+import {chosen, filterForm, isNarrowed, MOST_COUNTED, pager, sortHeading} from './list.js'
 import {BASE, changed, progressBar, STATUSES, status, VERBS, verbsFor} from './queue.js'
 import {count, distance, moment} from './words.js'
 
 const PAGE = 50
-const MOST_COUNTED = 100_000
 const FILTERS = [
   {name: 'status', label: 'Status', options: STATUSES.map(each => [each, each.replace('_', ' ').toLowerCase()])},
   {name: 'prefix', label: 'Id begins with', maxlength: 255},

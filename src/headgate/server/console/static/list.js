@@ -2,7 +2,7 @@
 
 import {address} from './address.js'
 import {field, form, h, input, link, select} from './dom.js'
-import {instant, localTime, ZONE} from './words.js'
+import {count, instant, localTime, ZONE} from './words.js'
 
 /** @typedef {{name: string, label: string, options?: (string | string[])[], time?: boolean, hint?: string,
  *             [attribute: string]: unknown}} Filter */
@@ -54,10 +54,16 @@ export const pager = (parts, query, next) =>
     next && link('Next page', ...parts, {...query, cursor: next}),
   )
 
-/** A heading that sorts the list by its column: upwards, and pressed again downwards. */
-export function sortHeading(text, name, parts, query, kind = '') {
+export const MOST_COUNTED = 100_000
+
+/** How many things a list has in all, as the API counted them. */
+export const totalOf = (total, one, many) =>
+  `${total > MOST_COUNTED ? `more than ${count(MOST_COUNTED)}` : count(total)} ${total === 1 ? one : many}`
+
+/** A heading that sorts the list by its column: upwards, and pressed again downwards. `first` is the usual order. */
+export function sortHeading(text, name, parts, query, {kind = '', first = 'id'} = {}) {
   const down = query.sort === `-${name}`
-  const up = query.sort === name || (!query.sort && name === 'id')
+  const up = query.sort === name || (!query.sort && name === first)
   const to = up ? `-${name}` : name
   const mark = up ? ' ▲' : down ? ' ▼' : ''
   const href = address(...parts, {...query, sort: to, cursor: undefined})

@@ -2,7 +2,7 @@
 
 import {query as asQuery, get} from './api.js'
 import {badge, card, h, link, table, update} from './dom.js'
-import {chosen, filterForm, isNarrowed, pager} from './list.js'
+import {chosen, filterForm, isNarrowed, pager, sortHeading, totalOf} from './list.js'
 import {moment} from './words.js'
 
 const PAGE = 50
@@ -37,13 +37,15 @@ export function paymentList(shell, query) {
   return {
     element: card('All payments', filterForm(shell, parts, query, FILTERS), list),
     async refresh() {
-      const given = {...chosen(query, FILTERS), cursor: query.cursor, limit: PAGE}
-      const {payments, next} = await get(asQuery('/api/v1/payments', given))
+      const given = {...chosen(query, FILTERS), sort: query.sort, cursor: query.cursor, limit: PAGE, total: 'true'}
+      const {payments, next, total} = await get(asQuery('/api/v1/payments', given))
+      const id = sortHeading('Payment', 'id', parts, query)
       update(
         list,
+        h('p', {class: 'soft'}, totalOf(total, 'payment matches.', 'payments match.')),
         table(
           'Payments',
-          ['Payment', 'Status', ['Amount', 'number'], 'From', 'To', 'Runs at', 'Feed', ['Reason', 'text']],
+          [id, 'Status', ['Amount', 'number'], 'From', 'To', 'Runs at', 'Feed', ['Reason', 'text']],
           payments.map(payment => [
             link(payment.paymentId, 'payments', payment.paymentId),
             status(payment.status),

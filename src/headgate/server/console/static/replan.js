@@ -66,7 +66,6 @@ export const replan = {
       facts(
         ['Examined', count(plan.examined)],
         [verb, h('b', {}, count(plan.moved))],
-        plan.joint > 0 && ['Under several configs, which stay', count(plan.joint)],
         plan.moved > 0 && ['Earlier, on average, by', span(plan.savedMs / plan.moved)],
         plan.lastBefore && ['The last one, before', moment(plan.lastBefore)],
         plan.lastAfter && ['The last one, after', moment(plan.lastAfter)],

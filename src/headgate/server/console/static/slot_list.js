@@ -2,7 +2,7 @@
 
 import {query as asQuery, get} from './api.js'
 import {badge, card, h, link, table, update} from './dom.js'
-import {chosen, filterForm, isNarrowed, pager} from './list.js'
+import {chosen, filterForm, isNarrowed, pager, sortHeading, totalOf} from './list.js'
 import {count, moment, span} from './words.js'
 
 const PAGE = 50
@@ -27,13 +27,15 @@ export function slotList(shell, parts, query) {
   return {
     element: card('Slots', filterForm(shell, parts, query, FILTERS), list),
     async refresh() {
-      const given = {...chosen(query, FILTERS), cursor: query.cursor, limit: PAGE}
-      const {slots, next} = await get(asQuery('/api/v1/slots', given))
+      const given = {...chosen(query, FILTERS), sort: query.sort, cursor: query.cursor, limit: PAGE, total: 'true'}
+      const {slots, next, total} = await get(asQuery('/api/v1/slots', given))
+      const runsAt = sortHeading('Runs at', 'scheduledTime', parts, query, {first: 'scheduledTime'})
       update(
         list,
+        h('p', {class: 'soft'}, totalOf(total, 'slot matches.', 'slots match.')),
         table(
           'Slots',
-          ['Event', 'Status', 'Runs at', 'Asked for', ['Delay', 'number'], 'Config', 'Application', ['Why', 'text']],
+          ['Event', 'Status', runsAt, 'Asked for', ['Delay', 'number'], 'Config', 'Application', ['Why', 'text']],
           slots.map(slot => [
             link(slot.eventId, 'slots', slot.configName, slot.eventId),
             badge(slot.status.toLowerCase(), slot.status === 'BOOKED' ? '' : 'off'),

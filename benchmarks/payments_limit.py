@@ -1,0 +1,50 @@
+"""Rows of payments: calls a second at a bank that answers after 200 ms, over HTTP, in both modes of counting."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from tests.faults.bank import Bank
+from tests.faults.bank_stack import installation
+
+from benchmarks.measure import Row, Spread, Table, Target
+from headgate.apps.payments.downstream.rate_gate import SECOND
+from headgate.testing.servers.postgres import PostgresServer
+
+TPS = 50
+LATENCY = 0.2
+RUN_IN = 5
+"""Seconds before the count begins: the first batch is claimed, connections are opened."""
+MODES = {"departure": Target(least=0.97, most=1.0), "answer": Target(least=round(0.95 / (1 + LATENCY), 2), most=1.0)}
+"""At departure: the limit less 2 %. At the answer: the limit over 1 s and the latency, less 5 %."""
+
+
+def rates(table: Table, quick: bool) -> None:
+    """Adds a row per mode: calls that arrived in a minute ÷ what the limit allows in it."""
+    seconds = 10 if quick else 60
+    with PostgresServer(fsync=True) as server:
+        for mode, target in MODES.items():
+            with tempfile.TemporaryDirectory() as folder, Bank(latency=LATENCY) as bank:
+                _run(bank, Path(folder), server.databases.create(f"bank_{mode}"), mode, seconds)
+                times = sorted(arrival.at for arrival in bank.calls())
+                begin = times[0] + RUN_IN
+                calls = sum(begin <= at < begin + seconds for at in times)
+                share = Spread.of([calls / seconds / TPS])
+                work = f"calls at {LATENCY * 1000:.0f} ms, limit at {mode}, {seconds} s"
+                table.add(Row(work, f"{calls / seconds:.1f}/s", f"limit of {TPS}/s", share, target))
+                table.note(f"limit at {mode}: at most {bank.peak(SECOND)} calls arrived in a sliding second of {TPS}")
+
+
+def _run(bank: Bank, folder: Path, url: str, mode: str, seconds: int) -> None:
+    with installation(folder, bank, url, TPS, PAYMENTS_LIMIT_AT=mode) as installed:
+        enough = (RUN_IN + seconds + 3) * TPS
+        installed.submit([f"p{number:05d}" for number in range(enough)])
+        installed.worker("dispatch")
+        needed = (RUN_IN + seconds + 2) * TPS if mode == "departure" else int((RUN_IN + seconds) * TPS / (1 + LATENCY))
+        installed.until(lambda: len(bank.arrivals) >= needed or _over(bank, RUN_IN + seconds), within=seconds * 3 + 60)
+
+
+def _over(bank: Bank, seconds: float) -> bool:
+    """The counted minute has passed."""
+    return bool(bank.arrivals) and bank.arrivals[-1].at - bank.arrivals[0].at > seconds

@@ -1,0 +1,80 @@
+"""Watches the claims of the executions that run in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from headgate.dispatch.engines.temporal.failures import lost_claim
+from headgate.dispatch.model import Claim
+from headgate.dispatch.ports import OutcomeSink
+from headgate.errors import StoreError
+
+LOOK_SECONDS = 0.5
+"""How often running executions are checked for a cancellation."""
+LOOKS_PER_HEARTBEAT = 10
+
+
+@dataclass(slots=True, eq=False)
+class _Watched:
+    """An execution that runs."""
+
+    claim: Claim
+    task: asyncio.Task[object]
+    lost: bool = False
+    """Its item is no longer its own: an operator cancelled it, or somebody else has it. It was cancelled."""
+
+
+class ClaimWatch:
+    """Cancels executions whose claim is lost, whoever took it: one who has the database alone can't tell Temporal.
+
+    It also sends heartbeats for the claims that hold, so that a worker which knows nothing of Temporal takes none of
+    them for dead. Temporal's own heartbeats say that the process lives, not that the item is its own.
+    """
+
+    def __init__(self, sink: OutcomeSink) -> None:
+        self._sink = sink
+        self._running: set[_Watched] = set()
+        self._looking: asyncio.Task[None] | None = None
+
+    @asynccontextmanager
+    async def watching(self, claim: Claim) -> AsyncIterator[None]:
+        """Inside, the current asyncio task is cancelled when the claim is lost, which it leaves as `lost_claim`."""
+        task = asyncio.current_task()
+        assert task is not None
+        watched = _Watched(claim, task)
+        self._running.add(watched)
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look())
+        try:
+            yield
+        except asyncio.CancelledError:
+            if watched.lost:
+                raise lost_claim() from None
+            raise
+        finally:
+            self._running.discard(watched)
+
+    async def _look(self) -> None:
+        """Goes on as long as something runs."""
+        looks = 0
+        seen: set[_Watched] = set()
+        while self._running:
+            await asyncio.sleep(LOOK_SECONDS)
+            looks += 1
+            # What began since the last look is left out: most of it is over by the next one.
+            due, seen = [watched for watched in self._running if watched in seen], set(self._running)
+            if due:
+                with contextlib.suppress(StoreError):
+                    await self._check(due, heartbeat=looks % LOOKS_PER_HEARTBEAT == 0)
+
+    async def _check(self, watched: list[_Watched], *, heartbeat: bool) -> None:
+        claims = [one.claim for one in watched]
+        holds = await (self._sink.alive(claims) if heartbeat else self._sink.holds(claims))
+        for one, is_held in zip(watched, holds, strict=True):
+            if not is_held and one in self._running and not one.lost:
+                one.lost = True
+                one.task.cancel()

@@ -1,0 +1,62 @@
+"""What the decorators of tasks state, written into the database."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+
+from headgate.dispatch.config import DispatchConfig, DispatchSettings
+from headgate.dispatch.periodic import Periodic
+from headgate.dispatch.queue import DispatchQueue
+from headgate.dispatch.schedules import Schedule
+from headgate.errors import ConfigurationError, Conflict, InvalidInput
+
+POLL_SECONDS = 1
+"""How soon a worker sees what another process queued in a SQLite file; PostgreSQL notifies it."""
+MAX_TRIES = 5
+
+
+async def state_config(queue: DispatchQueue, config: DispatchConfig) -> None:
+    """Writes what the decorator states. Other settings, such as the kill switch, stay as operators set them."""
+    stored = await queue.define(config)
+    stated: DispatchSettings = {
+        "max_dispatch_retries": config.max_dispatch_retries,
+        "admission_plan": config.admission_plan,
+    }
+    if config.concurrency is not None:
+        stated["concurrency"] = config.concurrency
+    if config.lane_concurrency is not None:
+        stated["lane_concurrency"] = config.lane_concurrency
+    if any(getattr(stored, name) != value for name, value in stated.items()):
+        await queue.configure(config.item_type, **stated)
+
+
+async def state_schedules(queue: DispatchQueue, schedules: Mapping[str, tuple[str, Schedule]]) -> None:
+    """Writes the decorators' schedules. One that operators paused stays paused."""
+    periodic = Periodic(queue)
+    for name, (item_type, schedule) in schedules.items():
+        # Another worker may write the same at the same time, or tick.
+        for _ in range(MAX_TRIES - 1):
+            with contextlib.suppress(Conflict):
+                await periodic.put(name, item_type, schedule)
+                break
+        else:
+            await periodic.put(name, item_type, schedule)
+
+
+def first_config(item_type: str, retries: int, plan: str | None) -> DispatchConfig:
+    """A task's settings before anybody changed them.
+
+    Raises:
+        ConfigurationError: the name is wrong.
+    """
+    try:
+        return DispatchConfig(
+            item_type=item_type,
+            max_dispatch_retries=retries + 1,
+            jitter_window_ms=0,
+            dispatch_interval_secs=POLL_SECONDS,
+            admission_plan=plan,
+        )
+    except InvalidInput as error:
+        raise ConfigurationError("name", error.problem) from None

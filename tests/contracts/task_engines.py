@@ -1,0 +1,62 @@
+"""Tasks on every store and engine."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headgate import Task, Tasks
+from headgate.dispatch.model import ItemDetail
+from headgate.dispatch.ports import DispatchObserver
+from headgate.dispatch.status import Status
+from headgate.testing import eventually
+
+if TYPE_CHECKING:
+    from headgate.dispatch.engines.temporal.client import TemporalConnection
+
+ENDED = (Status.COMPLETED, Status.DEAD_LETTER)
+NAMESPACES = [f"tasks-{number}" for number in range(64)]
+"""A database has a namespace of its own, and so has each test."""
+WITHOUT_SYSTEM_WORKERS = {"worker.perNamespaceWorkerCount": 0}
+"""Each namespace would have workers for Schedules and batch operations, which tasks need not."""
+
+
+without_worker = pytest.mark.parametrize("tasks", ["in-process"], indirect=True)
+"""For tests that run nothing: one engine is as good as another."""
+
+
+class EngineTasks(Tasks):
+    """Tasks whose workers run them in-process, or on `temporal`."""
+
+    def __init__(self, url: str, temporal: TemporalConnection | None = None) -> None:
+        super().__init__(url, cancel_seconds=0.05, threads=2)
+        self.temporal = temporal
+
+    @asynccontextmanager
+    async def running(
+        self, *, observer: DispatchObserver | None = None, temporal: TemporalConnection | None = None
+    ) -> AsyncIterator[None]:
+        async with super().running(observer=observer, temporal=temporal or self.temporal):
+            yield
+
+
+@asynccontextmanager
+async def working(tasks: Tasks) -> AsyncIterator[None]:
+    """A worker that looks every hundredth of a second."""
+    queue = await tasks.queue()
+    for domain in tasks.domains():
+        await queue.define(domain.config)
+        await queue.configure(domain.item_type, dispatch_interval_secs=0.01)
+    async with tasks.running():
+        yield
+
+
+async def ended(task: Task[..., Any], item_id: str) -> ItemDetail:
+    async def probe() -> ItemDetail | None:
+        detail = await task.show(item_id)
+        return detail if detail.item.status in ENDED else None
+
+    return await eventually(probe)

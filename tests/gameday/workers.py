@@ -1,0 +1,138 @@
+"""Nobody works on a queue, a worker hangs, a worker has the wrong key, the service is killed, nobody is scraped."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import signal
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from headgate import DispatchQueue
+from headgate.dispatch.config import DispatchConfig
+from headgate.dispatch.status import Status
+from headgate.testing import eventually
+from tests.gameday.drill import Drill, GameDay
+from tests.gameday.processes import frozen, ports, serving, working
+from tests.gameday.prometheus import Prometheus, faster, shipped_rules
+
+KEY, OTHER_KEY = (base64.b64encode(bytes([number]) * 32).decode() for number in (1, 2))
+DOMAINS = """
+import asyncio
+import os
+
+from headgate.dispatch.registry import Registry
+
+registry = Registry()
+quick = {"dispatch_interval_secs": 0.2, "jitter_window_ms": 0, "stale_claim_threshold_mins": 0.05}
+
+
+async def hold(item_id, context):
+    if "HOLDS" in os.environ:
+        await asyncio.Event().wait()
+
+
+async def read(item_id, context):
+    return None
+
+
+registry.register("HELD", hold, batch_size=400, max_stale_recovery_per_cycle=5, **quick)
+registry.register("SECRET", read, batch_size=40, max_dispatch_retries=0, **quick)
+"""
+HELD = 300
+"""Items that the hung worker has: the other one recovers five of them per cycle."""
+LONELY = 10_001
+SECRET = 400
+
+
+@asynccontextmanager
+async def workers(folder: Path) -> AsyncIterator[GameDay]:
+    """A service, and workers beside it, on SQLite."""
+    (folder / "domains.py").write_text(DOMAINS)
+    url = f"sqlite:///{folder / 'headgate.db'}"
+    variables = {"HEADGATE_DISPATCH_WORKER": "worker", "HEADGATE_PAYMENTS_WORKER": "worker"}
+    keys = {"HEADGATE_DISPATCH_ENCRYPTION_KEYS": KEY}
+    own = keys | {"HEADGATE_DISPATCH_DOMAINS": "domains:registry"}
+    async with AsyncExitStack() as stack:
+        port, first, second = await stack.enter_async_context(ports(3))
+        service, _ = await stack.enter_async_context(serving(folder, port, **variables))
+        queue = await stack.enter_async_context(DispatchQueue.open(url, encryption_keys=[KEY]))
+        strange = await stack.enter_async_context(DispatchQueue.open(url, encryption_keys=[OTHER_KEY]))
+        hung = await stack.enter_async_context(working(folder, "first", first, "dispatch", HOLDS="all", **own))
+        await eventually(lambda: _knows(queue, "HELD"), within=60, every=0.2)
+        await queue.enqueue_many("HELD", [(f"held-{number}", {}, None) for number in range(HELD)])
+
+        async def all_claimed() -> bool:
+            return (await queue.stats("HELD")).depth.get(Status.READY, 0) == 0
+
+        await eventually(all_claimed, within=60, every=0.2)
+        await stack.enter_async_context(working(folder, "second", second, "dispatch", **own))
+
+        @asynccontextmanager
+        async def nobody() -> AsyncIterator[None]:
+            await queue.define(DispatchConfig(item_type="LONELY"))
+            await queue.enqueue_many("LONELY", [(f"lonely-{number}", {}, None) for number in range(LONELY)])
+            try:
+                yield
+            finally:
+                await queue.cancel("LONELY", status="READY")
+
+        @asynccontextmanager
+        async def wrong_key() -> AsyncIterator[None]:
+            await strange.enqueue_many("SECRET", [(f"secret-{number}", {}, None) for number in range(SECRET)])
+            try:
+                yield
+            finally:
+                await queue.cancel("SECRET", status="READY")
+
+        @asynccontextmanager
+        async def killed_service() -> AsyncIterator[None]:
+            service.signal(signal.SIGKILL)
+            await asyncio.to_thread(service.wait)
+            try:
+                yield
+            finally:
+                await asyncio.to_thread(service.start)
+
+        targets = {
+            "headgate": [f"127.0.0.1:{port}"],
+            "headgate-worker": [f"127.0.0.1:{each}" for each in (first, second)],
+        }
+        prometheus = Prometheus(faster(shipped_rules()), targets)
+        blind = Prometheus(faster(shipped_rules()), targets)
+        for server in (prometheus, blind):
+            await asyncio.to_thread(server.start)
+            stack.callback(server.close)
+
+        @asynccontextmanager
+        async def nothing_scraped() -> AsyncIterator[None]:
+            blind.watch({})
+            try:
+                yield
+            finally:
+                blind.watch(targets)
+
+        yield GameDay(
+            prometheus,
+            targets=3,
+            rounds=[
+                [
+                    Drill(
+                        "nobody works on a queue",
+                        ["DispatchNobodyWorks", "DispatchOverdue", "DispatchQueueDepthHigh"],
+                        nobody,
+                    ),
+                    Drill(
+                        "a worker hangs", ["HeadgateDown", "DispatchStaleRecoveryElevated"], lambda: frozen(hung.pid)
+                    ),
+                    Drill("a worker has another key", ["DispatchStartFailures"], wrong_key),
+                    Drill("nobody is scraped", ["HeadgateAbsent"], nothing_scraped, blind),
+                ],
+                [Drill("the service is killed", ["HeadgateDown"], killed_service)],
+            ],
+        )
+
+
+async def _knows(queue: DispatchQueue, item_type: str) -> bool:
+    return item_type in {config.item_type for config in await queue.store.configs()}

@@ -1,0 +1,37 @@
+"""The tasks of a run: `headgate worker tests.torture.steps:tasks`. Each execution notes its beginning and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+from headgate import Tasks, current_task
+from tests.torture.history import Recorder
+
+LOG = "TORTURE_LOG"
+ITEM_TYPE = "STEP"
+
+
+async def step(seconds: float) -> dict[str, int]:
+    """Takes its time. The result says under which claim it was made."""
+    recorder = Recorder(Path(os.environ[LOG]))
+    current = current_task()
+    # The epoch is no part of the public interface: it tells the checker which of two claims is the later one.
+    epoch = current._claim().epoch
+    who = {"item": current.item_id, "epoch": epoch, "process": os.getpid()}
+    recorder.write("begin", **who)
+    await asyncio.sleep(seconds)
+    recorder.write("end", **who)
+    recorder.close()
+    return {"epoch": epoch}
+
+
+def steps_on(url: str) -> tuple[Tasks, Any]:
+    """The tasks on a database, and the one to queue."""
+    tasks = Tasks(url)
+    return tasks, tasks.task(retries=50, timeout=60)(step)
+
+
+tasks, _ = steps_on(os.environ.get("HEADGATE_DATABASE_URL", "sqlite://"))
