@@ -16,9 +16,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
     parser.parse_args()
     if "scale" not in results.load():
-        parser.error(
-            "no service times in benchmarks/results/scale.json; measure them: make bench BENCH=scale"
-        )
+        parser.error("no service times in benchmarks/results/scale.json; measure them: make bench BENCH=scale")
     print(f"wrote {', '.join([*write(), *pages.render()])}")
     return 0
 
