@@ -4,46 +4,95 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
+from pathlib import Path
+from typing import NamedTuple
 
 import httpx2
 
 from benchmarks.measure import Race, Row, Table, Target, per_second, race, summary
 from headgate.apps.notifications.delivery import Delivery
+from headgate.apps.notifications.ports import DeliveryOutcome
 from headgate.apps.notifications.provider_chain import NamedProvider, ProviderChain
 from headgate.apps.notifications.providers.webhook import WebhookProvider
 from headgate.apps.notifications.stores.sql import SqlDeliveryStore
-from headgate.messaging import Record
+from headgate.kafka.log import KafkaLog
+from headgate.messaging import MessageLog, MessageSource, Record
 from headgate.sql.databases import database
 from headgate.sql.engine import Database
 from headgate.sql.outbox import SqlOutbox
 from headgate.testing import eventually
+from headgate.testing.servers.kafka import KafkaServer
 from headgate.testing.servers.postgres import PostgresServer
 
 USERS = 200
 CONCURRENCY = 64
 _runs: Iterator[int] = count(1)
+PROVIDER = """
+import asyncio
+
+async def answer(reader, writer):
+    try:
+        while True:
+            head = await reader.readuntil(b"\\r\\n\\r\\n")
+            await reader.readexactly(int(head.lower().partition(b"content-length:")[2].split(b"\\r\\n")[0]))
+            writer.write(b"HTTP/1.1 200 OK\\r\\nContent-Length: 0\\r\\n\\r\\n")
+    except (asyncio.IncompleteReadError, ConnectionError):
+        writer.close()
+
+async def main():
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+asyncio.run(main())
+"""
+
+
+class Place(NamedTuple):
+    """Where messages lie, and where their status is kept."""
+
+    database_url: str
+    kafka: str | None = None
 
 
 def tables(quick: bool) -> list[Table]:
     """Measures everything; `quick` shows that it runs, not how fast."""
-    total = 500 if quick else 3000
-    with PostgresServer(fsync=True) as postgres, _instant_provider() as url:
-        where = postgres.databases.create("sms")
-        run = race(
-            {
-                "headgate": lambda: total / asyncio.run(_send_all(where, url, total)),
-                "bare consumer": lambda: total / asyncio.run(_post_all(where, url, total)),
-            }
-        )
-        table = Table("SMS")
-        _row(table, "sender at an instant provider", run)
-        table.close()
+    total, repeats = (200, 1) if quick else (3000, 5)
+    table = Table("SMS")
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        PostgresServer(fsync=True) as postgres,
+        KafkaServer() as kafka,
+        _instant_provider() as url,
+    ):
+        on_postgres = postgres.databases.create("sms")
+        places = {
+            "SQLite": Place(f"sqlite:///{Path(folder) / 'sms.db'}"),
+            "PostgreSQL": Place(on_postgres),
+            "Kafka": Place(on_postgres, kafka.bootstrap),
+        }
+        for name, place in places.items():
+            _row(table, f"sender at an instant provider, {name}", _raced(place, url, total, repeats))
+    table.close()
     return [table]
+
+
+def _raced(place: Place, url: str, total: int, repeats: int) -> Race:
+    return race(
+        {
+            "headgate": lambda: total / asyncio.run(_send_all(place, url, total)),
+            "bare consumer": lambda: total / asyncio.run(_post_all(place, url, total)),
+        },
+        repeats=repeats,
+        warm_up=repeats > 1,
+    )
 
 
 def _row(table: Table, work: str, run: Race) -> None:
@@ -53,13 +102,25 @@ def _row(table: Table, work: str, run: Race) -> None:
     table.note(summary(work, run))
 
 
-async def _filled(url: str, total: int) -> tuple[Database, SqlOutbox, str]:
+class _CountedStore(SqlDeliveryStore):
+    """Counts the messages whose outcome is stored."""
+
+    settled = 0
+
+    async def settle(self, outcomes: Sequence[DeliveryOutcome]) -> None:
+        await super().settle(outcomes)
+        self.settled += len(outcomes)
+
+
+async def _filled(place: Place, total: int) -> tuple[Database, MessageLog, str]:
     """A topic with so many messages of many users."""
-    shared = await database(url)
-    log = SqlOutbox(shared, poll_seconds=0.05)
+    shared = await database(place.database_url)
     run = next(_runs)
     topic = f"sms-{run}"
-    await log.publish(
+    log: MessageLog = SqlOutbox(shared, poll_seconds=0.05)
+    if place.kafka is not None:
+        log = KafkaLog(place.kafka, topics=[topic], delivery_seconds=30)
+    failures = await log.publish(
         [
             Record(
                 topic,
@@ -69,21 +130,27 @@ async def _filled(url: str, total: int) -> tuple[Database, SqlOutbox, str]:
             for number in range(total)
         ]
     )
+    assert not any(failures), failures
     return shared, log, topic
 
 
-async def _send_all(url: str, provider_url: str, total: int) -> float:
+async def _send_all(place: Place, provider_url: str, total: int) -> float:
     """Seconds our sender takes: claims, calls, outcomes, commits."""
-    shared, log, topic = await _filled(url, total)
+    shared, log, topic = await _filled(place, total)
     chain = ProviderChain([NamedProvider("webhook", WebhookProvider(provider_url))])
-    store = SqlDeliveryStore(shared, topic=topic)
-    delivery = Delivery(
-        lambda: log.read(topic, "senders"), store, chain, topic=topic, concurrency=CONCURRENCY, lease_seconds=30
-    )
+    store = _CountedStore(shared, topic=topic)
+    # Joined before, as is the other: joining a group takes Kafka seconds.
+    source = await log.read(topic, "senders")
+    await source.receive(0, 1.0)
+
+    async def join() -> MessageSource:
+        return source
+
+    delivery = Delivery(join, store, chain, topic=topic, concurrency=CONCURRENCY, lease_seconds=30)
     stop = asyncio.Event()
     started = time.perf_counter()
     running = asyncio.create_task(delivery.run(stop))
-    await eventually(lambda: _is_empty(shared, topic), within=300, every=0.02)
+    await eventually(lambda: store.settled >= total, within=300, every=0.02)
     spent = time.perf_counter() - started
     stop.set()
     await running
@@ -93,10 +160,11 @@ async def _send_all(url: str, provider_url: str, total: int) -> float:
     return spent
 
 
-async def _post_all(url: str, provider_url: str, total: int) -> float:
+async def _post_all(place: Place, provider_url: str, total: int) -> float:
     """Seconds a loop takes that reads, posts as many at once, and commits: no claims, no order, no status."""
-    shared, log, topic = await _filled(url, total)
+    shared, log, topic = await _filled(place, total)
     source = await log.read(topic, "senders")
+    await source.receive(0, 1.0)
     started = time.perf_counter()
     done = 0
     async with httpx2.AsyncClient(limits=httpx2.Limits(max_connections=CONCURRENCY)) as client:
@@ -118,45 +186,12 @@ async def _post_all(url: str, provider_url: str, total: int) -> float:
     return spent
 
 
-async def _is_empty(shared: Database, topic: str) -> bool:
-    from headgate.sql.outbox import first_ids
-
-    return not await shared.read(first_ids, topic, 1)
-
-
 @contextmanager
 def _instant_provider() -> Iterator[str]:
-    """Answers every POST with 200, in a thread of its own."""
-    ready = threading.Event()
-    ports: list[int] = []
-    loop = asyncio.new_event_loop()
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while head := await reader.readuntil(b"\r\n\r\n") if not reader.at_eof() else b"":
-            length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0])
-            await reader.readexactly(length)
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answers every POST with 200, in a process of its own."""
+    with subprocess.Popen([sys.executable, "-c", PROVIDER], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
         try:
-            await answer(reader, writer)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
+            yield f"http://127.0.0.1:{int(process.stdout.readline())}/sms"
         finally:
-            writer.close()
-
-    def serve() -> None:
-        asyncio.set_event_loop(loop)
-        server = loop.run_until_complete(asyncio.start_server(handle, "127.0.0.1", 0))
-        ports.append(server.sockets[0].getsockname()[1])
-        ready.set()
-        loop.run_forever()
-
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-    ready.wait()
-    try:
-        yield f"http://127.0.0.1:{ports[0]}/sms"
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
+            process.kill()
