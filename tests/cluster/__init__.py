@@ -1,0 +1,1 @@
+"""What needs servers that take minutes to build or to run: `make cluster-test`, not every check."""
