@@ -145,6 +145,18 @@ def texts(values: Iterable[str]) -> str:
     return "{" + ",".join([quoted(value) for value in values]) + "}"
 
 
+def whole_of(value: bytes | None) -> int:
+    """A number of a row; the column holds no NULL."""
+    assert value is not None
+    return int(value)
+
+
+def text_of(value: bytes | None) -> str:
+    """A text of a row; the column holds no NULL."""
+    assert value is not None
+    return value.decode()
+
+
 def quoted(text: str) -> str:
     """An element of a PostgreSQL array."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -14,7 +14,7 @@ from headgate.dispatch.model import CLAIM_BYTES, CONTEXT_VERSION, Batch, Claim, 
 from headgate.dispatch.stores.postgres import MICROSECOND, instant, run_by_key
 from headgate.dispatch.stores.rows import Group, Position
 from headgate.dispatch.turns import UNLIMITED, Places
-from headgate.sql.pipeline import Statement, numbers, texts
+from headgate.sql.pipeline import Statement, numbers, text_of, texts
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MAX_GROUPS = 1000
@@ -177,11 +177,11 @@ def claim(
     ends: dict[Group, Position] = {}
     for row in rows:
         item_id, epoch, retries, execute_at, slotted, context, trace, version, lane, priority, due, *_ = row
-        group = Group(_text(lane), int(priority or 0))
-        ends[group] = Position(int(due or 0), _text(item_id))
+        group = Group(text_of(lane), int(priority or 0))
+        ends[group] = Position(int(due or 0), text_of(item_id))
         items.append(
             ClaimedItem(
-                Claim(item_type, _text(item_id), int(epoch or 0), int(retries or 0)),
+                Claim(item_type, text_of(item_id), int(epoch or 0), int(retries or 0)),
                 EPOCH + timedelta(microseconds=int(execute_at or 0)),
                 slotted == b"t",
                 None if context is None else context.decode(),
@@ -195,8 +195,3 @@ def claim(
     batch = Batch(batch_id, EPOCH + timedelta(microseconds=int(claimed_at or 0)), items, is_cut=is_cut == b"t")
     full = [lane for lane, count in per_lane.items() if count >= int(quota or 0)]
     return Claimed(batch, ends, full, float(look_seconds or 0))
-
-
-def _text(value: bytes | None) -> str:
-    assert value is not None
-    return value.decode()

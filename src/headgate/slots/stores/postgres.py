@@ -37,6 +37,7 @@ from headgate.sql.pipeline import (
     numbers,
     run_async,
     texts,
+    whole_of,
 )
 from headgate.sql.schema import instant_text
 
@@ -151,7 +152,7 @@ class PostgresWindowReader(SqlWindowReader):
     def runs_before(self, starts_ms: Sequence[int]) -> list[FullRun | None]:
         call = (RUNS_BEFORE, (self.name, numbers(starts_ms)))
         (rows,) = run_async(self.connection, lambda raw: execute_pipeline(raw, [call]))
-        runs = {_whole(at): FullRun(_whole(start), _whole(resume)) for at, start, resume in rows}
+        runs = {whole_of(at): FullRun(whole_of(start), whole_of(resume)) for at, start, resume in rows}
         return [runs.get(start) for start in starts_ms]
 
 
@@ -271,7 +272,7 @@ async def _read(
     if queries:
         calls.append(_windows_call(name, queries))
     _, _, existing, locked, *windows = await execute_pipeline(raw, calls)
-    version, now_ms = map(_whole, locked[0]) if locked else (None, 0)
+    version, now_ms = map(whole_of, locked[0]) if locked else (None, 0)
     slots_by_event = {slot.event_id: slot for slot in map(_assigned, existing)}
     return BookingSnapshot(version, now_ms, slots_by_event, _rows_by_window(windows[0]) if windows else {})
 
@@ -286,16 +287,11 @@ def _windows_call(name: str, queries: Sequence[WindowQuery]) -> tuple[Statement,
     return WINDOWS, (name, numbers(firsts), numbers(nexts), numbers(rows))
 
 
-def _whole(text: bytes | None) -> int:
-    assert text is not None
-    return int(text)
-
-
 def _assigned(row: tuple[bytes | None, ...]) -> AssignedSlot:
     event_id, name, *rest, owner, other_windows = row
     assert event_id is not None
     assert name is not None
-    version, requested, window, scheduled = map(_whole, rest)
+    version, requested, window, scheduled = map(whole_of, rest)
     owner_name = None if owner is None else owner.decode()
     others = parse_other_windows(None if other_windows is None else other_windows.decode())
     return AssignedSlot(
@@ -307,13 +303,13 @@ def _rows_by_window(rows: Rows) -> dict[int, WindowRows]:
     """Rows of `WINDOWS`, by query."""
     rows_by_window: dict[int, WindowRows] = {}
     for at, run_start, resume, *count in rows:
-        first_ms = _whole(at)
+        first_ms = whole_of(at)
         if first_ms not in rows_by_window:
             rows_by_window[first_ms] = WindowRows(
-                None if run_start is None else FullRun(_whole(run_start), _whole(resume)), []
+                None if run_start is None else FullRun(whole_of(run_start), whole_of(resume)), []
             )
         if count[0] is not None:
-            rows_by_window[first_ms].counts.append(WindowCount(*map(_whole, count)))
+            rows_by_window[first_ms].counts.append(WindowCount(*map(whole_of, count)))
     return rows_by_window
 
 

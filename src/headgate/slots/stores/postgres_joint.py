@@ -28,7 +28,9 @@ from headgate.sql.pipeline import (
     execute_pipeline,
     numbers,
     run_async,
+    text_of,
     texts,
+    whole_of,
 )
 from headgate.sql.schema import instant_text
 
@@ -164,10 +166,10 @@ class WindowReads:
         runs: dict[int, FullRun | None] = {}
         counts: dict[int, list[WindowCount]] = {}
         for place, run_start, resume, *count in rows:
-            index = _whole(place) - 1
-            runs[index] = None if run_start is None else FullRun(_whole(run_start), _whole(resume))
+            index = whole_of(place) - 1
+            runs[index] = None if run_start is None else FullRun(whole_of(run_start), whole_of(resume))
             if count[0] is not None:
-                counts.setdefault(index, []).append(WindowCount(*map(_whole, count)))
+                counts.setdefault(index, []).append(WindowCount(*map(whole_of, count)))
         for index, (name, (first_ms, next_ms, limit)) in enumerate(self._queries):
             occupancy, run, counted = occupancies[name], runs[index], counts.get(index, [])
             resume_ms = next_ms if run is None else max(next_ms, run.resume_ms)
@@ -186,8 +188,8 @@ async def read(raw: Raw, existing: Statement, names: Sequence[str], ids: str, re
         *reads.calls(),
     ]
     _, _, rows, locked, *windows = await execute_pipeline(raw, calls)
-    versions = {_text(name): _whole(version) for name, version, _ in locked}
-    now_ms = _whole(locked[-1][2]) if locked else 0
+    versions = {text_of(name): whole_of(version) for name, version, _ in locked}
+    now_ms = whole_of(locked[-1][2]) if locked else 0
     return JointSnapshot(versions, now_ms, rows, windows[0] if windows else [])
 
 
@@ -290,13 +292,3 @@ def _copy_text(fresh: Sequence[AssignedSlot], now_ms: int) -> str:
 
 def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\")
-
-
-def _whole(text: bytes | None) -> int:
-    assert text is not None
-    return int(text)
-
-
-def _text(value: bytes | None) -> str:
-    assert value is not None
-    return value.decode()

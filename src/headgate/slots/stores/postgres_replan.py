@@ -20,7 +20,19 @@ from headgate.slots.replanning import Reading, Span
 from headgate.slots.stores.other_windows import other_windows_text, parse_other_windows
 from headgate.slots.stores.policies import policy_from_json
 from headgate.slots.stores.postgres_joint import LOCK, WRITE_WINDOWS, WindowReads, changed_windows, run_calls
-from headgate.sql.pipeline import BEGIN, BY_KEY, Raw, Rows, Statement, execute_pipeline, numbers, run_async, texts
+from headgate.sql.pipeline import (
+    BEGIN,
+    BY_KEY,
+    Raw,
+    Rows,
+    Statement,
+    execute_pipeline,
+    numbers,
+    run_async,
+    text_of,
+    texts,
+    whole_of,
+)
 
 Known = dict[tuple[str, int], PolicyVersion]
 """Policies by name and version, which never change."""
@@ -139,7 +151,7 @@ def begin(connection: Connection) -> None:
 def lock(connection: Connection, names: Collection[str], known: Known) -> tuple[dict[str, PolicyVersion], int]:
     """Locks the rows of configs, in the order of their names. Returns the active versions, and the time."""
     (locked,) = run_async(connection, lambda raw: execute_pipeline(raw, [(LOCK, (texts(sorted(names)),))]))
-    versions = [(_text(name), _whole(version)) for name, version, _ in locked]
+    versions = [(text_of(name), whole_of(version)) for name, version, _ in locked]
     if len(known) > MOST_KNOWN:
         known.clear()
     unknown = [version for version in versions if version not in known]
@@ -147,9 +159,11 @@ def lock(connection: Connection, names: Collection[str], known: Known) -> tuple[
         call = (POLICIES, (texts(name for name, _ in unknown), numbers(version for _, version in unknown)))
         (rows,) = run_async(connection, lambda raw: execute_pipeline(raw, [call]))
         for name, version, policy, created in rows:
-            active = PolicyVersion(_text(name), _whole(version), policy_from_json(_text(policy)), _instant(created))
+            active = PolicyVersion(
+                text_of(name), whole_of(version), policy_from_json(text_of(policy)), _instant(created)
+            )
             known[active.name, active.version] = active
-    return {name: known[name, version] for name, version in versions}, _whole(locked[-1][2]) if locked else 0
+    return {name: known[name, version] for name, version in versions}, whole_of(locked[-1][2]) if locked else 0
 
 
 def read_windows(connection: Connection, configs: Iterable[PlannedConfig], at_ms: int, rows: int) -> None:
@@ -173,9 +187,9 @@ def write_windows(connection: Connection, configs: Sequence[PlannedConfig]) -> b
         call = (RUNS_BEFORE, (texts(name for name, _ in starts), numbers(start for _, start in starts)))
         (rows,) = run_async(connection, lambda raw: execute_pipeline(raw, [call]))
         for name, *times in rows:
-            start, run_start, resume = map(_whole, times)
+            start, run_start, resume = map(whole_of, times)
             if resume >= start:
-                near[_text(name)].add(FullRun(run_start, resume))
+                near[text_of(name)].add(FullRun(run_start, resume))
     runs = {config.active.name: rejoined_runs(config, near[config.active.name]) for config in configs}
     windows = changed_windows({config.active.name: config.occupancy for config in configs})
     calls = [(WRITE_WINDOWS, windows), *run_calls(runs), (AWAITED, ())]
@@ -259,14 +273,4 @@ def _slot(name: str, line: str) -> AssignedSlot:
 
 
 def _instant(text: bytes | None) -> datetime:
-    return from_ms(_whole(text))
-
-
-def _whole(text: bytes | None) -> int:
-    assert text is not None
-    return int(text)
-
-
-def _text(value: bytes | None) -> str:
-    assert value is not None
-    return value.decode()
+    return from_ms(whole_of(text))
