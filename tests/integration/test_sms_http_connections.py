@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import pytest_asyncio
+import uvloop
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
@@ -73,6 +76,43 @@ async def calls(server: Server) -> AsyncIterator[HttpCalls]:
 
 async def post(calls: HttpCalls, body: bytes = b"hello") -> Answer:
     return await calls.post(body, {"Idempotency-Key": "id-1"})
+
+
+def test_it_works_on_the_services_event_loop() -> None:
+    async def main() -> list[int]:
+        known = Server()
+        async with await asyncio.start_server(known.serve, "127.0.0.1", 0) as listening:
+            url = f"http://localhost:{listening.sockets[0].getsockname()[1]}/sms"
+            calls = HttpCalls("test", url, {}, timeout=5)
+            assert (await post(calls)).body == (await post(calls)).body == b"ok"
+            await calls.close()
+            await eventually(lambda: not known.open)
+        return [number for number, _, _ in known.requests]
+
+    assert uvloop.run(main()) == [1, 1]
+
+
+async def test_a_slow_address_does_not_hold_up_the_next(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where IPv6 is configured and leads nowhere."""
+    port = urlsplit(server.url).port
+    loop, silent = asyncio.get_running_loop(), socket.create_server(("127.0.0.1", 0), backlog=0)
+    filling = [socket.socket() for _ in range(4)]
+    for each in filling:
+        each.setblocking(False)
+        each.connect_ex(silent.getsockname())
+    refusing = ("127.0.0.1", 1)
+    addresses = [silent.getsockname(), refusing, ("127.0.0.1", port)]
+
+    async def getaddrinfo(*_: object, **__: object) -> list[tuple[int, int, int, str, object]]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in addresses]
+
+    monkeypatch.setattr(loop, "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(http_connections, "SECOND_ADDRESS_SECONDS", 0.01)
+    calls = HttpCalls("test", "http://three-addresses.invalid/", {}, timeout=5)
+    assert (await post(calls)).body == b"ok"
+    await calls.close()
+    for each in (silent, *filling):
+        each.close()
 
 
 async def test_a_connection_is_used_again(server: Server, calls: HttpCalls) -> None:

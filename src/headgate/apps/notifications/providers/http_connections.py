@@ -10,8 +10,7 @@ import json
 import socket
 import ssl
 from collections import deque
-from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
@@ -92,16 +91,65 @@ class Connections:
         return None
 
     async def _connect(self) -> _Connection:
-        transport, connection = await asyncio.get_running_loop().create_connection(
-            _Connection, self._host, self._port, ssl=self._tls, happy_eyeballs_delay=SECOND_ADDRESS_SECONDS
-        )
+        connected = await _connected_socket(self._host, self._port)
         if hasattr(socket, "TCP_USER_TIMEOUT"):
             # What the server's host has not acknowledged is not sent again for minutes, after its sender gave up.
-            with suppress(OSError):
-                transport.get_extra_info("socket").setsockopt(
-                    socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(self._timeout * 1000)
-                )
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(self._timeout * 1000))
+        name = None if self._tls is None else self._host
+        loop = asyncio.get_running_loop()
+        try:
+            _, connection = await loop.create_connection(
+                _Connection, sock=connected, ssl=self._tls, server_hostname=name
+            )
+        except BaseException:
+            connected.close()
+            raise
         return connection
+
+
+async def _connected_socket(host: str, port: int) -> socket.socket:
+    """A connection to the first of a host's addresses that answers; the next one is tried when one fails or is slow.
+
+    Event loops do so only in part: uvloop tries addresses one after another, each for minutes.
+    """
+    addresses = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    attempts: list[asyncio.Task[socket.socket]] = []
+    try:
+        while True:
+            running = [task for task in attempts if not task.done()]
+            if addresses:
+                family, _, protocol, _, address = addresses.pop(0)
+                running.append(asyncio.create_task(_connect_to(family, protocol, address)))
+                attempts.append(running[-1])
+            elif not running:
+                return attempts[0].result()  # raises why the first failed
+            slow_after = SECOND_ADDRESS_SECONDS if addresses else None
+            done, _ = await asyncio.wait(running, timeout=slow_after, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                if task.exception() is None:
+                    attempts.remove(task)
+                    return task.result()
+    finally:
+        for task in attempts:
+            task.cancel()
+            task.add_done_callback(_close_unused)
+
+
+async def _connect_to(family: int, protocol: int, address: Any) -> socket.socket:
+    opened = socket.socket(family, socket.SOCK_STREAM, protocol)
+    try:
+        opened.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(opened, address)
+    except BaseException:
+        opened.close()
+        raise
+    return opened
+
+
+def _close_unused(attempt: asyncio.Task[socket.socket]) -> None:
+    """Of two attempts that succeeded at once, one is of no use."""
+    if not attempt.cancelled() and attempt.exception() is None:
+        attempt.result().close()
 
 
 class _Connection(asyncio.Protocol):
@@ -139,8 +187,7 @@ class _Connection(asyncio.Protocol):
     # -- the transport's calls -------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         self._bytes += len(data)
