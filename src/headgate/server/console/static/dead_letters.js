@@ -1,6 +1,6 @@
 // Messages that will not be sent unless somebody redrives them.
 
-import {call, get, query} from './api.js'
+import {call, query} from './api.js'
 import {agreed} from './dialog.js'
 import {button, card, h, table, update} from './dom.js'
 import {count, moment} from './words.js'
@@ -44,8 +44,8 @@ export function deadLetters(shell) {
 
   return {
     element: card('Dead letters', actions, letters),
-    async refresh() {
-      const {deadLetters: found, next} = await get(query(BASE, {limit: SHOWN}))
+    async refresh(read) {
+      const {deadLetters: found, next} = await read(query(BASE, {limit: SHOWN}))
       update(actions, found.length > 1 && buttons({all: true}, 'all dead letters', 'all'))
       update(
         letters,

@@ -1,6 +1,6 @@
 // Feeds of payments: where each stands, what it brought, and what was refused.
 
-import {query as asQuery, call, get, path} from './api.js'
+import {query as asQuery, call, path} from './api.js'
 import {agreed} from './dialog.js'
 import {badge, button, card, facts, h, link, show, table, update} from './dom.js'
 import {chosen, filterForm, isNarrowed, pager} from './list.js'
@@ -36,9 +36,9 @@ export const feeds = {
 function list(root, shell, query) {
   const [rows, parts] = [h('div'), ['feeds']]
   show(root, card('All feeds', filterForm(shell, parts, query, FILTERS), rows))
-  return async () => {
+  return async read => {
     const given = {...chosen(query, FILTERS), cursor: query.cursor, limit: PAGE}
-    const {feeds: page, next} = await get(asQuery(BASE, given))
+    const {feeds: page, next} = await read(asQuery(BASE, given))
     update(
       rows,
       table(
@@ -88,8 +88,8 @@ function one(root, shell, id) {
     shell.refresh()
   }
 
-  return async () => {
-    const feed = await lookUp(shown, path(BASE, id))
+  return async read => {
+    const feed = await lookUp(read, shown, path(BASE, id))
     if (!feed) return
     update(
       shown,
