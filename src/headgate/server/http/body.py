@@ -87,7 +87,18 @@ async def read_object(scope: Scope, receive: Receive, maximum: int | None = None
     written: 5.0 is 5."""
     if media_type(scope) != b"application/json":
         raise unsupported("application/json")
-    raw = await read(receive, maximum)
+    return object_of(await read(receive, maximum))
+
+
+async def read_text(scope: Scope, receive: Receive) -> bytes:
+    """The body of a JSON request, for `object_of` or a faster parser."""
+    if media_type(scope) != b"application/json":
+        raise unsupported("application/json")
+    return await read(receive)
+
+
+def object_of(raw: bytes) -> dict[str, Any]:
+    """The JSON object in a body; 5.0 is 5."""
     value = parsed_object(raw)
     # Most documents have no number with a fraction or an exponent, and need no second look.
     whole: dict[str, Any] = _whole(value) if _FLOAT.search(raw) else value
