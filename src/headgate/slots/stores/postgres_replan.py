@@ -170,6 +170,12 @@ MOVE_JOINT = Statement(
     SELECT count(*) FROM moved
     """,
 )
+LOCK_SLOTS = Statement(
+    "headgate_slot_replan_lock_slots",
+    "SELECT event_id FROM headgate_slot WHERE event_id = ANY($1::text[]) FOR NO KEY UPDATE SKIP LOCKED",
+)
+# An enqueue in a long transaction may have locked the slot of its item. Bookings must not wait for that as well.
+WAIT_BRIEFLY = Statement("headgate_slot_replan_wait_briefly", "SELECT set_config('lock_timeout', '20ms', true)")
 # Whoever waits for a row that is locked waits for the transaction that has it.
 AWAITED = Statement(
     "headgate_slot_replan_awaited",
@@ -221,12 +227,17 @@ class PostgresReplanTransaction(ReplanTransaction):
             self._read_others(locked, max(from_ms, locked.limits.earliest_ms))
         return locked
 
+    def lock_slots(self, event_ids: Sequence[str]) -> set[str]:
+        (rows,) = self._execute([(LOCK_SLOTS, (texts(event_ids),))])
+        return {text_of(event_id) for (event_id,) in rows}
+
     def reader(self, name: str) -> SqlWindowReader:
         return _WindowReader(self.connection, name, self)
 
     def move(self, active: PolicyVersion, moves: Sequence[SlotMove], now_ms: int) -> None:
         single = [move for move in moves if not move.windows]
-        calls: list[tuple[Statement, Sequence[str | None]]] = []
+        calls: list[tuple[Statement, Sequence[str | None]]] = [(WAIT_BRIEFLY, ())]
+        self._expected.append(None)
         if single:
             calls.append((MOVE, (active.name, str(active.version), *_times(single))))
             self._expected.append(len(single))

@@ -109,6 +109,11 @@ class ReplanTransaction:
         actives = policies.lock_all(self.connection, {span.name, *other_names(span.name, candidates)})
         return self.locked(span, actives, to_ms(now(self.connection)))
 
+    def lock_slots(self, event_ids: Sequence[str]) -> set[str]:
+        """Locks those of these slots that nobody else has locked, once the configs are. An enqueue locks the slot that
+        its item carries. SQLite has one writer."""
+        return set(event_ids)
+
     def locked(self, span: Span, actives: Mapping[str, PolicyVersion], now_ms: int) -> Locked:
         configs = {
             name: PlannedConfig(active, Occupancy(active.policy, self.reader(name), chunk=WINDOWS))
@@ -300,6 +305,10 @@ def _pull_forward(
     if reads_again:
         locked = {span.name, *other_names(span.name, few)}
         read = transaction.candidates(span, reading, limit)
+        free = transaction.lock_slots([candidate.slot.event_id for candidate in read])
+        read = [
+            candidate if candidate.slot.event_id in free else candidate._replace(may_move=False) for candidate in read
+        ]
         few = list(takewhile(lambda candidate: locked.issuperset(candidate.slot.config_names), read))
         if read and not few:
             raise Conflict
@@ -329,7 +338,8 @@ def _push_back(transaction: ReplanTransaction, span: Span, moves: Sequence[SlotM
     first = min(assigned.scheduled_ms for assigned in slots)
     config, others, limits, now_ms = transaction.lock(span, list(map(Candidate, slots)), first)
     locked_at = time.perf_counter()
-    current = slot_records.find_all(connection, [assigned.event_id for assigned in slots])
+    free = transaction.lock_slots([assigned.event_id for assigned in slots])
+    current = slot_records.find_all(connection, sorted(free))
     possible: list[SlotMove] = []
     for move in reversed(moves):
         is_same = current.get(move.slot.event_id) == move.slot._replace(existing=True)
