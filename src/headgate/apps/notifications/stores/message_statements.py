@@ -468,7 +468,7 @@ def opt_in(connection: Connection, phone: str) -> bool:
 def _lock(connection: Connection, message_ids: Sequence[str]) -> dict[str, Row[Any]]:
     rows: dict[str, Row[Any]] = {}
     for some in where_in(connection, _message.message_id, message_ids):
-        query = sa.select(*_CLAIM_COLUMNS).where(some).order_by(_message.message_id).with_for_update()
+        query: sa.Select[Any] = sa.select(*_CLAIM_COLUMNS).where(some).order_by(_message.message_id).with_for_update()
         rows.update((row.message_id, row) for row in connection.execute(query))
     return rows
 
