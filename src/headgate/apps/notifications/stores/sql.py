@@ -105,7 +105,7 @@ class SqlDeliveryStore:
         await self._database.write(message_statements.release, message_ids, owner)
 
     async def settle(self, outcomes: Sequence[DeliveryOutcome]) -> None:
-        await _retry_conflicts(lambda: self._database.write(message_statements.settle, outcomes))
+        await _retry_conflicts(lambda: self._database.once(message_statements.settle, outcomes))
 
     async def bury(self, letters: Sequence[DeadLetter], outcomes: Sequence[DeliveryOutcome]) -> None:
         await _retry_conflicts(lambda: self._database.write(message_statements.bury, letters, outcomes))
