@@ -15,11 +15,12 @@ class Source:
 
     def __init__(self) -> None:
         self.reads = 0
-        self.open = asyncio.Event()
+        self.begun, self.open = asyncio.Event(), asyncio.Event()
         self.seconds = 0.0
 
     async def read(self) -> int:
         self.reads += 1
+        self.begun.set()
         await self.open.wait()
         return self.reads
 
@@ -57,8 +58,7 @@ async def test_what_changed_a_moment_ago_is_seen_by_whoever_changed_it_and_then_
     source = Source()
     shared = source.shared()
     slow = asyncio.create_task(shared.get("key", source.read))  # begun before the change, over after it
-    while not source.reads:
-        await asyncio.sleep(0)
+    await source.begun.wait()
     source.seconds = 0.5
 
     async def read() -> int:

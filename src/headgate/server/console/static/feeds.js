@@ -3,7 +3,7 @@
 import {query as asQuery, call, path} from './api.js'
 import {agreed} from './dialog.js'
 import {badge, button, card, facts, h, link, show, table, update} from './dom.js'
-import {chosen, filterForm, isNarrowed, pager} from './list.js'
+import {chosen, filterForm, isNarrowed, pager, sortHeading, totalOf} from './list.js'
 import {lookUp} from './lookup.js'
 import {count, moment} from './words.js'
 
@@ -37,10 +37,11 @@ function list(root, shell, query) {
   const [rows, parts] = [h('div'), ['feeds']]
   show(root, card('All feeds', filterForm(shell, parts, query, FILTERS), rows))
   return async read => {
-    const given = {...chosen(query, FILTERS), cursor: query.cursor, limit: PAGE}
-    const {feeds: page, next} = await read(asQuery(BASE, given))
+    const given = {...chosen(query, FILTERS), sort: query.sort, cursor: query.cursor, limit: PAGE, total: 'true'}
+    const {feeds: page, next, total} = await read(asQuery(BASE, given))
     update(
       rows,
+      h('p', {class: 'soft'}, totalOf(total, 'feed matches.', 'feeds match.')),
       table(
         'Feeds',
         [
@@ -52,7 +53,7 @@ function list(root, shell, query) {
           ['Accepted', 'number'],
           ['Duplicates', 'number'],
           ['Rejected', 'number'],
-          'Received',
+          sortHeading('Received', 'createdAt', parts, query, {first: '-createdAt'}),
         ],
         page.map(feed => [
           link(feed.feedId, 'feeds', feed.feedId),

@@ -2,7 +2,7 @@
 
 import {query as asQuery, path} from './api.js'
 import {badge, card, facts, h, link, show, table, update} from './dom.js'
-import {chosen, filterForm, isNarrowed, pager} from './list.js'
+import {chosen, filterForm, isNarrowed, pager, sortHeading, totalOf} from './list.js'
 import {lookUp} from './lookup.js'
 import {count, moment} from './words.js'
 
@@ -32,10 +32,11 @@ function list(root, shell, query) {
   const [rows, parts] = [h('div'), ['messages']]
   show(root, card('All messages', filterForm(shell, parts, query, FILTERS), rows))
   return async read => {
-    const given = {...chosen(query, FILTERS), cursor: query.cursor, limit: PAGE}
-    const {messages: page, next} = await read(asQuery(BASE, given))
+    const given = {...chosen(query, FILTERS), sort: query.sort, cursor: query.cursor, limit: PAGE, total: 'true'}
+    const {messages: page, next, total} = await read(asQuery(BASE, given))
     update(
       rows,
+      h('p', {class: 'soft'}, totalOf(total, 'message matches.', 'messages match.')),
       table(
         'Messages',
         [
@@ -44,7 +45,7 @@ function list(root, shell, query) {
           'Status',
           ['Segments', 'number'],
           ['Attempts', 'number'],
-          'Accepted',
+          sortHeading('Accepted', 'acceptedAt', parts, query, {first: '-acceptedAt'}),
           'Provider',
           ['Reason', 'text'],
         ],

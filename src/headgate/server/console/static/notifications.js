@@ -11,7 +11,8 @@ const BASE = '/admin/notifications/analytics'
 export const notifications = {
   title: 'Notifications',
   needs: 'admin',
-  open(root, shell, _parts, {minutes: chosen = '60'}) {
+  open(root, shell, _parts, address) {
+    const chosen = address.minutes ?? '60'
     const minutes = select(
       [
         ['15', '15 minutes'],
@@ -21,8 +22,8 @@ export const notifications = {
       ],
       {value: chosen},
     )
-    minutes.addEventListener('change', () => shell.go('notifications', {minutes: minutes.value}))
-    const letters = deadLetters(shell)
+    minutes.addEventListener('change', () => shell.go('notifications', {...address, minutes: minutes.value}))
+    const letters = deadLetters(shell, address)
     const [totals, series, unusual, users] = [h('div', {class: 'tiles'}), h('div'), h('div'), h('div')]
     show(
       root,
