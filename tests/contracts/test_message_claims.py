@@ -10,7 +10,10 @@ import pytest
 from headgate.apps.notifications.model import Message
 from headgate.apps.notifications.ports import Claim, DeadLetter, DeliveryOutcome, Receipt, Status
 from headgate.apps.notifications.provider import Accepted
+from headgate.apps.notifications.receipts import EarlyReceipt
+from headgate.apps.notifications.stores import message_statements
 from headgate.apps.notifications.stores.sql import SqlDeliveryStore
+from headgate.errors import StoreUnavailable
 from headgate.messaging import Record
 from headgate.sql.databases import database
 
@@ -68,3 +71,20 @@ async def test_what_is_delivered_stays_so_when_the_answer_comes_later(store: Sql
     assert second is not None
     assert (first.status, first.attempts, first.provider_id) == (Status.DELIVERED, 2, "p-1")
     assert (second.status, second.segments) == (Status.SENT, 1)
+
+
+async def test_a_receipt_is_kept_only_while_a_message_is_being_sent(
+    store: SqlDeliveryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(message_statements, "MAX_EARLY_RECEIPTS", 2)
+    early = EarlyReceipt(Receipt("own", True, provider_id="p-1"))
+    assert not await store.keep_receipt(early)
+    await store.claim(MESSAGES[:1], "sender")
+    assert not await store.keep_receipt(EarlyReceipt(Receipt("own", True, message_id="unknown")))
+    assert await store.keep_receipt(early)
+    assert await store.keep_receipt(early)
+    with pytest.raises(StoreUnavailable, match="2 receipts wait"):
+        await store.keep_receipt(early)
+    await store.settle([DeliveryOutcome("a", Status.SENT, 1, "own", "p-2")])
+    assert await store.keep_receipt(early._replace(tries=1)), "one that was kept before is kept on"
+    assert not await store.keep_receipt(early)

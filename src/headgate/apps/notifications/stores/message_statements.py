@@ -29,6 +29,7 @@ from headgate.apps.notifications.ports import (
 )
 from headgate.apps.notifications.provider import LONGEST_PROVIDER_ID
 from headgate.apps.notifications.quota import Recipient
+from headgate.apps.notifications.receipts import EarlyReceipt
 from headgate.apps.notifications.stores.rows import known_of
 from headgate.apps.notifications.stores.tables import (
     notification_dead_letter,
@@ -38,10 +39,10 @@ from headgate.apps.notifications.stores.tables import (
     notification_quota,
 )
 from headgate.durations import from_ms, to_ms
-from headgate.errors import InvalidInput
+from headgate.errors import InvalidInput, StoreUnavailable
 from headgate.messaging import Record
 from headgate.sql.in_lists import where_in
-from headgate.sql.outbox import append
+from headgate.sql.outbox import append, holds_as_many
 from headgate.sql.prefix import begins_with
 from headgate.sql.schema import execute_rows, now
 
@@ -52,6 +53,7 @@ LONGEST_VALUE = 60_000
 """Characters of a dead letter that are kept."""
 LONGEST_REASON = 255
 LONGEST_ID = 64
+MAX_EARLY_RECEIPTS = 10_000
 
 _message = notification_message.c
 _letter = notification_dead_letter.c
@@ -369,6 +371,23 @@ def receive(connection: Connection, receipt: Receipt) -> float | None:
         values["settled_at"] = at
     connection.execute(notification_message.update().where(_message.message_id == row.message_id).values(values))
     return max((at - (row.settled_at or at)).total_seconds(), 0.0)
+
+
+def keep_receipt(connection: Connection, early: EarlyReceipt, topic: str) -> bool:
+    """Puts a receipt aside for its next try. False for a new one while no message is being sent: it is not ours.
+
+    Raises:
+        StoreUnavailable: Too many wait.
+    """
+    if not early.tries:
+        is_sending = sa.select(_message.message_id).where(_message.status == Status.SENDING.value).limit(1)
+        if early.receipt.provider_id is None or connection.execute(is_sending).first() is None:
+            return False
+        if holds_as_many(connection, topic, MAX_EARLY_RECEIPTS):
+            raise StoreUnavailable(f"{MAX_EARLY_RECEIPTS} receipts wait for the answers to their messages")
+    record = Record(topic, early.receipt.provider[:128], early.to_record_value())
+    append(connection, [record], available_at=now(connection) + early.pause)
+    return True
 
 
 def backlog(connection: Connection) -> tuple[int, datetime | None, int]:
