@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headgate.apps.notifications.attempts import ANALYTICS_GROUP, AttemptReader, index_topic
 from headgate.apps.notifications.broker_health import BrokerHealth
-from headgate.apps.notifications.delivery import SENDER_GROUP, Delivery, dead_letter_topic, parked_topic
+from headgate.apps.notifications.dead_letters import dead_letter_topic
+from headgate.apps.notifications.delivery import SENDER_GROUP, Delivery, parked_topic
 from headgate.apps.notifications.intake import Intake
 from headgate.apps.notifications.ports import NotificationObserver, NullObserver
 from headgate.apps.notifications.provider_chain import ProviderChain
