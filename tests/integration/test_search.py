@@ -118,6 +118,12 @@ async def test_lists_are_narrowed_down_and_paged(tmp_path: Path) -> None:
             await http.post("/api/v1/payments", json=PAYMENT | {"paymentId": name})
         payments = (await http.get("/api/v1/payments?prefix=a-")).json()["payments"]
         assert [each["paymentId"] for each in payments] == ["a-1", "a-2"]
+        preview = "/admin/dispatch/PAYMENT/preview?prefix=a-&change="
+        shown = [(await http.get(preview + each)).json() for each in ("reschedule", f"reschedule&executeAt={AT}")]
+        assert [(each["matching"], each["changing"]) for each in shown] == [(2, 2), (2, 0)], "their slots keep the time"
+        for wrong in (f"cancel&executeAt={AT}", "reschedule&executeAt=soon"):
+            refused = await http.get(preview + wrong)
+            assert (refused.status_code, refused.json()["field"]) == (400, "executeAt")
         for user in (7, 8):
             await http.post("/api/config", json={"userId": user, "rateLimit": 9, "timeWindow": 5})
         sent = []

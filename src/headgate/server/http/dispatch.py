@@ -53,6 +53,7 @@ SORT = query("sort", {"type": "string", "enum": SORTS, "description": "With -, t
 TOTAL = query("total", {"type": "boolean", "description": "Count how many match, up to 100,001."})
 STATS = query("stats", {"type": "boolean", "description": "Say how deep each queue is, too."})
 CHANGE = query("change", {"type": "string", "enum": list(CHANGES)}) | {"required": True}
+NEW_TIME = query("executeAt", INSTANT | {"description": "With `reschedule`: to another time; left out, not."})
 CURSOR = query("cursor", EVENT_ID | {"maxLength": 280, "description": "`next` of the page before."})
 LIMIT = WholeNumber("limit", 1, LONGEST_PAGE, default=100)
 AFTER = query("after", EVENT_ID | {"description": "The last id of the page before."})
@@ -155,13 +156,13 @@ async def items(request: Request) -> Response:
     return json_response(ItemsShown.of_page(page, progress, following, total))
 
 
-@_shows("/{itemType}/preview", "Show what a change would do", Previewed, CHANGE, *FILTER)
+@_shows("/{itemType}/preview", "Show what a change would do", Previewed, CHANGE, NEW_TIME, *FILTER)
 async def preview(request: Request) -> Response:
     """How many items match, and how many of them `change` would change. At least one filter is required; nothing is
-    changed."""
+    changed. Items with a booked slot are not rescheduled to another time, but to another priority or lane."""
     check_query(request)
-    change = request.query_params.get("change", "")
-    previewed = await services_of(request).queue.preview(_item_type(request), change, **_filter(request))
+    change, at = request.query_params.get("change", ""), request.query_params.get("executeAt")
+    previewed = await services_of(request).queue.preview(_item_type(request), change, execute_at=at, **_filter(request))
     return json_response(Previewed.of(previewed))
 
 
