@@ -18,11 +18,6 @@ from headgate.errors import StoreUnavailable
 from headgate.sql.errors import DRIVER_ERRORS, translated
 from headgate.sql.pipeline import DONE, NOT_PREPARED, Calls, Raw, Rows, cancel_and_close, rows_of, statement_error
 
-# As `BY_KEY`, for the whole session.
-SETTINGS = (
-    "SELECT set_config('plan_cache_mode', 'force_generic_plan', false), set_config('enable_seqscan', 'off', false)"
-)
-
 
 class DedicatedConnection:
     """Runs one pipeline at a time, on the event loop that opened it."""
@@ -183,8 +178,6 @@ def _detached(engine: Engine) -> Raw:
     """A connection of the engine's pool, which opens another one in its place."""
     connection = engine.connect()
     try:
-        connection.exec_driver_sql(SETTINGS)
-        connection.commit()
         raw: Raw = cast(Any, connection.connection.driver_connection)
         connection.detach()
     except BaseException:
