@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
+import structlog
 
 from headgate.apps.notifications.stores.tables import notification_message
 from headgate.testing import eventually
@@ -304,6 +305,7 @@ def main() -> int:
     options = parser.parse_args()
     size, wrong = Size().scaled(options.scale), 0
     logging.disable(logging.WARNING)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     print(line("log", "fault", [*COLUMNS, "ratio"], ""), flush=True)
     with ExitStack() as opened:
         folder = options.keep or Path(opened.enter_context(tempfile.TemporaryDirectory()))

@@ -110,6 +110,72 @@ async def execute_pipeline(raw: Raw, calls: Calls) -> list[Rows]:
     return [rows_of(result) for result in results[len(fresh) :]]
 
 
+class Pipeline:
+    """Statements of one transaction that are sent as they come: the server runs them while the caller prepares more.
+
+    Between `send` and `results` nothing else may use the connection. If the caller fails in between, it must `close`.
+    """
+
+    def __init__(self, raw: Raw) -> None:
+        self._raw = raw
+        self._sent: list[Statement | None] = []
+        """What a result is of: a statement that was prepared, or None for one that was run."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether results are on their way."""
+        return bool(self._sent)
+
+    async def send(self, calls: Sequence[tuple[Statement, Sequence[str | None]]]) -> None:
+        """Sends statements. Errors of the server come with the results."""
+        pgconn, known = self._raw.pgconn, _prepared.setdefault(self._raw, set())
+        try:
+            if not self._sent:
+                pgconn.enter_pipeline_mode()
+            for statement, parameters in calls:
+                name = statement.name.encode()
+                if statement.name not in known and statement not in self._sent:
+                    pgconn.send_prepare(name, statement.sql.encode())
+                    self._sent.append(statement)
+                pgconn.send_query_prepared(name, [None if text is None else text.encode() for text in parameters])
+                self._sent.append(None)
+            await _flush(pgconn)
+        except psycopg.Error as broken:
+            raise await _close_broken(self._raw, broken) from broken
+        except BaseException:
+            await _cancel_and_close(self._raw)
+            raise
+
+    async def results(self) -> list[Rows]:
+        """The rows of every statement since the last call. The first that failed raises; the rest were not run."""
+        pgconn, known = self._raw.pgconn, _prepared.setdefault(self._raw, set())
+        sent, self._sent = self._sent, []
+        if not sent:
+            return []
+        try:
+            pgconn.pipeline_sync()
+            await _flush(pgconn)
+            results = await _results(pgconn)
+            pgconn.exit_pipeline_mode()
+        except psycopg.Error as broken:
+            raise await _close_broken(self._raw, broken) from broken
+        except BaseException:
+            await _cancel_and_close(self._raw)
+            raise
+        pairs = list(zip(sent, results, strict=False))
+        known.update(statement.name for statement, result in pairs if statement and result.status in _DONE)
+        for result in results:
+            if result.status == pq.ExecStatus.FATAL_ERROR:
+                raise _error(result)
+        return [_rows(result) for statement, result in pairs if statement is None]
+
+    async def close(self) -> None:
+        """Closes the connection, if results are on their way: they could not be told from those of later statements."""
+        if self._sent:
+            self._sent = []
+            await _cancel_and_close(self._raw)
+
+
 async def copy(raw: Raw, statement: str, rows: str) -> None:
     """Runs `COPY … FROM STDIN`, which a pipeline can't contain, in the current transaction; it begins none. If the
     caller is cancelled, it does as `execute_pipeline` does.

@@ -16,6 +16,7 @@ from headgate.server import console
 from headgate.server import logs as log_lines
 from headgate.server.console.backlog import BacklogAhead
 from headgate.server.console.overview import Overview
+from headgate.server.console.shared_reads import SharedReads
 from headgate.server.http import (
     audit,
     batch,
@@ -75,8 +76,9 @@ class Service(FastAPI):
 
     def build_middleware_stack(self) -> ASGIApp:
         services: Services = self.state.services
-        app: ASGIApp = RawRoutes(super().build_middleware_stack(), self.routes)
-        app = Bodies(app, limit=services.settings.http.max_body_bytes)
+        self.endpoints: ASGIApp = RawRoutes(super().build_middleware_stack(), self.routes)
+        """The routes and their errors, without access checks, logs and metrics: those are made around it."""
+        app: ASGIApp = Bodies(self.endpoints, limit=services.settings.http.max_body_bytes)
         app = AccessGuard(app, services)
         app = logs.RequestLog(app, services)
         return RequestTraces(app) if tracing.is_on() else app
@@ -166,7 +168,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
             await stack.enter_async_context(open_ingress(services.settings, registry=services.registry))
         )
         services.rollups = await stack.enter_async_context(open_rollups(services.settings))
-        services.overview = Overview(services)
+        services.overview, services.page_reads = Overview(services), SharedReads()
         services.slots = await stack.enter_async_context(open_slots(services.settings, registry=services.registry))
         services.probes["database"] = lambda: services.slots.history(services.settings.slots.default_config)
         services.admission = await stack.enter_async_context(open_limits(services.settings, registry=services.registry))

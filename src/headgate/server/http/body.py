@@ -86,7 +86,18 @@ async def read_object(scope: Scope, receive: Receive, maximum: int | None = None
     written: 5.0 is 5."""
     if media_type(scope) != b"application/json":
         raise unsupported("application/json")
-    raw = await read(receive, maximum)
+    return object_of(await read(receive, maximum))
+
+
+async def read_text(scope: Scope, receive: Receive) -> bytes:
+    """The body of a JSON request, for `object_of` or a faster parser."""
+    if media_type(scope) != b"application/json":
+        raise unsupported("application/json")
+    return await read(receive)
+
+
+def object_of(raw: bytes) -> dict[str, Any]:
+    """The JSON object in a body; 5.0 is 5."""
     value = parsed(raw)
     if not isinstance(value, dict):
         raise invalid("body", "must be a JSON object")
@@ -96,7 +107,7 @@ async def read_object(scope: Scope, receive: Receive, maximum: int | None = None
 
 
 async def read(receive: Receive, maximum: int | None = None) -> bytes:
-    """The whole body; 413 as soon as it is larger than `most`."""
+    """The whole body; 413 as soon as it is larger than `maximum`."""
     message = await receive()
     if maximum is None and not message.get("more_body", False) and message["type"] == "http.request":
         return bytes(message["body"])

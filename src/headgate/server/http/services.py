@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from headgate.server.access.oidc import OidcProvider
     from headgate.server.console.backlog import BacklogAhead
     from headgate.server.console.overview import Overview
+    from headgate.server.console.pages import Part
+    from headgate.server.console.shared_reads import SharedReads
 
 Probe = Callable[[], Awaitable[object]]
 """Calls a dependency; raises if it does not answer."""
@@ -62,6 +64,7 @@ class Services:
     rollups: RollupReader = field(init=False)
     """Numbers of all processes over time."""
     overview: Overview = field(init=False)
+    page_reads: SharedReads[Part] = field(init=False)
     backlog_ahead: BacklogAhead = field(init=False)
     streams: Streams = field(default_factory=Streams)
     grpc_port: int | None = None

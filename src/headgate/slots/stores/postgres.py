@@ -345,11 +345,17 @@ async def _write(
 def _copy_text(fresh: Sequence[AssignedSlot], now_ms: int) -> str:
     """Rows in COPY's text form. Event ids are printable, so only the backslash needs escaping; so does the name.
     All of them have one owner."""
-    text = instant_text
     name = fresh[0].config_name.replace("\\", "\\\\")
-    version, created, owner = fresh[0].config_version, text(now_ms), fresh[0].owner or "\\N"
+    version, owner = fresh[0].config_version, fresh[0].owner or "\\N"
+    after = f"Z\t{instant_text(now_ms)}Z\t{owner}\n"
+    # Many slots share their window, and mostly the time that was requested.
+    between = {
+        (requested, window): f"\t{name}\t{version}\t{instant_text(requested)}Z\t{instant_text(window)}Z\t"
+        for _, _, _, requested, window, _, _, _, _ in fresh
+    }
     return "".join(
-        f"{event_id.replace(chr(92), chr(92) * 2)}\t{name}\t{version}\t{text(requested)}Z\t{text(window)}Z"
-        f"\t{text(scheduled)}Z\t{created}Z\t{owner}\n"
-        for event_id, _, _, requested, window, scheduled, _, _, _ in fresh
+        [
+            f"{event_id.replace(chr(92), chr(92) * 2)}{between[requested, window]}{instant_text(scheduled)}{after}"
+            for event_id, _, _, requested, window, scheduled, _, _, _ in fresh
+        ]
     )
