@@ -143,7 +143,7 @@ class Pipeline:
         except psycopg.Error as broken:
             raise await _close_broken(self._raw, broken) from broken
         except BaseException:
-            await _cancel_and_close(self._raw)
+            await cancel_and_close(self._raw)
             raise
 
     async def results(self) -> list[Rows]:
@@ -160,20 +160,20 @@ class Pipeline:
         except psycopg.Error as broken:
             raise await _close_broken(self._raw, broken) from broken
         except BaseException:
-            await _cancel_and_close(self._raw)
+            await cancel_and_close(self._raw)
             raise
         pairs = list(zip(sent, results, strict=False))
-        known.update(statement.name for statement, result in pairs if statement and result.status in _DONE)
+        known.update(statement.name for statement, result in pairs if statement and result.status in DONE)
         for result in results:
             if result.status == pq.ExecStatus.FATAL_ERROR:
-                raise _error(result)
-        return [_rows(result) for statement, result in pairs if statement is None]
+                raise statement_error(result)
+        return [rows_of(result) for statement, result in pairs if statement is None]
 
     async def close(self) -> None:
         """Closes the connection, if results are on their way: they could not be told from those of later statements."""
         if self._sent:
             self._sent = []
-            await _cancel_and_close(self._raw)
+            await cancel_and_close(self._raw)
 
 
 async def copy(raw: Raw, statement: str, rows: str) -> None:
