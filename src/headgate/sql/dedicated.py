@@ -18,11 +18,6 @@ from headgate.errors import StoreUnavailable
 from headgate.sql.errors import DRIVER_ERRORS, translated
 from headgate.sql.pipeline import DONE, NOT_PREPARED, Calls, Raw, Rows, cancel_and_close, rows_of, statement_error
 
-# As `BY_KEY`, for the whole session.
-SETTINGS = (
-    "SELECT set_config('plan_cache_mode', 'force_generic_plan', false), set_config('enable_seqscan', 'off', false)"
-)
-
 
 class DedicatedConnection:
     """Runs one pipeline at a time, on the event loop that opened it."""
@@ -35,6 +30,7 @@ class DedicatedConnection:
         self._waiter: asyncio.Future[None] | None = None
         """For the results of what runs."""
         self._opening: asyncio.Timeout | None = None
+        self._deadline = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self.closed = False
         self.is_free = False
@@ -71,8 +67,8 @@ class DedicatedConnection:
         """
         pgconn, self._results, self.is_free = self._raw.pgconn, [], False
         self._waiter = self._loop.create_future()
-        self._timer = self._loop.call_later(seconds, self._fail, TimeoutError())
-        fresh = dict.fromkeys(statement for statement, _ in calls if statement.name not in self._prepared)
+        self._end_at(self._loop.time() + seconds)
+        fresh = dict.fromkeys([statement for statement, _ in calls if statement.name not in self._prepared])
         try:
             for statement in fresh:
                 pgconn.send_prepare(statement.name.encode(), statement.sql.encode())
@@ -96,12 +92,11 @@ class DedicatedConnection:
             await cancel_and_close(self._raw)
             raise
         finally:
-            self._timer.cancel()
             self._waiter = None
         results = self._results
-        self._prepared.update(
-            statement.name for statement, result in zip(fresh, results, strict=False) if result.status in DONE
-        )
+        for statement, result in zip(fresh, results, strict=False):
+            if result.status in DONE:
+                self._prepared.add(statement.name)
         if self.closed:
             self._lose()
         self.is_free = not self.closed
@@ -121,9 +116,8 @@ class DedicatedConnection:
         """Brings the deadline forward."""
         if self._opening is not None and (planned := self._opening.when()) is not None and planned > when:
             self._opening.reschedule(when)
-        if self._waiter is not None and self._timer is not None and self._timer.when() > when:
-            self._timer.cancel()
-            self._timer = self._loop.call_at(when, self._fail, TimeoutError())
+        if self._waiter is not None and self._deadline > when:
+            self._end_at(when)
 
     def close(self) -> None:
         """Closes it; if a transaction is in flight, after that."""
@@ -161,6 +155,22 @@ class DedicatedConnection:
         except psycopg.Error as broken:
             self._lose(broken)
 
+    def _end_at(self, when: float) -> None:
+        """Sets the deadline. One timer serves many transactions: to set and cancel one for each would cost more."""
+        self._deadline = when
+        if self._timer is None or self._timer.when() > when:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_at(when, self._check_deadline)
+
+    def _check_deadline(self) -> None:
+        self._timer = None
+        if self._waiter is not None:
+            if self._loop.time() < self._deadline:
+                self._end_at(self._deadline)
+            else:
+                self._fail(TimeoutError())
+
     def _fail(self, error: Exception) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(error)
@@ -173,6 +183,8 @@ class DedicatedConnection:
 
     def _unregister(self) -> None:
         self.closed, self.is_free = True, False
+        if self._timer is not None:
+            self._timer.cancel()
         if self._socket >= 0:
             self._loop.remove_reader(self._socket)
             self._loop.remove_writer(self._socket)
@@ -183,8 +195,6 @@ def _detached(engine: Engine) -> Raw:
     """A connection of the engine's pool, which opens another one in its place."""
     connection = engine.connect()
     try:
-        connection.exec_driver_sql(SETTINGS)
-        connection.commit()
         raw: Raw = cast(Any, connection.connection.driver_connection)
         connection.detach()
     except BaseException:

@@ -158,7 +158,7 @@ class Database:
         return await self._run(self._flushing or self._engine, self._threads, self._deadline, False, work, args, kwargs)
 
     async def pipeline(self, calls: Calls) -> list[Rows]:
-        """Runs the statements, which are PostgreSQL's look-ups by key, as one transaction in one flush; returns each
+        """Runs statements of PostgreSQL, which neither begin nor commit, as one transaction in one flush; returns each
         one's rows. They go over a connection that is kept for this, or, while that is in use, over one of the pool.
 
         Raises:
@@ -171,7 +171,7 @@ class Database:
             from headgate.sql import dedicated, pipeline
 
             if connection is not None and not connection.closed:
-                return await self.flush(pipeline.run_by_key, calls)
+                return await self.flush(pipeline.run_pipeline, calls)
             connection = self._dedicated = dedicated.DedicatedConnection()
             self._in_flight.add(connection)
             try:

@@ -45,10 +45,9 @@ COMMIT = Statement("headgate_commit", "COMMIT")
 ROLLBACK = Statement("headgate_rollback", "ROLLBACK")
 # Our statements are look-ups by key, planned once and for all: planning again for each call would cost more than the
 # look-up, and a plan made while a table was small must not go on reading all of it when it is large.
-BY_KEY = Statement(
-    "headgate_by_key",
-    "SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true)",
-)
+PLAN_BY_KEY = "set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true)"
+"""Columns that do this for the statements that follow in their transaction."""
+BY_KEY = Statement("headgate_by_key", f"SELECT {PLAN_BY_KEY}")
 
 
 def run_async(connection: Connection, work: Callable[[Raw], Awaitable[Any]]) -> Any:
@@ -65,10 +64,10 @@ def run_async(connection: Connection, work: Callable[[Raw], Awaitable[Any]]) -> 
         raise
 
 
-def run_by_key(connection: Connection, calls: Calls) -> list[Rows]:
-    """Runs statements that neither begin nor commit, as one transaction. Each is a look-up by key."""
-    results: list[Rows] = run_async(connection, lambda raw: execute_pipeline(raw, [(BY_KEY, ()), *calls]))
-    return results[1:]
+def run_pipeline(connection: Connection, calls: Calls) -> list[Rows]:
+    """`execute_pipeline` on the connection of a `Database`."""
+    results: list[Rows] = run_async(connection, lambda raw: execute_pipeline(raw, calls))
+    return results
 
 
 async def execute_pipeline(raw: Raw, calls: Calls) -> list[Rows]:

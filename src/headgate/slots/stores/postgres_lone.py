@@ -17,13 +17,16 @@ from headgate.slots.occupancy import FullRun, Occupancy, WindowCount
 from headgate.slots.packing import Full, Packer
 from headgate.slots.stores.window_rows import WindowQuery
 from headgate.sql.engine import Database
-from headgate.sql.pipeline import Statement
+from headgate.sql.pipeline import PLAN_BY_KEY, Statement
 
 MAX_EXPECTATIONS = 4000
 """Configs of which it is remembered what their last booking left behind."""
 
 # A statement of its own: what the next one reads is newer than the lock.
-LOCK_ONLY = Statement("headgate_slot_lock_only", "SELECT FROM headgate_slot_config WHERE name = $1 FOR UPDATE")
+LOCK_ONLY = Statement(
+    "headgate_slot_lock_by_key",
+    f"SELECT {PLAN_BY_KEY} FROM headgate_slot_config WHERE name = $1 FOR UPDATE",  # noqa: S608
+)
 # Reads what `WINDOWS` reads for one query, as one text.
 BOOK_EXPECTED = Statement(
     "headgate_slot_book_expected",
