@@ -17,7 +17,7 @@ import pytest
 from hypothesis import settings
 
 from headgate.sql import migrate
-from tests import migrated
+from tests import compiled_statements, migrated
 
 if TYPE_CHECKING:
     from headgate.testing.servers.postgres import PostgresDatabases
@@ -55,6 +55,7 @@ settings.register_profile("quick", max_examples=10, deadline=None)
 settings.load_profile("quick")
 
 migrated.quicken_sqlite()
+compiled_statements.share()
 
 
 @pytest.fixture
