@@ -17,7 +17,7 @@ import pytest
 from hypothesis import settings
 
 from headgate.sql import migrate
-from tests import compiled_statements, migrated
+from tests import compiled_statements, migrated, trusted_certificates
 
 if TYPE_CHECKING:
     from headgate.testing.servers.postgres import PostgresDatabases
@@ -56,6 +56,7 @@ settings.load_profile("quick")
 
 migrated.quicken_sqlite()
 compiled_statements.share()
+trusted_certificates.share()
 
 
 @pytest.fixture
