@@ -16,7 +16,16 @@ from uuid import uuid4
 
 import pytest
 
-from headgate import BlockingSlots, ConfigurationError, FixedWindow, Limiter, Plan, RateLimitExceeded, WindowPolicy
+from headgate import (
+    BlockingSlots,
+    Concurrency,
+    ConfigurationError,
+    FixedWindow,
+    Limiter,
+    Plan,
+    RateLimitExceeded,
+    WindowPolicy,
+)
 
 celery = pytest.importorskip("celery")
 pytest.importorskip("redis")
@@ -34,6 +43,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::R
 def limiter() -> Iterator[Limiter]:
     plans = [
         Plan("three", FixedWindow(limit=3, window="PT1S")),
+        Plan("one at once", Concurrency(1, expires="PT10M")),
         Plan("few", FixedWindow(limit=3, window="P1D")),
         Plan("hundred", FixedWindow(limit=100, window="P1D")),
     ]
@@ -181,6 +191,25 @@ def test_an_error_and_a_worker_that_is_told_to_stop(app: Any, limiter: Limiter) 
         with pytest.raises(SystemExit):
             call("stop")
         assert limiter.peek(key, "few").remaining == left
+
+
+@pytest.mark.parametrize("options", [{}, {"wait": 1}, {"charge_when": lambda outcome: True}])
+def test_a_place_is_held_while_the_task_runs(app: Any, limiter: Limiter, options: Any) -> None:
+    def run(who: str) -> int:
+        if who == "wrong":
+            raise KeyError(who)
+        assert not limiter.peek("all", "one at once").allowed
+        if who == "outer":
+            with pytest.raises(RateLimitExceeded):
+                call("inner")
+        return limiter.peek("all", "few").remaining
+
+    call = eager(app, limiter, ["one at once", "few"], run, **options)
+    assert call("outer") == 2, "the call without a place was charged nothing"
+    with pytest.raises(KeyError):
+        call("wrong")
+    assert limiter.peek("all", "one at once").allowed
+    assert call("next") == 0
 
 
 @pytest.mark.parametrize("options", [{}, {"charge_when": lambda outcome: outcome.result != 1}])

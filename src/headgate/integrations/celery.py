@@ -16,7 +16,7 @@ import logging
 import math
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import wraps
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -26,7 +26,7 @@ from headgate.extras import needed
 from headgate.integrations.limit import PlanNames
 from headgate.limits._blocking import Limiter
 from headgate.limits._blocking_handles import Reservation
-from headgate.limits.model import Decision
+from headgate.limits.model import Concurrency, Decision
 from headgate.slots.blocking import BlockingSlots
 
 with needed("headgate.integrations.celery", "celery"):
@@ -72,6 +72,8 @@ def rate_limit(
     as they are, to be run when there may be room. A call outside of a worker, or with `task_always_eager`, raises
     `RateLimitExceeded` instead.
 
+    A place of a concurrency limit is held while the task runs, and given back when it ends.
+
     With `charge_when` or `cost_of_response`, functions of the `Outcome`, `cost` is reserved and settled when the task
     has ended: `charge_when` returns whether it is charged at all, `cost_of_response` what it really cost. If they fail,
     or the worker dies, the cost stays as reserved.
@@ -103,24 +105,28 @@ def rate_limit(
     def limited(function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
         def admitted(*args: Any, **kwargs: Any) -> Any:
-            names = fixed if fixed is not None else _names(_resolve(plans, *args, **kwargs))
-            key_value: str | None = _resolve(key, *args, **kwargs)
-            if not names or key_value is None or (exempt is not None and exempt(*args, **kwargs)):
-                limiter.record_exempt(names[0] if names else label)
+            is_exempt = exempt is not None and exempt(*args, **kwargs)
+            names = [] if is_exempt else _names(_resolve(plans, *args, **kwargs)) if fixed is None else fixed
+            key_value: str | None = _resolve(key, *args, **kwargs) if names else None
+            if key_value is None:
+                limiter.record_exempt(label)
                 return function(*args, **kwargs)
             units: int = _resolve(cost, *args, **kwargs)
-            if by_outcome:
-                reservation = limiter.reserve(key_value, names, units, ttl=OUTCOME_TTL)
-                _send_back_unless_allowed(reservation.decision)
-                with _settled(reservation, lambda outcome: actual_cost(outcome, units)) as ended:
-                    ended.append(function(*args, **kwargs))
-                return ended[0]
-            if wait:
-                decision = limiter.wait(key_value, names, units, timeout=wait)
-            else:
-                decision = limiter.acquire(key_value, names, units)
-            _send_back_unless_allowed(decision)
-            return function(*args, **kwargs)
+            with ExitStack() as ending:
+                results: list[Any] = []
+                if places := _concurrency_limits(limiter, names):
+                    names = [name for name in names if name not in places]
+                    _send_back_unless_allowed(ending.enter_context(limiter.hold(key_value, places, units)))
+                if names and by_outcome:
+                    reservation = limiter.reserve(key_value, names, units, ttl=OUTCOME_TTL)
+                    _send_back_unless_allowed(reservation.decision)
+                    ending.enter_context(_settled(reservation, results, lambda outcome: actual_cost(outcome, units)))
+                elif names and wait:
+                    _send_back_unless_allowed(limiter.wait(key_value, names, units, timeout=wait))
+                elif names:
+                    _send_back_unless_allowed(limiter.acquire(key_value, names, units))
+                results.append(function(*args, **kwargs))
+            return results[0]
 
         return admitted
 
@@ -134,12 +140,11 @@ def rate_limit(
 
 
 @contextmanager
-def _settled(reservation: Reservation, actual_cost: OfOutcome[int]) -> Iterator[list[Any]]:
-    """Settles a reservation when the block, which appends its result to the list, has ended."""
-    results: list[Any] = []
+def _settled(reservation: Reservation, results: list[Any], actual_cost: OfOutcome[int]) -> Iterator[None]:
+    """Settles a reservation when the block has ended, which adds its result to `results`."""
     error: BaseException | None = None
     try:
-        yield results
+        yield
     except BaseException as raised:
         error = raised
         raise
@@ -149,6 +154,13 @@ def _settled(reservation: Reservation, actual_cost: OfOutcome[int]) -> Iterator[
         except Exception:
             # The task has run: an error here would run it again.
             log.exception("the charge of a task could not be settled; it stays as reserved")
+
+
+def _concurrency_limits(limiter: Limiter, names: list[str]) -> list[str]:
+    known = limiter.plans_in_force
+    return [
+        name for name in names if name in known and any(isinstance(spec, Concurrency) for spec in known[name].specs)
+    ]
 
 
 def _names(plans: PlanNames | None) -> list[str]:
