@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple, Protocol
@@ -41,6 +41,15 @@ class DuplicateQuery(NamedTuple):
     fingerprint: int
     payment_id: str
     execute_at: datetime
+
+
+class PaymentLoad(NamedTuple):
+    """Where payments stand, at a time."""
+
+    counts: Mapping[PaymentStatus, int]
+    overdue: timedelta
+    """How long ago the oldest payment that is not made was to be made, whether it waits, is claimed, or is held up at
+    the bank's limit or breaker. Zero if none is due."""
 
 
 class PaymentStore(Protocol):
@@ -112,6 +121,10 @@ class PaymentStore(Protocol):
 
     async def count(self) -> dict[PaymentStatus, int]:
         """How many payments stand where."""
+        ...
+
+    async def measure(self) -> PaymentLoad:
+        """How many payments stand where, and how late they are."""
         ...
 
 

@@ -25,6 +25,7 @@ from headgate.slots.stores.other_windows import parse_other_windows
 from headgate.slots.stores.postgres_lone import LoneBooker, WindowRows, learn
 from headgate.slots.stores.sql import Booker
 from headgate.slots.stores.window_rows import SqlWindowReader, WindowQuery, window_queries
+from headgate.sql.engine import Database
 from headgate.sql.pipeline import (
     BEGIN,
     BY_KEY,
@@ -169,9 +170,9 @@ class BookingSnapshot(NamedTuple):
 class PostgresBooker(Booker):
     """Books in two flushes. A config's last policy is the guess for its next booking."""
 
-    def __init__(self, uniform: Callable[[], float]) -> None:
+    def __init__(self, database: Database, uniform: Callable[[], float]) -> None:
         super().__init__(uniform)
-        self._lone = LoneBooker(uniform)
+        self.lone = LoneBooker(database, uniform)
         self._reached: dict[Sequence[str], int] = {}
         """By the names of several configs: the instant at which the last search under them ended."""
 
@@ -180,10 +181,6 @@ class PostgresBooker(Booker):
     ) -> list[Booking]:
         guess = self._policies.get(name)
         guessed_now = int(time.time() * 1000) if now_ms is None else now_ms
-        if len(requests) == 1:
-            slot = self._lone.book(connection, requests[0], name, guessed_now, now_ms, owner)
-            if slot is not None:
-                return [slot]
         queries = window_queries(guess.policy, requests, guessed_now) if guess else []
         snapshot: BookingSnapshot = run_async(connection, lambda raw: _read(raw, name, requests, queries))
         if snapshot.version is None:
@@ -206,7 +203,7 @@ class PostgresBooker(Booker):
             if len(requests) == 1:
                 (query,) = queries
                 rows = rows_by_window[query.first_ms]
-                self._lone.remember(active, query, rows, occupancy, runs_change=any(runs))
+                self.lone.remember(active, query, rows, occupancy, runs_change=any(runs))
         return bookings
 
     def book_joint(
