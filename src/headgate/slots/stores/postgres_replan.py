@@ -4,14 +4,15 @@ of times and ids by SQLAlchemy's types would take longer than moving the slots d
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import cast
 
 from psycopg.pq import TransactionStatus
 from sqlalchemy.engine import Connection
 
-from headgate.durations import from_ms
+from headgate.durations import format_instant, from_ms
 from headgate.errors import Conflict
 from headgate.slots.carriers import Carriers, SlotMove
 from headgate.slots.model import AssignedSlot, PolicyVersion
@@ -94,17 +95,15 @@ MOVE = Statement(
     SELECT count(*) FROM moved
     """,
 )
-# The records are made here, too: a thousand JSON texts in Python would hold the config's lock longer than all the rest.
+# What differs from slot to slot is put together here: whole JSON texts would take longer to make and to send. Times
+# come as texts: `to_char` takes longer than inserting the row.
 PUBLISH = Statement(
     "headgate_slot_replan_publish",
     """
     INSERT INTO headgate_outbox (topic, message_key, message_value, created_at)
-    SELECT $1, left(event_id, $2::int), json_build_object('eventId', event_id, 'configName', $3::text,
-        'before', to_char(timestamp 'epoch' + old * interval '1 ms', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
-        'scheduledTime', to_char(timestamp 'epoch' + at * interval '1 ms', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
-        'windowStart', to_char(timestamp 'epoch' + start * interval '1 ms', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
-        'owner', $4::text)::text, clock_timestamp()
-    FROM unnest($5::text[], $6::bigint[], $7::bigint[], $8::bigint[]) AS new(event_id, old, start, at)
+    SELECT $1, left(event_id, $2::int), concat('{"eventId": ', to_json(event_id), $3::text, before,
+        '", "scheduledTime": "', at, '", "windowStart": "', start, $4::text), clock_timestamp()
+    FROM unnest($5::text[], $6::text[], $7::text[], $8::text[]) AS new(event_id, before, start, at)
     """,
 )
 POLICIES = Statement(
@@ -243,7 +242,7 @@ class PostgresReplanTransaction(ReplanTransaction):
             self._expected.append(len(single))
         for owner in {move.slot.owner for move in single}:
             own = [move for move in single if move.slot.owner == owner]
-            calls.append((PUBLISH, (TOPIC, str(KEY), active.name, owner, *_times(own))))
+            calls.append((PUBLISH, _published(active.name, owner, own)))
             self._expected.append(None)
         joint = [move for move in moves if move.windows]
         if joint:
@@ -373,6 +372,30 @@ def _times(moves: Sequence[SlotMove]) -> Sequence[str]:
         numbers(move.window_start_ms for move in moves),
         numbers(move.scheduled_ms for move in moves),
     )
+
+
+def _published(name: str, owner: str | None, moves: Sequence[SlotMove]) -> Sequence[str]:
+    """The values of `PUBLISH`, in the form of `record_of`."""
+    return (
+        TOPIC,
+        str(KEY),
+        f', "configName": {json.dumps(name)}, "before": "',
+        f'", "owner": {json.dumps(owner)}}}',
+        texts(move.slot.event_id for move in moves),
+        _instants(move.slot.scheduled_ms for move in moves),
+        _instants(move.window_start_ms for move in moves),
+        _instants(move.scheduled_ms for move in moves),
+    )
+
+
+def _instants(values: Iterable[int]) -> str:
+    """A PostgreSQL array of instants as they stand on the wire."""
+    return "{" + ",".join([f"{_second(ms // 1000)}.{ms % 1000:03d}Z" for ms in values]) + "}"
+
+
+@lru_cache(maxsize=10_000)
+def _second(second: int) -> str:
+    return format_instant(from_ms(second * 1000)).partition(".")[0]
 
 
 def _joint_values(moves: Sequence[SlotMove]) -> Sequence[str]:
