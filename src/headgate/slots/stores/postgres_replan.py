@@ -58,7 +58,9 @@ OTHER_WINDOWS = 64
 """Windows that are read of each further config, in one statement for all of them."""
 
 # All rows in one text: a value a column of each would take longer to fetch than to read. No id, name or JSON text holds
-# a tab or a line's end. `date_part` counts in floating point, which is exact to the millisecond and quicker.
+# a tab or a line's end. Two scans, because the index still has the slots that were moved away from in between: reading
+# over them again and again would take longer than all the rest. `date_part` counts in floating point, which is exact to
+# the millisecond and quicker.
 READ = Statement(
     "headgate_slot_replan_read",
     """
@@ -67,11 +69,21 @@ READ = Statement(
         CASE WHEN other_windows IS NOT NULL THEN concat(E'\\t', config_name, E'\\t', config_version, E'\\t',
             (date_part('epoch', window_start) * 1000)::bigint, E'\\t', other_windows) END), E'\\n')
     FROM (
-        SELECT * FROM headgate_slot
-        WHERE scheduled_at >= 'epoch'::timestamptz + $2::bigint * interval '1 ms'
-            AND scheduled_at < 'epoch'::timestamptz + $3::bigint * interval '1 ms'
-            AND (scheduled_at > 'epoch'::timestamptz + $2::bigint * interval '1 ms' OR event_id COLLATE "C" > $4)
-            AND (config_name = $1 OR strpos(other_windows, $5) > 0)
+        SELECT * FROM (
+            (SELECT * FROM headgate_slot
+            WHERE scheduled_at >= 'epoch'::timestamptz + $2::bigint * interval '1 ms'
+                AND scheduled_at < 'epoch'::timestamptz + $3::bigint * interval '1 ms'
+                AND (scheduled_at > 'epoch'::timestamptz + $2::bigint * interval '1 ms' OR event_id COLLATE "C" > $4)
+                AND (config_name = $1 OR strpos(other_windows, $5) > 0)
+            ORDER BY scheduled_at, event_id COLLATE "C" LIMIT $6::int)
+            UNION ALL
+            (SELECT * FROM headgate_slot
+            WHERE scheduled_at >= 'epoch'::timestamptz + $7::bigint * interval '1 ms'
+                AND scheduled_at < 'epoch'::timestamptz + $8::bigint * interval '1 ms'
+                AND (scheduled_at > 'epoch'::timestamptz + $2::bigint * interval '1 ms' OR event_id COLLATE "C" > $4)
+                AND (config_name = $1 OR strpos(other_windows, $5) > 0)
+            ORDER BY scheduled_at, event_id COLLATE "C" LIMIT $6::int)
+        ) AS parts
         ORDER BY scheduled_at, event_id COLLATE "C" LIMIT $6::int
     ) AS page
     """,
@@ -296,7 +308,9 @@ class PostgresReplanTransaction(ReplanTransaction):
         """The next booked slots of a config, in the order of their times. Begins the transaction, if none has begun."""
         event_id = reading.event_id.removesuffix("\x00")
         name = f"[{json.dumps(span.name, ensure_ascii=False)},"
-        call = (READ, (span.name, str(reading.at_ms), str(span.to_ms), event_id, name, str(limit)))
+        until, resume = min(reading.until_ms, span.to_ms), max(reading.until_ms, reading.resume_ms)
+        rest = map(str, (limit, resume, span.to_ms))
+        call = (READ, (span.name, str(reading.at_ms), str(until), event_id, name, *rest))
 
         def run(raw: Raw) -> Awaitable[list[Rows]]:
             begun = raw.pgconn.transaction_status != TransactionStatus.IDLE
