@@ -25,8 +25,8 @@ from headgate.slots.replan import Direction
 from headgate.slots.replan_parts import Reading
 from headgate.slots.replanning import Chunk, Replan, ReplanStore, Span, replan
 from headgate.slots.stores import slot_stores
-from headgate.slots.stores.postgres_replan import AWAITED
-from headgate.slots.stores.replanning import TOPIC, SqlReplanStore, record_of
+from headgate.slots.stores.postgres_replan import AWAITED, PostgresReplanTransaction
+from headgate.slots.stores.replanning import TOPIC, Locked, SqlReplanStore, record_of
 from headgate.slots.windows import align
 from headgate.sql.outbox import first_ids, records_of
 from tests.contracts.conftest import SLOT_STORES, slot_store_url
@@ -462,6 +462,32 @@ async def test_after_a_conflict_slots_are_read_again_under_the_locks(stores: Sto
     assert result.moved >= 4
     slots = await check(store, before, Direction.EARLIER)
     assert Counter(slot.window_start_ms for slot in slots) == {T: 3, T + 4000: 2}
+
+
+async def test_a_slot_that_goes_while_the_locks_are_waited_for_is_no_error(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, replans = await slot_stores(postgres_url)
+    await store.configure("c", WindowPolicy(1, "PT4S"), now_ms=NOW)
+    await store.book("c", wants(5, T), now_ms=NOW)
+    await store.configure("c", WindowPolicy(3, "PT4S"), now_ms=NOW)
+    before = await booked(store)
+    lock = PostgresReplanTransaction.lock
+    gone: list[str] = []
+
+    def locked(transaction: PostgresReplanTransaction, *args: Any) -> Locked:
+        if not gone:
+            # As a cancellation and a change of the window's size leave it.
+            gone.append(before[-1].event_id)
+            with psycopg.connect(postgres_url, autocommit=True) as other:
+                other.execute("DELETE FROM headgate_slot WHERE event_id = %s", (before[-1].event_id,))
+                other.execute("DELETE FROM headgate_slot_window WHERE window_start = %s", (before[-1].window_start,))
+        return lock(transaction, *args)
+
+    monkeypatch.setattr(PostgresReplanTransaction, "lock", locked)
+    await replan(replans, Span("c"), Direction.EARLIER, dry_run=False)
+    await check(store, before[:-1], Direction.EARLIER)
+    await store.close()
 
 
 async def test_a_transaction_knows_that_a_booking_waits_for_it(postgres_url: str) -> None:
