@@ -51,6 +51,7 @@ TO = query("to", INSTANT | {"description": "… and before this one."})
 FILTER = (STATUS, PREFIX, LANE, ERROR, ERROR_GROUP, FROM, TO)
 SORT = query("sort", {"type": "string", "enum": SORTS, "description": "With -, the last first. Left out, by id."})
 TOTAL = query("total", {"type": "boolean", "description": "Count how many match, up to 100,001."})
+STATS = query("stats", {"type": "boolean", "description": "Say how deep each queue is, too."})
 CHANGE = query("change", {"type": "string", "enum": list(CHANGES)}) | {"required": True}
 CURSOR = query("cursor", EVENT_ID | {"maxLength": 280, "description": "`next` of the page before."})
 LIMIT = WholeNumber("limit", 1, LONGEST_PAGE, default=100)
@@ -84,10 +85,20 @@ def _changes(
     )
 
 
-@router.get("", summary="List the item types", response_model=DispatchConfigs)
+@router.get(
+    "",
+    summary="List the item types",
+    response_model=DispatchConfigs,
+    responses=documented(400),
+    openapi_extra={"parameters": [STATS]},
+)
 async def types(request: Request) -> Response:
     """Every item type with its settings."""
-    return json_response(DispatchConfigs.of(item_types=await services_of(request).queue.configs()))
+    queue, with_stats = services_of(request).queue, flag(request, "stats")
+    shown = DispatchConfigs.of(item_types=await queue.configs())
+    if with_stats:
+        shown.stats = [QueueStatsShown.of_stats(await queue.store.stats(each.item_type)) for each in shown.item_types]
+    return json_response(shown)
 
 
 @_shows("/{itemType}", "Show an item type's settings", DispatchConfigShown)

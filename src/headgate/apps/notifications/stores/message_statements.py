@@ -268,26 +268,61 @@ def status_of(connection: Connection, message_id: str) -> MessageStatus | None:
 
 
 def page(
-    connection: Connection, selection: MessageFilter, limit: int, after: tuple[datetime, str] | None
+    connection: Connection,
+    selection: MessageFilter,
+    limit: int,
+    after: tuple[datetime, str] | None,
+    oldest_first: bool = False,
 ) -> list[MessageStatus]:
-    """The newest messages that match, past a time and id. Each status is read by its index, and they are merged here:
-    an index over all would cost every message."""
+    """The newest or the oldest messages that match, past a time and id. Each status is read by its index, and they are
+    merged here: an index over all would cost every message."""
+    conditions = _conditions(selection)
+    order = (_message.accepted_at, _message.message_id)
+    if after is not None:
+        conditions += _past(order, after, oldest_first)
+    rows: list[Row[Any]] = []
+    for status in selection.statuses:
+        statement = sa.select(notification_message).where(_message.status == status.value, *conditions)
+        rows += connection.execute(statement.order_by(*_ordered(order, oldest_first)).limit(limit))
+    rows.sort(key=lambda row: (row.accepted_at, row.message_id), reverse=not oldest_first)
+    return [_status(row) for row in rows[:limit]]
+
+
+def count_matching(connection: Connection, selection: MessageFilter, at_most: int) -> int:
+    """How many messages match, up to so many."""
+    statuses = [status.value for status in selection.statuses]
+    some = sa.select(_message.message_id).where(_message.status.in_(statuses), *_conditions(selection))
+    return _count(connection, some, at_most)
+
+
+def _conditions(selection: MessageFilter) -> list[sa.ColumnElement[bool]]:
     conditions = []
     if selection.user_id is not None:
         conditions.append(_message.user_id == selection.user_id)
     if selection.prefix is not None:
         conditions.append(begins_with(_message.message_id, selection.prefix))
-    if after is not None:
-        at, message_id = after
-        conditions.append(_message.accepted_at <= at)
-        conditions.append(sa.or_(_message.accepted_at < at, _message.message_id < message_id))
-    rows: list[Row[Any]] = []
-    for status in selection.statuses:
-        statement = sa.select(notification_message).where(_message.status == status.value, *conditions)
-        order = (_message.accepted_at.desc(), _message.message_id.desc())
-        rows += connection.execute(statement.order_by(*order).limit(limit))
-    rows.sort(key=lambda row: (row.accepted_at, row.message_id), reverse=True)
-    return [_status(row) for row in rows[:limit]]
+    return conditions
+
+
+Order = tuple[sa.Column[datetime], sa.Column[str]]
+"""A time and, among equal ones, an id."""
+
+
+def _ordered(order: Order, oldest_first: bool) -> list[sa.ColumnElement[Any]]:
+    return [column.asc() if oldest_first else column.desc() for column in order]
+
+
+def _past(order: Order, place: tuple[datetime, str], oldest_first: bool) -> list[sa.ColumnElement[bool]]:
+    """What lies behind a place. The time stands alone, too, so that its index is used."""
+    (time, name), (at, last) = order, place
+    if oldest_first:
+        return [time >= at, sa.or_(time > at, name > last)]
+    return [time <= at, sa.or_(time < at, name < last)]
+
+
+def _count(connection: Connection, some: sa.Select[Any], at_most: int) -> int:
+    counted = some.limit(at_most).subquery()
+    return connection.execute(sa.select(sa.func.count()).select_from(counted)).scalar_one()
 
 
 def beginning(connection: Connection, prefix: str, limit: int) -> list[MessageStatus]:
@@ -394,13 +429,20 @@ def bury(connection: Connection, letters: Sequence[DeadLetter], outcomes: Sequen
     settle(connection, outcomes)
 
 
-def dead_letters(connection: Connection, limit: int, cursor: tuple[int, str] | None) -> list[DeadLetter]:
-    """The oldest dead letters after a place."""
-    query = sa.select(notification_dead_letter).order_by(_letter.dead_at, _letter.letter_id).limit(limit)
+def dead_letters(
+    connection: Connection, limit: int, cursor: tuple[datetime, str] | None, newest_first: bool = False
+) -> list[DeadLetter]:
+    """The oldest or the newest dead letters after a place."""
+    order = (_letter.dead_at, _letter.letter_id)
+    query = sa.select(notification_dead_letter).order_by(*_ordered(order, not newest_first)).limit(limit)
     if cursor is not None:
-        at = from_ms(cursor[0])
-        query = query.where(sa.or_(_letter.dead_at > at, sa.and_(_letter.dead_at == at, _letter.letter_id > cursor[1])))
+        query = query.where(*_past(order, cursor, not newest_first))
     return [_dead_letter(row) for row in connection.execute(query)]
+
+
+def count_dead_letters(connection: Connection, at_most: int) -> int:
+    """How many dead letters there are, up to so many."""
+    return _count(connection, sa.select(_letter.letter_id), at_most)
 
 
 def redrive(
@@ -464,6 +506,7 @@ def _dead_letter(row: Row[Any]) -> DeadLetter:
         row.attempts,
         to_ms(row.dead_at),
         row.whole,
+        row.dead_at,
     )
 
 

@@ -38,6 +38,8 @@ LEASE = timedelta(seconds=10)
 MAX_TRIES = 5
 PRUNE_BATCH = 5000
 REDRIVE_BATCH = 500
+MOST_COUNTED = 100_001
+"""A listing counts up to this many: more are "more than 100,000"."""
 
 
 class SqlQuotaStore:
@@ -122,10 +124,19 @@ class SqlDeliveryStore:
         return await self._database.read(message_statements.status_of, message_id)
 
     async def page(
-        self, selection: MessageFilter, limit: int, after: tuple[datetime, str] | None = None
+        self,
+        selection: MessageFilter,
+        limit: int,
+        after: tuple[datetime, str] | None = None,
+        *,
+        oldest_first: bool = False,
     ) -> list[MessageStatus]:
-        """The newest messages that match, past a time and id."""
-        return await self._database.read(message_statements.page, selection, limit, after)
+        """The newest messages that match, or the oldest, past a time and id."""
+        return await self._database.read(message_statements.page, selection, limit, after, oldest_first)
+
+    async def count_matching(self, selection: MessageFilter) -> int:
+        """How many messages match; 100,001 if there are more than 100,000."""
+        return await self._database.read_aside(message_statements.count_matching, selection, MOST_COUNTED)
 
     async def beginning(self, prefix: str, limit: int) -> list[MessageStatus]:
         """The first messages whose ids begin so, in order of the ids."""
@@ -143,9 +154,15 @@ class SqlDeliveryStore:
         """Messages that wait, since when the oldest does, and dead letters."""
         return await self._database.read_aside(message_statements.backlog)
 
-    async def dead_letters(self, limit: int, cursor: tuple[int, str] | None = None) -> list[DeadLetter]:
-        """The oldest dead letters after a place."""
-        return await self._database.read(message_statements.dead_letters, limit, cursor)
+    async def dead_letters(
+        self, limit: int, cursor: tuple[datetime, str] | None = None, *, newest_first: bool = False
+    ) -> list[DeadLetter]:
+        """The oldest dead letters, or the newest, after a place."""
+        return await self._database.read(message_statements.dead_letters, limit, cursor, newest_first)
+
+    async def count_dead_letters(self) -> int:
+        """How many dead letters there are; 100,001 if there are more than 100,000."""
+        return await self._database.read_aside(message_statements.count_dead_letters, MOST_COUNTED)
 
     async def redrive(self, letter_ids: Sequence[str] | None) -> tuple[int, int]:
         """Publishes these dead letters again, or all. Returns how many, and how many can't be."""
