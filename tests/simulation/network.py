@@ -116,7 +116,7 @@ class Link:
         Raises:
             StoreUnavailable: no answer came in time.
         """
-        network, loop = self._network, self._network.loop
+        network, loop, life = self._network, self._network.loop, self._process.life
         answer: asyncio.Future[T] = loop.create_future()
 
         def arrive() -> None:
@@ -134,8 +134,8 @@ class Link:
 
         def deliver(result: T, error: Exception | None) -> None:
             limit.cancel()
-            if answer.done():
-                return
+            if answer.done() or self._process.life != life:
+                return  # nobody waits any more: what was killed must not go on in its next life
             network.stall(self._process)
             if error is None:
                 answer.set_result(result)
