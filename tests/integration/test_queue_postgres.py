@@ -51,17 +51,20 @@ async def somebody_waits_for_a_lock(url: str) -> bool:
         return row is not None and row[0] > 0
 
 
+@pytest.mark.parametrize("with_start", [False, True])
 async def test_an_outcome_that_waits_for_the_record_of_its_start_is_written(
-    store: QueueStore, postgres_url: str
+    store: QueueStore, postgres_url: str, with_start: bool
 ) -> None:
-    """The outcome's snapshot is older than the row version it waited for: it must still find it."""
+    """The outcome's snapshot is older than the row version it waited for: it must still find it, and see that the start
+    is recorded."""
     (claim,) = await claimed(store, "a")
     other = Database(postgres_url)
     assert other.async_engine is not None
     async with other.async_engine.connect() as connection, connection.begin() as transaction:
         start = after_start(claim, STARTED, CONFIG, "B")
-        assert await connection.run_sync(postgres.settle, [start], None, T) == [True]
-        ending = asyncio.create_task(store.settle([after_success(claim)], now=T))
+        assert await connection.run_sync(postgres.settle, [start], [], T) == [True]
+        outcome = after_success(claim)._replace(start=start if with_start else None)
+        ending = asyncio.create_task(store.settle([outcome], now=T))
         await eventually(lambda: somebody_waits_for_a_lock(postgres_url))
         await transaction.commit()
     assert await ending == [True]
@@ -80,7 +83,7 @@ async def test_a_zombie_that_waits_for_the_recovery_of_its_claim_writes_nothing(
     other = Database(postgres_url)
     assert other.async_engine is not None
     async with other.async_engine.connect() as connection, connection.begin() as transaction:
-        await connection.run_sync(postgres.settle, [released(claim, "recovered")], None, T)
+        await connection.run_sync(postgres.settle, [released(claim, "recovered")], [], T)
         zombie = asyncio.create_task(store.settle([after_success(claim)], now=T))
         toucher = asyncio.create_task(store.touch([claim], now=T))
         await eventually(lambda: somebody_waits_for_a_lock(postgres_url))
