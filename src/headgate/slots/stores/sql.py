@@ -32,13 +32,10 @@ from headgate.slots.stores.joint import PrunedPage, book_under, prune_joint
 from headgate.slots.stores.other_windows import other_windows_text, parse_other_windows
 from headgate.slots.stores.tables import slot, slot_config
 from headgate.slots.stores.window_rows import (
-    FEW_WINDOWS,
     MAX_IN_LIST,
     SqlWindowReader,
-    read_ahead,
     rebuild_runs,
     recount,
-    window_queries,
     write_occupancy,
 )
 from headgate.slots.templates import is_template
@@ -74,12 +71,7 @@ class SqlSlotStore:
         self._database = database
         self._carriers: Carriers = carriers or {}
         self._owns_database = owns_database
-        self._booker = Booker(random.Random().random)
-        if database.dialect == "postgresql":
-            # Imported here: the driver is an extra that SQLite's users do not have.
-            from headgate.slots.stores.postgres import PostgresBooker
-
-            self._booker = PostgresBooker(random.Random().random)
+        self._booker = _booker(database.dialect)
 
     async def configure(
         self, name: str, policy: WindowPolicy, *, now_ms: int | None = None, replacing: int | None = None
@@ -199,6 +191,20 @@ class SqlSlotStore:
             await self._database.close()
 
 
+def _booker(dialect: str) -> Booker:
+    uniform = random.Random().random
+    # Imported here: they are bookers themselves, and PostgreSQL's driver is an extra that SQLite's users do not have.
+    if dialect == "postgresql":
+        from headgate.slots.stores.postgres import PostgresBooker
+
+        return PostgresBooker(uniform)
+    if dialect == "sqlite":
+        from headgate.slots.stores.sqlite import SqliteBooker
+
+        return SqliteBooker(uniform)
+    return Booker(uniform)
+
+
 def _configure(
     connection: Connection, name: str, policy: WindowPolicy, now_ms: int | None, replacing: int | None
 ) -> PolicyVersion:
@@ -269,16 +275,13 @@ class Booker:
     ) -> list[Booking]:
         """Books every request in this transaction."""
         version = connection.execute(policies.LOCK, {"name": name}).scalar()
-        event_ids, times = zip(*requests, strict=True)
-        existing = _find_all(connection, event_ids)
+        existing = _find_all(connection, [event_id for event_id, _ in requests])
         if version is None:
             return unbooked(name, requests, existing)
         active = self.policy(connection, name, version)
         now_ms = to_ms(now(connection)) if now_ms is None else now_ms
         reader = SqlWindowReader(connection, name)
         occupancy = Occupancy(active.policy, reader)
-        if connection.dialect.name == "sqlite" and len(set(times)) > FEW_WINDOWS:
-            read_ahead(reader, occupancy, window_queries(active.policy, requests, now_ms))
         packer = Packer(active.policy, occupancy, now_ms, self._uniform)
         bookings, fresh = book_all(active, packer, requests, existing, owner)
         if fresh:
