@@ -106,7 +106,8 @@ simulate: $(STAMP)
 	$(BIN)/python -m tests.simulation --minutes $(MINUTES) --first $(FIRST)
 
 # Every alert of deploy/prometheus, fired by its real fault on real servers, and cleared; about two minutes. It needs
-# Prometheus, which Debian packages under that name. SITE=workers plays one site.
+# Prometheus, which Debian packages under that name. SITE=workers plays one site: outages (PostgreSQL, Redis), workers
+# (SQLite alone: the one that the check plays), callers, or brokers (PostgreSQL, Kafka, Temporal: the longest).
 SITE ?=
 
 gameday: $(STAMP)

@@ -18,9 +18,11 @@ import httpx2
 
 from benchmarks.measure import Race, Row, Table, Target, per_second, race, summary
 from headgate.apps.notifications.delivery import Delivery
+from headgate.apps.notifications.model import Message
 from headgate.apps.notifications.ports import DeliveryOutcome
 from headgate.apps.notifications.provider_chain import NamedProvider, ProviderChain
 from headgate.apps.notifications.providers.webhook import WebhookProvider
+from headgate.apps.notifications.stores.message_statements import insert_messages
 from headgate.apps.notifications.stores.sql import SqlDeliveryStore
 from headgate.kafka.log import KafkaLog
 from headgate.messaging import MessageLog, MessageSource, Record
@@ -113,22 +115,17 @@ class _CountedStore(SqlDeliveryStore):
 
 
 async def _filled(place: Place, total: int) -> tuple[Database, MessageLog, str]:
-    """A topic with so many messages of many users."""
+    """A topic with so many messages of many users, accepted as the gateway accepts them."""
     shared = await database(place.database_url)
     run = next(_runs)
     topic = f"sms-{run}"
     log: MessageLog = SqlOutbox(shared, poll_seconds=0.05)
     if place.kafka is not None:
         log = KafkaLog(place.kafka, topics=[topic], delivery_seconds=30)
+    messages = [Message(number % USERS, "Hello World", f"{run}-{number}") for number in range(total)]
+    await shared.write(insert_messages, messages)
     failures = await log.publish(
-        [
-            Record(
-                topic,
-                str(number % USERS),
-                json.dumps({"userId": number % USERS, "message": "Hello World", "messageId": f"{run}-{number}"}),
-            )
-            for number in range(total)
-        ]
+        [Record(topic, str(message.user_id), message.to_record_value()) for message in messages]
     )
     assert not any(failures), failures
     return shared, log, topic

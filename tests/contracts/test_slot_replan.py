@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, cast
 
 import psycopg
@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 from headgate.durations import LATEST_MS
 from headgate.errors import Conflict
 from headgate.slots import replanning
+from headgate.slots.carriers import SlotMove
 from headgate.slots.listing import SlotFilter, SlotStatus
 from headgate.slots.model import AssignedSlot, SlotRequest, WindowPolicy
 from headgate.slots.ports import SlotStore
 from headgate.slots.replan import Direction
-from headgate.slots.replanning import Chunk, Reading, Replan, ReplanStore, Span, replan
+from headgate.slots.replan_parts import Reading
+from headgate.slots.replanning import Chunk, Replan, ReplanStore, Span, replan
 from headgate.slots.stores import slot_stores
 from headgate.slots.stores.postgres_replan import AWAITED
 from headgate.slots.stores.replanning import TOPIC
@@ -135,7 +137,6 @@ async def test_a_window_that_holds_more_than_a_chunk_is_filled_in_order(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, replans = stores
-    monkeypatch.setattr(replanning, "FEW", 7)
     monkeypatch.setattr(replanning, "MANY", 7)
     await store.configure("c", WindowPolicy(10, "PT40S", spread="even"), now_ms=NOW)
     await store.book("c", wants(60, T), now_ms=NOW)
@@ -144,6 +145,16 @@ async def test_a_window_that_holds_more_than_a_chunk_is_filled_in_order(
     await replan(replans, Span("c"), Direction.EARLIER, dry_run=False)
     slots = await check(store, before, Direction.EARLIER)
     assert sorted(Counter(align(slot.scheduled_ms, 40_000) for slot in slots).values()) == [20, 40]
+
+
+async def cancel(store: SlotStore, event_id: str) -> None:
+    """Cancels a slot as the scheduler does: again, if it was moved meanwhile."""
+    while True:
+        try:
+            await store.cancel(event_id)
+        except Conflict:
+            continue
+        return
 
 
 async def configure_all(store: SlotStore, policies_by_name: dict[str, WindowPolicy]) -> None:
@@ -289,7 +300,6 @@ async def test_even_slots_stay_even(stores: Stores) -> None:
 
 async def test_bookings_go_on_while_slots_move(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
     store, replans = stores
-    monkeypatch.setattr(replanning, "FEW", 5)
     monkeypatch.setattr(replanning, "MANY", 10)
     await store.configure("c", WindowPolicy(1, "PT4S"), now_ms=NOW)
     await store.book("c", wants(60, T), now_ms=NOW)
@@ -300,7 +310,7 @@ async def test_bookings_go_on_while_slots_move(stores: Stores, monkeypatch: pyte
         for n in range(30):
             await store.book("c", [SlotRequest(f"n{n}", T)], now_ms=NOW)
             if n % 5 == 0:
-                await store.cancel(f"e{n}")
+                await cancel(store, f"e{n}")
 
     async def plan() -> Replan:
         return await replan(replans, Span("c"), Direction.EARLIER, dry_run=False)
@@ -320,7 +330,6 @@ async def test_bookings_go_on_while_slots_move(stores: Stores, monkeypatch: pyte
 
 async def test_both_configs_of_slots_are_replanned_at_once(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
     store, replans = stores
-    monkeypatch.setattr(replanning, "FEW", 5)
     monkeypatch.setattr(replanning, "MANY", 6)
     await configure_all(store, {"c": WindowPolicy(1, "PT4S"), "a": WindowPolicy(2, "PT6S")})
     await store.book(("c", "a"), wants(30, T), now_ms=NOW)
@@ -331,7 +340,7 @@ async def test_both_configs_of_slots_are_replanned_at_once(stores: Stores, monke
         for n in range(10):
             await store.book(("a", "c"), [SlotRequest(f"n{n}", T)], now_ms=NOW)
             if n % 3 == 0:
-                await store.cancel(f"e{n}")
+                await cancel(store, f"e{n}")
 
     replanned = [replan(replans, Span(name), Direction.EARLIER, dry_run=False) for name in ("c", "a", "c", "a")]
     await asyncio.gather(others(), *replanned)
@@ -361,6 +370,49 @@ class Conflicting:
         if len(self.again) == 1:
             raise Conflict
         return await self._replans.pull_forward(span, reading, limit, reads_again=reads_again)
+
+
+class Awaited:
+    """A `ReplanStore` that says of each transaction that moved slots that bookings waited for it for long."""
+
+    def __init__(self, replans: ReplanStore) -> None:
+        self._replans = replans
+        self.sizes: list[int] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._replans, name)
+
+    async def push_back(self, span: Span, moves: Sequence[SlotMove]) -> Chunk:
+        self.sizes.append(len(moves))
+        return (await self._replans.push_back(span, moves))._replace(is_awaited=True, seconds=1.0)
+
+
+async def test_a_spread_gives_way_to_bookings_that_wait(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, replans = stores
+    monkeypatch.setattr(replanning, "FEWEST", 8)
+    monkeypatch.setattr(replanning, "PAUSE", 0.001)
+    await store.configure("c", WindowPolicy(40, "PT4S"), now_ms=NOW)
+    await store.book("c", wants(80, T), now_ms=NOW)
+    await store.configure("c", WindowPolicy(10, "PT4S"), now_ms=NOW)
+    before = await booked(store)
+    awaited = Awaited(replans)
+    done = await replan(cast(ReplanStore, awaited), Span("c"), Direction.SPREAD, dry_run=False)
+    await check(store, before, Direction.SPREAD)
+    assert sum(awaited.sizes) == done.moved == 70
+    assert max(awaited.sizes) == 8
+
+
+async def test_windows_are_filled_evenly_however_few_slots_a_transaction_moves(stores: Stores) -> None:
+    store, replans = stores
+    await store.configure("c", WindowPolicy(100, "PT4S", spread="even"), now_ms=NOW)
+    await store.book("c", wants(800, T), now_ms=NOW)
+    await store.configure("c", WindowPolicy(200, "PT4S", spread="even"), now_ms=NOW)
+    before = await booked(store)
+    await replan(replans, Span("c"), Direction.EARLIER, dry_run=False)
+    slots = await check(store, before, Direction.EARLIER)
+    seconds = Counter(slot.scheduled_ms // 1000 for slot in slots)
+    assert len(seconds) == 16
+    assert max(seconds.values()) <= 65, "fifty a second, nearly equal"
 
 
 async def test_after_a_conflict_slots_are_read_again_under_the_locks(stores: Stores) -> None:
@@ -443,7 +495,6 @@ def test_every_store_moves_as_the_naive_model_does(
         nonlocal serial
         serial += 1
         name = f"c{serial}"
-        monkeypatch.setattr(replanning, "FEW", chunk)
         monkeypatch.setattr(replanning, "MANY", chunk)
 
         async def case() -> None:

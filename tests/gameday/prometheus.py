@@ -23,7 +23,7 @@ EVALUATION = "500ms"
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 _SPAN = re.compile(r"(?<=\[)(\d+)([smh])(?=\])|(?<=offset )(\d+)([smh])")
-_AGE = re.compile(r"(oldest(?:_due)?_seconds(?:\{[^}]*\})?\) > )(\d+)")
+_AGE = re.compile(r"(oldest(?:_due|_overdue)?_seconds(?:\{[^}]*\})?\) > )(\d+)")
 
 
 def shipped_rules() -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
+from tests.gameday.brokers import brokers
 from tests.gameday.callers import callers
 from tests.gameday.drill import GameDay
 from tests.gameday.outages import outages
@@ -15,4 +16,5 @@ SITES: dict[str, Callable[[Path], AbstractAsyncContextManager[GameDay]]] = {
     "outages": outages,
     "workers": workers,
     "callers": callers,
+    "brokers": brokers,
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -116,6 +118,12 @@ async def test_lists_are_narrowed_down_and_paged(tmp_path: Path) -> None:
             await http.post("/api/v1/payments", json=PAYMENT | {"paymentId": name})
         payments = (await http.get("/api/v1/payments?prefix=a-")).json()["payments"]
         assert [each["paymentId"] for each in payments] == ["a-1", "a-2"]
+        preview = "/admin/dispatch/PAYMENT/preview?prefix=a-&change="
+        shown = [(await http.get(preview + each)).json() for each in ("reschedule", f"reschedule&executeAt={AT}")]
+        assert [(each["matching"], each["changing"]) for each in shown] == [(2, 2), (2, 0)], "their slots keep the time"
+        for wrong in (f"cancel&executeAt={AT}", "reschedule&executeAt=soon"):
+            refused = await http.get(preview + wrong)
+            assert (refused.status_code, refused.json()["field"]) == (400, "executeAt")
         for user in (7, 8):
             await http.post("/api/config", json={"userId": user, "rateLimit": 9, "timeWindow": 5})
         sent = []
@@ -137,3 +145,48 @@ async def test_lists_are_narrowed_down_and_paged(tmp_path: Path) -> None:
             assert (refused.status_code, refused.json()["field"]) == (400, field)
         states = [(await http.get(f"/api/v1/feeds?state={state}")).status_code for state in ("DONE", "GONE")]
         assert states == [200, 400]
+        for number in range(3):
+            line = json.dumps(PAYMENT | {"paymentId": f"fed-{number}"})
+            fed = await http.post("/api/v1/feeds", content=line, headers={"Content-Type": "application/x-ndjson"})
+            assert fed.status_code == 202, fed.text
+        with sqlite3.connect(tmp_path / "search.db", timeout=30) as database:
+            for number, at in enumerate((1, 1, 2, 2, 3)):  # two at a time, to the microsecond
+                database.execute(
+                    "INSERT INTO headgate_notification_dead_letter (letter_id, message_id, message_key, message_value,"
+                    " sha256, whole, reason, attempts, dead_at) VALUES (?, 'm', '7',"
+                    " '0', '', 1, 'refused', 1, ?)",
+                    (f"l-{number}", f"2026-01-01 00:00:00.12345{at}"),
+                )
+        database.close()
+        lists = {
+            "/api/messages": ("messages", "messageId", "acceptedAt", sent),
+            "/api/v1/feeds": ("feeds", "feedId", "createdAt", None),
+            "/admin/sms/dead-letters": ("deadLetters", "id", "deadAt", [f"l-{number}" for number in range(5)]),
+        }
+        for path, (member, name, sort, ids) in lists.items():
+            upwards = await all_pages(http, path, member, name, sort)
+            assert ids is None or upwards == ids, path
+            assert await all_pages(http, path, member, name, f"-{sort}") == upwards[::-1], path
+            answer = (await http.get(path, params={"total": "true", "limit": 1})).json()
+            assert (answer["total"], len(answer[member])) == (len(upwards), 1)
+            for wrong in ("sort=id", "sort=", "total=1", "order=x"):
+                refused = await http.get(f"{path}?{wrong}")
+                assert (refused.status_code, refused.json()["field"]) == (400, wrong.split("=")[0]), path
+        narrowed = {"messages": "/api/messages?userId=8", "feeds": "/api/v1/feeds?state=REFUSED"}
+        totals = [(await http.get(f"{path}&total=true")).json()["total"] for path in narrowed.values()]
+        assert totals == [1, 0]
+
+
+async def all_pages(http: httpx.AsyncClient, path: str, member: str, name: str, sort: str) -> list[str]:
+    """The ids of a list, read two by two, in this order."""
+    ids: list[str] = []
+    query: dict[str, str] = {"sort": sort, "limit": "2"}
+    for _ in range(10):
+        answer = await http.get(path, params=query)
+        assert answer.status_code == 200, answer.text
+        page = answer.json()
+        ids += [each[name] for each in page[member]]
+        if page["next"] is None:
+            return ids
+        query["cursor"] = page["next"]
+    raise AssertionError(f"{path} does not end: {ids}")

@@ -10,8 +10,9 @@ import pytest
 
 from headgate.slots import AssignedSlot, SlotRequest, WindowPolicy
 from headgate.slots.ports import SlotStore
-from headgate.slots.stores import postgres, postgres_lone, slot_store
+from headgate.slots.stores import postgres, slot_store
 from headgate.sql import pipeline
+from headgate.sql.dedicated import DedicatedConnection
 from tests.contracts.slot_windows import check_windows
 from tests.contracts.test_slot_store import NOW, T_MS, book, wants
 
@@ -24,12 +25,19 @@ def flushes(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The names of the statements of each flush."""
     sent: list[list[str]] = []
 
+    execute_pipeline, execute_dedicated = pipeline.execute_pipeline, DedicatedConnection.execute
+
     async def noted(raw: Any, calls: Any) -> Any:
         sent.append([statement.name for statement, _ in calls])
-        return await pipeline.execute_pipeline(raw, calls)
+        return await execute_pipeline(raw, calls)
+
+    async def noted_dedicated(connection: Any, calls: Any, seconds: float) -> Any:
+        sent.append([statement.name for statement, _ in calls])
+        return await execute_dedicated(connection, calls, seconds)
 
     monkeypatch.setattr(postgres, "execute_pipeline", noted)
-    monkeypatch.setattr(postgres_lone, "execute_pipeline", noted)
+    monkeypatch.setattr(pipeline, "execute_pipeline", noted)
+    monkeypatch.setattr(DedicatedConnection, "execute", noted_dedicated)
     return sent
 
 

@@ -21,7 +21,7 @@ from headgate.apps.payments.model import (
     StatusChange,
     slot_id,
 )
-from headgate.apps.payments.ports import DuplicateQuery, NewPayment
+from headgate.apps.payments.ports import DuplicateQuery, NewPayment, PaymentLoad
 from headgate.clock import Clock, SystemClock
 from headgate.dispatch.model import ItemMove
 from headgate.dispatch.status import Status
@@ -224,6 +224,10 @@ class MemoryPaymentStore:
 
     async def count(self) -> dict[PaymentStatus, int]:
         return dict(Counter(record.status for record in self._records.values()))
+
+    async def measure(self) -> PaymentLoad:
+        unmade = [each.scheduled_time for each in self._records.values() if each.status is PaymentStatus.SCHEDULED]
+        return PaymentLoad(await self.count(), max([timedelta(0), *(self._now() - at for at in unmade)]))
 
     def _now(self) -> datetime:
         return from_ms(self._clock.now_us() // 1000)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from headgate.dispatch.model import Action, Claim, Item
 from headgate.dispatch.status import FINISHED, IN_FLIGHT, Status, may
-from headgate.durations import EPOCH, format_instant
+from headgate.durations import format_instant
 from headgate.errors import Conflict, InvalidInput
 
 
@@ -143,16 +143,24 @@ CHANGES: dict[str, ItemChange] = {
     "requeue": Redirection(Status.READY),
     "discard": Redirection(Status.CANCELLED),
     "cancel": Cancellation(),
-    "reschedule": Rescheduling(EPOCH),
+    "reschedule": Rescheduling(),
 }
 """By its name: a change whose effect can be previewed."""
 
 
-def change_named(name: str) -> ItemChange:
-    """Raises: InvalidInput: there is no such change."""
+def change_named(name: str, execute_at: datetime | None = None) -> ItemChange:
+    """The change of this name; a rescheduling to another time, or to another priority or lane only.
+
+    Raises:
+        InvalidInput: there is no such change, or it takes no time.
+    """
     if name not in CHANGES:
         raise InvalidInput("change", f"must be one of {', '.join(CHANGES)}")
-    return CHANGES[name]
+    if execute_at is None:
+        return CHANGES[name]
+    if name != "reschedule":
+        raise InvalidInput("executeAt", "is for change=reschedule only; leave it out")
+    return Rescheduling(execute_at)
 
 
 class Preview(NamedTuple):

@@ -380,15 +380,24 @@ class DispatchQueue(QueueViews):
             return await self.store.change_items(item_type, chosen, change)
         return await self.store.change_items(item_type, checked_ids(item_ids), change)
 
-    async def preview(self, item_type: str, change: str, **matching: Unpack[FilterOptions]) -> Preview:
+    async def preview(
+        self,
+        item_type: str,
+        change: str,
+        *,
+        execute_at: datetime | str | None = None,
+        **matching: Unpack[FilterOptions],
+    ) -> Preview:
         """How many items match, and how many of them `change` would change: `requeue`, `discard`, `cancel` or
-        `reschedule` (to another time). Nothing is changed.
+        `reschedule`. With `execute_at`, rescheduled to another time, which items with a booked slot are not; without
+        it, to another priority or lane. Nothing is changed.
 
         Raises:
             InvalidInput: a value is wrong, or no filter is given.
             NotFound: there is no such item type.
         """
-        previewed, chosen = change_named(change), checked_filter(**matching)
+        at = None if execute_at is None else parse_instant(execute_at, "executeAt")
+        previewed, chosen = change_named(change, at), checked_filter(**matching)
         if chosen == ItemFilter():
             raise InvalidInput("filter", "give what the items must match")
         await self._check_known(checked_type(item_type))

@@ -66,6 +66,21 @@ async def test_a_kept_payment_is_queued_with_its_context_in_the_same_transaction
     assert await bench.store.count() == {PaymentStatus.SCHEDULED: 1200}
 
 
+async def test_a_payment_is_overdue_until_it_is_made_whatever_holds_it_up(bench: Bench) -> None:
+    assert await bench.store.measure() == ({}, timedelta(0))
+    await bench.store.schedule([new(payment("later"))])
+    assert (await bench.store.measure()).overdue == timedelta(0)
+    past = datetime.now(UTC) - timedelta(hours=1)
+    await bench.store.schedule([new(payment("late"), past), new(payment("off"), past - timedelta(hours=5))])
+    assert (await bench.store.measure()).overdue > timedelta(hours=5)
+    assert await bench.store.move(["off"], PaymentEvent.CANCEL, "wrong") == {}
+    for _ in range(2):  # waiting, and then on its way
+        load = await bench.store.measure()
+        assert load.counts == {PaymentStatus.SCHEDULED: 2, PaymentStatus.CANCELLED: 1}
+        assert timedelta(minutes=59) <= load.overdue < timedelta(hours=2)
+        await bench.store.begin(["late"])
+
+
 async def test_payments_are_listed_both_ways_and_counted(bench: Bench) -> None:
     await bench.store.schedule([new(payment(f"p{number}")) for number in range(7)])
     for last_first in (False, True):

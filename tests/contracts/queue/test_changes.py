@@ -149,6 +149,7 @@ async def test_a_preview_counts_what_the_change_then_changes_and_changes_nothing
     changes: list[ItemChange] = [
         Redirection(Status.READY),
         Rescheduling(LATER),
+        Rescheduling(priority=1),
         Redirection(Status.CANCELLED),
         Cancellation(),
     ]
@@ -157,6 +158,8 @@ async def test_a_preview_counts_what_the_change_then_changes_and_changes_nothing
         assert matching == len(before)
         assert 0 < changing < matching, change
     assert await store.items("PAY", None, 100, None) == before
+    moved, kept = [(await store.preview("PAY", everything, each, now=T)).changing for each in changes[1:3]]
+    assert moved == kept - 1, "what has a slot gets another priority, but no other time"
     for change in changes:
         _, changing, _ = await store.preview("PAY", everything, change, now=T)
         assert (await store.change_items("PAY", everything, change, now=T)).total == changing, change

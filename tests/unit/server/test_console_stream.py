@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headgate.server.console.stream import ALIVE_SECONDS, overview_events
+from headgate.server.console.stream import ALIVE_SECONDS, Snapshot, changes, overview_snapshot
 from headgate.server.http.streams import Streams
 from headgate.server.shapes.console import PARTS, OverviewShown, versions_of
 from headgate.server.shapes.health import Check
@@ -21,15 +21,17 @@ class Service:
     def __init__(self) -> None:
         self.status = "UP"
         self.seconds = 0.0
+        self.reads = 0
         self.may_read = True
         self.ended = asyncio.Event()
 
-    async def read(self) -> OverviewShown:
+    async def read(self) -> Snapshot:
+        self.reads += 1
         check = Check(name="database", status=self.status)
         at = 1_803_902_400_000
         shown = OverviewShown.of(version="", at=at, checks=[check], numbers=None, queues=[], windows=None)
         shown.version = ".".join(versions_of(shown).values())
-        return shown
+        return overview_snapshot(shown)
 
     async def is_allowed(self) -> bool:
         return self.may_read
@@ -38,8 +40,8 @@ class Service:
         self.seconds += 1
         return self.seconds
 
-    def events(self, last_id: str = "") -> AsyncIterator[bytes]:
-        return overview_events(self.read, self.is_allowed, self.ended, last_id, every=0, clock=self.clock)
+    def events(self, last_id: str = "", every: float = 0) -> AsyncIterator[bytes]:
+        return changes(self.read, self.is_allowed, self.ended, last_id, every=every, tick=0, clock=self.clock)
 
 
 def parsed(event: bytes) -> dict[str, Any]:
@@ -81,6 +83,18 @@ async def test_a_reader_that_comes_back_gets_what_changed_meanwhile() -> None:
     for nonsense in ("x", "....", "é" * 64, first["id"][:5]):
         whole = await next_event(service.events(nonsense))
         assert set(whole["data"]) == {"at", *PARTS}
+
+
+async def test_a_slow_reader_is_kept_alive_between_its_reads() -> None:
+    service = Service()
+    events = service.events(every=1000)
+    await next_event(events)
+    service.status = "DOWN"
+    for _ in range(3):
+        assert set((await next_event(events, "alive"))["data"]) == {"at"}
+    assert service.reads == 1
+    service.seconds += 1000
+    assert set((await next_event(events))["data"]) == {"at", "checks"}
 
 
 async def test_the_stream_ends_with_the_access() -> None:

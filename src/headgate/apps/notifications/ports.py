@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol
 from headgate.apps.notifications.analytics import MinuteCount
 from headgate.apps.notifications.model import Attempt, AttemptEvent, Message, Verdict
 from headgate.apps.notifications.quota import Quota, Recipient, Spending
+from headgate.durations import EPOCH
 from headgate.errors import HeadgateError
 from headgate.messaging import Record
 
@@ -165,6 +166,8 @@ class DeadLetter(NamedTuple):
     dead_ms: int = 0
     whole: bool = True
     """False: it was too long to keep; only its beginning is here, and it can't be redriven."""
+    dead_at: datetime = EPOCH
+    """As `dead_ms`, but exact: its place in a list."""
 
     def to_record_value(self) -> str:
         """The dead letter as its topic carries it: cut, with a hash of the whole, if it is larger than a broker takes

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
 from typing import Protocol
 
-from headgate.apps.payments.model import PaymentStatus
-from headgate.apps.payments.ports import BreakerStore, DownstreamObserver, PaymentStore
+from headgate.apps.payments.ports import BreakerStore, DownstreamObserver, PaymentLoad, PaymentStore
 from headgate.errors import HeadgateError
 
 log = logging.getLogger(__name__)
@@ -20,7 +18,7 @@ EVERY = 30.0
 class PaymentObserver(Protocol):
     """Takes what the meter measured. Must be quick and must not raise."""
 
-    def measured(self, counts: Mapping[PaymentStatus, int], tps: int) -> None:
+    def measured(self, load: PaymentLoad, tps: int) -> None:
         """So many payments stand where, and so many calls may be made in a second."""
         ...
 
@@ -44,7 +42,7 @@ class PaymentMeter:
 
     async def measure(self) -> None:
         """One measurement."""
-        self._observer.measured(await self._store.count(), self._tps)
+        self._observer.measured(await self._store.measure(), self._tps)
         self._downstream.breaker_moved(await self._breaker.read() is not None)
 
     async def run(self) -> None:

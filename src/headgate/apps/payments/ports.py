@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple, Protocol
@@ -41,6 +41,15 @@ class DuplicateQuery(NamedTuple):
     fingerprint: int
     payment_id: str
     execute_at: datetime
+
+
+class PaymentLoad(NamedTuple):
+    """Where payments stand, at a time."""
+
+    counts: Mapping[PaymentStatus, int]
+    overdue: timedelta
+    """How long ago the oldest payment that is not made was to be made, whether it waits, is claimed, or is held up at
+    the bank's limit or breaker. Zero if none is due."""
 
 
 class PaymentStore(Protocol):
@@ -112,6 +121,10 @@ class PaymentStore(Protocol):
 
     async def count(self) -> dict[PaymentStatus, int]:
         """How many payments stand where."""
+        ...
+
+    async def measure(self) -> PaymentLoad:
+        """How many payments stand where, and how late they are."""
         ...
 
 
@@ -196,8 +209,12 @@ class Permit(Protocol):
     """The right to make one call to the downstream."""
 
     async def confirm(self) -> None:
-        """To be awaited right before the request is sent, since connecting may have taken long. Returns at once unless
-        the permit is too old; then it is exchanged first."""
+        """To be awaited right before the request is sent: returns when the call may leave. If connecting has taken so
+        long that the permit is too old, it is exchanged first."""
+        ...
+
+    def left(self) -> None:
+        """The request was sent."""
         ...
 
     def release(self) -> None:
@@ -213,7 +230,7 @@ class RateGate(Protocol):
     """Keeps the rate of calls to the downstream."""
 
     async def acquire(self) -> Permit:
-        """Returns when one more call may be made. It must be made at once."""
+        """Returns shortly before one more call may be made; `Permit.confirm` returns when it may."""
         ...
 
 

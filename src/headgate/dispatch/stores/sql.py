@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from headgate.dispatch.changes import Changed, ItemChange, Preview
@@ -84,7 +85,7 @@ class SqlQueueStore:
         """By item type."""
         self._postgres = database.dialect == "postgresql"
         self._statements: Any = portable
-        self._enqueue_alone: Any = portable.enqueue
+        self._enqueue_alone: Any = partial(database.write, portable.enqueue)
         self._claim_statement: Any = portable_claims.claim
         self._claims: Claims | None = None
         if self._postgres:
@@ -93,11 +94,11 @@ class SqlQueueStore:
             from headgate.dispatch.stores.claims import Claims
 
             self._statements = postgres
-            self._enqueue_alone = postgres.enqueue_alone
+            self._enqueue_alone = partial(postgres.enqueue_alone, database)
             self._claims = Claims(database, claim_bytes)
         elif database.dialect == "sqlite":
             self._statements, self._claim_statement = sqlite, sqlite.claim
-            self._enqueue_alone = sqlite.enqueue
+            self._enqueue_alone = partial(database.write, sqlite.enqueue)
         enqueue = encrypting.encrypting(self._statements.enqueue, encryption)
         self.periodic = SqlPeriodicStore(database, enqueue, self._hints)
         self._settling = Settling(self._settled)
@@ -130,7 +131,7 @@ class SqlQueueStore:
                 self._identity, self._database.dialect, self._statements, within, ordered, now, hints
             )
         else:
-            new = await self._retried(self._database.flush, self._enqueue_alone, ordered, now, hints)
+            new = await self._retried(self._enqueue_alone, ordered, now, hints)
             self._hints.ring(item_types)
             if self._postgres:
                 self._hints.trail(item_types.difference(hints))

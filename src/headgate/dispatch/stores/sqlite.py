@@ -28,6 +28,7 @@ from headgate.dispatch.model import (
     EnqueueRequest,
 )
 from headgate.dispatch.status import Status
+from headgate.dispatch.stores import booked_slots
 from headgate.dispatch.stores.encrypting import context_version
 from headgate.dispatch.stores.portable_claims import due_in_turns
 from headgate.dispatch.turns import UNLIMITED, Places
@@ -67,7 +68,7 @@ def enqueue(
         return set()
     moment = stored(now or database_clock(connection))
     items, contexts = [], []
-    for request in new:
+    for request in booked_slots.at_their_times(connection, new):
         item_type, item_id, context, execute_at, slotted, workflow, trace, lane, priority, slot = request
         at = moment if execute_at is None else stored(execute_at)
         due_at = max(at, moment)

@@ -7,14 +7,13 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from headgate.clock import uptime
 from headgate.errors import HeadgateError
+from headgate.server.console.shared_reads import SharedReads
 from headgate.server.http.health import check_all
 from headgate.server.http.services import Services
 from headgate.server.shapes.console import NumberShown, OverviewShown, QueueShown, versions_of
 from headgate.server.shapes.forecast import ForecastShown
 
-FRESH_SECONDS = 1.0
 TIMEOUT_SECONDS = 5.0
 """A part that takes longer is left out: the rest is more useful than none."""
 
@@ -22,25 +21,15 @@ T = TypeVar("T")
 
 
 class Overview:
-    """Concurrent readers share one read, and so do those within a second of each other."""
+    """Reads each part at once. Readers share their reads."""
 
-    def __init__(self, services: Services, clock: Callable[[], float] = uptime) -> None:
+    def __init__(self, services: Services) -> None:
         self._services = services
-        self._clock = clock
-        self._last: tuple[float, OverviewShown] | None = None
-        self._reading: asyncio.Task[OverviewShown] | None = None
+        self._reads: SharedReads[OverviewShown] = SharedReads()
 
     async def read(self) -> OverviewShown:
         """The overview, at most a second old."""
-        if self._last is not None and self._clock() - self._last[0] < FRESH_SECONDS:
-            return self._last[1]
-        if self._reading is None:
-            self._reading = asyncio.create_task(self._read())
-            self._reading.add_done_callback(self._end_reading)
-        return await asyncio.shield(self._reading)
-
-    def _end_reading(self, _task: asyncio.Task[OverviewShown]) -> None:
-        self._reading = None
+        return await self._reads.get("overview", self._read)
 
     async def _read(self) -> OverviewShown:
         services = self._services
@@ -54,7 +43,6 @@ class Overview:
             version="", at=datetime.now(UTC), checks=checks, numbers=numbers, queues=queues, windows=windows
         )
         shown.version = ".".join(versions_of(shown).values())
-        self._last = self._clock(), shown
         return shown
 
     async def _numbers(self) -> list[NumberShown]:

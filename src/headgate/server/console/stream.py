@@ -1,4 +1,4 @@
-"""`/api/v1/console/stream`: the overview as server-sent events, each part when it changes.
+"""`/api/v1/console/stream`: the overview, or any page of the console, as server-sent events: each part when it changes.
 
 An event's id says which version of each part its reader has by then. A reader that comes back with that id gets what
 has changed since, from whichever process it reaches.
@@ -11,7 +11,8 @@ import json
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from itertools import zip_longest
+from typing import NamedTuple
 
 from fastapi import APIRouter, Request, Response
 from starlette.responses import StreamingResponse
@@ -20,10 +21,11 @@ from starlette.types import Receive, Scope, Send
 from headgate.clock import uptime
 from headgate.errors import HeadgateError
 from headgate.server.access.model import Scope as AccessScope
+from headgate.server.console.pages import MAX_READS, READS, read_page, targets_of
 from headgate.server.http.auth import bearer_token
 from headgate.server.http.browser import session_secret
 from headgate.server.http.logs import STREAM_BEGAN
-from headgate.server.http.parameters import query
+from headgate.server.http.parameters import WholeNumber, query
 from headgate.server.http.problem import Problem, documented, invalid
 from headgate.server.http.services import Services, services_of
 from headgate.server.http.streams import Streams
@@ -31,15 +33,17 @@ from headgate.server.shapes.console import PARTS, OverviewShown
 
 MAX_STREAMS = 100
 """Per process. Readers beyond that poll."""
-EVERY_SECONDS = 2.0
+EVERY_SECONDS = 2
+TICK_SECONDS = 1.0
 ALIVE_SECONDS = 5.0
 """A stream is not silent for longer: its reader can tell that it is dead."""
 ACCESS_SECONDS = 2.0
 """How often it is checked whether the reader may still read."""
 RETRY_MS = 2000
-VERSION = r"([0-9a-f]{12}(\.[0-9a-f]{12}){3})?"
+VERSION = rf"([0-9a-f]{{12}}(\.[0-9a-f]{{12}}){{0,{MAX_READS - 1}}})?"
 router = APIRouter(prefix="/api/v1/console", tags=["console"])
 
+EVERY = WholeNumber("every", 2, 60, default=EVERY_SECONDS, description="Seconds between two reads.")
 LAST_ID = {
     "type": "string",
     "pattern": f"^{VERSION}$",
@@ -55,24 +59,41 @@ LAST_ID = {
         200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}, "description": "Server-sent events"},
         **documented(400, 503),
     },
-    openapi_extra={"parameters": [query("lastEventId", LAST_ID)]},
+    openapi_extra={"parameters": [query("read", READS), EVERY.document(), query("lastEventId", LAST_ID)]},
 )
 async def stream(request: Request) -> Response:
-    """The overview as server-sent events of the type `overview`, each with the parts that changed. `end` is sent when
-    the session or the token has ended."""
+    """The overview as server-sent events of the type `overview`, each with the parts that changed. With `read`, what
+    those paths answer, as events of the type `page`. `end` is sent when the session or the token has ended."""
     services = services_of(request)
     if services.streams.open >= MAX_STREAMS:
-        detail = f"{MAX_STREAMS} readers are connected to this process; read /api/v1/console/overview instead"
+        detail = f"{MAX_STREAMS} readers are connected to this process; read /api/v1/console/overview or page instead"
         raise Problem(503, "too-many-streams", "Too Many Streams", detail, headers={"Retry-After": "30"})
     last_id = request.headers.get("last-event-id") or request.query_params.get("lastEventId", "")
     if not re.fullmatch(VERSION, last_id):
         raise invalid("lastEventId", "is no id of an event; leave it out to begin anew")
-    scope, ended = request.scope, services.streams.ended
-    events = overview_events(services.overview.read, lambda: may_read(services, scope), ended, last_id)
-    return OverviewStream(events, services.streams)
+    targets = targets_of(request) if "read" in request.query_params else []
+
+    is_first = True
+
+    async def read_parts() -> Snapshot:
+        if not targets:
+            return overview_snapshot(await services.overview.read())
+        nonlocal is_first
+        # What the page has already may be newer than what others read.
+        shown, is_first = await read_page(request, targets, shared=not is_first), False
+        return Snapshot("page", shown.versions, shown.dump_json)
+
+    events = changes(
+        read_parts,
+        lambda: may_read(services, request.scope),
+        services.streams.ended,
+        last_id,
+        every=float(EVERY.of(request)),
+    )
+    return CountedStream(events, services.streams)
 
 
-class OverviewStream(StreamingResponse):
+class CountedStream(StreamingResponse):
     """A response that is counted among the streams as long as it goes on."""
 
     def __init__(self, events: AsyncIterator[bytes], streams: Streams) -> None:
@@ -89,45 +110,70 @@ class OverviewStream(StreamingResponse):
             self._streams.open -= 1
 
 
-async def overview_events(
-    read: Callable[[], Awaitable[OverviewShown]],
+class Snapshot(NamedTuple):
+    """What a stream shows at a time: the versions of its parts, and their JSON for the names of some of them."""
+
+    kind: str
+    versions: dict[str, str]
+    dump_json: Callable[[list[str]], bytes]
+
+
+def overview_snapshot(shown: OverviewShown) -> Snapshot:
+    """The overview, in its parts."""
+    members = shown.dump()
+
+    def dump_json(names: list[str]) -> bytes:
+        return json.dumps({name: members[name] for name in ["at", *names]}, separators=(",", ":")).encode()
+
+    return Snapshot("overview", dict(zip(PARTS, shown.version.split("."), strict=True)), dump_json)
+
+
+async def changes(
+    read: Callable[[], Awaitable[Snapshot]],
     may_read: Callable[[], Awaitable[bool]],
     ended: asyncio.Event,
     last_id: str = "",
     *,
     every: float = EVERY_SECONDS,
+    tick: float = TICK_SECONDS,
     clock: Callable[[], float] = uptime,
 ) -> AsyncIterator[bytes]:
-    """Events until `ended` is set, or until the reader may not read any more."""
-    versions = dict(zip(PARTS, last_id.split("."), strict=False))
+    """Events until `ended` is set, or until the reader may not read any more. The parts are read `every` so many
+    seconds; whether the reader may still read, and still hears something, is checked at each tick."""
+    known = last_id.split(".")
     yield b"retry: %d\n\n" % RETRY_MS
     sent_at = checked_at = clock()
+    shown, read_at = await read(), clock()
     while not ended.is_set():
         if clock() - checked_at >= ACCESS_SECONDS:
             checked_at = clock()
             if not await may_read():
                 yield b"event: end\ndata: {}\n\n"
                 return
-        shown = await read()
-        current = dict(zip(PARTS, shown.version.split("."), strict=True))
-        changed = [part for part in PARTS if versions.get(part) != current[part]]
+        if clock() - read_at >= every:
+            shown, read_at = await read(), clock()
+        current = list(shown.versions.values())
+        changed = [
+            name
+            for name, version, before in zip_longest(shown.versions, current, known[: len(current)])
+            if version != before
+        ]
         if changed:
-            versions = current
-            yield _event("overview", shown.dump(), ["at", *changed], shown.version)
+            known = current
+            yield _event(shown.kind, shown.dump_json(changed), ".".join(current))
             sent_at = clock()
         elif clock() - sent_at >= ALIVE_SECONDS:
-            yield _event("alive", shown.dump(), ["at"])
+            yield _event("alive", shown.dump_json([]))
             sent_at = clock()
         try:
-            await asyncio.wait_for(ended.wait(), every)
+            await asyncio.wait_for(ended.wait(), tick)
         except TimeoutError:
             continue
 
 
-def _event(kind: str, members: dict[str, Any], names: list[str], event_id: str | None = None) -> bytes:
-    data = json.dumps({name: members[name] for name in names}, separators=(",", ":"))
+def _event(kind: str, data: bytes, event_id: str | None = None) -> bytes:
     head = "" if event_id is None else f"id: {event_id}\n"
-    return f"{head}event: {kind}\ndata: {data}\n\n".encode()
+    return b"%bevent: %b\ndata: %b\n\n" % (head.encode(), kind.encode(), data)
 
 
 async def may_read(services: Services, scope: Scope) -> bool:

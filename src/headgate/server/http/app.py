@@ -16,6 +16,7 @@ from headgate.server import console
 from headgate.server import logs as log_lines
 from headgate.server.console.backlog import BacklogAhead
 from headgate.server.console.overview import Overview
+from headgate.server.console.shared_reads import SharedReads
 from headgate.server.http import (
     audit,
     batch,
@@ -48,7 +49,7 @@ from headgate.server.http.ingress import Ingress
 from headgate.server.http.parent_watch import end_with_parent, remove_worker_metrics
 from headgate.server.http.prefix import without_prefix
 from headgate.server.http.raw_routes import RawRoutes
-from headgate.server.http.services import Services
+from headgate.server.http.services import FIELDS, SERVICES, Services
 from headgate.server.http.traces import RequestTraces
 from headgate.server.settings import Settings
 from headgate.server.shutdown import CLOSE_SECONDS, add_deadline, closing_part, end_when_hung
@@ -75,19 +76,23 @@ class Service(FastAPI):
 
     def build_middleware_stack(self) -> ASGIApp:
         services: Services = self.state.services
-        app: ASGIApp = RawRoutes(super().build_middleware_stack(), self.routes)
-        app = Bodies(app, limit=services.settings.http.max_body_bytes)
-        app = AccessGuard(app)
-        app = logs.RequestLog(app)
+        self.endpoints: ASGIApp = RawRoutes(super().build_middleware_stack(), self.routes)
+        """The routes and their errors, without access checks, logs and metrics: those are made around it."""
+        app: ASGIApp = Bodies(self.endpoints, limit=services.settings.http.max_body_bytes)
+        app = AccessGuard(app, services)
+        app = logs.RequestLog(app, services)
         return RequestTraces(app) if tracing.is_on() else app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or self.middleware_stack is None:
-            await super().__call__(without_prefix(scope), receive, send)
+        if scope["type"] == "lifespan":
+            await super().__call__(scope, receive, send)
             return
         if scope.get("root_path"):
             scope = without_prefix(scope)
-        scope["app"] = self
+        if self.middleware_stack is None:
+            self.middleware_stack = self.build_middleware_stack()
+        scope["app"], scope[SERVICES] = self, self.state.services
+        scope[FIELDS] = dict(reversed(scope["headers"]))
         await self.middleware_stack(scope, receive, send)
 
 
@@ -163,7 +168,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
             await stack.enter_async_context(open_ingress(services.settings, registry=services.registry))
         )
         services.rollups = await stack.enter_async_context(open_rollups(services.settings))
-        services.overview = Overview(services)
+        services.overview, services.page_reads = Overview(services), SharedReads()
         services.slots = await stack.enter_async_context(open_slots(services.settings, registry=services.registry))
         services.probes["database"] = lambda: services.slots.history(services.settings.slots.default_config)
         services.admission = await stack.enter_async_context(open_limits(services.settings, registry=services.registry))

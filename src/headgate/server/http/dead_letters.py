@@ -6,16 +6,20 @@ from fastapi import APIRouter, Request, Response
 
 from headgate.errors import InvalidInput
 from headgate.server.http.body import read_object
+from headgate.server.http.messages import cursor_of, place_of
 from headgate.server.http.notifications import name_outages
-from headgate.server.http.parameters import WholeNumber, check_query, json_body, query
+from headgate.server.http.parameters import WholeNumber, check_query, choice_of, flag, json_body, query
 from headgate.server.http.problem import documented
 from headgate.server.http.raw_routes import json_response
 from headgate.server.http.services import services_of
 from headgate.server.shapes.notifications import DeadLetter, DeadLetters, DeadLetterSelection, Dropped, Redriven
 
 LIMIT = WholeNumber("limit", 1, 1000, default=100, description="The most dead letters to show.")
+SORTS = ("deadAt", "-deadAt")
+SORT = query("sort", {"type": "string", "enum": list(SORTS), "description": "With -, the last first."})
+TOTAL = query("total", {"type": "boolean", "description": "Count how many there are, up to 100,001."})
 CURSOR = query(
-    "cursor", {"type": "string", "pattern": "^[0-9]{1,14}-.{1,64}$", "description": "`next` of the page before."}
+    "cursor", {"type": "string", "pattern": "^[0-9]{1,16}-.{1,64}$", "description": "`next` of the page before."}
 )
 
 router = APIRouter(prefix="/admin/sms/dead-letters", tags=["notifications"])
@@ -26,16 +30,23 @@ router = APIRouter(prefix="/admin/sms/dead-letters", tags=["notifications"])
     summary="Dead letters",
     response_model=DeadLetters,
     responses=documented(400, 503),
-    openapi_extra={"parameters": [LIMIT.document(), CURSOR]},
+    openapi_extra={"parameters": [SORT, TOTAL, LIMIT.document(), CURSOR]},
 )
 async def list_dead_letters(request: Request) -> Response:
-    """The oldest first. Texts are not shown; `redrivable` is false for a record that was too long to keep."""
+    """The oldest first; `next` of one page is the `cursor` of the next one in the same order. Texts
+    are not shown; `redrivable` is false for a record that was too long to keep."""
     check_query(request)
-    limit, cursor = LIMIT.of(request), request.query_params.get("cursor")
+    limit, cursor, with_total = LIMIT.of(request), request.query_params.get("cursor"), flag(request, "total")
+    newest_first = choice_of(request, "sort", SORTS) == "-deadAt"
+    messages = services_of(request).notifications.messages
     with name_outages():
-        letters = await services_of(request).notifications.messages.dead_letters(limit, _place(cursor))
-    following = f"{letters[-1].dead_ms}-{letters[-1].letter_id}" if len(letters) == limit else None
-    return json_response(DeadLetters(dead_letters=[DeadLetter.of_letter(letter) for letter in letters], next=following))
+        letters = await messages.dead_letters(
+            limit, None if cursor is None else place_of(cursor), newest_first=newest_first
+        )
+        total = {"total": await messages.count_dead_letters()} if with_total else {}
+    following = cursor_of(letters[-1].dead_at, letters[-1].letter_id) if len(letters) == limit else None
+    shown = [DeadLetter.of_letter(letter) for letter in letters]
+    return json_response(DeadLetters(dead_letters=shown, next=following, **total))
 
 
 @router.post(
@@ -73,12 +84,3 @@ async def _selected(request: Request) -> list[str] | None:
     if len(selection.model_fields_set) != 1 or (selection.ids is None and selection.all is None):
         raise InvalidInput("ids", 'give either {"ids": […]} or {"all": true}')
     return selection.ids
-
-
-def _place(cursor: str | None) -> tuple[int, str] | None:
-    if cursor is None:
-        return None
-    at_ms, _, letter_id = cursor.partition("-")
-    if not (at_ms.isascii() and at_ms.isdigit() and len(at_ms) <= 14 and 0 < len(letter_id) <= 64):
-        raise InvalidInput("cursor", "is not what an answer gave as next")
-    return int(at_ms), letter_id

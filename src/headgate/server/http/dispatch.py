@@ -51,7 +51,9 @@ TO = query("to", INSTANT | {"description": "… and before this one."})
 FILTER = (STATUS, PREFIX, LANE, ERROR, ERROR_GROUP, FROM, TO)
 SORT = query("sort", {"type": "string", "enum": SORTS, "description": "With -, the last first. Left out, by id."})
 TOTAL = query("total", {"type": "boolean", "description": "Count how many match, up to 100,001."})
+STATS = query("stats", {"type": "boolean", "description": "Say how deep each queue is, too."})
 CHANGE = query("change", {"type": "string", "enum": list(CHANGES)}) | {"required": True}
+NEW_TIME = query("executeAt", INSTANT | {"description": "With `reschedule`: to another time; left out, not."})
 CURSOR = query("cursor", EVENT_ID | {"maxLength": 280, "description": "`next` of the page before."})
 LIMIT = WholeNumber("limit", 1, LONGEST_PAGE, default=100)
 AFTER = query("after", EVENT_ID | {"description": "The last id of the page before."})
@@ -84,10 +86,20 @@ def _changes(
     )
 
 
-@router.get("", summary="List the item types", response_model=DispatchConfigs)
+@router.get(
+    "",
+    summary="List the item types",
+    response_model=DispatchConfigs,
+    responses=documented(400),
+    openapi_extra={"parameters": [STATS]},
+)
 async def types(request: Request) -> Response:
     """Every item type with its settings."""
-    return json_response(DispatchConfigs.of(item_types=await services_of(request).queue.configs()))
+    queue, with_stats = services_of(request).queue, flag(request, "stats")
+    shown = DispatchConfigs.of(item_types=await queue.configs())
+    if with_stats:
+        shown.stats = [QueueStatsShown.of_stats(await queue.store.stats(each.item_type)) for each in shown.item_types]
+    return json_response(shown)
 
 
 @_shows("/{itemType}", "Show an item type's settings", DispatchConfigShown)
@@ -144,13 +156,13 @@ async def items(request: Request) -> Response:
     return json_response(ItemsShown.of_page(page, progress, following, total))
 
 
-@_shows("/{itemType}/preview", "Show what a change would do", Previewed, CHANGE, *FILTER)
+@_shows("/{itemType}/preview", "Show what a change would do", Previewed, CHANGE, NEW_TIME, *FILTER)
 async def preview(request: Request) -> Response:
     """How many items match, and how many of them `change` would change. At least one filter is required; nothing is
-    changed."""
+    changed. Items with a booked slot are not rescheduled to another time, but to another priority or lane."""
     check_query(request)
-    change = request.query_params.get("change", "")
-    previewed = await services_of(request).queue.preview(_item_type(request), change, **_filter(request))
+    change, at = request.query_params.get("change", ""), request.query_params.get("executeAt")
+    previewed = await services_of(request).queue.preview(_item_type(request), change, execute_at=at, **_filter(request))
     return json_response(Previewed.of(previewed))
 
 

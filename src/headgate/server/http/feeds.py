@@ -11,13 +11,13 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from headgate.apps.payments.feed import FeedFormat
-from headgate.apps.payments.feeds.accepting import Feeds
+from headgate.apps.payments.feeds.accepting import SORTS, Feeds
 from headgate.apps.payments.feeds.model import Feed, FeedState, checked_control
 from headgate.apps.payments.parsing import COLUMNS
 from headgate.errors import Conflict
 from headgate.server.http.body import media_type
 from headgate.server.http.logs import about
-from headgate.server.http.parameters import WholeNumber, check_query, path, query, text_of
+from headgate.server.http.parameters import WholeNumber, check_query, flag, path, query, text_of
 from headgate.server.http.payments import CSV_FEED, FEED, body_blocks
 from headgate.server.http.payments import FORMATS as LINE_FORMATS
 from headgate.server.http.problem import Problem, documented, invalid, unsupported
@@ -39,6 +39,8 @@ COUNT = query("count", {"type": "string", "pattern": "^[0-9]{1,9}$", "descriptio
 NAME = query("name", {"type": "string", "minLength": 1, "maxLength": 255, "description": "Your name for the feed."})
 STATE = query("state", {"type": "string", "enum": list(FeedState), "description": "Left out, all."})
 PREFIX = query("prefix", FEED_ID | {"description": "What their ids or names begin with."})
+SORT = query("sort", {"type": "string", "enum": list(SORTS), "description": "With -, the last first."})
+TOTAL = query("total", {"type": "boolean", "description": "Count how many match, up to 100,001."})
 CURSOR = query("cursor", FEED_ID | {"description": "`next` of the page before."})
 AS_FEED = query(
     "format",
@@ -108,18 +110,20 @@ async def submit(scope: Scope, receive: Receive, send: Send) -> None:
     summary="List feeds",
     response_model=FeedPage,
     responses=documented(400),
-    openapi_extra={"parameters": [STATE, PREFIX, LIMIT.document(), CURSOR]},
+    openapi_extra={"parameters": [STATE, PREFIX, SORT, TOTAL, LIMIT.document(), CURSOR]},
 )
 async def list_feeds(request: Request) -> Response:
-    """Feeds, newest first; `next` of one page is the `cursor` of the next one."""
+    """Feeds, newest first; `next` of one page is the `cursor` of the next one in the same order."""
     check_query(request)
-    limit = LIMIT.of(request)
-    given = request.query_params
-    page = await _feeds(request).page(
-        limit + 1, text_of(request, "cursor", FEED_ID), state=given.get("state"), prefix=given.get("prefix")
-    )
+    limit, with_total = LIMIT.of(request), flag(request, "total")
+    given, feeds = request.query_params, _feeds(request)
+    selection = {"state": given.get("state"), "prefix": given.get("prefix")}
+    page = await feeds.page(limit + 1, text_of(request, "cursor", FEED_ID), **selection, sort=given.get("sort"))
     cursor = page[limit - 1].feed_id if len(page) > limit else None
-    return json_response(FeedPage(feeds=[_shown(feed) for feed in page[:limit]], next=cursor))
+    shown = FeedPage(feeds=[_shown(feed) for feed in page[:limit]], next=cursor)
+    if with_total:
+        shown.total = await feeds.count(**selection)
+    return json_response(shown)
 
 
 @router.get(

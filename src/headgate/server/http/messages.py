@@ -12,13 +12,14 @@ from fastapi import APIRouter, Request, Response
 
 from headgate.apps.notifications.model import LARGEST
 from headgate.apps.notifications.ports import MessageFilter, Status
+from headgate.apps.notifications.receipts import EarlyReceipt
 from headgate.apps.notifications.recipients import checked_phone
 from headgate.durations import EPOCH
 from headgate.errors import HeadgateError, InvalidInput, NotFound
 from headgate.server.http import problem
 from headgate.server.http.body import media_type, read, read_object
 from headgate.server.http.notifications import accept, name_outages
-from headgate.server.http.parameters import WholeNumber, json_body, path, query, text_of
+from headgate.server.http.parameters import WholeNumber, check_query, choice_of, flag, json_body, path, query, text_of
 from headgate.server.http.problem import Problem, documented
 from headgate.server.http.raw_routes import json_response
 from headgate.server.http.services import Services, services_of
@@ -46,6 +47,9 @@ SHOWN_STATUSES = [status.value.lower() for status in Status if status is not Sta
 STATUS = query("status", {"type": "string", "enum": SHOWN_STATUSES, "description": "Left out, all."})
 OF_USER = WholeNumber("userId", 0, LARGEST, description="Left out, all users.")
 PREFIX = query("prefix", MESSAGE_ID | {"description": "What their ids begin with."})
+SORTS = ("acceptedAt", "-acceptedAt")
+SORT = query("sort", {"type": "string", "enum": list(SORTS), "description": "With -, the last first, as if left out."})
+TOTAL = query("total", {"type": "boolean", "description": "Count how many match, up to 100,001."})
 LIMIT = WholeNumber("limit", 1, 1000, default=100)
 CURSOR = query(
     "cursor", {"type": "string", "pattern": "^[0-9]{1,16}-.{1,64}$", "description": "`next` of the page before."}
@@ -153,20 +157,26 @@ async def delete_quota(request: Request) -> Response:
     summary="List messages",
     response_model=MessagePage,
     responses=documented(400, 503),
-    openapi_extra={"parameters": [STATUS, OF_USER.document(), PREFIX, LIMIT.document(), CURSOR]},
+    openapi_extra={"parameters": [STATUS, OF_USER.document(), PREFIX, SORT, TOTAL, LIMIT.document(), CURSOR]},
 )
 async def list_messages(request: Request) -> Response:
-    """Messages, newest first; `next` of one page is the `cursor` of the next one. Texts and numbers are not shown."""
-    given, limit = request.query_params, LIMIT.of(request)
+    """Messages, newest first; `next` of one page is the `cursor` of the next one in the same order. Texts and numbers
+    are not shown."""
+    check_query(request)
+    given, limit, with_total = request.query_params, LIMIT.of(request), flag(request, "total")
+    oldest_first = choice_of(request, "sort", SORTS) == "acceptedAt"
     selection = MessageFilter(
         _status(given.get("status")), OF_USER.find(request), text_of(request, "prefix", MESSAGE_ID)
     )
-    after = None if "cursor" not in given else _place(given["cursor"])
+    after = None if "cursor" not in given else place_of(given["cursor"])
+    messages = services_of(request).notifications.messages
     with name_outages():
-        page = await services_of(request).notifications.messages.page(selection, limit + 1, after)
+        page = await messages.page(selection, limit + 1, after, oldest_first=oldest_first)
+        total = {"total": await messages.count_matching(selection)} if with_total else {}
     last = page[limit - 1] if len(page) > limit else None
-    following = None if last is None else f"{(last.accepted_at - EPOCH) // MICROSECOND}-{last.message_id}"
-    return json_response(MessagePage(messages=[MessageStatus.of(known) for known in page[:limit]], next=following))
+    following = None if last is None else cursor_of(last.accepted_at, last.message_id)
+    shown = [MessageStatus.of(known) for known in page[:limit]]
+    return json_response(MessagePage(messages=shown, next=following, **total))
 
 
 def _status(text: str | None) -> Status | None:
@@ -175,7 +185,17 @@ def _status(text: str | None) -> Status | None:
     return None if text is None else Status(text.upper())
 
 
-def _place(cursor: str) -> tuple[datetime, str]:
+def cursor_of(at: datetime, message_id: str) -> str:
+    """The place of a message in a list by time."""
+    return f"{(at - EPOCH) // MICROSECOND}-{message_id}"
+
+
+def place_of(cursor: str) -> tuple[datetime, str]:
+    """The inverse of `cursor_of`.
+
+    Raises:
+        InvalidInput: it is no such place.
+    """
     at, _, message_id = cursor.partition("-")
     if not (at.isascii() and at.isdigit() and len(at) <= 16 and 0 < len(message_id) <= 64 and "\0" not in message_id):
         raise InvalidInput("cursor", "is not what an answer gave as next")
@@ -210,7 +230,8 @@ async def status(request: Request) -> Response:
     },
 )
 async def receipt(request: Request) -> Response:
-    """For providers, who sign it; no token is needed. 403 if the signature is not right."""
+    """For providers, who sign it; no token is needed. 403 if the signature is not right. If a message is being sent, a
+    receipt by the provider's id may come before the answer that has that id: it is kept for some minutes."""
     services = services_of(request)
     name = request.path_params["provider"]
     provider = services.notifications.providers.get(name)
@@ -226,11 +247,12 @@ async def receipt(request: Request) -> Response:
         raise
     if known is not None:
         known = known._replace(provider=name)
+        messages = services.notifications.messages
         with name_outages():
-            seconds = await services.notifications.messages.receive(known)
-        if seconds is None:
-            raise NotFound("message", known.message_id or known.provider_id or "")
-        if seconds >= 0:
+            seconds = await messages.receive(known)
+            if seconds is None and not await messages.keep_receipt(EarlyReceipt(known)):
+                raise NotFound("message", known.message_id or known.provider_id or "")
+        if seconds is not None and seconds >= 0:
             services.notifications.observer.receipt(name, known.delivered, seconds)
     return Response(status_code=204)
 

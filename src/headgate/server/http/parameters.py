@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -54,6 +55,18 @@ def flag(request: Request, name: str) -> bool:
     if value not in ("true", "false"):
         raise invalid(name, "must be true or false")
     return value == "true"
+
+
+def choice_of(request: Request, name: str, choices: Sequence[str]) -> str | None:
+    """A parameter of the query that is one of some texts; None if it is left out.
+
+    Raises:
+        Problem: It is something else.
+    """
+    value = request.query_params.get(name)
+    if value is not None and value not in choices:
+        raise invalid(name, f"must be one of {', '.join(choices)}")
+    return value
 
 
 def check_query(request: Request) -> None:

@@ -28,9 +28,16 @@ if TYPE_CHECKING:
     from headgate.server.access.oidc import OidcProvider
     from headgate.server.console.backlog import BacklogAhead
     from headgate.server.console.overview import Overview
+    from headgate.server.console.pages import Part
+    from headgate.server.console.shared_reads import SharedReads
 
 Probe = Callable[[], Awaitable[object]]
 """Calls a dependency; raises if it does not answer."""
+
+SERVICES = "headgate_services"
+"""The key in a request's scope that holds the `Services` of its app."""
+FIELDS = "headgate_fields"
+"""The key that holds the header fields by their names in lower case; of several with one name, the first."""
 
 
 @dataclass(slots=True)
@@ -57,6 +64,7 @@ class Services:
     rollups: RollupReader = field(init=False)
     """Numbers of all processes over time."""
     overview: Overview = field(init=False)
+    page_reads: SharedReads[Part] = field(init=False)
     backlog_ahead: BacklogAhead = field(init=False)
     streams: Streams = field(default_factory=Streams)
     grpc_port: int | None = None
@@ -68,5 +76,5 @@ class Services:
 
 def services_of(scope: Mapping[str, Any]) -> Services:
     """The services of the app a request came to; takes the ASGI scope or a `Request`."""
-    services: Services = scope["app"].state.services
+    services: Services = scope[SERVICES]
     return services

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from headgate.apps.payments.model import AcceptedPayment, IntakeResult, Payment, PaymentStatus
-from headgate.apps.payments.ports import Intake
+from headgate.apps.payments.ports import Intake, PaymentLoad
 from headgate.errors import Conflict, HeadgateError, StoreError
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -68,6 +68,12 @@ class PaymentMetrics:
         self._payments = Gauge(
             "payments_by_status", "Payments by status.", ["status"], registry=registry, multiprocess_mode="mostrecent"
         )
+        self._overdue = Gauge(
+            "payments_oldest_overdue_seconds",
+            "How long ago the oldest payment that is not made was to be made, whatever holds it up; 0 if none is due.",
+            registry=registry,
+            multiprocess_mode="mostrecent",
+        )
         self._limit = Gauge(
             "payments_downstream_limit",
             "The hard limit: calls in any sliding second.",
@@ -75,10 +81,11 @@ class PaymentMetrics:
             multiprocess_mode="mostrecent",
         )
 
-    def measured(self, counts: Mapping[PaymentStatus, int], tps: int) -> None:
+    def measured(self, load: PaymentLoad, tps: int) -> None:
         self._limit.set(tps)
+        self._overdue.set(load.overdue.total_seconds())
         for status in PaymentStatus:
-            self._payments.labels(status.value).set(counts.get(status, 0))
+            self._payments.labels(status.value).set(load.counts.get(status, 0))
 
 
 class IntakeMetrics:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field
 
@@ -62,6 +62,21 @@ def versions_of(shown: OverviewShown) -> dict[str, str]:
     """For each part a short text that differs when the part does."""
     parts = shown.model_dump(mode="json", include=set(PARTS), exclude={"windows": UNSTABLE})
     return {part: hashlib.sha256(json.dumps(parts[part]).encode()).hexdigest()[:12] for part in PARTS}
+
+
+class PartShown(Shape):
+    """What a path answered."""
+
+    status: int
+    body: Annotated[Any, Field(description="The JSON of the answer, or a problem document.")]
+
+
+class PageShown(Shape):
+    """What several paths answered at a time, by path."""
+
+    version: Annotated[str, Field(description="For `lastEventId` of the stream of the same paths.")]
+    at: Instant
+    parts: dict[str, PartShown]
 
 
 class ConfigLines(Shape):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Self
 
-from pydantic import ConfigDict, WithJsonSchema
+from pydantic import ConfigDict, Field, WithJsonSchema
 
 from headgate.dispatch.heartbeats import Worker
 from headgate.dispatch.model import Item, ItemDetail, Progress, QueueStats
@@ -69,6 +69,9 @@ class DispatchConfigs(Shape):
     """Every item type."""
 
     item_types: list[DispatchConfigShown]
+    stats: Annotated[
+        list[QueueStatsShown], Field(default_factory=list, description="With `stats=true`: of each, in order.")
+    ]
 
 
 class QueueStatsShown(_OfType):

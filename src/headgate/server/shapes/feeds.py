@@ -40,6 +40,8 @@ class FeedPage(Shape):
 
     feeds: list[FeedShown]
     next: str | None
+    total: int | None = None
+    """How many match, if that was asked for; 100,001 if there are more."""
 
 
 class CancelledFeed(FeedShown):

@@ -158,6 +158,8 @@ class MessagePage(Shape):
 
     messages: list[MessageStatus]
     next: str | None
+    total: int | None = None
+    """How many match, if that was asked for; 100,001 if there are more."""
 
 
 class OptOutRequest(Shape):
@@ -194,6 +196,8 @@ class DeadLetters(Shape):
 
     dead_letters: list[DeadLetter]
     next: str | None
+    total: int | None = None
+    """How many there are, if that was asked for; 100,001 if there are more."""
 
 
 class DeadLetterSelection(Shape):

@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -41,6 +41,9 @@ from headgate.slots.stores.window_rows import (
 from headgate.slots.templates import is_template
 from headgate.sql.engine import Database
 from headgate.sql.schema import insert_rows, instant_form, now
+
+if TYPE_CHECKING:
+    from headgate.slots.stores.postgres_lone import LoneBooker
 
 T = TypeVar("T")
 
@@ -71,7 +74,20 @@ class SqlSlotStore:
         self._database = database
         self._carriers: Carriers = carriers or {}
         self._owns_database = owns_database
-        self._booker = _booker(database.dialect)
+        uniform = random.Random().random
+        self._booker = Booker(uniform)
+        self._lone: LoneBooker | None = None
+        # Imported here: they are bookers themselves, and PostgreSQL's driver is an extra that SQLite's users do not
+        # have.
+        if database.dialect == "postgresql":
+            from headgate.slots.stores.postgres import PostgresBooker
+
+            booker = PostgresBooker(database, uniform)
+            self._booker, self._lone = booker, booker.lone
+        elif database.dialect == "sqlite":
+            from headgate.slots.stores.sqlite import SqliteBooker
+
+            self._booker = SqliteBooker(uniform)
 
     async def configure(
         self, name: str, policy: WindowPolicy, *, now_ms: int | None = None, replacing: int | None = None
@@ -112,6 +128,10 @@ class SqlSlotStore:
             return []
         if isinstance(names, str) or len(names) == 1:
             name = names if isinstance(names, str) else names[0]
+            if self._lone is not None and len(requests) == 1:
+                slot = await self._lone.book(name, requests[0], now_ms, owner)
+                if slot is not None:
+                    return [slot]
             return await self._database.write(self._booker.book, name, requests, now_ms, owner)
         return await self._database.write(self._booker.book_joint, tuple(names), requests, now_ms, owner)
 
@@ -189,20 +209,6 @@ class SqlSlotStore:
     async def close(self) -> None:
         if self._owns_database:
             await self._database.close()
-
-
-def _booker(dialect: str) -> Booker:
-    uniform = random.Random().random
-    # Imported here: they are bookers themselves, and PostgreSQL's driver is an extra that SQLite's users do not have.
-    if dialect == "postgresql":
-        from headgate.slots.stores.postgres import PostgresBooker
-
-        return PostgresBooker(uniform)
-    if dialect == "sqlite":
-        from headgate.slots.stores.sqlite import SqliteBooker
-
-        return SqliteBooker(uniform)
-    return Booker(uniform)
 
 
 def _configure(

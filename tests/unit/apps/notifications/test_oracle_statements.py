@@ -11,6 +11,7 @@ from sqlalchemy.dialects import oracle
 from headgate.apps.notifications.model import Attempt, AttemptEvent, Message, Outcome
 from headgate.apps.notifications.ports import DeadLetter, DeliveryOutcome, MessageFilter, Receipt, Status
 from headgate.apps.notifications.quota import Quota, Spending
+from headgate.apps.notifications.receipts import EarlyReceipt
 from headgate.apps.notifications.stores import attempt_statements, message_statements, quota_statements, rows
 from headgate.apps.notifications.stores.tables import notification_attempt
 from headgate.messaging import Record
@@ -74,11 +75,19 @@ def everything(connection: Any) -> None:
     message_statements.park(connection, [Record("t", "k", "v")], {"m": 1}, 0, "me")
     message_statements.status_of(connection, "m")
     after = datetime(2027, 3, 1, tzinfo=UTC), "m"
-    message_statements.page(connection, MessageFilter(Status.QUEUED, 1, "m"), 10, after)
+    for oldest_first in (False, True):
+        message_statements.page(connection, MessageFilter(Status.QUEUED, 1, "m"), 10, after, oldest_first)
+    message_statements.count_matching(connection, MessageFilter(Status.QUEUED, 1, "m"), 10)
+    message_statements.count_dead_letters(connection, 10)
     message_statements.beginning(connection, "m", 10)
     message_statements.receive(connection, Receipt("p", True, provider_id="x"))
+    early = EarlyReceipt(Receipt("own", True, provider_id="p"))
+    message_statements.keep_receipt(connection, early, "t")
+    message_statements.keep_receipt(connection, early._replace(tries=1), "t")
+    outbox.holds_as_many(connection, "t", 10)
     message_statements.bury(connection, [DeadLetter("l", "m", "k", "v", "r", 1)], [outcome])
-    message_statements.dead_letters(connection, 10, (0, "l"))
+    for newest_first in (False, True):
+        message_statements.dead_letters(connection, 10, after, newest_first)
     message_statements.redrive(connection, ids, 100, "t", 1000)
     message_statements.drop(connection, None, 100)
     message_statements.opt_out(connection, "+491701234567", "STOP")

@@ -19,6 +19,7 @@ from headgate.apps.notifications.ports import (
     Receipt,
 )
 from headgate.apps.notifications.quota import Quota, Spending
+from headgate.apps.notifications.receipts import EarlyReceipt, early_topic
 from headgate.apps.notifications.stores import attempt_statements, message_statements, quota_statements, rows
 from headgate.apps.notifications.stores.tables import (
     notification_attempt,
@@ -37,6 +38,8 @@ LEASE = timedelta(seconds=10)
 MAX_TRIES = 5
 PRUNE_BATCH = 5000
 REDRIVE_BATCH = 500
+MOST_COUNTED = 100_001
+"""A listing counts up to this many: more are "more than 100,000"."""
 
 
 class SqlQuotaStore:
@@ -105,7 +108,7 @@ class SqlDeliveryStore:
         await self._database.write(message_statements.release, message_ids, owner)
 
     async def settle(self, outcomes: Sequence[DeliveryOutcome]) -> None:
-        await _retry_conflicts(lambda: self._database.write(message_statements.settle, outcomes))
+        await _retry_conflicts(lambda: self._database.once(message_statements.settle, outcomes))
 
     async def bury(self, letters: Sequence[DeadLetter], outcomes: Sequence[DeliveryOutcome]) -> None:
         await _retry_conflicts(lambda: self._database.write(message_statements.bury, letters, outcomes))
@@ -121,10 +124,19 @@ class SqlDeliveryStore:
         return await self._database.read(message_statements.status_of, message_id)
 
     async def page(
-        self, selection: MessageFilter, limit: int, after: tuple[datetime, str] | None = None
+        self,
+        selection: MessageFilter,
+        limit: int,
+        after: tuple[datetime, str] | None = None,
+        *,
+        oldest_first: bool = False,
     ) -> list[MessageStatus]:
-        """The newest messages that match, past a time and id."""
-        return await self._database.read(message_statements.page, selection, limit, after)
+        """The newest messages that match, or the oldest, past a time and id."""
+        return await self._database.read(message_statements.page, selection, limit, after, oldest_first)
+
+    async def count_matching(self, selection: MessageFilter) -> int:
+        """How many messages match; 100,001 if there are more than 100,000."""
+        return await self._database.read_aside(message_statements.count_matching, selection, MOST_COUNTED)
 
     async def beginning(self, prefix: str, limit: int) -> list[MessageStatus]:
         """The first messages whose ids begin so, in order of the ids."""
@@ -134,13 +146,23 @@ class SqlDeliveryStore:
         """Notes a receipt; see `message_statements.receive`."""
         return await self._database.write(message_statements.receive, receipt)
 
+    async def keep_receipt(self, early: EarlyReceipt) -> bool:
+        """Keeps a receipt for its next try; see `message_statements.keep_receipt`."""
+        return await self._database.write(message_statements.keep_receipt, early, early_topic(self._topic))
+
     async def backlog(self) -> tuple[int, datetime | None, int]:
         """Messages that wait, since when the oldest does, and dead letters."""
         return await self._database.read_aside(message_statements.backlog)
 
-    async def dead_letters(self, limit: int, cursor: tuple[int, str] | None = None) -> list[DeadLetter]:
-        """The oldest dead letters after a place."""
-        return await self._database.read(message_statements.dead_letters, limit, cursor)
+    async def dead_letters(
+        self, limit: int, cursor: tuple[datetime, str] | None = None, *, newest_first: bool = False
+    ) -> list[DeadLetter]:
+        """The oldest dead letters, or the newest, after a place."""
+        return await self._database.read(message_statements.dead_letters, limit, cursor, newest_first)
+
+    async def count_dead_letters(self) -> int:
+        """How many dead letters there are; 100,001 if there are more than 100,000."""
+        return await self._database.read_aside(message_statements.count_dead_letters, MOST_COUNTED)
 
     async def redrive(self, letter_ids: Sequence[str] | None) -> tuple[int, int]:
         """Publishes these dead letters again, or all. Returns how many, and how many can't be."""

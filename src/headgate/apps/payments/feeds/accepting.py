@@ -25,9 +25,12 @@ from headgate.apps.payments.model import (
     PaymentStatus,
 )
 from headgate.apps.payments.ports import PaymentStore
-from headgate.errors import Conflict, NotFound, StoreError
+from headgate.errors import Conflict, InvalidInput, NotFound, StoreError
 from headgate.slots.model import checked_id
 
+SORTS = ("createdAt", "-createdAt")
+"""How a listing may be sorted; with `-`, the last first."""
+MOST_COUNTED = 100_001
 LEASE = timedelta(seconds=30)
 """A feed whose runner gave no sign of life for so long is taken up by another one."""
 RESUME_EVERY = 10.0
@@ -127,19 +130,38 @@ class Feeds:
         return feed
 
     async def page(
-        self, limit: int, after: str | None, *, state: str | None = None, prefix: str | None = None
+        self,
+        limit: int,
+        after: str | None,
+        *,
+        state: str | None = None,
+        prefix: str | None = None,
+        sort: str | None = None,
     ) -> list[Feed]:
-        """Feeds, newest first; in this state, and with ids or names that begin so.
+        """Feeds, newest first; in this state, and with ids or names that begin so. With `sort="createdAt"`, the oldest
+        first.
 
         Raises:
-            InvalidInput: the cursor, the state or the prefix is wrong.
+            InvalidInput: the cursor, the state or the prefix is wrong, or there is no such order.
         """
+        if sort is not None and sort not in SORTS:
+            raise InvalidInput("sort", f"must be one of {', '.join(SORTS)}")
         return await self._store.page(
             limit,
             None if after is None else checked_id(after, "cursor"),
             checked_state(state),
             None if prefix is None else checked_id(prefix, "prefix"),
+            oldest_first=sort == "createdAt",
         )
+
+    async def count(self, *, state: str | None = None, prefix: str | None = None) -> int:
+        """How many feeds match; 100,001 if there are more than 100,000.
+
+        Raises:
+            InvalidInput: the state or the prefix is wrong.
+        """
+        prefix = None if prefix is None else checked_id(prefix, "prefix")
+        return await self._store.count_matching(checked_state(state), prefix, MOST_COUNTED)
 
     async def rejects(self, feed_id: str, after: int = 0, limit: int = 1000) -> list[FeedReject]:
         """A page of rejected records, past a line."""

@@ -59,10 +59,20 @@ class FeedStore(Protocol):
     async def find(self, feed_id: str) -> Feed | None: ...
 
     async def page(
-        self, limit: int, after: str | None, state: FeedState | None = None, prefix: str | None = None
+        self,
+        limit: int,
+        after: str | None,
+        state: FeedState | None = None,
+        prefix: str | None = None,
+        *,
+        oldest_first: bool = False,
     ) -> list[Feed]:
-        """Feeds, newest first; `after` is the last id of the page before. `prefix` is what the id or the name begins
-        with."""
+        """Feeds, newest or oldest first; `after` is the last id of the page before. `prefix` is what the id or the name
+        begins with."""
+        ...
+
+    async def count_matching(self, state: FeedState | None, prefix: str | None, at_most: int) -> int:
+        """How many feeds match, up to so many."""
         ...
 
     async def prune(self, before: datetime) -> int:

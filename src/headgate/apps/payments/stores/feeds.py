@@ -57,9 +57,18 @@ class SqlFeedStore:
         return await self._database.read(_find, feed_id)
 
     async def page(
-        self, limit: int, after: str | None, state: FeedState | None = None, prefix: str | None = None
+        self,
+        limit: int,
+        after: str | None,
+        state: FeedState | None = None,
+        prefix: str | None = None,
+        *,
+        oldest_first: bool = False,
     ) -> list[Feed]:
-        return await self._database.read(_page, limit, after, state, prefix)
+        return await self._database.read(_page, limit, after, state, prefix, oldest_first)
+
+    async def count_matching(self, state: FeedState | None, prefix: str | None, at_most: int) -> int:
+        return await self._database.read_aside(_count_matching, state, prefix, at_most)
 
     async def prune(self, before: datetime) -> int:
         return await self._database.write(_prune, before)
@@ -240,20 +249,39 @@ def _find(connection: Connection, feed_id: str) -> Feed | None:
 
 
 def _page(
-    connection: Connection, limit: int, after: str | None, state: FeedState | None, prefix: str | None
+    connection: Connection,
+    limit: int,
+    after: str | None,
+    state: FeedState | None,
+    prefix: str | None,
+    oldest_first: bool,
 ) -> list[Feed]:
-    statement = sa.select(feed).order_by(feed.c.created_at.desc(), feed.c.feed_id.desc()).limit(limit)
-    if state is not None:
-        statement = statement.where(feed.c.state == state.value)
-    if prefix is not None:
-        statement = statement.where(sa.or_(*(begins_with(column, prefix) for column in (feed.c.feed_id, feed.c.name))))
+    created, feed_id = feed.c.created_at, feed.c.feed_id
+    order = (created, feed_id) if oldest_first else (created.desc(), feed_id.desc())
+    statement = sa.select(feed).where(*_conditions(state, prefix)).order_by(*order).limit(limit)
     if after is not None:
-        last = connection.execute(sa.select(feed.c.created_at).where(feed.c.feed_id == after)).scalar()
+        last = connection.execute(sa.select(created).where(feed_id == after)).scalar()
         if last is None:
             return []
-        older = sa.and_(feed.c.created_at == last, feed.c.feed_id < after)
-        statement = statement.where(sa.or_(feed.c.created_at < last, older))
+        if oldest_first:
+            statement = statement.where(sa.or_(created > last, sa.and_(created == last, feed_id > after)))
+        else:
+            statement = statement.where(sa.or_(created < last, sa.and_(created == last, feed_id < after)))
     return [_record(row) for row in connection.execute(statement)]
+
+
+def _count_matching(connection: Connection, state: FeedState | None, prefix: str | None, at_most: int) -> int:
+    some = sa.select(feed.c.feed_id).where(*_conditions(state, prefix)).limit(at_most).subquery()
+    return connection.execute(sa.select(sa.func.count()).select_from(some)).scalar_one()
+
+
+def _conditions(state: FeedState | None, prefix: str | None) -> list[sa.ColumnElement[bool]]:
+    conditions: list[sa.ColumnElement[bool]] = []
+    if state is not None:
+        conditions.append(feed.c.state == state.value)
+    if prefix is not None:
+        conditions.append(sa.or_(*(begins_with(column, prefix) for column in (feed.c.feed_id, feed.c.name))))
+    return conditions
 
 
 def _prune(connection: Connection, before: datetime) -> int:

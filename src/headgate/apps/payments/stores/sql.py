@@ -13,7 +13,7 @@ from headgate.apps.payments.model import (
     PaymentStatus,
     StatusChange,
 )
-from headgate.apps.payments.ports import DuplicateQuery, NewPayment
+from headgate.apps.payments.ports import DuplicateQuery, NewPayment, PaymentLoad
 from headgate.apps.payments.stores import moves, statements
 from headgate.dispatch.encryption import Encryption
 from headgate.sql.engine import Database
@@ -78,4 +78,7 @@ class SqlPaymentStore:
         return forgotten
 
     async def count(self) -> dict[PaymentStatus, int]:
-        return await self._database.read(statements.count)
+        return dict((await self.measure()).counts)
+
+    async def measure(self) -> PaymentLoad:
+        return await self._database.read(statements.measure)

@@ -22,7 +22,7 @@ from headgate.apps.payments.model import (
     StatusChange,
     Terms,
 )
-from headgate.apps.payments.ports import DuplicateQuery, NewPayment
+from headgate.apps.payments.ports import DuplicateQuery, NewPayment, PaymentLoad
 from headgate.apps.payments.stores.tables import payment, payment_audit
 from headgate.dispatch.encryption import Encryption
 from headgate.dispatch.stores import enqueue_within
@@ -199,9 +199,13 @@ def prune(connection: Connection, before: datetime, after: str, last: str) -> in
     return connection.execute(sa.delete(payment).where(*conditions)).rowcount
 
 
-def count(connection: Connection) -> dict[PaymentStatus, int]:
-    rows = connection.execute(sa.select(payment.c.status, sa.func.count()).group_by(payment.c.status))
-    return {PaymentStatus(status): number for status, number in rows}
+def measure(connection: Connection) -> PaymentLoad:
+    oldest = sa.func.min(payment.c.scheduled_at, type_=payment.c.scheduled_at.type)
+    statement = sa.select(payment.c.status, sa.func.count(), oldest).group_by(payment.c.status)
+    rows = {PaymentStatus(status): (number, first) for status, number, first in connection.execute(statement)}
+    moment = database_clock(connection)
+    _, first = rows.get(PaymentStatus.SCHEDULED, (0, moment))
+    return PaymentLoad({status: number for status, (number, _) in rows.items()}, max(timedelta(0), moment - first))
 
 
 def record(row: Row[Any]) -> PaymentRecord:

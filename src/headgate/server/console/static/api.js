@@ -55,8 +55,11 @@ export const get = (path, options) => call('GET', path, undefined, options)
 /** A path of texts, each one escaped: `path('/api/v1/slots', id)`. */
 export const path = (start, ...parts) => [start, ...parts.map(encodeURIComponent)].join('/')
 
-/** A path with a query; what is empty is left out. */
+/** A path with a query; what is empty is left out, and a list is given one by one. */
 export function query(start, values) {
-  const given = Object.entries(values).filter(([, value]) => value !== undefined && value !== null && value !== '')
-  return given.length ? `${start}?${new URLSearchParams(given)}` : start
+  const given = Object.entries(values)
+    .flatMap(([name, value]) => (Array.isArray(value) ? value.map(each => [name, each]) : [[name, value]]))
+    .filter(([, value]) => value !== undefined && value !== null && value !== '')
+  if (!given.length) return start
+  return `${start}${start.includes('?') ? '&' : '?'}${new URLSearchParams(given)}`
 }

@@ -16,6 +16,7 @@ import {notifications} from './notifications.js'
 import {overview} from './overview.js'
 import {payments} from './payments.js'
 import {periodic} from './periodic.js'
+import {Reads} from './reads.js'
 import {replan} from './replan.js'
 import {search, watchBox} from './search.js'
 import {slots} from './slots.js'
@@ -42,7 +43,7 @@ const PAGES = {
 const RETRY_MS = 3000
 
 let session = {loginRequired: true, name: null, scopes: []}
-let current = null // the page shown: {name, refresh, every, failures}, and {stream, receive} if it is streamed
+let current = null // the page shown: {name, refresh, every, failures}; one with {stream, receive} has a stream of its own
 let shownPath = location.hash.split('?')[0]
 let paused = false
 let timer
@@ -182,6 +183,7 @@ function open() {
   }
   const opened = {name, failures: 0, ...page.open(show(main), shell, rest, query)}
   current = opened
+  pulse()
   refresh()
 }
 
@@ -192,45 +194,60 @@ function stopUpdates() {
 }
 
 /** Follows the page's stream: it brings what changes from here on. */
-function stream(page) {
+function stream(page, reads) {
   closeStream()
-  closeStream = follow(page.stream, {
-    lastId: page.version,
-    receive(parts, id) {
-      page.version = id || page.version
-      page.receive(parts)
-      renewed(page)
-      pulse()
+  const paths = reads.size
+  closeStream = follow(page.stream ?? reads.stream(Math.max(2, Math.round(page.every / 1000))), {
+    lastId: page.stream ? page.version : reads.version,
+    async receive(data, id) {
+      if (page.stream) {
+        page.version = id || page.version
+        page.receive(data)
+        return renewed(page)
+      }
+      reads.receive(data.parts)
+      await redraw(page, reads)
+      // The page came to read something else: the stream has to bring that, too.
+      if (current === page && reads.size !== paths) refresh()
     },
     fail: refresh,
     end: begin,
   })
 }
 
+/** Brings the page up to date with what it reads; what is shown turns grey if that fails. */
+async function redraw(page, reads) {
+  try {
+    await page.refresh(reads.read)
+    if (current === page) renewed(page)
+  } catch (error) {
+    if (current !== page) return
+    page.failures += 1
+    document.body.classList.add('stale')
+    await troubled(error)
+    pulse()
+  }
+}
+
 function renewed(page) {
   if (page.failures) banner('')
   page.failures = 0
   page.at = new Date()
+  document.body.classList.remove('stale')
+  pulse()
 }
 
 async function refresh() {
   stopUpdates()
   const page = current
   if (!page?.refresh) return pulse()
-  try {
-    await page.refresh()
-    if (current !== page) return
-    renewed(page)
-  } catch (error) {
-    if (current !== page) return
-    page.failures += 1
-    await troubled(error)
-  }
-  // What is shown may not be so any more: it turns grey until the service answers again.
-  document.body.classList.toggle('stale', page.failures > 0)
-  pulse()
+  const reads = new Reads()
+  page.reads = reads
+  await redraw(page, reads)
+  // Refreshed anew meanwhile, by the user: that is what goes on.
+  if (page.reads !== reads) return
   if (current === page && page.every && !paused && !document.hidden) {
-    if (page.stream && !page.failures && streams()) return stream(page)
+    if ((page.stream || reads.size) && !page.failures && streams()) return stream(page, reads)
     timer = setTimeout(refresh, page.failures ? Math.min(RETRY_MS * page.failures, 30_000) : page.every)
   }
 }

@@ -1,7 +1,7 @@
 // Who changed what under /admin.
 
-import {get, query} from './api.js'
-import {badge, button, card, h, show, table, update} from './dom.js'
+import {query as asQuery} from './api.js'
+import {badge, card, h, link, show, table, update} from './dom.js'
 import {moment} from './words.js'
 
 const PAGE = 100
@@ -9,20 +9,19 @@ const PAGE = 100
 export const audit = {
   title: 'Audit',
   needs: 'admin',
-  open(root, shell) {
+  open(root, _shell, _parts, {before}) {
     const entries = h('div')
-    const pages = [undefined]
     show(root, h('h1', {}, 'Audit'), card('Changes asked for under /admin', entries))
     return {
       every: 5000,
-      async refresh() {
-        const found = await get(query('/admin/audit', {limit: PAGE, before: pages.at(-1)}))
+      async refresh(read) {
+        const page = await read(asQuery('/admin/audit', {limit: PAGE, before}))
         update(
           entries,
           table(
             'Changes',
             ['At', 'Token', 'Change', 'Asked for', 'Outcome', 'Request id'],
-            found.map(each => [
+            page.map(each => [
               moment(each.at, {fractions: true}),
               h('b', {}, each.caller),
               h('code', {}, `${each.method} ${each.path}`),
@@ -30,29 +29,13 @@ export const audit = {
               outcome(each.status),
               h('code', {class: 'soft'}, each.requestId),
             ]),
-            'Nothing was changed yet.',
+            before ? 'Nothing older.' : 'Nothing was changed yet.',
           ),
           h(
-            'div',
-            {class: 'row'},
-            pages.length > 1 &&
-              button(
-                'Newer',
-                () => {
-                  pages.pop()
-                  shell.refresh()
-                },
-                {kind: 'quiet', 'data-key': 'newer'},
-              ),
-            found.length === PAGE &&
-              button(
-                'Older',
-                () => {
-                  pages.push(found.at(-1).id)
-                  shell.refresh()
-                },
-                {kind: 'quiet', 'data-key': `older ${found.at(-1)?.id}`},
-              ),
+            'nav',
+            {class: 'row', 'aria-label': 'Pages of the list'},
+            before && link('Newest', 'audit'),
+            page.length === PAGE && link('Older', 'audit', {before: page.at(-1).id}),
           ),
         )
       },

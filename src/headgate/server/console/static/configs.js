@@ -1,6 +1,6 @@
 // Limits of slots: the active version of each config, what a change would do, and what was before.
 
-import {call, get, query} from './api.js'
+import {call, get, Problem, query} from './api.js'
 import {agreed} from './dialog.js'
 import {badge, button, card, field, form, h, input, link, select, show, table, update} from './dom.js'
 import {count, durationMs, instant, moment, rate, span, spanOf, ZONE} from './words.js'
@@ -122,8 +122,11 @@ export const configs = {
 
     return {
       every: 5000,
-      async refresh() {
-        const {configs: all} = await get('/admin/rate-limit/configs')
+      async refresh(read) {
+        const [{configs: all}, {versions}] = await Promise.all([
+          read('/admin/rate-limit/configs'),
+          name ? versionsOf(read, name) : {versions: []},
+        ])
         update(
           list,
           table(
@@ -155,7 +158,6 @@ export const configs = {
         const active = all.find(each => each.configName === name)
         if (edited !== name) edit(active)
         if (!active) return
-        const {versions} = await get(query('/admin/rate-limit/config/history', {name}))
         update(
           past,
           card(
@@ -179,6 +181,16 @@ export const configs = {
       },
     }
   },
+}
+
+/** The versions of a config, also of one that does not exist yet. */
+async function versionsOf(read, name) {
+  try {
+    return await read(query('/admin/rate-limit/config/history', {name}))
+  } catch (error) {
+    if (!(error instanceof Problem) || ![400, 404].includes(error.status)) throw error
+    return {versions: []}
+  }
 }
 
 function policyForm(active) {

@@ -1,19 +1,21 @@
 // Messages that will not be sent unless somebody redrives them.
 
-import {call, get, query} from './api.js'
+import {query as asQuery, call} from './api.js'
 import {agreed} from './dialog.js'
 import {button, card, h, table, update} from './dom.js'
+import {pager, sortHeading, totalOf} from './list.js'
 import {count, moment} from './words.js'
 
 const BASE = '/admin/sms/dead-letters'
-const SHOWN = 50
+const PAGE = 50
 const WORDS = {
   redrive: ['Send again', 'Each is sent as if it were new, under its old id.', 'main'],
   drop: ['Drop', 'The message is never sent. This can’t be undone.', 'danger'],
 }
 
 /** A card, and how it is refreshed. */
-export function deadLetters(shell) {
+export function deadLetters(shell, query) {
+  const parts = ['notifications']
   const [actions, letters] = [h('div', {class: 'row'}), h('div')]
 
   const press = async (verb, body, what) => {
@@ -44,15 +46,18 @@ export function deadLetters(shell) {
 
   return {
     element: card('Dead letters', actions, letters),
-    async refresh() {
-      const {deadLetters: found, next} = await get(query(BASE, {limit: SHOWN}))
-      update(actions, found.length > 1 && buttons({all: true}, 'all dead letters', 'all'))
+    async refresh(read) {
+      const given = {sort: query.sort, cursor: query.cursor, limit: PAGE, total: 'true'}
+      const {deadLetters: page, next, total} = await read(asQuery(BASE, given))
+      const since = sortHeading('Since', 'deadAt', parts, query, {first: 'deadAt'})
+      update(actions, total > 1 && buttons({all: true}, 'all dead letters', 'all'))
       update(
         letters,
+        h('p', {class: 'soft'}, totalOf(total, 'message waits here.', 'messages wait here.')),
         table(
           'Dead letters',
-          ['Message', 'User', 'Since', ['Attempts', 'number'], ['Reason', 'text'], ''],
-          found.map(letter => [
+          ['Message', 'User', since, ['Attempts', 'number'], ['Reason', 'text'], ''],
+          page.map(letter => [
             h('code', {}, letter.messageId ?? letter.id.slice(0, 12)),
             letter.userId,
             moment(letter.deadAt),
@@ -66,7 +71,7 @@ export function deadLetters(shell) {
           ]),
           'No message was refused, and none has expired.',
         ),
-        next && h('p', {class: 'soft'}, `The oldest ${SHOWN}; headgate sms dead-letters list shows them all.`),
+        pager(parts, query, next),
       )
     },
   }

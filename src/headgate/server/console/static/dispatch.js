@@ -1,7 +1,7 @@
 // Make it run then, once: the queues, their kill switches, their items and their dead letters.
 
 import {address} from './address.js'
-import {call, get, path} from './api.js'
+import {query as asQuery, call, path} from './api.js'
 import {agreed} from './dialog.js'
 import {badge, button, h, link, show, update} from './dom.js'
 import {itemView} from './item.js'
@@ -47,25 +47,27 @@ export const dispatch = {
       shell.refresh()
     }
 
+    async function showTypes(known) {
+      const {itemTypes, stats} = await known
+      update(
+        types,
+        itemTypes.length
+          ? itemTypes.map((config, n) => tile(config, stats[n], config.itemType === type, turn))
+          : h(
+              'p',
+              {class: 'empty'},
+              'No item type has been dispatched yet. A task makes one; try ',
+              h('code', {}, 'headgate demo'),
+              '.',
+            ),
+      )
+    }
+
     return {
       every: 2500,
-      async refresh() {
-        const {itemTypes} = await get(BASE)
-        const stats = await Promise.all(itemTypes.map(each => get(`${path(BASE, each.itemType)}/stats`)))
-        update(
-          types,
-          itemTypes.length
-            ? itemTypes.map((config, n) => tile(config, stats[n], config.itemType === type, turn))
-            : h(
-                'p',
-                {class: 'empty'},
-                'No item type has been dispatched yet. A task makes one; try ',
-                h('code', {}, 'headgate demo'),
-                '.',
-              ),
-        )
-        const index = itemTypes.findIndex(each => each.itemType === type)
-        await view?.(stats[index], itemTypes[index])
+      refresh(read) {
+        const known = read(asQuery(BASE, {stats: 'true'}))
+        return Promise.all([showTypes(known), view?.(read, known)])
       },
     }
   },

@@ -1,6 +1,6 @@
 // Dead letters that failed alike, as groups: looked at, requeued or discarded as one.
 
-import {get, path} from './api.js'
+import {path} from './api.js'
 import {button, card, h, link, table, update} from './dom.js'
 import {BASE, changed, VERBS} from './queue.js'
 import {count, moment} from './words.js'
@@ -25,8 +25,8 @@ export function errorGroups(root, shell, type) {
       },
     )
 
-  return async () => {
-    const {errors} = await get(`${path(BASE, type)}/errors`)
+  return async read => {
+    const {errors} = await read(`${path(BASE, type)}/errors`)
     update(
       root,
       errors.length > 0 &&

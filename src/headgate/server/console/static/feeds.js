@@ -1,9 +1,9 @@
 // Feeds of payments: where each stands, what it brought, and what was refused.
 
-import {query as asQuery, call, get, path} from './api.js'
+import {query as asQuery, call, path} from './api.js'
 import {agreed} from './dialog.js'
 import {badge, button, card, facts, h, link, show, table, update} from './dom.js'
-import {chosen, filterForm, isNarrowed, pager} from './list.js'
+import {chosen, filterForm, isNarrowed, pager, sortHeading, totalOf} from './list.js'
 import {lookUp} from './lookup.js'
 import {count, moment} from './words.js'
 
@@ -36,11 +36,12 @@ export const feeds = {
 function list(root, shell, query) {
   const [rows, parts] = [h('div'), ['feeds']]
   show(root, card('All feeds', filterForm(shell, parts, query, FILTERS), rows))
-  return async () => {
-    const given = {...chosen(query, FILTERS), cursor: query.cursor, limit: PAGE}
-    const {feeds: page, next} = await get(asQuery(BASE, given))
+  return async read => {
+    const given = {...chosen(query, FILTERS), sort: query.sort, cursor: query.cursor, limit: PAGE, total: 'true'}
+    const {feeds: page, next, total} = await read(asQuery(BASE, given))
     update(
       rows,
+      h('p', {class: 'soft'}, totalOf(total, 'feed matches.', 'feeds match.')),
       table(
         'Feeds',
         [
@@ -52,7 +53,7 @@ function list(root, shell, query) {
           ['Accepted', 'number'],
           ['Duplicates', 'number'],
           ['Rejected', 'number'],
-          'Received',
+          sortHeading('Received', 'createdAt', parts, query, {first: '-createdAt'}),
         ],
         page.map(feed => [
           link(feed.feedId, 'feeds', feed.feedId),
@@ -88,8 +89,8 @@ function one(root, shell, id) {
     shell.refresh()
   }
 
-  return async () => {
-    const feed = await lookUp(shown, path(BASE, id))
+  return async read => {
+    const feed = await lookUp(read, shown, path(BASE, id))
     if (!feed) return
     update(
       shown,

@@ -1,6 +1,6 @@
 // What happened over time in the whole installation, and what is planned.
 
-import {get, query} from './api.js'
+import {query} from './api.js'
 import {heatMap} from './charts.js'
 import {button, h, select, show, update} from './dom.js'
 import {TimeChart} from './time_chart.js'
@@ -153,18 +153,21 @@ export const charts = {
       ])
     }
 
-    async function drawHeat() {
-      const shown = await get(query('/api/v1/console/heat-map', {configName: state.config, days: 7}))
+    async function drawHeat(read) {
+      const shown = await read(query('/api/v1/console/heat-map', {configName: state.config, days: 7}))
       update(heat, h('h2', {}, `The next 7 days of ${shown.configName}`), heatMap(shown, state.utc))
     }
 
     return {
       every: 15_000,
-      async refresh() {
-        data = await get(query('/api/v1/console/history', {range: state.range}))
+      async refresh(read) {
+        const [known] = await Promise.all([
+          read(query('/api/v1/console/history', {range: state.range})),
+          drawHeat(read),
+        ])
+        data = known
         toolbar()
         await draw()
-        await drawHeat()
       },
     }
   },

@@ -15,8 +15,8 @@ export function itemView(root, shell, type, id) {
     shell.refresh()
   }
 
-  return async () => {
-    const item = await lookUp(shown, path(`${path(BASE, type)}/items`, id))
+  return async read => {
+    const item = await lookUp(read, shown, path(`${path(BASE, type)}/items`, id))
     if (!item) return
     update(
       shown,

@@ -1,6 +1,6 @@
 // The items of a queue: filtered, sorted, page by page; and what can be done with many of them at once.
 
-import {query as asQuery, get, path} from './api.js'
+import {query as asQuery, path} from './api.js'
 import {button, card, facts, h, link, show, table, update} from './dom.js'
 import {errorGroups} from './error_groups.js'
 import {chosen, filterForm, isNarrowed, MOST_COUNTED, pager, sortHeading} from './list.js'
@@ -102,9 +102,11 @@ export function listView(root, shell, type, query) {
       },
     })
 
-  return async (stats, config) => {
+  return async (read, known) => {
     const given = {...filter, sort: query.sort, cursor: query.cursor, limit: PAGE, total: 'true'}
-    const [page] = await Promise.all([get(asQuery(`${path(BASE, type)}/items`, given)), grouped?.()])
+    const [page] = await Promise.all([read(asQuery(`${path(BASE, type)}/items`, given)), grouped?.(read)])
+    const {itemTypes, stats} = await known
+    const index = itemTypes.findIndex(each => each.itemType === type)
     const matching = page.total > MOST_COUNTED ? `more than ${count(MOST_COUNTED)}` : count(page.total)
     update(
       total,
@@ -148,7 +150,8 @@ export function listView(root, shell, type, query) {
       ),
       pager(parts, query, page.next),
     )
-    if (config) update(settings, settingsOf(config, settings.querySelector('details')?.open, stats))
+    if (index >= 0)
+      update(settings, settingsOf(itemTypes[index], settings.querySelector('details')?.open, stats[index]))
   }
 }
 

@@ -1,6 +1,6 @@
 // The lanes of a queue: who has how much in it. Lanes take turns, so that a long one does not starve the others.
 
-import {get, path} from './api.js'
+import {path} from './api.js'
 import {card, h, link, show, table, update} from './dom.js'
 import {BASE} from './queue.js'
 import {count, distance} from './words.js'
@@ -9,8 +9,8 @@ export function laneView(root, _shell, type) {
   const list = h('div')
   show(root, h('p', {}, link(`← Items of ${type}`, 'dispatch', type)), card(`Lanes of ${type}`, list))
   const some = (many, lane, status) => (many ? link(count(many), 'dispatch', type, {lane, status}) : '0')
-  return async () => {
-    const {lanes, total} = await get(`${path(BASE, type)}/lanes`)
+  return async read => {
+    const {lanes, total} = await read(`${path(BASE, type)}/lanes`)
     update(
       list,
       table(

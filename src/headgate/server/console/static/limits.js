@@ -1,6 +1,6 @@
 // May it run now? The plans, and a place to try them.
 
-import {call, get, path} from './api.js'
+import {call, path} from './api.js'
 import {gauge} from './charts.js'
 import {agreed} from './dialog.js'
 import {badge, button, card, field, form, h, input, link, select, show, table, update} from './dom.js'
@@ -121,9 +121,9 @@ export const limits = {
     if (query.key && query.plans && !missing) ask('peek')
     return {
       every: shell.may('admin') ? 5000 : undefined,
-      async refresh() {
+      async refresh(read) {
         if (!shell.may('admin')) return
-        const {plans} = await get('/admin/plans')
+        const {plans} = await read('/admin/plans')
         update(
           names,
           plans.map(each => h('option', {value: each.name})),

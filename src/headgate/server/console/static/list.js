@@ -62,8 +62,8 @@ export const totalOf = (total, one, many) =>
 
 /** A heading that sorts the list by its column: upwards, and pressed again downwards. `first` is the usual order. */
 export function sortHeading(text, name, parts, query, {kind = '', first = 'id'} = {}) {
-  const down = query.sort === `-${name}`
-  const up = query.sort === name || (!query.sort && name === first)
+  const sorted = query.sort || first
+  const [down, up] = [sorted === `-${name}`, sorted === name]
   const to = up ? `-${name}` : name
   const mark = up ? ' ▲' : down ? ' ▼' : ''
   const href = address(...parts, {...query, sort: to, cursor: undefined})

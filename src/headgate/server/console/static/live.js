@@ -41,8 +41,7 @@ export function follow(path, {lastId, receive, fail, end}) {
     listen(SILENCE_MS)
     receive(JSON.parse(event.data), event.lastEventId)
   }
-  source.addEventListener('overview', heard)
-  source.addEventListener('alive', heard)
+  for (const kind of ['overview', 'page', 'alive']) source.addEventListener(kind, heard)
   source.addEventListener('end', () => {
     close()
     end()

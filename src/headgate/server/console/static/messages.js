@@ -1,8 +1,9 @@
 // Messages of the SMS gateway: where each one is. Their texts and numbers are not shown.
 
-import {query as asQuery, get, Problem, path} from './api.js'
+import {query as asQuery, path} from './api.js'
 import {badge, card, facts, h, link, show, table, update} from './dom.js'
-import {chosen, filterForm, isNarrowed, pager} from './list.js'
+import {chosen, filterForm, isNarrowed, pager, sortHeading, totalOf} from './list.js'
+import {lookUp} from './lookup.js'
 import {count, moment} from './words.js'
 
 const BASE = '/api/messages'
@@ -30,11 +31,12 @@ export const messages = {
 function list(root, shell, query) {
   const [rows, parts] = [h('div'), ['messages']]
   show(root, card('All messages', filterForm(shell, parts, query, FILTERS), rows))
-  return async () => {
-    const given = {...chosen(query, FILTERS), cursor: query.cursor, limit: PAGE}
-    const {messages: page, next} = await get(asQuery(BASE, given))
+  return async read => {
+    const given = {...chosen(query, FILTERS), sort: query.sort, cursor: query.cursor, limit: PAGE, total: 'true'}
+    const {messages: page, next, total} = await read(asQuery(BASE, given))
     update(
       rows,
+      h('p', {class: 'soft'}, totalOf(total, 'message matches.', 'messages match.')),
       table(
         'Messages',
         [
@@ -43,7 +45,7 @@ function list(root, shell, query) {
           'Status',
           ['Segments', 'number'],
           ['Attempts', 'number'],
-          'Accepted',
+          sortHeading('Accepted', 'acceptedAt', parts, query, {first: '-acceptedAt'}),
           'Provider',
           ['Reason', 'text'],
         ],
@@ -69,15 +71,9 @@ function list(root, shell, query) {
 function one(root, id) {
   const shown = h('div')
   show(root, h('p', {}, link('← All messages', 'messages')), shown)
-  return async () => {
-    let message
-    try {
-      message = await get(path(BASE, id))
-    } catch (error) {
-      if (!(error instanceof Problem) || ![400, 404].includes(error.status)) throw error
-      update(shown, h('p', {class: 'notice'}, error.message))
-      return
-    }
+  return async read => {
+    const message = await lookUp(read, shown, path(BASE, id))
+    if (!message) return
     const times = [
       ['Accepted', message.acceptedAt],
       ['Expires', message.expiresAt],

@@ -1,6 +1,6 @@
 // The SMS gateway: attempts of the last hour, who behaves unusually, and what could not be sent.
 
-import {get, query} from './api.js'
+import {query} from './api.js'
 import {stacked} from './charts.js'
 import {deadLetters} from './dead_letters.js'
 import {badge, card, field, h, select, show, table, update} from './dom.js'
@@ -11,7 +11,8 @@ const BASE = '/admin/notifications/analytics'
 export const notifications = {
   title: 'Notifications',
   needs: 'admin',
-  open(root, shell) {
+  open(root, shell, _parts, address) {
+    const chosen = address.minutes ?? '60'
     const minutes = select(
       [
         ['15', '15 minutes'],
@@ -19,10 +20,10 @@ export const notifications = {
         ['360', '6 hours'],
         ['1440', 'day'],
       ],
-      {value: '60'},
+      {value: chosen},
     )
-    minutes.addEventListener('change', () => shell.refresh())
-    const letters = deadLetters(shell)
+    minutes.addEventListener('change', () => shell.go('notifications', {...address, minutes: minutes.value}))
+    const letters = deadLetters(shell, address)
     const [totals, series, unusual, users] = [h('div', {class: 'tiles'}), h('div'), h('div'), h('div')]
     show(
       root,
@@ -34,11 +35,11 @@ export const notifications = {
     )
     return {
       every: 5000,
-      async refresh() {
+      async refresh(read) {
         const [all, top] = await Promise.all([
-          get(query(BASE, {minutes: minutes.value})),
-          get(query(`${BASE}/users`, {minutes: minutes.value, limit: 20})),
-          letters.refresh(),
+          read(query(BASE, {minutes: chosen})),
+          read(query(`${BASE}/users`, {minutes: chosen, limit: 20})),
+          letters.refresh(read),
         ])
         update(
           totals,

@@ -1,6 +1,6 @@
 // Payments in order of their ids.
 
-import {query as asQuery, get} from './api.js'
+import {query as asQuery} from './api.js'
 import {badge, card, h, link, table, update} from './dom.js'
 import {chosen, filterForm, isNarrowed, pager, sortHeading, totalOf} from './list.js'
 import {moment} from './words.js'
@@ -36,9 +36,9 @@ export function paymentList(shell, query) {
   const [list, parts] = [h('div'), ['payments']]
   return {
     element: card('All payments', filterForm(shell, parts, query, FILTERS), list),
-    async refresh() {
+    async refresh(read) {
       const given = {...chosen(query, FILTERS), sort: query.sort, cursor: query.cursor, limit: PAGE, total: 'true'}
-      const {payments, next, total} = await get(asQuery('/api/v1/payments', given))
+      const {payments, next, total} = await read(asQuery('/api/v1/payments', given))
       const id = sortHeading('Payment', 'id', parts, query)
       update(
         list,

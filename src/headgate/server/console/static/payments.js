@@ -46,8 +46,8 @@ export const payments = {
 
     return {
       every: 2500,
-      async refresh() {
-        const payment = await lookUp(shown, path('/api/v1/payments', id))
+      async refresh(read) {
+        const payment = await lookUp(read, shown, path('/api/v1/payments', id))
         if (!payment) return
         update(
           shown,

@@ -1,6 +1,6 @@
 // What is queued again and again: when it ticks next, paused and resumed, run now, made and deleted.
 
-import {call, get, path} from './api.js'
+import {call, path} from './api.js'
 import {agreed} from './dialog.js'
 import {badge, button, card, field, form, h, input, link, select, show, table, update} from './dom.js'
 import {moment} from './words.js'
@@ -97,8 +97,8 @@ export const periodic = {
 
     return {
       every: 5000,
-      async refresh() {
-        const [{periodic: tasks}, {itemTypes}] = await Promise.all([get(BASE), get('/admin/dispatch')])
+      async refresh(read) {
+        const [{periodic: tasks}, {itemTypes}] = await Promise.all([read(BASE), read('/admin/dispatch')])
         update(
           types,
           itemTypes.map(each => h('option', {value: each.itemType})),

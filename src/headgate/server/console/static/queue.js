@@ -47,7 +47,7 @@ export const VERBS = {
   reschedule: {
     title: 'Reschedule',
     past: 'rescheduled',
-    effect: 'What you leave empty stays as it is. A booked slot keeps its time.',
+    effect: 'What you leave empty stays as it is.',
     kind: 'main',
     takes: status => status === 'READY',
   },
@@ -60,6 +60,9 @@ export const VERBS = {
   },
 }
 
+/** Times to preview a change with, besides none. Which one does not matter. */
+const TIMES = {reschedule: ['2030-01-01T00:00:00Z']}
+
 /** What can be done with items that stand so; `''` for any status. */
 export const verbsFor = statuses =>
   Object.keys(VERBS).filter(verb => statuses.every(each => each === '' || VERBS[verb].takes(each)))
@@ -70,11 +73,9 @@ export async function changed(shell, type, verb, selection, what, {fixed = false
   const {title, past, effect, kind} = VERBS[verb]
   let [whom, text] = [what, effect]
   if (selection.filter) {
-    const preview = await shell.attempt(() =>
-      get(query(`${path(BASE, type)}/preview`, {change: verb, ...selection.filter})),
-    )
-    if (!preview) return false
-    const {matching, changing, whole} = preview
+    const previews = await shell.attempt(() => Promise.all([undefined, ...(TIMES[verb] ?? [])].map(previewed)))
+    if (!previews) return false
+    const [{matching, changing, whole}, moved] = previews
     if (!changing) {
       say(`None of the ${count(matching)} items that match can be ${past}.`)
       return false
@@ -82,6 +83,12 @@ export async function changed(shell, type, verb, selection, what, {fixed = false
     whom = `${whole ? '' : 'at least '}${count(changing)} ${changing === 1 ? 'item' : 'items'}`
     if (changing < matching)
       text = `${count(matching)} match; ${count(matching - changing)} of them can’t be ${past} and stay as they are. ${effect}`
+    if (moved && moved.changing < changing)
+      text += ` If you give a time, only ${count(moved.changing)} change: the other ${count(changing - moved.changing)} have a booked slot, and stay as they are.`
+  }
+
+  function previewed(executeAt) {
+    return get(query(`${path(BASE, type)}/preview`, {change: verb, executeAt, ...selection.filter}))
   }
   const fields = verb === 'reschedule' ? [h('div', {class: 'grid'}, scheduleFields(fixed))] : []
   const values = await asked(`${title} ${whom}?`, text, title, {kind, fields})

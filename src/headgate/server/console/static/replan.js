@@ -1,6 +1,6 @@
 // After a limit was changed: what a re-plan would move, and moving it.
 
-import {call, get} from './api.js'
+import {call} from './api.js'
 import {agreed} from './dialog.js'
 import {button, card, facts, field, form, h, input, select, show, update} from './dom.js'
 import {count, instant, moment, span, ZONE} from './words.js'
@@ -95,8 +95,8 @@ export const replan = {
 
     return {
       every: 30_000,
-      async refresh() {
-        const {configs} = await get('/admin/rate-limit/configs')
+      async refresh(read) {
+        const {configs} = await read('/admin/rate-limit/configs')
         const chosen = config.value
         update(
           config,

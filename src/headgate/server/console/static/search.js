@@ -1,6 +1,6 @@
 // One box for every id: events, payments, items, messages, feeds and the keys of limits.
 
-import {query as asQuery, get} from './api.js'
+import {query as asQuery} from './api.js'
 import {at, badge, card, h, link, show, table, update} from './dom.js'
 import {count, moment} from './words.js'
 
@@ -36,8 +36,8 @@ export const search = {
       return {}
     }
     return {
-      async refresh() {
-        const {results, searched, unavailable} = await get(asQuery('/api/v1/search', {q}))
+      async refresh(read) {
+        const {results, searched, unavailable} = await read(asQuery('/api/v1/search', {q}))
         update(
           found,
           unavailable.map(kind => h('p', {class: 'notice'}, `Could not search for a ${KINDS[kind]}: no answer.`)),

@@ -1,6 +1,6 @@
 // Booked and cancelled slots, by their times.
 
-import {query as asQuery, get} from './api.js'
+import {query as asQuery} from './api.js'
 import {badge, card, h, link, table, update} from './dom.js'
 import {chosen, filterForm, isNarrowed, pager, sortHeading, totalOf} from './list.js'
 import {count, moment, span} from './words.js'
@@ -26,9 +26,9 @@ export function slotList(shell, parts, query) {
   const list = h('div')
   return {
     element: card('Slots', filterForm(shell, parts, query, FILTERS), list),
-    async refresh() {
+    async refresh(read) {
       const given = {...chosen(query, FILTERS), sort: query.sort, cursor: query.cursor, limit: PAGE, total: 'true'}
-      const {slots, next, total} = await get(asQuery('/api/v1/slots', given))
+      const {slots, next, total} = await read(asQuery('/api/v1/slots', given))
       const runsAt = sortHeading('Runs at', 'scheduledTime', parts, query, {first: 'scheduledTime'})
       update(
         list,

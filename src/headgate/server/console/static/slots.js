@@ -1,6 +1,6 @@
 // When may it run? The next windows, a forecast, one event's slot, and all slots.
 
-import {get, query} from './api.js'
+import {query} from './api.js'
 import {windowBars} from './charts.js'
 import {badge, card, field, form, h, input, show, table, update} from './dom.js'
 import {slotDetail} from './slot_detail.js'
@@ -57,21 +57,20 @@ export const slots = {
       list.element,
     )
 
-    if (shell.may('admin')) {
-      shell.attempt(async () => {
-        const {configs} = await get('/admin/rate-limit/configs')
-        update(
-          names,
-          configs.map(each => h('option', {value: each.configName})),
-        )
-      })
-    }
     if (event) one.lookUp()
     return {
       every: 3000,
-      async refresh() {
-        const asked = {configName: config.value.trim(), events: events.value || 1, at: instant(time.value)}
-        const [forecast] = await Promise.all([get(query('/api/v1/forecast', asked)), list.refresh()])
+      async refresh(read) {
+        const asked = {configName: wanted, events: filter.events ?? 1, at: filter.at}
+        const [forecast, known] = await Promise.all([
+          read(query('/api/v1/forecast', asked)),
+          shell.may('admin') ? read('/admin/rate-limit/configs') : {configs: []},
+          list.refresh(read),
+        ])
+        update(
+          names,
+          known.configs.map(each => h('option', {value: each.configName})),
+        )
         update(summary, ...said(forecast))
         update(drawing, windowBars(forecast.nextWindows, `How full the next windows of ${forecast.configName} are`))
         const open = detail.querySelector('details')?.open

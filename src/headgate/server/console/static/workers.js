@@ -1,6 +1,5 @@
 // Who works on which queue, and what the service depends on.
 
-import {get} from './api.js'
 import {badge, card, h, link, show, table, update} from './dom.js'
 import {count, distance, moment, span} from './words.js'
 
@@ -19,8 +18,8 @@ export const workers = {
       card('Circuit breakers', breakers),
     )
 
-    async function readWorkers() {
-      const {workers: all, unattended} = await get('/admin/workers')
+    async function showWorkers(read) {
+      const {workers: all, unattended} = await read('/admin/workers')
       update(
         list,
         unattended.map(type =>
@@ -52,8 +51,8 @@ export const workers = {
       )
     }
 
-    async function readDependencies() {
-      const known = await get('/admin/dependencies')
+    async function showDependencies(read) {
+      const known = await read('/admin/dependencies')
       update(
         servers,
         table(
@@ -83,7 +82,7 @@ export const workers = {
       )
     }
 
-    return {every: 5000, refresh: () => Promise.all([readWorkers(), readDependencies()])}
+    return {every: 5000, refresh: read => Promise.all([showWorkers(read), showDependencies(read)])}
   },
 }
 

@@ -1,0 +1,94 @@
+"""The health check of Kafka asks a second time: a broker that hangs has the first request for good."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from headgate.errors import BrokerUnavailable
+from headgate.kafka.producer import KafkaProducer
+
+METADATA, API_VERSIONS = 3, 18
+UNSUPPORTED_VERSION = 35
+
+
+class FakeBroker:
+    """Speaks as much of Kafka's protocol as `list_topics` needs, and leaves the next `ignored` lists unanswered."""
+
+    def __init__(self) -> None:
+        self.ignored = 0
+        self.lists = 0
+        self.port = 0
+        self.clients: list[asyncio.StreamWriter] = []
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.clients.append(writer)
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                (size,) = struct.unpack(">i", await reader.readexactly(4))
+                request = await reader.readexactly(size)
+                key, version, correlation, client = struct.unpack_from(">hhih", request)
+                if key == API_VERSIONS:
+                    answer = self._versions(version)
+                else:
+                    assert key == METADATA
+                    (topics,) = struct.unpack_from(">i", request, 10 + max(0, client))
+                    if topics == -1:  # all topics, which only a ping asks for
+                        self.lists += 1
+                        if self.ignored:
+                            self.ignored -= 1
+                            continue
+                    answer = self._metadata()
+                writer.write(struct.pack(">ii", len(answer) + 4, correlation) + answer)
+
+    def _versions(self, version: int) -> bytes:
+        """Version 1 of metadata is all there is; so a producer's id is not asked for."""
+        if version:
+            return struct.pack(">hihhh", UNSUPPORTED_VERSION, 1, API_VERSIONS, 0, 0)
+        return struct.pack(">hihhhhhh", 0, 2, API_VERSIONS, 0, 0, METADATA, 1, 1)
+
+    def _metadata(self) -> bytes:
+        """One broker without a rack, which is the controller, and no topic."""
+        host = b"127.0.0.1"
+        return struct.pack(f">iih{len(host)}sihii", 1, 1, len(host), host, self.port, -1, 1, 0)
+
+
+@asynccontextmanager
+async def pinged(broker: FakeBroker) -> AsyncIterator[KafkaProducer]:
+    server = await asyncio.start_server(broker.serve, "127.0.0.1", 0)
+    broker.port = server.sockets[0].getsockname()[1]
+    producer = KafkaProducer(f"127.0.0.1:{broker.port}", delivery_seconds=1, settings={"enable.idempotence": False})
+    try:
+        await producer.ping()
+        broker.lists = 0
+        yield producer
+    finally:
+        await producer.close()
+        for client in broker.clients:
+            client.close()
+            with contextlib.suppress(ConnectionError):
+                await client.wait_closed()
+        server.close()
+
+
+async def test_a_request_that_is_never_answered_is_asked_again() -> None:
+    broker = FakeBroker()
+    async with pinged(broker) as producer:
+        broker.ignored = 1
+        await producer.ping()
+        assert broker.lists == 2
+
+
+async def test_a_broker_that_answers_neither_is_away() -> None:
+    broker = FakeBroker()
+    async with pinged(broker) as producer:
+        broker.ignored = 2
+        with pytest.raises(BrokerUnavailable):
+            await producer.ping()
+        assert broker.lists == 2
+        await producer.ping()
