@@ -324,14 +324,43 @@ async def test_who_queues_right_after_another_is_heard_of_too(store: QueueStore,
 async def test_an_enqueue_a_claim_and_an_outcome_are_one_flush_each(
     store: QueueStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each with its own BEGIN and COMMIT inside: with round trips of their own, they were most of the time."""
+    """Each a transaction: with round trips of their own, BEGIN and COMMIT were most of the time."""
     flushes: list[list[str]] = []
+    pipeline = Database.pipeline
 
     async def noted(raw: Raw, calls: Sequence[tuple[Statement, Sequence[str | None]]]) -> list[Rows]:
         flushes.append([statement.name for statement, _ in calls])
         return await execute_pipeline(raw, calls)
 
+    async def noted_pipeline(database: Database, calls: Sequence[tuple[Statement, Sequence[str | None]]]) -> list[Rows]:
+        flushes.append([statement.name for statement, _ in calls])
+        return await pipeline(database, calls)
+
     monkeypatch.setattr(postgres, "execute_pipeline", noted)
+    monkeypatch.setattr(Database, "pipeline", noted_pipeline)
     (claim,) = await claimed(store, "a")
     assert await store.settle([after_success(claim)]) == [True]
-    assert [(names[0], names[-1]) for names in flushes] == [("headgate_begin", "headgate_commit")] * 3
+    assert [(names[0], names[-1]) for names in flushes] == [
+        ("headgate_by_key", "headgate_queue_enqueue"),
+        ("headgate_begin", "headgate_commit"),
+        ("headgate_begin", "headgate_commit"),
+    ]
+
+
+async def test_an_enqueue_whose_commit_fails_is_not_acknowledged(store: QueueStore, postgres_url: str) -> None:
+    """There is no COMMIT statement that could fail: the server says so after the results."""
+    async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as connection:
+        await connection.execute(
+            """CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+                $$ BEGIN RAISE EXCEPTION 'refused at the commit'; END $$"""
+        )
+        await connection.execute(
+            """CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON headgate_dispatch_queue
+                DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION refuse()"""
+        )
+        with pytest.raises(StoreError, match="refused at the commit"):
+            await store.enqueue([EnqueueRequest.of("PAY", "a", {})])
+        assert await store.find("PAY", "a") is None
+        await connection.execute("DROP TRIGGER refuse ON headgate_dispatch_queue")
+    (queued,) = await store.enqueue([EnqueueRequest.of("PAY", "a", {})])
+    assert not queued.existing

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from headgate.dispatch.changes import Changed, ItemChange, Preview
@@ -85,7 +84,8 @@ class SqlQueueStore:
         """By item type."""
         self._postgres = database.dialect == "postgresql"
         self._statements: Any = portable
-        self._enqueue_alone: Any = partial(database.write, portable.enqueue)
+        self._enqueue_alone: Any = None
+        """On PostgreSQL, an enqueue that needs no connection of SQLAlchemy's."""
         self._claim_statement: Any = portable_claims.claim
         self._claims: Claims | None = None
         if self._postgres:
@@ -94,11 +94,10 @@ class SqlQueueStore:
             from headgate.dispatch.stores.claims import Claims
 
             self._statements = postgres
-            self._enqueue_alone = partial(postgres.enqueue_alone, database)
+            self._enqueue_alone = postgres.enqueue_alone
             self._claims = Claims(database, claim_bytes)
         elif database.dialect == "sqlite":
             self._statements, self._claim_statement = sqlite, sqlite.claim
-            self._enqueue_alone = partial(database.write, sqlite.enqueue)
         enqueue = encrypting.encrypting(self._statements.enqueue, encryption)
         self.periodic = SqlPeriodicStore(database, enqueue, self._hints)
         self._settling = Settling(self._settled)
@@ -131,11 +130,18 @@ class SqlQueueStore:
                 self._identity, self._database.dialect, self._statements, within, ordered, now, hints
             )
         else:
-            new = await self._retried(self._enqueue_alone, ordered, now, hints)
+            new = await self._retried(self._enqueued, ordered, now, hints)
             self._hints.ring(item_types)
             if self._postgres:
                 self._hints.trail(item_types.difference(hints))
         return _results(requests, new)
+
+    async def _enqueued(
+        self, requests: Sequence[EnqueueRequest], now: datetime | None, hints: Sequence[str]
+    ) -> set[tuple[str, str]]:
+        if self._enqueue_alone is not None:
+            return await self._enqueue_alone(self._database, requests, now, hints)  # type: ignore[no-any-return]
+        return await self._database.write(self._statements.enqueue, requests, now, hints)
 
     async def enqueue_group(
         self, head: EnqueueRequest, members: Sequence[EnqueueRequest], *, within: Any = None
