@@ -14,12 +14,11 @@ from benchmarks.dispatch import CONTEXT
 from benchmarks.measure import Race, Row, Table, Target, per_second, race, summary
 from benchmarks.slot_caller import assign
 from benchmarks.slots import COLUMNS, fresh_instant, on_scheduler
-from benchmarks.tasks import noop_task
+from benchmarks.tasks import executed_in_seconds, noop_task
 from headgate import Tasks
 from headgate.dispatch.status import Status
 from headgate.durations import to_ms
 from headgate.slots import SlotRequest, SlotScheduler
-from headgate.testing import eventually
 
 BATCH = 10_000
 CALLERS = 64
@@ -90,20 +89,7 @@ def execute(table: Table, path: Path, quick: bool) -> None:
 
 async def _tasks(path: Path, items: int) -> float:
     async with Tasks(f"sqlite:///{path}") as tasks:
-        noop = noop_task(tasks)
-        await tasks.define()
-        queue = await tasks.queue()
-        await queue.enqueue_many(
-            noop.item_type, [(f"item-{n}", {"number": n, "context": CONTEXT}, None) for n in range(items)]
-        )
-
-        async def completed() -> bool:
-            return (await queue.stats(noop.item_type)).depth == {Status.COMPLETED: items}
-
-        started = time.perf_counter()
-        async with tasks.running():
-            await eventually(completed, within=600)
-            return items / (time.perf_counter() - started)
+        return items / await executed_in_seconds(tasks, items)
 
 
 NEXT = """

@@ -23,15 +23,22 @@ class Batcher(Generic[Work, Outcome]):
     caller. An exception from `flush` itself is raised to every caller of that batch and to nobody else.
 
     A caller that is cancelled while waiting gives up its answer, not its work: the batch goes on.
+
+    With `linger`, each batch waits for one turn of the event loop: callers who were woken by the last one can join it.
     """
 
-    __slots__ = ("_closed", "_flush", "_max_batch", "_task", "_waiting", "is_busy")
+    __slots__ = ("_closed", "_flush", "_linger", "_max_batch", "_task", "_waiting", "is_busy")
 
     def __init__(
-        self, flush: Callable[[Sequence[Work]], Awaitable[Sequence[Outcome | BaseException]]], *, max_batch: int = 1000
+        self,
+        flush: Callable[[Sequence[Work]], Awaitable[Sequence[Outcome | BaseException]]],
+        *,
+        max_batch: int = 1000,
+        linger: bool = False,
     ) -> None:
         self._flush = flush
         self._max_batch = max_batch
+        self._linger = linger
         self._waiting: list[tuple[Work, asyncio.Future[Outcome]]] = []
         """Work for the next batch."""
         self.is_busy = False
@@ -67,6 +74,8 @@ class Batcher(Generic[Work, Outcome]):
         futures: Sequence[asyncio.Future[Outcome]] = ()
         try:
             while self._waiting:
+                if self._linger:
+                    await asyncio.sleep(0)
                 pairs, self._waiting = self._waiting[: self._max_batch], self._waiting[self._max_batch :]
                 batch, futures = zip(*pairs, strict=True)
                 try:

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from headgate.errors import Conflict, StoreUnavailable
 from headgate.sql.engine import LAST_SECONDS, Database
-from headgate.sql.pipeline import Calls, Statement
+from headgate.sql.pipeline import Calls, Statement, run_pipeline
 from headgate.testing import eventually
 
 INSERT = Statement("test_insert", "INSERT INTO numbers VALUES ($1::int) RETURNING number")
@@ -167,3 +167,17 @@ async def test_statements_that_the_server_forgot_are_prepared_again(database: Da
 async def test_more_than_the_socket_takes_at_once(database: Database) -> None:
     text = "x" * 20_000_000
     assert await database.pipeline([(LENGTH, (text,)), (LENGTH, (text,))]) == [[(b"20000000",)]] * 2
+
+
+async def test_statements_that_were_prepared_in_the_pool_are_not_prepared_again(database: Database) -> None:
+    """The connection comes from the pool, and may have run the same statements there."""
+    await database.flush(run_pipeline, [(WHO, ())])
+    await pid(database)
+
+
+async def test_statements_that_the_server_forgot_in_the_pool_are_prepared_again(database: Database) -> None:
+    await database.flush(run_pipeline, [(WHO, ())])
+    await database.flush(run_pipeline, [(FORGET, ())])
+    length, [(who,)] = await database.pipeline([(LENGTH, ("abc",)), (WHO, ())])
+    assert length == [(b"3",)]
+    assert who is not None

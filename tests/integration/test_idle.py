@@ -22,7 +22,7 @@ PER_MINUTE = {
     "limits.stores.sql_plans._revision": 60,
     "dispatch.stores.periodic.tasks": 60,
     "dispatch.stores.admin_queries.config": 30,  # a cycle of payments every two seconds
-    "dispatch.stores.portable_claims.claim": 30,
+    "dispatch.stores.sqlite.claim": 30,
     "dispatch.stores.admin_queries.stale": 30,
 }
 """How often an idle process may run these on the database."""

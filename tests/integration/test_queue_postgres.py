@@ -51,17 +51,20 @@ async def somebody_waits_for_a_lock(url: str) -> bool:
         return row is not None and row[0] > 0
 
 
+@pytest.mark.parametrize("with_start", [False, True])
 async def test_an_outcome_that_waits_for_the_record_of_its_start_is_written(
-    store: QueueStore, postgres_url: str
+    store: QueueStore, postgres_url: str, with_start: bool
 ) -> None:
-    """The outcome's snapshot is older than the row version it waited for: it must still find it."""
+    """The outcome's snapshot is older than the row version it waited for: it must still find it, and see that the start
+    is recorded."""
     (claim,) = await claimed(store, "a")
     other = Database(postgres_url)
     assert other.async_engine is not None
     async with other.async_engine.connect() as connection, connection.begin() as transaction:
         start = after_start(claim, STARTED, CONFIG, "B")
-        assert await connection.run_sync(postgres.settle, [start], None, T) == [True]
-        ending = asyncio.create_task(store.settle([after_success(claim)], now=T))
+        assert await connection.run_sync(postgres.settle, [start], [], T) == [True]
+        outcome = after_success(claim)._replace(start=start if with_start else None)
+        ending = asyncio.create_task(store.settle([outcome], now=T))
         await eventually(lambda: somebody_waits_for_a_lock(postgres_url))
         await transaction.commit()
     assert await ending == [True]
@@ -80,7 +83,7 @@ async def test_a_zombie_that_waits_for_the_recovery_of_its_claim_writes_nothing(
     other = Database(postgres_url)
     assert other.async_engine is not None
     async with other.async_engine.connect() as connection, connection.begin() as transaction:
-        await connection.run_sync(postgres.settle, [released(claim, "recovered")], None, T)
+        await connection.run_sync(postgres.settle, [released(claim, "recovered")], [], T)
         zombie = asyncio.create_task(store.settle([after_success(claim)], now=T))
         toucher = asyncio.create_task(store.touch([claim], now=T))
         await eventually(lambda: somebody_waits_for_a_lock(postgres_url))
@@ -321,14 +324,43 @@ async def test_who_queues_right_after_another_is_heard_of_too(store: QueueStore,
 async def test_an_enqueue_a_claim_and_an_outcome_are_one_flush_each(
     store: QueueStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each with its own BEGIN and COMMIT inside: with round trips of their own, they were most of the time."""
+    """Each a transaction: with round trips of their own, BEGIN and COMMIT were most of the time."""
     flushes: list[list[str]] = []
+    pipeline = Database.pipeline
 
     async def noted(raw: Raw, calls: Sequence[tuple[Statement, Sequence[str | None]]]) -> list[Rows]:
         flushes.append([statement.name for statement, _ in calls])
         return await execute_pipeline(raw, calls)
 
+    async def noted_pipeline(database: Database, calls: Sequence[tuple[Statement, Sequence[str | None]]]) -> list[Rows]:
+        flushes.append([statement.name for statement, _ in calls])
+        return await pipeline(database, calls)
+
     monkeypatch.setattr(postgres, "execute_pipeline", noted)
+    monkeypatch.setattr(Database, "pipeline", noted_pipeline)
     (claim,) = await claimed(store, "a")
     assert await store.settle([after_success(claim)]) == [True]
-    assert [(names[0], names[-1]) for names in flushes] == [("headgate_begin", "headgate_commit")] * 3
+    assert [(names[0], names[-1]) for names in flushes] == [
+        ("headgate_by_key", "headgate_queue_enqueue"),
+        ("headgate_begin", "headgate_commit"),
+        ("headgate_begin", "headgate_commit"),
+    ]
+
+
+async def test_an_enqueue_whose_commit_fails_is_not_acknowledged(store: QueueStore, postgres_url: str) -> None:
+    """There is no COMMIT statement that could fail: the server says so after the results."""
+    async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as connection:
+        await connection.execute(
+            """CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+                $$ BEGIN RAISE EXCEPTION 'refused at the commit'; END $$"""
+        )
+        await connection.execute(
+            """CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON headgate_dispatch_queue
+                DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION refuse()"""
+        )
+        with pytest.raises(StoreError, match="refused at the commit"):
+            await store.enqueue([EnqueueRequest.of("PAY", "a", {})])
+        assert await store.find("PAY", "a") is None
+        await connection.execute("DROP TRIGGER refuse ON headgate_dispatch_queue")
+    (queued,) = await store.enqueue([EnqueueRequest.of("PAY", "a", {})])
+    assert not queued.existing

@@ -190,6 +190,12 @@ class MemoryQueueStore:
         before = self._held(claim)
         if before is None or before.status not in origins:
             return False
+        batch_id = change.batch_id or before.batch_id
+        if change.start is not None and before.status is Status.CLAIMED:
+            start = change.start
+            key = claim.item_type, claim.item_id
+            self._log(*key, batch_id, start.action, before.status, start.status, start.detail, now)
+            before = replace(before, status=start.status, dispatched_at=now, exec_workflow_id=claim.execution_id)
         item = replace(before, status=status, retry_count=change.retries, seen_at=now, updated_at=now)
         if change.error is not None:
             item = replace(item, last_error=change.error)
@@ -203,7 +209,6 @@ class MemoryQueueStore:
         if change.result_json is not None:
             self._results[claim.item_type, claim.item_id] = change.result_json
         self._put(item)
-        batch_id = change.batch_id or before.batch_id
         self._log(claim.item_type, claim.item_id, batch_id, change.action, before.status, status, change.detail, now)
         return True
 

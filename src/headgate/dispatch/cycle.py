@@ -6,12 +6,13 @@ between any two of them.
 
 from __future__ import annotations
 
-import json
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from headgate import tracing
 from headgate.clock import uptime
@@ -19,7 +20,7 @@ from headgate.dispatch import events
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.decisions import after_silence, after_start, newer_context, start_delay, unrunnable
 from headgate.dispatch.encryption import Tampered, shown_key
-from headgate.dispatch.model import CONTEXT_VERSION, Action, Batch, BatchSummary, Change, Claim
+from headgate.dispatch.model import CONTEXT_VERSION, Action, Batch, BatchSummary, Change, Claim, read_json
 from headgate.dispatch.ports import (
     DispatchObserver,
     Execution,
@@ -60,6 +61,14 @@ class CycleReport:
     """The engine could not take what it was offered."""
 
 
+class BegunCycle(NamedTuple):
+    """A cycle whose items are started."""
+
+    report: CycleReport
+    record: Callable[[], Awaitable[None]]
+    """Writes what came of the starts. The next cycle may begin meanwhile."""
+
+
 class DispatchCycle:
     """Drains a queue into an engine, one batch a cycle. Any number may run at once, on any number of machines."""
 
@@ -84,6 +93,17 @@ class DispatchCycle:
             NotFound: there is no such item type.
             StoreError: the store failed; whatever was claimed by then is found by stale recovery.
         """
+        begun = await self.begin(item_type, now=now)
+        await begun.record()
+        return begun.report
+
+    async def begin(self, item_type: str, *, now: datetime | None = None) -> BegunCycle:
+        """One cycle up to the starts; its record is still to be written.
+
+        Raises:
+            NotFound: there is no such item type.
+            StoreError: the store failed; whatever was claimed by then is found by stale recovery.
+        """
         began = time.monotonic()
         config = await self._store.config(item_type)
         if config is None:
@@ -92,28 +112,34 @@ class DispatchCycle:
         recovered = await self.recover(config, now=now)
         if not config.enabled:
             interval = float(config.dispatch_interval_secs)
-            return CycleReport(item_type, interval, config.batch_size, enabled=False, recovered=recovered)
+            report = CycleReport(item_type, interval, config.batch_size, enabled=False, recovered=recovered)
+            return BegunCycle(report, _nothing)
         limit = self._limit(config)
         batch = await self.claim(config, limit, now=now) if limit else None
         changes = await self.start(config, batch) if batch else []
-        if batch is not None:
-            await self.record(config, batch, changes, now=now)
-        self._observer.cycled(item_type, time.monotonic() - began)
+        counts = Counter([change.action for change in changes])
         claimed = len(batch.items) if batch else 0
-        return CycleReport(
+
+        async def record() -> None:
+            if batch is not None:
+                await self.record(config, batch, changes, now=now)
+            self._observer.cycled(item_type, time.monotonic() - began)
+
+        report = CycleReport(
             item_type,
             float(config.dispatch_interval_secs),
             config.batch_size,
             recovered=recovered,
             claimed=claimed,
-            started=_count(changes, Action.DISPATCHED),
-            failed=_count(changes, Action.START_FAILED),
-            released=_count(changes, Action.RELEASED),
-            dead_lettered=_count(changes, Action.DEAD_LETTERED),
+            started=counts[Action.DISPATCHED],
+            failed=counts[Action.START_FAILED],
+            released=counts[Action.RELEASED],
+            dead_lettered=counts[Action.DEAD_LETTERED],
             more=batch is not None and (batch.is_cut or 0 < claimed == limit),
             crowded=limit < config.batch_size and claimed == limit,
-            slow_down=_count(changes, Action.RELEASED) > 0,
+            slow_down=counts[Action.RELEASED] > 0,
         )
+        return BegunCycle(report, record)
 
     # -- step 2 --------------------------------------------------------------------------------------------------
 
@@ -252,13 +278,13 @@ class DispatchCycle:
         """Writes what came of the batch, in bulk. A change overtaken by its own outcome is void, and that is fine."""
         if not changes:
             return
-        counts = {action: _count(changes, action) for action in dict.fromkeys(change.action for change in changes)}
+        counts = Counter([change.action for change in changes])
         detail = ", ".join(f"{count} {action}" for action, count in counts.items())
         done = await self._store.settle(
             changes, summary=BatchSummary(config.item_type, batch.batch_id, detail), now=now
         )
         events.log_batch(config.item_type, batch.batch_id, detail)
-        started = counts.get(Action.DISPATCHED, 0)
+        started = counts[Action.DISPATCHED]
         if started:
             self._observer.started(config.item_type, started)
         if len(changes) > started:
@@ -268,6 +294,9 @@ class DispatchCycle:
             dead = sum(change.status is Status.DEAD_LETTER for change in written)
             if dead:
                 self._observer.dead_lettered(config.item_type, dead)
+
+
+async def _nothing() -> None: ...
 
 
 def _dispatch_span(batch: Batch, request: StartRequest) -> Span:
@@ -290,7 +319,7 @@ def _unreadable(context: str | None) -> str | None:
     if shown_key(context) is not None:
         return str(Tampered())
     try:
-        json.loads(context)
+        read_json(context)
     except (ValueError, RecursionError) as error:
         return f"its context is not JSON: {error}"
     return None

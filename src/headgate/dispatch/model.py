@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from headgate.dispatch.config import checked_type
 from headgate.dispatch.status import Status, origins
@@ -30,6 +30,7 @@ LARGEST_RESULT = 64 * 1024
 """Bytes of JSON of a task's result."""
 LONGEST_PROGRESS = 500
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+_scan: Callable[[str, int], tuple[Any, int]] = cast(Any, json.JSONDecoder()).scan_once
 LONGEST_WORKFLOW_ID = 400
 
 
@@ -231,6 +232,9 @@ class Change(NamedTuple):
     """What the execution gave up with (`GiveUp.verdict`), for the item type's follower."""
     result_json: str | None = None
     """What a completed execution returned, if it is kept."""
+    start: Change | None = None
+    """The record of the execution's start, if this is the outcome and the start is not written yet. If the item is
+    CLAIMED, both are written, one after the other; if it is DISPATCHED already, this change alone."""
 
     @property
     def status(self) -> Status:
@@ -355,6 +359,21 @@ def context_json(context: Any, largest: int = LARGEST_CONTEXT) -> str:
     if size > largest:
         raise InvalidInput("context", f"has {size} bytes of JSON; at most {largest} are allowed")
     return text
+
+
+def read_json(text: str) -> Any:
+    """What a JSON text says; as `json.loads`, which takes longer to look for white space around it than to read a short
+    one.
+
+    Raises:
+        ValueError: it is not JSON.
+        RecursionError: it is nested too deeply.
+    """
+    try:
+        value, end = _scan(text, 0)
+    except StopIteration:
+        return json.loads(text)
+    return value if end == len(text) else json.loads(text)
 
 
 def shortened(error: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from headgate.dispatch.cycle import CycleReport, DispatchCycle
 from headgate.dispatch.ports import DispatchObserver, NullObserver, QueueStore, WorkflowEngine
@@ -17,6 +17,31 @@ SLOWEST = 60.0
 """The longest pause, in seconds, of a dispatcher whose engine or store is in trouble."""
 CROWDED_PAUSE = 0.005
 LONGEST_CROWDED = 5.0
+
+
+class _Recording:
+    """The record of an item type's last batch, being written."""
+
+    def __init__(self) -> None:
+        self._task: asyncio.Task[None] | None = None
+
+    async def then(self, record: Callable[[], Awaitable[None]], *, wait: bool) -> None:
+        """Begins a record, and returns when the one before it is written; with `wait`, when both are."""
+        before, self._task = self._task, asyncio.ensure_future(record())
+        if before is not None:
+            await before
+        if wait:
+            task, self._task = self._task, None
+            await task
+
+    def cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def ended(self) -> None:
+        """Returns when it is written, or failed: then stale recovery finds the batch."""
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
 
 
 class DispatchWorker:
@@ -52,10 +77,23 @@ class DispatchWorker:
         self._stopping.set()
 
     async def _drain(self, item_type: str) -> None:
+        recording = _Recording()
+        try:
+            await self._run_cycles(item_type, recording)
+        except asyncio.CancelledError:
+            recording.cancel()
+            raise
+        finally:
+            await recording.ended()
+
+    async def _run_cycles(self, item_type: str, recording: _Recording) -> None:
         troubles = 0
         while not self._stopping.is_set():
             try:
-                report = await self._cycle.run(item_type)
+                begun = await self._cycle.begin(item_type)
+                report = begun.report
+                # If there is more, the next batch is claimed while this one is recorded.
+                await recording.then(begun.record, wait=not report.more or report.crowded or report.slow_down)
             except Exception as error:
                 # Whatever it was, the next cycle may do better; a dispatcher that ends helps nobody.
                 troubles += 1

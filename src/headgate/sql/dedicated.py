@@ -16,7 +16,17 @@ from sqlalchemy.util import greenlet_spawn
 
 from headgate.errors import StoreUnavailable
 from headgate.sql.errors import DRIVER_ERRORS, translated
-from headgate.sql.pipeline import DONE, NOT_PREPARED, Calls, Raw, Rows, cancel_and_close, rows_of, statement_error
+from headgate.sql.pipeline import (
+    DONE,
+    NOT_PREPARED,
+    Calls,
+    Raw,
+    Rows,
+    cancel_and_close,
+    prepared_names,
+    rows_of,
+    statement_error,
+)
 
 
 class DedicatedConnection:
@@ -53,6 +63,7 @@ class DedicatedConnection:
             raise
         self._opening = None
         self._raw, self._socket = raw, raw.pgconn.socket
+        self._prepared = prepared_names(raw)  # it comes from the pool, where it may have been used
         raw.pgconn.enter_pipeline_mode()
         self._loop.add_reader(self._socket, self._read)
         self.is_free = True
@@ -102,9 +113,11 @@ class DedicatedConnection:
         self.is_free = not self.closed
         for result in results:
             if result.status == pq.ExecStatus.FATAL_ERROR:
-                if self.is_free and result.error_field(pq.DiagnosticField.SQLSTATE) == NOT_PREPARED and not fresh:
-                    # A pooler has given this session another server, which knows our statements no more.
-                    self._prepared.clear()
+                is_unknown = result.error_field(pq.DiagnosticField.SQLSTATE) == NOT_PREPARED
+                if self.is_free and is_unknown and len(fresh) < len({statement for statement, _ in calls}):
+                    # A pooler has given this session another server, which knows our statements no more; or psycopg
+                    # forgot them, before the connection came here.
+                    self._prepared.intersection_update({statement.name for statement in fresh})
                     return await self.execute(calls, seconds)
                 error = statement_error(result)
                 if isinstance(error, StoreUnavailable):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 
 import sqlalchemy as sa
 
@@ -33,7 +34,7 @@ _NOT_OPENED = "unable to open database file"
 _NONE_LEFT = "This connection is closed"
 """What SQLAlchemy's pool says if every connection that it tried to hand out was refused, also new ones."""
 
-DRIVER_ERRORS = (sa.exc.SQLAlchemyError, OSError)
+DRIVER_ERRORS = (sa.exc.SQLAlchemyError, OSError, sqlite3.Error)
 """What SQLAlchemy, a driver or a timeout raises. A `TimeoutError` is an `OSError`."""
 
 
@@ -49,6 +50,9 @@ def is_read_only(error: BaseException | None) -> bool:
 def translated(error: Exception, file: str | None = None) -> StoreError:
     """One of `DRIVER_ERRORS` as `StoreUnavailable`, `Conflict`, `StoreRefused` or `StoreError`. `file` is the
     database's, if it is in a file."""
+    if isinstance(error, sqlite3.Error):
+        # Raised to a store that uses the driver itself.
+        error = sa.exc.DBAPIError.instance("", (), error, sqlite3.Error)
     if isinstance(error, sa.exc.DBAPIError):
         return _driver_error(error, file)
     if isinstance(error, sa.exc.TimeoutError):

@@ -50,6 +50,11 @@ PLAN_BY_KEY = "set_config('plan_cache_mode', 'force_generic_plan', true), set_co
 BY_KEY = Statement("headgate_by_key", f"SELECT {PLAN_BY_KEY}")
 
 
+def prepared_names(raw: Raw) -> set[str]:
+    """The names of the statements that were prepared on a connection; the set is the connection's own."""
+    return _prepared.setdefault(raw, set())
+
+
 def run_async(connection: Connection, work: Callable[[Raw], Awaitable[Any]]) -> Any:
     """Awaits psycopg work on a connection's own driver connection, from synchronous code inside `greenlet_spawn`.
 
@@ -77,7 +82,7 @@ async def execute_pipeline(raw: Raw, calls: Calls) -> list[Rows]:
     still on their way could not be told from those of later statements.
     """
     pgconn = raw.pgconn
-    known = _prepared.setdefault(raw, set())
+    known = prepared_names(raw)
     idle = pgconn.transaction_status == pq.TransactionStatus.IDLE
     try:
         pgconn.enter_pipeline_mode()
@@ -128,7 +133,7 @@ class Pipeline:
 
     async def send(self, calls: Sequence[tuple[Statement, Sequence[str | None]]]) -> None:
         """Sends statements. Errors of the server come with the results."""
-        pgconn, known = self._raw.pgconn, _prepared.setdefault(self._raw, set())
+        pgconn, known = self._raw.pgconn, prepared_names(self._raw)
         try:
             if not self._sent:
                 pgconn.enter_pipeline_mode()
@@ -148,7 +153,7 @@ class Pipeline:
 
     async def results(self) -> list[Rows]:
         """The rows of every statement since the last call. The first that failed raises; the rest were not run."""
-        pgconn, known = self._raw.pgconn, _prepared.setdefault(self._raw, set())
+        pgconn, known = self._raw.pgconn, prepared_names(self._raw)
         sent, self._sent = self._sent, []
         if not sent:
             return []

@@ -126,31 +126,5 @@ def insert_rows(
 
 
 def execute_rows(connection: sa.Connection, statement: sa.Insert | sa.Update | sa.Delete, rows: Sequence[Row]) -> int:
-    """Executes a statement for each of the rows, which have the same members, and returns how many it wrote. On SQLite
-    by the driver's own means: SQLAlchemy's conversion of each value would cost more than storing it."""
-    if not rows:
-        return 0
-    if connection.dialect.name != "sqlite":
-        return connection.execute(statement, rows).rowcount
-    text, names, constants = _compiled(statement, connection.dialect, tuple(rows[0]))
-    instants: dict[datetime, str] = {}
-    parameters = []
-    for row in rows:
-        values = [row[name] if name in row else constants[name] for name in names]
-        for place, value in enumerate(values):
-            if isinstance(value, datetime):
-                if value not in instants:
-                    instants[value] = f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}"
-                values[place] = instants[value]
-        parameters.append(tuple(values))
-    return connection.exec_driver_sql(text, parameters).rowcount
-
-
-@lru_cache(maxsize=100)
-def _compiled(
-    statement: sa.Insert | sa.Update | sa.Delete, dialect: Dialect, members: tuple[str, ...]
-) -> tuple[str, Sequence[str], dict[str, Any]]:
-    """A statement as SQLite reads it, the names of its parameters in order, and the values of those that are fixed."""
-    columns = list(members) if isinstance(statement, sa.Insert) else None
-    compiled: Any = statement.compile(dialect=dialect, column_keys=columns)
-    return str(compiled), compiled.positiontup, compiled.params
+    """Executes a statement for each of the rows, if there are any, and returns how many it wrote."""
+    return connection.execute(statement, rows).rowcount if rows else 0

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from headgate.dispatch.decisions import after_failure, after_start, after_success, released, unrunnable
 from headgate.dispatch.model import Action, BatchSummary
-from headgate.dispatch.ports import STARTED, QueueStore
+from headgate.dispatch.ports import STARTED, QueueStore, Start, StartOutcome
 from headgate.dispatch.status import Status
 from tests.contracts.queue.items import (
     CONFIG,
@@ -54,6 +54,67 @@ async def test_the_straight_way_to_completion(store: QueueStore) -> None:
     assert [entry.batch_id for entry in entries if entry.item_id == "p000"] == [batch.batch_id] * 3
     (done,) = [entry for entry in entries if entry.action == Action.BATCH_COMPLETE]
     assert (done.batch_id, done.detail) == (batch.batch_id, "1 DISPATCHED")
+
+
+async def test_a_start_and_its_outcome_in_one_write_are_two_steps_of_the_audit(store: QueueStore) -> None:
+    await store.enqueue(wants(2), now=T)
+    done, failed = await claims(store)
+    starts = [after_start(claim, StartOutcome(Start.ALREADY_STARTED), CONFIG, "B") for claim in (done, failed)]
+    outcomes = after_success(done), after_failure(failed, CONFIG, "no")
+    both = [outcome._replace(start=start) for outcome, start in zip(outcomes, starts, strict=True)]
+    assert await store.settle(both, now=T + SECOND) == [True, True]
+    completed, again = await get(store, done.item_id), await get(store, failed.item_id)
+    assert (completed.status, again.status) == (Status.COMPLETED, Status.READY)
+    assert completed.completed_at == completed.dispatched_at == again.dispatched_at == T + SECOND
+    assert completed.exec_workflow_id == done.execution_id
+    assert await actions(store, failed.item_id) == [
+        ("CLAIMED", "READY", "CLAIMED"),
+        ("DISPATCHED", "CLAIMED", "DISPATCHED"),
+        ("FAILED", "DISPATCHED", "READY"),
+    ]
+    entries = await store.audit("PAY", done.item_id, 2, None)
+    assert [entry.detail for entry in entries] == [None, "already started"]
+
+
+async def test_a_start_that_is_recorded_already_is_not_recorded_again_with_its_outcome(store: QueueStore) -> None:
+    await store.enqueue(wants(1), now=T)
+    (claim,) = await claims(store)
+    start = after_start(claim, STARTED, CONFIG, "B")
+    await store.settle([start], now=T + SECOND)
+    assert await store.settle([after_success(claim)._replace(start=start)], now=T + 2 * SECOND) == [True]
+    assert (await get(store, "p000")).dispatched_at == T + SECOND
+    assert [action for action, *_ in await actions(store, "p000")] == ["CLAIMED", "DISPATCHED", "COMPLETED"]
+
+
+async def test_a_start_and_outcome_of_a_lost_claim_change_nothing(store: QueueStore) -> None:
+    await store.enqueue(wants(1), now=T)
+    (old,) = await claims(store)
+    await store.settle([released(old, "not now")], now=T)
+    await claims(store)
+    change = after_success(old)._replace(start=after_start(old, STARTED, CONFIG, "B"))
+    assert await store.settle([change], now=T + SECOND) == [False]
+    item = await get(store, "p000")
+    assert (item.status, item.dispatched_at) == (Status.CLAIMED, None)
+    assert [action for action, *_ in await actions(store, "p000")] == ["CLAIMED", "RELEASED", "CLAIMED"]
+
+
+async def test_a_start_and_an_outcome_at_once_leave_one_trace_and_the_summaries_of_all(store: QueueStore) -> None:
+    await store.enqueue(wants(2))
+    batch = await store.claim("PAY", 2, NOW)
+    first, second = (item.claim for item in batch.items)
+    calls = [
+        store.settle(
+            [after_start(claim, STARTED, CONFIG, batch.batch_id)],
+            summary=BatchSummary("PAY", batch.batch_id, f"of {claim.item_id}"),
+        )
+        for claim in (first, second)
+    ]
+    assert await asyncio.gather(*calls, store.settle([after_success(second)])) == [[True], [True], [True]]
+    assert (await get(store, second.item_id)).status is Status.COMPLETED
+    assert [action for action, *_ in await actions(store, second.item_id)] == ["CLAIMED", "DISPATCHED", "COMPLETED"]
+    entries = await store.audit("PAY", None, 100, None)
+    details = {entry.detail for entry in entries if entry.action == Action.BATCH_COMPLETE}
+    assert details == {f"of {first.item_id}", f"of {second.item_id}"}
 
 
 async def test_failures_count_retries_wait_longer_and_end_as_dead_letters(store: QueueStore) -> None:

@@ -44,7 +44,7 @@ from headgate.durations import EPOCH, to_ms
 from headgate.errors import Conflict, NotFound, StoreUnavailable
 from tests.models.payment_store import MemoryPaymentStore
 from tests.simulation.loop import Process
-from tests.simulation.network import Link, Network, Remote
+from tests.simulation.network import LONGEST_TRIP, Link, Network, Remote
 from tests.simulation.scenarios.dispatch import SWITCH_SECONDS, RemoteQueue, SwitchedQueue
 from tests.simulation.world import Violation, World
 
@@ -313,6 +313,7 @@ async def play(world: World) -> None:
     for process in world.loop.processes:
         if process.name == "operator":
             world.loop.kill(process)
+    await asyncio.sleep(LONGEST_TRIP)  # a call of the operator's may still be on its way, and switch off
     await queue.change(ITEM_TYPE, {"enabled": True})
     resting = (PaymentStatus.PROCESSING, PaymentStatus.FAILED, PaymentStatus.CANCELLED, PaymentStatus.UNKNOWN)
     await world.until(

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
 from typing import Any
 
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.engines.local.engine import LocalEngine
 from headgate.dispatch.meter import QueueMeter
-from headgate.dispatch.model import QueueStats
+from headgate.dispatch.model import Batch, BatchSummary, Change, QueueStats
 from headgate.dispatch.outcome_reporter import OutcomeReporter
 from headgate.dispatch.ports import NullObserver, Start, StartOutcome
 from headgate.dispatch.queue import DispatchQueue
@@ -114,6 +115,52 @@ async def test_an_engine_that_is_exhausted_is_left_in_peace_for_longer_and_longe
         worker._engine.start = start  # type: ignore[method-assign]
         await eventually(lambda: all_done(queue, 1))
         assert (await queue.show("WORK", "a")).item.retry_count == 0
+
+
+class SlowRecords(MemoryQueueStore):
+    """Each record of a batch takes until the next claim; `fail` of them fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.claimed = asyncio.Event()
+        self.fail = 0
+        self.overlaps = 0
+
+    async def claim(self, *which: Any, **options: Any) -> Batch:
+        self.claimed.set()
+        return await super().claim(*which, **options)
+
+    async def settle(
+        self, changes: Sequence[Change], *, summary: BatchSummary | None = None, now: datetime | None = None
+    ) -> list[bool]:
+        if summary is not None and summary.detail == "3 DISPATCHED":
+            self.claimed.clear()
+            await asyncio.wait_for(self.claimed.wait(), 10)
+            self.overlaps += 1
+            if self.fail:
+                self.fail -= 1
+                raise StoreUnavailable("gone")
+        return await super().settle(changes, summary=summary, now=now)
+
+
+async def test_the_next_batch_is_claimed_while_the_last_one_is_recorded() -> None:
+    store = SlowRecords()
+    async with working(store, batch_size=3) as (queue, _, _, _):
+        await queue.enqueue_many("WORK", [(f"i{n}", {}, None) for n in range(7)])
+        await eventually(lambda: all_done(queue, 7))
+        assert store.overlaps == 2
+
+
+async def test_a_record_that_fails_keeps_no_other_from_being_written() -> None:
+    store = SlowRecords()
+    store.fail = 1
+    async with working(store, batch_size=3) as (queue, _, _, task):
+        await queue.enqueue_many("WORK", [(f"i{n}", {}, None) for n in range(7)])
+        await eventually(lambda: all_done(queue, 7))
+        assert store.fail == 0
+        assert not task.done()
+    batches = [str(one.detail) for one in await store.audit("WORK", None, 100, None) if one.action == "BATCH_COMPLETE"]
+    assert sorted(batches) == ["1 DISPATCHED", "3 DISPATCHED"]
 
 
 async def test_stopping_ends_the_rest_at_once() -> None:

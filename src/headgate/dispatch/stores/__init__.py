@@ -9,7 +9,7 @@ from sqlalchemy.engine import Connection
 from headgate.dispatch.encryption import Encryption
 from headgate.dispatch.model import CLAIM_BYTES, EnqueueRequest
 from headgate.dispatch.ports import Follower, QueueStore
-from headgate.dispatch.stores import portable
+from headgate.dispatch.stores import portable, sqlite
 from headgate.dispatch.stores.encrypting import encrypted_requests
 from headgate.dispatch.stores.slot_carrier import QueueCarrier as QueueCarrier
 from headgate.dispatch.stores.sql import SqlQueueStore
@@ -47,4 +47,4 @@ def enqueue_within(
 
         postgres.enqueue(connection, requests, None, hints)
     else:
-        portable.enqueue(connection, requests, None)
+        (sqlite if connection.dialect.name == "sqlite" else portable).enqueue(connection, requests, None)

@@ -13,7 +13,7 @@ from headgate.dispatch.status import Status
 from headgate.errors import Conflict
 from headgate.sql.schema import now as database_clock
 
-Settle = Callable[[sa.Connection, Sequence[Change], BatchSummary | None, datetime | None], list[bool]]
+Settle = Callable[[sa.Connection, Sequence[Change], Sequence[BatchSummary], datetime | None], list[bool]]
 
 
 def settle(
@@ -21,11 +21,11 @@ def settle(
     write: Settle,
     followers: Mapping[str, Follower],
     changes: Sequence[Change],
-    summary: BatchSummary | None,
+    summaries: Sequence[BatchSummary],
     now: datetime | None,
 ) -> list[bool]:
     """`write`, and then the followers of the items that became dead letters."""
-    done = write(connection, changes, summary, now)
+    done = write(connection, changes, summaries, now)
     moment = now or database_clock(connection)
     dead: dict[str, list[ItemMove]] = {}
     for change, written in zip(changes, done, strict=True):

@@ -1,7 +1,6 @@
-"""The queue's hot statements in SQLAlchemy Core, for SQLite and Oracle.
+"""The queue's hot statements in SQLAlchemy Core, for Oracle.
 
-SQLite has one writer at a time (`BEGIN IMMEDIATE`), so nothing changes between two statements here. On Oracle the rows
-read are locked by the same statement that reads them, and every UPDATE repeats its guard.
+The rows read are locked by the same statement that reads them, and every UPDATE repeats its guard.
 """
 
 from __future__ import annotations
@@ -136,7 +135,7 @@ _FORGET = sa.delete(context).where(
 
 
 def settle(
-    connection: sa.Connection, changes: Sequence[Change], summary: BatchSummary | None, now: datetime | None
+    connection: sa.Connection, changes: Sequence[Change], summaries: Sequence[BatchSummary], now: datetime | None
 ) -> list[bool]:
     origins = checked(changes)
     moment = now or database_clock(connection)
@@ -155,32 +154,27 @@ def settle(
             continue
         del rows[key]  # reported twice in one batch, it counts once
         updates.append(_settled(change, row, moment))
-        batch_id = change.batch_id or row.dispatch_batch_id
-        entries.append(
-            entry(
-                claim.item_type,
-                claim.item_id,
-                batch_id,
-                change.action,
-                row.queue_status,
-                change.status,
-                change.detail,
-                moment,
-            )
-        )
+        before, batch_id = row.queue_status, change.batch_id or row.dispatch_batch_id
+        if change.start is not None and before == Status.CLAIMED:
+            start = change.start
+            entries.append(entry(*key, batch_id, start.action, before, start.status, start.detail, moment))
+            before = start.status
+        entries.append(entry(*key, batch_id, change.action, before, change.status, change.detail, moment))
         if change.status is Status.COMPLETED:
             finished.append({"b_type": claim.item_type, "b_id": claim.item_id})
     execute_rows(connection, _SETTLE, updates)
     execute_rows(connection, _FORGET, finished)
-    if summary is not None:
-        item_type, batch_id, detail = summary
-        entries.append(entry(item_type, None, batch_id, Action.BATCH_COMPLETE, None, None, detail, moment))
+    entries += [
+        entry(item_type, None, batch_id, Action.BATCH_COMPLETE, None, None, detail, moment)
+        for item_type, batch_id, detail in summaries
+    ]
     write_audit(connection, entries)
     return done
 
 
 def _settled(change: Change, row: Any, now: datetime) -> dict[str, Any]:
-    dispatched = change.status is Status.DISPATCHED
+    started = change.start is not None and row.queue_status == Status.CLAIMED
+    dispatched = started or change.status is Status.DISPATCHED
     return {
         "b_type": change.claim.item_type,
         "b_id": change.claim.item_id,

@@ -1,10 +1,10 @@
-"""The claim in SQLAlchemy Core, for SQLite and Oracle: fair turns between lanes, whose rows are read one by one."""
+"""The claim in SQLAlchemy Core, for Oracle: fair turns between lanes, whose rows are read one by one."""
 
 from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -18,7 +18,6 @@ from headgate.dispatch.stores.tables import IN_FLIGHT as HELD
 from headgate.dispatch.stores.tables import READY, among, config, context, only, queue
 from headgate.dispatch.turns import UNLIMITED, Places, in_turns, rotated
 from headgate.errors import Conflict
-from headgate.sql.schema import execute_rows
 from headgate.sql.schema import now as database_clock
 
 
@@ -102,9 +101,19 @@ def _due_in_lane(
                 yield row
 
 
-def _due(
-    connection: sa.Connection, item_type: str, until: datetime, limit: int, places: Places, after: str
-) -> list[Any]:
+LaneReader = Callable[[sa.Connection, str, str, Sequence[int], datetime, int], Generator[Any, None, None]]
+"""Reads up to so many due rows of a type and lane that have one of these priorities, one by one."""
+
+
+def due_in_turns(
+    connection: sa.Connection,
+    item_type: str,
+    until: datetime,
+    limit: int,
+    places: Places,
+    after: str,
+    read: LaneReader = _due_in_lane,
+) -> Iterator[Any]:
     """The rows to claim: one of each lane in turn, as far as there are places."""
     in_flight = _in_flight(connection, item_type) if places.are_limited else {}
     if places.in_all is not None:
@@ -114,9 +123,9 @@ def _due(
     for lane in rotated(groups, after):
         room = limit if places.per_lane is None else min(limit, places.per_lane - in_flight.get(lane, 0))
         if room > 0:
-            lanes.append(_due_in_lane(connection, item_type, lane, groups[lane], until, room))
+            lanes.append(read(connection, item_type, lane, groups[lane], until, room))
     try:
-        return list(in_turns(lanes, limit))
+        yield from in_turns(lanes, limit)
     finally:
         for rows in lanes:
             rows.close()
@@ -164,7 +173,7 @@ def claim(
     """The lane behind `after` is the first in turn."""
     moment = now or database_clock(connection)
     batch_id = batch_name()
-    due = _due(connection, item_type, moment + look_ahead, limit, places, after)
+    due = list(due_in_turns(connection, item_type, moment + look_ahead, limit, places, after))
     if not due:
         return Batch(batch_id, moment, [])
     rows = due[: within_bytes(_sizes(connection, item_type, [row.item_id for row in due]), max_bytes)]
@@ -172,7 +181,7 @@ def claim(
         {"b_type": item_type, "b_id": row.item_id, "b_epoch": row.claim_epoch, "b_batch": batch_id, "b_now": moment}
         for row in rows
     ]
-    if execute_rows(connection, _CLAIM, parameters) != len(rows):
+    if connection.execute(_CLAIM, parameters).rowcount != len(rows):
         raise Conflict("items changed while they were claimed; the next cycle claims them")
     contexts = _contexts(connection, item_type, [row.item_id for row in rows])
     write_audit(

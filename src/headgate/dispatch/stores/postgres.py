@@ -18,7 +18,7 @@ from psycopg import pq
 
 from headgate.dispatch.model import BatchSummary, Change, Claim, EnqueueRequest
 from headgate.errors import HeadgateError
-from headgate.sql.engine import OWN_TRANSACTION
+from headgate.sql.engine import OWN_TRANSACTION, Database
 from headgate.sql.pipeline import (
     BEGIN,
     BY_KEY,
@@ -110,12 +110,12 @@ def enqueue(
     return new_keys(connection.exec_driver_sql(*enqueue_call(requests, now, hints)))
 
 
-def enqueue_alone(
-    connection: sa.Connection, requests: Sequence[EnqueueRequest], now: datetime | None, hints: Sequence[str] = ()
+async def enqueue_alone(
+    database: Database, requests: Sequence[EnqueueRequest], now: datetime | None, hints: Sequence[str] = ()
 ) -> set[tuple[str, str]]:
     """`enqueue` in a transaction of its own, on a connection of our own: all of it in one flush."""
     statement = ENQUEUE_AT if _have_times(requests) else ENQUEUE
-    rows = run_by_key(connection, statement, _enqueue_parameters(requests, now, hints))
+    *_, rows = await database.pipeline([(BY_KEY, ()), (statement, _enqueue_parameters(requests, now, hints))])
     return {(item_type.decode(), item_id.decode()) for item_type, item_id in rows if item_type and item_id}
 
 
@@ -146,7 +146,8 @@ def new_keys(rows: Iterable[Any]) -> set[tuple[str, str]]:
 
 
 # What `held` locks may be newer than the statement's snapshot, in which `settled` looks for its rows first: so the
-# latter repeats the guard in a form that holds for both versions, and only what it wrote counts as done.
+# latter repeats the guard in a form that holds for both versions, and only what it wrote counts as done. `started` is
+# the detail of a start that is written with its outcome, or '': the audit has both, the start first.
 SETTLE = Statement(
     "headgate_queue_settle",
     """
@@ -155,14 +156,17 @@ SETTLE = Statement(
             coalesce(origins, $3) AS origins, coalesce(status, $4) AS status, coalesce(action, $5) AS action,
             coalesce(retries, $6::int) AS retries, coalesce(error, $7) AS error,
             coalesce(pause, $8::bigint) * interval '1 microsecond' AS pause, coalesce(batch_id, $9) AS batch_id,
-            coalesce(detail, $10) AS detail, n
-        FROM unnest($11::text[], $12::int[], $13::text[], $14::text[], $15::text[], $16::int[], $17::text[],
-            $18::bigint[], $19::text[], $20::text[], $21::text[]) WITH ORDINALITY
-            AS i (item_type, epoch, origins, status, action, retries, error, pause, batch_id, detail, item_id, n)
+            coalesce(detail, $10) AS detail, coalesce(started, $11) AS started, n
+        FROM unnest($12::text[], $13::int[], $14::text[], $15::text[], $16::text[], $17::int[], $18::text[],
+            $19::bigint[], $20::text[], $21::text[], $22::text[], $23::text[]) WITH ORDINALITY
+            AS i (item_type, epoch, origins, status, action, retries, error, pause, batch_id, detail, started,
+                item_id, n)
     ), clock AS MATERIALIZED (
-        SELECT coalesce($22::timestamptz, clock_timestamp()) AS now
+        SELECT coalesce($24::timestamptz, clock_timestamp()) AS now
     ), held AS MATERIALIZED (
-        SELECT i.*, q.queue_status AS before, coalesce(i.batch_id, q.dispatch_batch_id) AS batch
+        SELECT i.item_type, i.item_id, i.epoch, i.origins, i.status, i.action, i.retries, i.error, i.pause, i.detail,
+            i.n, q.queue_status AS before, coalesce(i.batch_id, q.dispatch_batch_id) AS batch,
+            CASE WHEN q.queue_status = 'CLAIMED' THEN i.started END AS started
         FROM input AS i
         JOIN headgate_dispatch_queue AS q ON q.item_type = i.item_type AND q.item_id = i.item_id
         WHERE q.claim_epoch = i.epoch AND position(q.queue_status IN i.origins) > 0
@@ -173,9 +177,10 @@ SETTLE = Statement(
         SET queue_status = held.status, retry_count = held.retries, seen_at = now, updated_at = now,
             last_error = coalesce(held.error, q.last_error),
             due_at = coalesce(now + held.pause, q.due_at),
-            exec_workflow_id = CASE WHEN held.status = 'DISPATCHED' THEN 'exec-' || q.item_type || '-' || q.item_id
-                ELSE q.exec_workflow_id END,
-            dispatched_at = CASE WHEN held.status = 'DISPATCHED' THEN now ELSE q.dispatched_at END,
+            exec_workflow_id = CASE WHEN held.status = 'DISPATCHED' OR held.started IS NOT NULL
+                THEN 'exec-' || q.item_type || '-' || q.item_id ELSE q.exec_workflow_id END,
+            dispatched_at = CASE WHEN held.status = 'DISPATCHED' OR held.started IS NOT NULL
+                THEN now ELSE q.dispatched_at END,
             completed_at = CASE WHEN held.status = 'COMPLETED' THEN now ELSE q.completed_at END
         FROM held, clock
         WHERE q.item_type = held.item_type AND q.item_id = held.item_id
@@ -187,11 +192,15 @@ SETTLE = Statement(
     ), logged AS (
         INSERT INTO headgate_dispatch_audit
             (item_type, item_id, batch_id, action, status_before, status_after, detail, created_at)
-        SELECT item_type, item_id, batch, action, before, status, detail, now FROM settled, clock
+        SELECT item_type, item_id, batch, 'DISPATCHED', before, 'DISPATCHED', nullif(started, ''), now
+        FROM settled, clock WHERE started IS NOT NULL
+        UNION ALL
+        SELECT item_type, item_id, batch, action, CASE WHEN started IS NULL THEN before ELSE 'DISPATCHED' END, status,
+            detail, now
+        FROM settled, clock
         UNION ALL
         SELECT item_type, NULL, batch_id, 'BATCH_COMPLETE', NULL, NULL, detail, now
-        FROM (VALUES ($23::text, $24::text, $25::text)) AS s (item_type, batch_id, detail), clock
-        WHERE item_type IS NOT NULL
+        FROM unnest($25::text[], $26::text[], $27::text[]) AS s (item_type, batch_id, detail), clock
     )
     SELECT n FROM settled
     """,
@@ -199,7 +208,7 @@ SETTLE = Statement(
 
 
 def settle(
-    connection: sa.Connection, changes: Sequence[Change], summary: BatchSummary | None, now: datetime | None
+    connection: sa.Connection, changes: Sequence[Change], summaries: Sequence[BatchSummary], now: datetime | None
 ) -> list[bool]:
     same, arrays = _columns(
         [change.claim.item_type for change in changes],
@@ -212,9 +221,11 @@ def settle(
         [None if change.pause is None else change.pause // MICROSECOND for change in changes],
         [change.batch_id for change in changes],
         [change.detail for change in changes],
+        [None if change.start is None else change.start.detail or "" for change in changes],
     )
     ids = texts(change.claim.item_id for change in changes)
-    rows = run_by_key(connection, SETTLE, [*same, *arrays, ids, instant(now), *(summary or (None, None, None))])
+    batches = [texts(values) for values in zip(*summaries, strict=True)] or ["{}"] * 3
+    rows = run_by_key(connection, SETTLE, [*same, *arrays, ids, instant(now), *batches])
     held = {int(n or 0) for (n,) in rows}
     return [n in held for n in range(1, len(changes) + 1)]
 

@@ -18,16 +18,16 @@ from headgate.dispatch.stores.rows import chunks
 from headgate.dispatch.stores.tables import queue, report
 from headgate.sql.schema import now as database_clock
 
-Settle = Callable[[sa.Connection, Sequence[Change], BatchSummary | None, datetime | None], list[bool]]
+Settle = Callable[[sa.Connection, Sequence[Change], Sequence[BatchSummary], datetime | None], list[bool]]
 
 
 def with_results(write: Settle) -> Settle:
     """`write`, and the results of what it wrote."""
 
     def settle(
-        connection: sa.Connection, changes: Sequence[Change], summary: BatchSummary | None, now: datetime | None
+        connection: sa.Connection, changes: Sequence[Change], summaries: Sequence[BatchSummary], now: datetime | None
     ) -> list[bool]:
-        done = write(connection, changes, summary, now)
+        done = write(connection, changes, summaries, now)
         results = [
             (change.claim, {"r_result": change.result_json})
             for change, written in zip(changes, done, strict=True)

@@ -28,6 +28,7 @@ from headgate.dispatch.model import (
 )
 from headgate.dispatch.ports import Follower
 from headgate.dispatch.search import BY_ID, ErrorGroup, ItemFilter, ItemOrder, LaneDepth
+from headgate.dispatch.settling import Settling
 from headgate.dispatch.status import Status
 from headgate.dispatch.stores import (
     admin_queries,
@@ -39,6 +40,7 @@ from headgate.dispatch.stores import (
     portable_claims,
     reports,
     search,
+    sqlite,
     transactions,
 )
 from headgate.dispatch.stores.identity import Identity
@@ -82,7 +84,9 @@ class SqlQueueStore:
         """By item type."""
         self._postgres = database.dialect == "postgresql"
         self._statements: Any = portable
-        self._enqueue_alone: Any = portable.enqueue
+        self._enqueue_alone: Any = None
+        """On PostgreSQL, an enqueue that needs no connection of SQLAlchemy's."""
+        self._claim_statement: Any = portable_claims.claim
         self._claims: Claims | None = None
         if self._postgres:
             # Imported here: the driver is an extra that SQLite's users do not have.
@@ -92,8 +96,11 @@ class SqlQueueStore:
             self._statements = postgres
             self._enqueue_alone = postgres.enqueue_alone
             self._claims = Claims(database, claim_bytes)
+        elif database.dialect == "sqlite":
+            self._statements, self._claim_statement = sqlite, sqlite.claim
         enqueue = encrypting.encrypting(self._statements.enqueue, encryption)
         self.periodic = SqlPeriodicStore(database, enqueue, self._hints)
+        self._settling = Settling(self._settled)
         self._served: dict[str, str] = {}
         """By item type: the lane that was served last."""
         self._limited: set[str] = set()
@@ -123,11 +130,18 @@ class SqlQueueStore:
                 self._identity, self._database.dialect, self._statements, within, ordered, now, hints
             )
         else:
-            new = await self._retried(self._database.flush, self._enqueue_alone, ordered, now, hints)
+            new = await self._retried(self._enqueued, ordered, now, hints)
             self._hints.ring(item_types)
             if self._postgres:
                 self._hints.trail(item_types.difference(hints))
         return _results(requests, new)
+
+    async def _enqueued(
+        self, requests: Sequence[EnqueueRequest], now: datetime | None, hints: Sequence[str]
+    ) -> set[tuple[str, str]]:
+        if self._enqueue_alone is not None:
+            return await self._enqueue_alone(self._database, requests, now, hints)  # type: ignore[no-any-return]
+        return await self._database.write(self._statements.enqueue, requests, now, hints)
 
     async def enqueue_group(
         self, head: EnqueueRequest, members: Sequence[EnqueueRequest], *, within: Any = None
@@ -166,8 +180,8 @@ class SqlQueueStore:
         if self._claims is not None:
             return await self._claims.claim(item_type, limit, look_ahead, places, now)
         after = self._served.get(item_type, "")
-        batch = await self._database.write(
-            portable_claims.claim, item_type, limit, look_ahead, now, self._claim_bytes, places, after
+        batch: Batch = await self._database.write(
+            self._claim_statement, item_type, limit, look_ahead, now, self._claim_bytes, places, after
         )
         if batch.items:
             self._served[item_type] = batch.items[-1].lane
@@ -181,16 +195,20 @@ class SqlQueueStore:
     async def settle(
         self, changes: Sequence[Change], *, summary: BatchSummary | None = None, now: datetime | None = None
     ) -> list[bool]:
-        done = await self._settled(changes, summary, now)
+        if now is not None or any(_is_followed(change, self._followers) for change in changes):
+            # What a follower refuses shall fail alone.
+            done = await self._settled(changes, [] if summary is None else [summary], now)
+        else:
+            done = await self._settling.settle(changes, summary)
         ended = {change.claim.item_type for change in changes if change.status is not Status.DISPATCHED}
         for item_type in ended & self._limited:
             self._tell(item_type)
         return done
 
     async def _settled(
-        self, changes: Sequence[Change], summary: BatchSummary | None, now: datetime | None
+        self, changes: Sequence[Change], summaries: Sequence[BatchSummary], now: datetime | None = None
     ) -> list[bool]:
-        if not changes and summary is None:
+        if not changes and not summaries:
             return []
         changes = encrypting.encrypted_changes(self._encryption, changes)
         settle = self._statements.settle
@@ -198,10 +216,10 @@ class SqlQueueStore:
         if with_results:
             settle = reports.with_results(settle)
         if any(_is_followed(change, self._followers) for change in changes):
-            return await self._database.write(following.settle, settle, self._followers, changes, summary, now)
+            return await self._database.write(following.settle, settle, self._followers, changes, summaries, now)
         if with_results:
-            return await self._database.write(settle, changes, summary, now)
-        done: list[bool] = await self._database.flush(settle, changes, summary, now)
+            return await self._database.write(settle, changes, summaries, now)
+        done: list[bool] = await self._database.flush(settle, changes, summaries, now)
         return done
 
     async def touch(self, claims: Sequence[Claim], *, now: datetime | None = None) -> list[bool]:
@@ -222,6 +240,7 @@ class SqlQueueStore:
         await self._hints.wait(self._bell(item_type), timeout)
 
     async def close(self) -> None:
+        await self._settling.close()
         await self._database.close()
 
     # -- operating -----------------------------------------------------------------------------------------------
@@ -382,4 +401,4 @@ def _results(requests: Sequence[EnqueueRequest], new: set[tuple[str, str]]) -> l
 
 def _is_followed(change: Change, followers: Mapping[str, Follower]) -> bool:
     """Dead letters only: everything else that an engine reports leaves an application's own state as it is."""
-    return change.status is Status.DEAD_LETTER and change.claim.item_type in followers
+    return bool(followers) and change.status is Status.DEAD_LETTER and change.claim.item_type in followers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -17,7 +17,8 @@ RESERVED = {"key", "at", "connection", "priority", "lane"}
 
 
 PLAIN = (int, str, bool, float)
-"""A value of exactly such a type, given for exactly such an annotation, is the same in Python and in JSON."""
+"""A value of exactly such a type, given for exactly such an annotation, is the same in Python and in JSON; a list of
+them, or a dict by text, too."""
 
 
 class LoadedCall(NamedTuple):
@@ -32,6 +33,8 @@ class _Codec(NamedTuple):
     cost more than they do."""
 
     plain: type | None
+    plain_inside: type | None
+    """If `plain` is a list or a dict: of what."""
     validate: Callable[[Any], Any]
     validate_json: Callable[[str], Any]
     dump: Callable[..., Any]
@@ -41,13 +44,36 @@ class _Codec(NamedTuple):
         from pydantic import TypeAdapter
 
         adapter: TypeAdapter[Any] = TypeAdapter(annotation)
-        plain = annotation if annotation in PLAIN else None
         checks, writes = adapter.validator, adapter.serializer
-        return cls(plain, checks.validate_python, checks.validate_json, writes.to_python)
+        return cls(*_plain(annotation), checks.validate_python, checks.validate_json, writes.to_python)
 
     def is_plain(self, value: Any) -> bool:
-        """Whether there is nothing to check or to convert. A text of other characters may be no Unicode at all."""
-        return type(value) is self.plain and (not isinstance(value, str) or value.isascii())
+        """Whether there is nothing to check or to convert."""
+        kind: Any = type(value)
+        if kind is not self.plain:
+            return False
+        if kind is list:
+            return _are_plain(value, self.plain_inside)
+        if kind is dict:
+            return _are_plain(value, str) and _are_plain(value.values(), self.plain_inside)
+        return kind is not str or _are_plain((value,), str)
+
+
+def _plain(annotation: Any) -> tuple[type | None, type | None]:
+    """The type of plain values of an annotation, and of what is inside them."""
+    if annotation in PLAIN:
+        return annotation, None
+    inside = typing.get_args(annotation)
+    if typing.get_origin(annotation) is list and inside[0] in PLAIN:
+        return list, inside[0]
+    if typing.get_origin(annotation) is dict and inside[0] is str and inside[1] in PLAIN:
+        return dict, inside[1]
+    return None, None
+
+
+def _are_plain(values: Collection[Any], plain: type | None) -> bool:
+    # A text of other characters may be no Unicode at all.
+    return {*map(type, values)} <= {plain} and (plain is not str or all(map(str.isascii, values)))
 
 
 class Arguments:

@@ -32,13 +32,10 @@ from headgate.slots.stores.joint import PrunedPage, book_under, prune_joint
 from headgate.slots.stores.other_windows import other_windows_text, parse_other_windows
 from headgate.slots.stores.tables import slot, slot_config
 from headgate.slots.stores.window_rows import (
-    FEW_WINDOWS,
     MAX_IN_LIST,
     SqlWindowReader,
-    read_ahead,
     rebuild_runs,
     recount,
-    window_queries,
     write_occupancy,
 )
 from headgate.slots.templates import is_template
@@ -77,14 +74,20 @@ class SqlSlotStore:
         self._database = database
         self._carriers: Carriers = carriers or {}
         self._owns_database = owns_database
-        self._booker = Booker(random.Random().random)
+        uniform = random.Random().random
+        self._booker = Booker(uniform)
         self._lone: LoneBooker | None = None
+        # Imported here: they are bookers themselves, and PostgreSQL's driver is an extra that SQLite's users do not
+        # have.
         if database.dialect == "postgresql":
-            # Imported here: the driver is an extra that SQLite's users do not have.
             from headgate.slots.stores.postgres import PostgresBooker
 
-            booker = PostgresBooker(database, random.Random().random)
+            booker = PostgresBooker(database, uniform)
             self._booker, self._lone = booker, booker.lone
+        elif database.dialect == "sqlite":
+            from headgate.slots.stores.sqlite import SqliteBooker
+
+            self._booker = SqliteBooker(uniform)
 
     async def configure(
         self, name: str, policy: WindowPolicy, *, now_ms: int | None = None, replacing: int | None = None
@@ -278,16 +281,13 @@ class Booker:
     ) -> list[Booking]:
         """Books every request in this transaction."""
         version = connection.execute(policies.LOCK, {"name": name}).scalar()
-        event_ids, times = zip(*requests, strict=True)
-        existing = _find_all(connection, event_ids)
+        existing = _find_all(connection, [event_id for event_id, _ in requests])
         if version is None:
             return unbooked(name, requests, existing)
         active = self.policy(connection, name, version)
         now_ms = to_ms(now(connection)) if now_ms is None else now_ms
         reader = SqlWindowReader(connection, name)
         occupancy = Occupancy(active.policy, reader)
-        if connection.dialect.name == "sqlite" and len(set(times)) > FEW_WINDOWS:
-            read_ahead(reader, occupancy, window_queries(active.policy, requests, now_ms))
         packer = Packer(active.policy, occupancy, now_ms, self._uniform)
         bookings, fresh = book_all(active, packer, requests, existing, owner)
         if fresh:

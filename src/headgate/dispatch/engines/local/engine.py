@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 from headgate import tracing
@@ -20,7 +20,7 @@ from headgate.dispatch.engines.local.fair_semaphore import FairSemaphore
 from headgate.dispatch.engines.local.run import LONGEST_HEARTBEAT, Run, heartbeat_interval
 from headgate.dispatch.engines.local.start_check import LONGEST_PAUSE, SHORTEST_PAUSE, StartCheck, StartRefused
 from headgate.dispatch.kill_switch import OFF, SWITCH_SECONDS
-from headgate.dispatch.model import CLAIM_BYTES, Claim, Completion, GiveUp, Postponed
+from headgate.dispatch.model import CLAIM_BYTES, Claim, Completion, GiveUp, Postponed, read_json
 from headgate.dispatch.outcomes import Retry
 from headgate.dispatch.ports import (
     STARTED,
@@ -35,8 +35,8 @@ from headgate.dispatch.ports import (
     StartOutcome,
     StartRequest,
 )
-from headgate.dispatch.registry import Registry
-from headgate.dispatch.threads import Threads
+from headgate.dispatch.registry import Execute, Registry
+from headgate.dispatch.threads import Threads, is_coroutine_function
 from headgate.errors import NotFound, StoreError, StoreUnavailable
 
 GRACE_SECONDS = 10.0
@@ -79,6 +79,7 @@ class LocalEngine:
         self._context_bytes: Counter[str] = Counter()
         self._max_context_bytes = max_context_bytes
         self._places: dict[str, FairSemaphore] = {}
+        self._calls: dict[str, Execute] = {}
         self._closing = False
         self._heartbeats: asyncio.Task[None] | None = None
         self._recalls: asyncio.Task[None] | None = None
@@ -102,8 +103,9 @@ class LocalEngine:
         if item_type not in self._registry:
             return StartOutcome(Start.FAILED, f"no {item_type!r} is registered in this process")
         seen = uptime() if request.claim_requested_at is None else request.claim_requested_at
-        run = Run(request.claim, request, self._registry[item_type].execute, seen)
-        running = self._runs.get(request.execution_id)
+        execution_id = request.execution_id
+        run = Run(request.claim, request, self._call_of(item_type), seen, execution_id)
+        running = self._runs.get(execution_id)
         if running is not None:
             if request.claim.epoch <= running.claim.epoch:
                 return StartOutcome(Start.ALREADY_STARTED)
@@ -115,12 +117,12 @@ class LocalEngine:
             if running.executed and running.task is not None:
                 # What it still has to report is about a claim that is gone.
                 running.task.cancel()
-        self._runs[request.execution_id] = run
+        self._runs[execution_id] = run
         self._held[item_type] += 1
         self._context_bytes[item_type] += len(request.context_json)
         if heartbeat_interval(request) < self._heartbeat_interval:
             self._shorter_interval.set()
-        run.task = asyncio.create_task(self._run_to_end(run), name=request.execution_id)
+        run.task = asyncio.create_task(self._run_to_end(run), name=execution_id)
         return STARTED
 
     async def describe(self, claims: Sequence[Claim]) -> list[ExecutionState]:
@@ -181,8 +183,8 @@ class LocalEngine:
             if report is not None:
                 await self._report_until_done(run, report)
         finally:
-            if self._runs.get(run.request.execution_id) is run:
-                del self._runs[run.request.execution_id]
+            if self._runs.get(run.execution_id) is run:
+                del self._runs[run.execution_id]
             self._held[run.claim.item_type] -= 1
             self._context_bytes[run.claim.item_type] -= len(run.request.context_json)
 
@@ -192,14 +194,13 @@ class LocalEngine:
         try:
             if run.after is not None:
                 await asyncio.wait({run.after})
-            delay = request.start_delay.total_seconds()
-            if delay > 0:
-                await asyncio.sleep(delay)
+            if request.start_delay:
+                await asyncio.sleep(request.start_delay.total_seconds())
             places = self._places_of(item_type)
             await places.acquire(request.lane, request.priority)
             try:
                 # Read before it is admitted: whoever is admitted must call at once.
-                context = json.loads(request.context_json)
+                context = read_json(request.context_json)
                 await self._start_check.wait(run)
                 run.begun = True
                 began = uptime()
@@ -248,12 +249,12 @@ class LocalEngine:
         item_type, item_id = run.claim.item_type, run.claim.item_id
         enter_task(CurrentTask(lambda: run.claim, self._sink, run.request.lane, run.request.priority))
         if not tracing.is_on():
-            return await self._threads.call(run.execute, item_id, context)
+            return await run.execute(item_id, context)
         attributes = {"headgate.item_type": item_type, "headgate.item_id": item_id}
         span = tracing.begin(f"execute {item_type}", attributes, parent=run.request.traceparent)
         try:
             with tracing.inside(span):
-                result = await self._threads.call(run.execute, item_id, context)
+                result = await run.execute(item_id, context)
         except BaseException as error:
             span.end({"headgate.outcome": "failed"}, failed=type(error).__name__)
             raise
@@ -276,6 +277,15 @@ class LocalEngine:
                 # A claim that took the run over during the report counts instead.
                 if run.claim is claim:
                     return
+
+    def _call_of(self, item_type: str) -> Execute:
+        """How an item is executed: a plain `def` on a thread."""
+        call = self._calls.get(item_type)
+        if call is None:
+            execute = self._registry[item_type].execute
+            call = execute if is_coroutine_function(execute) else partial(self._threads.call, execute)
+            self._calls[item_type] = call
+        return call
 
     def _places_of(self, item_type: str) -> FairSemaphore:
         places = self._places.get(item_type)

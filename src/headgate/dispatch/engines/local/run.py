@@ -20,8 +20,10 @@ class Run:
     claim: Claim
     request: StartRequest
     execute: Execute
+    """Returns an awaitable."""
     seen: float
     """The last heartbeat of its claim, by `uptime`."""
+    execution_id: str
     after: asyncio.Task[None] | None = None
     """A run of the same item that is over, but has not ended yet."""
     task: asyncio.Task[None] | None = None

@@ -1,0 +1,323 @@
+"""The queue's hot statements on SQLite, by the driver's own means.
+
+SQLite has one writer at a time (`BEGIN IMMEDIATE`), so nothing changes between two statements here. Rows that change in
+the same way change in one statement: the driver gives up Python's lock for each, and has to wait for it again while
+executions run.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import defaultdict
+from collections.abc import Generator, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from json import dumps
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from headgate.dispatch.decisions import batch_name
+from headgate.dispatch.model import (
+    CONTEXT_VERSION,
+    Action,
+    Batch,
+    BatchSummary,
+    Change,
+    Claim,
+    ClaimedItem,
+    EnqueueRequest,
+)
+from headgate.dispatch.status import Status
+from headgate.dispatch.stores import booked_slots
+from headgate.dispatch.stores.encrypting import context_version
+from headgate.dispatch.stores.portable_claims import due_in_turns
+from headgate.dispatch.turns import UNLIMITED, Places
+from headgate.sql.engine import sqlite_connection
+from headgate.sql.schema import now as database_clock
+
+Key = tuple[str, str]
+
+_EXISTING = """
+    SELECT item_id FROM headgate_dispatch_queue
+    WHERE item_type = ? AND item_id IN (SELECT value FROM json_each(?))
+"""
+_ENQUEUE = """
+    INSERT INTO headgate_dispatch_queue (item_type, item_id, queue_status, scheduled_exec_time, due_at, slotted,
+        init_workflow_id, claim_epoch, retry_count, created_at, updated_at, traceparent, lane, priority, slot_id)
+    VALUES (?, ?, 'READY', ?, ?, ?, ?, 0, 0, ?, ?, ?, ?, ?, ?)
+"""
+_SAVE_CONTEXT = """
+    INSERT INTO headgate_dispatch_context (item_type, item_id, context_json, context_version, created_at)
+    VALUES (?, ?, ?, ?, ?)
+"""
+
+
+def enqueue(
+    connection: sa.Connection, requests: Sequence[EnqueueRequest], now: datetime | None, _hints: Sequence[str] = ()
+) -> set[Key]:
+    """Writes what is not there yet, and returns it. Requests are unique. There are no listeners to notify here."""
+    by_type: dict[str, list[str]] = defaultdict(list)
+    for request in requests:
+        by_type[request.item_type].append(request.item_id)
+    existing: set[Key] = set()
+    for item_type, item_ids in by_type.items():
+        rows = connection.exec_driver_sql(_EXISTING, (item_type, dumps(item_ids)))
+        existing.update((item_type, item_id) for (item_id,) in rows)
+    new = [request for request in requests if (request.item_type, request.item_id) not in existing]
+    if not new:
+        return set()
+    moment = stored(now or database_clock(connection))
+    items, contexts = [], []
+    for request in booked_slots.at_their_times(connection, new):
+        item_type, item_id, context, execute_at, slotted, workflow, trace, lane, priority, slot = request
+        at = moment if execute_at is None else stored(execute_at)
+        due_at = max(at, moment)
+        items.append(
+            (item_type, item_id, at, due_at, int(slotted), workflow, moment, moment, trace, lane, priority, slot)
+        )
+        contexts.append((item_type, item_id, context, context_version(context), moment))
+    connection.exec_driver_sql(_ENQUEUE, items)
+    connection.exec_driver_sql(_SAVE_CONTEXT, contexts)
+    return {(request.item_type, request.item_id) for request in new}
+
+
+# -- claim -------------------------------------------------------------------------------------------------------
+
+_DUE = """
+    SELECT q.rowid, q.item_id, q.claim_epoch, q.retry_count, q.scheduled_exec_time, q.slotted, q.traceparent, q.lane,
+        q.priority, c.context_json, c.context_version
+    FROM headgate_dispatch_queue AS q
+    LEFT JOIN headgate_dispatch_context AS c ON c.item_type = q.item_type AND c.item_id = q.item_id
+    WHERE q.queue_status = 'READY' AND q.item_type = ? AND q.lane = ? AND q.priority = ? AND q.due_at <= ?
+    ORDER BY q.due_at, q.item_id LIMIT ?
+"""
+_CLAIM = """
+    UPDATE headgate_dispatch_queue
+    SET queue_status = 'CLAIMED', claim_epoch = claim_epoch + 1, dispatch_batch_id = ?, claimed_at = ?, seen_at = ?,
+        updated_at = ?
+    WHERE rowid IN (SELECT value FROM json_each(?)) AND queue_status = 'READY'
+"""
+
+
+def claim(
+    connection: sa.Connection,
+    item_type: str,
+    limit: int,
+    look_ahead: timedelta,
+    now: datetime | None,
+    max_bytes: int,
+    places: Places = UNLIMITED,
+    after: str = "",
+) -> Batch:
+    """The lane behind `after` is the first in turn."""
+    moment = now or database_clock(connection)
+    batch_id, at = batch_name(), stored(moment)
+    rows: list[int] = []
+    items: list[ClaimedItem] = []
+    size, is_cut = 0, False
+    due = due_in_turns(connection, item_type, moment + look_ahead, limit, places, after, _due_in_lane)
+    for row, item_id, epoch, retries, execute_at, slotted, trace, lane, priority, context, version in due:
+        if size >= max_bytes:
+            is_cut = True
+            break
+        if context is not None:
+            size += len(context) if context.isascii() else len(context.encode())
+        rows.append(row)
+        items.append(
+            ClaimedItem(
+                Claim(item_type, item_id, epoch + 1, retries),
+                datetime.fromisoformat(execute_at).replace(tzinfo=UTC),
+                bool(slotted),
+                context,
+                trace,
+                CONTEXT_VERSION if version is None else version,
+                lane,
+                priority,
+            )
+        )
+    if rows:
+        driver = sqlite_connection(connection)
+        driver.execute(_CLAIM, (batch_id, at, at, at, str(rows)))
+        _log(driver, rows, Action.CLAIMED, Status.READY, Status.CLAIMED, None, None, at)
+    return Batch(batch_id, moment, items, is_cut=is_cut)
+
+
+def _due_in_lane(
+    connection: sa.Connection, item_type: str, lane: str, priorities: Sequence[int], until: datetime, limit: int
+) -> Generator[Any, None, None]:
+    """Rows of the lane, by priority and time. Read one by one: contexts may be long."""
+    for priority in priorities:
+        for row in sqlite_connection(connection).execute(_DUE, (item_type, lane, priority, stored(until), limit)):
+            limit -= 1
+            yield row
+
+
+# -- settle ------------------------------------------------------------------------------------------------------
+
+_HELD = """
+    SELECT item_id, rowid, queue_status, claim_epoch FROM headgate_dispatch_queue
+    WHERE item_type = ? AND item_id IN (SELECT value FROM json_each(?))
+"""
+_SETTLE = """
+    UPDATE headgate_dispatch_queue
+    SET queue_status = ?, retry_count = ?, last_error = coalesce(?, last_error), due_at = coalesce(?, due_at),
+        exec_workflow_id = CASE WHEN ? THEN 'exec-' || item_type || '-' || item_id ELSE exec_workflow_id END,
+        dispatched_at = coalesce(?, dispatched_at), completed_at = coalesce(?, completed_at), seen_at = ?,
+        updated_at = ?
+    WHERE rowid IN (SELECT value FROM json_each(?)) AND queue_status = ?
+"""
+_FORGET = """
+    DELETE FROM headgate_dispatch_context WHERE item_type = ? AND item_id IN (SELECT value FROM json_each(?))
+"""
+_LOG = """
+    INSERT INTO headgate_dispatch_audit
+        (item_type, item_id, batch_id, action, status_before, status_after, detail, created_at)
+    SELECT item_type, item_id, coalesce(?, dispatch_batch_id), ?, ?, ?, ?, ? FROM headgate_dispatch_queue
+    WHERE rowid IN (SELECT value FROM json_each(?))
+"""
+_LOG_BATCH = """
+    INSERT INTO headgate_dispatch_audit (item_type, batch_id, action, detail, created_at) VALUES (?, ?, ?, ?, ?)
+"""
+
+
+class _Step(NamedTuple):
+    """What is written alike for all items that take it."""
+
+    item_type: str
+    before: str
+    status: Status
+    retries: int
+    action: Action
+    error: str | None
+    pause: timedelta | None
+    batch_id: str | None
+    detail: str | None
+    is_started: bool
+    """Its start is written with it, …"""
+    start_detail: str | None
+    """… with this detail."""
+
+
+def settle(
+    connection: sa.Connection, changes: Sequence[Change], summaries: Sequence[BatchSummary], now: datetime | None
+) -> list[bool]:
+    origins = [change.origins for change in changes]
+    moment = now or database_clock(connection)
+    driver = sqlite_connection(connection)
+    held = _held(driver, (change.claim for change in changes))
+    done: list[bool] = []
+    steps: dict[_Step, list[tuple[int, str]]] = defaultdict(list)
+    for change, allowed in zip(changes, origins, strict=True):
+        item_type, item_id, epoch, _ = change.claim
+        row, before, current = held.get((item_type, item_id), _NOBODY)
+        is_held = current == epoch and before in allowed
+        done.append(is_held)
+        if is_held:
+            del held[item_type, item_id]  # reported twice in one batch, it counts once
+            steps[_step(change, before)].append((row, item_id))
+    for step, rows in steps.items():
+        _take(driver, step, rows, moment)
+    for item_type, batch_id, detail in summaries:
+        entry = item_type, batch_id, str(Action.BATCH_COMPLETE), detail, stored(moment)
+        driver.execute(_LOG_BATCH, entry)
+    return done
+
+
+def _step(change: Change, before: str) -> _Step:
+    start = change.start if before == Status.CLAIMED else None
+    return _Step(
+        change.claim.item_type,
+        before,
+        change.path[-1],
+        change.retries,
+        change.action,
+        change.error,
+        change.pause,
+        change.batch_id,
+        change.detail,
+        start is not None,
+        None if start is None else start.detail,
+    )
+
+
+def _take(driver: sqlite3.Connection, step: _Step, items: Sequence[tuple[int, str]], now: datetime) -> None:
+    at, rows = stored(now), [row for row, _ in items]
+    is_dispatched = step.is_started or step.status is Status.DISPATCHED
+    values = (
+        str(step.status),
+        step.retries,
+        step.error,
+        None if step.pause is None else stored(now + step.pause),
+        is_dispatched,
+        at if is_dispatched else None,
+        at if step.status is Status.COMPLETED else None,
+        at,
+        at,
+        str(rows),
+        step.before,
+    )
+    driver.execute(_SETTLE, values)
+    if step.status is Status.COMPLETED:
+        driver.execute(_FORGET, (step.item_type, dumps([item_id for _, item_id in items])))
+    before: str = step.before
+    if step.is_started:
+        _log(driver, rows, Action.DISPATCHED, before, Status.DISPATCHED, step.start_detail, step.batch_id, at)
+        before = Status.DISPATCHED
+    _log(driver, rows, step.action, before, step.status, step.detail, step.batch_id, at)
+
+
+def _log(
+    driver: sqlite3.Connection,
+    rows: Sequence[int],
+    action: Action,
+    before: str,
+    after: Status,
+    detail: str | None,
+    batch_id: str | None,
+    at: str,
+) -> None:
+    """Writes an audit entry for each of these rows of the queue."""
+    driver.execute(_LOG, (batch_id, str(action), str(before), str(after), detail, at, str(rows)))
+
+
+_TOUCH = "UPDATE headgate_dispatch_queue SET seen_at = ? WHERE rowid IN (SELECT value FROM json_each(?))"
+
+
+def touch(connection: sa.Connection, claims: Sequence[Claim], now: datetime | None) -> list[bool]:
+    driver = sqlite_connection(connection)
+    held = _held(driver, claims)
+    mine = [held.get((claim.item_type, claim.item_id), _NOBODY) for claim in claims]
+    done = [
+        current == claim.epoch and before in _IN_FLIGHT
+        for (_, before, current), claim in zip(mine, claims, strict=True)
+    ]
+    rows = [row.row for row, is_held in zip(mine, done, strict=True) if is_held]
+    driver.execute(_TOUCH, (stored(now or database_clock(connection)), str(rows)))
+    return done
+
+
+class _Row(NamedTuple):
+    row: int
+    status: str
+    epoch: int
+
+
+_NOBODY = _Row(-1, "", -1)
+_IN_FLIGHT = (str(Status.CLAIMED), str(Status.DISPATCHED))
+
+
+def _held(driver: sqlite3.Connection, claims: Iterable[Claim]) -> dict[Key, _Row]:
+    """By item: where its row is, its status and its epoch, which nobody changes before this transaction ends."""
+    by_type: dict[str, list[str]] = defaultdict(list)
+    for claim in claims:
+        by_type[claim.item_type].append(claim.item_id)
+    held: dict[Key, _Row] = {}
+    for item_type, item_ids in by_type.items():
+        rows = driver.execute(_HELD, (item_type, dumps(item_ids)))
+        held.update({(item_type, item_id): _Row(*row) for item_id, *row in rows})
+    return held
+
+
+def stored(moment: datetime) -> str:
+    """A time as SQLite's columns hold it."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
