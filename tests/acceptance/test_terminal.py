@@ -19,6 +19,7 @@ from typing import IO
 
 import pytest
 
+from tests import warm_start
 from tests.acceptance.service import command, environment, run
 
 AT = "2027-09-01T00:00:00Z"
@@ -32,7 +33,7 @@ def on_terminal(
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     variables = {"COLUMNS": "", "LINES": "", "TERM": "xterm"} | variables
-    process = subprocess.Popen(
+    process = warm_start.popen(
         command(*arguments), cwd=directory, env=environment(**variables), stdout=stdout or theirs, stderr=theirs
     )
     os.close(theirs)
@@ -105,9 +106,7 @@ def test_the_demo_draws_itself_and_leaves_its_report(tmp_path: Path) -> None:
 
 def shell_variables(directory: Path) -> dict[str, str]:
     """The environment of a user whose home is `directory` and who has `headgate` on the path."""
-    program = directory / "headgate"
-    program.write_text(f'#!/bin/sh\nexec {shlex.join(command())} "$@"\n')
-    program.chmod(0o755)
+    warm_start.command_on_path("headgate", "headgate", directory)
     home = str(directory)
     return environment(PATH=f"{home}:{os.environ['PATH']}", HOME=home, ZDOTDIR=home, XDG_CONFIG_HOME="", TERM="dumb")
 
