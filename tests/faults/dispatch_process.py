@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -94,12 +93,12 @@ class Saboteur:
         return outcomes
 
     async def settle(
-        self, changes: Sequence[Change], *, summary: BatchSummary | None = None, now: datetime | None = None
+        self, changes: Sequence[Change], *, summary: BatchSummary | None = None, **options: Any
     ) -> list[bool]:
         ends = any(change.action is Action.COMPLETED for change in changes)
         if ends and self._point == "completing":
             die()
-        done: list[bool] = await self._inner.settle(changes, summary=summary, now=now)
+        done: list[bool] = await self._inner.settle(changes, summary=summary, **options)
         if (ends and self._point == "completed") or (summary is not None and self._point == "recorded"):
             die()
         return done

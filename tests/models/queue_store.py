@@ -169,11 +169,20 @@ class MemoryQueueStore:
         return [(Claim(item_type, item.item_id, item.claim_epoch, item.retry_count), item.status) for item in rows]
 
     async def settle(
-        self, changes: Sequence[Change], *, summary: BatchSummary | None = None, now: datetime | None = None
+        self,
+        changes: Sequence[Change],
+        *,
+        summary: BatchSummary | None = None,
+        silent_for: timedelta | None = None,
+        now: datetime | None = None,
     ) -> list[bool]:
         now = self._now(now)
         allowed = [change.origins for change in changes]
-        done = [self._settle(change, origins, now) for change, origins in zip(changes, allowed, strict=True)]
+        done = [
+            (silent_for is None or self._is_silent(change.claim, now - silent_for))
+            and self._settle(change, origins, now)
+            for change, origins in zip(changes, allowed, strict=True)
+        ]
         for change, written in zip(changes, done, strict=True):
             follower = self.followers.get(change.claim.item_type)
             if written and follower is not None and change.status is Status.DEAD_LETTER:
@@ -184,6 +193,10 @@ class MemoryQueueStore:
             item_type, batch_id, detail = summary
             self._log(item_type, None, batch_id, Action.BATCH_COMPLETE, None, None, detail, now)
         return done
+
+    def _is_silent(self, claim: Claim, deadline: datetime) -> bool:
+        item = self._held(claim)
+        return item is not None and (item.seen_at or EPOCH) <= deadline
 
     def _settle(self, change: Change, origins: tuple[Status, ...], now: datetime) -> bool:
         claim, status = change.claim, change.status

@@ -166,7 +166,8 @@ class DispatchCycle:
                 living.append(claim)
         if living:
             await self._store.touch(living, now=now)
-        done = await self._store.settle(changes, now=now) if changes else []
+        # Whoever owned them may have given a sign since they were read.
+        done = await self._store.settle(changes, silent_for=config.stale_after, now=now) if changes else []
         return self._report_recovery(config, [c for c, ok in zip(changes, done, strict=True) if ok])
 
     async def _describe(self, claims: Sequence[Claim]) -> list[ExecutionState]:

@@ -92,10 +92,16 @@ class QueueStore(Protocol):
         ...
 
     async def settle(
-        self, changes: Sequence[Change], *, summary: BatchSummary | None = None, now: datetime | None = None
+        self,
+        changes: Sequence[Change],
+        *,
+        summary: BatchSummary | None = None,
+        silent_for: timedelta | None = None,
+        now: datetime | None = None,
     ) -> list[bool]:
-        """Writes each change and its audit entry, if its claim still holds; False where it does not. A change to
-        COMPLETED deletes the context. Of several changes to one item one is written."""
+        """Writes each change and its audit entry, if its claim still holds, and with `silent_for` only if the claim had
+        no heartbeat for so long; False where it does not. A change to COMPLETED deletes the context. Of several changes
+        to one item one is written."""
         ...
 
     async def touch(self, claims: Sequence[Claim], *, now: datetime | None = None) -> list[bool]:

@@ -121,6 +121,18 @@ async def test_a_touched_claim_is_not_silent_and_dispatched_ones_may_be(store: Q
     assert len(await store.stale("PAY", 2 * MINUTE, 10, now=later + 2 * MINUTE)) == 2
 
 
+async def test_only_what_is_silent_still_is_recovered(store: QueueStore) -> None:
+    """An owner that stood still wakes up after its claim was read as silent. Simulation 6000501."""
+    await store.enqueue(wants(2), now=T)
+    one, two = await claims(store)
+    later = T + 3 * MINUTE
+    assert sorted(claim for claim, _ in await store.stale("PAY", 2 * MINUTE, 10, now=later)) == [one, two]
+    assert await store.touch([one], now=later) == [True]
+    changes = [after_success(one), after_success(two)]
+    assert await store.settle(changes, silent_for=2 * MINUTE, now=later) == [False, True]
+    assert await store.holds([one, two]) == [True, False]
+
+
 async def test_a_context_of_a_newer_version_says_so(store: QueueStore) -> None:
     if not hasattr(store, "_database"):
         pytest.skip("a queue in memory has no newer versions")

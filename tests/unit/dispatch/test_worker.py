@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import datetime
 from typing import Any
 
 from headgate.dispatch.config import DispatchConfig
@@ -131,7 +130,7 @@ class SlowRecords(MemoryQueueStore):
         return await super().claim(*which, **options)
 
     async def settle(
-        self, changes: Sequence[Change], *, summary: BatchSummary | None = None, now: datetime | None = None
+        self, changes: Sequence[Change], *, summary: BatchSummary | None = None, **options: Any
     ) -> list[bool]:
         if summary is not None and summary.detail == "3 DISPATCHED":
             self.claimed.clear()
@@ -140,7 +139,7 @@ class SlowRecords(MemoryQueueStore):
             if self.fail:
                 self.fail -= 1
                 raise StoreUnavailable("gone")
-        return await super().settle(changes, summary=summary, now=now)
+        return await super().settle(changes, summary=summary, **options)
 
 
 async def test_the_next_batch_is_claimed_while_the_last_one_is_recorded() -> None:

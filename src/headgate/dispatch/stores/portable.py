@@ -221,11 +221,17 @@ def touch(connection: sa.Connection, claims: Sequence[Claim], now: datetime | No
     return done
 
 
-_HELD_COLUMNS = queue.c.item_id, queue.c.queue_status, queue.c.claim_epoch, queue.c.dispatch_batch_id
+_HELD_COLUMNS = (
+    queue.c.item_id,
+    queue.c.queue_status,
+    queue.c.claim_epoch,
+    queue.c.dispatch_batch_id,
+    queue.c.seen_at,
+)
 
 
 def locked(connection: sa.Connection, claims: Sequence[Claim]) -> dict[Key, Any]:
-    """By item: its status, epoch and batch, which nobody else changes before this transaction ends."""
+    """By item: its status, epoch, batch and last sign, which nobody else changes before this transaction ends."""
     by_type: dict[str, list[str]] = defaultdict(list)
     for claim in sorted(claims):
         by_type[claim.item_type].append(claim.item_id)

@@ -38,6 +38,7 @@ from headgate.dispatch.stores import (
     groups,
     portable,
     portable_claims,
+    recovering,
     reports,
     search,
     sqlite,
@@ -193,11 +194,17 @@ class SqlQueueStore:
         return await self._database.read(admin_queries.stale, item_type, stale_after, limit, now)
 
     async def settle(
-        self, changes: Sequence[Change], *, summary: BatchSummary | None = None, now: datetime | None = None
+        self,
+        changes: Sequence[Change],
+        *,
+        summary: BatchSummary | None = None,
+        silent_for: timedelta | None = None,
+        now: datetime | None = None,
     ) -> list[bool]:
-        if now is not None or any(_is_followed(change, self._followers) for change in changes):
+        alone = now is not None or silent_for is not None
+        if alone or any(_is_followed(change, self._followers) for change in changes):
             # What a follower refuses shall fail alone.
-            done = await self._settled(changes, [] if summary is None else [summary], now)
+            done = await self._settled(changes, [] if summary is None else [summary], now, silent_for)
         else:
             done = await self._settling.settle(changes, summary)
         ended = {change.claim.item_type for change in changes if change.status is not Status.DISPATCHED}
@@ -206,7 +213,11 @@ class SqlQueueStore:
         return done
 
     async def _settled(
-        self, changes: Sequence[Change], summaries: Sequence[BatchSummary], now: datetime | None = None
+        self,
+        changes: Sequence[Change],
+        summaries: Sequence[BatchSummary],
+        now: datetime | None = None,
+        silent_for: timedelta | None = None,
     ) -> list[bool]:
         if not changes and not summaries:
             return []
@@ -215,9 +226,11 @@ class SqlQueueStore:
         with_results = any(change.result_json is not None for change in changes)
         if with_results:
             settle = reports.with_results(settle)
+        if silent_for is not None:
+            settle = recovering.of_silent(settle, silent_for)
         if any(_is_followed(change, self._followers) for change in changes):
             return await self._database.write(following.settle, settle, self._followers, changes, summaries, now)
-        if with_results:
+        if with_results or silent_for is not None:
             return await self._database.write(settle, changes, summaries, now)
         done: list[bool] = await self._database.flush(settle, changes, summaries, now)
         return done
