@@ -68,9 +68,10 @@ async def replan(request: Request) -> Response:
     """Moves booked slots to earlier free places after a limit was raised, in order; or, with `direction: "spread"`,
     what is over a lowered limit to later windows.
 
-    No slot within `notice` (one minute) of now moves, nor one whose work has begun, nor one under several configs.
-    Queue items and payments move with their slots, and the outbox has a record `slot-moved` of each. Bookings go on
-    meanwhile. Idempotent: a call that broke off may be repeated, and one more moves nothing.
+    No slot within `notice` (one minute) of now moves, nor one whose work has begun. One under several configs moves to
+    where all of them have room. Queue items and payments move with their slots, and the outbox has a record
+    `slot-moved` of each. Bookings go on meanwhile. Idempotent: a call that broke off may be repeated, and one more
+    moves nothing.
     """
     services = services_of(request)
     asked = ReplanRequest.parse(await read_object(request.scope, request.receive))
