@@ -14,6 +14,7 @@ import pytest
 from playwright.sync_api import Browser, Page, Request, expect
 
 from tests.acceptance.console_browser import Console, agree, browser, chromium, log_in, page, token
+from tests.acceptance.console_data import fill_up
 from tests.acceptance.service import Service, run
 
 __all__ = ["browser", "chromium", "page"]
@@ -29,7 +30,8 @@ PAGES = (
 DETAILS = (
     "slots/default/e1",
     "dispatch/PAYMENT?status=READY&sort=-executeAt",
-    "dispatch/PAYMENT?status=DEAD_LETTER",
+    "dispatch/JOB",
+    "dispatch/JOB?status=DEAD_LETTER",
     "dispatch/PAYMENT/item/pay-1",
     "dispatch/PAYMENT/lanes",
     "payments/pay-1",
@@ -45,6 +47,7 @@ def console(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     directory = tmp_path_factory.mktemp("console")
     scopes = {"operator": ["admin"], "reader": ["read"], "clerk": ["read", "assign"], "leaver": ["read"]}
     tokens = {name: token(directory, name, scopes[name]) for name in scopes}
+    fill_up(directory / "headgate.db", [], dead=0)
     with Service(directory, "--workers", "2") as service:
         made = Console(service, directory, tokens)
         fill(made)
@@ -103,11 +106,7 @@ def test_axe_finds_nothing_on_any_page(
     page: Page, console: Console, scheme: Literal["light", "dark"], width: int
 ) -> None:
     """The rules of WCAG 2.2 AA, and the best practices that axe knows besides."""
-    if not AXE.exists():
-        reason = "axe-core is not installed: make lint installs it, with npm"
-        if os.environ.get("HEADGATE_REQUIRE") == "all":
-            pytest.fail(reason)
-        pytest.skip(reason)
+    require_axe()
     page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
     page.set_viewport_size({"width": width, "height": 900})
     page.goto("/")
@@ -145,6 +144,14 @@ def test_the_skip_link_keeps_the_page_and_the_theme_is_kept(page: Page, console:
     page.get_by_role("button", name="Theme: dark").click()
     assert page.evaluate(ground) == light
     assert page.evaluate("localStorage.length") == 0
+
+
+def require_axe() -> None:
+    if not AXE.exists():
+        reason = "axe-core is not installed: make lint installs it, with npm"
+        if os.environ.get("HEADGATE_REQUIRE") == "all":
+            pytest.fail(reason)
+        pytest.skip(reason)
 
 
 def violations(page: Page, name: str) -> list[str]:
@@ -418,6 +425,17 @@ def test_without_tokens_there_is_nothing_to_log_in_to(browser: Browser, service:
         page.goto(f"/#/{name}")
         expect(page.locator(".empty code").first).to_be_visible()
         expect(page.locator("#banner")).to_be_hidden()
+    require_axe()
+    problems = []
+    looks: tuple[tuple[Literal["light", "dark"], int], ...] = (("light", 390), ("dark", 1440))
+    for scheme, width in looks:
+        page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+        page.set_viewport_size({"width": width, "height": 900})
+        for name in PAGES:
+            page.goto(f"/#/{name}")
+            expect(page.locator("#pulse")).to_contain_text("as of")
+            problems += violations(page, name)
+    assert problems == []
     context.close()
 
 

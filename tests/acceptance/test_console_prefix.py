@@ -19,8 +19,9 @@ import pytest
 from playwright.sync_api import Page, Response, expect
 
 from tests.acceptance.console_browser import Console, browser, chromium, log_in, page, token
+from tests.acceptance.console_data import queue_jobs
 from tests.acceptance.service import Service, environment, until
-from tests.acceptance.test_console_buttons import FIND, ONCE, ROUTES, Press, check, press, queue_jobs, show, stock
+from tests.acceptance.test_console_buttons import FIND, JOBS, ONCE, ROUTES, Press, check, press, show, stock
 
 __all__ = ["browser", "chromium", "page"]
 
@@ -117,7 +118,7 @@ def console(
 ) -> Iterator[Console]:
     directory = tmp_path_factory.mktemp("prefix")
     secret = token(directory, "operator", ["admin"])
-    asyncio.run(queue_jobs(f"sqlite:///{directory / 'headgate.db'}"))
+    asyncio.run(queue_jobs(f"sqlite:///{directory / 'headgate.db'}", JOBS))
     with started(directory, request.param != "proxy") as url, stripping_proxy(url) as proxy:
         service = Service(directory)
         service.url = f"{proxy}{PREFIX}/"

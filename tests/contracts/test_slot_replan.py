@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from datetime import datetime
 from typing import Any, cast
 
 import psycopg
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 from headgate.durations import LATEST_MS
 from headgate.errors import Conflict
 from headgate.slots import replanning
-from headgate.slots.carriers import SlotMove
+from headgate.slots.carriers import SlotMove, Standing
 from headgate.slots.listing import SlotFilter, SlotStatus
 from headgate.slots.model import AssignedSlot, SlotRequest, WindowPolicy
 from headgate.slots.ports import SlotStore
@@ -23,10 +25,10 @@ from headgate.slots.replan import Direction
 from headgate.slots.replan_parts import Reading
 from headgate.slots.replanning import Chunk, Replan, ReplanStore, Span, replan
 from headgate.slots.stores import slot_stores
-from headgate.slots.stores.postgres_replan import AWAITED
-from headgate.slots.stores.replanning import TOPIC
+from headgate.slots.stores.postgres_replan import AWAITED, PostgresReplanTransaction
+from headgate.slots.stores.replanning import TOPIC, Locked, SqlReplanStore, record_of
 from headgate.slots.windows import align
-from headgate.sql.outbox import first_ids
+from headgate.sql.outbox import first_ids, records_of
 from tests.contracts.conftest import SLOT_STORES, slot_store_url
 from tests.contracts.slot_windows import check_windows, naive_limit
 from tests.contracts.test_slot_store import wants
@@ -270,6 +272,39 @@ async def test_one_transaction_locks_few_configs(stores: Stores, monkeypatch: py
         await check_windows(store, name, NOW)
 
 
+@pytest.mark.parametrize("owner", [None, "shop"])
+async def test_subscribers_hear_of_a_move_the_same_from_every_store(stores: Stores, owner: str | None) -> None:
+    store, replans = stores
+    name, event = 'c"\\ü', 'e"\\ü' + "x" * 130
+    await store.configure(name, WindowPolicy(1, "PT4S"), now_ms=NOW)
+    await store.book(name, [SlotRequest("first", T), SlotRequest(event, T)], now_ms=NOW, owner=owner)
+    await store.configure(name, WindowPolicy(2, "PT4S"), now_ms=NOW)
+    if owner is not None:
+        replans = SqlReplanStore(store._database, {owner: Carried()})  # type: ignore[attr-defined]
+    (_, before), _ = await booked(store, name), await replan(replans, Span(name), Direction.EARLIER, dry_run=False)
+    _, after = await booked(store, name)
+    database = store._database  # type: ignore[attr-defined]
+    *_, (record, *_) = await database.read(records_of, TOPIC, await database.read(first_ids, TOPIC, 10))
+    assert record.key == event[:128]
+    assert json.loads(record.value) == json.loads(record_of(SlotMove(before, T, after.scheduled_ms)))
+
+
+class Carried:
+    """A carrier whose work always waits."""
+
+    def standings(self, within: Any, slots: Sequence[AssignedSlot], *, lock: bool) -> dict[str, Standing]:
+        return dict.fromkeys([slot.event_id for slot in slots], Standing.WAITING)
+
+    def known(self, within: Any, slots: Sequence[AssignedSlot]) -> set[str]:
+        return {slot.event_id for slot in slots}
+
+    def move(self, within: Any, moves: Sequence[SlotMove], now: datetime) -> None:
+        pass
+
+    def cancel(self, within: Any, slot: AssignedSlot) -> None:
+        pass
+
+
 async def test_records_of_moves_that_nobody_reads_are_pruned(stores: Stores) -> None:
     store, replans = stores
     await store.configure("c", WindowPolicy(1, "PT4S"), now_ms=NOW)
@@ -427,6 +462,32 @@ async def test_after_a_conflict_slots_are_read_again_under_the_locks(stores: Sto
     assert result.moved >= 4
     slots = await check(store, before, Direction.EARLIER)
     assert Counter(slot.window_start_ms for slot in slots) == {T: 3, T + 4000: 2}
+
+
+async def test_a_slot_that_goes_while_the_locks_are_waited_for_is_no_error(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, replans = await slot_stores(postgres_url)
+    await store.configure("c", WindowPolicy(1, "PT4S"), now_ms=NOW)
+    await store.book("c", wants(5, T), now_ms=NOW)
+    await store.configure("c", WindowPolicy(3, "PT4S"), now_ms=NOW)
+    before = await booked(store)
+    lock = PostgresReplanTransaction.lock
+    gone: list[str] = []
+
+    def locked(transaction: PostgresReplanTransaction, *args: Any) -> Locked:
+        if not gone:
+            # As a cancellation and a change of the window's size leave it.
+            gone.append(before[-1].event_id)
+            with psycopg.connect(postgres_url, autocommit=True) as other:
+                other.execute("DELETE FROM headgate_slot WHERE event_id = %s", (before[-1].event_id,))
+                other.execute("DELETE FROM headgate_slot_window WHERE window_start = %s", (before[-1].window_start,))
+        return lock(transaction, *args)
+
+    monkeypatch.setattr(PostgresReplanTransaction, "lock", locked)
+    await replan(replans, Span("c"), Direction.EARLIER, dry_run=False)
+    await check(store, before[:-1], Direction.EARLIER)
+    await store.close()
 
 
 async def test_a_transaction_knows_that_a_booking_waits_for_it(postgres_url: str) -> None:

@@ -49,3 +49,14 @@ async def test_who_fails_before_the_results_closes_the_connection(raw: Raw) -> N
     await pipeline.send([(NUMBER, ("1",))])
     await pipeline.close()
     assert raw.closed
+
+
+async def test_the_server_runs_statements_before_their_results_are_asked_for(raw: Raw, postgres_url: str) -> None:
+    lock = Statement("ahead_lock", "SELECT pg_advisory_lock($1::int)")
+    pipeline = Pipeline(raw)
+    await pipeline.send([(lock, ("4711",))])
+    async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as watcher:
+        locked = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objid = 4711 AND granted"
+        while await (await watcher.execute(locked)).fetchone() is None:
+            pass
+    await pipeline.results()

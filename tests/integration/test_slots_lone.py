@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
+from headgate.errors import StoreUnavailable
 from headgate.slots import AssignedSlot, SlotRequest, WindowPolicy
 from headgate.slots.ports import SlotStore
 from headgate.slots.stores import postgres, slot_store
@@ -165,3 +167,44 @@ async def test_while_two_take_turns_neither_guesses(postgres_url: str, flushes: 
     assert await check_windows(stores[0], "c", NOW) == {T_MS: 21}
     for store in stores:
         await store.close()
+
+
+async def test_a_booking_whose_answer_was_lost_is_found_by_the_next_call(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await slot_store(postgres_url)
+    await store.configure("c", WindowPolicy(FILLED, "PT4S"), now_ms=NOW)
+    for number in range(3):
+        await lone(store, f"e{number}")
+
+    async def commit_and_fail(connection: Any, calls: Any, seconds: float) -> Any:
+        await execute(connection, calls, seconds)
+        raise StoreUnavailable("the answer was lost")
+
+    execute = DedicatedConnection.execute
+    with monkeypatch.context() as patched:
+        patched.setattr(DedicatedConnection, "execute", commit_and_fail)
+        with pytest.raises(StoreUnavailable):
+            await lone(store, "lost")
+    assert not (await lone(store, "after")).existing
+    assert (await lone(store, "lost")).existing
+    assert await check_windows(store, "c", NOW) == {T_MS: 5}
+    await store.close()
+
+
+async def test_lone_bookings_of_several_configs_at_once_do_not_wait_for_one_connection(
+    postgres_url: str, flushes: list[list[str]]
+) -> None:
+    store = await slot_store(postgres_url)
+    names = [f"c{number}" for number in range(4)]
+    for name in names:
+        await store.configure(name, WindowPolicy(FILLED, "PT4S"), now_ms=NOW)
+        for number in range(2):
+            await lone(store, f"{name}-{number}", name=name)
+    flushes.clear()
+    slots = await asyncio.gather(*(lone(store, f"{name}-at-once", name=name) for name in names))
+    assert [slot.config_name for slot in slots] == names
+    assert len(flushes) == len(names)
+    for name in names:
+        assert await check_windows(store, name, NOW) == {T_MS: 3}
+    await store.close()

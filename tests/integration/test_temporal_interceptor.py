@@ -24,7 +24,7 @@ from headgate.dispatch.engines.temporal.workers import exec_worker
 from headgate.dispatch.model import Change, EnqueueRequest, Item
 from headgate.dispatch.outcome_reporter import OutcomeReporter
 from headgate.dispatch.plan_guard import PlanGuard
-from headgate.dispatch.ports import Start, StartRequest
+from headgate.dispatch.ports import NullObserver, Start, StartRequest
 from headgate.dispatch.registry import Domain, Registry
 from headgate.dispatch.status import Status
 from headgate.errors import StoreUnavailable
@@ -60,6 +60,16 @@ class FlakyStore(MemoryQueueStore):
         return await super().settle(changes, **options)
 
 
+class Durations(NullObserver):
+    """Notes how long executions took."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def executed(self, item_type: str, seconds: float) -> None:
+        self.seconds.append(seconds)
+
+
 class Bench:
     """An exec worker for billing, with a queue behind it."""
 
@@ -67,7 +77,8 @@ class Bench:
         self.client, self.domain, self.billing = client, domain, billing
         self.address = address
         self.store = FlakyStore()
-        self.outcomes = OutcomeReporter(self.store)
+        self.durations = Durations()
+        self.outcomes = OutcomeReporter(self.store, observer=self.durations)
         self.guard = Turnstile()
 
     @property
@@ -163,6 +174,8 @@ async def test_a_business_workflow_completes_its_item_without_knowing(bench: Mak
     await desk.until("invoice-1", Status.COMPLETED)
     assert desk.billing.charges == desk.billing.receipts == {"invoice-1": 1}
     assert await desk.client.get_workflow_handle(request.execution_id).result() == "charged invoice-1"
+    (took,) = desk.durations.seconds
+    assert 0 < took < 60
 
 
 async def test_a_failed_activity_fails_the_item_with_what_the_business_said(bench: Make) -> None:
@@ -170,6 +183,7 @@ async def test_a_failed_activity_fails_the_item_with_what_the_business_said(benc
     await desk.start({"invoice-1": {"declines": 3}})
     item = await desk.until("invoice-1", Status.DEAD_LETTER)
     assert item.last_error == "Declined: card of invoice-1 declined"
+    assert len(desk.durations.seconds) == 1
 
 
 async def test_a_bug_in_the_workflow_fails_the_item_instead_of_hanging_for_ever(bench: Make) -> None:
@@ -213,6 +227,7 @@ async def test_an_outcome_is_told_until_it_is_told(bench: Make) -> None:
     await desk.until("invoice-1", Status.COMPLETED)
     assert desk.store.outages == 0
     assert desk.billing.charges == {"invoice-1": 1}, "only the report is repeated, never the work"
+    assert len(desk.durations.seconds) == 1, "and it counts once"
 
 
 async def test_a_workflow_somebody_else_started_passes_untouched(bench: Make) -> None:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from headgate.durations import EPOCH
+from headgate.errors import Conflict
 from headgate.slots.carriers import SlotMove
 from headgate.slots.model import AssignedSlot, PolicyVersion, WindowPolicy
 from headgate.slots.occupancy import FullRun, Occupancy, WindowCount, full_runs
@@ -131,7 +132,10 @@ def _pulled(world: World, slots: dict[str, int], checks: bool) -> World:
     config, limits = _config(world), Limits(_policy(world), NOW)
     planned = _planned(config)
     assignments = assign_earlier(limits, _candidates(read), planned, NOW)
-    moves = place(limits, whole_windows(assignments, is_last=True), planned, lambda: 0.5)
+    try:
+        moves = place(limits, whole_windows(assignments, is_last=True), planned, lambda: 0.5)
+    except Conflict:  # a slot has left its window since it was read
+        return done
     if not moves or (checks and any(slots.get(m.slot.event_id) != m.slot.scheduled_ms for m in moves)):
         return done
     if any(move.scheduled_ms > move.slot.scheduled_ms for move in moves):

@@ -84,6 +84,9 @@ class OutcomeReporter:
     async def progress(self, claim: Claim, progress: Progress) -> bool:
         return await self._progress.submit((claim, progress))
 
+    def executed(self, item_type: str, seconds: float) -> None:
+        self._observer.executed(item_type, seconds)
+
     async def alive(self, claims: Sequence[Claim]) -> list[bool]:
         return await self._store.touch(claims)
 

@@ -354,6 +354,10 @@ class OutcomeSink(Protocol):
         `pause` it is not due again before that."""
         ...
 
+    def executed(self, item_type: str, seconds: float) -> None:
+        """An execution took so long, whether it ended well or badly. For metrics."""
+        ...
+
     async def alive(self, claims: Sequence[Claim]) -> list[bool]:
         """A heartbeat of executions that go on; False where the claim is lost."""
         ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from headgate.durations import LATEST_MS
 from headgate.slots.carriers import SlotMove
 from headgate.slots.model import AssignedSlot
 from headgate.slots.replan import NO_OTHERS, Assignment, Candidate, Limits, Others, PlannedConfig, assign_earlier
@@ -16,6 +17,9 @@ class Reading(NamedTuple):
 
     at_ms: int
     event_id: str = ""
+    until_ms: int = LATEST_MS
+    resume_ms: int = 0
+    """Slots in [until, resume) need not be read: they were moved away, or booked since."""
 
 
 def after(slot: AssignedSlot) -> Reading:
@@ -54,7 +58,9 @@ class Puller:
         moves = place(self._limits, kept, self._config, self._uniform, floor, self._others)
         self._waiting = known[len(kept) :]
         if assignments:
-            self.reading = _following(assignments, kept, moves)
+            until = assignments[-1].window_ms + self._limits.policy.size_ms
+            resume = (self._waiting or known[-1:])[0].slot.scheduled_ms
+            self.reading = _following(assignments, kept, moves)._replace(until_ms=until, resume_ms=resume)
         return Part([assignment.candidate.slot for assignment in kept], moves)
 
 

@@ -179,7 +179,9 @@ async def replan(store: ReplanStore, span: Span, direction: Direction, *, dry_ru
     result = Replan(span.name, direction, dry_run)
     if direction is Direction.SPREAD:
         return await _spread(store, span, result)
-    return await _preview(store, span, result) if dry_run else await _pull(store, span, result)
+    if dry_run:
+        return await _retried(partial(_preview, store, span, result))
+    return await _pull(store, span, result)
 
 
 async def _pull(store: ReplanStore, span: Span, result: Replan) -> Replan:
@@ -318,15 +320,7 @@ async def _spread(store: ReplanStore, span: Span, result: Replan) -> Replan:
     window holds more than before on the way."""
     pace = Pace()
     for number in range(PASSES):
-        active, now_ms = await store.survey(span)
-        earliest = span.earliest(now_ms)
-        first = align(earliest, active.policy.size_ms)
-        snapshot = _Snapshot(store, span, first)
-        candidates = await snapshot.read_others(await _all_candidates(store, span, first))
-        config, others = await snapshot.config(), snapshot.others
-        limits = Limits(config.policy, earliest)
-        assignments = assign_spread(limits, candidates, config, others)
-        moves = place(limits, assignments, config, random.Random().random, 0, others, Direction.SPREAD)
+        candidates, moves = await _retried(partial(_planned_spread, store, span))
         if number == 0:
             result = result.add([candidate.slot for candidate in candidates], [])
         if result.dry_run:
@@ -342,6 +336,23 @@ async def _spread(store: ReplanStore, span: Span, result: Replan) -> Replan:
         if done == len(moves):
             return result
     return result
+
+
+async def _planned_spread(store: ReplanStore, span: Span) -> tuple[Sequence[Candidate], Sequence[SlotMove]]:
+    """The slots of a span, and the moves that bring them within the limits.
+
+    Raises:
+        Conflict: slots were changed while they were read.
+    """
+    active, now_ms = await store.survey(span)
+    earliest = span.earliest(now_ms)
+    first = align(earliest, active.policy.size_ms)
+    snapshot = _Snapshot(store, span, first)
+    candidates = await snapshot.read_others(await _all_candidates(store, span, first))
+    config, others = await snapshot.config(), snapshot.others
+    limits = Limits(config.policy, earliest)
+    assignments = assign_spread(limits, candidates, config, others)
+    return candidates, place(limits, assignments, config, random.Random().random, 0, others, Direction.SPREAD)
 
 
 def _from_the_last(moves: Sequence[SlotMove], pace: Pace) -> Iterator[Sequence[SlotMove]]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import orjson
 from fastapi import FastAPI
 from starlette.types import Receive, Scope, Send
 
-from headgate.errors import NotFound
+from headgate.errors import HeadgateError, NotFound
 from headgate.limits import headers
 from headgate.limits.model import Decision
 from headgate.server.http.body import object_of, read_object, read_text
@@ -72,14 +74,19 @@ async def acquire_batch(scope: Scope, receive: Receive, send: Send) -> None:
     admission, raw = services_of(scope).admission, await read_text(scope, receive)
     requests = plain_charges(raw) or LimitBatchRequest.parse(object_of(raw)).charges()
     results = await admission.limiter.acquire_many(requests, return_errors=True)
-    unknown = [index for index, result in enumerate(results) if isinstance(result, NotFound)]
+    failed = [index for index, result in enumerate(results) if result.__class__ is not Decision]
+    unknown = [index for index in failed if isinstance(results[index], NotFound)]
     if unknown:
         # Another process may just have made the plans.
         await admission.plans.refresh()
         again = await admission.limiter.acquire_many([requests[index] for index in unknown], return_errors=True)
         for index, result in zip(unknown, again, strict=True):
             results[index] = result
-    shown = [result if isinstance(result, Decision) else problem_of(result).body for result in results]
+    shown: list[Any] = [*results]
+    for index in failed:
+        result = results[index]
+        if isinstance(result, HeadgateError):
+            shown[index] = problem_of(result).body
     await send_json(send, dump_decisions(shown))
 
 

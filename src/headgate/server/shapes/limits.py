@@ -104,18 +104,21 @@ def plain_charges(raw: bytes) -> list[tuple[str, list[str], int]] | None:
     if requests.__class__ is not list or not 0 < len(requests) <= MAX_REQUESTS:
         return None
     charges: list[tuple[str, list[str], int]] = []
-    for request in requests:
-        if request.__class__ is not dict or len(request) != 2 + ("cost" in request):
-            return None
-        key, plans, cost = request.get("key"), request.get("plans"), request.get("cost", 1)
-        if key.__class__ is not str or cost.__class__ is not int or plans.__class__ is not list:
-            return None
-        if not 0 < len(plans) <= MAX_PLANS:
-            return None
-        for plan in plans:
-            if plan.__class__ is not str:
+    try:
+        for request in requests:
+            key, plans = request["key"], request["plans"]
+            size = len(request)
+            cost = 1 if size == 2 else request["cost"]
+            if size > 3 or key.__class__ is not str or cost.__class__ is not int or plans.__class__ is not list:
                 return None
-        charges.append((key, plans, cost))
+            if not 0 < len(plans) <= MAX_PLANS:
+                return None
+            for plan in plans:
+                if plan.__class__ is not str:
+                    return None
+            charges.append((key, plans, cost))
+    except (KeyError, TypeError):
+        return None
     return charges
 
 
@@ -214,8 +217,10 @@ def dump_decisions(results: Sequence[Decision | dict[str, Any]]) -> bytes:
         numbers += result[1], result[3] / 1_000_000, result[4] / 1_000_000
     texts = iter(orjson.dumps(numbers)[1:-1].decode().split(","))
     decisions = []
-    for result, left, retry, reset in zip(results, texts, texts, texts, strict=False):
-        a, b, c, d, e, f, g = _text_between(result[0], result[2], *result[5:8])  # type: ignore[index]
+    for (allowed, _, limit, _, _, plan, reason, degraded, _), left, retry, reset in zip(
+        results, texts, texts, texts, strict=False
+    ):
+        a, b, c, d, e, f, g = _text_between(allowed, limit, plan, reason, degraded)
         decisions.append(f"{a}{left}{b}{retry}{c}{reset}{d}{left}{e}{retry}{f}{reset}{g}")
     return f'{{"decisions":[{",".join(decisions)}]}}'.encode()
 

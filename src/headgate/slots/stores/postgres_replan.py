@@ -4,14 +4,15 @@ of times and ids by SQLAlchemy's types would take longer than moving the slots d
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import cast
 
 from psycopg.pq import TransactionStatus
 from sqlalchemy.engine import Connection
 
-from headgate.durations import from_ms
+from headgate.durations import format_instant, from_ms
 from headgate.errors import Conflict
 from headgate.slots.carriers import Carriers, SlotMove
 from headgate.slots.model import AssignedSlot, PolicyVersion
@@ -57,7 +58,9 @@ OTHER_WINDOWS = 64
 """Windows that are read of each further config, in one statement for all of them."""
 
 # All rows in one text: a value a column of each would take longer to fetch than to read. No id, name or JSON text holds
-# a tab or a line's end. `date_part` counts in floating point, which is exact to the millisecond and quicker.
+# a tab or a line's end. Two scans, because the index still has the slots that were moved away from in between: reading
+# over them again and again would take longer than all the rest. `date_part` counts in floating point, which is exact to
+# the millisecond and quicker.
 READ = Statement(
     "headgate_slot_replan_read",
     """
@@ -66,11 +69,21 @@ READ = Statement(
         CASE WHEN other_windows IS NOT NULL THEN concat(E'\\t', config_name, E'\\t', config_version, E'\\t',
             (date_part('epoch', window_start) * 1000)::bigint, E'\\t', other_windows) END), E'\\n')
     FROM (
-        SELECT * FROM headgate_slot
-        WHERE scheduled_at >= 'epoch'::timestamptz + $2::bigint * interval '1 ms'
-            AND scheduled_at < 'epoch'::timestamptz + $3::bigint * interval '1 ms'
-            AND (scheduled_at > 'epoch'::timestamptz + $2::bigint * interval '1 ms' OR event_id COLLATE "C" > $4)
-            AND (config_name = $1 OR strpos(other_windows, $5) > 0)
+        SELECT * FROM (
+            (SELECT * FROM headgate_slot
+            WHERE scheduled_at >= 'epoch'::timestamptz + $2::bigint * interval '1 ms'
+                AND scheduled_at < 'epoch'::timestamptz + $3::bigint * interval '1 ms'
+                AND (scheduled_at > 'epoch'::timestamptz + $2::bigint * interval '1 ms' OR event_id COLLATE "C" > $4)
+                AND (config_name = $1 OR strpos(other_windows, $5) > 0)
+            ORDER BY scheduled_at, event_id COLLATE "C" LIMIT $6::int)
+            UNION ALL
+            (SELECT * FROM headgate_slot
+            WHERE scheduled_at >= 'epoch'::timestamptz + $7::bigint * interval '1 ms'
+                AND scheduled_at < 'epoch'::timestamptz + $8::bigint * interval '1 ms'
+                AND (scheduled_at > 'epoch'::timestamptz + $2::bigint * interval '1 ms' OR event_id COLLATE "C" > $4)
+                AND (config_name = $1 OR strpos(other_windows, $5) > 0)
+            ORDER BY scheduled_at, event_id COLLATE "C" LIMIT $6::int)
+        ) AS parts
         ORDER BY scheduled_at, event_id COLLATE "C" LIMIT $6::int
     ) AS page
     """,
@@ -94,17 +107,15 @@ MOVE = Statement(
     SELECT count(*) FROM moved
     """,
 )
-# The records are made here, too: a thousand JSON texts in Python would hold the config's lock longer than all the rest.
+# What differs from slot to slot is put together here: whole JSON texts would take longer to make and to send. Times
+# come as texts: `to_char` takes longer than inserting the row.
 PUBLISH = Statement(
     "headgate_slot_replan_publish",
     """
     INSERT INTO headgate_outbox (topic, message_key, message_value, created_at)
-    SELECT $1, left(event_id, $2::int), json_build_object('eventId', event_id, 'configName', $3::text,
-        'before', to_char(timestamp 'epoch' + old * interval '1 ms', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
-        'scheduledTime', to_char(timestamp 'epoch' + at * interval '1 ms', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
-        'windowStart', to_char(timestamp 'epoch' + start * interval '1 ms', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
-        'owner', $4::text)::text, clock_timestamp()
-    FROM unnest($5::text[], $6::bigint[], $7::bigint[], $8::bigint[]) AS new(event_id, old, start, at)
+    SELECT $1, left(event_id, $2::int), concat('{"eventId": ', to_json(event_id), $3::text, before,
+        '", "scheduledTime": "', at, '", "windowStart": "', start, $4::text), clock_timestamp()
+    FROM unnest($5::text[], $6::text[], $7::text[], $8::text[]) AS new(event_id, before, start, at)
     """,
 )
 POLICIES = Statement(
@@ -243,7 +254,7 @@ class PostgresReplanTransaction(ReplanTransaction):
             self._expected.append(len(single))
         for owner in {move.slot.owner for move in single}:
             own = [move for move in single if move.slot.owner == owner]
-            calls.append((PUBLISH, (TOPIC, str(KEY), active.name, owner, *_times(own))))
+            calls.append((PUBLISH, _published(active.name, owner, own)))
             self._expected.append(None)
         joint = [move for move in moves if move.windows]
         if joint:
@@ -297,7 +308,9 @@ class PostgresReplanTransaction(ReplanTransaction):
         """The next booked slots of a config, in the order of their times. Begins the transaction, if none has begun."""
         event_id = reading.event_id.removesuffix("\x00")
         name = f"[{json.dumps(span.name, ensure_ascii=False)},"
-        call = (READ, (span.name, str(reading.at_ms), str(span.to_ms), event_id, name, str(limit)))
+        until, resume = min(reading.until_ms, span.to_ms), max(reading.until_ms, reading.resume_ms)
+        rest = map(str, (limit, resume, span.to_ms))
+        call = (READ, (span.name, str(reading.at_ms), str(until), event_id, name, *rest))
 
         def run(raw: Raw) -> Awaitable[list[Rows]]:
             begun = raw.pgconn.transaction_status != TransactionStatus.IDLE
@@ -373,6 +386,30 @@ def _times(moves: Sequence[SlotMove]) -> Sequence[str]:
         numbers(move.window_start_ms for move in moves),
         numbers(move.scheduled_ms for move in moves),
     )
+
+
+def _published(name: str, owner: str | None, moves: Sequence[SlotMove]) -> Sequence[str]:
+    """The values of `PUBLISH`, in the form of `record_of`."""
+    return (
+        TOPIC,
+        str(KEY),
+        f', "configName": {json.dumps(name)}, "before": "',
+        f'", "owner": {json.dumps(owner)}}}',
+        texts(move.slot.event_id for move in moves),
+        _instants(move.slot.scheduled_ms for move in moves),
+        _instants(move.window_start_ms for move in moves),
+        _instants(move.scheduled_ms for move in moves),
+    )
+
+
+def _instants(values: Iterable[int]) -> str:
+    """A PostgreSQL array of instants as they stand on the wire."""
+    return "{" + ",".join([f"{_second(ms // 1000)}.{ms % 1000:03d}Z" for ms in values]) + "}"
+
+
+@lru_cache(maxsize=10_000)
+def _second(second: int) -> str:
+    return format_instant(from_ms(second * 1000)).partition(".")[0]
 
 
 def _joint_values(moves: Sequence[SlotMove]) -> Sequence[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
+from datetime import datetime
 from typing import Any
 
 from temporalio import workflow
@@ -77,15 +78,17 @@ class _ReportingWorkflow(WorkflowInboundInterceptor):
         memo = current_memo()
         if memo is None:
             return await super().execute_workflow(input)
+        began = workflow.now()
         try:
             begins = workflow.info().continued_run_id is not None or await _may_begin(memo)
+            began = workflow.now()
             result = await self._run_business(input) if begins else None
         except (FailureError, asyncio.CancelledError) as error:
-            await _report_failure(memo, error)
+            await _report_failure(memo, error, began)
             raise
         except Exception as error:
             # Temporal would retry the workflow task for ever; the queue has its own retries and dead letters.
-            await _report_failure(memo, error)
+            await _report_failure(memo, error, began)
             raise ApplicationError(str(error), type=type(error).__name__) from error
         given_back = self._calls.given_back
         if given_back is not None:
@@ -95,9 +98,9 @@ class _ReportingWorkflow(WorkflowInboundInterceptor):
             raise ApplicationError("not begun: its claim is lost, or was given back", type=NOT_BEGUN)
         if isinstance(result, Completion):
             result = completion_to_json(result)
-            await _notify_queue(REPORT, memo, None, result)
+            await _notify_queue(REPORT, memo, None, result, None, _seconds_since(began))
         else:
-            await _notify_queue(REPORT, memo, None)
+            await _notify_queue(REPORT, memo, None, None, None, _seconds_since(began))
         return result
 
     async def _run_business(self, input: ExecuteWorkflowInput) -> Any:
@@ -124,14 +127,19 @@ async def _may_begin(memo: ClaimMemo) -> bool:
     return bool(answer)
 
 
-async def _report_failure(memo: ClaimMemo, error: BaseException) -> None:
+def _seconds_since(began: datetime) -> float:
+    """By the workflow's clock, which goes on while its activities run, and replays as it was."""
+    return (workflow.now() - began).total_seconds()
+
+
+async def _report_failure(memo: ClaimMemo, error: BaseException, began: datetime) -> None:
     end = ending(error)
     if end.outage:
         await _notify_queue(RELEASE, memo, end.reason, OUTAGE_PAUSE.total_seconds())
     elif end.gave_up:
-        await _notify_queue(GIVE_UP, memo, end.reason, end.verdict)
+        await _notify_queue(GIVE_UP, memo, end.reason, end.verdict, _seconds_since(began))
     else:
-        await _notify_queue(REPORT, memo, end.reason, None, end.pause)
+        await _notify_queue(REPORT, memo, end.reason, None, end.pause, _seconds_since(began))
 
 
 async def _notify_queue(what: str, memo: ClaimMemo, *more: Any) -> None:

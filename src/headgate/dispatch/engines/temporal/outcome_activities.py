@@ -63,14 +63,18 @@ class OutcomeActivities:
         failure: str | None,
         completion: dict[str, Any] | None = None,
         pause: float | None = None,
+        seconds: float | None = None,
     ) -> bool:
         """Reports to the queue how the execution ended: with what result, or that it failed, and shall be tried again
-        after `pause` seconds; False if its claim was lost meanwhile."""
+        after `pause` seconds; and how long it took. False if its claim was lost meanwhile."""
         claim = _claim_memo(memo).claim
         with _retried_if_the_store_failed():
             if failure is None:
-                return await self._sink.completed(claim, completion_from_json(completion))
-            return await self._sink.failed(claim, failure, None if pause is None else timedelta(seconds=pause))
+                done = await self._sink.completed(claim, completion_from_json(completion))
+            else:
+                done = await self._sink.failed(claim, failure, None if pause is None else timedelta(seconds=pause))
+        self._count(claim, seconds)
+        return done
 
     @activity.defn(name=RELEASE)
     async def release(self, memo: dict[str, Any], reason: str = OFF, pause: float | None = None) -> bool:
@@ -80,10 +84,18 @@ class OutcomeActivities:
             return await self._sink.released(claim, reason, rest)
 
     @activity.defn(name=GIVE_UP)
-    async def give_up(self, memo: dict[str, Any], why: str, verdict: str | None) -> bool:
+    async def give_up(self, memo: dict[str, Any], why: str, verdict: str | None, seconds: float | None = None) -> bool:
         """Reports that a retry can't help; False if its claim was lost meanwhile."""
+        claim = _claim_memo(memo).claim
         with _retried_if_the_store_failed():
-            return await self._sink.gave_up(_claim_memo(memo).claim, why, verdict)
+            done = await self._sink.gave_up(claim, why, verdict)
+        self._count(claim, seconds)
+        return done
+
+    def _count(self, claim: Claim, seconds: float | None) -> None:
+        """After the outcome is kept, so that a report which is retried counts once."""
+        if seconds is not None:
+            self._sink.executed(claim.item_type, seconds)
 
     async def _alive(self, claims: Sequence[Claim]) -> list[bool]:
         once = list(dict.fromkeys(claims))
