@@ -435,13 +435,6 @@ def announce(connection: Connection, name: str) -> None:
         news.add(name)
 
 
-def sqlite_connection(connection: Connection) -> sqlite3.Connection:
-    """The driver's own connection to an SQLite database, in the same transaction."""
-    driver = connection.connection.driver_connection
-    assert isinstance(driver, sqlite3.Connection)
-    return driver
-
-
 def _watch_connection(engine: Engine) -> sqlite3.Connection:
     connection = engine.raw_connection()
     opened = connection.driver_connection

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -103,6 +104,13 @@ def now(connection: sa.Connection) -> datetime:
     moment = connection.execute(sa.select(database_now())).scalar_one()
     assert moment is not None
     return moment
+
+
+def sqlite_connection(connection: sa.Connection) -> sqlite3.Connection:
+    """The driver's own connection to an SQLite database, in the same transaction."""
+    driver = connection.connection.driver_connection
+    assert isinstance(driver, sqlite3.Connection)
+    return driver
 
 
 def instant_form(connection: sa.Connection) -> Callable[[int], str | datetime]:

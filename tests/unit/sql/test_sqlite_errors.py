@@ -9,7 +9,8 @@ import pytest
 import sqlalchemy as sa
 
 from headgate.errors import Conflict, StoreUnavailable
-from headgate.sql.engine import Database, sqlite_connection
+from headgate.sql.engine import Database
+from headgate.sql.schema import sqlite_connection
 
 
 def twice(connection: sa.Connection) -> None:

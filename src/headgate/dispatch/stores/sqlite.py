@@ -32,8 +32,8 @@ from headgate.dispatch.stores import booked_slots
 from headgate.dispatch.stores.encrypting import context_version
 from headgate.dispatch.stores.portable_claims import due_in_turns
 from headgate.dispatch.turns import UNLIMITED, Places
-from headgate.sql.engine import sqlite_connection
 from headgate.sql.schema import now as database_clock
+from headgate.sql.schema import sqlite_connection
 
 Key = tuple[str, str]
 

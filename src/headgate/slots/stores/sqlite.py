@@ -18,8 +18,7 @@ from headgate.slots.packing import Booking, Packer, book_all, unbooked
 from headgate.slots.stores.other_windows import other_windows_text, parse_other_windows
 from headgate.slots.stores.sql import Booker
 from headgate.slots.stores.window_rows import FEW_WINDOWS, SqlWindowReader, read_ahead, window_queries
-from headgate.sql.engine import sqlite_connection
-from headgate.sql.schema import instant_ms, instant_text, now
+from headgate.sql.schema import instant_ms, instant_text, now, sqlite_connection
 
 _VERSION = "SELECT version FROM headgate_slot_config WHERE name = ?"
 _SLOTS = """
