@@ -11,7 +11,7 @@ from headgate.apps.notifications.model import Message
 from headgate.apps.notifications.ports import Claim, DeadLetter, DeliveryOutcome, Receipt, Status
 from headgate.apps.notifications.provider import Accepted
 from headgate.apps.notifications.receipts import EarlyReceipt
-from headgate.apps.notifications.stores import message_statements
+from headgate.apps.notifications.stores import receipt_statements
 from headgate.apps.notifications.stores.sql import SqlDeliveryStore
 from headgate.errors import StoreUnavailable
 from headgate.messaging import Record
@@ -76,7 +76,7 @@ async def test_what_is_delivered_stays_so_when_the_answer_comes_later(store: Sql
 async def test_a_receipt_is_kept_only_while_a_message_is_being_sent(
     store: SqlDeliveryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(message_statements, "MAX_EARLY_RECEIPTS", 2)
+    monkeypatch.setattr(receipt_statements, "MAX_EARLY_RECEIPTS", 2)
     early = EarlyReceipt(Receipt("own", True, provider_id="p-1"))
     assert not await store.keep_receipt(early)
     await store.claim(MESSAGES[:1], "sender")

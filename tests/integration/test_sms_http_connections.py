@@ -257,6 +257,22 @@ async def test_headers_of_the_settings_replace_ours_and_a_login_in_the_url_is_se
     await calls.close()
 
 
+@pytest.mark.parametrize(
+    ("host", "name"), [("faß.example", "xn--fa-hia.example"), ("[::1]", "::1"), ("Example.COM", "example.com")]
+)
+async def test_a_host_is_looked_up_by_its_ascii_name(monkeypatch: pytest.MonkeyPatch, host: str, name: str) -> None:
+    names: list[object] = []
+
+    async def getaddrinfo(host: object, *_: object, **__: object) -> list[object]:
+        names.append(host)
+        raise OSError
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+    with pytest.raises(Unavailable):
+        await post(HttpCalls("test", f"https://{host}/sms", {}, timeout=5))
+    assert names == [name]
+
+
 async def test_a_message_id_beyond_ascii_is_sent(server: Server, calls: HttpCalls) -> None:
     assert (await calls.post(b"", {"Idempotency-Key": "id-é"})).is_success
     assert "Idempotency-Key: id-é".encode() in server.requests[0][1]

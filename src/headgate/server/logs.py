@@ -122,11 +122,13 @@ def _harmless(_logger: Any, _method: str, event: Any) -> Any:
 def _without_secrets(settings: Settings) -> Callable[[Any, str, Any], Any]:
     """A processor that hides secrets in what others wrote: tracebacks, and the lines of libraries."""
 
+    redact = settings.redactor()
+
     def without_secrets(_logger: Any, _method: str, event: Any) -> Any:
         if "exception" in event:
-            event["exception"] = hidden(settings, event["exception"])
+            event["exception"] = redact(_without_paths(event["exception"]))
         if event.pop("_foreign", False):
-            event["event"] = hidden(settings, str(event["event"]))
+            event["event"] = redact(_without_paths(str(event["event"])))
         return event
 
     return without_secrets
@@ -134,7 +136,11 @@ def _without_secrets(settings: Settings) -> Callable[[Any, str, Any], Any]:
 
 def hidden(settings: Settings, text: str) -> str:
     """What a library says, without secrets."""
-    return settings.redacted(_CALLED.sub(r"\1***", text))
+    return settings.redacted(_without_paths(text))
+
+
+def _without_paths(text: str) -> str:
+    return _CALLED.sub(r"\1***", text)
 
 
 def escaped(text: str) -> str:

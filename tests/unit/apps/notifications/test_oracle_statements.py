@@ -12,7 +12,13 @@ from headgate.apps.notifications.model import Attempt, AttemptEvent, Message, Ou
 from headgate.apps.notifications.ports import DeadLetter, DeliveryOutcome, MessageFilter, Receipt, Status
 from headgate.apps.notifications.quota import Quota, Spending
 from headgate.apps.notifications.receipts import EarlyReceipt
-from headgate.apps.notifications.stores import attempt_statements, message_statements, quota_statements, rows
+from headgate.apps.notifications.stores import (
+    attempt_statements,
+    message_statements,
+    quota_statements,
+    receipt_statements,
+    rows,
+)
 from headgate.apps.notifications.stores.tables import notification_attempt
 from headgate.messaging import Record
 from headgate.sql import outbox
@@ -80,10 +86,10 @@ def everything(connection: Any) -> None:
     message_statements.count_matching(connection, MessageFilter(Status.QUEUED, 1, "m"), 10)
     message_statements.count_dead_letters(connection, 10)
     message_statements.beginning(connection, "m", 10)
-    message_statements.receive(connection, Receipt("p", True, provider_id="x"))
+    receipt_statements.receive(connection, Receipt("p", True, provider_id="x"))
     early = EarlyReceipt(Receipt("own", True, provider_id="p"))
-    message_statements.keep_receipt(connection, early, "t")
-    message_statements.keep_receipt(connection, early._replace(tries=1), "t")
+    receipt_statements.keep_receipt(connection, early, "t")
+    receipt_statements.keep_receipt(connection, early._replace(tries=1), "t")
     outbox.holds_as_many(connection, "t", 10)
     message_statements.bury(connection, [DeadLetter("l", "m", "k", "v", "r", 1)], [outcome])
     for newest_first in (False, True):

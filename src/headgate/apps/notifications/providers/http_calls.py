@@ -46,7 +46,7 @@ class HttpCalls:
         else:
             is_tls = address.scheme == "https"
             self._connections = Connections(
-                address.host,
+                address.raw_host.decode(),
                 address.port or (443 if is_tls else 80),
                 tls=httpx2.create_ssl_context() if is_tls else None,
                 timeout=timeout,

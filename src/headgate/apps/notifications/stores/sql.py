@@ -20,7 +20,13 @@ from headgate.apps.notifications.ports import (
 )
 from headgate.apps.notifications.quota import Quota, Spending
 from headgate.apps.notifications.receipts import EarlyReceipt, early_topic
-from headgate.apps.notifications.stores import attempt_statements, message_statements, quota_statements, rows
+from headgate.apps.notifications.stores import (
+    attempt_statements,
+    message_statements,
+    quota_statements,
+    receipt_statements,
+    rows,
+)
 from headgate.apps.notifications.stores.tables import (
     notification_attempt,
     notification_delivery,
@@ -143,12 +149,12 @@ class SqlDeliveryStore:
         return await self._database.read(message_statements.beginning, prefix, limit)
 
     async def receive(self, receipt: Receipt) -> float | None:
-        """Notes a receipt; see `message_statements.receive`."""
-        return await self._database.write(message_statements.receive, receipt)
+        """Notes a receipt; see `receipt_statements.receive`."""
+        return await self._database.write(receipt_statements.receive, receipt)
 
     async def keep_receipt(self, early: EarlyReceipt) -> bool:
-        """Keeps a receipt for its next try; see `message_statements.keep_receipt`."""
-        return await self._database.write(message_statements.keep_receipt, early, early_topic(self._topic))
+        """Keeps a receipt for its next try; see `receipt_statements.keep_receipt`."""
+        return await self._database.write(receipt_statements.keep_receipt, early, early_topic(self._topic))
 
     async def backlog(self) -> tuple[int, datetime | None, int]:
         """Messages that wait, since when the oldest does, and dead letters."""
