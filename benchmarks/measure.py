@@ -8,10 +8,12 @@ reported with its spread.
 from __future__ import annotations
 
 import gc
+import re
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 Contestant = Callable[[], float]
@@ -151,6 +153,19 @@ def per_second(figure: float) -> str:
         if figure >= size:
             return f"{figure / size:.3g}{unit}/s"
     return f"{figure:.3g}/s"
+
+
+def peak_mib(pid: int) -> float | None:
+    """The peak memory of a process that runs; None once it has ended.
+
+    Not by `ru_maxrss`: on Linux a child's counts from what its parent used when it was started.
+    """
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return None
+    peak = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
+    return None if peak is None else int(peak[1]) / 1024
 
 
 def summary(work: str, race: Race) -> str:

@@ -21,7 +21,7 @@ import psycopg
 
 from benchmarks import payments_limit
 from benchmarks.feed_files import BROKEN_EVERY, write_csv, write_pain001, write_statement
-from benchmarks.measure import Row, Spread, Table, Target, per_second
+from benchmarks.measure import Row, Spread, Table, Target, peak_mib, per_second
 from headgate.durations import to_ms
 from headgate.slots import SlotRequest, SlotScheduler, WindowPolicy
 from headgate.testing.servers.postgres import PostgresServer
@@ -31,6 +31,7 @@ FEWEST_LINES = 20_000
 MEMORY_MIB = 300
 LINES_PER_SECOND = 14_000
 RECONCILIATION_SECONDS = 60
+PEAK_EVERY = 0.05
 
 
 def tables(quick: bool) -> list[Table]:
@@ -86,7 +87,7 @@ def feeds(table: Table, directory: Path, url: str, lines: int, repeats: int) -> 
         table.add(Row(f"{name}: peak memory", f"{mib:.0f} MiB", f"{MEMORY_MIB} MiB", share, Target(most=1.0)))
     growth = Spread.of([run.mib / tenth.mib for run in as_csv])
     shown = f"{as_csv[-1].mib:.0f} MiB"
-    table.add(Row("CSV: memory, this feed ÷ a tenth of it", shown, f"{tenth.mib:.0f} MiB", growth, Target(most=1.2)))
+    table.add(Row("CSV: memory, this feed ÷ a tenth of it", shown, f"{tenth.mib:.0f} MiB", growth, Target(most=1.1)))
     result = as_csv[-1].result
     table.note(f"of a feed {result['accepted']:,} accepted, {result['rejectedCount']:,} rejected and reported")
 
@@ -120,21 +121,24 @@ def _submit(feed: Path, url: str, lines: int) -> Submission:
 def _run(url: str, *command: str) -> Submission:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
     environment["HEADGATE_DATABASE_URL"] = url
-    started = time.perf_counter()
-    with subprocess.Popen(
-        [sys.executable, "-m", "headgate", "payments", *command, "--json"],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    ) as process:
-        assert process.stdout is not None
-        shown = process.stdout.read()
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    seconds = time.perf_counter() - started
+    with tempfile.TemporaryFile() as output:
+        started = time.perf_counter()
+        with subprocess.Popen(
+            [sys.executable, "-m", "headgate", "payments", *command, "--json"],
+            env=environment,
+            stdout=output,
+            stderr=subprocess.DEVNULL,
+        ) as process:
+            mib = 0.0
+            while process.poll() is None:
+                mib = peak_mib(process.pid) or mib
+                time.sleep(PEAK_EVERY)
+        seconds = time.perf_counter() - started
+        output.seek(0)
+        shown = output.read()
     # 1 says that something was refused or differs; its assertion is the caller's.
     assert process.returncode in (0, 1), process.returncode
-    return Submission(seconds, usage.ru_maxrss / 1024, json.loads(shown))
+    return Submission(seconds, mib, json.loads(shown))
 
 
 def _copy(feed: Path, url: str) -> float:

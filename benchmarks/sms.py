@@ -1,4 +1,5 @@
-"""Table "SMS": the sender at a provider that answers at once, beside a bare consumer that only posts."""
+"""Table "SMS": the sender at a provider that answers at once, beside bare consumers that only post: one with a general
+HTTP client, one with the sender's own connections."""
 
 from __future__ import annotations
 
@@ -8,8 +9,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple
@@ -18,9 +19,12 @@ import httpx2
 
 from benchmarks.measure import Race, Row, Table, Target, per_second, race, summary
 from headgate.apps.notifications.delivery import Delivery
+from headgate.apps.notifications.model import Message
 from headgate.apps.notifications.ports import DeliveryOutcome
 from headgate.apps.notifications.provider_chain import NamedProvider, ProviderChain
+from headgate.apps.notifications.providers.http_calls import HttpCalls
 from headgate.apps.notifications.providers.webhook import WebhookProvider
+from headgate.apps.notifications.stores.message_statements import insert_messages
 from headgate.apps.notifications.stores.sql import SqlDeliveryStore
 from headgate.kafka.log import KafkaLog
 from headgate.messaging import MessageLog, MessageSource, Record
@@ -88,7 +92,8 @@ def _raced(place: Place, url: str, total: int, repeats: int) -> Race:
     return race(
         {
             "headgate": lambda: total / asyncio.run(_send_all(place, url, total)),
-            "bare consumer": lambda: total / asyncio.run(_post_all(place, url, total)),
+            "bare consumer, httpx2": lambda: total / asyncio.run(_post_all(place, total, _httpx_posts(url))),
+            "bare consumer, our connections": lambda: total / asyncio.run(_post_all(place, total, _our_posts(url))),
         },
         repeats=repeats,
         warm_up=repeats > 1,
@@ -96,9 +101,10 @@ def _raced(place: Place, url: str, total: int, repeats: int) -> Race:
 
 
 def _row(table: Table, work: str, run: Race) -> None:
-    ratio = run.ratio("headgate", "bare consumer")
-    ours, theirs = per_second(run.spread("headgate").median), per_second(run.spread("bare consumer").median)
-    table.add(Row(work, ours, f"bare consumer {theirs}", ratio, Target(least=0.5)))
+    ours = per_second(run.spread("headgate").median)
+    for peer in (name for name in run.figures if name != "headgate"):
+        theirs = per_second(run.spread(peer).median)
+        table.add(Row(work, ours, f"{peer} {theirs}", run.ratio("headgate", peer), Target(least=0.5)))
     table.note(summary(work, run))
 
 
@@ -113,22 +119,17 @@ class _CountedStore(SqlDeliveryStore):
 
 
 async def _filled(place: Place, total: int) -> tuple[Database, MessageLog, str]:
-    """A topic with so many messages of many users."""
+    """A topic with so many messages of many users, accepted as the gateway accepts them."""
     shared = await database(place.database_url)
     run = next(_runs)
     topic = f"sms-{run}"
     log: MessageLog = SqlOutbox(shared, poll_seconds=0.05)
     if place.kafka is not None:
         log = KafkaLog(place.kafka, topics=[topic], delivery_seconds=30)
+    messages = [Message(number % USERS, "Hello World", f"{run}-{number}") for number in range(total)]
+    await shared.write(insert_messages, messages)
     failures = await log.publish(
-        [
-            Record(
-                topic,
-                str(number % USERS),
-                json.dumps({"userId": number % USERS, "message": "Hello World", "messageId": f"{run}-{number}"}),
-            )
-            for number in range(total)
-        ]
+        [Record(topic, str(message.user_id), message.to_record_value()) for message in messages]
     )
     assert not any(failures), failures
     return shared, log, topic
@@ -160,23 +161,27 @@ async def _send_all(place: Place, provider_url: str, total: int) -> float:
     return spent
 
 
-async def _post_all(place: Place, provider_url: str, total: int) -> float:
+Post = Callable[[bytes, dict[str, str]], Awaitable[bool]]
+"""Posts a body with headers; whether it was taken."""
+
+
+async def _post_all(place: Place, total: int, posting: AbstractAsyncContextManager[Post]) -> float:
     """Seconds a loop takes that reads, posts as many at once, and commits: no claims, no order, no status."""
     shared, log, topic = await _filled(place, total)
     source = await log.read(topic, "senders")
     await source.receive(0, 1.0)
     started = time.perf_counter()
     done = 0
-    async with httpx2.AsyncClient(limits=httpx2.Limits(max_connections=CONCURRENCY)) as client:
+    async with posting as post:
 
-        async def post(record: Record) -> None:
+        async def send(record: Record) -> None:
             document = json.loads(record.value)
-            headers = {"Idempotency-Key": document["messageId"]}
-            (await client.post(provider_url, json=document, headers=headers)).raise_for_status()
+            headers = {"Content-Type": "application/json", "Idempotency-Key": document["messageId"]}
+            assert await post(json.dumps(document).encode(), headers)
 
         while done < total:
             delivered = await source.receive(CONCURRENCY, 1.0)
-            await asyncio.gather(*(post(each.record) for each in delivered))
+            await asyncio.gather(*(send(each.record) for each in delivered))
             await source.commit(delivered)
             done += len(delivered)
     spent = time.perf_counter() - started
@@ -184,6 +189,27 @@ async def _post_all(place: Place, provider_url: str, total: int) -> float:
     await log.close()
     await shared.close()
     return spent
+
+
+@asynccontextmanager
+async def _httpx_posts(url: str) -> AsyncIterator[Post]:
+    async with httpx2.AsyncClient(limits=httpx2.Limits(max_connections=CONCURRENCY)) as client:
+
+        async def post(body: bytes, headers: dict[str, str]) -> bool:
+            return (await client.post(url, content=body, headers=headers)).is_success
+
+        yield post
+
+
+@asynccontextmanager
+async def _our_posts(url: str) -> AsyncIterator[Post]:
+    calls = HttpCalls("bare", url, {}, timeout=10)
+
+    async def post(body: bytes, headers: dict[str, str]) -> bool:
+        return (await calls.post(body, headers)).is_success
+
+    yield post
+    await calls.close()
 
 
 @contextmanager

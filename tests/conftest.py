@@ -17,7 +17,7 @@ import pytest
 from hypothesis import settings
 
 from headgate.sql import migrate
-from tests import migrated
+from tests import compiled_statements, migrated, trusted_certificates
 
 if TYPE_CHECKING:
     from headgate.testing.servers.postgres import PostgresDatabases
@@ -55,6 +55,8 @@ settings.register_profile("quick", max_examples=10, deadline=None)
 settings.load_profile("quick")
 
 migrated.quicken_sqlite()
+compiled_statements.share()
+trusted_certificates.share()
 
 
 @pytest.fixture
@@ -85,12 +87,14 @@ def empty_postgres_url(postgres_server: PostgresDatabases) -> Iterator[str]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is loaded by now stays: the garbage collector need not look through all of it again and again."""
+    """What is loaded by now stays: the garbage collector need not look through all of it again and again, nor after
+    every seven hundred objects through the newest."""
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(20_000, 20, 50)
         gc.enable()
 
 

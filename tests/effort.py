@@ -1,4 +1,4 @@
-"""How many examples a property test tries, by Hypothesis's profile (`conftest.py` has them)."""
+"""How much a test tries, by Hypothesis's profile (`conftest.py` has them)."""
 
 from __future__ import annotations
 
@@ -10,3 +10,8 @@ def examples(thorough: int) -> int:
     profile = settings.default
     assert profile is not None
     return max(1, thorough * profile.max_examples // 100)
+
+
+def is_thorough() -> bool:
+    """Whether the check asks for everything: `make test PROFILE=thorough`."""
+    return examples(100) >= 100

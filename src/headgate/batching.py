@@ -25,18 +25,20 @@ class Batcher(Generic[Work, Outcome]):
     A caller that is cancelled while waiting gives up its answer, not its work: the batch goes on.
     """
 
-    __slots__ = ("_busy", "_closed", "_flush", "_max_batch", "_tasks", "waiting")
+    __slots__ = ("_closed", "_flush", "_max_batch", "_task", "_waiting", "is_busy")
 
     def __init__(
         self, flush: Callable[[Sequence[Work]], Awaitable[Sequence[Outcome | BaseException]]], *, max_batch: int = 1000
     ) -> None:
         self._flush = flush
         self._max_batch = max_batch
-        self.waiting: list[tuple[Work, asyncio.Future[Outcome]]] = []
+        self._waiting: list[tuple[Work, asyncio.Future[Outcome]]] = []
         """Work for the next batch."""
-        self._busy = False
+        self.is_busy = False
+        """Whether a batch is in flight or about to be."""
         self._closed = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._task: asyncio.Task[None] | None = None
+        """The last drain. Held here: the loop itself keeps only weak references to tasks."""
 
     async def submit(self, work: Work) -> Outcome:
         """The outcome of `work`, once its batch is flushed.
@@ -48,27 +50,24 @@ class Batcher(Generic[Work, Outcome]):
             raise RuntimeError("closed: no further work is taken")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Outcome] = loop.create_future()
-        self.waiting.append((work, future))
-        if not self._busy:
-            self._busy = True
-            # In a context of its own: a batch is no part of what its first caller does. Held in a set: the loop itself
-            # keeps only weak references to tasks.
-            task = loop.create_task(self._drain(), context=Context())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        self._waiting.append((work, future))
+        if not self.is_busy:
+            self.is_busy = True
+            # In a context of its own: a batch is no part of what its first caller does.
+            self._task = loop.create_task(self._drain(), context=Context())
         return await future
 
     async def close(self) -> None:
         """Takes no further work and returns when all accepted work is done."""
         self._closed = True
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        if self._task is not None:
+            await asyncio.wait([self._task])
 
     async def _drain(self) -> None:
         futures: Sequence[asyncio.Future[Outcome]] = ()
         try:
-            while self.waiting:
-                pairs, self.waiting = self.waiting[: self._max_batch], self.waiting[self._max_batch :]
+            while self._waiting:
+                pairs, self._waiting = self._waiting[: self._max_batch], self._waiting[self._max_batch :]
                 batch, futures = zip(*pairs, strict=True)
                 try:
                     outcomes = await self._flush(batch)
@@ -82,10 +81,10 @@ class Batcher(Generic[Work, Outcome]):
                     else:
                         future.set_result(outcome)
         finally:
-            self._busy = False
+            self.is_busy = False
             # Cancelled, or the outcomes were too few: nobody may wait for an answer that never comes.
             for future in futures:
                 future.cancel()
-            for _, future in self.waiting:
+            for _, future in self._waiting:
                 future.cancel()
-            self.waiting.clear()
+            self._waiting.clear()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 from headgate.errors import InvalidInput
 
@@ -95,6 +96,12 @@ def format_instant(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def format_ms(ms: int) -> str:
+    """`format_instant` of epoch milliseconds, for bulk: what stands before the milliseconds is remembered."""
+    second, rest = divmod(ms, 1000)
+    return f"{_second_text(second)}.{rest:03d}Z"
+
+
 def to_ms(moment: datetime) -> int:
     """Epoch milliseconds, rounded up: a slot at or after this is at or after `moment`."""
     return -((EPOCH - moment) // _MS)
@@ -103,6 +110,11 @@ def to_ms(moment: datetime) -> int:
 def from_ms(ms: int) -> datetime:
     """The UTC instant of epoch milliseconds; exact (float timestamps are not)."""
     return EPOCH + ms * _MS
+
+
+@lru_cache(maxsize=10_000)
+def _second_text(second: int) -> str:
+    return f"{from_ms(second * 1000):%Y-%m-%dT%H:%M:%S}"
 
 
 def duration_ms(span: timedelta) -> int:

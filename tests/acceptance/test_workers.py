@@ -40,7 +40,14 @@ def _version(connection: http.client.HTTPConnection) -> int:
 def _children(pid: int) -> list[int]:
     """The worker processes: what uvicorn starts beside them has no socket to listen on."""
     started = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
-    return [child for child in started if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text()]
+    return [child for child in started if "spawn_main" in _command(child)]
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except FileNotFoundError:
+        return ""  # it has ended meanwhile
 
 
 def _owner(connected: socket.socket, pids: Iterable[int]) -> int:

@@ -7,6 +7,7 @@ import threading
 from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Any
+from unittest.mock import patch
 from uuid import uuid4
 
 import pytest
@@ -25,6 +26,7 @@ from headgate.limits.model import (
     TokenBucket,
 )
 from headgate.limits.ports import Hold, LimitStore
+from headgate.limits.stores import memory_table
 from headgate.limits.stores.memory import MemoryLimitStore
 from headgate.testing import FakeClock
 from tests.contracts.limit_store import T0, Blocking, Replay, blocking, histories, place_histories
@@ -396,12 +398,15 @@ class _Shortest:
         return self._store.decide(chain, spend=spend, hold=hold)
 
 
+@pytest.mark.parametrize("largest_part", [0, memory_table.LARGEST_PART], ids=["large table", "small table"])
 @given(history=histories)
-@settings(max_examples=examples(200), deadline=None)
-def test_the_shortest_way_gives_the_decisions_of_the_reference(history: Any) -> None:
+@settings(max_examples=examples(100), deadline=None)
+def test_the_shortest_way_gives_the_decisions_of_the_reference(largest_part: int, history: Any) -> None:
     first, actions = history
     forward = [(name, argument) for name, argument in actions if name != "back"]
-    Replay(_Shortest(), first).run(forward)  # type: ignore[arg-type]
+    with patch.object(memory_table, "LARGEST_PART", largest_part):
+        Replay(_Shortest(), first).run(forward)  # type: ignore[arg-type]
+        Replay(MemoryLimitStore(), first).run(actions)
 
 
 def test_a_batch_is_decided_in_order_and_each_chain_by_itself(store: LimitStore, key: str, ten_a_minute: Rule) -> None:

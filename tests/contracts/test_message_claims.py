@@ -8,8 +8,12 @@ from datetime import timedelta
 import pytest
 
 from headgate.apps.notifications.model import Message
-from headgate.apps.notifications.ports import Claim, DeliveryOutcome, Status
+from headgate.apps.notifications.ports import Claim, DeadLetter, DeliveryOutcome, Receipt, Status
+from headgate.apps.notifications.provider import Accepted
+from headgate.apps.notifications.receipts import EarlyReceipt
+from headgate.apps.notifications.stores import message_statements
 from headgate.apps.notifications.stores.sql import SqlDeliveryStore
+from headgate.errors import StoreUnavailable
 from headgate.messaging import Record
 from headgate.sql.databases import database
 
@@ -39,3 +43,48 @@ async def test_who_lost_a_claim_does_not_put_aside_what_another_sent(store: SqlD
     await store.park([Record("t-later", "1", "{}")], {"a": 5, "b": 5}, 0, "late")
     claimed = await store.claim(MESSAGES, "next")
     assert [(claimed[each].kind, claimed[each].attempts) for each in "ab"] == [(Claim.DONE, 0), (Claim.MINE, 5)]
+
+
+@pytest.mark.parametrize("text", ["a\0b", "a\ud800b"])
+async def test_whatever_a_provider_writes_is_stored(store: SqlDeliveryStore, text: str) -> None:
+    """A text that the store refused would be settled again and again, and its message sent again and again."""
+    await store.claim(MESSAGES, "sender")
+    sent = Accepted(text)
+    await store.settle([DeliveryOutcome("a", Status.SENT, 1, "own", sent.stored_id)])
+    refused = DeliveryOutcome("b", Status.FAILED, 1, "own", reason=text)
+    await store.bury([DeadLetter("l", "b", "1", "{}", text, 1)], [refused])
+    statuses = [await store.status(message_id) for message_id in "ab"]
+    assert [status and status.status for status in statuses] == [Status.SENT, Status.FAILED]
+    assert statuses[0] is not None
+    receipt = Receipt("own", True, provider_id=text)
+    assert await store.receive(receipt) is not None, "its receipt names it in the same way"
+    assert await store.receive(Receipt("own", False, message_id=text)) is None
+    await store.receive(Receipt("own", False, message_id="b", reason=text))
+
+
+async def test_what_is_delivered_stays_so_when_the_answer_comes_later(store: SqlDeliveryStore) -> None:
+    await store.claim(MESSAGES, "sender")
+    await store.receive(Receipt("own", True, message_id="a"))
+    await store.settle([DeliveryOutcome("a", Status.SENT, 2, "own", "p-1"), DeliveryOutcome("b", Status.SENT, 1)])
+    first, second = [await store.status(message_id) for message_id in "ab"]
+    assert first is not None
+    assert second is not None
+    assert (first.status, first.attempts, first.provider_id) == (Status.DELIVERED, 2, "p-1")
+    assert (second.status, second.segments) == (Status.SENT, 1)
+
+
+async def test_a_receipt_is_kept_only_while_a_message_is_being_sent(
+    store: SqlDeliveryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(message_statements, "MAX_EARLY_RECEIPTS", 2)
+    early = EarlyReceipt(Receipt("own", True, provider_id="p-1"))
+    assert not await store.keep_receipt(early)
+    await store.claim(MESSAGES[:1], "sender")
+    assert not await store.keep_receipt(EarlyReceipt(Receipt("own", True, message_id="unknown")))
+    assert await store.keep_receipt(early)
+    assert await store.keep_receipt(early)
+    with pytest.raises(StoreUnavailable, match="2 receipts wait"):
+        await store.keep_receipt(early)
+    await store.settle([DeliveryOutcome("a", Status.SENT, 1, "own", "p-2")])
+    assert await store.keep_receipt(early._replace(tries=1)), "one that was kept before is kept on"
+    assert not await store.keep_receipt(early)

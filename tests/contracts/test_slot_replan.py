@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from datetime import datetime
 from typing import Any, cast
 
 import psycopg
@@ -15,16 +17,18 @@ from hypothesis import strategies as st
 from headgate.durations import LATEST_MS
 from headgate.errors import Conflict
 from headgate.slots import replanning
+from headgate.slots.carriers import SlotMove, Standing
 from headgate.slots.listing import SlotFilter, SlotStatus
 from headgate.slots.model import AssignedSlot, SlotRequest, WindowPolicy
 from headgate.slots.ports import SlotStore
 from headgate.slots.replan import Direction
-from headgate.slots.replanning import Chunk, Reading, Replan, ReplanStore, Span, replan
+from headgate.slots.replan_parts import Reading
+from headgate.slots.replanning import Chunk, Replan, ReplanStore, Span, replan
 from headgate.slots.stores import slot_stores
-from headgate.slots.stores.postgres_replan import AWAITED
-from headgate.slots.stores.replanning import TOPIC
+from headgate.slots.stores.postgres_replan import AWAITED, PostgresReplanTransaction
+from headgate.slots.stores.replanning import TOPIC, Locked, SqlReplanStore, record_of
 from headgate.slots.windows import align
-from headgate.sql.outbox import first_ids
+from headgate.sql.outbox import first_ids, records_of
 from tests.contracts.conftest import SLOT_STORES, slot_store_url
 from tests.contracts.slot_windows import check_windows, naive_limit
 from tests.contracts.test_slot_store import wants
@@ -135,7 +139,6 @@ async def test_a_window_that_holds_more_than_a_chunk_is_filled_in_order(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, replans = stores
-    monkeypatch.setattr(replanning, "FEW", 7)
     monkeypatch.setattr(replanning, "MANY", 7)
     await store.configure("c", WindowPolicy(10, "PT40S", spread="even"), now_ms=NOW)
     await store.book("c", wants(60, T), now_ms=NOW)
@@ -144,6 +147,16 @@ async def test_a_window_that_holds_more_than_a_chunk_is_filled_in_order(
     await replan(replans, Span("c"), Direction.EARLIER, dry_run=False)
     slots = await check(store, before, Direction.EARLIER)
     assert sorted(Counter(align(slot.scheduled_ms, 40_000) for slot in slots).values()) == [20, 40]
+
+
+async def cancel(store: SlotStore, event_id: str) -> None:
+    """Cancels a slot as the scheduler does: again, if it was moved meanwhile."""
+    while True:
+        try:
+            await store.cancel(event_id)
+        except Conflict:
+            continue
+        return
 
 
 async def configure_all(store: SlotStore, policies_by_name: dict[str, WindowPolicy]) -> None:
@@ -259,6 +272,39 @@ async def test_one_transaction_locks_few_configs(stores: Stores, monkeypatch: py
         await check_windows(store, name, NOW)
 
 
+@pytest.mark.parametrize("owner", [None, "shop"])
+async def test_subscribers_hear_of_a_move_the_same_from_every_store(stores: Stores, owner: str | None) -> None:
+    store, replans = stores
+    name, event = 'c"\\ü', 'e"\\ü' + "x" * 130
+    await store.configure(name, WindowPolicy(1, "PT4S"), now_ms=NOW)
+    await store.book(name, [SlotRequest("first", T), SlotRequest(event, T)], now_ms=NOW, owner=owner)
+    await store.configure(name, WindowPolicy(2, "PT4S"), now_ms=NOW)
+    if owner is not None:
+        replans = SqlReplanStore(store._database, {owner: Carried()})  # type: ignore[attr-defined]
+    (_, before), _ = await booked(store, name), await replan(replans, Span(name), Direction.EARLIER, dry_run=False)
+    _, after = await booked(store, name)
+    database = store._database  # type: ignore[attr-defined]
+    *_, (record, *_) = await database.read(records_of, TOPIC, await database.read(first_ids, TOPIC, 10))
+    assert record.key == event[:128]
+    assert json.loads(record.value) == json.loads(record_of(SlotMove(before, T, after.scheduled_ms)))
+
+
+class Carried:
+    """A carrier whose work always waits."""
+
+    def standings(self, within: Any, slots: Sequence[AssignedSlot], *, lock: bool) -> dict[str, Standing]:
+        return dict.fromkeys([slot.event_id for slot in slots], Standing.WAITING)
+
+    def known(self, within: Any, slots: Sequence[AssignedSlot]) -> set[str]:
+        return {slot.event_id for slot in slots}
+
+    def move(self, within: Any, moves: Sequence[SlotMove], now: datetime) -> None:
+        pass
+
+    def cancel(self, within: Any, slot: AssignedSlot) -> None:
+        pass
+
+
 async def test_records_of_moves_that_nobody_reads_are_pruned(stores: Stores) -> None:
     store, replans = stores
     await store.configure("c", WindowPolicy(1, "PT4S"), now_ms=NOW)
@@ -289,7 +335,6 @@ async def test_even_slots_stay_even(stores: Stores) -> None:
 
 async def test_bookings_go_on_while_slots_move(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
     store, replans = stores
-    monkeypatch.setattr(replanning, "FEW", 5)
     monkeypatch.setattr(replanning, "MANY", 10)
     await store.configure("c", WindowPolicy(1, "PT4S"), now_ms=NOW)
     await store.book("c", wants(60, T), now_ms=NOW)
@@ -300,7 +345,7 @@ async def test_bookings_go_on_while_slots_move(stores: Stores, monkeypatch: pyte
         for n in range(30):
             await store.book("c", [SlotRequest(f"n{n}", T)], now_ms=NOW)
             if n % 5 == 0:
-                await store.cancel(f"e{n}")
+                await cancel(store, f"e{n}")
 
     async def plan() -> Replan:
         return await replan(replans, Span("c"), Direction.EARLIER, dry_run=False)
@@ -320,7 +365,6 @@ async def test_bookings_go_on_while_slots_move(stores: Stores, monkeypatch: pyte
 
 async def test_both_configs_of_slots_are_replanned_at_once(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
     store, replans = stores
-    monkeypatch.setattr(replanning, "FEW", 5)
     monkeypatch.setattr(replanning, "MANY", 6)
     await configure_all(store, {"c": WindowPolicy(1, "PT4S"), "a": WindowPolicy(2, "PT6S")})
     await store.book(("c", "a"), wants(30, T), now_ms=NOW)
@@ -331,7 +375,7 @@ async def test_both_configs_of_slots_are_replanned_at_once(stores: Stores, monke
         for n in range(10):
             await store.book(("a", "c"), [SlotRequest(f"n{n}", T)], now_ms=NOW)
             if n % 3 == 0:
-                await store.cancel(f"e{n}")
+                await cancel(store, f"e{n}")
 
     replanned = [replan(replans, Span(name), Direction.EARLIER, dry_run=False) for name in ("c", "a", "c", "a")]
     await asyncio.gather(others(), *replanned)
@@ -363,6 +407,49 @@ class Conflicting:
         return await self._replans.pull_forward(span, reading, limit, reads_again=reads_again)
 
 
+class Awaited:
+    """A `ReplanStore` that says of each transaction that moved slots that bookings waited for it for long."""
+
+    def __init__(self, replans: ReplanStore) -> None:
+        self._replans = replans
+        self.sizes: list[int] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._replans, name)
+
+    async def push_back(self, span: Span, moves: Sequence[SlotMove]) -> Chunk:
+        self.sizes.append(len(moves))
+        return (await self._replans.push_back(span, moves))._replace(is_awaited=True, seconds=1.0)
+
+
+async def test_a_spread_gives_way_to_bookings_that_wait(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, replans = stores
+    monkeypatch.setattr(replanning, "FEWEST", 8)
+    monkeypatch.setattr(replanning, "PAUSE", 0.001)
+    await store.configure("c", WindowPolicy(40, "PT4S"), now_ms=NOW)
+    await store.book("c", wants(80, T), now_ms=NOW)
+    await store.configure("c", WindowPolicy(10, "PT4S"), now_ms=NOW)
+    before = await booked(store)
+    awaited = Awaited(replans)
+    done = await replan(cast(ReplanStore, awaited), Span("c"), Direction.SPREAD, dry_run=False)
+    await check(store, before, Direction.SPREAD)
+    assert sum(awaited.sizes) == done.moved == 70
+    assert max(awaited.sizes) == 8
+
+
+async def test_windows_are_filled_evenly_however_few_slots_a_transaction_moves(stores: Stores) -> None:
+    store, replans = stores
+    await store.configure("c", WindowPolicy(100, "PT4S", spread="even"), now_ms=NOW)
+    await store.book("c", wants(800, T), now_ms=NOW)
+    await store.configure("c", WindowPolicy(200, "PT4S", spread="even"), now_ms=NOW)
+    before = await booked(store)
+    await replan(replans, Span("c"), Direction.EARLIER, dry_run=False)
+    slots = await check(store, before, Direction.EARLIER)
+    seconds = Counter(slot.scheduled_ms // 1000 for slot in slots)
+    assert len(seconds) == 16
+    assert max(seconds.values()) <= 65, "fifty a second, nearly equal"
+
+
 async def test_after_a_conflict_slots_are_read_again_under_the_locks(stores: Stores) -> None:
     store, replans = stores
     await configure_all(store, {"c": WindowPolicy(1, "PT4S"), "a": WindowPolicy(4, "PT4S")})
@@ -375,6 +462,32 @@ async def test_after_a_conflict_slots_are_read_again_under_the_locks(stores: Sto
     assert result.moved >= 4
     slots = await check(store, before, Direction.EARLIER)
     assert Counter(slot.window_start_ms for slot in slots) == {T: 3, T + 4000: 2}
+
+
+async def test_a_slot_that_goes_while_the_locks_are_waited_for_is_no_error(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, replans = await slot_stores(postgres_url)
+    await store.configure("c", WindowPolicy(1, "PT4S"), now_ms=NOW)
+    await store.book("c", wants(5, T), now_ms=NOW)
+    await store.configure("c", WindowPolicy(3, "PT4S"), now_ms=NOW)
+    before = await booked(store)
+    lock = PostgresReplanTransaction.lock
+    gone: list[str] = []
+
+    def locked(transaction: PostgresReplanTransaction, *args: Any) -> Locked:
+        if not gone:
+            # As a cancellation and a change of the window's size leave it.
+            gone.append(before[-1].event_id)
+            with psycopg.connect(postgres_url, autocommit=True) as other:
+                other.execute("DELETE FROM headgate_slot WHERE event_id = %s", (before[-1].event_id,))
+                other.execute("DELETE FROM headgate_slot_window WHERE window_start = %s", (before[-1].window_start,))
+        return lock(transaction, *args)
+
+    monkeypatch.setattr(PostgresReplanTransaction, "lock", locked)
+    await replan(replans, Span("c"), Direction.EARLIER, dry_run=False)
+    await check(store, before[:-1], Direction.EARLIER)
+    await store.close()
 
 
 async def test_a_transaction_knows_that_a_booking_waits_for_it(postgres_url: str) -> None:
@@ -443,7 +556,6 @@ def test_every_store_moves_as_the_naive_model_does(
         nonlocal serial
         serial += 1
         name = f"c{serial}"
-        monkeypatch.setattr(replanning, "FEW", chunk)
         monkeypatch.setattr(replanning, "MANY", chunk)
 
         async def case() -> None:

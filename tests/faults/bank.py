@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 import time
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, NamedTuple
 from urllib.parse import unquote
+
+from tests.thread_server import ThreadServer
 
 
 class Reply(NamedTuple):
@@ -48,7 +48,7 @@ class Arrival(NamedTuple):
 
 
 @dataclass
-class Bank:
+class Bank(ThreadServer):
     """The bank. `script` holds replies to a key's next calls, in order; then `default` counts.
 
     with Bank() as bank:
@@ -64,23 +64,9 @@ class Bank:
     executed: dict[str, float] = field(default_factory=dict)
     """Key → when it was executed, by the wall clock."""
 
-    def __enter__(self) -> Bank:
-        self._loop = asyncio.new_event_loop()
-        ready = threading.Event()
-        self._thread = threading.Thread(target=self._serve, args=(ready,), daemon=True)
-        self._thread.start()
-        assert ready.wait(10)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
+        return f"http://{self.address}"
 
     def calls(self, method: str = "POST") -> list[Arrival]:
         return [arrival for arrival in list(self.arrivals) if arrival.method == method]
@@ -90,21 +76,7 @@ class Bank:
         times = sorted(arrival.at for arrival in list(self.arrivals))
         return max((bisect_right(times, at + span - 1e-6) - index for index, at in enumerate(times)), default=0)
 
-    def _serve(self, ready: threading.Event) -> None:
-        asyncio.set_event_loop(self._loop)
-        server = self._loop.run_until_complete(asyncio.start_server(self._connection, "127.0.0.1", 0))
-        self._port = server.sockets[0].getsockname()[1]
-        ready.set()
-        self._loop.run_forever()
-        server.close()
-        tasks = asyncio.all_tasks(self._loop)
-        for task in tasks:
-            task.cancel()
-        self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-        self._loop.close()
-
-    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while await self._call(reader, writer):
                 pass

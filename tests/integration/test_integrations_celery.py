@@ -7,14 +7,25 @@ import logging
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
-from headgate import BlockingSlots, ConfigurationError, FixedWindow, Limiter, Plan, RateLimitExceeded, WindowPolicy
+from headgate import (
+    BlockingSlots,
+    Concurrency,
+    ConfigurationError,
+    FixedWindow,
+    Limiter,
+    Plan,
+    RateLimitExceeded,
+    WindowPolicy,
+)
 
 celery = pytest.importorskip("celery")
 pytest.importorskip("redis")
@@ -30,7 +41,13 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::R
 
 @pytest.fixture
 def limiter() -> Iterator[Limiter]:
-    with Limiter("memory://", plans=[Plan("three", FixedWindow(limit=3, window="PT1S"))]) as limiter:
+    plans = [
+        Plan("three", FixedWindow(limit=3, window="PT1S")),
+        Plan("one at once", Concurrency(1, expires="PT10M")),
+        Plan("few", FixedWindow(limit=3, window="P1D")),
+        Plan("hundred", FixedWindow(limit=100, window="P1D")),
+    ]
+    with Limiter("memory://", plans=plans) as limiter:
         yield limiter
 
 
@@ -111,11 +128,122 @@ def test_outside_of_a_worker_a_denial_is_raised(app: Any, limiter: Limiter) -> N
         direct.apply(throw=True)
 
 
+def eager(app: Any, limiter: Limiter, plans: Any, run: Callable[[str], int], **options: Any) -> Callable[[str], Any]:
+    """Runs a limited task in this process: what it returns, or the error it raises."""
+
+    @rate_limit(limiter, plans, **{"key": "all", **options})
+    @app.task(name=f"eager-{uuid4().hex}")  # type: ignore[untyped-decorator]
+    def task(who: str) -> int:
+        return run(who)
+
+    return lambda who: task.apply((who,), throw=True).get()
+
+
+def test_the_plan_the_key_and_exemptions_depend_on_the_call(app: Any, limiter: Limiter) -> None:
+    call = eager(app, limiter, lambda who: {"ada": "hundred", "bob": None}.get(who, "few"), len, key=lambda who: who)
+    assert [call("ada") for _ in range(9)] == [3] * 9
+    assert [call("bob") for _ in range(9)] == [3] * 9, "no plan: not limited"
+    assert [call("eve") for _ in range(3)] == [3] * 3
+    with pytest.raises(RateLimitExceeded):
+        call("eve")
+    assert limiter.exempt_calls == {"<lambda>": 9}
+    admin = eager(app, limiter, "few", len, exempt=lambda who: who == "root")
+    nobody = eager(app, limiter, "few", len, key=lambda who: None)
+    assert [admin("root") for _ in range(5)] + [nobody("x") for _ in range(5)] == [4] * 5 + [1] * 5
+    assert limiter.exempt_calls["few"] == 10
+    assert limiter.peek("all", "few").remaining == 3
+
+
+def test_only_failures_are_charged(app: Any, limiter: Limiter) -> None:
+    def run(who: str) -> int:
+        if who == "wrong":
+            raise KeyError(who)
+        return 1
+
+    call = eager(app, limiter, "few", run, charge_when=lambda outcome: isinstance(outcome.error, KeyError))
+    assert [call("right") for _ in range(9)] == [1] * 9
+    for _ in range(3):
+        with pytest.raises(KeyError):
+            call("wrong")
+    with pytest.raises(RateLimitExceeded):
+        call("right")
+
+
+def test_the_cost_is_what_the_result_says(app: Any, limiter: Limiter, caplog: pytest.LogCaptureFixture) -> None:
+    call = eager(app, limiter, "hundred", len, cost=50, cost_of_response=lambda outcome: outcome.result)
+    assert call("seven!!") == 7
+    assert limiter.peek("all", "hundred").remaining == 93
+    wrong = eager(app, limiter, "hundred", len, key="b", cost=50, cost_of_response=lambda outcome: "much")
+    assert wrong("x") == 1, "the task has run: a wrong function breaks nothing"
+    assert limiter.peek("b", "hundred").remaining == 50
+    assert "could not be settled" in caplog.text
+
+
+def test_an_error_and_a_worker_that_is_told_to_stop(app: Any, limiter: Limiter) -> None:
+    def run(who: str) -> int:
+        raise KeyError(who) if who == "wrong" else SystemExit
+
+    plain = eager(app, limiter, "few", run)
+    by_outcome = eager(app, limiter, "few", run, key="b", charge_when=lambda outcome: outcome.error is None)
+    for call, key, left in ((plain, "all", 1), (by_outcome, "b", 3)):
+        with pytest.raises(KeyError):
+            call("wrong")
+        with pytest.raises(SystemExit):
+            call("stop")
+        assert limiter.peek(key, "few").remaining == left
+
+
+@pytest.mark.parametrize("options", [{}, {"wait": 1}, {"charge_when": lambda outcome: True}])
+def test_a_place_is_held_while_the_task_runs(app: Any, limiter: Limiter, options: Any) -> None:
+    def run(who: str) -> int:
+        if who == "wrong":
+            raise KeyError(who)
+        assert not limiter.peek("all", "one at once").allowed
+        if who == "outer":
+            with pytest.raises(RateLimitExceeded):
+                call("inner")
+        return limiter.peek("all", "few").remaining
+
+    call = eager(app, limiter, ["one at once", "few"], run, **options)
+    assert call("outer") == 2, "the call without a place was charged nothing"
+    with pytest.raises(KeyError):
+        call("wrong")
+    assert limiter.peek("all", "one at once").allowed
+    assert call("next") == 0
+
+
+@pytest.mark.parametrize("options", [{}, {"charge_when": lambda outcome: outcome.result != 1}])
+def test_exact_with_64_callers(app: Any, limiter: Limiter, options: Any) -> None:
+    @rate_limit(limiter, "hundred", key="all", cost=20, **options)
+    def run(who: int) -> int:
+        return who
+
+    ended: Counter[str] = Counter()
+
+    def call() -> None:
+        try:
+            run(2)
+            ended["ran"] += 1
+        except RateLimitExceeded:
+            ended["denied"] += 1
+
+    threads = [threading.Thread(target=call) for _ in range(64)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert ended == {"ran": 5, "denied": 59}
+
+
 def test_a_wrong_limit_is_refused_when_it_is_made(limiter: Limiter) -> None:
     with pytest.raises(ConfigurationError):
         rate_limit(limiter, "nothing", key="x")
+    with pytest.raises(ConfigurationError, match="at least one plan"):
+        rate_limit(limiter, [], key="x")
     with pytest.raises(ConfigurationError, match="wait"):
         rate_limit(limiter, "three", key="x", wait=-1)
+    with pytest.raises(ConfigurationError, match="outcome"):
+        rate_limit(limiter, "three", key="x", wait=1, charge_when=lambda outcome: True)
 
 
 def test_calls_run_at_their_slots_and_an_id_keeps_its_own(app: Any, tmp_path: Any) -> None:

@@ -121,7 +121,7 @@ async def test_nobody_comes_in_when_the_last_token_is_revoked(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # An unknown secret makes the tokens be read anew, however young they are: nothing has to wait here.
-    monkeypatch.setattr(authenticator_module, "REREAD_US", 0)
+    monkeypatch.setattr(authenticator_module, "REREAD_SECONDS", 0)
     local = settings.model_copy(update={"api_token": None, "admin_token": None})
     everywhere = local.model_copy(update={"host": "0.0.0.0"})
     secret = await made(local, "ops", "admin")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
+from headgate.errors import StoreUnavailable
 from headgate.slots import AssignedSlot, SlotRequest, WindowPolicy
 from headgate.slots.ports import SlotStore
-from headgate.slots.stores import postgres, postgres_lone, slot_store
+from headgate.slots.stores import postgres, slot_store
 from headgate.sql import pipeline
+from headgate.sql.dedicated import DedicatedConnection
 from tests.contracts.slot_windows import check_windows
 from tests.contracts.test_slot_store import NOW, T_MS, book, wants
 
@@ -24,12 +27,19 @@ def flushes(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The names of the statements of each flush."""
     sent: list[list[str]] = []
 
+    execute_pipeline, execute_dedicated = pipeline.execute_pipeline, DedicatedConnection.execute
+
     async def noted(raw: Any, calls: Any) -> Any:
         sent.append([statement.name for statement, _ in calls])
-        return await pipeline.execute_pipeline(raw, calls)
+        return await execute_pipeline(raw, calls)
+
+    async def noted_dedicated(connection: Any, calls: Any, seconds: float) -> Any:
+        sent.append([statement.name for statement, _ in calls])
+        return await execute_dedicated(connection, calls, seconds)
 
     monkeypatch.setattr(postgres, "execute_pipeline", noted)
-    monkeypatch.setattr(postgres_lone, "execute_pipeline", noted)
+    monkeypatch.setattr(pipeline, "execute_pipeline", noted)
+    monkeypatch.setattr(DedicatedConnection, "execute", noted_dedicated)
     return sent
 
 
@@ -157,3 +167,44 @@ async def test_while_two_take_turns_neither_guesses(postgres_url: str, flushes: 
     assert await check_windows(stores[0], "c", NOW) == {T_MS: 21}
     for store in stores:
         await store.close()
+
+
+async def test_a_booking_whose_answer_was_lost_is_found_by_the_next_call(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await slot_store(postgres_url)
+    await store.configure("c", WindowPolicy(FILLED, "PT4S"), now_ms=NOW)
+    for number in range(3):
+        await lone(store, f"e{number}")
+
+    async def commit_and_fail(connection: Any, calls: Any, seconds: float) -> Any:
+        await execute(connection, calls, seconds)
+        raise StoreUnavailable("the answer was lost")
+
+    execute = DedicatedConnection.execute
+    with monkeypatch.context() as patched:
+        patched.setattr(DedicatedConnection, "execute", commit_and_fail)
+        with pytest.raises(StoreUnavailable):
+            await lone(store, "lost")
+    assert not (await lone(store, "after")).existing
+    assert (await lone(store, "lost")).existing
+    assert await check_windows(store, "c", NOW) == {T_MS: 5}
+    await store.close()
+
+
+async def test_lone_bookings_of_several_configs_at_once_do_not_wait_for_one_connection(
+    postgres_url: str, flushes: list[list[str]]
+) -> None:
+    store = await slot_store(postgres_url)
+    names = [f"c{number}" for number in range(4)]
+    for name in names:
+        await store.configure(name, WindowPolicy(FILLED, "PT4S"), now_ms=NOW)
+        for number in range(2):
+            await lone(store, f"{name}-{number}", name=name)
+    flushes.clear()
+    slots = await asyncio.gather(*(lone(store, f"{name}-at-once", name=name) for name in names))
+    assert [slot.config_name for slot in slots] == names
+    assert len(flushes) == len(names)
+    for name in names:
+        assert await check_windows(store, name, NOW) == {T_MS: 3}
+    await store.close()

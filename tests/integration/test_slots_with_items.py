@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
 import httpx2 as httpx
+import psycopg
 import pytest
+import sqlalchemy as sa
 
 from headgate import DispatchQueue, SlotScheduler, WindowPolicy
 from headgate.dispatch.changes import Cancellation
 from headgate.dispatch.decisions import after_success, gave_up, released
 from headgate.dispatch.status import Status
+from headgate.dispatch.stores import QueueCarrier
 from headgate.durations import to_ms
 from headgate.errors import Conflict, NotFound, SlotInUse
 from headgate.server.http.app import create_app
 from headgate.server.settings import Settings
+from headgate.slots.carriers import SlotMove
 from headgate.slots.listing import SlotFilter, SlotStatus
 from headgate.slots.model import AssignedSlot
 
@@ -191,3 +196,65 @@ async def test_a_slot_is_not_forgotten_while_its_item_waits(bench: Bench, config
     # Its window is forgotten, and it can be given back all the same.
     await bench.slots.cancel("waits")
     assert await bench.status("waits") is Status.CANCELLED
+
+
+async def test_an_item_queued_with_a_slot_that_was_moved_since_gets_its_new_time(bench: Bench) -> None:
+    booked = [await bench.slots.assign(name, "bank", AT) for name in ("a", "b", "c", "d")]
+    await bench.slots.configure("bank", WindowPolicy(max_per_window=4, window="PT4S"))
+    assert (await bench.slots.replan("bank")).moved
+    later = booked[3].scheduled_time + timedelta(hours=1)
+    await bench.queue.enqueue("PAY", "c", slot=booked[2])
+    await bench.queue.enqueue("PAY", "d", slot=booked[3], execute_at=later)
+    now = await bench.slots.find("c")
+    assert now.scheduled_time < booked[2].scheduled_time
+    assert (await bench.queue.show("PAY", "c")).item.execute_at == now.scheduled_time
+    assert (await bench.queue.show("PAY", "d")).item.execute_at == later, "as was said, whatever its slot"
+
+
+async def test_an_item_queued_while_its_slot_moves_gets_the_new_time(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with SlotScheduler.open(postgres_url) as slots, DispatchQueue.open(postgres_url) as queue:
+        await slots.configure("bank", WindowPolicy(max_per_window=1, window="PT4S"))
+        await queue.configure("PAY", enabled=True)
+        booked = [await slots.assign(name, "bank", AT) for name in ("a", "b", "c")]
+        await slots.configure("bank", WindowPolicy(max_per_window=3, window="PT4S"))
+        queued: list[asyncio.Task[object]] = []
+        move = QueueCarrier.move
+
+        def moved(carrier: QueueCarrier, within: sa.Connection, moves: Sequence[SlotMove], now: datetime) -> None:
+            move(carrier, within, moves, now)
+            queued.append(asyncio.create_task(queue.enqueue("PAY", "b", execute_at=booked[1].scheduled_time)))
+            queued.append(asyncio.create_task(queue.enqueue("PAY", "c", slot=booked[2])))
+            _wait_for_locks(within, 1)
+
+        monkeypatch.setattr(QueueCarrier, "move", moved)
+        await slots.replan("bank")
+        await asyncio.gather(*queued)
+        for name in ("b", "c"):
+            slot = await slots.find(name)
+            assert (await queue.show("PAY", name)).item.execute_at == slot.scheduled_time < booked[1].scheduled_time
+
+
+def _wait_for_locks(within: sa.Connection, count: int) -> None:
+    """Until so many others wait for a lock of this transaction, or a moment has passed."""
+    waiting = sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype IN ('transactionid', 'tuple')")
+    for _ in range(200):
+        if within.execute(waiting).scalar_one() >= count:
+            return
+
+
+async def test_a_slot_whose_item_is_being_queued_stays_and_nobody_waits_for_it(postgres_url: str) -> None:
+    async with SlotScheduler.open(postgres_url) as slots, DispatchQueue.open(postgres_url) as queue:
+        await slots.configure("bank", WindowPolicy(max_per_window=1, window="PT4S"))
+        await queue.configure("PAY", enabled=True)
+        booked = [await slots.assign(name, "bank", AT) for name in ("a", "b", "c")]
+        await slots.configure("bank", WindowPolicy(max_per_window=3, window="PT4S"))
+        async with await psycopg.AsyncConnection.connect(postgres_url) as mine:
+            await queue.enqueue("PAY", "b", slot=booked[1], connection=mine)
+            await slots.replan("bank")
+            assert (await slots.find("b")).scheduled_time == booked[1].scheduled_time
+            assert booked[1].scheduled_time <= (await slots.find("c")).scheduled_time < booked[2].scheduled_time
+        assert (await slots.replan("bank")).moved
+        assert (await slots.find("b")).scheduled_time < booked[1].scheduled_time
+        assert (await queue.show("PAY", "b")).item.execute_at == (await slots.find("b")).scheduled_time

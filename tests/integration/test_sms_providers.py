@@ -20,9 +20,9 @@ from headgate.apps.notifications.provider_chain import NamedProvider, ProviderCh
 from headgate.apps.notifications.providers.twilio import TwilioProvider
 from headgate.apps.notifications.providers.webhook import WebhookProvider
 from headgate.circuit_breaker import BreakerState
-from headgate.errors import ConfigurationError, InvalidInput
+from headgate.errors import ConfigurationError, InvalidInput, StoreRefused
 from headgate.limits.limiter import AsyncLimiter
-from headgate.limits.model import Plan, TokenBucket
+from headgate.limits.model import Decision, Plan, TokenBucket
 from headgate.server.settings import Settings
 from headgate.server.wiring.sms_providers import open_providers
 from headgate.sms import Accepted, Rejected, SmsMessage, Unavailable
@@ -211,6 +211,31 @@ async def test_each_provider_has_a_rate_of_its_own() -> None:
     first, second = Scripted(), Scripted()
     chain = ProviderChain([NamedProvider("first", first, limiter), NamedProvider("second", second)])
     assert [(await chain.send(message(number))).provider for number in range(4)] == ["first"] * 2 + ["second"] * 2
+    await chain.close()
+
+
+async def test_a_limiter_that_is_refused_holds_up_no_other_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With no other provider the sender fails, and is started again: an alert says so, and its messages wait."""
+    limiter = AsyncLimiter("memory://", plans=[Plan("first", TokenBucket(capacity=2, per_second=1))])
+    first, second = Scripted(), Scripted()
+    chain = ProviderChain([NamedProvider("first", first, limiter), NamedProvider("second", second)])
+    decide, is_refused = limiter.acquire, True
+    alone = ProviderChain([NamedProvider("first", first, limiter)])
+
+    async def acquire(key: str, plans: list[str]) -> Decision:
+        if is_refused:
+            raise StoreRefused("HEADGATE_REDIS_URL", "NOPERM")
+        return await decide(key, plans=plans)
+
+    monkeypatch.setattr(limiter, "acquire", acquire)
+    assert (await chain.send(message())).provider == "second"
+    with pytest.raises(StoreRefused):
+        await alone.send(message())
+    second.steps = [Unavailable("away")]
+    with pytest.raises(Unavailable, match="second: away"):
+        await chain.send(message())
+    is_refused = False
+    assert (await chain.send(message())).provider == "first"
     await chain.close()
 
 

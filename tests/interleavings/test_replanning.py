@@ -13,13 +13,14 @@ from typing import NamedTuple
 import pytest
 
 from headgate.durations import EPOCH
+from headgate.errors import Conflict
 from headgate.slots.carriers import SlotMove
 from headgate.slots.model import AssignedSlot, PolicyVersion, WindowPolicy
 from headgate.slots.occupancy import FullRun, Occupancy, WindowCount, full_runs
 from headgate.slots.packing import Full, Packer
 from headgate.slots.replan import Candidate, Direction, Limits, PlannedConfig, assign_earlier, assign_spread
+from headgate.slots.replan_parts import whole_windows
 from headgate.slots.replan_places import place, rejoined_runs, still_fits
-from headgate.slots.replanning import whole_windows
 from headgate.slots.stores.replanning import runs_near
 from headgate.slots.windows import align
 from tests.interleavings.search import Search, Violation, search
@@ -131,7 +132,10 @@ def _pulled(world: World, slots: dict[str, int], checks: bool) -> World:
     config, limits = _config(world), Limits(_policy(world), NOW)
     planned = _planned(config)
     assignments = assign_earlier(limits, _candidates(read), planned, NOW)
-    moves = place(limits, whole_windows(assignments, is_last=True), planned, lambda: 0.5)
+    try:
+        moves = place(limits, whole_windows(assignments, is_last=True), planned, lambda: 0.5)
+    except Conflict:  # a slot has left its window since it was read
+        return done
     if not moves or (checks and any(slots.get(m.slot.event_id) != m.slot.scheduled_ms for m in moves)):
         return done
     if any(move.scheduled_ms > move.slot.scheduled_ms for move in moves):

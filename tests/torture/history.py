@@ -5,6 +5,7 @@
 | `run` | the run | `seed`, `minutes`, `wall` (add it to `at` for the time of day), `tps`, `plans`, … |
 | `invoke`, `complete` | clients | `call`, `op` and what was requested; then `outcome` and what was answered |
 | `fault`, `healed` | the run | `fault` (its number), `what`, `target` |
+| `starved` | the run | `program`, and for how many `seconds` until now it mostly waited for a core |
 | `bank`, `sms` | the bank, the provider | a call as it arrived, and how it was answered |
 | `begin`, `end` | tasks | `item`, `epoch`, `process` |
 | `final` | the run | a row of the database when all was over: `table` and its columns |
@@ -95,6 +96,9 @@ class History:
                 case "healed":
                     fault = begun.pop(record["fault"])
                     self.faults.append(Fault(fault["at"], record["at"], fault["what"], fault["target"]))
+                case "starved":
+                    began = record["at"] - record["seconds"]
+                    self.faults.append(Fault(began, record["at"], "starved", record["program"]))
                 case kind:
                     self.records[kind].append(record)
         self.faults += [Fault(each["at"], float("inf"), each["what"], each["target"]) for each in begun.values()]

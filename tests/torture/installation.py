@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 import httpx2 as httpx
@@ -205,6 +205,15 @@ class Installation:
                 if name not in self._killed and (status := process.poll()) is not None:
                     note(name, status)
                     self.start(name)
+
+    def core_waits(self) -> dict[tuple[str, int], float]:
+        """By program and process: seconds for which it was ready to run while others had the cores, since it began."""
+        waits = {}
+        for name, process in self._processes.items():
+            with suppress(OSError):  # it ended, or this is no Linux
+                fields = Path(f"/proc/{process.pid}/schedstat").read_text().split()
+                waits[name, process.pid] = int(fields[1]) / 1e9
+        return waits
 
     # -- faults --------------------------------------------------------------------------------------------------------
 

@@ -30,6 +30,8 @@ LAST_CALLS = 60.0
 """Seconds in which clients end their last call."""
 LAG = 0.1
 """Seconds by which this process may be late before it is noted."""
+STARVED = 0.5
+"""The share of a second in which a program may wait for a core before that counts as a fault: the machine's."""
 DISPATCH = {"staleClaimThresholdMins": 0.2, "maxDispatchRetries": 50, "retryBackoffSecs": 1}
 
 Say = Callable[[str], None]
@@ -58,6 +60,7 @@ async def torture(directory: Path, seed: int, minutes: float, say: Say, *, redis
             supervising = asyncio.create_task(
                 installation.supervise(lambda name, status: recorder.write("died", program=name, status=status))
             )
+            starving = asyncio.create_task(_watch_cores(installation, recorder))
             faults = plan_faults(
                 random, minutes * 60, list(PROGRAMS), list(installation.servers), list(installation.links)
             )
@@ -73,6 +76,7 @@ async def torture(directory: Path, seed: int, minutes: float, say: Say, *, redis
             finally:
                 clients.cancel()
         await _settle(installation, directory, recorder, say)
+        starving.cancel()
         supervising.cancel()
         await asyncio.to_thread(final_state.record, installation.database_url, recorder)
     recorder.close()
@@ -139,6 +143,18 @@ async def _watch_lag(recorder: Recorder) -> None:
         await asyncio.sleep(LAG)
         if (late := time.monotonic() - before - LAG) > LAG:
             recorder.write("lag", seconds=round(late, 3))
+
+
+async def _watch_cores(installation: Installation, recorder: Recorder) -> None:
+    """Notes when a program had to wait for a core: an answer that it does not read in time is as good as lost."""
+    before, waits = time.monotonic(), installation.core_waits()
+    while True:
+        await asyncio.sleep(1.0)
+        now, waited = time.monotonic(), installation.core_waits()
+        for (name, pid), seconds in waited.items():
+            if seconds - waits.get((name, pid), seconds) > STARVED * (now - before):
+                recorder.write("starved", program=name, seconds=round(now - before, 3))
+        before, waits = now, waited
 
 
 async def _settle(installation: Installation, directory: Path, recorder: Recorder, say: Say) -> None:

@@ -100,6 +100,11 @@ GOOD: dict[str, Story] = {
     .submit("r", "FAILED")
     .bank(5, "r", 422, executed=False),
     "a payment sent again in a fault": Story().submit("p", "PROCESSING").bank(2, "p").fault(3, 4).bank(6, "p"),
+    "a payment sent again by a program without a core": Story()
+    .submit("p", "PROCESSING")
+    .bank(2, "p")
+    .add(4, "starved", program="dispatcher-1", seconds=1.1)
+    .bank(6, "p"),
     "delivered": Story().send("a").sms(2, "a").send("b", "refused").send("c", "unknown").sms(3, "c"),
     "delivered again in a fault": Story().send("a").sms(2, "a").fault(2, 3).sms(9, "a"),
     "a program that found no database": Story().fault(1, 2).add(9, "died", program="tasks-1", status=1),
@@ -184,6 +189,14 @@ PLANTED: dict[str, tuple[str, Story]] = {
     "paid again long before a fault": (
         ONCE,
         Story().submit("p", "PROCESSING").bank(2, "p").fault(30, 31).bank(32, "p"),
+    ),
+    "paid again long after its program had no core": (
+        ONCE,
+        Story()
+        .submit("p", "PROCESSING")
+        .add(0.9, "starved", program="dispatcher-1", seconds=0.8)
+        .bank(2, "p")
+        .bank(9, "p"),
     ),
     "called done by guess": (WORD, Story().submit("p", "PROCESSING").bank(2, "p", 503, executed=False)),
     "called failed by guess": (WORD, Story().submit("p", "FAILED").bank(2, "p", 0)),

@@ -14,7 +14,14 @@ from matplotlib.patches import Rectangle
 from tests.torture.checker.payments import peaks
 from tests.torture.history import History
 
-COLOURS = {"kill": "#c0392b", "freeze": "#2980b9", "slow": "#f1c40f", "silence": "#7f8c8d", "cut": "#8e44ad"}
+COLOURS = {
+    "kill": "#c0392b",
+    "freeze": "#2980b9",
+    "slow": "#f1c40f",
+    "silence": "#7f8c8d",
+    "cut": "#8e44ad",
+    "starved": "#d7bde2",
+}
 FEATURES = ("limits", "slots", "tasks", "payments", "messages")
 OUTCOMES = {"ok": "#27ae60", "refused": "#e67e22", "unknown": "#c0392b"}
 SPAN = 2.0
@@ -36,7 +43,7 @@ def draw(history: History, path: Path) -> None:
             axis.axvspan(began, until, color=COLOURS[fault.what], alpha=0.08, linewidth=0)
     axes[0].set_yticks(range(len(targets)), targets, fontsize=7)
     bands = [Rectangle((0, 0), 1, 1, color=colour, label=what) for what, colour in COLOURS.items()]
-    axes[0].legend(handles=bands, ncols=5, loc="lower left", bbox_to_anchor=(0, 1), frameon=False)
+    axes[0].legend(handles=bands, ncols=len(COLOURS), loc="lower left", bbox_to_anchor=(0, 1), frameon=False)
     axes[0].set_title(f"run {history.run['seed']}: faults, calls per second, and calls at the bank", loc="right")
     for axis, feature in zip(axes[1:], FEATURES, strict=False):
         for outcome, colour in OUTCOMES.items():

@@ -21,8 +21,15 @@ WORDS = (
 )
 
 
-def test_what_reads_the_environment_when_it_is_imported_is_not_loaded() -> None:
-    assert warm_start.run([sys.executable, "-c", LOADED]).stdout == "['headgate', 'sqlalchemy']\n"
+def test_what_programs_need_is_loaded_and_nothing_of_the_tests() -> None:
+    assert warm_start.run([sys.executable, "-c", LOADED]).stdout == "['headgate', 'prometheus_client', 'sqlalchemy']\n"
+
+
+def test_metrics_read_the_environment_of_the_program(tmp_path: Path) -> None:
+    """When they are imported, and that was long ago."""
+    program = [sys.executable, "-c", "from prometheus_client.values import ValueClass; print(ValueClass.__name__)"]
+    for variables, kind in (({}, "MutexValue\n"), ({"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}, "MmapedValue\n")):
+        assert warm_start.run(program, env={**os.environ, **variables}).stdout == kind
 
 
 def test_it_is_given_what_it_would_be_given(tmp_path: Path) -> None:

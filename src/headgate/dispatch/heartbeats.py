@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cache
 from importlib.metadata import version
 from typing import Protocol
 
@@ -53,7 +54,7 @@ class WorkerInfo:
         """A worker in this process."""
         host = socket.gethostname()[:LONGEST_HOST]
         names = tuple(sorted(roles)), tuple(sorted(item_types))
-        return cls(uuid.uuid4().hex, host, os.getpid(), version("headgate"), engine, *names, concurrency)
+        return cls(uuid.uuid4().hex, host, os.getpid(), _version(), engine, *names, concurrency)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,3 +135,9 @@ async def _beat(store: WorkerStore, info: WorkerInfo, running: Callable[[], int 
         except HeadgateError as error:
             log.warning("the worker's heartbeat was not written: %s", error)
         await asyncio.sleep(every)
+
+
+@cache
+def _version() -> str:
+    """Of headgate. To look it up, the package's whole metadata is parsed."""
+    return version("headgate")

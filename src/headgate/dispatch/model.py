@@ -71,10 +71,11 @@ class EnqueueRequest(NamedTuple):
         checked_id(item_id, "item_id")
         slot_id = None
         if slot is not None:
-            slotted = True
             slot_id = slot.event_id if slot.owner is None and slot.event_id != item_id else None
             execute_at = slot.scheduled_time if execute_at is None else execute_at
         moment = None if execute_at is None else parse_instant(execute_at, "execute_at")
+        if slot is not None:
+            slotted = moment == slot.scheduled_time
         if init_workflow_id is not None:
             good = isinstance(init_workflow_id, str) and 0 < len(init_workflow_id) <= LONGEST_WORKFLOW_ID
             if not good or not init_workflow_id.isprintable():

@@ -12,63 +12,121 @@ A call that the limit denies goes back to the broker until there is room, and co
 
 from __future__ import annotations
 
+import logging
 import math
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from headgate.errors import ConfigurationError, RateLimitExceeded
 from headgate.extras import needed
+from headgate.integrations.limit import PlanNames
 from headgate.limits._blocking import Limiter
-from headgate.limits.model import Decision
+from headgate.limits._blocking_handles import Reservation
+from headgate.limits.model import Concurrency, Decision
 from headgate.slots.blocking import BlockingSlots
 
 with needed("headgate.integrations.celery", "celery"):
     from celery import Task, current_task
     from celery.exceptions import Retry
 
+log = logging.getLogger("headgate.integrations")
+
+T = TypeVar("T")
 Target = TypeVar("Target")
 SHORTEST_COUNTDOWN = 0.05
+OUTCOME_TTL = 3600.0
+"""Seconds within which the charge of a task can be settled. After that it stays as reserved."""
+
+
+class Outcome(NamedTuple):
+    """How a task ended, for `charge_when` and `cost_of_response`: with a result, or with an error."""
+
+    result: Any = None
+    error: BaseException | None = None
+
+
+OfOutcome: TypeAlias = Callable[[Outcome], T]
 
 
 def rate_limit(
     limiter: Limiter,
-    plans: str | Iterable[str],
+    plans: PlanNames | Callable[..., PlanNames | None],
     *,
-    key: str | Callable[..., str],
+    key: str | Callable[..., str | None],
     cost: int | Callable[..., int] = 1,
     wait: float = 0.0,
+    exempt: Callable[..., bool] | None = None,
+    charge_when: OfOutcome[bool] | None = None,
+    cost_of_response: OfOutcome[int] | None = None,
 ) -> Callable[[Target], Target]:
-    """Limits a Celery task, or the function of one. `key` and `cost` are values, or functions of the call's arguments.
+    """Limits a Celery task, or the function of one.
+
+    `plans`, `key` and `cost` are values, or functions of the call's arguments. `exempt` is a function of them. A call
+    is not limited, and counted as exempt, if there are no plans or no key (`None`), or `exempt` returns true.
 
     A worker waits up to `wait` seconds for room. Then it sends the call back to the broker, with its id and its retries
     as they are, to be run when there may be room. A call outside of a worker, or with `task_always_eager`, raises
     `RateLimitExceeded` instead.
 
+    A place of a concurrency limit is held while the task runs, and given back when it ends.
+
+    With `charge_when` or `cost_of_response`, functions of the `Outcome`, `cost` is reserved and settled when the task
+    has ended: `charge_when` returns whether it is charged at all, `cost_of_response` what it really cost. If they fail,
+    or the worker dies, the cost stays as reserved.
+
     Raises:
-        ConfigurationError: there is no such plan, or the limiter is of the wrong kind.
+        ConfigurationError: there is no such plan, the limiter is of the wrong kind, or an option can't be used.
     """
-    names = [plans] if isinstance(plans, str) else list(plans)
+    fixed = None if callable(plans) else _names(plans)
+    label = fixed[0] if fixed else getattr(plans, "__name__", "function")
+    by_outcome = charge_when is not None or cost_of_response is not None
+    if fixed == []:
+        raise ConfigurationError("plans", "name at least one plan")
     if not isinstance(limiter, Limiter):
         raise ConfigurationError("limiter", "must be a Limiter: Celery's workers are not async")
     if wait < 0:
         raise ConfigurationError("wait", f"{wait} is below 0")
-    limiter.require(names)
+    if wait and by_outcome:
+        raise ConfigurationError(
+            "wait", "can't be used with a charge by outcome; a call without room goes back at once"
+        )
+    if fixed is not None:
+        limiter.require(fixed)
+
+    def actual_cost(outcome: Outcome, reserved: int) -> int:
+        if charge_when is not None and not charge_when(outcome):
+            return 0
+        return reserved if cost_of_response is None else cost_of_response(outcome)
 
     def limited(function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
         def admitted(*args: Any, **kwargs: Any) -> Any:
-            key_value = key(*args, **kwargs) if callable(key) else key
-            units = cost(*args, **kwargs) if callable(cost) else cost
-            if wait:
-                decision = limiter.wait(key_value, names, units, timeout=wait)
-            else:
-                decision = limiter.acquire(key_value, names, units)
-            if not decision.allowed:
-                _send_back(decision)
-            return function(*args, **kwargs)
+            is_exempt = exempt is not None and exempt(*args, **kwargs)
+            names = [] if is_exempt else _names(_resolve(plans, *args, **kwargs)) if fixed is None else fixed
+            key_value: str | None = _resolve(key, *args, **kwargs) if names else None
+            if key_value is None:
+                limiter.record_exempt(label)
+                return function(*args, **kwargs)
+            units: int = _resolve(cost, *args, **kwargs)
+            with ExitStack() as ending:
+                results: list[Any] = []
+                if places := _concurrency_limits(limiter, names):
+                    names = [name for name in names if name not in places]
+                    _send_back_unless_allowed(ending.enter_context(limiter.hold(key_value, places, units)))
+                if names and by_outcome:
+                    reservation = limiter.reserve(key_value, names, units, ttl=OUTCOME_TTL)
+                    _send_back_unless_allowed(reservation.decision)
+                    ending.enter_context(_settled(reservation, results, lambda outcome: actual_cost(outcome, units)))
+                elif names and wait:
+                    _send_back_unless_allowed(limiter.wait(key_value, names, units, timeout=wait))
+                elif names:
+                    _send_back_unless_allowed(limiter.acquire(key_value, names, units))
+                results.append(function(*args, **kwargs))
+            return results[0]
 
         return admitted
 
@@ -81,8 +139,42 @@ def rate_limit(
     return decorate
 
 
-def _send_back(decision: Decision) -> None:
-    """Sends the call that is running to the broker again, to be run when there may be room."""
+@contextmanager
+def _settled(reservation: Reservation, results: list[Any], actual_cost: OfOutcome[int]) -> Iterator[None]:
+    """Settles a reservation when the block has ended, which adds its result to `results`."""
+    error: BaseException | None = None
+    try:
+        yield
+    except BaseException as raised:
+        error = raised
+        raise
+    finally:
+        try:
+            reservation.settle(actual_cost(Outcome(results[0] if results else None, error)))
+        except Exception:
+            # The task has run: an error here would run it again.
+            log.exception("the charge of a task could not be settled; it stays as reserved")
+
+
+def _concurrency_limits(limiter: Limiter, names: list[str]) -> list[str]:
+    known = limiter.plans_in_force
+    return [
+        name for name in names if name in known and any(isinstance(spec, Concurrency) for spec in known[name].specs)
+    ]
+
+
+def _names(plans: PlanNames | None) -> list[str]:
+    return [] if plans is None else [plans] if isinstance(plans, str) else list(plans)
+
+
+def _resolve(value: Any, *args: Any, **kwargs: Any) -> Any:
+    return value(*args, **kwargs) if callable(value) else value
+
+
+def _send_back_unless_allowed(decision: Decision) -> None:
+    """Sends the call that is running to the broker again if it was denied, to be run when there may be room."""
+    if decision.allowed:
+        return
     request = current_task.request if current_task else None
     if request is None or request.called_directly or request.is_eager:
         raise RateLimitExceeded(decision)

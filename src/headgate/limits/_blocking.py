@@ -157,6 +157,8 @@ class Limiter(ActivePlans):
             self._maybe_refresh()
         requests = [*requests]
         first = self._decide_first(requests) if return_errors else []
+        if first and len(first) == len(requests):
+            return first
         chains, errors = self._book.chains(requests, return_errors, start=len(first))
         return with_errors([*first, *self._decide_many(chains)], errors)
 

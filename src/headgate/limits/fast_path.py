@@ -15,6 +15,7 @@ from headgate.limits.model import Charge, Decision
 from headgate.limits.plan_book import PlanBook, Request
 from headgate.limits.ports import AdmissionObserver
 
+ONE = 1
 FastPath: TypeAlias = Callable[[str], Decision | None]
 
 
@@ -54,9 +55,10 @@ def decide_first(paths: dict[str, FastPath], requests: Sequence[Request]) -> lis
     decisions: list[Decision] = []
     try:
         for key, plans, cost in requests:  # type: ignore[misc]
-            if cost != 1 or plans.__class__ is not list or len(plans) != 1:
+            if cost is not ONE or plans.__class__ is not list:
                 break
-            decision = paths[plans[0]](key)
+            (plan,) = plans
+            decision = paths[plan](key)
             if decision is None:
                 break
             decisions.append(decision)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from hashlib import sha1
 from importlib.metadata import version
 from pathlib import Path
@@ -36,7 +37,7 @@ def introduction() -> list[bytes]:
     """Commands that name this library to the server, for its CLIENT LIST. Redis below 7.2 knows none of them: their
     replies may be errors."""
     setinfo = (b"CLIENT", b"SETINFO")
-    return [packed(*setinfo, b"LIB-NAME", b"headgate"), packed(*setinfo, b"LIB-VER", version("headgate").encode())]
+    return [packed(*setinfo, b"LIB-NAME", b"headgate"), packed(*setinfo, b"LIB-VER", _version())]
 
 
 def find_master(service: str) -> bytes:
@@ -70,3 +71,9 @@ class Script:
     def with_source(self, command: bytes) -> bytes:
         """`command` with the script itself instead of its digest: for a server that replied NOSCRIPT."""
         return command.replace(self._by_digest, self._with_source, 1)
+
+
+@cache
+def _version() -> bytes:
+    """Of headgate. To look it up, the package's whole metadata is parsed."""
+    return version("headgate").encode()

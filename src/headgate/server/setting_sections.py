@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -294,13 +295,7 @@ class PaymentSettings(Section):
     @field_validator("downstream_headers")
     @classmethod
     def _are_headers(cls, value: dict[str, str]) -> dict[str, str]:
-        for name, content in value.items():
-            good = re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name) and content.isascii() and content.isprintable()
-            if not good:
-                raise ValueError("holds a name or a value that no HTTP header can have")
-            if name.lower() in ("idempotency-key", "content-type", "content-length", "host"):
-                raise ValueError(f"{name} is headgate's own")
-        return value
+        return checked_headers(value, own=("idempotency-key", "content-type", "content-length", "host"))
 
     @field_validator("downstream_token", "downstream_hmac_key")
     @classmethod
@@ -316,6 +311,21 @@ class PaymentSettings(Section):
     def _are_statuses(cls, value: str) -> str:
         statuses(value)
         return value
+
+
+def checked_headers(value: dict[str, str], *, own: Collection[str]) -> dict[str, str]:
+    """Headers that every call of headgate has, beside its `own`.
+
+    Raises:
+        ValueError: One of them is no header, or headgate's own.
+    """
+    for name, content in value.items():
+        good = re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name) and content.isascii() and content.isprintable()
+        if not good:
+            raise ValueError("holds a name or a value that no HTTP header can have")
+        if name.lower() in own:
+            raise ValueError(f"{name} is headgate's own")
+    return value
 
 
 def statuses(text: str) -> frozenset[int]:
@@ -379,6 +389,12 @@ class SmsSettings(Section):
     """How long a message that names no expiry may wait."""
     quiet_hours: str | None = None
     """`21:00-08:00`: when messages wait, by the recipient's clock, unless their priority is high."""
+
+    @field_validator("webhook_headers")
+    @classmethod
+    def _are_headers(cls, value: dict[str, str]) -> dict[str, str]:
+        own = ("idempotency-key", "x-signature", "content-length", "transfer-encoding", "connection", "accept-encoding")
+        return checked_headers(value, own=own)
 
     @field_validator("expires_in")
     @classmethod

@@ -28,8 +28,3 @@ def booking_names(config_name: str | Sequence[str], config_names: Sequence[str] 
     for index, name in enumerate(names):
         refuse_template(name, f"config_names[{index}]")
     return names[0] if len(names) == 1 else names
-
-
-def first_name(names: ConfigNames) -> str:
-    """The config that stands for all of them in metrics: the first one named."""
-    return names if isinstance(names, str) else names[0]

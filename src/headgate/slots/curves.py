@@ -53,7 +53,9 @@ class CurveLimits:
         self._size_ms = size_ms
         self._otherwise = otherwise
         self.lowest = min(otherwise, ordered[0].limit)
-        """The lowest limit that a window may have."""
+        """The lowest limit that a window may have, …"""
+        self.highest = max(otherwise, ordered[-1].limit)
+        """… and the highest."""
 
     def at(self, start_ms: int) -> int:
         """The limit of a window."""

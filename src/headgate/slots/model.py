@@ -99,6 +99,11 @@ class WindowPolicy:
         """The least that any window may hold."""
         return self.max_per_window if self.curve_limits is None else self.curve_limits.lowest
 
+    @property
+    def highest_limit(self) -> int:
+        """The most that any window may hold."""
+        return self.max_per_window if self.curve_limits is None else self.curve_limits.highest
+
     def next_open(self, at_ms: int) -> int:
         """The first open window that starts at or after a time; `LATEST_MS` if there is none."""
         if self.calendar is None:

@@ -213,6 +213,10 @@ class Occupancy:
             if run.start_ms <= at_ms < run.resume_ms:
                 self._jumps[at_ms] = run.resume_ms
 
+    def count(self, start_ms: int) -> WindowCount:
+        """The counters of a window in which a place was taken."""
+        return WindowCount(start_ms, *self._counts[start_ms])
+
     def changed_windows(self) -> Iterator[WindowCount]:
         """The counters to write back, in order."""
         for start in sorted(self._changed):

@@ -90,6 +90,7 @@ class SlotStore(Protocol):
         record stays, with the cause.
 
         Raises:
+            Conflict: the slot was moved at the same time; nothing was changed, try again.
             SlotInUse: the work has begun; nothing was changed.
             SlotOwned: the slot is not `owner`'s; nothing was changed.
         """

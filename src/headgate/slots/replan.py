@@ -15,6 +15,7 @@ from functools import partial
 from typing import NamedTuple
 
 from headgate.durations import LATEST_MS
+from headgate.errors import Conflict
 from headgate.slots.joint import SEARCHED_MS
 from headgate.slots.model import AssignedSlot, PolicyVersion, WindowPolicy
 from headgate.slots.occupancy import Occupancy
@@ -69,12 +70,18 @@ class PlannedConfig:
         return align(slot.scheduled_ms, self.policy.size_ms)
 
     def shift(self, from_ms: int, to_ms: int) -> int:
-        """Moves one slot to another window and returns its ordinal there."""
+        """Moves one slot to another window and returns its ordinal there.
+
+        Raises:
+            Conflict: the window is empty: the slot was moved or cancelled since it was read.
+        """
         occupancy, before = self.occupancy, self.before
         if to_ms not in before:
             before[to_ms] = occupancy.taken(to_ms)
         if from_ms not in before:
             before[from_ms] = occupancy.taken(from_ms)
+            if not before[from_ms]:
+                raise Conflict
         occupancy.release(from_ms)
         return occupancy.take(to_ms)
 

@@ -15,7 +15,8 @@ from headgate.durations import LATEST_MS, duration_ms, parse_duration, parse_ins
 from headgate.errors import Conflict, InvalidInput, NotFound
 from headgate.slots.carriers import SlotMove
 from headgate.slots.model import AssignedSlot, PolicyVersion, checked_name
-from headgate.slots.replan import Assignment, Candidate, Direction, Limits, PlannedConfig, assign_earlier, assign_spread
+from headgate.slots.replan import Candidate, Direction, Limits, PlannedConfig, assign_spread
+from headgate.slots.replan_parts import Puller, Reading, after
 from headgate.slots.replan_places import place
 from headgate.slots.windows import align
 
@@ -28,23 +29,20 @@ MOST_SPREAD = 1_000_000
 """Slots that one call spreads: the plan is kept in memory."""
 PASSES = 5
 """How often a spread is planned again because others booked the places that it meant to use."""
-FEWEST, FEW, MANY = 100, 1000, 20_000
-"""Slots of one transaction: at first, and while bookings wait for its locks; of a spread; and at most."""
+FEWEST, MANY = 50, 20_000
+"""Slots of one transaction: at first, and at least while bookings wait for its locks; and at most."""
+MOST_WHOLE = 2000
+"""Slots of a window that is planned as a whole in any case."""
 MOST_OTHERS = 256
 """Further configs whose slots one transaction moves: it locks all of them."""
 TARGET_SECONDS = 0.1
-"""How long one transaction takes while nobody waits for its locks, …"""
-SHORT_SECONDS = 0.005
+"""How long one transaction has its locks while nobody waits for them, …"""
+SHORT_SECONDS = 0.002
 """… and while somebody does, …"""
 CALM_SECONDS = 2.0
 """… which it is taken for until nobody has waited for so long."""
-
-
-class Reading(NamedTuple):
-    """Where reading slots goes on: at or behind a time and event."""
-
-    at_ms: int
-    event_id: str = ""
+PAUSE = 3
+"""While somebody waits, a pause follows that is so many times as long: bookings have three quarters of the time."""
 
 
 class Span(NamedTuple):
@@ -102,8 +100,8 @@ class ReplanStore(Protocol):
         only shown. None if there is no such config."""
         ...
 
-    async def push_back(self, span: Span, moves: Sequence[SlotMove]) -> list[SlotMove]:
-        """Makes those of these moves to later places that are still possible, and returns them.
+    async def push_back(self, span: Span, moves: Sequence[SlotMove]) -> Chunk:
+        """Makes those of these moves to later places that are still possible.
 
         Raises:
             Conflict: one of them was changed at the same time; nothing was moved, try again.
@@ -181,12 +179,14 @@ async def replan(store: ReplanStore, span: Span, direction: Direction, *, dry_ru
     result = Replan(span.name, direction, dry_run)
     if direction is Direction.SPREAD:
         return await _spread(store, span, result)
-    return await _preview(store, span, result) if dry_run else await _pull(store, span, result)
+    if dry_run:
+        return await _retried(partial(_preview, store, span, result))
+    return await _pull(store, span, result)
 
 
 async def _pull(store: ReplanStore, span: Span, result: Replan) -> Replan:
     active, now_ms = await store.survey(span)
-    pace = Pace()
+    pace = Pace(active.policy.highest_limit + 1)
     # From the start of a window: those who are in it make room for those who come.
     reading: Reading | None = Reading(align(span.earliest(now_ms), active.policy.size_ms))
     while reading is not None:
@@ -194,10 +194,7 @@ async def _pull(store: ReplanStore, span: Span, result: Replan) -> Replan:
             chunk = await store.pull_forward(span, reading, pace.limit)
         except Conflict:
             chunk = await _retried(partial(store.pull_forward, span, reading, pace.limit, reads_again=True))
-        pace.adapt(time.perf_counter(), chunk.seconds, is_awaited=chunk.is_awaited)
-        if chunk.is_awaited:
-            # Bookings have at least half of the time: whoever waits goes first, and those who come meanwhile.
-            await asyncio.sleep(chunk.seconds)
+        await pace.give_way(chunk)
         result = result.add(chunk.examined, chunk.moves)
         reading = chunk.following
     return result
@@ -206,16 +203,30 @@ async def _pull(store: ReplanStore, span: Span, result: Replan) -> Replan:
 class Pace:
     """How many slots one transaction moves: as many as fit into a time, which is short while others wait."""
 
-    def __init__(self) -> None:
-        self.limit = min(FEWEST, MANY)
+    def __init__(self, window: int = 0) -> None:
+        """`window` slots are enough for a window to be planned as a whole: inside one that is planned in pieces, later
+        slots go behind all earlier ones, where it may be crowded."""
+        self._least = min(max(FEWEST, min(window, MOST_WHOLE)), MANY)
+        self.limit = self._least
         self._calm_from = float("-inf")
 
-    def adapt(self, now: float, took: float, *, is_awaited: bool) -> None:
-        """After a transaction that had its locks for so many seconds and ended now."""
-        if is_awaited:
+    async def give_way(self, chunk: Chunk) -> None:
+        """Adapts to what a transaction took. If bookings wait, they go first, and those who come meanwhile."""
+        pause = self.adapt(time.perf_counter(), chunk)
+        if pause:
+            await asyncio.sleep(pause)
+
+    def adapt(self, now: float, chunk: Chunk) -> float:
+        """Adapts to a transaction that ended now. Returns the seconds to wait before the next one."""
+        if chunk.is_awaited:
             self._calm_from = now + CALM_SECONDS
-        target = SHORT_SECONDS if now < self._calm_from else TARGET_SECONDS
-        self.limit = max(min(FEWEST, MANY), min(MANY, round(self.limit * min(2.0, target / max(took, 1e-3)))))
+        is_calm = now >= self._calm_from
+        # Slots that stay cost next to nothing: they do not say how long it takes to move as many.
+        if is_calm or chunk.moves:
+            target = TARGET_SECONDS if is_calm else SHORT_SECONDS
+            growth = min(2.0, target / max(chunk.seconds, 1e-4))
+            self.limit = max(self._least, min(MANY, round(self.limit * growth)))
+        return 0.0 if is_calm else PAUSE * chunk.seconds
 
 
 async def _retried(work: Callable[[], Awaitable[T]]) -> T:
@@ -293,37 +304,23 @@ async def _preview(store: ReplanStore, span: Span, result: Replan) -> Replan:
     snapshot = _Snapshot(store, span, reading.at_ms)
     config, others = await snapshot.config(), snapshot.others
     limits = replace(limits, policy=config.policy)
-    uniform = random.Random(1).random
-    carried: list[Candidate] = []
-    reached = reading.at_ms
+    puller = Puller(limits, config, random.Random(1).random, reading, others)
     while True:
         page = await snapshot.read_others(await store.candidates(span, reading, MANY))
-        candidates = carried + page
         is_last = len(page) < MANY
-        assignments = assign_earlier(limits, candidates, config, reached, others)
-        kept = whole_windows(assignments, is_last=is_last)
-        moves = place(limits, kept, config, uniform, 0, others)
-        result = result.add([assignment.candidate.slot for assignment in kept], moves, keep=True)
+        part = puller.pull(page, is_last=is_last)
+        result = result.add(part.examined, part.moves, keep=True)
         if is_last:
             return result
-        carried = candidates[len(kept) :]
-        reached = assignments[-1].window_ms
         reading = after(page[-1].slot)
 
 
 async def _spread(store: ReplanStore, span: Span, result: Replan) -> Replan:
     """Plans all moves in order, then makes them from the last one back: room is made before it is taken, so that no
     window holds more than before on the way."""
+    pace = Pace()
     for number in range(PASSES):
-        active, now_ms = await store.survey(span)
-        earliest = span.earliest(now_ms)
-        first = align(earliest, active.policy.size_ms)
-        snapshot = _Snapshot(store, span, first)
-        candidates = await snapshot.read_others(await _all_candidates(store, span, first))
-        config, others = await snapshot.config(), snapshot.others
-        limits = Limits(config.policy, earliest)
-        assignments = assign_spread(limits, candidates, config, others)
-        moves = place(limits, assignments, config, random.Random().random, 0, others, Direction.SPREAD)
+        candidates, moves = await _retried(partial(_planned_spread, store, span))
         if number == 0:
             result = result.add([candidate.slot for candidate in candidates], [])
         if result.dry_run:
@@ -331,21 +328,39 @@ async def _spread(store: ReplanStore, span: Span, result: Replan) -> Replan:
         if not moves:
             return result
         done = 0
-        for some in _from_the_last(moves):
-            made = await _retried(partial(store.push_back, span, some))
-            done += len(made)
-            result = _later(result, made)
+        for some in _from_the_last(moves, pace):
+            chunk = await _retried(partial(store.push_back, span, some))
+            await pace.give_way(chunk)
+            done += len(chunk.moves)
+            result = _later(result, chunk.moves)
         if done == len(moves):
             return result
     return result
 
 
-def _from_the_last(moves: Sequence[SlotMove]) -> Iterator[Sequence[SlotMove]]:
-    """Moves in parts of few slots and few configs, the last ones first; each part in order."""
+async def _planned_spread(store: ReplanStore, span: Span) -> tuple[Sequence[Candidate], Sequence[SlotMove]]:
+    """The slots of a span, and the moves that bring them within the limits.
+
+    Raises:
+        Conflict: slots were changed while they were read.
+    """
+    active, now_ms = await store.survey(span)
+    earliest = span.earliest(now_ms)
+    first = align(earliest, active.policy.size_ms)
+    snapshot = _Snapshot(store, span, first)
+    candidates = await snapshot.read_others(await _all_candidates(store, span, first))
+    config, others = await snapshot.config(), snapshot.others
+    limits = Limits(config.policy, earliest)
+    assignments = assign_spread(limits, candidates, config, others)
+    return candidates, place(limits, assignments, config, random.Random().random, 0, others, Direction.SPREAD)
+
+
+def _from_the_last(moves: Sequence[SlotMove], pace: Pace) -> Iterator[Sequence[SlotMove]]:
+    """Moves in parts of as many slots as the pace allows, and few configs: the last ones first, each part in order."""
     part: list[SlotMove] = []
     names: set[str] = set()
     for move in reversed(moves):
-        if part and (len(part) == FEW or len(names.union(move.slot.config_names)) > MOST_OTHERS):
+        if part and (len(part) >= pace.limit or len(names.union(move.slot.config_names)) > MOST_OTHERS):
             yield part[::-1]
             part, names = [], set()
         part.append(move)
@@ -368,20 +383,6 @@ async def _all_candidates(store: ReplanStore, span: Span, from_ms: int) -> list[
             raise InvalidInput("to", f"more than {MOST_SPREAD} slots are to be spread; give an earlier `to`")
         reading = after(page[-1].slot)
     return candidates
-
-
-def after(slot: AssignedSlot) -> Reading:
-    """Right behind a slot: no event's id sorts between its own and this."""
-    return Reading(slot.scheduled_ms, slot.event_id + "\x00")
-
-
-def whole_windows(assignments: list[Assignment], *, is_last: bool) -> list[Assignment]:
-    """The assignments to windows of which all members are known: more may come into the last one. If there is but one
-    window, it is taken as it is."""
-    if is_last or not assignments or assignments[0].window_ms == assignments[-1].window_ms:
-        return assignments
-    last = assignments[-1].window_ms
-    return [assignment for assignment in assignments if assignment.window_ms < last]
 
 
 def _latest(known: int | None, times: Iterable[int]) -> int | None:

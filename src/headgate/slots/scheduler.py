@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
+import sys
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
+from functools import partial
 from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack
 
 from headgate import tracing
@@ -23,7 +26,7 @@ from headgate.errors import (
 )
 from headgate.slots import events
 from headgate.slots.carriers import Carriers
-from headgate.slots.config_names import ConfigNames, booking_names, first_name
+from headgate.slots.config_names import ConfigNames, booking_names
 from headgate.slots.inspection import check_opens
 from headgate.slots.listing import Cancellation
 from headgate.slots.maintenance import SlotMaintenance
@@ -39,7 +42,7 @@ from headgate.slots.model import (
     checked_name,
 )
 from headgate.slots.pace import Paces
-from headgate.slots.packing import Booking, proves_config
+from headgate.slots.packing import Booking
 from headgate.slots.ports import NullObserver, SlotObserver, SlotStore
 from headgate.slots.replanning import ReplanStore
 
@@ -274,14 +277,22 @@ class SlotScheduler(SlotMaintenance):
             StoreUnavailable: the store does not answer; the slot may have been booked.
         """
         request = SlotRequest.of(event_id, requested_time)
-        if (origin := tracing.origin()) is not None:
+        if tracing.API in sys.modules and (origin := tracing.origin()) is not None:
             request = TracedRequest.within(origin, request)
         started = time.perf_counter()
-        writer = self._writers.get(config_name) if isinstance(config_name, str) and not config_names else None
-        if writer is None:
+        if isinstance(config_name, str) and not config_names and config_name in self._writers:
+            names: ConfigNames = config_name
+        else:
             names = booking_names(config_name, config_names)
-            writer = self._writers.get(names) or self._writer(names)
-        slot = await writer.submit(request)
+        writer = self._writers.get(names) or self._add_writer(names)
+        slot: AssignedSlot | None = None
+        try:
+            slot = await writer.submit(request)
+        finally:
+            # Names without number come from typing mistakes: only those that are known to exist keep their writer.
+            is_known = slot is not None and (slot.config_name == names or slot.config_names == names)
+            if not is_known and not writer.is_busy and self._writers.get(names) is writer:
+                del self._writers[names]
         # Under the slot's own config: the requested one need not exist, if the event had a slot before.
         self._observer.assigned(slot.config_name, time.perf_counter() - started)
         return slot
@@ -380,72 +391,73 @@ class SlotScheduler(SlotMaintenance):
 
     # -- group commit --------------------------------------------------------------------------------------------
 
-    def _writer(self, names: ConfigNames) -> Batcher[SlotRequest, AssignedSlot]:
-        async def flush_batch(batch: Sequence[SlotRequest]) -> list[Booking]:
-            bookings: list[Booking] = []
-            try:
-                bookings = await self._flush(names, batch)
-            finally:
-                # Names without number come from typing mistakes, and sets of them from their combinations: only those
-                # that are known to exist keep their writer, and only so many.
-                if not writer.waiting and (
-                    not proves_config(first_name(names), bookings) or len(self._writers) > MAX_WRITERS
-                ):
-                    self._writers.pop(names, None)
-            return bookings
-
-        writer: Batcher[SlotRequest, AssignedSlot] = Batcher(flush_batch, max_batch=self._batch)
+    def _add_writer(self, names: ConfigNames) -> Batcher[SlotRequest, AssignedSlot]:
+        if len(self._writers) >= MAX_WRITERS:
+            self._writers = {names: writer for names, writer in self._writers.items() if writer.is_busy}
+        writer: Batcher[SlotRequest, AssignedSlot] = Batcher(partial(self._flush, names), max_batch=self._batch)
         self._writers[names] = writer
         return writer
 
     async def _flush(self, names: ConfigNames, batch: Sequence[SlotRequest], owner: str | None = None) -> list[Booking]:
+        """Books in one transaction, and reports what came of it."""
         started = time.perf_counter()
-        label = names if isinstance(names, str) else ", ".join(names)
+        name, label = (names, names) if isinstance(names, str) else (names[0], ", ".join(names))
         try:
-            bookings = await self._book(names, batch, owner)
+            bookings = await self._book(names, name, batch, owner)
         except HeadgateError as error:
-            self._observer.failed(first_name(names), len(batch), error)
+            self._observer.failed(name, len(batch), error)
             if tracing.is_on():
                 events.trace_bookings(label, batch, error)
             raise
-        self._observer.booked(first_name(names), bookings, time.perf_counter() - started)
+        self._observer.booked(name, bookings, time.perf_counter() - started)
         events.log_bookings(label, batch, bookings)
         if tracing.is_on():
             events.trace_bookings(label, batch, bookings)
         return bookings
 
-    async def _book(self, names: ConfigNames, batch: Sequence[SlotRequest], owner: str | None) -> list[Booking]:
+    async def _book(
+        self, names: ConfigNames, name: str, batch: Sequence[SlotRequest], owner: str | None
+    ) -> list[Booking]:
         """Books in one transaction. A config that is not there yet is made first, if there is a template for it."""
-        bookings: list[Booking] = []
-        for _ in range(1 + MOST_CONFIGS):
-            bookings = await self._retried(first_name(names), self._store.book, names, batch, owner=owner)
-            missing = next((booking.name for booking in bookings if isinstance(booking, NotFound)), None)
-            if missing is None:
-                break
+        conflicts = made = 0
+        while True:
             try:
-                made = await self._retried(
+                bookings = await self._store.book(names, batch, owner=owner)
+            except Conflict as conflict:
+                conflicts += 1
+                self._note_conflict(conflict, name, conflicts)
+                continue
+            if NotFound not in map(type, bookings) or made == MOST_CONFIGS:
+                return bookings
+            missing = next(booking.name for booking in bookings if isinstance(booking, NotFound))
+            try:
+                version = await self._retried(
                     missing, self._store.make_from_template, missing, max_configs=self._template_configs
                 )
             except InvalidInput as error:
                 return [error if isinstance(booking, NotFound) else booking for booking in bookings]
-            if made is None:
-                break
-        return bookings
+            if version is None:
+                return bookings
+            conflicts, made = 0, made + 1
 
     async def _retried(self, name: str | None, work: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Runs a transaction again when another config's writer booked the same event at the same time."""
-        for attempt in range(1, MAX_TRIES + 1):
+        """Runs a transaction again when another writer was in its way."""
+        for attempt in itertools.count(1):
             try:
                 return await work(*args, **kwargs)
-            except StaleVersion:
-                raise
-            except Conflict:
-                if name is not None:
-                    self._observer.contended(name)
-                    events.log_contention(name)
-                if attempt == MAX_TRIES:
-                    raise
+            except Conflict as conflict:
+                self._note_conflict(conflict, name, attempt)
         raise AssertionError("unreachable")
+
+    def _note_conflict(self, conflict: Conflict, name: str | None, attempts: int) -> None:
+        """Another writer was first: the transaction is tried again. Raises what is not to be, or was often enough."""
+        if isinstance(conflict, StaleVersion):
+            raise conflict
+        if name is not None:
+            self._observer.contended(name)
+            events.log_contention(name)
+        if attempts == MAX_TRIES:
+            raise conflict
 
 
 def _slot_or_raise(booking: Booking) -> AssignedSlot:

@@ -32,6 +32,9 @@ from headgate.sql.url import database_url, has_several_hosts
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
+    from headgate.sql.dedicated import DedicatedConnection
+    from headgate.sql.pipeline import Calls, Rows
+
 BUSY_SECONDS = 30
 """How long a writer waits for SQLite's one write lock."""
 SYNCHRONOUS = "FULL"
@@ -70,7 +73,7 @@ class Database:
             deadline = FILE_DEADLINE if self.dialect == "sqlite" else DEADLINE
         self._deadline = deadline
         self._is_hastened = False
-        self._in_flight: set[_Use] = set()
+        self._in_flight: set[_Use | DedicatedConnection] = set()
         """Transactions that have a deadline."""
         self.hints = Hints(self)
         self._holders = 1
@@ -80,6 +83,7 @@ class Database:
         self._autocommit: Engine | None = None
         self._flushing: Engine | None = None
         self._aside: tuple[Engine, ThreadPoolExecutor] | None = None
+        self._dedicated: DedicatedConnection | None = None
         self._cut_at = float("-inf")
         self._several_hosts = has_several_hosts(self.url)
         if self.dialect == "postgresql":
@@ -153,6 +157,40 @@ class Database:
         elsewhere this is `write`."""
         return await self._run(self._flushing or self._engine, self._threads, self._deadline, False, work, args, kwargs)
 
+    async def pipeline(self, calls: Calls) -> list[Rows]:
+        """Runs statements of PostgreSQL, which neither begin nor commit, as one transaction in one flush; returns each
+        one's rows. They go over a connection that is kept for this, or, while that is in use, over one of the pool.
+
+        Raises:
+            Conflict: another writer was first; the transaction may be tried again.
+            StoreUnavailable: no answer within the deadline; it may then have been committed or not.
+        """
+        connection = self._dedicated
+        if connection is None or not connection.is_free:
+            # Imported here: the driver is an extra that SQLite's users do not have.
+            from headgate.sql import dedicated, pipeline
+
+            if connection is not None and not connection.closed:
+                return await self.flush(pipeline.run_pipeline, calls)
+            connection = self._dedicated = dedicated.DedicatedConnection()
+            self._in_flight.add(connection)
+            try:
+                await connection.open(self._engine, self._deadline)
+            finally:
+                self._in_flight.discard(connection)
+        self._in_flight.add(connection)
+        try:
+            return await connection.execute(calls, self._deadline)
+        except (StoreUnavailable, TimeoutError) as error:
+            self._note_cut(error)
+            if isinstance(error, StoreUnavailable):
+                raise
+            if self._is_hastened:
+                self._deadline = min(self._deadline, LAST_SECONDS)
+            raise translated(error) from error
+        finally:
+            self._in_flight.discard(connection)
+
     @property
     def is_new_file(self) -> bool:
         """Whether this is an SQLite file that does not exist yet, or is empty."""
@@ -201,6 +239,8 @@ class Database:
         if self._holders:
             return
         await self.hints.close()
+        if self._dedicated is not None:
+            self._dedicated.close()
         if self._aside is not None:
             await asyncio.to_thread(self._aside[1].shutdown)
             self._aside[0].dispose()
@@ -261,10 +301,8 @@ class Database:
                 except BaseException as error:
                     if isinstance(error, ReadOnlyServer):
                         connection.invalidate()
-                    # A pipeline found it broken. SQLAlchemy would presume the rest of the pool dead; so must we. If
-                    # there are several hosts, also when it did not answer in time: another may have taken over.
-                    if connection.invalidated and (self._several_hosts or isinstance(error, StoreUnavailable)):
-                        self._cut_at = time.monotonic()
+                    if connection.invalidated:
+                        self._note_cut(error)
                     raise
                 _commit(connection)
         finally:
@@ -298,6 +336,12 @@ class Database:
             with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
                 loop.call_soon_threadsafe(self.hints.ring_everywhere, news)
         return result
+
+    def _note_cut(self, error: BaseException) -> None:
+        """A pipeline found its connection broken. SQLAlchemy would presume the rest of the pool dead; so must we. If
+        there are several hosts, also when it did not answer in time: another may have taken over."""
+        if self._several_hosts or isinstance(error, StoreUnavailable):
+            self._cut_at = time.monotonic()
 
     def _refuse_older(self, _connection: Any, record: Any, _proxy: Any) -> None:
         if record.info[BORN] < self._cut_at:

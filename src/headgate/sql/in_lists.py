@@ -17,8 +17,27 @@ def where_in(connection: Connection, column: sa.Column[Any], values: Sequence[An
     if not values:
         return
     if connection.dialect.name == "postgresql":
-        # One parameter whatever their number: the driver takes longer to read a long list of them than we to ask.
-        yield column == sa.any_(sa.literal(list(values), sa.ARRAY(column.type)))
+        # Imported here: the driver is an extra that SQLite's users do not have.
+        from headgate.sql.pipeline import texts
+
+        # One parameter whatever their number, and as text: the driver takes longer to write a list than we to ask.
+        kind = "TEXT" if isinstance(column.type, sa.String) else str(column.type.compile(connection.dialect))
+        yield column == sa.any_(sa.literal(texts(map(str, values)), _ArrayText(kind)))
         return
     for first in range(0, len(values), MAX_IN_LIST):
         yield column.in_(values[first : first + MAX_IN_LIST])
+
+
+class _ArrayText(sa.types.UserDefinedType[str]):
+    """A PostgreSQL array that is sent as text. The parameter itself has the array's type: were it a text that is cast,
+    the array would be read again for every row of a table that is scanned. Nor has it the length of a column: longer
+    values would be cut, and find what nobody asked for."""
+
+    cache_ok = True
+    render_bind_cast = True
+
+    def __init__(self, element: str) -> None:
+        self.element = element
+
+    def get_col_spec(self, **_: Any) -> str:
+        return f"{self.element}[]"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -234,7 +235,12 @@ def _revision(connection: Connection, table: str) -> str | None:
 
 def _known() -> list[str]:
     """The steps of this version, oldest first: the names of their files."""
-    return sorted(file.stem for file in VERSIONS.glob("[0-9]*.py"))
+    return list(_names(VERSIONS))
+
+
+@cache
+def _names(versions: Path) -> tuple[str, ...]:
+    return tuple(sorted(file.stem for file in versions.glob("[0-9]*.py")))
 
 
 def _alembic() -> Any:

@@ -195,6 +195,13 @@ def first_ids(connection: Connection, topic: str, max_records: int) -> list[int]
     return list(connection.execute(query).scalars())
 
 
+def holds_as_many(connection: Connection, topic: str, count: int) -> bool:
+    """Whether a topic has so many records, available or not."""
+    first = sa.select(outbox.c.id).where(outbox.c.topic == topic).limit(count).subquery()
+    counted = sa.select(sa.func.count()).select_from(first).having(sa.func.count() >= count)
+    return connection.execute(counted).first() is not None
+
+
 def records_of(connection: Connection, topic: str, ids: Sequence[int]) -> list[Delivered]:
     """The records of these ids, in their order."""
     columns = (outbox.c.id, outbox.c.message_key, outbox.c.message_value, outbox.c.traceparent)

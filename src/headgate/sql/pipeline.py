@@ -17,14 +17,14 @@ import psycopg
 from psycopg import AsyncConnection, pq
 from sqlalchemy.engine import Connection
 
-from headgate.errors import StoreUnavailable
+from headgate.errors import StoreError, StoreUnavailable
 from headgate.sql.errors import fault
 
 Raw = AsyncConnection[Any]
 Rows = list[tuple[bytes | None, ...]]
 
-_DONE = {pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK}
-_NOT_PREPARED = b"26000"
+DONE = {pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK}
+NOT_PREPARED = b"26000"
 CANCEL_SECONDS = 2.0
 COPY_PIECE = 1 << 17
 _prepared: WeakKeyDictionary[Raw, set[str]] = WeakKeyDictionary()
@@ -37,15 +37,17 @@ class Statement(NamedTuple):
     sql: str
 
 
+Calls = Sequence[tuple[Statement, Sequence[str | None]]]
+"""Statements in the order in which they run, with their parameters."""
+
 BEGIN = Statement("headgate_begin", "BEGIN")
 COMMIT = Statement("headgate_commit", "COMMIT")
 ROLLBACK = Statement("headgate_rollback", "ROLLBACK")
 # Our statements are look-ups by key, planned once and for all: planning again for each call would cost more than the
 # look-up, and a plan made while a table was small must not go on reading all of it when it is large.
-BY_KEY = Statement(
-    "headgate_by_key",
-    "SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true)",
-)
+PLAN_BY_KEY = "set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true)"
+"""Columns that do this for the statements that follow in their transaction."""
+BY_KEY = Statement("headgate_by_key", f"SELECT {PLAN_BY_KEY}")
 
 
 def run_async(connection: Connection, work: Callable[[Raw], Awaitable[Any]]) -> Any:
@@ -62,7 +64,13 @@ def run_async(connection: Connection, work: Callable[[Raw], Awaitable[Any]]) -> 
         raise
 
 
-async def execute_pipeline(raw: Raw, calls: Sequence[tuple[Statement, Sequence[str | None]]]) -> list[Rows]:
+def run_pipeline(connection: Connection, calls: Calls) -> list[Rows]:
+    """`execute_pipeline` on the connection of a `Database`."""
+    results: list[Rows] = run_async(connection, lambda raw: execute_pipeline(raw, calls))
+    return results
+
+
+async def execute_pipeline(raw: Raw, calls: Calls) -> list[Rows]:
     """Runs the statements in order and returns each one's rows. The first that fails raises; the rest are not run.
 
     If the caller is cancelled, the statement is cancelled at the server and the connection is closed: results that are
@@ -87,19 +95,85 @@ async def execute_pipeline(raw: Raw, calls: Sequence[tuple[Statement, Sequence[s
     except psycopg.Error as broken:
         raise await _close_broken(raw, broken) from broken
     except BaseException:
-        await _cancel_and_close(raw)
+        await cancel_and_close(raw)
         raise
     # A statement stays prepared even if the transaction it came with fails.
-    known.update(statement.name for statement, result in zip(fresh, results, strict=False) if result.status in _DONE)
+    known.update(statement.name for statement, result in zip(fresh, results, strict=False) if result.status in DONE)
     for result in results:
         if result.status == pq.ExecStatus.FATAL_ERROR:
-            if idle and len(fresh) < len(calls) and result.error_field(pq.DiagnosticField.SQLSTATE) == _NOT_PREPARED:
+            if idle and len(fresh) < len(calls) and result.error_field(pq.DiagnosticField.SQLSTATE) == NOT_PREPARED:
                 # psycopg says DEALLOCATE ALL after a rollback, and thereby forgets our statements too. This happens
                 # between transactions only, so nothing of this one has run yet; what it prepared is there.
                 known.intersection_update(statement.name for statement in fresh)
                 return await execute_pipeline(raw, calls)
-            raise _error(result)
-    return [_rows(result) for result in results[len(fresh) :]]
+            raise statement_error(result)
+    return [rows_of(result) for result in results[len(fresh) :]]
+
+
+class Pipeline:
+    """Statements of one transaction that are sent as they come: the server runs them while the caller prepares more.
+
+    Between `send` and `results` nothing else may use the connection. If the caller fails in between, it must `close`.
+    """
+
+    def __init__(self, raw: Raw) -> None:
+        self._raw = raw
+        self._sent: list[Statement | None] = []
+        """What a result is of: a statement that was prepared, or None for one that was run."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether results are on their way."""
+        return bool(self._sent)
+
+    async def send(self, calls: Sequence[tuple[Statement, Sequence[str | None]]]) -> None:
+        """Sends statements. Errors of the server come with the results."""
+        pgconn, known = self._raw.pgconn, _prepared.setdefault(self._raw, set())
+        try:
+            if not self._sent:
+                pgconn.enter_pipeline_mode()
+            for statement, parameters in calls:
+                name = statement.name.encode()
+                if statement.name not in known and statement not in self._sent:
+                    pgconn.send_prepare(name, statement.sql.encode())
+                    self._sent.append(statement)
+                pgconn.send_query_prepared(name, [None if text is None else text.encode() for text in parameters])
+                self._sent.append(None)
+            await _flush(pgconn)
+        except psycopg.Error as broken:
+            raise await _close_broken(self._raw, broken) from broken
+        except BaseException:
+            await cancel_and_close(self._raw)
+            raise
+
+    async def results(self) -> list[Rows]:
+        """The rows of every statement since the last call. The first that failed raises; the rest were not run."""
+        pgconn, known = self._raw.pgconn, _prepared.setdefault(self._raw, set())
+        sent, self._sent = self._sent, []
+        if not sent:
+            return []
+        try:
+            pgconn.pipeline_sync()
+            await _flush(pgconn)
+            results = await _results(pgconn)
+            pgconn.exit_pipeline_mode()
+        except psycopg.Error as broken:
+            raise await _close_broken(self._raw, broken) from broken
+        except BaseException:
+            await cancel_and_close(self._raw)
+            raise
+        pairs = list(zip(sent, results, strict=False))
+        known.update(statement.name for statement, result in pairs if statement and result.status in DONE)
+        for result in results:
+            if result.status == pq.ExecStatus.FATAL_ERROR:
+                raise statement_error(result)
+        return [rows_of(result) for statement, result in pairs if statement is None]
+
+    async def close(self) -> None:
+        """Closes the connection, if results are on their way: they could not be told from those of later statements."""
+        if self._sent:
+            self._sent = []
+            await cancel_and_close(self._raw)
 
 
 async def copy(raw: Raw, statement: str, rows: str) -> None:
@@ -129,10 +203,10 @@ async def copy(raw: Raw, statement: str, rows: str) -> None:
     except psycopg.Error as broken:
         raise await _close_broken(raw, broken) from broken
     except BaseException:
-        await _cancel_and_close(raw)
+        await cancel_and_close(raw)
         raise
     if result.status == pq.ExecStatus.FATAL_ERROR:
-        raise _error(result)
+        raise statement_error(result)
 
 
 def numbers(values: Iterable[int]) -> str:
@@ -167,7 +241,8 @@ async def _close_broken(raw: Raw, broken: psycopg.Error) -> StoreUnavailable:
     return StoreUnavailable(f"database unavailable: {str(broken).strip()[:200]}")
 
 
-async def _cancel_and_close(raw: Raw) -> None:
+async def cancel_and_close(raw: Raw) -> None:
+    """Cancels what a connection waits for, and closes it."""
     # The server would go on with it, and wait for locks, long after the connection is closed.
     try:
         with contextlib.suppress(Exception):
@@ -211,7 +286,8 @@ async def _next_result(pgconn: pq.abc.PGconn) -> pq.abc.PGresult | None:
     return pgconn.get_result()
 
 
-def _rows(result: pq.abc.PGresult) -> Rows:
+def rows_of(result: pq.abc.PGresult) -> Rows:
+    """The rows of a result, as text."""
     columns = range(result.nfields)
     return [tuple([result.get_value(row, column) for column in columns]) for row in range(result.ntuples)]
 
@@ -235,7 +311,8 @@ async def _socket_ready(socket: int, *, writing: bool) -> None:
             loop.remove_writer(socket)
 
 
-def _error(result: pq.abc.PGresult) -> Exception:
+def statement_error(result: pq.abc.PGresult) -> StoreError:
+    """What a result that is an error is to headgate."""
     state = result.error_field(pq.DiagnosticField.SQLSTATE) or b""
     message = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b""
     return fault(state.decode(), message.decode(errors="replace"))

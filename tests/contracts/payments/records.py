@@ -16,6 +16,7 @@ from headgate.apps.payments.rules import fingerprint
 from headgate.apps.payments.serialization import context_json
 from headgate.dispatch.model import EnqueueRequest
 from headgate.dispatch.ports import QueueStore
+from headgate.durations import to_ms
 from headgate.slots.ports import SlotStore
 
 AT = datetime(2030, 3, 1, 16, 0, tzinfo=UTC)
@@ -36,5 +37,5 @@ def payment(payment_id: str, amount: str = "12.30", currency: str = "EUR", confi
 
 
 def new(source: Payment, scheduled: datetime = AT) -> NewPayment:
-    item = EnqueueRequest(ITEM_TYPE, source.payment_id, context_json(source, TERMS, scheduled), scheduled, True)
+    item = EnqueueRequest(ITEM_TYPE, source.payment_id, context_json(source, TERMS, to_ms(scheduled)), scheduled, True)
     return NewPayment(source, TERMS, scheduled, fingerprint(source), item)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 from itertools import product
+from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from headgate.apps.payments.lifecycle import TABLE
 from headgate.apps.payments.model import ITEM_TYPE, OWNER, PaymentEvent, PaymentStatus, StatusChange, slot_id
@@ -251,3 +253,30 @@ async def test_of_a_cancellation_and_an_execution_at_once_one_wins(bench: Bench)
     for name, cancelled, may_send in zip(names, results[::2], results[1::2], strict=True):
         assert cancelled != may_send, "either it is sent, or it is cancelled"
         assert ((await status(bench, name))[0] is PaymentStatus.CANCELLED) == cancelled
+
+
+async def test_many_payments_are_cancelled_by_few_statements(bench: Bench) -> None:
+    """A statement per payment would not end a thousand of them within the deadline of a slow database. Ids and reasons
+    that need quoting are stored as they are."""
+    names = ['p "quoted"', "p \\ back", "p {1,NULL}", *(f"p{number:03}" for number in range(60))]
+    await kept(bench, *names)
+    reason, statements = 'the "bank" said: {no}, \\N', 0
+
+    def count(connection: Any, _cursor: Any, _statement: str, parameters: Any, _context: Any, many: bool) -> None:
+        # To PostgreSQL's driver many rows are as many statements.
+        nonlocal statements
+        statements += len(parameters) if many and connection.dialect.name == "postgresql" else 1
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", count)
+    try:
+        assert await bench.store.move(names, PaymentEvent.CANCEL, reason) == {}
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", count)
+    windows = len(names) // 2 + 1
+    assert statements < 40 + windows, "a statement may be one per window, and never one per payment and table"
+    assert await slots_left(bench, *names) == []
+    for name in names:
+        assert await status(bench, name) == (PaymentStatus.CANCELLED, Status.CANCELLED, reason)
+        assert [(line.status_after, line.detail) for line in await bench.store.history(name)][1:] == [
+            ("CANCELLED", reason)
+        ]

@@ -59,13 +59,13 @@ class Bench:
         booked = [SlotRequest.of(slot_id(name), AT) for name in names]
         await self.slots.book("default", booked, owner=OWNER)
         await self.payments.schedule([new(payment(name))._replace(feed_id=feed) for name in names])
-        if executed:
-            await self.payments.advance(
-                [
-                    StatusChange.by(PaymentEvent.EXECUTED, name, PaymentStatus.SCHEDULED, "done", f"BANK-{name}")
-                    for name in names
-                ]
-            )
+        executions = [
+            StatusChange.by(PaymentEvent.EXECUTED, name, PaymentStatus.SCHEDULED, "done", f"BANK-{name}")
+            for name in names
+            if executed
+        ]
+        for first in range(0, len(executions), 200):  # each is a statement, and all of a call are one transaction
+            await self.payments.advance(executions[first : first + 200])
 
     async def run(
         self, body: str, kind: StatementFormat = StatementFormat.CSV, selection: PaymentFilter | None = None

@@ -40,7 +40,7 @@ from headgate.dispatch.outcome_reporter import OutcomeReporter
 from headgate.dispatch.ports import QueueStore
 from headgate.dispatch.registry import Registry
 from headgate.dispatch.worker import DispatchWorker
-from headgate.durations import EPOCH
+from headgate.durations import EPOCH, to_ms
 from headgate.errors import Conflict, NotFound, StoreUnavailable
 from tests.models.payment_store import MemoryPaymentStore
 from tests.simulation.loop import Process
@@ -105,6 +105,7 @@ class BankTransport(httpx2.AsyncBaseTransport):
         if self._queue.off_for > SWITCH_SECONDS:
             world.violated(f"a call leaves {self._queue.off_for:.2f} s after the kill switch was thrown")
         self._bank.departures_us.append(world.monotonic_us())
+        await request.extensions["trace"]("http11.send_request_body.complete", {})
         key, method = request.headers["Idempotency-Key"], request.method
         reply: asyncio.Future[httpx2.Response] = world.loop.create_future()
         faults = network.faults
@@ -233,7 +234,7 @@ async def play(world: World) -> None:
     store, breaker = WatchedPayments(world, queue, bank), MemoryBreaker(world)
     tps = random.choice([2, 5, 10])
     limit_at: LimitAt = random.choice(["answer", "departure"])
-    permitting = Permitting(world, permit_policy(tps, random.choice([1, 3]), limit_at))
+    permitting = Permitting(world, permit_policy(tps, random.choice([1, 3])))
     await queue.configure(
         DispatchConfig(
             item_type=ITEM_TYPE,
@@ -331,5 +332,5 @@ async def play(world: World) -> None:
 def _new(world: World, key: str) -> NewPayment:
     scheduled = EPOCH + timedelta(microseconds=world.now_us(), seconds=world.random.uniform(0, 15))
     payment = Payment(key, "12.30", "EUR", PARTY, PARTY, scheduled)
-    item = EnqueueRequest(ITEM_TYPE, key, context_json(payment, TERMS, scheduled), scheduled, True)
+    item = EnqueueRequest(ITEM_TYPE, key, context_json(payment, TERMS, to_ms(scheduled)), scheduled, True)
     return NewPayment(payment, TERMS, scheduled, fingerprint(payment), item)

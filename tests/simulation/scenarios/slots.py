@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, cast
 
@@ -71,8 +71,9 @@ class WatchedSlots:
         self.slots.pop(event_id, None)
         return slot
 
-    def check_fresh(self, event_ids: set[str]) -> None:
-        """No window that one of these lies in is over the limit of the policy in force."""
+    def check_fresh(self, event_ids: set[str], before: Mapping[str, AssignedSlot] | None = None) -> None:
+        """No window that one of these has come into is over the limit of the policy in force; `before` says where they
+        were."""
         for name, version in self.active.items():
             size = version.policy.size_ms
             counts = Counter(align(s.scheduled_ms, size) for s in self.slots.values() if name in s.config_names)
@@ -80,6 +81,8 @@ class WatchedSlots:
                 slot = self.slots[event_id]
                 if name in slot.config_names:
                     start = align(slot.scheduled_ms, size)
+                    if before is not None and align(before[event_id].scheduled_ms, size) == start:
+                        continue  # it stays in a window that may be over a limit that was lowered since
                     if counts[start] > version.policy.limit_at(start):
                         raise Violation(f"{counts[start]} in the window {start} of {name}, {version.policy}")
 
@@ -97,8 +100,8 @@ class WatchedSlots:
             later = slot.scheduled_ms > before.scheduled_ms
             if later is (direction is Direction.EARLIER) or slot.scheduled_ms < slot.requested_ms:
                 raise Violation(f"{before} was moved to {slot}")
-        self.slots = {slot.event_id: slot for slot in slots}
-        self.check_fresh({slot.event_id for slot in moved})
+        known, self.slots = self.slots, {slot.event_id: slot for slot in slots}
+        self.check_fresh({slot.event_id for slot in moved}, known)
 
 
 class WatchedReplans:

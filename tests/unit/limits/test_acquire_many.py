@@ -116,6 +116,14 @@ def test_a_batch_in_memory_decides_and_reports_what_single_calls_would(batches: 
     assert together.decisions == alone.decisions
 
 
+def test_a_cost_of_true_is_refused_also_for_a_key_in_use() -> None:
+    with Limiter(plans=[_BUCKET]) as limiter:
+        limiter.acquire("a", "bucket")
+        (result,) = limiter.acquire_many([("a", ["bucket"], True)], return_errors=True)
+        assert isinstance(result, InvalidInput)
+        assert limiter.peek("a", "bucket").remaining == 4
+
+
 class Together(Watcher):
     """Hears of a batch at once."""
 

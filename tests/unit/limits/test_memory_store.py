@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections import OrderedDict
 from fractions import Fraction
@@ -13,7 +14,7 @@ from headgate import Limiter, Plan
 from headgate.integrations.asgi import AsgiRequestLimiter
 from headgate.integrations.request_limiter import Limit
 from headgate.limits.keys import client_address
-from headgate.limits.model import Charge, FixedWindow, Rule, SlidingLog, Spec, TokenBucket
+from headgate.limits.model import Charge, FixedWindow, Gcra, Rule, SlidingLog, SlidingWindow, Spec, TokenBucket
 from headgate.limits.ports import Hold
 from headgate.limits.stores import memory_table
 from headgate.limits.stores.memory import MAX_TABLES, MemoryLimitStore
@@ -264,6 +265,27 @@ def test_no_dict_of_a_growing_table_becomes_large(monkeypatch: pytest.MonkeyPatc
     assert max(map(len, table.segments())) <= 100
     assert [limiter.acquire(str(number), "daily").remaining for number in range(8000)] == [0] * 8000
     assert len(store) == 8000
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [TokenBucket(10, 1), FixedWindow(10, "P1D"), SlidingWindow(10, "P1D"), SlidingLog(10, "P1D"), Gcra("10/day", 3)],
+    ids=lambda spec: spec.algorithm,
+)
+def test_no_key_of_a_large_table_is_walked_by_the_garbage_collector(
+    spec: Spec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At ten million keys the caller would wait for 1.6 s."""
+    monkeypatch.setattr(memory_table, "LARGEST_PART", 100)
+    store = MemoryLimitStore(max_keys=100_000, clock=FakeClock(START))
+    limiter = Limiter(store, plans=[Plan("p", spec)])
+    for _ in range(2):
+        for number in range(400):
+            assert limiter.acquire(str(number), "p").allowed
+    (table,) = store._plans["p"]
+    full = [part for part in table.segments() if part]
+    assert sum(map(len, full)) == 400
+    assert [part for part in full if gc.is_tracked(part)] == []
 
 
 def test_segments_are_merged_a_few_keys_with_every_call(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -315,6 +315,23 @@ def test_good_urls_of_providers_are_taken_as_they_are() -> None:
 
 
 @pytest.mark.parametrize(
+    ("headers", "problem"),
+    [
+        ('{"X-Team": "a\\nX-Other: b"}', "no HTTP header"),
+        ('{"X Team": "a"}', "no HTTP header"),
+        ('{"X-Team": "ö"}', "no HTTP header"),
+        ('{"content-length": "1"}', "headgate's own"),
+        ('{"Idempotency-Key": "1"}', "headgate's own"),
+    ],
+)
+def test_headers_of_the_webhook_are_checked(monkeypatch: pytest.MonkeyPatch, headers: str, problem: str) -> None:
+    monkeypatch.setenv("HEADGATE_SMS_WEBHOOK_HEADERS", headers)
+    with pytest.raises(ConfigurationError, match=problem) as refused:
+        Settings.load()
+    assert refused.value.field == "HEADGATE_SMS_WEBHOOK_HEADERS"
+
+
+@pytest.mark.parametrize(
     "url",
     [
         "postgresql://u:S3 cret\tPw@h/x",

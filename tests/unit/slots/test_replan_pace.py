@@ -1,31 +1,67 @@
-"""How many slots one transaction of a re-plan moves."""
+"""How many slots one transaction of a re-plan moves, and how long it pauses for bookings that wait."""
 
 from __future__ import annotations
 
-from headgate.slots.replanning import CALM_SECONDS, FEWEST, MANY, SHORT_SECONDS, TARGET_SECONDS, Pace
+import pytest
+
+from headgate.slots.carriers import SlotMove
+from headgate.slots.model import AssignedSlot
+from headgate.slots.replanning import (
+    CALM_SECONDS,
+    FEWEST,
+    MANY,
+    MOST_WHOLE,
+    PAUSE,
+    SHORT_SECONDS,
+    TARGET_SECONDS,
+    Chunk,
+    Pace,
+)
+
+MOVE = SlotMove(AssignedSlot("e", "c", 1, 0, 4000, 4000, False), 0, 0)
+
+
+def chunk(seconds: float, *, is_awaited: bool = False, moves: tuple[SlotMove, ...] = (MOVE,)) -> Chunk:
+    return Chunk([], moves, None, is_awaited, seconds)
 
 
 def test_transactions_grow_while_nobody_waits_up_to_a_time() -> None:
     pace = Pace()
     assert pace.limit == FEWEST
     for step in range(1, 20):
-        pace.adapt(step, 0.001, is_awaited=False)
+        assert pace.adapt(step, chunk(0.001)) == 0
         assert pace.limit == min(MANY, FEWEST * 2**step)
-    pace.adapt(20, 4 * TARGET_SECONDS, is_awaited=False)
+    pace.adapt(20, chunk(4 * TARGET_SECONDS))
     assert pace.limit == MANY // 4
+
+
+def test_slots_that_stay_are_passed_over_quickly_while_nobody_waits() -> None:
+    pace = Pace()
+    pace.adapt(1, chunk(0.001, moves=()))
+    assert pace.limit == 2 * FEWEST
 
 
 def test_whoever_waits_waits_for_few_until_it_has_been_calm() -> None:
     pace = Pace()
     for step in range(20):
-        pace.adapt(step, 0.001, is_awaited=False)
-    pace.adapt(100, TARGET_SECONDS, is_awaited=True)
+        pace.adapt(step, chunk(0.001))
+    assert pace.adapt(100, chunk(TARGET_SECONDS, is_awaited=True)) == pytest.approx(PAUSE * TARGET_SECONDS)
     assert pace.limit == MANY * SHORT_SECONDS / TARGET_SECONDS
-    pace.adapt(100.1, TARGET_SECONDS, is_awaited=True)
+    for step in range(4):
+        pace.adapt(100.1 + step / 100, chunk(TARGET_SECONDS, is_awaited=True))
     assert pace.limit == FEWEST
-    pace.adapt(100.1 + CALM_SECONDS / 2, 0.001, is_awaited=False)
+    half = 100.1 + CALM_SECONDS / 2
+    assert pace.adapt(half, chunk(SHORT_SECONDS / 2)) == pytest.approx(PAUSE * SHORT_SECONDS / 2), "it may come again"
     assert pace.limit == 2 * FEWEST, "as many as are moved in a short time"
-    pace.adapt(100.2 + CALM_SECONDS / 2, SHORT_SECONDS, is_awaited=False)
-    assert pace.limit == 2 * FEWEST
-    pace.adapt(100.2 + CALM_SECONDS, SHORT_SECONDS, is_awaited=False)
+    pace.adapt(half, chunk(SHORT_SECONDS / 10, moves=()))
+    assert pace.limit == 2 * FEWEST, "slots that stayed do not say how long moving takes"
+    assert pace.adapt(100.2 + CALM_SECONDS, chunk(SHORT_SECONDS)) == 0
     assert pace.limit == 4 * FEWEST
+
+
+@pytest.mark.parametrize(("window", "least"), [(0, FEWEST), (201, 201), (1_000_000, MOST_WHOLE)])
+def test_a_window_is_planned_as_a_whole_even_while_somebody_waits(window: int, least: int) -> None:
+    pace = Pace(window)
+    for step in range(5):
+        pace.adapt(step / 10, chunk(1.0, is_awaited=True))
+    assert pace.limit == least

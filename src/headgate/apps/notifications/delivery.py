@@ -14,23 +14,24 @@ that can't be read, makes a dead letter.
 from __future__ import annotations
 
 import asyncio
-import hashlib
+import contextlib
 import logging
 import random
 import time
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from math import inf
 from typing import NamedTuple, TypeVar
 
 from headgate import tracing
 from headgate.apps.notifications.call_slots import CallSlots
+from headgate.apps.notifications.dead_letters import copy_letter, letter_of
 from headgate.apps.notifications.lanes import Lanes
 from headgate.apps.notifications.model import LONGEST_WAIT, Message, Priority
 from headgate.apps.notifications.ports import (
     Claim,
     Claimed,
-    DeadLetter,
     DeliveryOutcome,
     DeliveryStore,
     NotificationObserver,
@@ -43,7 +44,7 @@ from headgate.apps.notifications.quiet_hours import QuietHours
 from headgate.batching import Batcher
 from headgate.clock import uptime
 from headgate.durations import from_ms
-from headgate.errors import HeadgateError, InvalidInput, StoreError
+from headgate.errors import InvalidInput, StoreError
 from headgate.messaging import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
@@ -73,10 +74,6 @@ LONGEST_PARKED_SECONDS = 600
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
-
-
-def dead_letter_topic(topic: str) -> str:
-    return f"{topic}-dlt"
 
 
 def parked_topic(topic: str) -> str:
@@ -149,6 +146,7 @@ class Delivery:
         self._parked: dict[tuple[str, Priority], int] = {}
         """Lanes that were put aside, until when: what arrives meanwhile follows them, to stay in order."""
         self._claims: Batcher[Message, Claimed] = Batcher(self._claim_batch)
+        self._renewals: Batcher[str, bool] = Batcher(self._renew_batch)
         self._settlements: Batcher[DeliveryOutcome, None] = Batcher(self._settle_batch)
         self._source: MessageSource | None = None
         self._stop = asyncio.Event()
@@ -220,6 +218,7 @@ class Delivery:
             if source is not None:
                 await leave(source)
             await self._claims.close()
+            await self._renewals.close()
             await self._settlements.close()
 
     async def _renew_claims(self) -> None:
@@ -228,9 +227,7 @@ class Delivery:
             await asyncio.sleep(self._lease_seconds / 3)
             try:
                 if self._claimed:
-                    requested_at = uptime()
-                    held = await self._store.renew(sorted(self._claimed), self._owner)
-                    self._claimed.update((each, requested_at) for each in held if each in self._claimed)
+                    await self._renew_batch(list(self._claimed))
             except StoreError as error:
                 _log.warning("claims could not be renewed: %s", error)
 
@@ -333,7 +330,11 @@ class Delivery:
                 async with (self._suspects if failures or claimed.attempts else self._slots).hold(message.priority):
                     if self._stop.is_set():
                         break
-                    if uptime() - self._claimed.get(message.message_id, 0.0) >= self._lease_seconds:
+                    if failures:
+                        # A member that had it before, and was cut off, may note late that the message is sent.
+                        with contextlib.suppress(StoreError):  # while the store is away the lease alone decides
+                            await self._renewals.submit(message.message_id)
+                    if uptime() - self._claimed.get(message.message_id, -inf) >= self._lease_seconds:
                         raise _ClaimExpired
                     started = time.perf_counter()
                     handed = await self._providers.send(sms)
@@ -412,8 +413,7 @@ class Delivery:
         provider: str | None = None,
     ) -> bool:
         message_id = None if message is None else message.message_id
-        letter_id = hashlib.sha256(f"{record.key}\0{record.value}".encode(errors="surrogatepass")).hexdigest()
-        letter = DeadLetter(letter_id, message_id, record.key, record.value, reason, attempts)
+        letter = letter_of(record, message_id, reason, attempts)
         outcomes = (
             [] if message_id is None else [DeliveryOutcome(message_id, status, attempts, provider, reason=reason)]
         )
@@ -425,23 +425,9 @@ class Delivery:
             ids = {"user_id": message.user_id, "message_id": message.message_id}
         _log.error("a message of %s is dead-lettered: %s", record.topic, reason, extra=ids)
         self._observer.delivered("dead_lettered")
-        await self._copy(letter, record)
+        if self._copies is not None:
+            await copy_letter(self._copies, self._topic, letter, record)
         return True
-
-    async def _copy(self, letter: DeadLetter, record: Record) -> None:
-        """Publishes a dead letter to its topic too. The store has it, so a failure is only logged."""
-        if self._copies is None:
-            return
-        outcomes: Sequence[HeadgateError | None]
-        try:
-            copy = Record(
-                dead_letter_topic(self._topic), record.key[:128], letter.to_record_value(), record.traceparent
-            )
-            outcomes = await self._copies.publish([copy])
-        except HeadgateError as error:
-            outcomes = [error]
-        if outcomes[0] is not None:
-            _log.warning("a dead letter was not copied to %s: %s", dead_letter_topic(self._topic), outcomes[0])
 
     async def _park(self, lane: deque[_Work], attempts: dict[str, int], until_ms: int) -> bool:
         """Puts the whole lane aside, so that its messages stay in order."""
@@ -461,6 +447,14 @@ class Delivery:
     async def _claim_batch(self, messages: Sequence[Message]) -> list[Claimed]:
         claimed = await self._store.claim(list({each.message_id: each for each in messages}.values()), self._owner)
         return [claimed[message.message_id] for message in messages]
+
+    async def _renew_batch(self, message_ids: Sequence[str]) -> list[bool]:
+        requested_at = uptime()
+        held = set(await self._store.renew(sorted(set(message_ids)), self._owner))
+        for each in message_ids:
+            if each in self._claimed:
+                self._claimed[each] = requested_at if each in held else -inf
+        return [each in held for each in message_ids]
 
     async def _settle_batch(self, outcomes: Sequence[DeliveryOutcome]) -> list[None]:
         await self._store.settle(outcomes)

@@ -276,5 +276,10 @@ def _is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def storable(text: str, longest: int) -> str:
+    """What every store can keep of a text that somebody else wrote: without NUL and halves of characters."""
+    return text.replace("\0", "")[:longest].encode(errors="replace").decode()
+
+
 def _is_id(value: Any) -> bool:
     return isinstance(value, str) and 1 <= len(value) <= 64 and value.isprintable()

@@ -12,7 +12,10 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Protocol
 
+from headgate.apps.notifications.model import storable
 from headgate.errors import HeadgateError
+
+LONGEST_PROVIDER_ID = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,7 @@ class Accepted:
     def stored_id(self) -> str | None:
         """The provider's id as the store can keep it. Whatever it is, the message was taken: an id that is a number in
         the provider's answer must not make it be sent again."""
-        return None if self.provider_id is None else str(self.provider_id).replace("\0", "")[:128]
+        return None if self.provider_id is None else storable(str(self.provider_id), LONGEST_PROVIDER_ID)
 
     @property
     def stored_segments(self) -> int | None:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from headgate.apps.notifications.provider import Accepted, Provider, Rejected, SmsMessage, Unavailable
 from headgate.circuit_breaker import Breaker, BreakerPolicy, BreakerState
 from headgate.clock import Clock, SystemClock
+from headgate.errors import StoreError
 from headgate.limits.limiter import AsyncLimiter
 
 CALL_TIMEOUT = 10.0
@@ -32,6 +33,8 @@ class NamedProvider:
     breaker: Breaker = field(default_factory=lambda: Breaker(BREAKER))
     failed_user: int | None = None
     """Whose message failed last. Failures of one user alone do not open the breaker."""
+    is_refused: bool = False
+    """Whether the limiter's store refused to decide the last time."""
 
 
 class Handed(NamedTuple):
@@ -56,8 +59,10 @@ class ProviderChain:
 
         Raises:
             Unavailable: No provider is available. `retry_after` is the shortest pause of any of them.
+            StoreError: Every provider has a limiter, and their store refuses to decide.
         """
         reason, pause = "no provider is available", None
+        refusals: list[StoreError] = []
         for entry in self.providers:
             try:
                 await self._admit(entry)
@@ -66,6 +71,10 @@ class ProviderChain:
                 reason = f"{entry.name}: {error}"
                 left = error.retry_after
                 pause = left if pause is None or (left is not None and left < pause) else pause
+            except StoreError as error:
+                refusals.append(error)
+        if refusals and len(refusals) == len(self.providers):
+            raise refusals[0]
         raise Unavailable(reason, retry_after=pause)
 
     @property
@@ -88,7 +97,14 @@ class ProviderChain:
     async def _admit(self, entry: NamedProvider) -> None:
         """Raises `Unavailable` unless the breaker and the provider's rate let a call through."""
         if entry.limiter is not None:
-            decision = await entry.limiter.acquire(_KEY, plans=[entry.name])
+            try:
+                decision = await entry.limiter.acquire(_KEY, plans=[entry.name])
+            except StoreError as error:
+                if not entry.is_refused:
+                    _log.error("provider %s takes no messages: the store of its limiter: %s", entry.name, error)
+                entry.is_refused = True
+                raise
+            entry.is_refused = False
             if not decision.allowed:
                 raise Unavailable("its rate is used up", retry_after=decision.retry_after, throttled=True)
         now_us = self._clock.monotonic_us()

@@ -1,21 +1,34 @@
-"""Receipts that arrive over a provider's own connection, as in SMPP. Those that providers send over HTTP come to
-`POST /api/receipts/{provider}`."""
+"""Receipts that arrive over a provider's own connection, as in SMPP, and those that arrive before the answer to their
+message. Those that providers send over HTTP come to `POST /api/receipts/{provider}`."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import timedelta
+from typing import NamedTuple, Protocol
 
 from headgate.apps.notifications.ports import NotificationObserver, Receipt
 from headgate.apps.notifications.provider import Unavailable
-from headgate.errors import StoreError
-from headgate.messaging import FIRST_PAUSE, LONGEST_PAUSE, wait_for_stop
+from headgate.errors import InvalidInput, StoreError
+from headgate.messaging import (
+    FIRST_PAUSE,
+    LONGEST_PAUSE,
+    Delivered,
+    MessageSource,
+    process_until_stopped,
+    wait_for_stop,
+)
 
 PAUSES = (0.1, 0.4, 1.5, 5.0)
 """How long a receipt waits for a message that is not known by the provider's id yet: the receipt may arrive before the
 answer to its message."""
 MAX_WAITING = 1000
+EARLY_TRIES = 10
+"""How often an early receipt is tried: for 8 minutes, which is longer than a provider may take to answer."""
+EARLY_BATCH = 100
 
 _log = logging.getLogger(__name__)
 
@@ -101,3 +114,81 @@ class ReceiptReader:
                 pause = pauses.pop(0)
             if await wait_for_stop(stop, pause):
                 return
+
+
+def early_topic(topic: str) -> str:
+    """Where receipts wait for the answer to their message: in the outbox, whatever the log is."""
+    return f"{topic}-receipts"
+
+
+class EarlyReceipt(NamedTuple):
+    """A receipt by the provider's id of a message, which is not known by that id yet."""
+
+    receipt: Receipt
+    tries: int = 0
+
+    @property
+    def pause(self) -> timedelta:
+        """How long it waits for its next try."""
+        return timedelta(seconds=0.5 * 2**self.tries)
+
+    def to_record_value(self) -> str:
+        """The receipt as the outbox carries it: JSON, in ASCII."""
+        return json.dumps({"receipt": self.receipt, "tries": self.tries})
+
+    @classmethod
+    def from_record_value(cls, value: str) -> EarlyReceipt:
+        """The receipt in a record of the outbox.
+
+        Raises:
+            InvalidInput: It is none.
+        """
+        try:
+            document = json.loads(value)
+            return cls(Receipt(*document["receipt"]), int(document["tries"]))
+        except (ValueError, TypeError, KeyError, RecursionError):
+            raise InvalidInput("value", "is not a receipt") from None
+
+
+class ReceiptStore(Protocol):
+    """Notes receipts."""
+
+    async def receive(self, receipt: Receipt) -> float | None:
+        """Returns the seconds since the message was sent: None if no such message is known, negative if the receipt
+        changes nothing."""
+        ...
+
+    async def keep_receipt(self, early: EarlyReceipt) -> bool:
+        """Keeps a receipt for its next try, unless it can't be that of a message: then False."""
+        ...
+
+
+class EarlyReceipts:
+    """Tries kept receipts again, until their message is known or they have been tried `EARLY_TRIES` times."""
+
+    def __init__(
+        self, join: Callable[[], Awaitable[MessageSource]], store: ReceiptStore, observer: NotificationObserver
+    ) -> None:
+        self._join = join
+        self._store = store
+        self._observer = observer
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Reads until `stop` is set. Waits for a store that does not answer."""
+        await process_until_stopped(self._join, self._try_again, stop, batch=EARLY_BATCH)
+
+    async def _try_again(self, delivered: Sequence[Delivered]) -> None:
+        for each in delivered:
+            try:
+                receipt, tries = EarlyReceipt.from_record_value(each.record.value)
+            except InvalidInput:
+                _log.warning("a record of %s is not a receipt and is skipped", each.record.topic)
+                continue
+            seconds = await self._store.receive(receipt)
+            if seconds is not None:
+                if seconds >= 0:
+                    self._observer.receipt(receipt.provider, receipt.delivered, seconds)
+            elif tries + 1 < EARLY_TRIES:
+                await self._store.keep_receipt(EarlyReceipt(receipt, tries + 1))
+            else:
+                _log.warning("a receipt of %s names no message that is known", receipt.provider)

@@ -125,9 +125,17 @@ class LineCutter:
         return Line(self.number, raw if raw is None or len(raw) <= LONGEST_LINE else None, self.position)
 
 
-def parse(lines: Iterable[Line], kind: FeedFormat) -> tuple[list[tuple[int, Payment]], list[Rejection]]:
+class ParsedLine(NamedTuple):
+    """A line that is a payment."""
+
+    number: int
+    text: str
+    payment: Payment
+
+
+def parse(lines: Iterable[Line], kind: FeedFormat) -> tuple[list[ParsedLine], list[Rejection]]:
     """The payments of these lines, and the lines that are none. Empty lines are neither."""
-    payments: list[tuple[int, Payment]] = []
+    payments: list[ParsedLine] = []
     rejected: list[Rejection] = []
     read = _csv_payment if kind is FeedFormat.CSV else _json_payment
     for number, raw, _ in lines:
@@ -137,7 +145,7 @@ def parse(lines: Iterable[Line], kind: FeedFormat) -> tuple[list[tuple[int, Paym
             # A byte order mark is no part of the first line.
             text = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip("\r\n")
             if text and not text.isspace() and not (number == 1 and kind is FeedFormat.CSV):
-                payments.append((number, read(text)))
+                payments.append(ParsedLine(number, text, read(text)))
         except UnicodeDecodeError:
             rejected.append(Rejection(number, "line: is not UTF-8"))
         except InvalidInput as error:
@@ -223,8 +231,8 @@ async def _initiate_chunk(
     finally:
         following.set()
     accepted = duplicates = 0
-    results = await initiate([payment for _, payment in payments]) if payments else []
-    for (number, payment), result in zip(payments, results, strict=True):
+    results = await initiate([parsed.payment for parsed in payments]) if payments else []
+    for (number, _, payment), result in zip(payments, results, strict=True):
         if isinstance(result, AcceptedPayment):
             duplicates += result.existing
             accepted += not result.existing

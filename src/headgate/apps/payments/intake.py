@@ -200,7 +200,7 @@ class PaymentIntake:
             slots = await self._book({index: payments[index] for index in terms}, results, origins)
             spans = self._begin_spans(payments, slots, origins)
             fresh = [
-                _new(payments[index], terms[index], slot, workflow_id, spans.get(index))._replace(feed_id=feed_id)
+                _new(payments[index], terms[index], slot, workflow_id, spans.get(index), feed_id)
                 for index, slot in slots.items()
             ]
             if not fresh:
@@ -321,12 +321,17 @@ def _end_spans(spans: Mapping[int, Span]) -> Iterator[None]:
 
 
 def _new(
-    payment: Payment, terms: Terms, slot: AssignedSlot, workflow_id: str | None, span: Span | None = None
+    payment: Payment,
+    terms: Terms,
+    slot: AssignedSlot,
+    workflow_id: str | None,
+    span: Span | None = None,
+    feed_id: str | None = None,
 ) -> NewPayment:
     at, trace = slot.scheduled_time, None if span is None else span.traceparent
-    context = context_json(payment, terms, at)
+    context = context_json(payment, terms, slot.scheduled_ms)
     item = EnqueueRequest(ITEM_TYPE, payment.payment_id, context, at, True, workflow_id, trace)
-    return NewPayment(payment, terms, at, fingerprint(payment), item)
+    return NewPayment(payment, terms, at, fingerprint(payment), item, feed_id)
 
 
 def _repeat_result(payment: Payment, earlier: Payment, result: IntakeResult) -> IntakeResult:

@@ -209,8 +209,12 @@ class Permit(Protocol):
     """The right to make one call to the downstream."""
 
     async def confirm(self) -> None:
-        """To be awaited right before the request is sent, since connecting may have taken long. Returns at once unless
-        the permit is too old; then it is exchanged first."""
+        """To be awaited right before the request is sent: returns when the call may leave. If connecting has taken so
+        long that the permit is too old, it is exchanged first."""
+        ...
+
+    def left(self) -> None:
+        """The request was sent."""
         ...
 
     def release(self) -> None:
@@ -226,7 +230,7 @@ class RateGate(Protocol):
     """Keeps the rate of calls to the downstream."""
 
     async def acquire(self) -> Permit:
-        """Returns when one more call may be made. It must be made at once."""
+        """Returns shortly before one more call may be made; `Permit.confirm` returns when it may."""
         ...
 
 

@@ -108,6 +108,7 @@ class RuleBook:
     def __post_init__(self) -> None:
         # A feed asks for the same currency and time again and again.
         object.__setattr__(self, "_value_date", lru_cache(maxsize=4096)(self._find_value_date))
+        object.__setattr__(self, "_flat_terms", lru_cache(maxsize=4096)(self._terms_of_any_amount))
 
     def check(self, payment: Payment, now: datetime) -> None:
         """Raises `InvalidInput` for a payment these rules don't allow."""
@@ -123,8 +124,17 @@ class RuleBook:
     def terms(self, payment: Payment) -> Terms:
         """What the payment costs, and the day it counts for."""
         tariff = self.tariffs.get(payment.currency, self.tariff)
-        value_date: date = self._value_date(payment.currency, payment.execute_at)  # type: ignore[attr-defined]
-        return Terms(tariff.fee(payment.decimal, payment.currency), value_date)
+        if not tariff.percent:
+            terms: Terms = self._flat_terms(payment.currency, payment.execute_at)  # type: ignore[attr-defined]
+            return terms
+        return self._terms(tariff, payment.decimal, payment.currency, payment.execute_at)
+
+    def _terms_of_any_amount(self, currency: str, execute_at: datetime) -> Terms:
+        return self._terms(self.tariffs.get(currency, self.tariff), Decimal(0), currency, execute_at)
+
+    def _terms(self, tariff: Tariff, amount: Decimal, currency: str, execute_at: datetime) -> Terms:
+        value_date: date = self._value_date(currency, execute_at)  # type: ignore[attr-defined]
+        return Terms(tariff.fee(amount, currency), value_date)
 
     def _check_party(self, party: Party, role: str) -> None:
         if party.iban in self.blocked_ibans:

@@ -262,14 +262,7 @@ def _write_redirects(connection: sa.Connection, items: Sequence[Item], to: Statu
     if not items:
         return
     action = Action.REQUEUED if to is Status.READY else Action.DISCARDED
-    updates = []
-    for before in items:
-        columns = item_columns(redirected(before, to, now))
-        updates.append(
-            columns
-            | {"b_type": columns.pop("item_type"), "b_id": columns.pop("item_id"), "b_before": before.status.value}
-        )
-    connection.execute(UPDATE_ITEM, updates)
+    _update_redirected(connection, items, to, now)
     if to is Status.CANCELLED:
         for some in chunks(items):
             connection.execute(
@@ -282,6 +275,31 @@ def _write_redirects(connection: sa.Connection, items: Sequence[Item], to: Statu
         connection,
         [entry(one.item_type, one.item_id, one.batch_id, action, one.status, to, one.last_error, now) for one in items],
     )
+
+
+def _update_redirected(connection: sa.Connection, items: Sequence[Item], to: Status, now: datetime) -> None:
+    """Items that change alike are one statement: a thousand statements may not end within a transaction's deadline."""
+    alike: dict[tuple[Status, tuple[tuple[str, Any], ...]], list[Item]] = {}
+    for before in items:
+        columns = item_columns(before)
+        after = item_columns(redirected(before, to, now))
+        changed = tuple((name, value) for name, value in after.items() if value != columns[name])
+        alike.setdefault((before.status, changed), []).append(before)
+    updates = []
+    for (status, changed), some in alike.items():
+        if len(some) > 1:
+            for part in chunks(some):
+                these = of_items(part[0].item_type, [one.item_id for one in part])
+                connection.execute(
+                    sa.update(queue).where(these, queue.c.queue_status == status.value).values(dict(changed))
+                )
+            continue
+        columns = item_columns(redirected(some[0], to, now))
+        updates.append(
+            columns | {"b_type": columns.pop("item_type"), "b_id": columns.pop("item_id"), "b_before": status.value}
+        )
+    if updates:
+        connection.execute(UPDATE_ITEM, updates)
 
 
 # -- retention ---------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The slots of items that end: they are given back in the same transaction.
+"""The slots that items carry. Those of items that end are given back in the same transaction.
 
 An item carries the slot that it was queued with; if it names none, the slot of the event that has its id. Its time is
 the slot's. A slot that belongs to an application is that application's to give back.
@@ -11,7 +11,7 @@ from datetime import datetime
 
 from sqlalchemy.engine import Connection
 
-from headgate.dispatch.model import Item
+from headgate.dispatch.model import EnqueueRequest, Item
 from headgate.dispatch.status import IN_FLIGHT
 from headgate.slots.listing import Cancellation
 from headgate.slots.stores import cancelling, slot_records
@@ -29,6 +29,22 @@ def give_back(connection: Connection, items: Sequence[Item], now: datetime) -> N
         cancelling.cancel_many(
             connection, sorted({_event(item) for item in unused if item.item_id in carried}), None, WITH_ITEM
         )
+
+
+def at_their_times(connection: Connection, requests: Sequence[EnqueueRequest]) -> list[EnqueueRequest]:
+    """Requests with the present times of their slots, which a re-plan may have moved since they were booked. On
+    PostgreSQL, `ENQUEUE_AT` does the same."""
+    events = {request.slot_id or request.item_id for request in requests if request.slotted}
+    if not events:
+        return list(requests)
+    booked = slot_records.find_all(connection, sorted(events))
+    times = {event: slot.scheduled_time for event, slot in booked.items() if slot.owner is None}
+    return [
+        request._replace(execute_at=times.get(request.slot_id or request.item_id, request.execute_at))
+        if request.slotted and request.execute_at is not None
+        else request
+        for request in requests
+    ]
 
 
 def carried_slots(connection: Connection, items: Sequence[Item]) -> set[str]:

@@ -21,6 +21,7 @@ from headgate.dispatch.model import (
     EnqueueRequest,
 )
 from headgate.dispatch.status import IN_FLIGHT, Status
+from headgate.dispatch.stores import booked_slots
 from headgate.dispatch.stores.encrypting import context_version
 from headgate.dispatch.stores.rows import (
     THIS_ITEM,
@@ -52,6 +53,7 @@ def enqueue(
     if not new:
         return set()
     moment = now or database_clock(connection)
+    new = booked_slots.at_their_times(connection, new)
     execute_rows(connection, _INSERT_ITEM, [_new_row(request, moment) for request in new])
     execute_rows(
         connection,

@@ -71,8 +71,35 @@ ENQUEUE = Statement(
     SELECT '', pg_notify('headgate_dispatch', name)::text FROM unnest($20::text[]) AS name
     """,
 )
+# Items at times of their own. If such a time is a booked slot's, a re-plan may be moving the slot: the item waits for
+# its commit, and gets the new time. Slots are looked for by the old time, without a lock, and then read again with it.
+# One at a time, by key: a plan for thousands of items could read all slots.
+ENQUEUE_AT = Statement(
+    "headgate_queue_enqueue_at",
+    ENQUEUE.sql.replace("WITH input AS", "WITH requested AS", 1).replace(
+        "), clock AS",
+        """), booked AS MATERIALIZED (
+        SELECT requested.item_type, requested.item_id, slot.event_id
+        FROM requested CROSS JOIN LATERAL (
+            SELECT event_id, scheduled_at FROM headgate_slot
+            WHERE event_id = coalesce(requested.slot_id, requested.item_id) AND owner IS NULL OFFSET 0
+        ) AS slot
+        WHERE requested.slotted AND requested.execute_at IS NOT NULL OR slot.scheduled_at = requested.execute_at
+    ), current AS MATERIALIZED (
+        SELECT event_id, scheduled_at FROM headgate_slot WHERE event_id = ANY (ARRAY(SELECT event_id FROM booked))
+        ORDER BY event_id FOR SHARE
+    ), input AS MATERIALIZED (
+        SELECT item_type, coalesce(scheduled_at, execute_at) AS execute_at, slotted, init_workflow_id, traceparent,
+            lane, priority, slot_id, item_id, context_json
+        FROM requested LEFT JOIN booked USING (item_type, item_id) LEFT JOIN current USING (event_id)
+    ), clock AS""",
+        1,
+    ),
+)
 # For a connection of the caller's, whose driver takes parameters in this form, in the same order.
-_ENQUEUE_THERE = re.sub(r"\$\d+", "%s", ENQUEUE.sql.replace("%", "%%"))
+_ENQUEUE_THERE, _ENQUEUE_AT_THERE = (
+    re.sub(r"\$\d+", "%s", statement.sql.replace("%", "%%")) for statement in (ENQUEUE, ENQUEUE_AT)
+)
 
 
 def enqueue(
@@ -87,7 +114,8 @@ def enqueue_alone(
     connection: sa.Connection, requests: Sequence[EnqueueRequest], now: datetime | None, hints: Sequence[str] = ()
 ) -> set[tuple[str, str]]:
     """`enqueue` in a transaction of its own, on a connection of our own: all of it in one flush."""
-    rows = run_by_key(connection, ENQUEUE, _enqueue_parameters(requests, now, hints))
+    statement = ENQUEUE_AT if _have_times(requests) else ENQUEUE
+    rows = run_by_key(connection, statement, _enqueue_parameters(requests, now, hints))
     return {(item_type.decode(), item_id.decode()) for item_type, item_id in rows if item_type and item_id}
 
 
@@ -95,7 +123,12 @@ def enqueue_call(
     requests: Sequence[EnqueueRequest], now: datetime | None, hints: Sequence[str] = ()
 ) -> tuple[str, tuple[str | None, ...]]:
     """The statement of `enqueue` and its parameters, for any connection of psycopg's."""
-    return _ENQUEUE_THERE, tuple(_enqueue_parameters(requests, now, hints))
+    statement = _ENQUEUE_AT_THERE if _have_times(requests) else _ENQUEUE_THERE
+    return statement, tuple(_enqueue_parameters(requests, now, hints))
+
+
+def _have_times(requests: Sequence[EnqueueRequest]) -> bool:
+    return any(request.execute_at is not None for request in requests)
 
 
 def _enqueue_parameters(

@@ -11,8 +11,8 @@ from sqlalchemy.engine import Connection
 from headgate.dispatch.status import Status
 from headgate.dispatch.stores.slot_carrier import ItemStanding, NewTime, standing_of
 from headgate.durations import to_ms
-from headgate.slots.carriers import Standing
-from headgate.sql.pipeline import Statement, execute_pipeline, numbers, run_async, texts
+from headgate.slots.carriers import SlotMove, Standing
+from headgate.sql.pipeline import Statement, execute_pipeline, numbers, run_async, text_of, texts
 
 # Whoever has an item locked claims, cancels or requeues it: waiting for them could deadlock. All items are read, and
 # those that could be locked, as they are then; the others count as begun.
@@ -41,6 +41,15 @@ MOVE = Statement(
     WHERE item.item_type = moved.item_type AND item.item_id = moved.item_id AND item.queue_status = 'READY'
     """,
 )
+TYPES = Statement("headgate_dispatch_carrier_types", "SELECT item_type FROM headgate_dispatch_config")
+# Items that were queued with slots of other ids: there are nearly never any, and then nothing is looked up.
+LINKS = Statement(
+    "headgate_dispatch_carrier_links",
+    """
+    SELECT slot_id, item_type, item_id FROM headgate_dispatch_queue WHERE slot_id = ANY($1::text[])
+        AND EXISTS (SELECT FROM headgate_dispatch_queue WHERE slot_id IS NOT NULL)
+    """,
+)
 
 
 def item_standings(
@@ -62,3 +71,14 @@ def move_items(connection: Connection, moved: Sequence[NewTime]) -> None:
     types, ids, times = zip(*moved, strict=True)
     call = (MOVE, (texts(types), texts(ids), numbers(times)))
     run_async(connection, lambda raw: execute_pipeline(raw, [call]))
+
+
+def move_carried(connection: Connection, moves: Sequence[SlotMove]) -> None:
+    """Gives READY items that carry these slots the slots' new times. Bookings wait meanwhile: few round trips."""
+    times = {move.slot.event_id: move.scheduled_ms for move in moves}
+    calls = [(TYPES, ()), (LINKS, (texts(times),))]
+    types, links = run_async(connection, lambda raw: execute_pipeline(raw, calls))
+    moved = [NewTime(text_of(kind), event_id, at) for event_id, at in times.items() for (kind,) in types]
+    moved += [NewTime(text_of(kind), text_of(item_id), times[text_of(event)]) for event, kind, item_id in links]
+    if moved:
+        move_items(connection, moved)

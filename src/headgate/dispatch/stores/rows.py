@@ -14,7 +14,7 @@ from headgate.dispatch.model import Action, Change, Item
 from headgate.dispatch.status import Status
 from headgate.dispatch.stores.tables import audit, queue
 from headgate.errors import InvalidInput, StoreError
-from headgate.sql.schema import execute_rows
+from headgate.sql.inserting import insert_rows
 
 T = TypeVar("T")
 
@@ -98,11 +98,8 @@ def entry(
     }
 
 
-_INSERT_AUDIT = sa.insert(audit)
-
-
 def write_audit(connection: sa.Connection, entries: Sequence[dict[str, Any]]) -> None:
-    execute_rows(connection, _INSERT_AUDIT, entries)
+    insert_rows(connection, audit, entries)
 
 
 def of_items(item_type: str, item_ids: Iterable[str]) -> sa.ColumnElement[bool]:

@@ -77,6 +77,12 @@ class QueueCarrier:
         return set(self.standings(within, slots, lock=False))
 
     def move(self, within: Connection, moves: Sequence[SlotMove], now: datetime) -> None:
+        if within.dialect.name == "postgresql":
+            # Imported here: the driver is an extra that SQLite's users do not have.
+            from headgate.dispatch.stores import postgres_carrier
+
+            postgres_carrier.move_carried(within, moves)
+            return
         types = list(within.execute(sa.select(config.c.item_type)).scalars())
         times = {move.slot.event_id: move.scheduled_ms for move in moves}
         moved = [NewTime(kind, event_id, at) for event_id, at in times.items() for kind in types]

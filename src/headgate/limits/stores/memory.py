@@ -1,6 +1,7 @@
 """Limits in this process's memory: exact under threads, bounded, and fast enough for any path.
 
-Each plan and spec has a key table; see `memory_table.py` for how it evicts keys and for the fast path of a decision.
+Each plan and spec has a key table; see `memory_table.py` for how it evicts keys, and
+`memory_shortcuts.py` for the fast path of a decision.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from headgate.limits.holds import HoldName, HoldRecord, held_part, hold_name, pl
 from headgate.limits.locks import SpinLock
 from headgate.limits.model import Charge, Decision, Reason, Rule
 from headgate.limits.ports import Hold, Settlement
-from headgate.limits.stores.memory_table import KeyTable, MixedKeyTable, Ticks, key_table_for
+from headgate.limits.stores.memory_shortcuts import Ticks, key_table_for
+from headgate.limits.stores.memory_table import KeyTable, MixedKeyTable
 
 MAX_TABLES = 8
 """How many specs of one plan have a key table of their own."""

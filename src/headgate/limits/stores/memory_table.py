@@ -11,23 +11,22 @@ Exact order would cost every decision (a key that is put last in a `dict` is del
 A `dict` that grows is rebuilt in one go, which takes 0.1 s at ten million keys. So a segment of a large table consists
 of parts, by the hash of the key: one small `dict` is rebuilt at a time. Small tables have one part, which is faster.
 
-A single charge on a token bucket or a fixed window takes a shortcut (`SingleCharge`). The commonest one, one unit on a
-young key that has room, takes the fast path (`FastPath`). Both are the reference's arithmetic, written out. The
-contract suite holds them to the same decisions.
+Python's garbage collector walks every `dict` that holds a tuple, which takes 1.6 s at ten million keys. So the states
+of a large table are integers or bytes (`compact`): a `dict` of these is never walked. Tuples are faster, and small
+tables have them.
 
-A signal handler may raise within any of them (Ctrl-C, a worker's time limit): see `SpinLock`.
+A signal handler may raise within any of these functions (Ctrl-C, a worker's time limit): see `SpinLock`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import marshal
+from collections.abc import Sequence
 from itertools import islice
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from headgate.limits.algorithms import State
-from headgate.limits.fast_path import FastPath
-from headgate.limits.locks import SpinLock
-from headgate.limits.model import Decision, FixedWindow, Reason, Spec, TokenBucket
+from headgate.limits.model import Spec
 
 SHORTEST_GENERATION_US = 60_000_000
 DROPPED_PER_CALL = 32
@@ -38,22 +37,10 @@ MAX_SEGMENTS = 24
 EVICTION_BATCH = 1024
 MERGED_PER_CALL = 64
 LARGEST_PART = 150_000
-"""The most keys of a table with one part. Rebuilding a `dict` takes 1 ms at 100,000 keys."""
+"""The most keys of a table with one part. At 100,000 keys, rebuilding a `dict` takes 1 ms, and walking it a few."""
 PARTS = 256
 """Of a segment of a large table. At ten million keys a part has 40,000."""
 PART_MASK = PARTS - 1
-
-_OK, _DENIED = Reason.OK, Reason.DENIED
-
-Ticks: TypeAlias = Callable[[], int]
-"""A clock, in nanoseconds."""
-
-
-class SingleCharge(Protocol):
-    """Spends on one key of one table; `None` if the slow path must be taken. `create` lets it make new keys."""
-
-    def __call__(self, key: str, cost: int, now_us: int | None = None, create: bool = False) -> Decision | None: ...
-
 
 Part: TypeAlias = dict[str, Any]
 """Packed states by key, in the order in which they came."""
@@ -142,13 +129,13 @@ class KeyTable:
         if key not in self.part(key):
             self._pop_older(key)
             self.make_room(now_us)
-        self.part(key)[key] = self.pack(state)
+        self.store(key, self.pack(state))
 
     def touch(self, key: str, now_us: int) -> None:
         """Moves a known key to the young segment."""
         if key not in self.part(key) and (packed := self._pop_older(key)) is not None:
             self.make_room(now_us)
-            self.part(key)[key] = packed
+            self.store(key, packed)
 
     def forget(self, key: str) -> None:
         if self.part(key).pop(key, None) is None:
@@ -156,11 +143,25 @@ class KeyTable:
         else:
             self._young_count -= 1
 
+    def store(self, key: str, packed: Any) -> None:
+        """Puts a packed state, of a small table or a large one, into the young segment."""
+        young = self.young
+        if young is None:
+            self.parts[hash(key) & PART_MASK][key] = self.compact(packed)
+        else:
+            young[key] = packed
+
     def pack(self, state: State) -> Any:
+        """A state as a small table has it."""
         return state
 
+    def compact(self, packed: Any) -> Any:
+        """A packed state as a large table has it: nothing that the garbage collector tracks."""
+        return marshal.dumps(packed) if packed.__class__ is tuple else packed
+
     def unpack(self, packed: Any) -> State:
-        return packed  # type: ignore[no-any-return]
+        """The state, packed or compact."""
+        return marshal.loads(packed) if packed.__class__ is bytes else packed  # type: ignore[no-any-return]
 
     def evict_expired(self, now_us: int) -> None:
         """Closes the young segment when it is time, and drops a few expired keys."""
@@ -214,7 +215,7 @@ class KeyTable:
             packed = self._pop_older(key) if self._older else None
             if packed is not None:
                 self.make_room(now_us)
-                self.part(key)[key] = packed
+                self.store(key, packed)
             elif create and self.alone:
                 self.make_room(now_us)
                 packed = (0, now_us)
@@ -264,7 +265,8 @@ class KeyTable:
         for part in filter(None, source.parts):
             keys = list(islice(part, left))
             for key in keys:
-                target.part(key)[key] = part[key]
+                packed = part[key]
+                target.part(key)[key] = packed if len(target.parts) == 1 else self.compact(packed)
                 del part[key]  # last: a signal handler may raise anywhere, and no key may be lost
             left -= len(keys)
             if not left:
@@ -314,185 +316,3 @@ class MixedKeyTable(KeyTable):
     def add_spec(self, spec: Spec) -> None:
         """Keeps states for the life of a further spec."""
         self._span_us = max(self._span_us, spec.life_us)
-
-
-class BucketTable(KeyTable):
-    """Token buckets as `(debt, last)`: the unit is the spec's. With holds in line there are more numbers;
-    such a key takes the slow path."""
-
-    __slots__ = ("spend", "spend_one")
-
-    def __init__(self, plan: str, spec: TokenBucket, max_keys: int, lock: SpinLock, clock: Ticks) -> None:
-        super().__init__(spec, max_keys)
-        self.spend = _bucket_spend(self, plan, spec, lock, clock)
-        self.spend_one = _bucket_spend_one(self, plan, spec, lock, clock)
-
-    def pack(self, state: State) -> tuple[int, ...]:
-        return state[2:]
-
-    def unpack(self, packed: tuple[int, ...]) -> State:
-        spec = self.spec
-        assert isinstance(spec, TokenBucket)
-        return (spec.tag, spec.unit, *packed)
-
-
-def _bucket_spend(table: KeyTable, plan: str, spec: TokenBucket, lock: SpinLock, clock: Ticks) -> SingleCharge:
-    unit, gain, full, capacity = spec.unit, spec.gain, spec.full, spec.capacity
-    acquire, release = lock.acquire, lock.release
-
-    def spend(key: str, cost: int, now_us: int | None = None, create: bool = False) -> Decision | None:
-        acquire()
-        try:
-            if now_us is None:
-                now_us = clock() // 1000
-            state = table.young_state(key, now_us, create)
-            if state is None:
-                return None
-            debt, last = state
-            if now_us < last:
-                return None
-            debt -= (now_us - last) * gain
-            if debt < 0:
-                debt = 0
-            spent = debt + cost * unit
-            if spent > full:
-                wait, reset = (spent - full + gain - 1) // gain, (debt + gain - 1) // gain
-                return Decision((False, (full - debt) // unit, capacity, wait, reset, plan, _DENIED, False, ()))
-            table.part(key)[key] = (spent, now_us)
-        except ValueError:
-            return None
-        finally:
-            release(None)
-        reset = (spent + gain - 1) // gain
-        return Decision((True, (full - spent) // unit, capacity, 0, reset, plan, _OK, False, ()))
-
-    return spend
-
-
-def _bucket_spend_one(table: KeyTable, plan: str, spec: TokenBucket, lock: SpinLock, clock: Ticks) -> FastPath:
-    unit, gain, full, capacity = spec.unit, spec.gain, spec.full, spec.capacity
-    try_acquire, release, kind, ok = lock.try_acquire, lock.release, Decision, _OK
-    short = gain - 1
-
-    def spend_one(key: str) -> Decision | None:
-        try:
-            try_acquire()
-        except IndexError:
-            return None
-        except BaseException:
-            release(None)
-            raise
-        try:
-            now_us = clock() // 1000
-            young = table.young
-            if young is None:
-                young = table.parts[hash(key) & PART_MASK]
-            debt, last = young[key]
-            debt -= (now_us - last) * gain
-            if debt <= 0:
-                # Checked here only: a bucket that never fills runs empty, and then the slow path evicts.
-                if now_us >= table.evict_at_us:
-                    return None
-                debt = 0
-            spent = debt + unit
-            if spent > full:
-                return None
-            young[key] = (spent, now_us)
-        except (KeyError, ValueError):
-            return None
-        finally:
-            release(None)
-        reset = (spent + short) // gain if short else spent
-        return kind((True, (full - spent) // unit, capacity, 0, reset, plan, ok, False, ()))
-
-    return spend_one
-
-
-class FixedWindowTable(KeyTable):
-    """Fixed windows as `(used, start)`."""
-
-    __slots__ = ("spend", "spend_one")
-
-    def __init__(self, plan: str, spec: FixedWindow, max_keys: int, lock: SpinLock, clock: Ticks) -> None:
-        super().__init__(spec, max_keys)
-        self.spend = _fixed_spend(self, plan, spec, lock, clock)
-        self.spend_one = _fixed_spend_one(self, plan, spec, lock, clock)
-
-    def pack(self, state: State) -> tuple[int, int]:
-        return state[2], state[1]
-
-    def unpack(self, packed: tuple[int, int]) -> State:
-        return (FixedWindow.tag, packed[1], packed[0])
-
-
-def _fixed_spend(table: KeyTable, plan: str, spec: FixedWindow, lock: SpinLock, clock: Ticks) -> SingleCharge:
-    limit, window_us = spec.limit, spec.window_us
-    acquire, release = lock.acquire, lock.release
-
-    def spend(key: str, cost: int, now_us: int | None = None, create: bool = False) -> Decision | None:
-        acquire()
-        try:
-            if now_us is None:
-                now_us = clock() // 1000
-            state = table.young_state(key, now_us, create)
-            if state is None:
-                return None
-            used, start = state
-            ends = start + window_us - now_us
-            if ends <= 0 or used == 0:
-                used, start, ends = 0, now_us, window_us
-            elif ends > window_us:
-                return None
-            spent = used + cost
-            if spent > limit:
-                return Decision((False, limit - used, limit, ends, ends if used else 0, plan, _DENIED, False, ()))
-            table.part(key)[key] = (spent, start)
-        finally:
-            release(None)
-        return Decision((True, limit - spent, limit, 0, ends, plan, _OK, False, ()))
-
-    return spend
-
-
-def _fixed_spend_one(table: KeyTable, plan: str, spec: FixedWindow, lock: SpinLock, clock: Ticks) -> FastPath:
-    limit, window_us = spec.limit, spec.window_us
-    try_acquire, release, kind, ok = lock.try_acquire, lock.release, Decision, _OK
-
-    def spend_one(key: str) -> Decision | None:
-        try:
-            try_acquire()
-        except IndexError:
-            return None
-        except BaseException:
-            release(None)
-            raise
-        try:
-            now_us = clock() // 1000
-            if now_us >= table.evict_at_us:
-                return None
-            young = table.young
-            if young is None:
-                young = table.parts[hash(key) & PART_MASK]
-            used, start = young[key]
-            ends = start + window_us - now_us
-            if ends <= 0 or not 0 < used < limit:
-                return None
-            used += 1
-            young[key] = (used, start)
-        except KeyError:
-            return None
-        finally:
-            release(None)
-        return kind((True, limit - used, limit, 0, ends, plan, ok, False, ()))
-
-    return spend_one
-
-
-def key_table_for(plan: str, spec: Spec, max_keys: int, lock: SpinLock, clock: Ticks) -> KeyTable:
-    match spec:
-        case TokenBucket():
-            return BucketTable(plan, spec, max_keys, lock, clock)
-        case FixedWindow():
-            return FixedWindowTable(plan, spec, max_keys, lock, clock)
-        case _:
-            return KeyTable(spec, max_keys)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
@@ -21,9 +22,9 @@ from headgate.server.access.model import (
 )
 from headgate.server.access.ports import TokenStore
 
-TOKEN_CACHE_US = 5_000_000
+TOKEN_CACHE_SECONDS = 5.0
 """A token revoked elsewhere is refused here after this long at the latest."""
-REREAD_US = 250_000
+REREAD_SECONDS = 0.25
 """How old the cache may be for an unknown secret, which may belong to a token that was created a moment ago."""
 
 _log = logging.getLogger(__name__)
@@ -50,9 +51,11 @@ class Authenticator:
         self._store = store
         self._fixed = tuple(fixed)
         self._clock = clock or SystemClock()
+        # Without a layer between: every request asks how old the cache is.
+        self._monotonic = time.monotonic if clock is None else lambda: clock.monotonic_us() / 1e6
         self._keyring = Keyring(self._fixed, self._clock)
         self._closed = not local or self._keyring.had_any
-        self._read_us: int | None = None
+        self._read_at = float("-inf")
         self._lock = asyncio.Lock()
 
     async def caller(self, secret: str) -> Caller | None:
@@ -61,36 +64,34 @@ class Authenticator:
         Raises:
             StoreError: the store failed, and no tokens were ever read.
         """
-        keyring = await self.keyring()
+        if self._store is not None and self._monotonic() - self._read_at > TOKEN_CACHE_SECONDS:
+            await self.keyring()
         if not self._closed:
             return ANYONE
-        return keyring.caller(secret) or (await self.keyring(REREAD_US)).caller(secret)
+        return self._keyring.caller(secret) or (await self.keyring(REREAD_SECONDS)).caller(secret)
 
     @property
     def is_open(self) -> bool:
         """Whether anyone may call, by the cached tokens."""
         return not self._closed
 
-    async def keyring(self, max_age_us: int = TOKEN_CACHE_US) -> Keyring:
-        """The valid tokens, read `max_age_us` ago at most. If their store is away, the last known ones."""
-        if self._store is not None and self._is_older(max_age_us):
+    async def keyring(self, max_age: float = TOKEN_CACHE_SECONDS) -> Keyring:
+        """The valid tokens, read `max_age` seconds ago at most. If their store is away, the last known ones."""
+        if self._store is not None and self._monotonic() - self._read_at > max_age:
             async with self._lock:
-                if self._is_older(max_age_us):
+                if self._monotonic() - self._read_at > max_age:
                     await self._read(self._store)
         return self._keyring
-
-    def _is_older(self, age_us: int) -> bool:
-        return self._read_us is None or self._clock.monotonic_us() - self._read_us > age_us
 
     async def _read(self, store: TokenStore) -> None:
         try:
             self._keyring = Keyring([*self._fixed, *await store.tokens()], self._clock)
             self._closed = self._closed or self._keyring.had_any
         except StoreError:
-            if self._read_us is None:
+            if self._read_at == float("-inf"):
                 raise  # no tokens were ever read: letting anyone in would be a guess
             _log.warning("tokens can't be read; the last known ones stay good")
-        self._read_us = self._clock.monotonic_us()
+        self._read_at = self._monotonic()
 
 
 async def create_token(

@@ -67,7 +67,7 @@ class Sessions:
             return Login(ANYONE, None)
         if not secret or not _is_ours(secret, await self.key()):
             return None
-        keyring = await self._authenticator.keyring(max_age_us=0)
+        keyring = await self._authenticator.keyring(max_age=0)
         session = await self._store.find(digest(secret))
         if session is not None and session.scopes is not None:
             expected = _person_seal(secret, session.token_name, session.scopes)

@@ -49,7 +49,7 @@ from headgate.server.http.ingress import Ingress
 from headgate.server.http.parent_watch import end_with_parent, remove_worker_metrics
 from headgate.server.http.prefix import without_prefix
 from headgate.server.http.raw_routes import RawRoutes
-from headgate.server.http.services import Services
+from headgate.server.http.services import FIELDS, SERVICES, Services
 from headgate.server.http.traces import RequestTraces
 from headgate.server.settings import Settings
 from headgate.server.shutdown import CLOSE_SECONDS, add_deadline, closing_part, end_when_hung
@@ -79,17 +79,20 @@ class Service(FastAPI):
         self.endpoints: ASGIApp = RawRoutes(super().build_middleware_stack(), self.routes)
         """The routes and their errors, without access checks, logs and metrics: those are made around it."""
         app: ASGIApp = Bodies(self.endpoints, limit=services.settings.http.max_body_bytes)
-        app = AccessGuard(app)
-        app = logs.RequestLog(app)
+        app = AccessGuard(app, services)
+        app = logs.RequestLog(app, services)
         return RequestTraces(app) if tracing.is_on() else app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or self.middleware_stack is None:
-            await super().__call__(without_prefix(scope), receive, send)
+        if scope["type"] == "lifespan":
+            await super().__call__(scope, receive, send)
             return
         if scope.get("root_path"):
             scope = without_prefix(scope)
-        scope["app"] = self
+        if self.middleware_stack is None:
+            self.middleware_stack = self.build_middleware_stack()
+        scope["app"], scope[SERVICES] = self, self.state.services
+        scope[FIELDS] = dict(reversed(scope["headers"]))
         await self.middleware_stack(scope, receive, send)
 
 

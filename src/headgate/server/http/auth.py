@@ -11,11 +11,16 @@ from headgate.errors import HeadgateError
 from headgate.server.access.model import ANYONE, Caller, needed_scope
 from headgate.server.access.model import Scope as AccessScope
 from headgate.server.http import problem
-from headgate.server.http.browser import BROWSER_FIELDS, refuse_other_names, refuse_other_sites, session_secret
-from headgate.server.http.fields import header_fields
+from headgate.server.http.browser import (
+    BROWSER_FIELDS,
+    LONGEST_HOST,
+    is_local_name,
+    refuse_other_sites,
+    session_secret,
+)
 from headgate.server.http.ingress import client_address
 from headgate.server.http.problem import Problem
-from headgate.server.http.services import Services, services_of
+from headgate.server.http.services import FIELDS, Services
 
 TOKEN_PATHS = ("/api", "/admin")
 SIGNED_PATHS = ("/api/receipts/",)
@@ -36,8 +41,9 @@ class AccessGuard:
     of its body after: one that can't be recorded is not made.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, services: Services) -> None:
         self._app = app
+        self._services = services
         self._log = structlog.get_logger()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -52,10 +58,9 @@ class AccessGuard:
             refusal = Problem(431, "headers-too-large", "Request Header Fields Too Large", detail)
             await refusal.response()(scope, receive, send)
             return
-        services = services_of(scope)
-        needs_token = is_guarded(scope["path"])
+        admit = _authenticate if is_guarded(scope["path"]) else _admit_anonymous
         try:
-            caller = await (_authenticate(services, scope) if needs_token else _admit_anonymous(services, scope))
+            caller = await admit(self._services, scope)
         except Problem as refusal:
             await refusal.response()(scope, receive, send)
             return
@@ -63,15 +68,14 @@ class AccessGuard:
             await problem.of(error).response()(scope, receive, send)
             return
         state = scope.setdefault("state", {})
-        state["caller"], state["is_admin"] = caller.name, caller.may(AccessScope.ADMIN)
+        state["caller"], state["is_admin"] = caller.name, AccessScope.ADMIN in caller.scopes
         if is_audited(scope["method"], scope["path"]):
-            await self._audit_change(services, caller, scope, receive, send)
+            await self._audit_change(caller, scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
-    async def _audit_change(
-        self, services: Services, caller: Caller, scope: Scope, receive: Receive, send: Send
-    ) -> None:
+    async def _audit_change(self, caller: Caller, scope: Scope, receive: Receive, send: Send) -> None:
+        audit = self._services.audit
         status = 500
         body = b""
 
@@ -89,9 +93,7 @@ class AccessGuard:
 
         request_id = scope.get("state", {}).get("request_id", "")
         try:
-            number = await services.audit.begin(
-                caller.name, scope["method"], scope["path"], request_id, client_address(scope)
-            )
+            number = await audit.begin(caller.name, scope["method"], scope["path"], request_id, client_address(scope))
         except HeadgateError as error:
             refusal = problem.of(error)
             self._log.error(
@@ -107,7 +109,7 @@ class AccessGuard:
             await self._app(scope, receive_and_record, send_and_record)
         finally:
             try:
-                await services.audit.end(number, status, body.decode("utf-8", "replace") or None)
+                await audit.end(number, status, body.decode("utf-8", "replace") or None)
             except HeadgateError:
                 self._log.warning("an audit entry was left open", audit=number, status=status, request_id=request_id)
 
@@ -128,6 +130,19 @@ def is_guarded(path: str) -> bool:
     return path.startswith(TOKEN_PATHS) and not path.startswith(SIGNED_PATHS)
 
 
+def refuse_other_names(scope: Scope) -> None:
+    """Raises 403 unless `Host` is a name that nobody else can own (DNS rebinding): an address, `localhost`, or a name
+    without a domain.
+
+    Without tokens it is open to whoever is on this machine, and a site may let its own name resolve to 127.0.0.1: its
+    page is then of our origin, and may read the answers. Browsers tell nothing about such a read but the name.
+    """
+    host = scope[FIELDS].get(b"host", b"")
+    if len(host) > LONGEST_HOST or not is_local_name(host):
+        detail = "without tokens, the service answers only under an address or a plain name of this machine; "
+        raise Problem(403, "cross-site", "Cross-Site Request", detail + "create a token with `headgate tokens create`")
+
+
 async def _admit_anonymous(services: Services, scope: Scope) -> Caller:
     """Admits a request to a path that needs no token."""
     if services.authenticator.is_open and not scope["path"].startswith(HEALTH_PATHS):
@@ -139,7 +154,7 @@ async def _admit_anonymous(services: Services, scope: Scope) -> Caller:
 async def _authenticate(services: Services, scope: Scope) -> Caller:
     """Admits a request to a path that needs a token; returns its caller."""
     method: str = scope["method"]
-    fields = header_fields(scope)
+    fields = scope[FIELDS]
     secret = bearer_token(scope) if b"authorization" in fields else None
     session = session_secret(scope) if secret is None and b"cookie" in fields else None
     if session is None:
@@ -157,7 +172,8 @@ async def _authenticate(services: Services, scope: Scope) -> Caller:
         refuse_other_names(scope)
         if not BROWSER_FIELDS.isdisjoint(fields):
             refuse_other_sites(scope, with_cookie=False, reading=method in SAFE_METHODS)
-        await services.ingress.admit(scope, caller)
+        if services.ingress.counts_requests:
+            await services.ingress.admit(scope, caller)
         return caller
     if session is not None and method not in SAFE_METHODS:
         refuse_other_sites(scope, with_cookie=True)

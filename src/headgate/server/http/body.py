@@ -12,8 +12,8 @@ import orjson
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from headgate.server.http.fields import header_fields
 from headgate.server.http.problem import Problem, invalid, too_large, unsupported
+from headgate.server.http.services import FIELDS
 
 NDJSON = "application/x-ndjson"
 STREAMED = (NDJSON.encode(), b"application/ndjson", b"application/jsonl", b"text/csv")
@@ -46,15 +46,13 @@ class Bodies:
             # A copy: the server goes by the method of its own, and would wait for the body.
             await self._app({**scope, "method": "GET"}, receive, send_without_body)
             return
-        length = header_fields(scope).get(b"content-length")
-        if media_type(scope) in STREAMED:
+        length = scope[FIELDS].get(b"content-length")
+        if (length is not None and int(length) <= self._limit) or media_type(scope) in STREAMED:
             await self._app(scope, receive, send)
         elif length is None:
             await self._app(scope, self._counted(receive), send)
-        elif int(length) > self._limit:
-            await too_large(self._limit).response()(scope, receive, send)
         else:
-            await self._app(scope, receive, send)
+            await too_large(self._limit).response()(scope, receive, send)
 
     def _counted(self, receive: Receive) -> Receive:
         taken = 0
@@ -72,7 +70,8 @@ class Bodies:
 
 def media_type(scope: Scope) -> bytes:
     """The body's type without parameters, in lower case; empty if none is given."""
-    return header_fields(scope).get(b"content-type", b"").partition(b";")[0].strip().lower()
+    given: bytes = scope[FIELDS].get(b"content-type", b"")
+    return given.partition(b";")[0].strip().lower()
 
 
 async def read_json(scope: Scope, receive: Receive) -> Any:
@@ -87,15 +86,28 @@ async def read_object(scope: Scope, receive: Receive, maximum: int | None = None
     written: 5.0 is 5."""
     if media_type(scope) != b"application/json":
         raise unsupported("application/json")
-    raw = await read(receive, maximum)
-    value = parsed_object(raw)
+    return object_of(await read(receive, maximum))
+
+
+async def read_text(scope: Scope, receive: Receive) -> bytes:
+    """The body of a JSON request, for `object_of` or a faster parser."""
+    if media_type(scope) != b"application/json":
+        raise unsupported("application/json")
+    return await read(receive)
+
+
+def object_of(raw: bytes) -> dict[str, Any]:
+    """The JSON object in a body; 5.0 is 5."""
+    value = parsed(raw)
+    if not isinstance(value, dict):
+        raise invalid("body", "must be a JSON object")
     # Most documents have no number with a fraction or an exponent, and need no second look.
     whole: dict[str, Any] = _whole(value) if _FLOAT.search(raw) else value
     return whole
 
 
 async def read(receive: Receive, maximum: int | None = None) -> bytes:
-    """The whole body; 413 as soon as it is larger than `most`."""
+    """The whole body; 413 as soon as it is larger than `maximum`."""
     message = await receive()
     if maximum is None and not message.get("more_body", False) and message["type"] == "http.request":
         return bytes(message["body"])

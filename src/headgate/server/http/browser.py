@@ -1,4 +1,4 @@
-"""The session's cookie, and the checks against cross-site requests and DNS rebinding."""
+"""What a browser sends: the session's cookie, the page that a request is from, the name it was sent to."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from functools import lru_cache
 
 from starlette.types import Scope
 
-from headgate.server.http.fields import header_fields
 from headgate.server.http.problem import Problem
 
 COOKIE = "headgate-session"
@@ -64,21 +63,9 @@ def refuse_other_sites(scope: Scope, *, with_cookie: bool, reading: bool = False
         raise Problem(403, "cross-site", "Cross-Site Request", detail)
 
 
-def refuse_other_names(scope: Scope) -> None:
-    """Raises 403 unless `Host` is a name that nobody else can own (DNS rebinding): an address, `localhost`, or a name
-    without a domain.
-
-    Without tokens it is open to whoever is on this machine, and a site may let its own name resolve to 127.0.0.1: its
-    page is then of our origin, and may read the answers. Browsers tell nothing about such a read but the name.
-    """
-    host = header_fields(scope).get(b"host", b"")
-    if len(host) > LONGEST_HOST or not _is_local(host):
-        detail = "without tokens, the service answers only under an address or a plain name of this machine; "
-        raise Problem(403, "cross-site", "Cross-Site Request", detail + "create a token with `headgate tokens create`")
-
-
 @lru_cache(256)
-def _is_local(host: bytes) -> bool:
+def is_local_name(host: bytes) -> bool:
+    """Whether the field `Host` names this machine in a way that nobody else can own."""
     name = re.sub(r":\d*$", "", host.decode("latin-1")).strip("[]").rstrip(".").lower()
     try:
         return bool(ipaddress.ip_address(name))

@@ -43,6 +43,8 @@ class Ingress:
         plans = {} if limiter is None else limiter.plans
         self._rate = limiter if INGRESS in plans else None
         self._guesses = limiter if INGRESS_FAILURES in plans else None
+        self.counts_requests = self._rate is not None
+        """Whether there is a limit for requests without a token."""
         self._known: dict[tuple[str, str], None] = {}
         self._last_warned: dict[str, float] = {}
         self._log = structlog.get_logger()

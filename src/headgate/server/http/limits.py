@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import orjson
 from fastapi import FastAPI
 from starlette.types import Receive, Scope, Send
 
-from headgate.errors import NotFound
+from headgate.errors import HeadgateError, NotFound
 from headgate.limits import headers
 from headgate.limits.model import Decision
-from headgate.server.http.body import read_object
+from headgate.server.http.body import object_of, read_object, read_text
 from headgate.server.http.parameters import json_body
 from headgate.server.http.problem import documented
 from headgate.server.http.problem import of as problem_of
@@ -22,6 +24,8 @@ from headgate.server.shapes.limits import (
     LimitRequest,
     LimitResetRequest,
     dump_decision,
+    dump_decisions,
+    plain_charges,
 )
 from headgate.server.wiring.limits import Limits
 
@@ -67,21 +71,23 @@ async def acquire_batch(scope: Scope, receive: Receive, send: Send) -> None:
     same key are decided in their order. The members of all requests are checked before any is decided. A request whose
     plan is unknown, or whose cost is above its plan's capacity, has an `error` instead of a decision.
     """
-    admission, value = services_of(scope).admission, await read_object(scope, receive)
-    requests = LimitBatchRequest.parse(value).charges()
+    admission, raw = services_of(scope).admission, await read_text(scope, receive)
+    requests = plain_charges(raw) or LimitBatchRequest.parse(object_of(raw)).charges()
     results = await admission.limiter.acquire_many(requests, return_errors=True)
-    unknown = [index for index, result in enumerate(results) if isinstance(result, NotFound)]
+    failed = [index for index, result in enumerate(results) if result.__class__ is not Decision]
+    unknown = [index for index in failed if isinstance(results[index], NotFound)]
     if unknown:
         # Another process may just have made the plans.
         await admission.plans.refresh()
         again = await admission.limiter.acquire_many([requests[index] for index in unknown], return_errors=True)
         for index, result in zip(unknown, again, strict=True):
             results[index] = result
-    decisions = [
-        dump_decision(result) if isinstance(result, Decision) else {"error": problem_of(result).body}
-        for result in results
-    ]
-    await send_json(send, orjson.dumps({"decisions": decisions}))
+    shown: list[Any] = [*results]
+    for index in failed:
+        result = results[index]
+        if isinstance(result, HeadgateError):
+            shown[index] = problem_of(result).body
+    await send_json(send, dump_decisions(shown))
 
 
 async def peek(scope: Scope, receive: Receive, send: Send) -> None:

@@ -10,10 +10,9 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headgate.apps.notifications.recipients import masked
-from headgate.server.http.fields import header_fields
 from headgate.server.http.ingress import client_address
 from headgate.server.http.problem import unexpected
-from headgate.server.http.services import services_of
+from headgate.server.http.services import FIELDS, Services
 from headgate.server.logs import REQUEST_ID
 
 LONGEST_ID = 64
@@ -40,8 +39,9 @@ NO_STORE = ((b"cache-control", b"no-store"),)
 class RequestLog:
     """Gives each request an id, logs what came of it, and turns what nobody caught into a 500 problem."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, services: Services) -> None:
         self._app = app
+        self._services = services
         self._log = structlog.get_logger()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -85,7 +85,7 @@ class RequestLog:
         seconds = ended - started
         route = getattr(scope.get("route"), "path", None)
         answered_after = scope["state"].get(STREAM_BEGAN, ended) - started
-        services_of(scope).requests.answered(scope["method"], route, status, answered_after)
+        self._services.requests.answered(scope["method"], route, status, answered_after)
         getattr(self._log, level)(
             "request",
             method=scope["method"],
@@ -110,5 +110,5 @@ def about(scope: Scope, **ids: str | int) -> None:
 
 
 def _given_id(scope: Scope) -> bytes | None:
-    value = header_fields(scope).get(b"x-request-id", b"")
+    value: bytes = scope[FIELDS].get(b"x-request-id", b"")
     return value if 0 < len(value) <= LONGEST_ID and value.isascii() and value.decode().isprintable() else None

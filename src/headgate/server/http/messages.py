@@ -12,6 +12,7 @@ from fastapi import APIRouter, Request, Response
 
 from headgate.apps.notifications.model import LARGEST
 from headgate.apps.notifications.ports import MessageFilter, Status
+from headgate.apps.notifications.receipts import EarlyReceipt
 from headgate.apps.notifications.recipients import checked_phone
 from headgate.durations import EPOCH
 from headgate.errors import HeadgateError, InvalidInput, NotFound
@@ -229,7 +230,8 @@ async def status(request: Request) -> Response:
     },
 )
 async def receipt(request: Request) -> Response:
-    """For providers, who sign it; no token is needed. 403 if the signature is not right."""
+    """For providers, who sign it; no token is needed. 403 if the signature is not right. If a message is being sent, a
+    receipt by the provider's id may come before the answer that has that id: it is kept for some minutes."""
     services = services_of(request)
     name = request.path_params["provider"]
     provider = services.notifications.providers.get(name)
@@ -245,11 +247,12 @@ async def receipt(request: Request) -> Response:
         raise
     if known is not None:
         known = known._replace(provider=name)
+        messages = services.notifications.messages
         with name_outages():
-            seconds = await services.notifications.messages.receive(known)
-        if seconds is None:
-            raise NotFound("message", known.message_id or known.provider_id or "")
-        if seconds >= 0:
+            seconds = await messages.receive(known)
+            if seconds is None and not await messages.keep_receipt(EarlyReceipt(known)):
+                raise NotFound("message", known.message_id or known.provider_id or "")
+        if seconds is not None and seconds >= 0:
             services.notifications.observer.receipt(name, known.delivered, seconds)
     return Response(status_code=204)
 

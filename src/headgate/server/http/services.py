@@ -34,6 +34,11 @@ if TYPE_CHECKING:
 Probe = Callable[[], Awaitable[object]]
 """Calls a dependency; raises if it does not answer."""
 
+SERVICES = "headgate_services"
+"""The key in a request's scope that holds the `Services` of its app."""
+FIELDS = "headgate_fields"
+"""The key that holds the header fields by their names in lower case; of several with one name, the first."""
+
 
 @dataclass(slots=True)
 class Services:
@@ -71,5 +76,5 @@ class Services:
 
 def services_of(scope: Mapping[str, Any]) -> Services:
     """The services of the app a request came to; takes the ASGI scope or a `Request`."""
-    services: Services = scope["app"].state.services
+    services: Services = scope[SERVICES]
     return services

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import orjson
 from fastapi import APIRouter, FastAPI, Request, Response
 from starlette.types import Receive, Scope, Send
 
 from headgate.server.http.body import read_object
-from headgate.server.http.logs import about
+from headgate.server.http.logs import ABOUT
 from headgate.server.http.parameters import WholeNumber, check_query, flag, json_body, path, query
 from headgate.server.http.problem import documented
 from headgate.server.http.raw_routes import add_raw_route, json_response, send_json
-from headgate.server.http.services import services_of
+from headgate.server.http.services import SERVICES, Services, services_of
 from headgate.server.shapes import slot_records
 from headgate.server.shapes.members import EVENT_ID
 from headgate.server.shapes.replan import ReplanRequest, ReplanShown
 from headgate.server.shapes.slot_records import Explained, SlotPage, SlotRecord
-from headgate.server.shapes.slots import Slot, SlotRequest
+from headgate.server.shapes.slots import Slot, SlotRequest, slot_members
 from headgate.slots.listing import MOST_LISTED, SlotFilter
 
 router = APIRouter(prefix="/api/v1", tags=["slots"])
@@ -48,13 +49,12 @@ async def assign(scope: Scope, receive: Receive, send: Send) -> None:
     Idempotent: the same `eventId` always gets the slot it already has, whatever else the request says. 503 if nothing
     is free before the config's horizon.
     """
-    services = services_of(scope)
+    services: Services = scope[SERVICES]
     request = SlotRequest.parse(await read_object(scope, receive))
-    about(scope, event_id=request.event_id)
+    scope["state"][ABOUT] = {"event_id": request.event_id}
     names = request.names(services.settings.slots.default_config)
     slot = await services.slots.assign(request.event_id, names, request.requested_time)
-    shape = Slot.of_slot(slot, show_windows=request.config_names is not None)
-    await send_json(send, shape.dump_json())
+    await send_json(send, orjson.dumps(slot_members(slot, show_windows=request.config_names is not None)))
 
 
 @router.post(

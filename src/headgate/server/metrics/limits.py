@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter as Counts
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -13,6 +14,7 @@ MAX_PLANS = 1000
 """Beyond this many plan names, the rest share one label."""
 OTHER = "(other)"
 _BREAKER = ("closed", "half_open", "open")
+_PLAN_AND_REASON = attrgetter("plan", "reason")
 
 
 class AdmissionMetrics:
@@ -75,13 +77,13 @@ class AdmissionMetrics:
             self._label(plan)
 
     def decided(self, decision: Decision) -> None:
-        self._counter(decision.plan, decision.reason.value).inc()
+        self._counter(decision.plan, decision.reason).inc()
         if decision.degraded or decision.chain:
             self._count_degraded_and_shadow(decision)
 
     def decided_many(self, decisions: Sequence[Decision]) -> None:
         """`decided` for each of a batch, with one increment per plan and outcome."""
-        for (plan, outcome), count in Counts((decision.plan, decision.reason.value) for decision in decisions).items():
+        for (plan, outcome), count in Counts(map(_PLAN_AND_REASON, decisions)).items():
             self._counter(plan, outcome).inc(count)
         for decision in decisions:
             if decision.degraded or decision.chain:

@@ -73,6 +73,8 @@ class SlotMetrics:
         self._hits = Counter("rate_limiter_config_cache_hits", "Policies read from memory.", registry=registry)
         self._misses = Counter("rate_limiter_config_cache_misses", "Policies read from the store.", registry=registry)
         self._names: set[str] = set()
+        # Looking a child up by its label costs more than counting, and this one counts every call.
+        self._duration_children: dict[str, Histogram] = {}
         self._sizes: dict[tuple[str, int], int] = {}
         self._history: Callable[[str], Awaitable[Sequence[PolicyVersion]]] | None = None
         self._learning: dict[str, asyncio.Task[None]] = {}
@@ -112,7 +114,11 @@ class SlotMetrics:
                 depths.observe(max(0, booking.window_start_ms // size - requested // size))
 
     def assigned(self, name: str, seconds: float) -> None:
-        self._durations.labels(self._label(name)).observe(seconds)
+        label = self._label(name)
+        child = self._duration_children.get(label)
+        if child is None:
+            child = self._duration_children[label] = self._durations.labels(label)
+        child.observe(seconds)
 
     def failed(self, name: str, requests: int, error: HeadgateError) -> None:
         label = name if name in self._names else OTHER

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any, TypeVar, cast
 
 from headgate.dispatch.model import QueueStats
@@ -17,6 +18,8 @@ from headgate.slots.packing import Booking, proves_config
 
 WAITING = (Status.READY, Status.CLAIMED, Status.DISPATCHED, Status.FAILED)
 """The statuses of items that are still to be executed."""
+
+_PLAN_AND_ALLOWED = attrgetter("plan", "allowed")
 
 T = TypeVar("T")
 
@@ -59,7 +62,7 @@ class LimitRollups:
         self._recorder.add(model.LIMITS_ALLOWED if decision.allowed else model.LIMITS_DENIED, decision.plan)
 
     def decided_many(self, decisions: Sequence[Decision]) -> None:
-        for (plan, allowed), count in Counter((decision.plan, decision.allowed) for decision in decisions).items():
+        for (plan, allowed), count in Counter(map(_PLAN_AND_ALLOWED, decisions)).items():
             self._recorder.add(model.LIMITS_ALLOWED if allowed else model.LIMITS_DENIED, plan, count)
 
     def store_called(self, operation: str, seconds: float, failed: bool) -> None: ...

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from operator import attrgetter
 from typing import Annotated, Any, Self
 
@@ -103,6 +104,7 @@ class Shape(BaseModel):
             return json.dumps(self.model_dump(exclude_unset=True)).encode()
 
     @classmethod
+    @cache
     def request_schema(cls) -> dict[str, Any]:
         """The JSON schema of a request body, for OpenAPI."""
         schema = cls.model_json_schema(schema_generator=_UntitledMembers)

@@ -115,23 +115,29 @@ class Slot(Shape):
     @classmethod
     def of_slot(cls, slot: slots.AssignedSlot, *, show_windows: bool = False) -> Slot:
         """`of`, several times as fast. The window of a slot with one config is listed too, with `show_windows`."""
-        shape = cls(
-            event_id=slot.event_id,
-            scheduled_time=format_instant(from_ms(slot.scheduled_ms)),
-            delay_ms=slot.scheduled_ms - slot.requested_ms,
-            window_start=_window_start(slot.window_start_ms),
-            config_name=slot.config_name,
-            config_version=slot.config_version,
-            existing=slot.existing,
-        )
-        if slot.owner is not None:
-            shape.owner = slot.owner
-        if slot.other_windows or show_windows:
-            shape.windows = [
-                SlotWindow(config_name=name, config_version=version, window_start=_window_start(start))
-                for name, version, start in slot.windows
-            ]
-        return shape
+        return cls(**slot_members(slot, show_windows=show_windows))
+
+
+def slot_members(slot: slots.AssignedSlot, *, show_windows: bool = False) -> dict[str, Any]:
+    """The members of a `Slot`; an owner and windows only if there are any to show. For fast routes, which check nothing
+    that they have made themselves."""
+    members = {
+        "eventId": slot.event_id,
+        "scheduledTime": format_instant(from_ms(slot.scheduled_ms)),
+        "delayMs": slot.scheduled_ms - slot.requested_ms,
+        "windowStart": _window_start(slot.window_start_ms),
+        "configName": slot.config_name,
+        "configVersion": slot.config_version,
+        "existing": slot.existing,
+    }
+    if slot.owner is not None:
+        members["owner"] = slot.owner
+    if slot.other_windows or show_windows:
+        members["windows"] = [
+            {"configName": name, "configVersion": version, "windowStart": _window_start(start)}
+            for name, version, start in slot.windows
+        ]
+    return members
 
 
 class FailedEvent(Shape):

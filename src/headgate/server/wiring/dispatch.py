@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
@@ -31,10 +32,16 @@ def load_domains(settings: Settings) -> Registry:
     settings name."""
     registry = Registry()
     named = [name.strip() for name in settings.dispatch.domains.split(",") if name.strip()]
-    for name in [*(point.value for point in entry_points(group="headgate.domains")), *named]:
+    for name in [*_installed_domains(), *named]:
         for domain in _loaded(name, settings):
             registry.add(domain)
     return registry
+
+
+@cache
+def _installed_domains() -> tuple[str, ...]:
+    """Kept: to look them up, the metadata of every installed package is read."""
+    return tuple(point.value for point in entry_points(group="headgate.domains"))
 
 
 def load_tasks(name: str) -> Tasks:

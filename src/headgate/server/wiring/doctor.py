@@ -47,7 +47,7 @@ async def redis_info(settings: Settings, *, timeout: float) -> list[RedisInfo]:
 
 async def kafka_info(settings: Settings, *, timeout: float) -> KafkaInfo:
     """Kafka, and the topics the settings name."""
-    from headgate.apps.notifications.delivery import dead_letter_topic
+    from headgate.apps.notifications.dead_letters import dead_letter_topic
     from headgate.apps.payments.intake_topic import rejected_topic
     from headgate.kafka.topics import kafka_info as ask
 

@@ -165,7 +165,7 @@ async def _permits(settings: Settings, call_timeout: float) -> PermitStore:
     from headgate.apps.payments.downstream.rate_gate import longest_hold, permit_policy
 
     chosen = settings.payments
-    policy, hold = permit_policy(chosen.tps, chosen.burst, chosen.limit_at), longest_hold(call_timeout)
+    policy, hold = permit_policy(chosen.tps, chosen.burst), longest_hold(call_timeout)
     if settings.redis_url is not None:
         from headgate.apps.payments.stores.redis import RedisPermitStore
 

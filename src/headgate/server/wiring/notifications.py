@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headgate.apps.notifications.attempts import ANALYTICS_GROUP, AttemptReader, index_topic
 from headgate.apps.notifications.broker_health import BrokerHealth
-from headgate.apps.notifications.delivery import SENDER_GROUP, Delivery, dead_letter_topic, parked_topic
+from headgate.apps.notifications.dead_letters import dead_letter_topic
+from headgate.apps.notifications.delivery import SENDER_GROUP, Delivery, parked_topic
 from headgate.apps.notifications.intake import Intake
 from headgate.apps.notifications.ports import NotificationObserver, NullObserver
 from headgate.apps.notifications.provider_chain import ProviderChain
 from headgate.apps.notifications.quiet_hours import QuietHours
 from headgate.apps.notifications.readers import Readers
-from headgate.apps.notifications.receipts import ReceiptReader
+from headgate.apps.notifications.receipts import EarlyReceipts, ReceiptReader, early_topic
 from headgate.apps.notifications.relay import Relay
 from headgate.apps.notifications.stores.sql import SqlAnalyticsStore, SqlDeliveryStore, SqlQuotaStore
 from headgate.durations import parse_duration, to_ms
@@ -200,7 +201,10 @@ def _start_sender(
         )
 
     readers.start("sender", lambda stop: delivery().run(stop))
-    note = _message_store(settings, shared).receive
+    messages = _message_store(settings, shared)
+    early = partial(_outbox(settings, shared).read, early_topic(sms.topic), "receipts")
+    readers.start("early receipts", EarlyReceipts(early, messages, observer).run)
+    note = messages.receive
     for entry in providers.providers:
         if (receipts := getattr(entry.provider, "receipts", None)) is not None:
             readers.start(f"receipts of {entry.name}", ReceiptReader(entry.name, receipts, note, observer).run)

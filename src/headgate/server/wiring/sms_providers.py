@@ -47,7 +47,7 @@ def _built_in(name: str, settings: Settings) -> Provider:
         raise ConfigurationError(
             _FIELD, f"{name!r} is none of webhook, twilio, console; write your own as {name}=package.module:attribute"
         )
-    require(f"the SMS provider {name}", "httpx")
+    require(f"the SMS provider {name}", "sms")
     calls: dict[str, Any] = {
         "timeout": sms.timeout_seconds,
         "log_texts": sms.log_texts,

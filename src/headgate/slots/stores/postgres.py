@@ -25,6 +25,7 @@ from headgate.slots.stores.other_windows import parse_other_windows
 from headgate.slots.stores.postgres_lone import LoneBooker, WindowRows, learn
 from headgate.slots.stores.sql import Booker
 from headgate.slots.stores.window_rows import SqlWindowReader, WindowQuery, window_queries
+from headgate.sql.engine import Database
 from headgate.sql.pipeline import (
     BEGIN,
     BY_KEY,
@@ -169,9 +170,9 @@ class BookingSnapshot(NamedTuple):
 class PostgresBooker(Booker):
     """Books in two flushes. A config's last policy is the guess for its next booking."""
 
-    def __init__(self, uniform: Callable[[], float]) -> None:
+    def __init__(self, database: Database, uniform: Callable[[], float]) -> None:
         super().__init__(uniform)
-        self._lone = LoneBooker(uniform)
+        self.lone = LoneBooker(database, uniform)
         self._reached: dict[Sequence[str], int] = {}
         """By the names of several configs: the instant at which the last search under them ended."""
 
@@ -180,10 +181,6 @@ class PostgresBooker(Booker):
     ) -> list[Booking]:
         guess = self._policies.get(name)
         guessed_now = int(time.time() * 1000) if now_ms is None else now_ms
-        if len(requests) == 1:
-            slot = self._lone.book(connection, requests[0], name, guessed_now, now_ms, owner)
-            if slot is not None:
-                return [slot]
         queries = window_queries(guess.policy, requests, guessed_now) if guess else []
         snapshot: BookingSnapshot = run_async(connection, lambda raw: _read(raw, name, requests, queries))
         if snapshot.version is None:
@@ -206,7 +203,7 @@ class PostgresBooker(Booker):
             if len(requests) == 1:
                 (query,) = queries
                 rows = rows_by_window[query.first_ms]
-                self._lone.remember(active, query, rows, occupancy, runs_change=any(runs))
+                self.lone.remember(active, query, rows, occupancy, runs_change=any(runs))
         return bookings
 
     def book_joint(
@@ -348,11 +345,17 @@ async def _write(
 def _copy_text(fresh: Sequence[AssignedSlot], now_ms: int) -> str:
     """Rows in COPY's text form. Event ids are printable, so only the backslash needs escaping; so does the name.
     All of them have one owner."""
-    text = instant_text
     name = fresh[0].config_name.replace("\\", "\\\\")
-    version, created, owner = fresh[0].config_version, text(now_ms), fresh[0].owner or "\\N"
+    version, owner = fresh[0].config_version, fresh[0].owner or "\\N"
+    after = f"Z\t{instant_text(now_ms)}Z\t{owner}\n"
+    # Many slots share their window, and mostly the time that was requested.
+    between = {
+        (requested, window): f"\t{name}\t{version}\t{instant_text(requested)}Z\t{instant_text(window)}Z\t"
+        for _, _, _, requested, window, _, _, _, _ in fresh
+    }
     return "".join(
-        f"{event_id.replace(chr(92), chr(92) * 2)}\t{name}\t{version}\t{text(requested)}Z\t{text(window)}Z"
-        f"\t{text(scheduled)}Z\t{created}Z\t{owner}\n"
-        for event_id, _, _, requested, window, scheduled, _, _, _ in fresh
+        [
+            f"{event_id.replace(chr(92), chr(92) * 2)}{between[requested, window]}{instant_text(scheduled)}{after}"
+            for event_id, _, _, requested, window, scheduled, _, _, _ in fresh
+        ]
     )

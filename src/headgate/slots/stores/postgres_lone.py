@@ -7,23 +7,26 @@ they are the same: a wrong expectation costs a flush, never a wrong booking.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sqlalchemy.engine import Connection
-
 from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest
 from headgate.slots.occupancy import FullRun, Occupancy, WindowCount
-from headgate.slots.packing import Packer, book_all
-from headgate.slots.stores.window_rows import WindowQuery, window_queries
-from headgate.sql.pipeline import BEGIN, BY_KEY, COMMIT, Statement, execute_pipeline, run_async
+from headgate.slots.packing import Full, Packer
+from headgate.slots.stores.window_rows import WindowQuery
+from headgate.sql.engine import Database
+from headgate.sql.pipeline import PLAN_BY_KEY, Statement
 
-MAX_EXPECTATIONS = 10_000
+MAX_EXPECTATIONS = 4000
 """Configs of which it is remembered what their last booking left behind."""
 
 # A statement of its own: what the next one reads is newer than the lock.
-LOCK_ONLY = Statement("headgate_slot_lock_only", "SELECT FROM headgate_slot_config WHERE name = $1 FOR UPDATE")
+LOCK_ONLY = Statement(
+    "headgate_slot_lock_by_key",
+    f"SELECT {PLAN_BY_KEY} FROM headgate_slot_config WHERE name = $1 FOR UPDATE",  # noqa: S608
+)
 # Reads what `WINDOWS` reads for one query, as one text.
 BOOK_EXPECTED = Statement(
     "headgate_slot_book_expected",
@@ -61,13 +64,13 @@ BOOK_EXPECTED = Statement(
         INSERT INTO headgate_slot
             (event_id, config_name, config_version, requested_at, window_start, scheduled_at, created_at, owner)
         SELECT $7, $1, $6::int, 'epoch'::timestamptz + $8::bigint * interval '1 ms',
-            'epoch'::timestamptz + $9::bigint * interval '1 ms', 'epoch'::timestamptz + $10::bigint * interval '1 ms',
+            'epoch'::timestamptz + $9::bigint * interval '1 ms', 'epoch'::timestamptz + $12::bigint * interval '1 ms',
             'epoch'::timestamptz + now * interval '1 ms', $13
         FROM expected
         RETURNING 1
     ), counted AS (
         INSERT INTO headgate_slot_window (config_name, window_start, taken, placed)
-        SELECT $1, 'epoch'::timestamptz + $9::bigint * interval '1 ms', $11::int, $12::int FROM expected
+        SELECT $1, 'epoch'::timestamptz + $9::bigint * interval '1 ms', $10::int, $11::int FROM expected
         ON CONFLICT (config_name, window_start) DO UPDATE SET taken = EXCLUDED.taken, placed = EXCLUDED.placed
     )
     SELECT 1 FROM booked
@@ -80,14 +83,6 @@ class WindowRows(NamedTuple):
 
     run: FullRun | None
     counts: list[WindowCount]
-
-
-class Expectation(NamedTuple):
-    """What a query will read, if nobody else writes."""
-
-    active: PolicyVersion
-    query: WindowQuery
-    rows: WindowRows
 
 
 class _NotExpected(Exception):
@@ -111,6 +106,17 @@ class _NoReader:
 
 
 @dataclass(slots=True)
+class Expectation:
+    """What a query will read, if nobody else writes."""
+
+    active: PolicyVersion
+    query: WindowQuery
+    rows: WindowRows
+    packer: Packer | None
+    """Sees these rows and nothing else. None while a booking that it has placed is not known to be stored."""
+
+
+@dataclass(slots=True)
 class _Memory:
     """Of one config."""
 
@@ -122,53 +128,52 @@ class _Memory:
 class LoneBooker:
     """Books one event at a time, where the last booking of its config leads one to expect what it will find."""
 
-    def __init__(self, uniform: Callable[[], float]) -> None:
+    def __init__(self, database: Database, uniform: Callable[[], float]) -> None:
+        self._database = database
         self._uniform = uniform
         self._memories: dict[str, _Memory] = {}
 
-    def book(
-        self,
-        connection: Connection,
-        request: SlotRequest,
-        name: str,
-        guessed_now: int,
-        now_ms: int | None,
-        owner: str | None,
-    ) -> AssignedSlot | None:
+    async def book(self, name: str, request: SlotRequest, now_ms: int | None, owner: str | None) -> AssignedSlot | None:
         """The event's new slot; None if nothing was booked, and the windows have to be read first."""
         memory = self._memories.get(name)
+        if memory is None or memory.expectation is None or not memory.is_trusted:
+            return None
+        expectation = memory.expectation
+        active, query, packer = expectation.active, expectation.query, expectation.packer
+        event_id, requested_ms = request
+        guessed_now = int(time.time() * 1000) if now_ms is None else now_ms
         # An event for now is not packed before the server has told the time.
-        if memory is None or memory.expectation is None or not memory.is_trusted or request.requested_ms <= guessed_now:
+        if (
+            packer is None
+            or requested_ms <= guessed_now
+            or requested_ms - requested_ms % active.policy.size_ms != query.first_ms
+        ):
             return None
-        active, query, rows = memory.expectation
-        if window_queries(active.policy, [request], guessed_now) != [query]:
-            return None
-        occupancy = Occupancy(active.policy, _NoReader())
-        learn(occupancy, [query], {query.first_ms: rows})
-        packer = Packer(active.policy, occupancy, guessed_now, self._uniform)
+        expectation.packer = None
+        packer.now_ms = guessed_now
         try:
-            _, fresh = book_all(active, packer, [request], {}, owner)
-            if not fresh or any(occupancy.changed_runs()):
+            place = packer.place(requested_ms)
+            if isinstance(place, Full) or any(packer.occupancy.changed_runs()):
                 return None
         except _NotExpected:
             return None
-        (slot,), (count,) = fresh, occupancy.changed_windows()
+        count = packer.occupancy.count(place.window_start_ms)
+        slot = AssignedSlot(event_id, name, active.version, requested_ms, *place[:2], False, owner)
         parameters = [
             name,
             *map(str, query),
-            _as_text(rows),
+            _as_text(expectation.rows),
             str(active.version),
-            slot.event_id,
-            *map(str, (slot.requested_ms, slot.window_start_ms, slot.scheduled_ms, count.taken, count.placed)),
+            event_id,
+            *map(str, (requested_ms, *count, slot.scheduled_ms)),
             owner,
             None if now_ms is None else str(now_ms),
         ]
-        calls = [(BEGIN, ()), (BY_KEY, ()), (LOCK_ONLY, (name,)), (BOOK_EXPECTED, parameters), (COMMIT, ())]
-        *_, booked, _ = run_async(connection, lambda raw: execute_pipeline(raw, calls))
+        _, booked = await self._database.pipeline([(LOCK_ONLY, (name,)), (BOOK_EXPECTED, parameters)])
         if not booked:
             memory.is_trusted = False
             return None
-        memory.expectation = Expectation(active, query, _after(rows, query, [count]))
+        expectation.rows, expectation.packer = _after(expectation.rows, query, [count]), packer
         return slot
 
     def remember(
@@ -182,7 +187,12 @@ class LoneBooker:
             memory.is_trusted = memory.expectation.rows == rows
         memory.expectation = None
         if not runs_change:
-            memory.expectation = Expectation(active, query, _after(rows, query, occupancy.changed_windows()))
+            rows = _after(rows, query, occupancy.changed_windows())
+            # Not that occupancy itself, which may know more: what is not compared must not be relied on.
+            expected = Occupancy(active.policy, _NoReader())
+            learn(expected, [query], {query.first_ms: rows})
+            packer = Packer(active.policy, expected, 0, self._uniform)
+            memory.expectation = Expectation(active, query, rows, packer)
 
 
 def learn(occupancy: Occupancy, queries: Sequence[WindowQuery], rows_by_window: dict[int, WindowRows]) -> None:

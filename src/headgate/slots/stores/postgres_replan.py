@@ -4,25 +4,44 @@ of times and ids by SQLAlchemy's types would take longer than moving the slots d
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Collection, Iterable, Sequence
-from datetime import datetime
+from collections.abc import Awaitable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import cast
 
 from psycopg.pq import TransactionStatus
 from sqlalchemy.engine import Connection
 
-from headgate.durations import from_ms
-from headgate.slots.carriers import SlotMove
+from headgate.durations import format_instant, from_ms
+from headgate.errors import Conflict
+from headgate.slots.carriers import Carriers, SlotMove
 from headgate.slots.model import AssignedSlot, PolicyVersion
-from headgate.slots.occupancy import FullRun, Occupancy
-from headgate.slots.replan import PlannedConfig
+from headgate.slots.occupancy import FullRun, Occupancy, WindowCount
+from headgate.slots.replan import Candidate, PlannedConfig
+from headgate.slots.replan_parts import Reading, after
 from headgate.slots.replan_places import rejoined_runs, starts_near
-from headgate.slots.replanning import Reading, Span
+from headgate.slots.replanning import Span, other_names
 from headgate.slots.stores.other_windows import other_windows_text, parse_other_windows
 from headgate.slots.stores.policies import policy_from_json
+from headgate.slots.stores.postgres import PostgresWindowReader
 from headgate.slots.stores.postgres_joint import LOCK, WRITE_WINDOWS, WindowReads, changed_windows, run_calls
+from headgate.slots.stores.replanning import (
+    KEY,
+    TOPIC,
+    WINDOWS,
+    KnownPolicies,
+    Locked,
+    ReplanTransaction,
+    movable,
+    record_of,
+)
+from headgate.slots.stores.window_rows import SqlWindowReader
+from headgate.slots.windows import align
 from headgate.sql.pipeline import (
     BEGIN,
     BY_KEY,
+    COMMIT,
+    Pipeline,
     Raw,
     Rows,
     Statement,
@@ -34,12 +53,14 @@ from headgate.sql.pipeline import (
     whole_of,
 )
 
-Known = dict[tuple[str, int], PolicyVersion]
-"""Policies by name and version, which never change."""
 MOST_KNOWN = 10_000
+OTHER_WINDOWS = 64
+"""Windows that are read of each further config, in one statement for all of them."""
 
 # All rows in one text: a value a column of each would take longer to fetch than to read. No id, name or JSON text holds
-# a tab or a line's end. `date_part` counts in floating point, which is exact to the millisecond and quicker.
+# a tab or a line's end. Two scans, because the index still has the slots that were moved away from in between: reading
+# over them again and again would take longer than all the rest. `date_part` counts in floating point, which is exact to
+# the millisecond and quicker.
 READ = Statement(
     "headgate_slot_replan_read",
     """
@@ -48,11 +69,21 @@ READ = Statement(
         CASE WHEN other_windows IS NOT NULL THEN concat(E'\\t', config_name, E'\\t', config_version, E'\\t',
             (date_part('epoch', window_start) * 1000)::bigint, E'\\t', other_windows) END), E'\\n')
     FROM (
-        SELECT * FROM headgate_slot
-        WHERE scheduled_at >= 'epoch'::timestamptz + $2::bigint * interval '1 ms'
-            AND scheduled_at < 'epoch'::timestamptz + $3::bigint * interval '1 ms'
-            AND (scheduled_at > 'epoch'::timestamptz + $2::bigint * interval '1 ms' OR event_id COLLATE "C" > $4)
-            AND (config_name = $1 OR strpos(other_windows, $5) > 0)
+        SELECT * FROM (
+            (SELECT * FROM headgate_slot
+            WHERE scheduled_at >= 'epoch'::timestamptz + $2::bigint * interval '1 ms'
+                AND scheduled_at < 'epoch'::timestamptz + $3::bigint * interval '1 ms'
+                AND (scheduled_at > 'epoch'::timestamptz + $2::bigint * interval '1 ms' OR event_id COLLATE "C" > $4)
+                AND (config_name = $1 OR strpos(other_windows, $5) > 0)
+            ORDER BY scheduled_at, event_id COLLATE "C" LIMIT $6::int)
+            UNION ALL
+            (SELECT * FROM headgate_slot
+            WHERE scheduled_at >= 'epoch'::timestamptz + $7::bigint * interval '1 ms'
+                AND scheduled_at < 'epoch'::timestamptz + $8::bigint * interval '1 ms'
+                AND (scheduled_at > 'epoch'::timestamptz + $2::bigint * interval '1 ms' OR event_id COLLATE "C" > $4)
+                AND (config_name = $1 OR strpos(other_windows, $5) > 0)
+            ORDER BY scheduled_at, event_id COLLATE "C" LIMIT $6::int)
+        ) AS parts
         ORDER BY scheduled_at, event_id COLLATE "C" LIMIT $6::int
     ) AS page
     """,
@@ -76,17 +107,15 @@ MOVE = Statement(
     SELECT count(*) FROM moved
     """,
 )
-# The records are made here, too: a thousand JSON texts in Python would hold the config's lock longer than all the rest.
+# What differs from slot to slot is put together here: whole JSON texts would take longer to make and to send. Times
+# come as texts: `to_char` takes longer than inserting the row.
 PUBLISH = Statement(
     "headgate_slot_replan_publish",
     """
     INSERT INTO headgate_outbox (topic, message_key, message_value, created_at)
-    SELECT $1, left(event_id, $2::int), json_build_object('eventId', event_id, 'configName', $3::text,
-        'before', to_char(timestamp 'epoch' + old * interval '1 ms', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
-        'scheduledTime', to_char(timestamp 'epoch' + at * interval '1 ms', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
-        'windowStart', to_char(timestamp 'epoch' + start * interval '1 ms', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
-        'owner', $4::text)::text, clock_timestamp()
-    FROM unnest($5::text[], $6::bigint[], $7::bigint[], $8::bigint[]) AS new(event_id, old, start, at)
+    SELECT $1, left(event_id, $2::int), concat('{"eventId": ', to_json(event_id), $3::text, before,
+        '", "scheduledTime": "', at, '", "windowStart": "', start, $4::text), clock_timestamp()
+    FROM unnest($5::text[], $6::text[], $7::text[], $8::text[]) AS new(event_id, before, start, at)
     """,
 )
 POLICIES = Statement(
@@ -108,6 +137,25 @@ RUNS_BEFORE = Statement(
         WHERE config_name = requested.name AND window_start <= 'epoch'::timestamptz + requested.at * interval '1 ms'
         ORDER BY window_start DESC LIMIT 1
     ) AS run
+    """,
+)
+# The windows that slots may move to, from the first one on; …
+TARGETS = Statement(
+    "headgate_slot_replan_targets",
+    """
+    SELECT (extract(epoch FROM window_start) * 1000)::bigint, taken, placed FROM headgate_slot_window
+    WHERE config_name = $1 AND window_start >= 'epoch'::timestamptz + $2::bigint * interval '1 ms'
+    ORDER BY window_start LIMIT $3::int
+    """,
+)
+# … and those that they leave. Windows in between, which others have left, may be many.
+SOURCES = Statement(
+    "headgate_slot_replan_sources",
+    """
+    SELECT source.start, counted.taken, counted.placed
+    FROM unnest($2::bigint[]) AS source(start)
+    JOIN headgate_slot_window AS counted ON counted.config_name = $1
+        AND counted.window_start = 'epoch'::timestamptz + source.start * interval '1 ms'
     """,
 )
 MOVE_JOINT = Statement(
@@ -133,6 +181,12 @@ MOVE_JOINT = Statement(
     SELECT count(*) FROM moved
     """,
 )
+LOCK_SLOTS = Statement(
+    "headgate_slot_replan_lock_slots",
+    "SELECT event_id FROM headgate_slot WHERE event_id = ANY($1::text[]) FOR NO KEY UPDATE SKIP LOCKED",
+)
+# An enqueue in a long transaction may have locked the slot of its item. Bookings must not wait for that as well.
+WAIT_BRIEFLY = Statement("headgate_slot_replan_wait_briefly", "SELECT set_config('lock_timeout', '20ms', true)")
 # Whoever waits for a row that is locked waits for the transaction that has it.
 AWAITED = Statement(
     "headgate_slot_replan_awaited",
@@ -143,90 +197,186 @@ AWAITED = Statement(
 )
 
 
-def begin(connection: Connection) -> None:
-    """Begins the transaction; look-ups by key are planned once and for all."""
-    run_async(connection, lambda raw: execute_pipeline(raw, [(BEGIN, ()), (BY_KEY, ())]))
+class PostgresReplanTransaction(ReplanTransaction):
+    """A `ReplanTransaction` that sends slots to the server while it plans the next ones, and has the locks over three
+    round trips, the commit among them."""
 
+    def __init__(self, connection: Connection, carriers: Carriers, known: KnownPolicies) -> None:
+        super().__init__(connection, carriers, known)
+        self._pipeline = Pipeline(cast(Raw, connection.connection.driver_connection))
+        self._expected: list[int | None] = []
+        """How many rows each statement on its way must have moved; None if it moves none."""
 
-def lock(connection: Connection, names: Collection[str], known: Known) -> tuple[dict[str, PolicyVersion], int]:
-    """Locks the rows of configs, in the order of their names. Returns the active versions, and the time."""
-    (locked,) = run_async(connection, lambda raw: execute_pipeline(raw, [(LOCK, (texts(sorted(names)),))]))
-    versions = [(text_of(name), whole_of(version)) for name, version, _ in locked]
-    if len(known) > MOST_KNOWN:
-        known.clear()
-    unknown = [version for version in versions if version not in known]
-    if unknown:
-        call = (POLICIES, (texts(name for name, _ in unknown), numbers(version for _, version in unknown)))
-        (rows,) = run_async(connection, lambda raw: execute_pipeline(raw, [call]))
-        for name, version, policy, created in rows:
-            active = PolicyVersion(
-                text_of(name), whole_of(version), policy_from_json(text_of(policy)), _instant(created)
-            )
-            known[active.name, active.version] = active
-    return {name: known[name, version] for name, version in versions}, whole_of(locked[-1][2]) if locked else 0
+    def begin(self) -> None:
+        """Begins the transaction; look-ups by key are planned once and for all."""
+        self._execute([(BEGIN, ()), (BY_KEY, ())])
 
+    def candidates(self, span: Span, reading: Reading, limit: int) -> list[Candidate]:
+        candidates: list[Candidate] = []
+        while (missing := limit - len(candidates)) > 0:
+            slots = self._read(span, reading, missing)
+            candidates += movable(self.connection, self.carriers, slots, {}, lock=True)
+            if len(slots) < missing:
+                break
+            reading = after(slots[-1])
+        return candidates
 
-def read_windows(connection: Connection, configs: Iterable[PlannedConfig], at_ms: int, rows: int) -> None:
-    """Reads the first windows of many configs at once, from a time on."""
-    reads = WindowReads()
-    occupancies: dict[str, Occupancy] = {}
-    for config in configs:
-        reads.add_windows(config.active, at_ms, rows)
-        occupancies[config.active.name] = config.occupancy
-    calls = reads.calls()
-    if calls:
-        (windows,) = run_async(connection, lambda raw: execute_pipeline(raw, calls))
-        reads.learn(windows, occupancies)
+    def lock(self, span: Span, candidates: Sequence[Candidate], from_ms: int) -> Locked:
+        names = sorted({span.name, *other_names(span.name, candidates)})
+        guess = self.known.last.get(span.name)
+        reads = None if guess is None else _WindowReads(guess, candidates, from_ms)
+        rows, *windows = self._execute([(LOCK, (texts(names),)), *(reads.calls if reads else ())])
+        versions = [(text_of(name), whole_of(version)) for name, version, _ in rows]
+        now_ms = whole_of(rows[-1][2]) if rows else 0
+        locked = self.locked(span, self._policies(versions), now_ms)
+        active = self.known.last[span.name] = locked.config.active
+        if reads is None or guess is not active:
+            reads = _WindowReads(active, candidates, from_ms)
+            windows = self._execute(reads.calls)
+        reads.learn(windows, locked.config.occupancy)
+        if locked.others:
+            self._read_others(locked, max(from_ms, locked.limits.earliest_ms))
+        return locked
 
+    def lock_slots(self, event_ids: Sequence[str]) -> set[str]:
+        (rows,) = self._execute([(LOCK_SLOTS, (texts(event_ids),))])
+        return {text_of(event_id) for (event_id,) in rows}
 
-def write_windows(connection: Connection, configs: Sequence[PlannedConfig]) -> bool:
-    """Writes the changed counters and runs of configs. Returns whether anybody waits for this transaction's locks."""
-    starts = [(config.active.name, start) for config in configs for start in starts_near(config)]
-    near: dict[str, set[FullRun]] = {config.active.name: set() for config in configs}
-    if starts:
-        call = (RUNS_BEFORE, (texts(name for name, _ in starts), numbers(start for _, start in starts)))
-        (rows,) = run_async(connection, lambda raw: execute_pipeline(raw, [call]))
-        for name, *times in rows:
+    def reader(self, name: str) -> SqlWindowReader:
+        return _WindowReader(self.connection, name, self)
+
+    def move(self, active: PolicyVersion, moves: Sequence[SlotMove], now_ms: int) -> None:
+        single = [move for move in moves if not move.windows]
+        calls: list[tuple[Statement, Sequence[str | None]]] = [(WAIT_BRIEFLY, ())]
+        self._expected.append(None)
+        if single:
+            calls.append((MOVE, (active.name, str(active.version), *_times(single))))
+            self._expected.append(len(single))
+        for owner in {move.slot.owner for move in single}:
+            own = [move for move in single if move.slot.owner == owner]
+            calls.append((PUBLISH, _published(active.name, owner, own)))
+            self._expected.append(None)
+        joint = [move for move in moves if move.windows]
+        if joint:
+            calls.append((MOVE_JOINT, _joint_values(joint)))
+            self._expected.append(len(joint))
+        run_async(self.connection, lambda _: self._pipeline.send(calls))
+
+    def collect(self) -> list[Rows]:
+        """What the statements on their way returned. From now on the connection is free.
+
+        Raises:
+            Conflict: a slot is not what was read.
+        """
+        results: list[Rows] = run_async(self.connection, lambda _: self._pipeline.results())
+        expected, self._expected = self._expected, []
+        for rows, moved in zip(results, expected, strict=False):
+            if moved is not None and whole_of(rows[0][0]) != moved:
+                raise Conflict
+        return results
+
+    def finish(self, changed: Sequence[PlannedConfig], moves: Sequence[SlotMove], now_ms: int) -> bool:
+        starts = [(config.active.name, start) for config in changed for start in starts_near(config)]
+        near: dict[str, set[FullRun]] = {config.active.name: set() for config in changed}
+        if starts:
+            call = (RUNS_BEFORE, (texts(name for name, _ in starts), numbers(start for _, start in starts)))
+            run_async(self.connection, lambda _: self._pipeline.send([call]))
+        results = self.collect()
+        for name, *times in results[-1] if starts else ():
             start, run_start, resume = map(whole_of, times)
             if resume >= start:
                 near[text_of(name)].add(FullRun(run_start, resume))
-    runs = {config.active.name: rejoined_runs(config, near[config.active.name]) for config in configs}
-    windows = changed_windows({config.active.name: config.occupancy for config in configs})
-    calls = [(WRITE_WINDOWS, windows), *run_calls(runs), (AWAITED, ())]
-    *_, ((count,),) = run_async(connection, lambda raw: execute_pipeline(raw, calls))
-    return int(count) > 0
+        self.move_carried(moves, now_ms)
+        calls: list[tuple[Statement, Sequence[str | None]]] = []
+        if changed:
+            windows = changed_windows({config.active.name: config.occupancy for config in changed})
+            runs = {config.active.name: rejoined_runs(config, near[config.active.name]) for config in changed}
+            calls = [(WRITE_WINDOWS, windows), *run_calls(runs)]
+        *_, ((count,),), _ = self._execute([*calls, (AWAITED, ()), (COMMIT, ())])
+        return whole_of(count) > 0
+
+    def close(self) -> None:
+        if self._pipeline.is_open:
+            run_async(self.connection, lambda _: self._pipeline.close())
+            self.connection.invalidate()
+
+    def _execute(self, calls: Sequence[tuple[Statement, Sequence[str | None]]]) -> list[Rows]:
+        results: list[Rows] = run_async(self.connection, lambda raw: execute_pipeline(raw, calls))
+        return results
+
+    def _read(self, span: Span, reading: Reading, limit: int) -> list[AssignedSlot]:
+        """The next booked slots of a config, in the order of their times. Begins the transaction, if none has begun."""
+        event_id = reading.event_id.removesuffix("\x00")
+        name = f"[{json.dumps(span.name, ensure_ascii=False)},"
+        until, resume = min(reading.until_ms, span.to_ms), max(reading.until_ms, reading.resume_ms)
+        rest = map(str, (limit, resume, span.to_ms))
+        call = (READ, (span.name, str(reading.at_ms), str(until), event_id, name, *rest))
+
+        def run(raw: Raw) -> Awaitable[list[Rows]]:
+            begun = raw.pgconn.transaction_status != TransactionStatus.IDLE
+            return execute_pipeline(raw, [call] if begun else [(BEGIN, ()), (BY_KEY, ()), call])
+
+        *_, ((page,),) = run_async(self.connection, run)
+        return [] if page is None else [_slot(span.name, line) for line in page.decode().split("\n")]
+
+    def _policies(self, versions: Sequence[tuple[str, int]]) -> dict[str, PolicyVersion]:
+        known = self.known.by_version
+        if len(known) > MOST_KNOWN:
+            known.clear()
+        unknown = [version for version in versions if version not in known]
+        if unknown:
+            values = texts(name for name, _ in unknown), numbers(version for _, version in unknown)
+            (rows,) = self._execute([(POLICIES, values)])
+            for name, version, policy, created in rows:
+                active = PolicyVersion(
+                    text_of(name), whole_of(version), policy_from_json(text_of(policy)), from_ms(whole_of(created))
+                )
+                known[active.name, active.version] = active
+        return {name: known[name, version] for name, version in versions}
+
+    def _read_others(self, locked: Locked, at_ms: int) -> None:
+        """Reads the first windows of the further configs at once, from a time on."""
+        reads = WindowReads()
+        for config in locked.others.values():
+            reads.add_windows(config.active, at_ms, OTHER_WINDOWS)
+        (windows,) = self._execute(reads.calls())
+        reads.learn(windows, {name: config.occupancy for name, config in locked.others.items()})
 
 
-def is_awaited(connection: Connection) -> bool:
-    """Whether anybody waits for this transaction's locks."""
-    (((count,),),) = run_async(connection, lambda raw: execute_pipeline(raw, [(AWAITED, ())]))
-    return int(count) > 0
+@dataclass(frozen=True)
+class _WindowReader(PostgresWindowReader):
+    """A reader that first waits for the statements on their way."""
+
+    transaction: PostgresReplanTransaction
+
+    def windows_from(self, start_ms: int, limit: int) -> list[WindowCount]:
+        self.transaction.collect()
+        return super().windows_from(start_ms, limit)
+
+    def run_before(self, start_ms: int) -> FullRun | None:
+        self.transaction.collect()
+        return super().run_before(start_ms)
 
 
-def read(connection: Connection, span: Span, reading: Reading, limit: int) -> list[AssignedSlot]:
-    """The next booked slots of a config, in the order of their times. Begins the transaction, if none has begun."""
-    event_id = reading.event_id.removesuffix("\x00")
-    name = f"[{json.dumps(span.name, ensure_ascii=False)},"
-    call = (READ, (span.name, str(reading.at_ms), str(span.to_ms), event_id, name, str(limit)))
+class _WindowReads:
+    """The windows of the re-planned config that a plan will look at."""
 
-    def run(raw: Raw) -> Awaitable[list[Rows]]:
-        begun = raw.pgconn.transaction_status != TransactionStatus.IDLE
-        return execute_pipeline(raw, [call] if begun else [(BEGIN, ()), (BY_KEY, ()), call])
+    def __init__(self, active: PolicyVersion, candidates: Sequence[Candidate], from_ms: int) -> None:
+        size = active.policy.size_ms
+        self._from_ms = align(from_ms, size)
+        self._rows = min(WINDOWS, len(candidates) // active.policy.lowest_limit + 2)
+        self._sources = sorted({align(candidate.slot.scheduled_ms, size) for candidate in candidates})
+        self.calls = [
+            (TARGETS, (active.name, str(self._from_ms), str(self._rows))),
+            (SOURCES, (active.name, numbers(self._sources))),
+        ]
 
-    *_, ((page,),) = run_async(connection, run)
-    return [] if page is None else [_slot(span.name, line) for line in page.decode().split("\n")]
-
-
-def move(connection: Connection, active: PolicyVersion, moves: Sequence[SlotMove], topic: str, key_length: int) -> int:
-    """Moves slots and publishes the moves. Returns how many slots still had the time that they are moved from."""
-    calls: list[tuple[Statement, Sequence[str | None]]] = [
-        (MOVE, (active.name, str(active.version), *_times(moves))),
-    ]
-    for owner in {move.slot.owner for move in moves}:
-        own = [move for move in moves if move.slot.owner == owner]
-        calls.append((PUBLISH, (topic, str(key_length), active.name, owner, *_times(own))))
-    ((count,),), *_ = run_async(connection, lambda raw: execute_pipeline(raw, calls))
-    return int(count)
+    def learn(self, results: Sequence[Rows], occupancy: Occupancy) -> None:
+        targets, sources = ([WindowCount(*map(whole_of, row)) for row in rows] for rows in results)
+        occupancy.learn_windows(self._from_ms, targets, self._rows)
+        counts = {count.start_ms: count for count in sources}
+        for start in self._sources:
+            occupancy.learn_window(start, counts.get(start))
 
 
 def _times(moves: Sequence[SlotMove]) -> Sequence[str]:
@@ -238,28 +388,44 @@ def _times(moves: Sequence[SlotMove]) -> Sequence[str]:
     )
 
 
-def move_joint(
-    connection: Connection, moves: Sequence[SlotMove], topic: str, key_length: int, messages: Sequence[str]
-) -> int:
-    """`move` of slots under several configs; `messages` are what is published of each."""
-    call = (
-        MOVE_JOINT,
-        (
-            texts(move.slot.event_id for move in moves),
-            texts(move.slot.config_name for move in moves),
-            numbers(move.windows[0].config_version for move in moves),
-            numbers(move.slot.scheduled_ms for move in moves),
-            numbers(move.window_start_ms for move in moves),
-            numbers(move.scheduled_ms for move in moves),
-            texts(other_windows_text(move.slot.other_windows) or "" for move in moves),
-            texts(other_windows_text(move.windows[1:]) or "" for move in moves),
-            texts(messages),
-            topic,
-            str(key_length),
-        ),
+def _published(name: str, owner: str | None, moves: Sequence[SlotMove]) -> Sequence[str]:
+    """The values of `PUBLISH`, in the form of `record_of`."""
+    return (
+        TOPIC,
+        str(KEY),
+        f', "configName": {json.dumps(name)}, "before": "',
+        f'", "owner": {json.dumps(owner)}}}',
+        texts(move.slot.event_id for move in moves),
+        _instants(move.slot.scheduled_ms for move in moves),
+        _instants(move.window_start_ms for move in moves),
+        _instants(move.scheduled_ms for move in moves),
     )
-    (((count,),),) = run_async(connection, lambda raw: execute_pipeline(raw, [call]))
-    return int(count)
+
+
+def _instants(values: Iterable[int]) -> str:
+    """A PostgreSQL array of instants as they stand on the wire."""
+    return "{" + ",".join([f"{_second(ms // 1000)}.{ms % 1000:03d}Z" for ms in values]) + "}"
+
+
+@lru_cache(maxsize=10_000)
+def _second(second: int) -> str:
+    return format_instant(from_ms(second * 1000)).partition(".")[0]
+
+
+def _joint_values(moves: Sequence[SlotMove]) -> Sequence[str]:
+    return (
+        texts(move.slot.event_id for move in moves),
+        texts(move.slot.config_name for move in moves),
+        numbers(move.windows[0].config_version for move in moves),
+        numbers(move.slot.scheduled_ms for move in moves),
+        numbers(move.window_start_ms for move in moves),
+        numbers(move.scheduled_ms for move in moves),
+        texts(other_windows_text(move.slot.other_windows) or "" for move in moves),
+        texts(other_windows_text(move.windows[1:]) or "" for move in moves),
+        texts(map(record_of, moves)),
+        TOPIC,
+        str(KEY),
+    )
 
 
 def _slot(name: str, line: str) -> AssignedSlot:
@@ -270,7 +436,3 @@ def _slot(name: str, line: str) -> AssignedSlot:
     first, version, window, others = rest
     times = int(requested), int(window), int(scheduled)
     return AssignedSlot(event_id, first, int(version), *times, True, owner or None, parse_other_windows(others))
-
-
-def _instant(text: bytes | None) -> datetime:
-    return from_ms(whole_of(text))

@@ -2,7 +2,8 @@
 
 Locks are taken in one order, as everywhere: what carries the slots, then the rows of the config and of the slots'
 further configs, by name. A carrier never waits for its locks. Slots are read before the configs are locked, and each is
-moved only if it still is what was read.
+moved only if it still is what was read. `ReplanTransaction` has the portable statements, `postgres_replan.py` those for
+PostgreSQL.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import takewhile
-from typing import Any
+from typing import Any, Concatenate, NamedTuple, ParamSpec
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -24,18 +25,10 @@ from headgate.slots.carriers import Carriers, SlotMove, Standing
 from headgate.slots.listing import Cursor, ListedSlot, SlotFilter, SlotStatus
 from headgate.slots.model import AssignedSlot, PolicyVersion, SlotWindow
 from headgate.slots.occupancy import CountedWindows, FullRun, Occupancy, WindowCount
-from headgate.slots.replan import Assignment, Candidate, Limits, PlannedConfig, assign_earlier
-from headgate.slots.replan_places import place, rejoined_runs, starts_near, still_fits
-from headgate.slots.replanning import (
-    Chunk,
-    Reading,
-    Span,
-    after,
-    few_others,
-    other_names,
-    whole_windows,
-    without_strangers,
-)
+from headgate.slots.replan import Candidate, Limits, PlannedConfig
+from headgate.slots.replan_parts import Puller, Reading, after
+from headgate.slots.replan_places import rejoined_runs, starts_near, still_fits
+from headgate.slots.replanning import Chunk, Span, few_others, other_names, without_strangers
 from headgate.slots.stores import policies, slot_records
 from headgate.slots.stores.other_windows import other_windows_text
 from headgate.slots.stores.tables import slot
@@ -45,12 +38,14 @@ from headgate.sql.engine import Database
 from headgate.sql.outbox import append
 from headgate.sql.schema import now
 
+P = ParamSpec("P")
+
 TOPIC = "slot-moved"
 KEY = 128
 WINDOWS = 256
-"""Windows that are read at once, …"""
-OTHER_WINDOWS = 64
-"""… and of each further config, in one statement for all of them."""
+"""Windows that are read at once."""
+PART = 1000
+"""Slots that are planned while the database moves those before them."""
 _MOVE = (
     slot.update()
     .where(
@@ -73,6 +68,106 @@ _MOVE_SINGLE = _MOVE.where(slot.c.other_windows.is_(None)).values(config_version
 _MOVE_JOINT = _MOVE.values(other_windows=sa.bindparam("b_others"))
 
 
+class KnownPolicies:
+    """Policies by name and version, which never change; and the last active one of each config."""
+
+    def __init__(self) -> None:
+        self.by_version: dict[tuple[str, int], PolicyVersion] = {}
+        self.last: dict[str, PolicyVersion] = {}
+
+
+class Locked(NamedTuple):
+    """The configs whose rows are locked, and the time. A further one that does not exist is left out."""
+
+    config: PlannedConfig
+    others: dict[str, PlannedConfig]
+    limits: Limits
+    now_ms: int
+
+
+class ReplanTransaction:
+    """What a re-plan reads and writes in one transaction, by portable statements."""
+
+    def __init__(self, connection: Connection, carriers: Carriers, known: KnownPolicies) -> None:
+        self.connection = connection
+        self.carriers = carriers
+        self.known = known
+
+    def begin(self) -> None:
+        """Begins the transaction, where the database has not."""
+
+    def candidates(self, span: Span, reading: Reading, limit: int) -> list[Candidate]:
+        """The next slots in order, and whether each may move; work that waits is locked."""
+        return _candidates(self.connection, self.carriers, span, reading, limit, lock=True)
+
+    def lock(self, span: Span, candidates: Sequence[Candidate], from_ms: int) -> Locked:
+        """Locks the config and the slots' further ones, in the order of their names.
+
+        Raises:
+            NotFound: the config does not exist.
+        """
+        actives = policies.lock_all(self.connection, {span.name, *other_names(span.name, candidates)})
+        return self.locked(span, actives, to_ms(now(self.connection)))
+
+    def lock_slots(self, event_ids: Sequence[str]) -> set[str]:
+        """Locks those of these slots that nobody else has locked, once the configs are. An enqueue locks the slot that
+        its item carries. SQLite has one writer."""
+        return set(event_ids)
+
+    def locked(self, span: Span, actives: Mapping[str, PolicyVersion], now_ms: int) -> Locked:
+        configs = {
+            name: PlannedConfig(active, Occupancy(active.policy, self.reader(name), chunk=WINDOWS))
+            for name, active in actives.items()
+        }
+        config = configs.pop(span.name, None)
+        if config is None:
+            raise NotFound("config", span.name)
+        return Locked(config, configs, Limits(config.policy, span.earliest(now_ms)), now_ms)
+
+    def reader(self, name: str) -> SqlWindowReader:
+        return SqlWindowReader(self.connection, name)
+
+    def move(self, active: PolicyVersion, moves: Sequence[SlotMove], now_ms: int) -> None:
+        """Moves slots and publishes the moves.
+
+        Raises:
+            Conflict: a slot is not what was read; PostgreSQL may say so later.
+        """
+        moment = from_ms(now_ms)
+        single = [_row(move, active.version, moment) for move in moves if not move.windows]
+        joint = [move for move in moves if move.windows]
+        # Oracle compares no texts without bounds, so here they are read again; the configs are locked.
+        current = slot_records.find_all(self.connection, [move.slot.event_id for move in joint]) if joint else {}
+        if any(current.get(move.slot.event_id) != move.slot._replace(existing=True) for move in joint):
+            raise Conflict
+        rows = [
+            _row(move, move.windows[0].config_version, moment) | {"b_others": other_windows_text(move.windows[1:])}
+            for move in joint
+        ]
+        for statement, some in ((_MOVE_SINGLE, single), (_MOVE_JOINT, rows)):
+            if some and self.connection.execute(statement, some).rowcount != len(some):
+                raise Conflict
+        append(self.connection, [Record(TOPIC, move.slot.event_id[:KEY], record_of(move)) for move in moves])
+
+    def finish(self, changed: Sequence[PlannedConfig], moves: Sequence[SlotMove], now_ms: int) -> bool:
+        """Moves what carries the slots, and writes the counters and runs of configs. Returns whether anybody waits for
+        this transaction's locks. SQLite and Oracle do not say, and serve one writer after another."""
+        self.move_carried(moves, now_ms)
+        for planned in changed:
+            write_counts(self.connection, planned.active.name, planned.occupancy)
+            write_runs(self.connection, planned.active.name, rejoined_runs(planned, runs_near(planned)))
+        return False
+
+    def move_carried(self, moves: Sequence[SlotMove], now_ms: int) -> None:
+        for owner, carrier in self.carriers.items():
+            own = [move for move in moves if move.slot.owner == owner]
+            if own:
+                carrier.move(self.connection, own, from_ms(now_ms))
+
+    def close(self) -> None:
+        """Ends what is still on its way, after an error."""
+
+
 class SqlReplanStore:
     """The `ReplanStore` port over a `Database`."""
 
@@ -80,24 +175,41 @@ class SqlReplanStore:
         self._database = database
         self._carriers: Carriers = carriers or {}
         self._uniform = random.Random().random
-        self._known: dict[tuple[str, int], PolicyVersion] = {}
+        self._known = KnownPolicies()
+        self._transaction = ReplanTransaction
+        if database.dialect == "postgresql":
+            # Imported here: the driver is an extra that SQLite's users do not have.
+            from headgate.slots.stores.postgres_replan import PostgresReplanTransaction
+
+            self._transaction = PostgresReplanTransaction
 
     async def survey(self, span: Span) -> tuple[PolicyVersion, int]:
         return await self._database.read(_survey, span.name)
 
     async def pull_forward(self, span: Span, reading: Reading, limit: int, *, reads_again: bool = False) -> Chunk:
-        return await self._database.write(
-            _pull_forward, self._carriers, span, reading, limit, self._uniform, self._known, reads_again
-        )
+        return await self._write(_pull_forward, span, reading, limit, self._uniform, reads_again)
 
     async def candidates(self, span: Span, reading: Reading, limit: int) -> list[Candidate]:
-        return await self._database.read(_candidates, self._carriers, span, reading, limit, False)
+        return await self._database.read(_candidates, self._carriers, span, reading, limit, lock=False)
 
     async def counts(self, name: str, from_ms: int) -> PlannedConfig | None:
         return await self._database.read_aside(_counts, name, from_ms)
 
-    async def push_back(self, span: Span, moves: Sequence[SlotMove]) -> list[SlotMove]:
-        return await self._database.write(_push_back, self._carriers, span, moves, self._known)
+    async def push_back(self, span: Span, moves: Sequence[SlotMove]) -> Chunk:
+        return await self._write(_push_back, span, moves)
+
+    async def _write(
+        self, work: Callable[Concatenate[ReplanTransaction, P], Chunk], *args: P.args, **kwargs: P.kwargs
+    ) -> Chunk:
+        def run(connection: Connection) -> Chunk:
+            transaction = self._transaction(connection, self._carriers, self._known)
+            try:
+                return work(transaction, *args, **kwargs)
+            except BaseException:
+                transaction.close()
+                raise
+
+        return await self._database.write(run)
 
 
 def _survey(connection: Connection, name: str) -> tuple[PolicyVersion, int]:
@@ -122,34 +234,32 @@ def _counts(connection: Connection, name: str, from_ms: int) -> PlannedConfig | 
 
 
 def _candidates(
-    connection: Connection, carriers: Carriers, span: Span, reading: Reading, limit: int, lock: bool
+    connection: Connection, carriers: Carriers, span: Span, reading: Reading, limit: int, *, lock: bool
 ) -> list[Candidate]:
     """The next slots in order, and whether each may move. A page may be shorter than `limit` only at the end."""
     candidates: list[Candidate] = []
     while (missing := limit - len(candidates)) > 0:
-        created: dict[str, int] = {}
-        if lock and connection.dialect.name == "postgresql":
-            # Imported here: the driver is an extra that SQLite's users do not have.
-            from headgate.slots.stores import postgres_replan
-
-            slots = postgres_replan.read(connection, span, reading, missing)
-        else:
-            records = _records(connection, span, reading, missing)
-            slots = [record.slot for record in records]
-            created = {record.slot.event_id: record.created_ms for record in records}
-        standings = standings_of(connection, carriers, slots, lock)
-        if standings or created or any(assigned.owner is not None for assigned in slots):
-            candidates += [
-                Candidate(assigned, _may_move(assigned, carriers, standings), created.get(assigned.event_id, 0))
-                for assigned in slots
-                if standings.get(assigned.event_id) is not Standing.ENDED
-            ]
-        else:
-            candidates += map(Candidate, slots)
-        if len(slots) < missing:
+        records = _records(connection, span, reading, missing)
+        created = {record.slot.event_id: record.created_ms for record in records}
+        candidates += movable(connection, carriers, [record.slot for record in records], created, lock=lock)
+        if len(records) < missing:
             break
-        reading = after(slots[-1])
+        reading = after(records[-1].slot)
     return candidates
+
+
+def movable(
+    connection: Connection, carriers: Carriers, slots: Sequence[AssignedSlot], created: Mapping[str, int], *, lock: bool
+) -> Iterable[Candidate]:
+    """These slots without those whose work is over, and whether each may move."""
+    standings = standings_of(connection, carriers, slots, lock)
+    if not standings and not created and all(assigned.owner is None for assigned in slots):
+        return map(Candidate, slots)
+    return [
+        Candidate(assigned, _may_move(assigned, carriers, standings), created.get(assigned.event_id, 0))
+        for assigned in slots
+        if standings.get(assigned.event_id) is not Standing.ENDED
+    ]
 
 
 def _records(connection: Connection, span: Span, reading: Reading, limit: int) -> list[ListedSlot]:
@@ -181,104 +291,55 @@ def _may_move(assigned: AssignedSlot, carriers: Carriers, standings: Mapping[str
 
 
 def _pull_forward(
-    connection: Connection,
-    carriers: Carriers,
+    transaction: ReplanTransaction,
     span: Span,
     reading: Reading,
     limit: int,
     uniform: Callable[[], float],
-    known: dict[tuple[str, int], PolicyVersion],
     reads_again: bool,
 ) -> Chunk:
-    read = _candidates(connection, carriers, span, reading, limit, True)
+    read = transaction.candidates(span, reading, limit)
     few = few_others(span.name, read)
-    config, others, limits, now_ms = _lock(connection, span, few, reading.at_ms, known)
+    config, others, limits, now_ms = transaction.lock(span, few, reading.at_ms)
     locked_at = time.perf_counter()
     if reads_again:
         locked = {span.name, *other_names(span.name, few)}
-        read = _candidates(connection, carriers, span, reading, limit, True)
+        read = transaction.candidates(span, reading, limit)
+        free = transaction.lock_slots([candidate.slot.event_id for candidate in read])
+        read = [
+            candidate if candidate.slot.event_id in free else candidate._replace(may_move=False) for candidate in read
+        ]
         few = list(takewhile(lambda candidate: locked.issuperset(candidate.slot.config_names), read))
         if read and not few:
             raise Conflict
     is_last = len(few) == len(read) < limit
     candidates = without_strangers(few, {span.name, *others})
-    assignments = assign_earlier(limits, candidates, config, reading.at_ms, others)
-    kept = whole_windows(assignments, is_last=is_last)
-    # Inside a window only if one window holds more slots than a transaction moves.
-    floor = reading.at_ms if reading.event_id else 0
-    moves = place(limits, kept, config, uniform, floor, others)
-    is_awaited = _write(connection, carriers, config, others, moves, now_ms) if moves else _is_awaited(connection)
-    following = None if is_last else _following(assignments, kept, moves)
-    examined = [assignment.candidate.slot for assignment in kept]
+    puller = Puller(limits, config, uniform, reading, others)
+    examined: list[AssignedSlot] = []
+    moves: list[SlotMove] = []
+    size = max(PART, config.policy.highest_limit + 1)
+    for first in range(0, len(candidates), size):
+        behind = first + size
+        part = puller.pull(candidates[first:behind], is_last=is_last and behind >= len(candidates))
+        examined += part.examined
+        if part.moves:
+            transaction.move(config.active, part.moves, now_ms)
+            moves += part.moves
+    is_awaited = transaction.finish(_changed(config, others), moves, now_ms)
+    following = None if is_last else puller.reading
     return Chunk(examined, moves, following, is_awaited, time.perf_counter() - locked_at)
 
 
-def _is_awaited(connection: Connection) -> bool:
-    if connection.dialect.name != "postgresql":
-        return False  # SQLite does not say, and serves one writer after another
-    from headgate.slots.stores import postgres_replan
-
-    return postgres_replan.is_awaited(connection)
-
-
-def _lock(
-    connection: Connection,
-    span: Span,
-    candidates: Sequence[Candidate],
-    from_ms: int,
-    known: dict[tuple[str, int], PolicyVersion],
-) -> tuple[PlannedConfig, dict[str, PlannedConfig], Limits, int]:
-    """The config and the slots' further ones, whose rows are locked, and the time. One that does not exist is left
-    out."""
-    names = {span.name, *other_names(span.name, candidates)}
-    if connection.dialect.name == "postgresql":
-        from headgate.slots.stores import postgres_replan
-
-        actives, now_ms = postgres_replan.lock(connection, names, known)
-    else:
-        actives = policies.lock_all(connection, names)
-        now_ms = to_ms(now(connection))
-    configs = {
-        name: PlannedConfig(active, Occupancy(active.policy, _window_reader(connection, name), chunk=WINDOWS))
-        for name, active in actives.items()
-    }
-    config = configs.pop(span.name, None)
-    if config is None:
-        raise NotFound("config", span.name)
-    limits = Limits(config.policy, span.earliest(now_ms))
-    if connection.dialect.name == "postgresql":
-        postgres_replan.read_windows(connection, configs.values(), max(from_ms, limits.earliest_ms), OTHER_WINDOWS)
-    return config, configs, limits, now_ms
-
-
-def _begin(connection: Connection) -> None:
-    if connection.dialect.name == "postgresql":
-        from headgate.slots.stores import postgres_replan
-
-        postgres_replan.begin(connection)
-
-
-def _following(assignments: Sequence[Assignment], kept: Sequence[Assignment], moves: Sequence[SlotMove]) -> Reading:
-    if len(kept) < len(assignments):
-        return Reading(assignments[-1].window_ms)
-    last = kept[-1].candidate.slot
-    place = next((move.scheduled_ms for move in reversed(moves) if move.slot.event_id == last.event_id), None)
-    return after(last if place is None else last._replace(scheduled_ms=place))
-
-
-def _push_back(
-    connection: Connection,
-    carriers: Carriers,
-    span: Span,
-    moves: Sequence[SlotMove],
-    known: dict[tuple[str, int], PolicyVersion],
-) -> list[SlotMove]:
-    _begin(connection)
+def _push_back(transaction: ReplanTransaction, span: Span, moves: Sequence[SlotMove]) -> Chunk:
+    transaction.begin()
+    connection, carriers = transaction.connection, transaction.carriers
     slots = [move.slot for move in moves]
     standings = standings_of(connection, carriers, slots, True)
     first = min(assigned.scheduled_ms for assigned in slots)
-    config, others, limits, now_ms = _lock(connection, span, list(map(Candidate, slots)), first, known)
-    current = slot_records.find_all(connection, [assigned.event_id for assigned in slots])
+    config, others, limits, now_ms = transaction.lock(span, list(map(Candidate, slots)), first)
+    locked_at = time.perf_counter()
+    free = transaction.lock_slots([assigned.event_id for assigned in slots])
+    current = slot_records.find_all(connection, sorted(free))
     possible: list[SlotMove] = []
     for move in reversed(moves):
         is_same = current.get(move.slot.event_id) == move.slot._replace(existing=True)
@@ -288,72 +349,13 @@ def _push_back(
             possible.append(move)
     possible.reverse()
     if possible:
-        _write(connection, carriers, config, others, possible, now_ms)
-    return possible
+        transaction.move(config.active, possible, now_ms)
+    is_awaited = transaction.finish(_changed(config, others), possible, now_ms)
+    return Chunk([], possible, None, is_awaited, time.perf_counter() - locked_at)
 
 
-def _write(
-    connection: Connection,
-    carriers: Carriers,
-    config: PlannedConfig,
-    others: Mapping[str, PlannedConfig],
-    moves: Sequence[SlotMove],
-    now_ms: int,
-) -> bool:
-    """Moves slots with what carries them. Returns whether anybody waits for this transaction's locks."""
-    moment = from_ms(now_ms)
-    single = [move for move in moves if not move.windows]
-    joint = [move for move in moves if move.windows]
-    if single:
-        _move_single(connection, config.active, single, moment)
-    if joint:
-        _move_joint(connection, joint, moment)
-    for owner, carrier in carriers.items():
-        own = [move for move in moves if move.slot.owner == owner]
-        if own:
-            carrier.move(connection, own, moment)
-    changed = [planned for planned in (config, *others.values()) if planned.before]
-    if changed and connection.dialect.name == "postgresql":
-        from headgate.slots.stores import postgres_replan
-
-        return postgres_replan.write_windows(connection, changed)
-    for planned in changed:
-        write_counts(connection, planned.active.name, planned.occupancy)
-        write_runs(connection, planned.active.name, rejoined_runs(planned, runs_near(planned)))
-    return False
-
-
-def _move_single(connection: Connection, active: PolicyVersion, moves: Sequence[SlotMove], moment: Any) -> None:
-    if connection.dialect.name == "postgresql":
-        from headgate.slots.stores import postgres_replan
-
-        if postgres_replan.move(connection, active, moves, TOPIC, KEY) != len(moves):
-            raise Conflict
-        return
-    rows = [_row(move, active.version, moment) for move in moves]
-    if connection.execute(_MOVE_SINGLE, rows).rowcount != len(moves):
-        raise Conflict
-    _publish(connection, moves)
-
-
-def _move_joint(connection: Connection, moves: Sequence[SlotMove], moment: Any) -> None:
-    if connection.dialect.name == "postgresql":
-        from headgate.slots.stores import postgres_replan
-
-        if postgres_replan.move_joint(connection, moves, TOPIC, KEY, list(map(_record, moves))) != len(moves):
-            raise Conflict
-        return
-    # Oracle compares no texts without bounds, so here they are read again; the configs are locked.
-    current = slot_records.find_all(connection, [move.slot.event_id for move in moves])
-    if any(current.get(move.slot.event_id) != move.slot._replace(existing=True) for move in moves):
-        raise Conflict
-    rows = [
-        _row(move, move.windows[0].config_version, moment) | {"b_others": other_windows_text(move.windows[1:])}
-        for move in moves
-    ]
-    if connection.execute(_MOVE_JOINT, rows).rowcount != len(moves):
-        raise Conflict
-    _publish(connection, moves)
+def _changed(config: PlannedConfig, others: Mapping[str, PlannedConfig]) -> list[PlannedConfig]:
+    return [planned for planned in (config, *others.values()) if planned.before]
 
 
 def _row(move: SlotMove, version: int, moment: Any) -> dict[str, Any]:
@@ -368,11 +370,7 @@ def _row(move: SlotMove, version: int, moment: Any) -> dict[str, Any]:
     }
 
 
-def _publish(connection: Connection, moves: Sequence[SlotMove]) -> None:
-    append(connection, [Record(TOPIC, move.slot.event_id[:KEY], _record(move)) for move in moves])
-
-
-def _record(move: SlotMove) -> str:
+def record_of(move: SlotMove) -> str:
     """What subscribers read of a move."""
     record: dict[str, Any] = {
         "eventId": move.slot.event_id,
@@ -401,12 +399,3 @@ def runs_near(config: PlannedConfig) -> list[FullRun]:
     starts = starts_near(config)
     runs = zip(starts, config.occupancy.reader.runs_before(starts), strict=True) if starts else ()
     return [run for start, run in runs if run is not None and run.resume_ms >= start]
-
-
-def _window_reader(connection: Connection, name: str) -> SqlWindowReader:
-    if connection.dialect.name != "postgresql":
-        return SqlWindowReader(connection, name)
-    # Imported here: the driver is an extra that SQLite's users do not have.
-    from headgate.slots.stores.postgres import PostgresWindowReader
-
-    return PostgresWindowReader(connection, name)

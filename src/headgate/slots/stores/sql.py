@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -45,6 +45,9 @@ from headgate.slots.templates import is_template
 from headgate.sql.engine import Database
 from headgate.sql.schema import insert_rows, instant_form, now
 
+if TYPE_CHECKING:
+    from headgate.slots.stores.postgres_lone import LoneBooker
+
 T = TypeVar("T")
 
 PRUNE_BATCH = 5000
@@ -75,11 +78,13 @@ class SqlSlotStore:
         self._carriers: Carriers = carriers or {}
         self._owns_database = owns_database
         self._booker = Booker(random.Random().random)
+        self._lone: LoneBooker | None = None
         if database.dialect == "postgresql":
             # Imported here: the driver is an extra that SQLite's users do not have.
             from headgate.slots.stores.postgres import PostgresBooker
 
-            self._booker = PostgresBooker(random.Random().random)
+            booker = PostgresBooker(database, random.Random().random)
+            self._booker, self._lone = booker, booker.lone
 
     async def configure(
         self, name: str, policy: WindowPolicy, *, now_ms: int | None = None, replacing: int | None = None
@@ -120,6 +125,10 @@ class SqlSlotStore:
             return []
         if isinstance(names, str) or len(names) == 1:
             name = names if isinstance(names, str) else names[0]
+            if self._lone is not None and len(requests) == 1:
+                slot = await self._lone.book(name, requests[0], now_ms, owner)
+                if slot is not None:
+                    return [slot]
             return await self._database.write(self._booker.book, name, requests, now_ms, owner)
         return await self._database.write(self._booker.book_joint, tuple(names), requests, now_ms, owner)
 

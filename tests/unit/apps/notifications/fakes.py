@@ -110,7 +110,9 @@ class MemoryMessages:
 
     async def settle(self, outcomes: Sequence[DeliveryOutcome]) -> None:
         self._fail()
-        self.outcomes.update((outcome.message_id, outcome) for outcome in outcomes)
+        for outcome in outcomes:
+            self.outcomes[outcome.message_id] = outcome
+            self.owners.pop(outcome.message_id, None)
 
     async def bury(self, letters: Sequence[DeadLetter], outcomes: Sequence[DeliveryOutcome]) -> None:
         await self.settle(outcomes)

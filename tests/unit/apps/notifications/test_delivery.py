@@ -97,10 +97,26 @@ async def test_a_sender_that_stood_still_claims_a_message_anew_before_it_calls_a
 
     async def stand_still(message: SmsMessage) -> Accepted | Rejected:
         passed[0] += LEASE_SECONDS
-        bench.store.outcomes["a"] = DeliveryOutcome("a", Status.SENT, 1)
+        await bench.store.settle([DeliveryOutcome("a", Status.SENT, 1)])
         return await send(message)
 
     bench.provider.send = stand_still  # type: ignore[method-assign]
+    bench.provider.script["a"] = [Unavailable()]
+    await bench.run()
+    assert bench.provider.calls == ["a"]
+    assert bench.sent == []
+
+
+async def test_a_message_that_its_former_sender_notes_as_sent_late_is_not_sent_again() -> None:
+    """That one could not reach the store for longer than its lease; this one's claim is young. Simulation 6000018."""
+    bench = Bench(record(1, "a"))
+    send = bench.provider.send
+
+    async def lose_to_the_former(message: SmsMessage) -> Accepted | Rejected:
+        await bench.store.settle([DeliveryOutcome("a", Status.SENT, 1)])
+        return await send(message)
+
+    bench.provider.send = lose_to_the_former  # type: ignore[method-assign]
     bench.provider.script["a"] = [Unavailable()]
     await bench.run()
     assert bench.provider.calls == ["a"]

@@ -11,6 +11,7 @@ from sqlalchemy.dialects import oracle
 from headgate.apps.notifications.model import Attempt, AttemptEvent, Message, Outcome
 from headgate.apps.notifications.ports import DeadLetter, DeliveryOutcome, MessageFilter, Receipt, Status
 from headgate.apps.notifications.quota import Quota, Spending
+from headgate.apps.notifications.receipts import EarlyReceipt
 from headgate.apps.notifications.stores import attempt_statements, message_statements, quota_statements, rows
 from headgate.apps.notifications.stores.tables import notification_attempt
 from headgate.messaging import Record
@@ -80,6 +81,10 @@ def everything(connection: Any) -> None:
     message_statements.count_dead_letters(connection, 10)
     message_statements.beginning(connection, "m", 10)
     message_statements.receive(connection, Receipt("p", True, provider_id="x"))
+    early = EarlyReceipt(Receipt("own", True, provider_id="p"))
+    message_statements.keep_receipt(connection, early, "t")
+    message_statements.keep_receipt(connection, early._replace(tries=1), "t")
+    outbox.holds_as_many(connection, "t", 10)
     message_statements.bury(connection, [DeadLetter("l", "m", "k", "v", "r", 1)], [outcome])
     for newest_first in (False, True):
         message_statements.dead_letters(connection, 10, after, newest_first)

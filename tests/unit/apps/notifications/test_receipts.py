@@ -10,8 +10,9 @@ import pytest
 from headgate.apps.notifications import receipts
 from headgate.apps.notifications.ports import NullObserver, Receipt
 from headgate.apps.notifications.provider import Unavailable
-from headgate.apps.notifications.receipts import ReceiptReader
-from headgate.errors import StoreUnavailable
+from headgate.apps.notifications.receipts import EARLY_TRIES, EarlyReceipt, EarlyReceipts, ReceiptReader
+from headgate.errors import InvalidInput, StoreUnavailable
+from headgate.messaging import Delivered, Record
 from headgate.testing import eventually
 
 
@@ -120,3 +121,65 @@ async def test_a_provider_that_is_away_is_asked_again_and_a_broken_one_is_report
     connection.arriving.put_nowait(RuntimeError("a mistake of the provider"))
     with pytest.raises(RuntimeError):
         await asyncio.wait_for(running, 10)
+
+
+class Kept:
+    """A source of early receipts that keeps those that are to be tried again."""
+
+    def __init__(self, *values: str) -> None:
+        self.values = list(values)
+        self.tries: list[int] = []
+
+    async def join(self) -> Kept:
+        return self
+
+    async def receive(self, max_records: int, wait: float) -> list[Delivered]:
+        if not self.values:
+            await asyncio.sleep(0.001)
+        values, self.values = self.values[:max_records], self.values[max_records:]
+        return [Delivered(Record("t", "own", value), 0, number) for number, value in enumerate(values)]
+
+    def holds(self, delivered: Delivered) -> bool:
+        return True
+
+    async def commit(self, done: object) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+
+class KeptStore:
+    def __init__(self, messages: Messages, kept: Kept) -> None:
+        self.receive = messages.note
+        self.kept = kept
+
+    async def keep_receipt(self, early: EarlyReceipt) -> bool:
+        self.kept.tries.append(early.tries)
+        self.kept.values.append(early.to_record_value())
+        return True
+
+
+async def test_an_early_receipt_is_tried_again_until_its_message_is_known_or_it_is_given_up() -> None:
+    messages = Messages()
+    messages.known_after["p-1"] = 3
+    receipt = Receipt("twilio", True, provider_id="p-1", reason="ü")
+    kept = Kept("poison", EarlyReceipt(receipt).to_record_value())
+    stop = asyncio.Event()
+    running = asyncio.create_task(EarlyReceipts(kept.join, KeptStore(messages, kept), messages).run(stop))
+    await eventually(lambda: messages.observed == [("twilio", True, 0.5)], within=10)
+    assert messages.noted == [receipt]
+    assert kept.tries == [1, 2, 3]
+    kept.tries.clear()
+    kept.values.append(EarlyReceipt(receipt._replace(provider_id="somebody else's")).to_record_value())
+    await eventually(lambda: kept.tries == list(range(1, EARLY_TRIES)) and not kept.values, within=10)
+    stop.set()
+    await asyncio.wait_for(running, 10)
+    assert len(messages.noted) == 1
+
+
+def test_an_early_receipt_waits_longer_than_a_provider_may_take_to_answer() -> None:
+    receipt = Receipt("twilio", True, provider_id="p-1")
+    assert sum(EarlyReceipt(receipt, tries).pause.total_seconds() for tries in range(EARLY_TRIES)) >= 300
+    with pytest.raises(InvalidInput):
+        EarlyReceipt.from_record_value('{"receipt": [], "tries": 0}')

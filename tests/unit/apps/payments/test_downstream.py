@@ -18,11 +18,12 @@ from headgate.apps.payments.downstream import permits
 from headgate.apps.payments.downstream.client import HttpDownstream
 from headgate.apps.payments.downstream.connection import DownstreamConnection
 from headgate.apps.payments.downstream.permits import Grant, PermitPolicy, Permits
-from headgate.apps.payments.downstream.rate_gate import LimitAt, PermitRateGate, permit_policy
+from headgate.apps.payments.downstream.rate_gate import PREPARATION, LimitAt, PermitRateGate, permit_policy
 from headgate.apps.payments.downstream.simulator import (
     Behaviour,
     Simulator,
     SimulatorTransport,
+    leave,
     peak_per_second,
 )
 from headgate.apps.payments.model import Party, Payment
@@ -46,7 +47,7 @@ class OpenGate:
     """Lets everybody pass, and counts."""
 
     def __init__(self) -> None:
-        self.entered = self.confirmed = self.left = self.given_back = 0
+        self.entered = self.confirmed = self.sent = self.answered = self.given_back = 0
 
     async def acquire(self) -> Permit:
         self.entered += 1
@@ -55,8 +56,11 @@ class OpenGate:
     async def confirm(self) -> None:
         self.confirmed += 1
 
+    def left(self) -> None:
+        self.sent += 1
+
     def release(self) -> None:
-        self.left += 1
+        self.answered += 1
 
     def give_back(self) -> None:
         self.given_back += 1
@@ -79,7 +83,8 @@ def answering(*answers: int | Exception | httpx.Response) -> tuple[httpx.MockTra
     """A transport that gives these answers, in order."""
     left, requests = list(answers), []
 
-    def answer(request: httpx.Request) -> httpx.Response:
+    async def answer(request: httpx.Request) -> httpx.Response:
+        await leave(request)
         requests.append(request)
         given = left.pop(0)
         if isinstance(given, Exception):
@@ -173,7 +178,7 @@ async def test_what_is_worth_a_retry_is_retried_under_the_same_key_each_time_wit
     client = client_of(transport, gate, pauses, attempts=7)
     assert (await client.pay(payment())).reference == "R1"
     assert {request.headers["Idempotency-Key"] for request in requests} == {"p1"}
-    assert (gate.entered, gate.left, gate.given_back) == (7, 6, 1)
+    assert (gate.entered, gate.confirmed, gate.sent, gate.answered, gate.given_back) == (7, 7, 7, 6, 1)
     assert pauses.slept == [3.0, 0.5, 1.0, 2.0, 4.0, 8.0]
 
 
@@ -308,7 +313,7 @@ class CountedPermits:
 
 
 async def test_a_permit_is_held_until_a_second_after_the_answer() -> None:
-    store = CountedPermits(permit_policy(2, 2, "answer"))
+    store = CountedPermits(permit_policy(2, 2))
     gate = store.gate()
     permit = await gate.acquire()
     assert store.held() == [pytest.approx(11.1)], "the longest call, a second, and a little lateness"
@@ -325,7 +330,7 @@ async def test_a_permit_is_held_until_a_second_after_the_answer() -> None:
 )
 async def test_a_call_that_may_be_on_its_way_keeps_its_permit(outcome: int | Exception, held: list[float]) -> None:
     """Who is reset does not know where its request is: it may arrive until the longest call would be over."""
-    store = CountedPermits(permit_policy(5, 5, "answer"))
+    store = CountedPermits(permit_policy(5, 5))
     gate, (transport, _) = store.gate(), answering(outcome)
     with pytest.raises(DownstreamBusy):
         await client_of(transport, gate, attempts=1).pay(payment())
@@ -333,19 +338,36 @@ async def test_a_call_that_may_be_on_its_way_keeps_its_permit(outcome: int | Exc
     assert store.held() == [pytest.approx(until) for until in held]
 
 
-async def test_counted_at_the_departure_the_answer_does_not_matter() -> None:
-    store = CountedPermits(permit_policy(2, 2, "departure"))
+async def test_counted_at_the_departure_a_permit_is_held_until_a_second_after_its_call_left() -> None:
+    store = CountedPermits(permit_policy(2, 2))
     gate = store.gate("departure")
     permit = await gate.acquire()
+    assert store.held() == [pytest.approx(1.1)], "a second, and a little lateness"
+    store.now += 0.03
+    await permit.confirm()
+    permit.left()
+    await gate.close()
+    assert store.held() == [pytest.approx(1.03)]
     store.now += 0.5
     permit.release()
     await gate.close()
-    assert store.held() == [pytest.approx(1.02)]
+    assert store.held() == [pytest.approx(1.03)], "the answer does not matter"
+
+
+async def test_a_call_is_prepared_before_its_instant_and_leaves_at_it() -> None:
+    store = CountedPermits(permit_policy(10, 1))
+    gate = store.gate("departure")
+    await (await gate.acquire()).confirm()
+    second = await gate.acquire()
+    assert store.now == pytest.approx(0.1 - PREPARATION)
+    store.now += PREPARATION / 2
+    await second.confirm()
+    assert store.now == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize(("held_up", "until"), [(0.05, 11.1), (0.7, 11.8), (30.0, 41.1)])
 async def test_a_call_held_up_before_it_leaves_has_its_permit_for_the_whole_call(held_up: float, until: float) -> None:
-    store = CountedPermits(permit_policy(5, 5, "answer"))
+    store = CountedPermits(permit_policy(5, 5))
     gate = store.gate()
     permit = await gate.acquire()
     store.now += held_up
@@ -357,15 +379,15 @@ async def test_a_call_held_up_before_it_leaves_has_its_permit_for_the_whole_call
 
 
 async def test_a_slow_store_costs_rate_and_never_all_of_it() -> None:
-    store = CountedPermits(permit_policy(50, 1, "departure"))
+    store = CountedPermits(permit_policy(50, 1))
     store.slow = 0.3
     gate = store.gate("departure")
-    await gate.acquire()
+    await (await gate.acquire()).confirm()
     assert store.held()[-1] >= store.now + 1.0, "it counts for a whole second from when it leaves"
 
 
 async def test_who_gives_up_before_its_turn_leaves_no_permit_behind() -> None:
-    store = CountedPermits(permit_policy(5, 1, "answer"))
+    store = CountedPermits(permit_policy(5, 1))
     gate = store.gate()
     await gate.acquire()
     before = store.held()
@@ -388,7 +410,7 @@ async def test_a_burst_through_the_gate_never_breaks_the_banks_limit() -> None:
     async def lag(_seconds: float) -> None:
         await asyncio.sleep(next(speeds))
 
-    store = SqlPermitStore(await database("memory://"), permit_policy(20, 20, "answer"), longest_hold=11.0)
+    store = SqlPermitStore(await database("memory://"), permit_policy(20, 20), longest_hold=11.0)
     gate = PermitRateGate(store, call_timeout=10.0)
     connection = DownstreamConnection("http://bank", attempts=1)
     client = HttpDownstream(connection, gate, transport=SimulatorTransport(bank, pause=lag))
@@ -423,4 +445,4 @@ async def test_it_is_confirmed_after_the_connection_and_before_anything_is_sent(
         client = HttpDownstream(DownstreamConnection(url), Watched())
         await client.pay(payment())
         await client.close()
-    assert heard == ["confirmed", "connected", "confirmed", "asked"]
+    assert heard == ["connected", "confirmed", "asked"]

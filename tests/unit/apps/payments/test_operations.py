@@ -25,6 +25,7 @@ from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.decisions import gave_up
 from headgate.dispatch.model import EnqueueRequest
 from headgate.dispatch.status import Status
+from headgate.durations import to_ms
 from headgate.errors import Conflict, InvalidInput, NotFound
 from tests.models.payment_store import MemoryPaymentStore
 from tests.models.queue_store import MemoryQueueStore
@@ -65,7 +66,7 @@ class Bench:
         for day, name in enumerate(names):
             at = AT + timedelta(days=day)
             payment = Payment(name, "12.30", "EUR", ALICE, BOB, at)
-            item = EnqueueRequest(ITEM_TYPE, name, context_json(payment, TERMS, at), at, True)
+            item = EnqueueRequest(ITEM_TYPE, name, context_json(payment, TERMS, to_ms(at)), at, True)
             news.append(NewPayment(payment, TERMS, at, 1, item))
         await self.store.schedule(news)
 

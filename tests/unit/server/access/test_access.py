@@ -8,7 +8,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from headgate.errors import InvalidInput, StoreUnavailable
-from headgate.server.access.authenticator import REREAD_US, TOKEN_CACHE_US, Authenticator, create_token, rotate_token
+from headgate.server.access.authenticator import (
+    REREAD_SECONDS,
+    TOKEN_CACHE_SECONDS,
+    Authenticator,
+    create_token,
+    rotate_token,
+)
 from headgate.server.access.model import ANYONE, Keyring, Scope, Token, digest, needed_scope, new_secret
 from headgate.testing import FakeClock
 
@@ -96,7 +102,7 @@ async def test_without_tokens_anyone_may_and_the_first_one_closes_the_gate() -> 
     authenticator = Authenticator(store, clock=clock)
     assert await authenticator.caller("") is ANYONE
     secret, _ = await create_token(store, "first", ["read"])
-    clock.advance(us=TOKEN_CACHE_US + 1)
+    clock.advance(TOKEN_CACHE_SECONDS + 0.001)
     assert await authenticator.caller("") is None
     assert await authenticator.caller(secret) is not None
 
@@ -107,12 +113,12 @@ async def test_a_gate_that_was_closed_does_not_open_when_the_last_token_is_revok
     secret, _ = await create_token(store, "last", ["admin"])
     assert await authenticator.caller(secret) is not None
     await store.revoke("last")
-    clock.advance(us=TOKEN_CACHE_US + 1)
+    clock.advance(TOKEN_CACHE_SECONDS + 0.001)
     for presented in (secret, ""):
         assert await authenticator.caller(presented) is None
     assert await Authenticator(store, clock=clock).caller("") is None  # nor after a restart
     store.kept.clear()
-    clock.advance(us=TOKEN_CACHE_US + 1)
+    clock.advance(TOKEN_CACHE_SECONDS + 0.001)
     assert await authenticator.caller("") is None
     assert await Authenticator(store, clock=clock).caller("") is ANYONE
 
@@ -133,7 +139,7 @@ async def test_a_revoked_token_is_good_for_five_seconds_at_most() -> None:
     await store.revoke("temp")
     assert await authenticator.caller(secret) is not None
     assert store.reads == 1
-    clock.advance(us=TOKEN_CACHE_US + 1)
+    clock.advance(TOKEN_CACHE_SECONDS + 0.001)
     assert await authenticator.caller(secret) is None
     assert await authenticator.caller("fixed") is not None
 
@@ -143,7 +149,7 @@ async def test_a_new_token_is_known_at_once_and_guessing_costs_few_reads() -> No
     authenticator = Authenticator(store, [Token("fixed", frozenset({Scope.ADMIN}), digest("fixed"))], clock)
     assert await authenticator.caller("guess") is None
     secret, _ = await create_token(store, "new", ["read"])
-    clock.advance(us=REREAD_US + 1)
+    clock.advance(REREAD_SECONDS + 0.001)
     assert await authenticator.caller(secret) is not None
     for _ in range(100):
         assert await authenticator.caller("guess") is None
@@ -156,7 +162,7 @@ async def test_when_the_store_is_away_known_tokens_stay_good_and_nobody_new_come
     secret, _ = await create_token(store, "known", ["read"])
     assert await authenticator.caller(secret) is not None
     store.away = True
-    clock.advance(us=TOKEN_CACHE_US + 1)
+    clock.advance(TOKEN_CACHE_SECONDS + 0.001)
     assert await authenticator.caller(secret) is not None
     assert await authenticator.caller("other") is None
     with pytest.raises(StoreUnavailable):

@@ -8,11 +8,11 @@ import hmac
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlencode
 
 from headgate.apps.notifications.ports import Receipt
 from headgate.apps.notifications.provider import Accepted, Rejected, SmsMessage, Unavailable
-from headgate.apps.notifications.providers.http_calls import HttpCalls
+from headgate.apps.notifications.providers.http_calls import HttpCalls, basic_authorization
 from headgate.errors import InvalidInput
 
 TIMEOUT_SECONDS = 10.0
@@ -35,11 +35,15 @@ class TwilioProvider:
         timeout: float = TIMEOUT_SECONDS,
         log_texts: bool = False,
     ) -> None:
-        self._url = f"{url.rstrip('/')}/2010-04-01/Accounts/{account_sid}/Messages.json"
         self._token = auth_token.encode()
         self._sender = sender
         self._receipts_url = receipts_url
-        self._calls = HttpCalls(NAME, timeout=timeout, log_texts=log_texts, auth=(account_sid, auth_token))
+        headers = {
+            "Content-Type": "application/x-www-form-urlencoded",
+            "Authorization": basic_authorization(account_sid, auth_token),
+        }
+        messages = f"{url.rstrip('/')}/2010-04-01/Accounts/{account_sid}/Messages.json"
+        self._calls = HttpCalls(NAME, messages, headers, timeout=timeout, log_texts=log_texts)
 
     async def send(self, message: SmsMessage) -> Accepted | Rejected:
         if message.to is None:
@@ -52,18 +56,14 @@ class TwilioProvider:
         }
         if self._receipts_url is not None:
             form["StatusCallback"] = self._receipts_url
-        response = await self._calls.post(self._url, data=form, headers={"Idempotency-Key": message.id})
-        try:
-            answer: Any = response.json()
-        except ValueError:
-            answer = {}
-        answer = answer if isinstance(answer, dict) else {}
-        if response.is_success:
+        answer = await self._calls.post(urlencode(form).encode(), {"Idempotency-Key": message.id})
+        document = answer.document()
+        if answer.is_success:
             self._calls.log_sent(message)
-            return Accepted(answer.get("sid"), _segments(answer.get("num_segments")), _price(answer.get("price")))
-        if answer.get("code") in _ACCOUNT_ERRORS:
-            raise Unavailable(f"Twilio refuses the account: error {answer['code']}")
-        return Rejected(f"Twilio answered {response.status_code}, error {answer.get('code', 'without a code')}")
+            return Accepted(document.get("sid"), _segments(document.get("num_segments")), _price(document.get("price")))
+        if document.get("code") in _ACCOUNT_ERRORS:
+            raise Unavailable(f"Twilio refuses the account: error {document['code']}")
+        return Rejected(f"Twilio answered {answer.status}, error {document.get('code', 'without a code')}")
 
     def receipt(self, headers: Mapping[str, str], url: str, body: bytes) -> Receipt | None:
         """The receipt in a request to `/api/receipts/twilio`; None if its status is not final.

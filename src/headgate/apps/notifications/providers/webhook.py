@@ -36,30 +36,26 @@ class WebhookProvider:
         timeout: float = TIMEOUT_SECONDS,
         log_texts: bool = False,
     ) -> None:
-        self._url = url
-        self._headers = {"Content-Type": "application/json", **(headers or {})}
+        headers = {"Content-Type": "application/json", **(headers or {})}
         if token is not None:
-            self._headers["Authorization"] = f"Bearer {token}"
+            headers["Authorization"] = f"Bearer {token}"
         self._key = None if hmac_key is None else hmac_key.encode()
-        self._calls = HttpCalls(NAME, timeout=timeout, log_texts=log_texts)
+        self._calls = HttpCalls(NAME, url, headers, timeout=timeout, log_texts=log_texts)
 
     async def send(self, message: SmsMessage) -> Accepted | Rejected:
         document = {"userId": message.user_id, "message": message.text, "messageId": message.id}
         if message.to is not None:
             document["to"] = message.to
         body = json.dumps(document).encode()
-        headers = {**self._headers, "Idempotency-Key": message.id}
+        headers = {"Idempotency-Key": message.id}
         if self._key is not None:
             headers["X-Signature"] = self._signature(body)
-        response = await self._calls.post(self._url, content=body, headers=headers)
-        if not response.is_success:
-            return Rejected(f"the provider answered {response.status_code}")
+        answer = await self._calls.post(body, headers)
+        if not answer.is_success:
+            return Rejected(f"the provider answered {answer.status}")
         self._calls.log_sent(message)
-        try:
-            answer = response.json() if response.content else {}
-        except ValueError:
-            answer = {}
-        provider_id, segments = (answer.get("id"), answer.get("segments")) if isinstance(answer, dict) else (None, None)
+        document = answer.document()
+        provider_id, segments = document.get("id"), document.get("segments")
         return Accepted(
             str(provider_id) if isinstance(provider_id, str | int) else None,
             segments if isinstance(segments, int) and 0 < segments < 1000 else None,

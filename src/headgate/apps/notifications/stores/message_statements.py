@@ -16,7 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from headgate.apps.notifications.model import Message
+from headgate.apps.notifications.model import Message, storable
 from headgate.apps.notifications.ports import (
     Claim,
     Claimed,
@@ -27,7 +27,9 @@ from headgate.apps.notifications.ports import (
     Receipt,
     Status,
 )
+from headgate.apps.notifications.provider import LONGEST_PROVIDER_ID
 from headgate.apps.notifications.quota import Recipient
+from headgate.apps.notifications.receipts import EarlyReceipt
 from headgate.apps.notifications.stores.rows import known_of
 from headgate.apps.notifications.stores.tables import (
     notification_dead_letter,
@@ -37,12 +39,12 @@ from headgate.apps.notifications.stores.tables import (
     notification_quota,
 )
 from headgate.durations import from_ms, to_ms
-from headgate.errors import InvalidInput
+from headgate.errors import InvalidInput, StoreUnavailable
 from headgate.messaging import Record
 from headgate.sql.in_lists import where_in
-from headgate.sql.outbox import append
+from headgate.sql.outbox import append, holds_as_many
 from headgate.sql.prefix import begins_with
-from headgate.sql.schema import now
+from headgate.sql.schema import execute_rows, now
 
 DELIVERY_LIFE = timedelta(hours=12)
 """How long a message that was dealt with suppresses another of its id. Shorter than a key's life: a key that is used
@@ -50,12 +52,22 @@ again after it has expired makes the same message id, and that message must go o
 LONGEST_VALUE = 60_000
 """Characters of a dead letter that are kept."""
 LONGEST_REASON = 255
+LONGEST_ID = 64
+MAX_EARLY_RECEIPTS = 10_000
 
 _message = notification_message.c
 _letter = notification_dead_letter.c
 _SETTLED = (Status.SENT, Status.DELIVERED, Status.FAILED, Status.EXPIRED)
 
 
+_CLAIM_COLUMNS = (
+    _message.message_id,
+    _message.status,
+    _message.owner,
+    _message.claimed_until,
+    _message.attempts,
+    _message.settled_at,
+)
 _SETTLE = (
     notification_message.update()
     .where(_message.message_id == sa.bindparam("of_message"))
@@ -63,23 +75,41 @@ _SETTLE = (
         settled_at=sa.bindparam("at"),
         owner=None,
         claimed_until=None,
-        **{
-            name: sa.bindparam(name) for name in ("status", "attempts", "provider", "provider_id", "segments", "reason")
-        },
+        # A receipt may come before the answer: what is delivered stays so.
+        status=sa.case(
+            (
+                sa.and_(_message.status == Status.DELIVERED.value, sa.bindparam("status") == Status.SENT.value),
+                _message.status,
+            ),
+            else_=sa.bindparam("status"),
+        ),
+        segments=sa.func.coalesce(sa.bindparam("segments"), _message.segments),
+        **{name: sa.bindparam(name) for name in ("attempts", "provider", "provider_id", "reason")},
     )
 )
-# One statement for PostgreSQL: row by row, the driver takes longer than the server.
+# One statement and one parameter for PostgreSQL: row by row, the driver takes longer than the server. It locks in the
+# order of `_lock`.
 _SETTLE_MANY = sa.text(
-    """
+    f"""
+    WITH new AS (
+        SELECT * FROM json_to_recordset(CAST(:outcomes AS json)) AS outcome(
+            of_message text, status text, attempts int, provider text, provider_id text, segments int, reason text
+        )
+    ), locked AS (
+        SELECT message_id FROM headgate_notification_message
+        WHERE message_id IN (SELECT of_message FROM new) ORDER BY message_id FOR UPDATE
+    )
     UPDATE headgate_notification_message AS message
-    SET settled_at = :at, owner = NULL, claimed_until = NULL, status = new.status, attempts = new.attempts,
-        provider = new.provider, provider_id = new.provider_id, segments = new.segments, reason = new.reason
-    FROM unnest(
-        CAST(:of_message AS text[]), CAST(:status AS text[]), CAST(:attempts AS int[]), CAST(:provider AS text[]),
-        CAST(:provider_id AS text[]), CAST(:segments AS int[]), CAST(:reason AS text[])
-    ) AS new(message_id, status, attempts, provider, provider_id, segments, reason)
-    WHERE message.message_id = new.message_id
-    """
+    SET settled_at = clock_timestamp(), owner = NULL, claimed_until = NULL,
+        status = CASE
+            WHEN message.status = '{Status.DELIVERED.value}' AND new.status = '{Status.SENT.value}' THEN message.status
+            ELSE new.status
+        END,
+        attempts = new.attempts, provider = new.provider, provider_id = new.provider_id,
+        segments = coalesce(new.segments, message.segments), reason = new.reason
+    FROM new, locked
+    WHERE message.message_id = new.of_message AND locked.message_id = new.of_message
+    """  # noqa: S608  # our own names
 )
 
 
@@ -125,7 +155,7 @@ def claim(connection: Connection, messages: Sequence[Message], owner: str, lease
         known_of(
             connection,
             notification_delivery.c.message_id,
-            [message.message_id for message in messages],
+            [message.message_id for message in messages if message.message_id not in rows],
             notification_delivery.c.settled_at > at - DELIVERY_LIFE,
         )
     )
@@ -148,8 +178,7 @@ def claim(connection: Connection, messages: Sequence[Message], owner: str, lease
             new.append(_accepted_row(message, at) | mark)
         else:
             taken.append(message.message_id)
-    if new:
-        connection.execute(notification_message.insert(), new)
+    execute_rows(connection, notification_message.insert(), new)
     _update(
         connection,
         taken,
@@ -202,30 +231,23 @@ def release(connection: Connection, message_ids: Sequence[str], owner: str) -> N
 
 def settle(connection: Connection, outcomes: Sequence[DeliveryOutcome]) -> None:
     """Notes what became of messages. One that is known as delivered already stays so."""
-    at = now(connection)
-    rows = _lock(connection, sorted({outcome.message_id for outcome in outcomes}))
-    changes: list[dict[str, Any]] = []
-    for outcome in outcomes:
-        row = rows.get(outcome.message_id)
-        if row is None:
-            continue
-        delivered = row.status == Status.DELIVERED and outcome.status is Status.SENT
-        changes.append(
-            {
-                "of_message": outcome.message_id,
-                "status": Status.DELIVERED.value if delivered else outcome.status.value,
-                "attempts": outcome.attempts,
-                "provider": outcome.provider,
-                "provider_id": outcome.provider_id,
-                "segments": outcome.segments or row.segments,
-                "reason": outcome.reason and outcome.reason[:LONGEST_REASON],
-            }
-        )
+    changes = {
+        outcome.message_id: {
+            "of_message": outcome.message_id,
+            "status": outcome.status.value,
+            "attempts": outcome.attempts,
+            "provider": outcome.provider,
+            "provider_id": outcome.provider_id,
+            "segments": outcome.segments or None,
+            "reason": outcome.reason and storable(outcome.reason, LONGEST_REASON),
+        }
+        for outcome in outcomes
+    }
     if changes and connection.dialect.name == "postgresql":
-        columns = {name: [change[name] for change in changes] for name in changes[0]}
-        connection.execute(_SETTLE_MANY, {"at": at, **columns})
-    elif changes:
-        connection.execute(_SETTLE, [{"at": at, **change} for change in changes])
+        connection.execute(_SETTLE_MANY, {"outcomes": json.dumps(list(changes.values()))})
+    else:
+        at = now(connection)
+        execute_rows(connection, _SETTLE, [{"at": at, **changes[message_id]} for message_id in sorted(changes)])
 
 
 def park(
@@ -332,9 +354,10 @@ def receive(connection: Connection, receipt: Receipt) -> float | None:
     """Notes a provider's receipt. Returns the seconds since the message was sent; None if no such message is known,
     negative if the receipt changes nothing."""
     if receipt.message_id is not None:
-        query = _message.message_id == receipt.message_id
+        query = _message.message_id == storable(receipt.message_id, LONGEST_ID)
     else:
-        query = sa.and_(_message.provider == receipt.provider, _message.provider_id == receipt.provider_id)
+        provider_id = storable(receipt.provider_id or "", LONGEST_PROVIDER_ID)
+        query = sa.and_(_message.provider == receipt.provider, _message.provider_id == provider_id)
     row = connection.execute(sa.select(notification_message).where(query).with_for_update()).first()
     if row is None:
         return None
@@ -343,11 +366,28 @@ def receive(connection: Connection, receipt: Receipt) -> float | None:
     at = now(connection)
     values: dict[str, Any] = {"status": Status.DELIVERED.value, "delivered_at": at, "reason": None}
     if not receipt.delivered:
-        values = {"status": Status.FAILED.value, "settled_at": at, "reason": receipt.reason[:LONGEST_REASON]}
+        values = {"status": Status.FAILED.value, "settled_at": at, "reason": storable(receipt.reason, LONGEST_REASON)}
     elif row.settled_at is None:
         values["settled_at"] = at
     connection.execute(notification_message.update().where(_message.message_id == row.message_id).values(values))
     return max((at - (row.settled_at or at)).total_seconds(), 0.0)
+
+
+def keep_receipt(connection: Connection, early: EarlyReceipt, topic: str) -> bool:
+    """Puts a receipt aside for its next try. False for a new one while no message is being sent: it is not ours.
+
+    Raises:
+        StoreUnavailable: Too many wait.
+    """
+    if not early.tries:
+        is_sending = sa.select(_message.message_id).where(_message.status == Status.SENDING.value).limit(1)
+        if early.receipt.provider_id is None or connection.execute(is_sending).first() is None:
+            return False
+        if holds_as_many(connection, topic, MAX_EARLY_RECEIPTS):
+            raise StoreUnavailable(f"{MAX_EARLY_RECEIPTS} receipts wait for the answers to their messages")
+    record = Record(topic, early.receipt.provider[:128], early.to_record_value())
+    append(connection, [record], available_at=now(connection) + early.pause)
+    return True
 
 
 def backlog(connection: Connection) -> tuple[int, datetime | None, int]:
@@ -380,7 +420,7 @@ def bury(connection: Connection, letters: Sequence[DeadLetter], outcomes: Sequen
             "message_value": value if len(value) <= LONGEST_VALUE else json.dumps(letter.value[: LONGEST_VALUE // 12]),
             "sha256": hashlib.sha256(letter.value.encode(errors="surrogatepass")).hexdigest(),
             "whole": len(value) <= LONGEST_VALUE,
-            "reason": letter.reason[:LONGEST_REASON],
+            "reason": storable(letter.reason, LONGEST_REASON),
             "attempts": letter.attempts,
             "dead_at": at,
         }
@@ -490,7 +530,7 @@ def opt_in(connection: Connection, phone: str) -> bool:
 def _lock(connection: Connection, message_ids: Sequence[str]) -> dict[str, Row[Any]]:
     rows: dict[str, Row[Any]] = {}
     for some in where_in(connection, _message.message_id, message_ids):
-        query = sa.select(notification_message).where(some).order_by(_message.message_id).with_for_update()
+        query: sa.Select[Any] = sa.select(*_CLAIM_COLUMNS).where(some).order_by(_message.message_id).with_for_update()
         rows.update((row.message_id, row) for row in connection.execute(query))
     return rows
 

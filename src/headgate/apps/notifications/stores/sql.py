@@ -19,6 +19,7 @@ from headgate.apps.notifications.ports import (
     Receipt,
 )
 from headgate.apps.notifications.quota import Quota, Spending
+from headgate.apps.notifications.receipts import EarlyReceipt, early_topic
 from headgate.apps.notifications.stores import attempt_statements, message_statements, quota_statements, rows
 from headgate.apps.notifications.stores.tables import (
     notification_attempt,
@@ -107,7 +108,7 @@ class SqlDeliveryStore:
         await self._database.write(message_statements.release, message_ids, owner)
 
     async def settle(self, outcomes: Sequence[DeliveryOutcome]) -> None:
-        await _retry_conflicts(lambda: self._database.write(message_statements.settle, outcomes))
+        await _retry_conflicts(lambda: self._database.once(message_statements.settle, outcomes))
 
     async def bury(self, letters: Sequence[DeadLetter], outcomes: Sequence[DeliveryOutcome]) -> None:
         await _retry_conflicts(lambda: self._database.write(message_statements.bury, letters, outcomes))
@@ -144,6 +145,10 @@ class SqlDeliveryStore:
     async def receive(self, receipt: Receipt) -> float | None:
         """Notes a receipt; see `message_statements.receive`."""
         return await self._database.write(message_statements.receive, receipt)
+
+    async def keep_receipt(self, early: EarlyReceipt) -> bool:
+        """Keeps a receipt for its next try; see `message_statements.keep_receipt`."""
+        return await self._database.write(message_statements.keep_receipt, early, early_topic(self._topic))
 
     async def backlog(self) -> tuple[int, datetime | None, int]:
         """Messages that wait, since when the oldest does, and dead letters."""

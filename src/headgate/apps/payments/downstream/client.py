@@ -53,8 +53,29 @@ class _NoAnswer(Exception):
         """It may be on its way to the downstream."""
 
 
+class _Departure:
+    """Of a call: it may be on its way from the moment that its permit was confirmed."""
+
+    def __init__(self, permit: Permit) -> None:
+        self.permit = permit
+        self.is_allowed = False
+        self._at = time.monotonic()
+
+    def allow(self) -> None:
+        self.is_allowed = True
+        self._at = time.monotonic()
+
+    def seconds_ago(self) -> float:
+        """Since it left; since it was made, if it never left."""
+        return time.monotonic() - self._at
+
+
 class HttpDownstream:
-    """A `Downstream` over HTTP. `outcomes` says what an answer means; each attempt has the same `Idempotency-Key`."""
+    """A `Downstream` over HTTP. `outcomes` says what an answer means; each attempt has the same `Idempotency-Key`.
+
+    A `transport` of one's own calls httpcore's `trace` extension of each request, as httpcore does: a call leaves when
+    that returns from `send_request_headers.started`.
+    """
 
     def __init__(
         self,
@@ -134,7 +155,6 @@ class HttpDownstream:
         self._observer.waited(waited)
         try:
             request = self._request(method, url, key, body)
-            await self._confirm(permit)
         except ConfigurationError as error:
             permit.give_back()
             await self._record(probe, str(error), trouble=True, at_once=True)
@@ -142,20 +162,25 @@ class HttpDownstream:
         except BaseException:
             permit.give_back()
             raise
-        span, sent_at = self._begin_span(request, operation, key, attempt, waited), time.monotonic()
+        span, departure = self._begin_span(request, operation, key, attempt, waited), _Departure(permit)
         try:
-            answer = await self._send(request, permit)
+            answer = await self._send(request, departure)
         except _NoAnswer as failure:
             # What was sent may still arrive, so it keeps its permit for as long as the longest call.
             if not failure.was_sent:
                 permit.give_back()
             _end_span(span, failure.kind)
-            self._observer.called(operation, failure.kind, time.monotonic() - sent_at)
+            self._observer.called(operation, failure.kind, departure.seconds_ago())
             await self._record(probe, str(failure), trouble=True)
+            raise
+        except BaseException:
+            if not departure.is_allowed:
+                permit.give_back()
+                _end_span(span, "unsent")
             raise
         permit.release()
         _end_span(span, answer.status)
-        self._observer.called(operation, str(answer.status), time.monotonic() - sent_at)
+        self._observer.called(operation, str(answer.status), departure.seconds_ago())
         await self._judge(answer, operation, probe)
         return answer
 
@@ -218,7 +243,7 @@ class HttpDownstream:
         except StoreError as error:
             raise Postponed(f"the kill switch can't be read: {error}") from error
 
-    async def _send(self, request: httpx2.Request, permit: Permit) -> Answer:
+    async def _send(self, request: httpx2.Request, departure: _Departure) -> Answer:
         loop = asyncio.get_running_loop()
         response: httpx2.Response | None = None
         body = b""
@@ -231,8 +256,11 @@ class HttpDownstream:
                         _limit_delivery(details["return_value"].get_extra_info("socket"), self._connection.timeout)
                     if event.endswith(".send_request_headers.started"):
                         # Connecting may have taken long, so switch and permit are confirmed after it.
-                        await self._confirm(permit)
+                        await self._confirm(departure.permit)
+                        departure.allow()
                         timeout.reschedule(loop.time() + self._connection.timeout)
+                    if event.endswith(".send_request_body.complete"):
+                        departure.permit.left()
 
                 request.extensions["trace"] = before
                 response = await self._http.send(request, stream=True)

@@ -6,11 +6,12 @@ is counted is a choice:
 - `answer`: when it arrives at the downstream, whatever the network does. That may be long after it left, so a permit is
   free again one second after its call was *answered*: the next call on it arrives more than a second after the last.
   The price is some of the downstream's capacity: with a latency of l seconds it gets `tps / (1 + l)`.
-- `departure`: when it leaves. A permit is free again one second and `MARGIN` later, so the rate is full at any latency;
-  calls may bunch on their way by as much as the network's delay varies.
+- `departure`: when it leaves. A permit is free again one second after its call *left*, so the rate is full at any
+  latency; calls may bunch on their way by as much as the network's delay varies.
 
-Between its grant and its departure a call may be held up, by a handshake or a busy machine. If that takes longer than
-the permit allows for, the permit is exchanged right before the first byte (`Permit.confirm`).
+A caller gets its permit shortly before its call may leave. It prepares the request in that time, and waits for the
+instant right before the first byte (`Permit.confirm`). A call may be held up, by a handshake or a busy machine. If that
+takes longer than the permit allows for, the permit is exchanged.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ log = logging.getLogger(__name__)
 LimitAt = Literal["answer", "departure"]
 
 SECOND = 1.0
-MARGIN = 0.02
-"""Seconds by which a call may leave late in the mode `departure`; the price is 2 % of the rate."""
 LATE = 0.1
-"""The same in the mode `answer`, where it costs nothing: the hold is that much longer."""
+"""Seconds by which a call may leave late. The hold is that much longer, until the call has left or is answered."""
 LONGEST_LATE = 5.0
+PREPARATION = 0.02
+"""Seconds before its call may leave, a caller gets its permit: to build the request, and to open a connection."""
 ASKING = 8
 """So many callers of a process ask at once. Their requests share a transaction: one by one, a slow store would grant
 fewer permits than there are."""
@@ -45,10 +46,9 @@ OUTAGE_PAUSE = 0.5
 SHORTEST_PAUSE = 0.001
 
 
-def permit_policy(tps: int, burst: int, limit_at: LimitAt) -> PermitPolicy:
-    """As many permits as the limit, evenly spaced over the time for which each is held at least."""
-    rest = SECOND if limit_at == "answer" else SECOND + MARGIN
-    return PermitPolicy(tps, round(rest * 1e6 / tps), min(burst, tps))
+def permit_policy(tps: int, burst: int) -> PermitPolicy:
+    """As many permits as the limit, evenly spaced over a second: each is held at least as long."""
+    return PermitPolicy(tps, round(SECOND * 1e6 / tps), min(burst, tps))
 
 
 def longest_hold(call_timeout: float) -> float:
@@ -57,11 +57,13 @@ def longest_hold(call_timeout: float) -> float:
 
 
 class _Taken(NamedTuple):
-    """A permit, and by when its call must leave."""
+    """A permit, and when its call may leave, by this process's clock."""
 
     holder: str
+    leave_at: float
+    """Not before …"""
     late_at: float
-    """By this process's clock."""
+    """… and not after."""
 
 
 class PermitRateGate:
@@ -79,7 +81,6 @@ class PermitRateGate:
     ) -> None:
         self._permits = permits
         self._at_answer = limit_at == "answer"
-        self._late = LATE if self._at_answer else MARGIN
         self._rest = call_timeout + SECOND if self._at_answer else SECOND
         self._asking = asyncio.Semaphore(ASKING)
         self._clock = StoreClock()
@@ -88,31 +89,34 @@ class PermitRateGate:
         self._freeing: set[asyncio.Task[None]] = set()
 
     async def acquire(self) -> Permit:
-        return _SharedPermit(self, await self.take(token_hex(6)))
+        return _SharedPermit(self, await self.take(token_hex(6), LATE))
 
     async def close(self) -> None:
         """Returns when the permits of all answered calls are freed."""
         await asyncio.gather(*self._freeing)
 
-    async def take(self, holder: str) -> _Taken:
-        """A permit, when its call may leave."""
-        late = self._late
-        while True:
-            async with self._asking:
-                grant = await self._granted(holder, self._rest + late)
-            leave_us = grant.now_us + grant.delay_us
-            taken = _Taken(holder, self._clock.earliest(leave_us) + late)
-            delay = self._clock.latest(leave_us) - self._monotonic()
-            try:
-                if delay > 0:
-                    await self._pause(delay)
-            except BaseException:
-                self.free(holder, 0.0)
-                raise
-            if not self.is_late(taken):
-                return taken
-            # The store or this machine is slow. A longer hold costs some of the rate; never leaving would cost all.
-            late = min(2 * late, LONGEST_LATE)
+    async def take(self, holder: str, late: float) -> _Taken:
+        """A permit for a call that may leave so late, shortly before it may leave."""
+        async with self._asking:
+            grant = await self._granted(holder, self._rest + late)
+        leave_us = grant.now_us + grant.delay_us
+        taken = _Taken(holder, self._clock.latest(leave_us), self._clock.earliest(leave_us) + late)
+        try:
+            await self._until(taken.leave_at - PREPARATION)
+        except BaseException:
+            self.free(holder, 0.0)
+            raise
+        return taken
+
+    async def in_time(self, taken: _Taken) -> bool:
+        """Returns when the call may leave; False if it is too late for that."""
+        await self._until(taken.leave_at)
+        return self._monotonic() <= taken.late_at
+
+    async def _until(self, moment: float) -> None:
+        delay = moment - self._monotonic()
+        if delay > 0:
+            await self._pause(delay)
 
     async def _granted(self, holder: str, hold: float) -> Grant:
         while True:
@@ -132,8 +136,9 @@ class PermitRateGate:
                 return grant
             await self._pause(max(grant.wait_us / 1e6, SHORTEST_PAUSE))
 
-    def is_late(self, taken: _Taken) -> bool:
-        return self._monotonic() > taken.late_at
+    def left(self, holder: str) -> None:
+        if not self._at_answer:
+            self.free(holder, SECOND)
 
     def answered(self, holder: str) -> None:
         if self._at_answer:
@@ -157,8 +162,14 @@ class _SharedPermit:
         self._taken = taken
 
     async def confirm(self) -> None:
-        while self._gate.is_late(self._taken):
-            self._taken = await self._gate.take(self._taken.holder)
+        late = LATE
+        while not await self._gate.in_time(self._taken):
+            self._taken = await self._gate.take(self._taken.holder, late)
+            # The store or this machine is slow. A longer hold costs some of the rate; never leaving would cost all.
+            late = min(2 * late, LONGEST_LATE)
+
+    def left(self) -> None:
+        self._gate.left(self._taken.holder)
 
     def release(self) -> None:
         self._gate.answered(self._taken.holder)

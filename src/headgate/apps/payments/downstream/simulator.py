@@ -174,6 +174,13 @@ def peak_per_second(times_us: Iterable[int]) -> int:
     return max((bisect_right(times, at + SECOND_US - 1) - index for index, at in enumerate(times)), default=0)
 
 
+async def leave(request: httpx2.Request) -> None:
+    """Returns when the request may leave: what httpcore does around sending it, for a transport without a network."""
+    if trace := request.extensions.get("trace"):
+        await trace("in_process.send_request_headers.started", {})
+        await trace("in_process.send_request_body.complete", {})
+
+
 class SimulatorTransport(httpx2.AsyncBaseTransport):
     """The simulator in the client's own process: the same client, without a network."""
 
@@ -186,6 +193,7 @@ class SimulatorTransport(httpx2.AsyncBaseTransport):
             body = json.loads(request.content)
         except ValueError:
             body = None
+        await leave(request)
         if request.method == "GET":
             answer = self._simulator.inquire(unquote(request.url.path.rpartition("/")[2]))
         else:

@@ -39,17 +39,18 @@ class StagedPayment(NamedTuple):
 def stage_lines(lines: Sequence[Line], kind: FeedFormat, figures: Figures) -> StagedChunk:
     """Checks lines and adds them to the figures."""
     payments, rejected = parse(lines, kind)
-    texts = {line.number: line.raw for line in lines}
+    texts = {line.number: line.raw for line in lines} if rejected else {}
     rejects = []
     for number, reason, payment_id in rejected:
         raw = _text(texts[number])
         figures.other += _amount(raw, kind)
         rejects.append(FeedReject(number, reason, payment_id, raw[:LONGEST_RAW]))
-    staged = [StagedPayment(number, _text(texts[number]), payment) for number, payment in payments]
-    return stage(staged, rejects, figures)
+    return stage(payments, rejects, figures)
 
 
-def stage(payments: Sequence[StagedPayment], rejects: list[FeedReject], figures: Figures) -> StagedChunk:
+def stage(
+    payments: Sequence[tuple[int, str | None, Payment]], rejects: list[FeedReject], figures: Figures
+) -> StagedChunk:
     """A chunk of checked records, added to the figures. Packed by columns: they are faster to read back than rows."""
     figures.records += len(payments) + len(rejects)
     figures.rejected += len(rejects)

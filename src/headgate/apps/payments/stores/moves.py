@@ -28,6 +28,7 @@ from headgate.errors import Conflict
 from headgate.slots.listing import Cancellation
 from headgate.slots.stores import cancelling
 from headgate.sql.in_lists import where_in
+from headgate.sql.inserting import insert_rows
 from headgate.sql.schema import now as database_clock
 
 DISCARDED = "discarded from the queue"
@@ -161,8 +162,7 @@ def _write(connection: Connection, steps: Sequence[_Step], moment: datetime, ref
         if reference is not None:
             values["reference"] = reference
         _update(connection, ids, values)
-    if audited:
-        connection.execute(sa.insert(payment_audit), audited)
+    insert_rows(connection, payment_audit, audited)
     if freed:
         cancelling.cancel_many(connection, freed, OWNER, GIVEN_UP)
 

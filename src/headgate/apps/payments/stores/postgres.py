@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 from sqlalchemy.engine import Connection
 
-from headgate.apps.payments.model import ITEM_TYPE
+from headgate.apps.payments.model import ITEM_TYPE, Terms
 from headgate.apps.payments.ports import NewPayment
 from headgate.apps.payments.stores.statements import ACCEPTED_DETAIL, to_minor
 from headgate.dispatch.encryption import Encryption
 from headgate.dispatch.stores import enqueue_within
-from headgate.durations import to_ms
+from headgate.durations import format_ms, to_ms
 from headgate.sql.pipeline import Raw, copy, run_async
-from headgate.sql.schema import instant_text
 from headgate.sql.schema import now as database_clock
 
 SOON = timedelta(seconds=5)
@@ -22,7 +22,7 @@ SOON = timedelta(seconds=5)
 
 COPY_PAYMENTS = """
     COPY headgate_payment (payment_id, amount_minor, currency, payer_name, payer_iban, payee_name, payee_iban,
-        execute_at, config_name, fee_minor, value_date, fingerprint, status, scheduled_at, created_at, updated_at,
+        execute_at, fee_minor, value_date, fingerprint, status, scheduled_at, created_at, updated_at, config_name,
         feed_id)
     FROM STDIN
 """
@@ -47,21 +47,25 @@ def schedule(connection: Connection, payments: Sequence[NewPayment], encryption:
 
 def _copy_texts(payments: Sequence[NewPayment], moment: datetime) -> tuple[str, str]:
     """Rows in COPY's text form. All texts are printable, so only the backslash needs escaping."""
-    now = instant_text(to_ms(moment)) + "Z"
-    no_feed = "\\N"
+    now = format_ms(to_ms(moment))
+    null = "\\N"
     rows, audit = [], []
     for payment, terms, scheduled, print_, _, feed_id in payments:
-        payment_id, amount, currency, payer, payee, execute_at, config_name = payment
-        payment_id = _escape(payment_id)
-        parties = _escape(f"{payer.name}\t{payer.iban}\t{payee.name}\t{payee.iban}")
-        config = "\\N" if config_name is None else _escape(config_name)
-        rows.append(
-            f"{payment_id}\t{to_minor(amount)}\t{currency}\t{parties}\t{instant_text(to_ms(execute_at))}Z\t{config}"
-            f"\t{to_minor(terms.fee)}\t{terms.value_date}\t{print_}\tSCHEDULED\t{instant_text(to_ms(scheduled))}Z"
-            f"\t{now}\t{now}\t{feed_id or no_feed}\n"
+        payment_id, amount, currency, (payer, payer_iban), (payee, payee_iban), execute_at, config_name = payment
+        row = (
+            f"{payment_id}\t{amount.replace('.', '')}\t{currency}\t{payer}\t{payer_iban}\t{payee}\t{payee_iban}"
+            f"\t{_same_for_many(execute_at, terms)}\t{print_}\tSCHEDULED\t{format_ms(to_ms(scheduled))}"
+            f"\t{now}\t{now}"
         )
-        audit.append(f"{payment_id}\tSCHEDULED\t{ACCEPTED_DETAIL}\t{now}\n")
+        config = null if config_name is None else _escape(config_name)
+        rows.append(f"{_escape(row)}\t{config}\t{feed_id or null}\n")
+        audit.append(f"{_escape(payment_id)}\tSCHEDULED\t{ACCEPTED_DETAIL}\t{now}\n")
     return "".join(rows), "".join(audit)
+
+
+@lru_cache(maxsize=1000)
+def _same_for_many(execute_at: datetime, terms: Terms) -> str:
+    return f"{format_ms(to_ms(execute_at))}\t{to_minor(terms.fee)}\t{terms.value_date}"
 
 
 def _escape(text: str) -> str:

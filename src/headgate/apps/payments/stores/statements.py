@@ -29,6 +29,7 @@ from headgate.dispatch.stores import enqueue_within
 from headgate.dispatch.stores.tables import queue
 from headgate.slots.stores.tables import slot
 from headgate.sql.in_lists import where_in
+from headgate.sql.inserting import insert_rows
 from headgate.sql.prefix import begins_with
 from headgate.sql.schema import now as database_clock
 
@@ -112,9 +113,10 @@ def find_duplicates(connection: Connection, queries: Sequence[DuplicateQuery], w
 def schedule(connection: Connection, payments: Sequence[NewPayment], encryption: Encryption | None = None) -> None:
     """Keeps and queues new payments; an id that is taken fails on its key."""
     moment = database_clock(connection)
-    connection.execute(sa.insert(payment), [_new_row(new, moment) for new in payments])
-    connection.execute(
-        sa.insert(payment_audit),
+    insert_rows(connection, payment, [_new_row(new, moment) for new in payments])
+    insert_rows(
+        connection,
+        payment_audit,
         [audit_row(new.payment.payment_id, None, PaymentStatus.SCHEDULED, ACCEPTED_DETAIL, moment) for new in payments],
     )
     enqueue_within(connection, [new.item for new in payments], encryption=encryption)
@@ -140,8 +142,7 @@ def advance(connection: Connection, changes: Sequence[StatusChange]) -> list[boo
         for change in changes
         if made[change.payment_id]
     ]
-    if audited:
-        connection.execute(sa.insert(payment_audit), audited)
+    insert_rows(connection, payment_audit, audited)
     return [made[change.payment_id] for change in changes]
 
 

@@ -1,0 +1,81 @@
+"""Re-plan: slots are pulled forward part by part, in the order of their times. Pure, given a view of the windows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from headgate.durations import LATEST_MS
+from headgate.slots.carriers import SlotMove
+from headgate.slots.model import AssignedSlot
+from headgate.slots.replan import NO_OTHERS, Assignment, Candidate, Limits, Others, PlannedConfig, assign_earlier
+from headgate.slots.replan_places import Uniform, place
+
+
+class Reading(NamedTuple):
+    """Where reading slots goes on: at or behind a time and event."""
+
+    at_ms: int
+    event_id: str = ""
+    until_ms: int = LATEST_MS
+    resume_ms: int = 0
+    """Slots in [until, resume) need not be read: they were moved away, or booked since."""
+
+
+def after(slot: AssignedSlot) -> Reading:
+    """Right behind a slot: no event's id sorts between its own and this."""
+    return Reading(slot.scheduled_ms, slot.event_id + "\x00")
+
+
+class Part(NamedTuple):
+    """Slots whose places are decided, and those of them that move."""
+
+    examined: Sequence[AssignedSlot]
+    moves: Sequence[SlotMove]
+
+
+class Puller:
+    """Pulls slots forward, one part after another. Slots of a window that more may come into wait for the next part."""
+
+    def __init__(
+        self, limits: Limits, config: PlannedConfig, uniform: Uniform, reading: Reading, others: Others = NO_OTHERS
+    ) -> None:
+        self._limits = limits
+        self._config = config
+        self._uniform = uniform
+        self._others = others
+        self._waiting: list[Candidate] = []
+        self.reading = reading
+        """Where those begin that are not decided yet."""
+
+    def pull(self, candidates: Sequence[Candidate], *, is_last: bool) -> Part:
+        """Moves the next candidates as far forward as they go. The occupancies get the changed counts."""
+        known = [*self._waiting, *candidates]
+        assignments = assign_earlier(self._limits, known, self._config, self.reading.at_ms, self._others)
+        kept = whole_windows(assignments, is_last=is_last)
+        # Inside a window only if one window holds more slots than a part.
+        floor = self.reading.at_ms if self.reading.event_id else 0
+        moves = place(self._limits, kept, self._config, self._uniform, floor, self._others)
+        self._waiting = known[len(kept) :]
+        if assignments:
+            until = assignments[-1].window_ms + self._limits.policy.size_ms
+            resume = (self._waiting or known[-1:])[0].slot.scheduled_ms
+            self.reading = _following(assignments, kept, moves)._replace(until_ms=until, resume_ms=resume)
+        return Part([assignment.candidate.slot for assignment in kept], moves)
+
+
+def whole_windows(assignments: list[Assignment], *, is_last: bool) -> list[Assignment]:
+    """The assignments to windows of which all members are known: more may come into the last one. If there is but one
+    window, it is taken as it is."""
+    if is_last or not assignments or assignments[0].window_ms == assignments[-1].window_ms:
+        return assignments
+    last = assignments[-1].window_ms
+    return [assignment for assignment in assignments if assignment.window_ms < last]
+
+
+def _following(assignments: Sequence[Assignment], kept: Sequence[Assignment], moves: Sequence[SlotMove]) -> Reading:
+    if len(kept) < len(assignments):
+        return Reading(assignments[-1].window_ms)
+    last = kept[-1].candidate.slot
+    at = next((move.scheduled_ms for move in reversed(moves) if move.slot.event_id == last.event_id), None)
+    return after(last if at is None else last._replace(scheduled_ms=at))

@@ -1,0 +1,21 @@
+"""The way from `POST /api/v1/slots` to the commit stays short."""
+
+from __future__ import annotations
+
+from benchmarks import hops
+
+from headgate.server.http.app import create_app
+from headgate.server.settings import Settings
+
+MOST_FILES, MOST_FUNCTIONS = 21, 60
+"""Asked were 21 and 75: two thirds of 32 and 112."""
+
+
+async def test_a_slot_runs_through_few_files_and_functions(postgres_url: str) -> None:
+    app = create_app(Settings.load(database_url=postgres_url))
+    async with app.router.lifespan_context(app):
+        walk = await hops.walk(lambda number: hops.book_slot(app, number))
+    files = {file for file, _ in walk.to_commit}
+    assert {"server/http/slots.py", "slots/packing.py", "sql/dedicated.py"} <= files
+    assert len(files) <= MOST_FILES, sorted(files)
+    assert len(walk.to_commit) <= MOST_FUNCTIONS, walk.to_commit
