@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 
 from headgate.server.console.stream import stream
 from headgate.server.http.app import create_app
+from headgate.server.http.services import FIELDS, SERVICES
 from headgate.server.settings import Settings
 
 ADMIN, READER = "a" * 32, "r" * 32
@@ -111,6 +112,8 @@ async def test_a_stream_brings_the_parts_that_change(app: FastAPI, http: httpx.A
         "http_version": "1.1",
         "client": None,
         "server": None,
+        SERVICES: app.state.services,
+        FIELDS: {},
         "state": {"caller": "admin", "is_admin": True, "request_id": "r"},
     }
     response = await stream(Request(scope))

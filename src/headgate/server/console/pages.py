@@ -21,7 +21,7 @@ from headgate.server.access.model import needed_scope
 from headgate.server.console.shared_reads import SharedReads
 from headgate.server.http.parameters import query
 from headgate.server.http.problem import Problem, documented, encoded, invalid, unexpected
-from headgate.server.http.services import services_of
+from headgate.server.http.services import FIELDS, SERVICES, services_of
 from headgate.server.shapes.console import PageShown
 
 MAX_READS = 16
@@ -39,6 +39,10 @@ READS: dict[str, Any] = {
     "maxItems": MAX_READS,
     "description": "A path of this API, with its query, that answers GET with JSON. Given once for each part.",
 }
+
+
+KEPT = ("type", "asgi", "http_version", "app", SERVICES, "scheme", "client", "server")
+"""What the scope of a part has of the scope of its page."""
 
 
 class Part(NamedTuple):
@@ -153,7 +157,7 @@ class _Answer:
 
 def _scope(request: Request, path: str, target: str) -> Scope:
     scope = request.scope
-    kept = {name: scope[name] for name in ("type", "asgi", "http_version", "app", "scheme", "client", "server")}
+    kept = {name: scope[name] for name in KEPT}
     state = {name: scope["state"][name] for name in ("caller", "is_admin", "request_id")}
     raw_path, _, raw_query = target.partition("?")
     return {
@@ -164,6 +168,7 @@ def _scope(request: Request, path: str, target: str) -> Scope:
         "root_path": "",
         "query_string": raw_query.encode(),
         "headers": [],
+        FIELDS: {},
         "state": state,
     }
 
