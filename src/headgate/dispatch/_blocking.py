@@ -203,15 +203,23 @@ class BlockingDispatchQueue(BackgroundQueue):
             )
         )
 
-    def preview(self, item_type: str, change: str, **matching: Unpack[FilterOptions]) -> Preview:
+    def preview(
+        self,
+        item_type: str,
+        change: str,
+        *,
+        execute_at: datetime | str | None = None,
+        **matching: Unpack[FilterOptions],
+    ) -> Preview:
         """How many items match, and how many of them `change` would change: `requeue`, `discard`, `cancel` or
-        `reschedule` (to another time). Nothing is changed.
+        `reschedule`. With `execute_at`, rescheduled to another time, which items with a booked slot are not; without
+        it, to another priority or lane. Nothing is changed.
 
         Raises:
             InvalidInput: a value is wrong, or no filter is given.
             NotFound: there is no such item type.
         """
-        return self._run(lambda queue: queue.preview(item_type, change, **matching))
+        return self._run(lambda queue: queue.preview(item_type, change, execute_at=execute_at, **matching))
 
     def prune(self, before: datetime | str) -> PruneResult:
         """Forgets items that finished, and audit entries written, before a time. Dead letters are kept.
