@@ -70,7 +70,8 @@ class DedicatedConnection:
 
     async def execute(self, calls: Calls, seconds: float) -> list[Rows]:
         """Runs the statements as one transaction, and returns each one's rows when that is committed. If one fails,
-        nothing is committed. Without results after so many seconds, the connection is closed.
+        nothing is committed. Without results after so many seconds, or if the caller is cancelled, what the server
+        does is cancelled and the connection is closed.
 
         Raises:
             TimeoutError: no results in time; it may have been committed or not.
@@ -95,9 +96,6 @@ class DedicatedConnection:
         except psycopg.Error as broken:
             self._lose(broken)
             raise StoreUnavailable(f"database unavailable: {str(broken).strip()[:200]}") from broken
-        except TimeoutError as late:
-            self._lose(late)
-            raise
         except BaseException:
             self._unregister()
             await cancel_and_close(self._raw)

@@ -1,6 +1,6 @@
 """Keep-alive connections to one server: HTTP/1.1 on asyncio's transports, read by httptools.
 
-A general HTTP client takes twenty times as long for a POST, several times as long as all else that a message costs.
+A general HTTP client takes ten times as long for a POST, several times as long as all else that a message costs.
 """
 
 from __future__ import annotations
