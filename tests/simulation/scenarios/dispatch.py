@@ -27,7 +27,7 @@ from headgate.limits.ports import AsyncLimitStore
 from headgate.limits.stores.memory import MemoryLimitStore
 from tests.models.queue_store import MemoryQueueStore
 from tests.simulation.loop import Process
-from tests.simulation.network import Faults, Link, Remote
+from tests.simulation.network import LONGEST_TRIP, Faults, Link, Remote
 from tests.simulation.world import Violation, World
 
 WORK, RATE = "WORK", "rate"
@@ -195,6 +195,7 @@ async def play(world: World) -> None:
     for process in world.loop.processes:
         if process.name == "operator":
             world.loop.kill(process)
+    await asyncio.sleep(LONGEST_TRIP)  # what the operator said last may be on its way
     await store.change(WORK, {"enabled": True})
     over = (*FINISHED, Status.DEAD_LETTER)
     await world.until(
