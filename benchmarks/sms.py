@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from itertools import count
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import httpx2
 
@@ -27,7 +27,7 @@ from headgate.apps.notifications.providers.webhook import WebhookProvider
 from headgate.apps.notifications.stores.message_statements import insert_messages
 from headgate.apps.notifications.stores.sql import SqlDeliveryStore
 from headgate.kafka.log import KafkaLog
-from headgate.messaging import MessageLog, MessageSource, Record
+from headgate.messaging import Delivered, MessageLog, MessageSource, Record
 from headgate.sql.databases import database
 from headgate.sql.engine import Database
 from headgate.sql.outbox import SqlOutbox
@@ -135,14 +135,33 @@ async def _filled(place: Place, total: int) -> tuple[Database, MessageLog, str]:
     return shared, log, topic
 
 
+class _Joined:
+    """A source that has joined its group, with what came meanwhile."""
+
+    def __init__(self, source: MessageSource, early: list[Delivered]) -> None:
+        self._source = source
+        self._early = early
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._source, name)
+
+    async def receive(self, max_records: int, wait: float) -> list[Delivered]:
+        early, self._early = self._early, []
+        return early or await self._source.receive(max_records, wait)
+
+
+async def _joined(log: MessageLog, topic: str) -> MessageSource:
+    """Joined before the clock runs: joining a group takes Kafka seconds."""
+    source = await log.read(topic, "senders")
+    return cast(MessageSource, _Joined(source, await source.receive(0, 1.0)))
+
+
 async def _send_all(place: Place, provider_url: str, total: int) -> float:
     """Seconds our sender takes: claims, calls, outcomes, commits."""
     shared, log, topic = await _filled(place, total)
     chain = ProviderChain([NamedProvider("webhook", WebhookProvider(provider_url))])
     store = _CountedStore(shared, topic=topic)
-    # Joined before, as is the other: joining a group takes Kafka seconds.
-    source = await log.read(topic, "senders")
-    await source.receive(0, 1.0)
+    source = await _joined(log, topic)
 
     async def join() -> MessageSource:
         return source
@@ -168,8 +187,7 @@ Post = Callable[[bytes, dict[str, str]], Awaitable[bool]]
 async def _post_all(place: Place, total: int, posting: AbstractAsyncContextManager[Post]) -> float:
     """Seconds a loop takes that reads, posts as many at once, and commits: no claims, no order, no status."""
     shared, log, topic = await _filled(place, total)
-    source = await log.read(topic, "senders")
-    await source.receive(0, 1.0)
+    source = await _joined(log, topic)
     started = time.perf_counter()
     done = 0
     async with posting as post:
