@@ -162,7 +162,9 @@ EFFECTS: dict[str, Callable[[httpx.Client], bool]] = {
     r"periodic\|Create it": lambda http: http.get("/admin/periodic/made-by-hand").status_code == 200,
     r"periodic\|Pause report": lambda http: not http.get("/admin/periodic/report").json()["enabled"],
     r"periodic\|Delete report": lambda http: http.get("/admin/periodic/report").status_code == 404,
-    r"periodic\|Run report now": lambda http: "report@trigger" in http.get("/admin/dispatch/JOB/items?prefix=report@").text,
+    r"periodic\|Run report now": lambda http: (
+        "report@trigger" in http.get("/admin/dispatch/JOB/items?prefix=report").text
+    ),
     r"overview\|Log out": lambda http: True,
 }
 """What is true of the API after a press that makes more than a GET. There is an entry for each such control."""
