@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from headgate.limits.model import Decision, PlanState, Reason
 from headgate.server.http.body import object_of
+from headgate.server.http.limit_batches import dump_decisions, plain_charges
 from headgate.server.http.problem import Problem
 from headgate.server.shapes.limits import (
     MAX_PLANS,
@@ -19,8 +20,6 @@ from headgate.server.shapes.limits import (
     DecisionsShown,
     LimitBatchRequest,
     dump_decision,
-    dump_decisions,
-    plain_charges,
 )
 from headgate.server.shapes.shape import InvalidMember
 

@@ -12,6 +12,7 @@ from headgate.errors import HeadgateError, NotFound
 from headgate.limits import headers
 from headgate.limits.model import Decision
 from headgate.server.http.body import object_of, read_object, read_text
+from headgate.server.http.limit_batches import dump_decisions, plain_charges
 from headgate.server.http.parameters import json_body
 from headgate.server.http.problem import documented
 from headgate.server.http.problem import of as problem_of
@@ -24,8 +25,6 @@ from headgate.server.shapes.limits import (
     LimitRequest,
     LimitResetRequest,
     dump_decision,
-    dump_decisions,
-    plain_charges,
 )
 from headgate.server.wiring.limits import Limits
 
