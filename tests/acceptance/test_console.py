@@ -279,12 +279,12 @@ def test_a_plan_is_made_tried_and_deleted(page: Page, console: Console) -> None:
 
 def test_the_kill_switch_and_items_are_worked_by_hand(page: Page, console: Console) -> None:
     log_in(page, console, path="#/dispatch/PAYMENT")
-    page.get_by_role("button", name="Stop dispatching").click()
+    page.get_by_role("button", name="Stop dispatching PAYMENT").click()
     agree(page, "Stop it")
-    expect(page.get_by_role("button", name="Start dispatching")).to_be_visible()
+    expect(page.get_by_role("button", name="Start dispatching PAYMENT")).to_be_visible()
     with console.api() as http:
         assert http.get("/admin/dispatch/PAYMENT").json()["enabled"] is False
-    page.get_by_role("button", name="Start dispatching").click()
+    page.get_by_role("button", name="Start dispatching PAYMENT").click()
     agree(page, "Start it")
     page.get_by_label("Status").select_option("READY")
     page.get_by_label("Mark pay-2").check()
@@ -387,7 +387,7 @@ def test_charts_share_a_range_a_zoom_and_a_zone_that_stand_in_the_address(page: 
     page.get_by_label("Config").select_option("default")
     page.get_by_role("button", name=re.compile("^Times in")).click()
     expect(page.get_by_role("button", name=re.compile("^Times in UTC"))).to_be_visible()
-    assert page.url.endswith("/#/charts/P1D/utc/default//PAYMENT")
+    assert page.url.endswith("/#/charts/P1D/utc/default//JOB")
     page.reload()
     expect(page.get_by_role("button", name="24 hours")).to_have_attribute("aria-pressed", "true")
     expect(page.get_by_label("Config")).to_have_value("default")

@@ -140,7 +140,7 @@ EFFECTS: dict[str, Callable[[httpx.Client], bool]] = {
     r"dispatch/JOB.*\|Discard the 1 that failed with boom \* and more": lambda http: (
         _status(http, "b-dead") == "CANCELLED"
     ),
-    r"dispatch.*\|Stop dispatching": lambda http: (
+    r"dispatch.*\|Stop dispatching.*": lambda http: (
         not all(each["enabled"] for each in http.get("/admin/dispatch").json()["itemTypes"])
     ),
     r"slots/.*\|Cancel this slot": lambda http: http.get("/api/v1/slots/e-1").status_code == 404,

@@ -37,7 +37,7 @@ CHANGES = (
     ("configs/default", "Make it the active version"),
     ("limits", "Acquire"),
     ("limits/tiny", "Delete it"),
-    ("dispatch/JOB", "Stop dispatching"),
+    ("dispatch/JOB", "Stop dispatching JOB"),
     ("dispatch/JOB/item/a-dead", "Requeue"),
     ("dispatch/JOB/item/a-dead", "Discard"),
     ("payments/pay-1", "Cancel this payment"),

@@ -17,8 +17,8 @@ from headgate.server.settings import Settings
 from headgate.sql.engine import Database
 
 PER_MINUTE = {
-    "sql.outbox.first_ids": 300,  # three topics, every two seconds, and after each lease
-    "sql.outbox.lease": 60,  # three topics, a lease of ten seconds
+    "sql.outbox.first_ids": 300,  # four topics, every two seconds, and after each lease
+    "sql.outbox.lease": 80,  # four topics, a lease of ten seconds
     "limits.stores.sql_plans._revision": 60,
     "dispatch.stores.periodic.tasks": 60,
     "dispatch.stores.admin_queries.config": 30,  # a cycle of payments every two seconds

@@ -105,6 +105,7 @@ function tile(config, stats, active, turn) {
     h('small', {}, late === null ? 'nothing is due' : `the oldest due item is late by ${span(late * 1000)}`),
     button(config.enabled ? 'Stop dispatching' : 'Start dispatching', () => turn(config), {
       kind: config.enabled ? 'danger' : 'main',
+      'aria-label': `${config.enabled ? 'Stop' : 'Start'} dispatching ${config.itemType}`,
       'data-key': `${config.itemType} switch`,
     }),
   )
