@@ -156,6 +156,9 @@ async def test_what_can_not_be_is_refused_and_nothing_is_queued(tasks: Tasks) ->
     @tasks.task
     async def alone() -> None: ...
 
+    @tasks.task
+    async def two(outcome: BatchOutcome, more: int) -> None: ...
+
     elsewhere = Tasks("memory://")
 
     @elsewhere.task
@@ -164,8 +167,10 @@ async def test_what_can_not_be_is_refused_and_nothing_is_queued(tasks: Tasks) ->
     await tasks.define()
     with pytest.raises(InvalidInput, match="calls"):
         await tasks.batch([], then=part)
-    with pytest.raises(InvalidInput, match="no parameter"):
+    with pytest.raises(InvalidInput, match=r"^then: .*no parameter"):
         await tasks.batch([part.call(1)], then=alone)
+    with pytest.raises(InvalidInput, match=r"^then: .*'more'"):
+        await tasks.batch([part.call(1)], then=two)
     with pytest.raises(InvalidInput, match="number"):
         await tasks.batch([part.call(1), part.call("x")], then=part)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="STRANGER"):
@@ -174,7 +179,8 @@ async def test_what_can_not_be_is_refused_and_nothing_is_queued(tasks: Tasks) ->
         await tasks.chain(part.call(1), part.call_with_result(2))
     with pytest.raises(InvalidInput, match="key"):
         await tasks.chain(part.call(1), key="")
-    assert await (await tasks.queue()).list("PART") == []
+    for item_type in ("PART", "TWO"):
+        assert await (await tasks.queue()).list(item_type) == []
 
 
 @without_worker

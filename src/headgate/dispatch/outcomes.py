@@ -35,7 +35,7 @@ class Discard(GiveUp):
     """
 
     def __init__(self, reason: str) -> None:
-        super().__init__(reason)
+        super().__init__(str(reason) or "discarded")
 
 
 class Retry(HeadgateError):

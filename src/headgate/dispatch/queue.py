@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, TypedDict, Unpack
@@ -212,7 +212,7 @@ class DispatchQueue(QueueViews):
                 priority=priority,
                 largest_context=self._largest_context,
             )
-            for item_id, context, execute_at in items
+            for item_id, context, execute_at in _triples(items)
         ]
         await self._check_known(checked_type(item_type))
         results: list[EnqueueResult] = []
@@ -425,3 +425,18 @@ def enqueue_span(item_type: str, item_id: str, parent: str) -> Span:
     """The queueing of one item, as part of a trace; its traceparent is what the item carries."""
     attributes = {"headgate.item_type": item_type, "headgate.item_id": item_id}
     return tracing.begin("queue.enqueue", attributes, parent=parent, kind="PRODUCER")
+
+
+def _triples(items: Any) -> Iterator[tuple[str, Any, datetime | str | None]]:
+    try:
+        each = iter(items)
+    except TypeError:
+        raise InvalidInput("items", "must be a list of (item_id, context, execute_at)") from None
+    for number, item in enumerate(each):
+        try:
+            if isinstance(item, str):
+                raise TypeError
+            item_id, context, execute_at = item
+        except (TypeError, ValueError):
+            raise InvalidInput(f"items[{number}]", "must be (item_id, context, execute_at)") from None
+        yield item_id, context, execute_at

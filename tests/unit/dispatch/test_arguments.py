@@ -78,3 +78,26 @@ def test_what_is_not_json_is_refused(text: str) -> None:
 @pytest.mark.parametrize(("text", "value"), [('{"a":[1,"ä",null]}', {"a": [1, "ä", None]}), (" 1 ", 1), ("0.5\n", 0.5)])
 def test_json_is_read_with_and_without_white_space_around(text: str, value: object) -> None:
     assert read_json(text) == value
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+def test_a_number_that_json_has_not_is_not_kept_as_null(number: float) -> None:
+    def any_value(value: Any) -> Any: ...
+
+    def numbers(value: list[float]) -> list[float]:
+        return value
+
+    def no_annotation(value: int):  # type: ignore[no-untyped-def]
+        ...
+
+    for function, result in (
+        (any_value, number),
+        (any_value, {"inside": [number]}),
+        (numbers, [number]),
+        (no_annotation, (number,)),
+    ):
+        kept = Arguments(function).completion(result)
+        assert kept is not None
+        assert kept.result_json is None
+        assert "its result was not kept" in str(kept.detail)
+    assert Arguments(any_value).completion({"a": 1.5}) == ('{"a":1.5}', None)

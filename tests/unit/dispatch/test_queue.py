@@ -112,6 +112,25 @@ async def test_one_bad_item_of_many_writes_none(queue: DispatchQueue) -> None:
     assert (await queue.stats("PAYMENT")).depth == {}
 
 
+@pytest.mark.parametrize(
+    ("items", "field"),
+    [
+        ([("a",)], "items[0]"),
+        ([("a", {}, None), 5], "items[1]"),
+        ([None], "items[0]"),
+        (["abc"], "items[0]"),
+        (5, "items"),
+        (None, "items"),
+        ("abc", "items[0]"),
+    ],
+)
+async def test_what_is_no_item_of_many_is_named(queue: DispatchQueue, items: Any, field: str) -> None:
+    with pytest.raises(InvalidInput) as error:
+        await queue.enqueue_many("PAYMENT", items)
+    assert error.value.field == field
+    assert await queue.list("PAYMENT") == []
+
+
 async def test_a_context_just_within_the_limit_passes(queue: DispatchQueue) -> None:
     await queue.enqueue("PAYMENT", "big", context="x" * (2 * 1024 * 1024 - 2))
     assert len((await queue.show("PAYMENT", "big")).context) == 2 * 1024 * 1024 - 2

@@ -213,7 +213,13 @@ async def test_in_memory_everything_has_happened_when_enqueue_returns(tasks: Tas
     async def hopeless() -> None:
         raise Discard("no")
 
+    @tasks.task
+    async def tacit() -> None:
+        raise Discard("")
+
     async with tasks.in_memory():
+        await tacit.enqueue(key="t")
+        assert (await tacit.show("t")).item.last_error == "discarded"
         await parent.enqueue("ada", key="a")
         assert ran == ["ada 1", "ada 2", "ada 3", "child of ada", "child of ada", "child of ada"]
         assert (await parent.show("a")).result == "ADA"

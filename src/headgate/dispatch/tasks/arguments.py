@@ -42,9 +42,12 @@ class _Codec(NamedTuple):
     @classmethod
     def of(cls, annotation: Any) -> _Codec:
         from pydantic import TypeAdapter
+        from pydantic_core import SchemaSerializer
 
         adapter: TypeAdapter[Any] = TypeAdapter(annotation)
-        checks, writes = adapter.validator, adapter.serializer
+        checks = adapter.validator
+        # Pydantic would write a NaN in an unknown type as null; so it stays a NaN, which no context or result may hold.
+        writes = SchemaSerializer(adapter.core_schema, {"ser_json_inf_nan": "constants"})
         return cls(*_plain(annotation), checks.validate_python, checks.validate_json, writes.to_python)
 
     def is_plain(self, value: Any) -> bool:

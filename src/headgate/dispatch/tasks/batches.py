@@ -104,9 +104,19 @@ def batch_requests(
             types[-1] = item_type, types[-1][1] + 1
         else:
             types.append((item_type, 1))
-    members = Members(key, types, then.arguments.first_parameter())
+    members = Members(key, types, _outcome_parameter(then))
     head = _request(then, f"{key}:done", {MEMBERS: members._asdict()})
     return head._replace(init_workflow_id=group_mark("batch", [head, *requests])), requests
+
+
+def _outcome_parameter(then: Task[..., Any]) -> str:
+    """The parameter of a callback that gets the outcome. It must be the only one without a default."""
+    try:
+        into = then.arguments.first_parameter()
+        then.arguments.dump_rest((), {})
+    except InvalidInput as error:
+        raise InvalidInput("then", f"must be callable with the outcome alone; {error.problem}") from None
+    return into
 
 
 def chain_request(calls: Sequence[TaskCall], key: str) -> EnqueueRequest:
