@@ -65,7 +65,7 @@ def warnings(past_horizon: int, closed: int, over_limit: int) -> list[ChangeWarn
             WarningCode.OVER_LIMIT,
             over_limit,
             f"{over_limit} booked slots are above the new limit of their windows; they keep their times until you "
-            'replan them with direction "spread", which moves those that are booked under this config alone',
+            'replan them with direction "spread"',
         ),
     ]
     return [effect for effect in effects if effect.slots]

@@ -54,6 +54,12 @@ def test_a_dry_run_warns_and_changes_nothing(headgate: Headgate, capsys: pytest.
         headgate("slots", "assign", "--config", "c", "--at", AT, "--event", f"e{n}")
     tried = json.loads(headgate("config", "set", "c", "--max", "1", "--dry-run", "--json"))
     assert [(warning["code"], warning["slots"]) for warning in tried["warnings"]] == [("over-limit", 2)]
+    assert (tried["active"], tried["dryRun"], tried["version"]) == (False, True, 2)
+    harmless = json.loads(headgate("config", "set", "c", "--max", "9", "--dry-run", "--json"))
+    assert (harmless["active"], harmless["dryRun"], harmless["warnings"]) == (False, True, [])
+    capsys.readouterr()
+    assert "nothing was changed" in headgate("config", "set", "c", "--max", "9", "--dry-run")
+    assert "dryRun" not in json.loads(headgate("config", "set", "c", "--max", "4", "--json"))
     assert json.loads(headgate("config", "get", "c", "--json"))["maxPerWindow"] == 4
     with pytest.raises(SystemExit):
         main(["config", "set", "c", "--max", "1"])

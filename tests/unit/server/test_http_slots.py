@@ -122,6 +122,35 @@ async def test_a_change_can_demand_the_version_that_was_seen() -> None:
             assert (refused.status_code, refused.json()["field"]) == (400, "If-Match"), tag
 
 
+async def test_a_change_can_demand_that_there_is_no_config_yet() -> None:
+    config = {"configName": "c", "maxPerWindow": 3, "windowSize": "PT4S"}
+    async with opened() as client:
+        made = await client.post(CONFIG, json=config, headers={"If-None-Match": "*"})
+        assert (made.status_code, made.json()["version"]) == (200, 1)
+        for dry_run in ({}, {"dryRun": True}):
+            again = config | {"maxPerWindow": 9} | dry_run
+            refused = await client.post(CONFIG, json=again, headers={"If-None-Match": "*"})
+            assert (refused.status_code, refused.headers["content-type"]) == (412, "application/problem+json")
+        for fields, field in (
+            ({"If-None-Match": '"1"'}, "If-None-Match"),
+            ({"If-None-Match": "*", "If-Match": "*"}, "If-None-Match"),
+        ):
+            wrong = await client.post(CONFIG, json=config, headers=fields)
+            assert (wrong.status_code, wrong.json()["field"]) == (400, field)
+        shown = (await client.get(CONFIG, params={"name": "c"})).json()
+        assert (shown["version"], shown["maxPerWindow"]) == (1, 3)
+
+
+async def test_a_change_takes_no_parameters_in_its_query() -> None:
+    async with opened() as client:
+        await configure(client)
+        change = {"configName": "c", "maxPerWindow": 9}
+        refused = await client.post(CONFIG, params={"dryRun": "true"}, json=change)
+        assert (refused.status_code, refused.json()["field"]) == (400, "dryRun")
+        assert "this route's query" in refused.json()["detail"]
+        assert (await client.get(CONFIG, params={"name": "c"})).json()["maxPerWindow"] == 2
+
+
 async def test_a_dry_run_says_what_a_change_would_do_and_changes_nothing() -> None:
     blackout = {"zone": "UTC", "blackouts": [{"from": AT, "to": "2030-01-01T00:00:04Z"}]}
     async with opened() as client:

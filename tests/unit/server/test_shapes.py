@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -73,3 +74,16 @@ def test_a_shape_is_made_from_attributes_and_dumps_only_what_it_was_given() -> N
 
 def test_a_payment_has_the_members_that_the_payments_application_reads() -> None:
     assert tuple(field.alias for field in PaymentRequest.model_fields.values()) == parsing.MEMBERS
+
+
+def test_what_is_nested_deeply_is_dumped() -> None:
+    class Holder(Shape):
+        the_context: Any
+        created_at: Instant
+
+    context: Any = {}
+    for _ in range(900):
+        context = {"a": context}
+    holder = Holder.of(the_context=context, created_at=datetime(2030, 1, 1, tzinfo=UTC))
+    assert holder.dump() == {"theContext": context, "createdAt": "2030-01-01T00:00:00.000Z"}
+    assert json.loads(holder.dump_json()) == holder.dump()

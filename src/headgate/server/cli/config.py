@@ -16,7 +16,6 @@ from headgate.server.cli.parameters import Argument, Group, as_json
 from headgate.server.cli.read_only import missing_file, read_only_settings
 from headgate.server.cli.terminal import print_json, print_line, print_status, print_table, run
 from headgate.server.settings import Settings
-from headgate.server.shapes.config import ChangeWarning as ChangeWarningShown
 from headgate.server.shapes.config import Config, History
 from headgate.server.wiring.slots import open_slots
 from headgate.slots import PolicyVersion
@@ -44,7 +43,7 @@ def get(config_name: str | None, as_json: bool) -> None:
 
     with read_only_settings() as settings:
         version = run(work(settings))
-    _show(version, as_json)
+    _show(Config.of_version(version), as_json)
 
 
 @app.command("set")
@@ -100,11 +99,11 @@ def set_(
         print_status(f"warning: {warning.detail}")
     if dry_run:
         assert version is not None
-        _show(version, as_json, warnings)
+        _show_change(version, warnings, as_json, dry_run=True)
         return
     if warnings and not yes and sys.stdin.isatty() and not click.confirm("make this change?", err=True):
         raise click.exceptions.Exit(1)
-    _show(run(work(settings)), as_json, warnings)
+    _show_change(run(work(settings)), warnings, as_json)
 
 
 @app.command("history")
@@ -172,15 +171,23 @@ def _json_file(given: str | None, option: str, kind: type) -> Any:
     return value
 
 
-def _show(version: PolicyVersion, as_json: bool, warnings: Sequence[ChangeWarning] = ()) -> None:
-    shape = Config.of_version(version)
-    if warnings and as_json:
-        shape.warnings = [ChangeWarningShown.of(warning) for warning in warnings]
-    config = shape.dump()
+def _show_change(
+    version: PolicyVersion, warnings: Sequence[ChangeWarning], as_json: bool, *, dry_run: bool = False
+) -> None:
     if as_json:
-        print_json(config)
+        print_json(Config.of_change(version, warnings, dry_run=dry_run).dump())
+        return
+    _show(Config.of_version(version, active=not dry_run), as_json)
+    if dry_run:
+        print_line("dry run: nothing was changed")
+
+
+def _show(config: Config, as_json: bool) -> None:
+    members = config.dump()
+    if as_json:
+        print_json(members)
     else:
-        for member, value in config.items():
+        for member, value in members.items():
             print_line(f"{member}: {_text(value)}")
 
 

@@ -9,11 +9,11 @@ from fastapi import APIRouter, Request, Response
 
 from headgate.errors import InvalidInput
 from headgate.server.http.body import read_object
-from headgate.server.http.parameters import json_body, query
+from headgate.server.http.parameters import check_query, json_body, query
 from headgate.server.http.problem import documented, invalid
 from headgate.server.http.raw_routes import json_response
 from headgate.server.http.services import services_of
-from headgate.server.shapes.config import ChangeWarning, Config, ConfigRequest, Configs, Flushed, History
+from headgate.server.shapes.config import Config, ConfigRequest, Configs, Flushed, History
 from headgate.server.shapes.members import CONFIG_NAME
 from headgate.slots.model import checked_name
 
@@ -46,7 +46,14 @@ async def show(request: Request) -> Response:
     openapi_extra={
         **json_body(ConfigRequest),
         "parameters": [
-            {"name": "If-Match", "in": "header", "required": False, "schema": IF_MATCH, "description": IF_MATCH_MEANS}
+            {"name": "If-Match", "in": "header", "required": False, "schema": IF_MATCH, "description": IF_MATCH_MEANS},
+            {
+                "name": "If-None-Match",
+                "in": "header",
+                "required": False,
+                "schema": {"type": "string", "enum": ["*"]},
+                "description": "Only create the config; 412 if it exists.",
+            },
         ],
     },
 )
@@ -56,8 +63,10 @@ async def configure(request: Request) -> Response:
     A member that is not given keeps its value; `null` removes `calendar`, `maxDelay`, `spread` (then `jitter`) or
     `firstWindow` (then `proportional`). A new config needs `maxPerWindow` and a window. `warnings` says which booked
     slots the change leaves past their horizon, in closed windows or above the limit; with `dryRun` nothing is changed.
-    A calendar that closes every window is refused. With `If-Match`, 412 if another version is active.
+    A calendar that closes every window is refused. With `If-Match`, 412 if another version is active; with
+    `If-None-Match: *`, 412 if the config exists.
     """
+    check_query(request)
     expected = _expected_versions(request)
     change = ConfigRequest.parse(await read_object(request.scope, request.receive))
     slots, changes = services_of(request).slots, change.changes()
@@ -69,12 +78,7 @@ async def configure(request: Request) -> Response:
         if error.field == "window":
             raise invalid("windowSize", error.problem) from None
         raise
-    config = Config.of_version(version, active=not change.dry_run)
-    if change.dry_run:
-        config.dry_run = True
-    if change.dry_run or warnings:
-        config.warnings = [ChangeWarning.of(warning) for warning in warnings]
-    return _tagged(config)
+    return _tagged(Config.of_change(version, warnings, dry_run=change.dry_run))
 
 
 @router.get("/configs", summary="List the configs", response_model=Configs)
@@ -115,12 +119,18 @@ def _tagged(config: Config) -> Response:
 
 
 def _expected_versions(request: Request) -> Collection[int] | None:
-    """The versions that `If-Match` names; None if the field is not sent.
+    """The versions that `If-Match` names; 0, which is none yet, for `If-None-Match: *`; None if neither is sent.
 
     Raises:
-        Problem: the field is no list of entity tags.
+        Problem: a field is wrong, or both are sent.
     """
-    values = request.headers.getlist("If-Match")
+    values, unless = (request.headers.getlist(field) for field in ("If-Match", "If-None-Match"))
+    if unless:
+        if unless != ["*"]:
+            raise invalid("If-None-Match", "must be *, which only creates; use If-Match for versions")
+        if values:
+            raise invalid("If-None-Match", "and If-Match exclude each other; send one of the two")
+        return {0}
     if not values:
         return None
     text = ", ".join(values).strip()

@@ -80,8 +80,8 @@ def check_query(request: Request) -> None:
     for name in request.query_params:
         if name not in known:
             nearest = difflib.get_close_matches(name, known, 1, cutoff=0.5)
-            meant = f"did you mean {nearest[0]}?" if nearest else f"it takes {', '.join(known)}"
-            raise invalid(name, f"is not a parameter of this list; {meant}")
+            meant = f"did you mean {nearest[0]}?" if nearest else f"it takes {', '.join(known) or 'none'}"
+            raise invalid(name, f"is not a parameter of this route's query; {meant}")
 
 
 @dataclass(frozen=True, slots=True)

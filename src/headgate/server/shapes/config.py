@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Annotated, Any, Literal, Self
 
@@ -9,7 +10,7 @@ from pydantic import ConfigDict, Field, WithJsonSchema
 
 from headgate.server.shapes.members import CONFIG_NAME, DURATION, INSTANT
 from headgate.server.shapes.shape import Expects, Instant, InvalidMember, Shape
-from headgate.slots import PolicyVersion
+from headgate.slots import PolicyVersion, impact
 from headgate.slots.curves import MOST_ENTRIES
 from headgate.slots.model import MOST_PER_WINDOW
 
@@ -157,6 +158,16 @@ class Config(Shape):
     @classmethod
     def of_version(cls, version: PolicyVersion, *, active: bool = True) -> Self:
         return cls.of(version, config_name=version.name, active=active, **version.policy.to_json())
+
+    @classmethod
+    def of_change(cls, version: PolicyVersion, warnings: Sequence[impact.ChangeWarning], *, dry_run: bool) -> Self:
+        """The answer to a change, or to a dry run of one."""
+        config = cls.of_version(version, active=not dry_run)
+        if dry_run:
+            config.dry_run = True
+        if dry_run or warnings:
+            config.warnings = [ChangeWarning.of(warning) for warning in warnings]
+        return config
 
 
 class Configs(Shape):

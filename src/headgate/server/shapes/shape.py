@@ -92,7 +92,11 @@ class Shape(BaseModel):
 
     def dump(self) -> dict[str, Any]:
         """As a value for `json.dumps`, with the members that were given."""
-        value: dict[str, Any] = self.__pydantic_serializer__.to_python(self, mode="json", exclude_unset=True)
+        try:
+            value: dict[str, Any] = self.__pydantic_serializer__.to_python(self, mode="json", exclude_unset=True)
+        except ValueError:
+            # A value may be nested deeper than pydantic converts; it is JSON already.
+            return self.model_dump(exclude_unset=True)
         return value
 
     def dump_json(self) -> bytes:
