@@ -33,6 +33,23 @@ def test_a_config_that_is_named_twice_is_an_error_of_its_option(headgate: Headga
     assert said.startswith("headgate: --config: 'c' is named twice"), said
 
 
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["dead-letters", "redrive", "nope"], "no dead letter named 'nope'"),
+        (["dead-letters", "drop", "nope"], "no dead letter named 'nope'"),
+        (["optout", "+491701234567", "--undo"], "no opt-out named '+491701234567'"),
+    ],
+)
+def test_what_is_not_there_is_a_failure_that_names_it(headgate: Headgate, arguments: list[str], problem: str) -> None:
+    assert problem in headgate("sms", *arguments, status=1)
+
+
+def test_an_unknown_zone_is_a_wrong_argument(headgate: Headgate) -> None:
+    said = headgate("sms", "quota", "9", "--limit", "5", "--minutes", "1", "--zone", "Mars", status=2)
+    assert said.startswith("headgate: --zone: is not an IANA time zone"), said
+
+
 @pytest.mark.parametrize("expires", ["30d", "tomorrow", "P", "2027"])
 def test_an_expiry_that_is_neither_says_both_forms(headgate: Headgate, expires: str) -> None:
     said = headgate("tokens", "create", "t", "--scope", "read", "--expires", expires, status=2)
