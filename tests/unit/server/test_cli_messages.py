@@ -64,6 +64,38 @@ def test_a_service_that_is_refused_leaves_no_database_behind(headgate: Headgate,
     assert not list(tmp_path.glob("headgate.db*"))
 
 
+@pytest.mark.parametrize(
+    ("variables", "named"),
+    [
+        ({"SMS_PROVIDERS": "nope"}, "SMS_PROVIDERS: 'nope' is none of"),
+        ({"SMS_PROVIDERS": "twilio"}, "SMS_TWILIO_ACCOUNT_SID: is needed"),
+        ({"SMS_PROVIDERS": "x=nope:y"}, "SMS_PROVIDERS: 'nope:y' of x can't be imported"),
+        ({"SMS_PROVIDER_RATES": "nope=5"}, "SMS_PROVIDER_RATES: nope is not among"),
+        ({"PAYMENTS_DOWNSTREAM_INQUIRY_PATH": "/payments"}, "PAYMENTS_DOWNSTREAM_INQUIRY_PATH: must hold {key}"),
+        ({"PAYMENTS_DOWNSTREAM_CLIENT_CERT": "/nope"}, "PAYMENTS_DOWNSTREAM_CLIENT_CERT: can't be read"),
+        ({"PAYMENTS_DOWNSTREAM_TOKEN_FILE": "/nope"}, "PAYMENTS_DOWNSTREAM_TOKEN_FILE: can't be read"),
+        ({"PAYMENTS_DOWNSTREAM_CLIENT_KEY": "/nope"}, "PAYMENTS_DOWNSTREAM_CLIENT_KEY: needs"),
+    ],
+)
+@pytest.mark.parametrize("command", [["serve", "--port", "0"], ["worker"]])
+def test_a_wrong_setting_is_one_line_that_names_it(
+    headgate: Headgate,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    command: list[str],
+    variables: dict[str, str],
+    named: str,
+) -> None:
+    if "SMS" not in named:
+        monkeypatch.setenv("HEADGATE_PAYMENTS_DOWNSTREAM_URL", "https://bank.example")
+    for name, value in variables.items():
+        monkeypatch.setenv(f"HEADGATE_{name}", value)
+    said = headgate(*command, status=2)
+    assert said.startswith(f"headgate: HEADGATE_{named}"), said
+    assert said.count("\n") == 1, said
+    assert not list(tmp_path.glob("headgate.db*"))
+
+
 @pytest.mark.timeout(60)
 def test_a_worker_on_an_old_schema_does_not_say_that_it_works(
     headgate: Headgate, monkeypatch: pytest.MonkeyPatch, postgres_url: str
