@@ -10,6 +10,8 @@ from click.testing import CliRunner
 
 from headgate.server.cli import sms
 
+NO_ZONES = ("Mars", "Europe/berlin", "Europe", " ", "../etc")
+
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CliRunner:
@@ -48,6 +50,7 @@ def test_a_message_is_sent_and_followed(run: CliRunner) -> None:
         (["quota", "1", "--phone", "+491701234567"], "--limit"),
         (["dead-letters", "drop"], "ID"),
         (["optout", "12"], "PHONE"),
+        *((["quota", "9", "--limit", "5", "--minutes", "1", "--zone", zone], "--zone: is not") for zone in NO_ZONES),
     ],
 )
 def test_what_is_wrong_is_named_as_it_was_typed(run: CliRunner, arguments: list[str], problem: str) -> None:

@@ -31,7 +31,8 @@ class TomlPlans:
 
     Any number of limiters may share it; the file is read once per change.
 
-    The first load of a bad file raises. A file that turns bad later is logged, once, and the plans it had stay.
+    The first load of a bad file raises. A file that turns bad later is logged, once, and the plans it had stay. So they
+    do when it is empty, as a file is while it is saved in place; a table `[plans]` without a plan removes all.
     """
 
     def __init__(self, path: str | Path, *, refresh_every: float | None = 1.0) -> None:
@@ -44,12 +45,14 @@ class TomlPlans:
         """All plans by name; those it had, if the file turned bad."""
         last = self._last
         try:
-            status = self._path.stat()
-            # The inode too: an editor that replaces the file may keep time and size.
-            seen = (status.st_mtime_ns, status.st_size, status.st_ino)
+            seen = _marks(self._path)
             if last is not None and seen == last[0]:
                 return last[1]
             plans = read_plans(self._path)
+            if last is not None and seen != _marks(self._path):
+                return last[1]  # it is being saved: what was read may be half of it; the next look reads it again
+            if last is not None and last[1] and not seen[1]:
+                raise ConfigurationError("plans", "the file is empty; to remove all plans write [plans]")
         except (OSError, ConfigurationError) as error:
             problem = error if isinstance(error, ConfigurationError) else _unreadable(self._path, error)
             if last is None:
@@ -86,6 +89,12 @@ def read_plans(path: Path) -> dict[str, Plan]:
         except ConfigurationError as error:
             raise ConfigurationError(f"plans.{name}.{error.field}", error.problem) from None
     return plans
+
+
+def _marks(path: Path) -> tuple[int, int, int]:
+    status = path.stat()
+    # The inode too: an editor that replaces the file may keep time and size.
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def _unreadable(path: Path, error: OSError) -> ConfigurationError:

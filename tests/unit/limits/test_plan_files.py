@@ -118,10 +118,43 @@ async def test_a_file_is_read_again_when_it_changed(
     await limiter.refresh()
     assert (await limiter.acquire("w", "gold")).limit == 8
 
+    caplog.clear()
     write(path, "", 9)
+    for _ in range(3):
+        await limiter.refresh()
+        assert (await limiter.acquire("w", "gold")).limit == 8, "an empty file is one that is being saved"
+    assert [record.message for record in caplog.records if "is empty" in record.message][1:] == []
+    assert "is empty" in caplog.text
+
+    write(path, "[plans]", 10)
     await limiter.refresh()
     with pytest.raises(NotFound):
         await limiter.acquire("u", "gold")
+
+
+@pytest.mark.parametrize("torn", ["", GOLD.format(7)])
+def test_a_file_that_changes_while_it_is_read_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torn: str
+) -> None:
+    path = tmp_path / "plans.toml"
+    both = GOLD.format(5) + GOLD.format(9).replace("gold", "free")
+    write(path, both, 1)
+    plans = TomlPlans(path)
+    assert set(plans.load()) == {"gold", "free"}
+    read = Path.read_text
+
+    def saved_in_between(self: Path, *arguments: Any, **options: Any) -> str:
+        monkeypatch.undo()
+        write(path, torn, 3)
+        text = read(self, *arguments, **options)
+        write(path, both.replace("5", "6"), 4)
+        return text
+
+    write(path, both.replace("5", "8"), 2)
+    monkeypatch.setattr(Path, "read_text", saved_in_between)
+    assert document_of(plans.load()["gold"])["capacity"] == 5, "what was read is neither the old nor the new file"
+    assert set(plans.load()) == {"gold", "free"}
+    assert document_of(plans.load()["gold"])["capacity"] == 6
 
 
 async def test_limiters_share_a_file_that_is_read_once(

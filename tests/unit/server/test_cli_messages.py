@@ -33,6 +33,23 @@ def test_a_config_that_is_named_twice_is_an_error_of_its_option(headgate: Headga
     assert said.startswith("headgate: --config: 'c' is named twice"), said
 
 
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["dead-letters", "redrive", "nope"], "no dead letter named 'nope'"),
+        (["dead-letters", "drop", "nope"], "no dead letter named 'nope'"),
+        (["optout", "+491701234567", "--undo"], "no opt-out named '+491701234567'"),
+    ],
+)
+def test_what_is_not_there_is_a_failure_that_names_it(headgate: Headgate, arguments: list[str], problem: str) -> None:
+    assert problem in headgate("sms", *arguments, status=1)
+
+
+def test_an_unknown_zone_is_a_wrong_argument(headgate: Headgate) -> None:
+    said = headgate("sms", "quota", "9", "--limit", "5", "--minutes", "1", "--zone", "Mars", status=2)
+    assert said.startswith("headgate: --zone: is not an IANA time zone"), said
+
+
 @pytest.mark.parametrize("expires", ["30d", "tomorrow", "P", "2027"])
 def test_an_expiry_that_is_neither_says_both_forms(headgate: Headgate, expires: str) -> None:
     said = headgate("tokens", "create", "t", "--scope", "read", "--expires", expires, status=2)
@@ -44,6 +61,38 @@ def test_an_expiry_that_is_neither_says_both_forms(headgate: Headgate, expires: 
 def test_a_service_that_is_refused_leaves_no_database_behind(headgate: Headgate, tmp_path: Path) -> None:
     said = headgate("serve", "--host", "0.0.0.0", "--port", "0", status=2)
     assert said.startswith("headgate: --host: 0.0.0.0 can be reached from other machines"), said
+    assert not list(tmp_path.glob("headgate.db*"))
+
+
+@pytest.mark.parametrize(
+    ("variables", "named"),
+    [
+        ({"SMS_PROVIDERS": "nope"}, "SMS_PROVIDERS: 'nope' is none of"),
+        ({"SMS_PROVIDERS": "twilio"}, "SMS_TWILIO_ACCOUNT_SID: is needed"),
+        ({"SMS_PROVIDERS": "x=nope:y"}, "SMS_PROVIDERS: 'nope:y' of x can't be imported"),
+        ({"SMS_PROVIDER_RATES": "nope=5"}, "SMS_PROVIDER_RATES: nope is not among"),
+        ({"PAYMENTS_DOWNSTREAM_INQUIRY_PATH": "/payments"}, "PAYMENTS_DOWNSTREAM_INQUIRY_PATH: must hold {key}"),
+        ({"PAYMENTS_DOWNSTREAM_CLIENT_CERT": "/nope"}, "PAYMENTS_DOWNSTREAM_CLIENT_CERT: can't be read"),
+        ({"PAYMENTS_DOWNSTREAM_TOKEN_FILE": "/nope"}, "PAYMENTS_DOWNSTREAM_TOKEN_FILE: can't be read"),
+        ({"PAYMENTS_DOWNSTREAM_CLIENT_KEY": "/nope"}, "PAYMENTS_DOWNSTREAM_CLIENT_KEY: needs"),
+    ],
+)
+@pytest.mark.parametrize("command", [["serve", "--port", "0"], ["worker"]])
+def test_a_wrong_setting_is_one_line_that_names_it(
+    headgate: Headgate,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    command: list[str],
+    variables: dict[str, str],
+    named: str,
+) -> None:
+    if "SMS" not in named:
+        monkeypatch.setenv("HEADGATE_PAYMENTS_DOWNSTREAM_URL", "https://bank.example")
+    for name, value in variables.items():
+        monkeypatch.setenv(f"HEADGATE_{name}", value)
+    said = headgate(*command, status=2)
+    assert said.startswith(f"headgate: HEADGATE_{named}"), said
+    assert said.count("\n") == 1, said
     assert not list(tmp_path.glob("headgate.db*"))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from headgate.errors import InvalidInput, MissingExtra
 
@@ -46,7 +46,7 @@ def checked_zone(value: Any) -> str:
         try:
             ZoneInfo(value)
             return value
-        except (OSError, ValueError):
+        except (ZoneInfoNotFoundError, OSError, ValueError):
             pass
     raise InvalidInput("zone", "is not an IANA time zone; write for example Europe/Berlin")
 

@@ -25,10 +25,12 @@ from headgate.server.settings import Settings
 from headgate.server.shutdown import CLOSE_SECONDS, ShutdownDeadline
 from headgate.server.wiring.access import oidc_provider, open_access_store, open_authenticator
 from headgate.server.wiring.dispatch import load_domains
+from headgate.server.wiring.downstream import check_downstream
 from headgate.server.wiring.envoy import check_grpc
 from headgate.server.wiring.payments import rule_book
 from headgate.server.wiring.requirements import require_extras
 from headgate.server.wiring.slots import open_slots
+from headgate.server.wiring.sms_providers import check_providers
 from headgate.server.wiring.telemetry import collect_traces
 from headgate.sql.migration_policy import Migrations, permit_migrations
 
@@ -80,6 +82,8 @@ def permit(settings: Settings, migrate: bool) -> None:
 
 async def _prepare(settings: Settings) -> None:
     """Migrates and makes the default config once, before any worker starts; what is wrong shows here, in one line."""
+    check_providers(settings)
+    check_downstream(settings)
     rule_book(settings)
     load_domains(settings)
     oidc_provider(settings)

@@ -37,6 +37,7 @@ NAMES = {
     "expires_in": "--expires-in",
     "Idempotency-Key": "--key",
     "phone": "PHONE",
+    "zone": "--zone",
     "rate_limit": "--limit",
     "time_window": "--minutes",
     "ids": "ID",
@@ -161,7 +162,7 @@ def optout(phone: str, reason: str, undo: bool, as_json: bool) -> None:
         number = checked_phone(phone)
         if undo:
             if not await notifications.messages.opt_in(number):
-                raise InvalidInput("phone", "has not opted out")
+                raise NotFound("opt-out", number)
             return None
         await notifications.messages.opt_out(number, reason)
         return OptOut(phone=number, reason=reason)
@@ -204,6 +205,7 @@ def redrive(ids: tuple[str, ...], everything: bool, as_json: bool) -> None:
     _check_selection(ids, everything)
 
     async def work(notifications: Notifications) -> Redriven:
+        await _check_letters(notifications, ids)
         done, kept = await notifications.messages.redrive(None if everything else list(ids))
         return Redriven(redriven=done, kept=kept)
 
@@ -219,6 +221,7 @@ def drop(ids: tuple[str, ...], everything: bool, as_json: bool) -> None:
     _check_selection(ids, everything)
 
     async def work(notifications: Notifications) -> Dropped:
+        await _check_letters(notifications, ids)
         return Dropped(dropped=await notifications.messages.drop(None if everything else list(ids)))
 
     _show(_with(work), as_json)
@@ -227,6 +230,12 @@ def drop(ids: tuple[str, ...], everything: bool, as_json: bool) -> None:
 def _check_selection(ids: tuple[str, ...], everything: bool) -> None:
     if bool(ids) == everything:
         raise InvalidInput("ID", "give ids, or --all")
+
+
+async def _check_letters(notifications: Notifications, ids: tuple[str, ...]) -> None:
+    """Refuses ids of no dead letter, before anything is done with the others."""
+    for unknown in await notifications.messages.unknown_dead_letters(ids):
+        raise NotFound("dead letter", unknown)
 
 
 def _with(work: Callable[[Notifications], Awaitable[T]], *, only_reads: bool = False) -> T:

@@ -25,11 +25,13 @@ from headgate.server.shutdown import SIGNALS, closing_part, stop_on_signals
 from headgate.server.wiring.database import shared_database
 from headgate.server.wiring.dispatch import dispatch_guard, load_domains, load_tasks, local_dispatch
 from headgate.server.wiring.doctor import server_probes
+from headgate.server.wiring.downstream import check_downstream
 from headgate.server.wiring.notifications import open_notifications, run_sender
 from headgate.server.wiring.payments import open_payments
 from headgate.server.wiring.queue import open_dispatch_observer, open_queue
 from headgate.server.wiring.requirements import require_extras
 from headgate.server.wiring.slots import open_slots
+from headgate.server.wiring.sms_providers import check_providers
 from headgate.server.wiring.telemetry import collect_traces, traces_sent
 from headgate.server.wiring.temporal import temporal_connection
 from headgate.server.worker import end_process, run_temporal_workers
@@ -86,6 +88,9 @@ def worker(work: str, domains: tuple[str, ...], metrics_port: int | None, migrat
     logs.configure(settings)
     collect_traces(settings)
     logs.warn_unknown_variables()
+    check_providers(settings)
+    if chosen is not Role.SENDER and installed("payments"):
+        check_downstream(settings)
     run(_work(settings, chosen, None if metrics_port is None else _Shown.on(settings, metrics_port)))
     _ignore_signals()
     if settings.temporal_address is not None:

@@ -68,7 +68,10 @@ class EnvoyConfig:
             files = _files(self.path)
             seen = tuple(_marks(file) for file in files)
             if self._domains is None or seen != self._seen:
-                self._domains = read_domains(files)
+                domains = read_domains(files)
+                if self._domains is not None and seen != tuple(_marks(file) for file in files):
+                    return self._domains  # one is being saved: the next look reads it again, whole
+                self._domains = domains
                 if self._seen is not None:
                     log.info("envoy config: %s was changed and is in force", self.path)
         except (OSError, ConfigurationError) as error:

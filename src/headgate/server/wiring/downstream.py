@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
 from headgate.apps.payments.model import ITEM_TYPE as PAYMENT
@@ -12,9 +12,10 @@ from headgate.apps.payments.ports import BreakerOpen, DownstreamBusy, NullDownst
 from headgate.dispatch.model import Postponed
 from headgate.dispatch.ports import DispatchObserver
 from headgate.dispatch.queue import DispatchQueue
+from headgate.errors import ConfigurationError
 from headgate.server.rollups.observers import DownstreamRollups, with_rollups
 from headgate.server.setting_sections import statuses
-from headgate.server.settings import Settings
+from headgate.server.settings import Settings, spelled
 from headgate.server.wiring.database import shared_database
 from headgate.server.wiring.rollups import open_recorder
 
@@ -93,19 +94,40 @@ def downstream_connection(settings: Settings) -> DownstreamConnection:
 
     chosen = settings.payments
     token, hmac_key = chosen.downstream_token, chosen.downstream_hmac_key
-    return DownstreamConnection(
-        chosen.downstream_url or "http://simulator",
-        token=None if token is None else token.get_secret_value(),
-        token_file=chosen.downstream_token_file,
-        headers=chosen.downstream_headers,
-        client_cert=chosen.downstream_client_cert,
-        client_key=chosen.downstream_client_key,
-        hmac_key=None if hmac_key is None else hmac_key.get_secret_value(),
-        timeout=chosen.downstream_timeout,
-        attempts=chosen.downstream_attempts,
-        inquiry_path=chosen.downstream_inquiry_path,
-        rejected_statuses=statuses(chosen.downstream_rejected_statuses),
-    )
+    with _settings_named():
+        return DownstreamConnection(
+            chosen.downstream_url or "http://simulator",
+            token=None if token is None else token.get_secret_value(),
+            token_file=chosen.downstream_token_file,
+            headers=chosen.downstream_headers,
+            client_cert=chosen.downstream_client_cert,
+            client_key=chosen.downstream_client_key,
+            hmac_key=None if hmac_key is None else hmac_key.get_secret_value(),
+            timeout=chosen.downstream_timeout,
+            attempts=chosen.downstream_attempts,
+            inquiry_path=chosen.downstream_inquiry_path,
+            rejected_statuses=statuses(chosen.downstream_rejected_statuses),
+        )
+
+
+def check_downstream(settings: Settings) -> None:
+    """Refuses settings with which no call could be made.
+
+    Raises:
+        ConfigurationError: A setting can't work, or the file that it names can't be read.
+    """
+    with _settings_named():
+        downstream_connection(settings).ssl_context()
+
+
+@contextmanager
+def _settings_named() -> Iterator[None]:
+    """Inside, a setting that can't work is named as the user types it."""
+    try:
+        yield
+    except ConfigurationError as error:
+        section, dot, name = error.field.partition(".")
+        raise ConfigurationError(spelled(section, name) if dot else error.field, error.problem) from None
 
 
 async def open_downstream(

@@ -14,8 +14,6 @@ from headgate.limits.limiter import AsyncLimiter
 from headgate.limits.model import Plan, TokenBucket
 from headgate.server.settings import Settings, spelled
 
-_FIELD = "sms.providers"
-
 
 def open_providers(settings: Settings) -> ProviderChain:
     """The chain of providers.
@@ -23,20 +21,44 @@ def open_providers(settings: Settings) -> ProviderChain:
     Raises:
         ConfigurationError: A provider is unknown, can't be imported, or lacks a setting.
     """
+    rates = _rates(settings)
+    providers = [
+        NamedProvider(name, provider, _limiter(settings, name, rates[name]) if name in rates else None)
+        for name, provider in _providers(settings).items()
+    ]
+    return ProviderChain(providers, timeout=settings.sms.timeout_seconds)
+
+
+def check_providers(settings: Settings) -> None:
+    """Refuses what `open_providers` would refuse. Nothing is closed: an object that the settings name is used later.
+
+    Raises:
+        ConfigurationError: A provider is unknown, can't be imported, or lacks a setting.
+    """
+    _providers(settings)
+
+
+def _providers(settings: Settings) -> dict[str, Provider]:
     sms = settings.sms
     named = sms.providers or ("webhook" if sms.webhook_url is not None else "console")
-    rates = dict(pair.strip().split("=") for pair in sms.provider_rates.split(",") if pair.strip())
-    providers: dict[str, NamedProvider] = {}
+    providers: dict[str, Provider] = {}
     for entry in named.split(","):
         name, is_own, place = entry.strip().partition("=")
         if not name or name in providers:
-            raise ConfigurationError(_FIELD, f"{entry!r} names no provider, or one that is named before")
-        provider = _load(name, place) if is_own else _built_in(name, settings)
-        limiter = _limiter(settings, name, int(rates.pop(name))) if name in rates else None
-        providers[name] = NamedProvider(name, provider, limiter)
-    if rates:
-        raise ConfigurationError(spelled("sms", "provider_rates"), f"{', '.join(rates)} is not among the providers")
-    return ProviderChain(list(providers.values()), timeout=sms.timeout_seconds)
+            raise _wrong(f"{entry!r} names no provider, or one that is named before")
+        providers[name] = _load(name, place) if is_own else _built_in(name, settings)
+    if others := [name for name in _rates(settings) if name not in providers]:
+        raise ConfigurationError(spelled("sms", "provider_rates"), f"{', '.join(others)} is not among the providers")
+    return providers
+
+
+def _rates(settings: Settings) -> dict[str, int]:
+    pairs = [pair.strip().split("=") for pair in settings.sms.provider_rates.split(",") if pair.strip()]
+    return {name: int(rate) for name, rate in pairs}
+
+
+def _wrong(problem: str) -> ConfigurationError:
+    return ConfigurationError(spelled("sms", "providers"), problem)
 
 
 def _built_in(name: str, settings: Settings) -> Provider:
@@ -44,9 +66,7 @@ def _built_in(name: str, settings: Settings) -> Provider:
     if name == "console":
         return ConsoleProvider()
     if name not in ("webhook", "twilio"):
-        raise ConfigurationError(
-            _FIELD, f"{name!r} is none of webhook, twilio, console; write your own as {name}=package.module:attribute"
-        )
+        raise _wrong(f"{name!r} is none of webhook, twilio, console; write your own as {name}=package.module:attribute")
     require(f"the SMS provider {name}", "sms")
     calls: dict[str, Any] = {
         "timeout": sms.timeout_seconds,
@@ -85,18 +105,18 @@ def _load(name: str, place: str) -> Provider:
     """The object that `package.module:attribute` names, or that it makes when it is called."""
     module, colon, attribute = place.partition(":")
     if not module or not colon or not attribute:
-        raise ConfigurationError(_FIELD, f"{place!r} of {name} is not written as package.module:attribute")
+        raise _wrong(f"{place!r} of {name} is not written as package.module:attribute")
     try:
         provider = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
-        raise ConfigurationError(_FIELD, f"{place!r} of {name} can't be imported: {error}") from None
+        raise _wrong(f"{place!r} of {name} can't be imported: {error}") from None
     if isinstance(provider, type) or (not hasattr(provider, "send") and callable(provider)):
         try:
             provider = provider()
         except Exception as error:
-            raise ConfigurationError(_FIELD, f"{place!r} of {name} can't be made: {error}") from error
+            raise _wrong(f"{place!r} of {name} can't be made: {error}") from error
     if not callable(getattr(provider, "send", None)):
-        raise ConfigurationError(_FIELD, f"{place!r} of {name} has no method send")
+        raise _wrong(f"{place!r} of {name} has no method send")
     own: Provider = provider
     return own
 

@@ -194,6 +194,23 @@ def test_a_change_is_read_once(tmp_path: Path) -> None:
     assert config.load() is after
 
 
+def test_a_file_that_changes_while_it_is_read_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "limits.yaml"
+    file.write_text(SIMPLE % 1)
+    config = EnvoyConfig(file)
+    before = config.load()
+
+    def half_of_it(_: Path, _encoding: str) -> str:
+        monkeypatch.undo()
+        file.write_text(SIMPLE % 345)
+        return "domain: d\n"
+
+    file.write_text(SIMPLE % 23)
+    monkeypatch.setattr(Path, "read_text", half_of_it)
+    assert config.load() is before
+    assert config.load()[0].children["k"].limit == RateLimit(345, Unit.DAY)
+
+
 def test_a_file_that_turns_bad_is_reported_once_and_the_rules_stay(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

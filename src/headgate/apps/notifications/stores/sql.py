@@ -29,6 +29,7 @@ from headgate.apps.notifications.stores import (
 )
 from headgate.apps.notifications.stores.tables import (
     notification_attempt,
+    notification_dead_letter,
     notification_delivery,
     notification_key,
     notification_message,
@@ -169,6 +170,11 @@ class SqlDeliveryStore:
     async def count_dead_letters(self) -> int:
         """How many dead letters there are; 100,001 if there are more than 100,000."""
         return await self._database.read_aside(message_statements.count_dead_letters, MOST_COUNTED)
+
+    async def unknown_dead_letters(self, letter_ids: Sequence[str]) -> list[str]:
+        """Those of the ids that no dead letter has."""
+        known = await self._database.read(rows.known_of, notification_dead_letter.c.letter_id, letter_ids)
+        return [letter_id for letter_id in letter_ids if letter_id not in known]
 
     async def redrive(self, letter_ids: Sequence[str] | None) -> tuple[int, int]:
         """Publishes these dead letters again, or all. Returns how many, and how many can't be."""
