@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 import pytest
@@ -15,7 +15,7 @@ from headgate.apps.payments.feeds.accepting import Feeds
 from headgate.apps.payments.feeds.model import Control, Feed, FeedState
 from headgate.apps.payments.feeds.receiving import FeedReceiver
 from headgate.apps.payments.intake import PaymentIntake
-from headgate.apps.payments.model import ITEM_TYPE, IntakeResult, Payment, PaymentFilter, PaymentStatus
+from headgate.apps.payments.model import ITEM_TYPE, IntakeResult, Payment, PaymentEvent, PaymentFilter, PaymentStatus
 from headgate.apps.payments.parsing import COLUMNS
 from headgate.apps.payments.stores.feeds import SqlFeedStore
 from headgate.apps.payments.stores.moves import PaymentFollower
@@ -50,6 +50,7 @@ class Bench:
     payments: SqlPaymentStore
     slots: SqlSlotStore
     intake: PaymentIntake
+    queue: SqlQueueStore
 
     @property
     def feeds(self) -> Feeds:
@@ -72,7 +73,7 @@ async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
     await scheduler.configure("default", WindowPolicy(100, "PT4S"))
     payments = SqlPaymentStore(shared)
     intake = PaymentIntake(payments, scheduler)
-    yield Bench(SqlFeedStore(shared), payments, slots, intake)
+    yield Bench(SqlFeedStore(shared), payments, slots, intake, queue)
     await intake.close()
     await queue.close()
 
@@ -109,6 +110,24 @@ async def test_a_feed_is_received_whole_and_then_accepted(bench: Bench) -> None:
     (reject,) = await bench.feeds.rejects(feed_id)
     assert (reject.line, reject.raw) == (5, "broken")
     assert reject.reason.startswith("line: has 1 fields")
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "ids"),
+    [
+        (
+            FeedFormat.CSV,
+            f'{HEADER}\na,1.234,EUR,{REST}\n"b",x,EUR,{REST}\nc\n{"x" * 129},x,EUR,{REST}\nd,1.00,"EUR,{REST}',
+            ["a", "b", None, None, None],
+        ),
+        (FeedFormat.JSONL, '{"paymentId": "a", "amount": 1}\n{"paymentId": 7}\n{\n[]', ["a", None, None, None]),
+    ],
+)
+async def test_a_record_that_is_no_payment_keeps_its_id_if_that_can_be_read(
+    bench: Bench, kind: FeedFormat, body: str, ids: list[str | None]
+) -> None:
+    feed_id = await bench.receive(body, kind)
+    assert [reject.payment_id for reject in await bench.feeds.rejects(feed_id)] == ids
 
 
 @pytest.mark.parametrize(
@@ -211,6 +230,34 @@ async def test_cancelling_a_feed_cancels_what_has_not_begun(bench: Bench) -> Non
     assert (await bench.feeds.cancel(feed_id))[1:] == (0, 1), "pressed twice"
     with pytest.raises(NotFound):
         await bench.feeds.cancel("feed-none")
+
+
+async def test_a_feed_cancelled_when_all_was_accepted_keeps_its_figures(bench: Bench) -> None:
+    feed_id = await bench.receive(lines("a", "b", "b") + "\nbroken")
+    before = await bench.feeds.accept(feed_id)
+    assert (before.accepted, before.duplicates, before.rejected) == (2, 1, 1)
+    feed, _, _ = await bench.feeds.cancel(feed_id)
+    assert (feed.accepted, feed.duplicates, feed.rejected) == (2, 1, 1)
+    assert feed.records == feed.accepted + feed.duplicates + feed.rejected
+    assert (dict(feed.totals), feed.progress) == (dict(before.totals), 1.0)
+
+
+async def test_a_feed_cancelled_before_it_was_finished_adds_up_too(bench: Bench) -> None:
+    feed_id = await bench.receive(lines("a", "b", "b"))
+    async for _ in bench.feeds.progress(feed_id):
+        feed, _, _ = await bench.feeds.cancel(feed_id)
+    assert (feed.state, feed.accepted, feed.duplicates) == (FeedState.CANCELLED, 2, 1)
+
+
+async def test_payments_that_were_forgotten_are_no_duplicates_of_a_cancelled_feed(bench: Bench) -> None:
+    feed_id = await bench.receive(lines("a", "b"))
+    await bench.feeds.accept(feed_id)
+    await bench.payments.move(["a"], PaymentEvent.CANCEL, "by hand")
+    for store in (bench.queue, bench.payments):
+        await store.prune(datetime(2199, 1, 1, tzinfo=UTC))
+    assert await bench.ids(feed_id) == ["b"]
+    feed, _, _ = await bench.feeds.cancel(feed_id)
+    assert (feed.accepted, feed.duplicates, dict(feed.totals)) == (2, 0, {"EUR": "24.68"})
 
 
 async def test_a_feed_cancelled_half_way_accepts_no_more(bench: Bench) -> None:

@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from headgate.apps.payments.model import AcceptedPayment, IntakeResult, Payment, PaymentExists
-from headgate.apps.payments.parsing import COLUMNS, payment_of_fields, payment_of_json
+from headgate.apps.payments.parsing import COLUMNS, checked_payment_id, payment_of_fields, payment_of_json
 from headgate.errors import HeadgateError, InvalidInput, StoreError
 
 CHUNK = 1000
@@ -149,7 +149,7 @@ def parse(lines: Iterable[Line], kind: FeedFormat) -> tuple[list[ParsedLine], li
         except UnicodeDecodeError:
             rejected.append(Rejection(number, "line: is not UTF-8"))
         except InvalidInput as error:
-            rejected.append(Rejection(number, str(error)))
+            rejected.append(Rejection(number, str(error), None if raw is None else _readable_id(text, kind)))
     return payments, rejected
 
 
@@ -253,20 +253,38 @@ def reject_reason(error: HeadgateError, kind: FeedFormat) -> str:
     return str(error)
 
 
+def _readable_id(text: str, kind: FeedFormat) -> str | None:
+    """The id of a record that is no payment; None if there is none to read, or if it is no id."""
+    try:
+        if kind is FeedFormat.CSV:
+            fields = _csv_fields(text)
+            return checked_payment_id(fields[0]) if len(fields) == len(COLUMNS) else None
+        value = _json_value(text)
+        return checked_payment_id(value.get("paymentId")) if isinstance(value, dict) else None
+    except InvalidInput:
+        return None
+
+
 def _csv_payment(text: str) -> Payment:
-    if '"' in text:
-        try:
-            fields = next(csv.reader([text], strict=True))
-        except csv.Error as error:
-            raise InvalidInput("line", f"is not CSV: {error}") from None
-    else:
-        fields = text.split(",")
-    return payment_of_fields(fields)
+    return payment_of_fields(_csv_fields(text))
+
+
+def _csv_fields(text: str) -> list[str]:
+    if '"' not in text:
+        return text.split(",")
+    try:
+        return next(csv.reader([text], strict=True))
+    except csv.Error as error:
+        raise InvalidInput("line", f"is not CSV: {error}") from None
 
 
 def _json_payment(text: str) -> Payment:
+    return payment_of_json(_json_value(text))
+
+
+def _json_value(text: str) -> object:
     try:
-        value = json.loads(text)
+        value: object = json.loads(text)
     except (ValueError, RecursionError):
         raise InvalidInput("line", "is not valid JSON") from None
-    return payment_of_json(value)
+    return value

@@ -30,6 +30,7 @@ from headgate.server.wiring.payments import open_payments
 from headgate.server.wiring.queue import open_queue
 from headgate.server.wiring.requirements import require_extras
 from headgate.server.wiring.slots import open_slots
+from headgate.slots.model import checked_id
 
 if TYPE_CHECKING:
     from headgate.apps.payments.feed import FeedFormat
@@ -84,7 +85,7 @@ def submit(
         _rejected_file(feed, rejected, piped),
     )
     with contextlib.ExitStack() as stack:
-        file = sys.stdin.buffer if piped else stack.enter_context(_opened(feed))
+        file = sys.stdin.buffer if piped else stack.enter_context(_opened(feed, "FEED"))
         report = run(_submit(settings, file, submission))
     _print_report(report, as_json)
     raise click.exceptions.Exit(1 if report.rejected_count else 0)
@@ -207,11 +208,13 @@ def reconcile(
 
     async def work(settings: Settings, file: IO[bytes], written: IO[bytes] | None) -> ReconciliationShown:
         async with _payments(settings) as payments:
+            if feed is not None:
+                await payments.feeds.show(checked_id(feed, "feed"))
             return await compare_file(payments, file, chosen, selection, written)
 
     with contextlib.ExitStack() as stack:
         settings = stack.enter_context(read_only_settings())
-        file = stack.enter_context(_opened(statement))
+        file = stack.enter_context(_opened(statement, "STATEMENT"))
         written = None
         if differences is not None:
             written = stack.enter_context(checked_directory(differences).open("wb"))
@@ -259,14 +262,15 @@ def _format(feed: Path, kind: str | None) -> FeedFormat:
 
 
 @contextmanager
-def _opened(feed: Path) -> Iterator[IO[bytes]]:
+def _opened(path: Path, argument: str) -> Iterator[IO[bytes]]:
     try:
-        file = feed.open("rb")
+        file = path.open("rb")
     except OSError as error:
-        raise InvalidInput("FEED", f"{feed} can't be read: {error.strerror}") from None
+        raise InvalidInput(argument, f"{path} can't be read: {error.strerror}") from None
     with file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise InvalidInput("FEED", f"{feed} is no regular file; pipe it in, and write - for its name")
+            instead = "pipe it in, and write - for its name" if argument == "FEED" else "save it as one first"
+            raise InvalidInput(argument, f"{path} is no regular file; {instead}")
         yield file
 
 

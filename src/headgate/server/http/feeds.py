@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from fastapi import APIRouter, FastAPI, Request, Response
-from starlette.datastructures import QueryParams
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
@@ -88,7 +87,9 @@ async def submit(scope: Scope, receive: Receive, send: Send) -> None:
     kind = FORMATS.get(media_type(scope))
     if kind is None:
         raise unsupported("text/csv, application/x-ndjson or application/xml")
-    services, given = services_of(scope), QueryParams(scope["query_string"])
+    request = Request(scope)
+    check_query(request)
+    services, given = services_of(scope), request.query_params
     control = checked_control(given.get("count"), given.get("controlSum"))
     config_name, name = given.get("configName"), given.get("name")
     if config_name is not None:
@@ -156,6 +157,7 @@ async def rejects(request: Request) -> Response:
     """One JSON object per record, with its line, the reason and the record as it came; or, with `format=feed`, the
     records alone: correct the file and send it as a new feed. Records of a pain.001 document come as CSV.
     """
+    check_query(request)
     form = request.query_params.get("format", "ndjson")
     if form not in ("ndjson", "feed"):
         raise invalid("format", "must be ndjson or feed")

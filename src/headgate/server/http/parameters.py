@@ -70,7 +70,8 @@ def choice_of(request: Request, name: str, choices: Sequence[str]) -> str | None
 
 
 def check_query(request: Request) -> None:
-    """Refuses a query parameter that the route does not document: a filter that is misspelled would list everything.
+    """Refuses a query parameter that the route does not document: a filter that is misspelled would list everything, a
+    control figure that is misspelled would check nothing.
 
     Raises:
         Problem: There is such a parameter; names it, and the one that was likely meant.
@@ -81,7 +82,7 @@ def check_query(request: Request) -> None:
         if name not in known:
             nearest = difflib.get_close_matches(name, known, 1, cutoff=0.5)
             meant = f"did you mean {nearest[0]}?" if nearest else f"it takes {', '.join(known) or 'none'}"
-            raise invalid(name, f"is not a parameter of this route's query; {meant}")
+            raise invalid(name, f"is not a parameter here; {meant}")
 
 
 @dataclass(frozen=True, slots=True)

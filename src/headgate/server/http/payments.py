@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request, Response
-from starlette.datastructures import QueryParams
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
@@ -136,8 +135,9 @@ async def submit_feed(scope: Scope, receive: Receive, send: Send) -> None:
     kind = FORMATS.get(media_type(scope))
     if kind is None:
         raise unsupported("text/csv or application/x-ndjson")
-    services = services_of(scope)
-    config_name = QueryParams(scope["query_string"]).get("configName")
+    request = Request(scope)
+    check_query(request)
+    services, config_name = services_of(scope), request.query_params.get("configName")
     if config_name is not None:
         await services.slots.check_configs(config_name)
 

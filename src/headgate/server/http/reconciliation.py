@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from fastapi import FastAPI
-from starlette.datastructures import QueryParams
+from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from headgate.apps.payments.model import PaymentFilter
@@ -14,6 +14,7 @@ from headgate.apps.payments.reconciliation.model import Difference, Kind
 from headgate.apps.payments.reconciliation.statement import COLUMNS, StatementFormat, statement_lines
 from headgate.durations import parse_instant
 from headgate.server.http.body import media_type
+from headgate.server.http.parameters import check_query
 from headgate.server.http.payments import FEED_ID, FROM, TO, body_blocks
 from headgate.server.http.problem import documented, unsupported
 from headgate.server.http.raw_routes import add_raw_route, send_json
@@ -47,7 +48,7 @@ def install(app: FastAPI) -> None:
         tags=["payments"],
         summary="Compare payments with the bank's statement",
         response_model=ReconciliationShown,
-        responses=documented(400, 415),
+        responses=documented(400, 404, 415),
         openapi_extra={
             "requestBody": {
                 "required": True,
@@ -62,18 +63,23 @@ async def compare_statement(scope: Scope, receive: Receive, send: Send) -> None:
     """Planned = executed = bank, per feed, day and currency, with every difference named; changes nothing.
 
     The statement is CSV with the columns paymentId, amount, currency, status, reference, executedAt, or camt.053, whose
-    EndToEndId is the payment's id. `feed`, `from` and `to` choose the payments; left out, all are compared.
+    EndToEndId is the payment's id. `feed`, `from` and `to` choose the payments; left out, all are compared. 404
+    if there is no such feed.
     """
     kind = FORMATS.get(media_type(scope))
     if kind is None:
         raise unsupported("text/csv or application/xml")
-    given = QueryParams(scope["query_string"])
+    request = Request(scope)
+    check_query(request)
+    given, payments = request.query_params, services_of(scope).payments
     selection = PaymentFilter(
         None,
         checked_id(given["feed"], "feed") if "feed" in given else None,
         parse_instant(given["from"], "from") if "from" in given else None,
         parse_instant(given["to"], "to") if "to" in given else None,
     )
+    if selection.feed_id is not None:
+        await payments.feeds.show(selection.feed_id)
     lists: dict[Kind, list[Difference]] = defaultdict(list)
 
     def keep(difference: Difference) -> None:
@@ -81,5 +87,5 @@ async def compare_statement(scope: Scope, receive: Receive, send: Send) -> None:
             lists[difference.kind].append(difference)
 
     lines = statement_lines(body_blocks(receive), kind)
-    result = await reconcile(services_of(scope).payments.statements, lines, keep, selection)
+    result = await reconcile(payments.statements, lines, keep, selection)
     await send_json(send, ReconciliationShown.of_result(result, lists).dump_json())

@@ -228,15 +228,11 @@ def _brought(connection: Connection, feed_id: str) -> Totals:
 
 def _cancel(connection: Connection, feed_id: str, reason: str) -> Feed | None:
     totals = _brought(connection, feed_id)
-    values = {
-        "state": FeedState.CANCELLED.value,
-        "reason": reason,
-        "accepted": sum(totals.count.values()),
-        "totals": json.dumps(totals.amounts()),
-        "runner": None,
-    }
-    for state in (FeedState.ACCEPTING, FeedState.DONE):
-        _change(connection, feed_id, state, **values)
+    values = {"state": FeedState.CANCELLED.value, "reason": reason, "runner": None}
+    figures = {"accepted": sum(totals.count.values()), "totals": json.dumps(totals.amounts())}
+    _change(connection, feed_id, FeedState.ACCEPTING, **values, **figures)
+    # Its figures stand: payments may have been forgotten since it was done.
+    _change(connection, feed_id, FeedState.DONE, **values)
     connection.execute(sa.delete(feed_chunk).where(feed_chunk.c.feed_id == feed_id))
     return _find(connection, feed_id)
 
@@ -319,6 +315,8 @@ def _rejects(connection: Connection, feed_id: str, after: int, limit: int) -> li
 
 
 def _record(row: Any) -> Feed:
+    # What the feed brought is counted when it ends; before that, and of chunks that were dropped, nothing is known.
+    is_counted = row.state in (FeedState.DONE.value, FeedState.CANCELLED.value) and row.chunks_done == row.chunks
     return Feed(
         row.feed_id,
         row.format,
@@ -330,7 +328,7 @@ def _record(row: Any) -> Feed:
         row.chunks_done,
         row.rejected,
         row.accepted,
-        max(0, row.records - row.rejected - row.accepted) if row.state == FeedState.DONE.value else 0,
+        max(0, row.records - row.rejected - row.accepted) if is_counted else 0,
         json.loads(row.planned or "{}"),
         json.loads(row.totals or "{}"),
         row.reason,
