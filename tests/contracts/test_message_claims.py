@@ -70,6 +70,8 @@ async def test_what_is_delivered_stays_so_when_the_answer_comes_later(store: Sql
     assert first is not None
     assert second is not None
     assert (first.status, first.attempts, first.provider_id) == (Status.DELIVERED, 2, "p-1")
+    assert first.sent_at is not None
+    assert first.sent_at == first.delivered_at, "it was sent when it was delivered, at the latest"
     assert (second.status, second.segments) == (Status.SENT, 1)
 
 

@@ -68,6 +68,41 @@ def test_a_plan_that_may_still_come_is_not(made: Callable[[Any, str], object], l
     made(limiter, "glod")
 
 
+DECORATORS = [fastapi.rate_limit, flask.rate_limit, django_integration.rate_limit]
+
+
+@pytest.mark.parametrize("decorator", DECORATORS)
+@pytest.mark.parametrize("plans", ["10/minut", "10 per minut", ["gold", "10/minut"], "5/", "10/minute burst"])
+def test_a_rate_that_can_not_be_read_is_refused_where_it_is_written(decorator: Any, plans: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"^plans: .* is not a rate; write for example 10/minute"):
+        decorator(plans, key=KEY)
+
+
+@pytest.mark.parametrize("decorator", DECORATORS)
+@pytest.mark.parametrize("plans", [None, 5, b"gold", ["gold", None]])
+def test_what_names_no_plan_is_refused_where_it_is_written(decorator: Any, plans: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"^plans: .* is no plan's name"):
+        decorator(plans, key=KEY)
+    with pytest.raises(ConfigurationError, match=r"^plans: .* is no plan's name"):
+        functions.rate_limit(Limiter(), plans, key="k")
+
+
+def test_a_plan_may_have_a_slash_in_its_name() -> None:
+    flask.rate_limit(["api/read", "once per customer"], key=KEY)
+
+
+@pytest.mark.parametrize("chosen", ["10/minut", ["gold", "10/minut"], 5])
+def test_a_bad_choice_of_a_function_is_the_fault_of_the_application(
+    chosen: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = Flask(__name__)
+    flask.install(app, Limiter(plans=PLANS))
+    app.get("/")(flask.rate_limit(lambda request: chosen, key=KEY)(lambda: "hello"))
+    answer = app.test_client().get("/")
+    assert answer.status_code == 500, answer.text
+    assert "plans: " in caplog.text
+
+
 async def hello() -> str:
     return "hello"
 

@@ -18,6 +18,7 @@ from inspect import isclass, iscoroutinefunction, isroutine
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 from headgate.errors import ConfigurationError, RateLimitExceeded
+from headgate.integrations.limit import plan_names
 from headgate.limits._blocking import Limiter
 from headgate.limits.limiter import AsyncLimiter
 
@@ -51,7 +52,7 @@ def rate_limit(
     Raises:
         ConfigurationError: there is no such plan, or the limiter is of the wrong kind.
     """
-    names = [plans] if isinstance(plans, str) else list(plans)
+    names = plan_names(plans)
     limiter.require(names)
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:

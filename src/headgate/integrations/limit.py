@@ -12,6 +12,7 @@ from typing import Any, ClassVar, TypeAlias, TypedDict, TypeVar, Unpack
 from headgate.errors import ConfigurationError
 from headgate.limits.keys import Key, KeyFunction, RequestSource, key_from
 from headgate.limits.model import Decision
+from headgate.limits.rates import is_rate, parse_rates
 
 log = logging.getLogger("headgate.integrations")
 
@@ -113,9 +114,12 @@ class Limit:
         legacy_headers: bool = False,
     ) -> None:
         self.choose_plans = plans if callable(plans) else None
-        self.plans = () if callable(plans) else _names(plans)
+        self.plans = () if callable(plans) else plan_names(plans)
         if not self.plans and self.choose_plans is None:
             raise ConfigurationError("plans", "name at least one plan")
+        for name in self.plans:
+            if is_rate(name):
+                parse_rates(name, "plans")
         self.key = key_from(key)
         if not callable(cost) and (not isinstance(cost, int) or isinstance(cost, bool) or cost < 1):
             raise ConfigurationError("cost", f"{cost!r} is not a whole number of at least 1, nor a function")
@@ -155,7 +159,7 @@ class Limit:
         if self.choose_plans is None:
             return self.plans
         chosen = await resolved(self.choose_plans(request.native))
-        return () if chosen is None else _names(chosen)
+        return () if chosen is None else plan_names(chosen)
 
     @property
     def label(self) -> str:
@@ -198,8 +202,25 @@ async def resolved(value: Maybe[T]) -> T:
     return await value if inspect.isawaitable(value) else value
 
 
-def _names(plans: PlanNames) -> tuple[str, ...]:
-    return (plans,) if isinstance(plans, str) else tuple(plans)
+def plans_error(problem: str) -> ConfigurationError:
+    """The error of plans that the application got wrong. It is logged."""
+    log.error("a limit's plans are wrong: %s", problem)
+    return ConfigurationError("plans", problem)
+
+
+def plan_names(plans: PlanNames) -> tuple[str, ...]:
+    """Plans by name.
+
+    Raises:
+        ConfigurationError: one is no text.
+    """
+    names = (plans,) if isinstance(plans, str) or not isinstance(plans, Iterable) else tuple(plans)
+    for name in names:
+        if not isinstance(name, str):
+            raise ConfigurationError(
+                "plans", f"{name!r} is no plan's name; write for example 10/minute, or the name of one"
+            )
+    return names
 
 
 def _name_of(function: object) -> str:

@@ -31,6 +31,7 @@ from headgate.integrations.limit import (
     PathRule,
     Response,
     cost_error,
+    plans_error,
     resolved,
 )
 from headgate.limits import headers
@@ -365,12 +366,14 @@ def denial(decision: Decision, fields: Sequence[tuple[str, str]] | None = None) 
 
 def error_refusal(error: InvalidInput | StoreUnavailable) -> Refusal:
     """400 for a request that can't be decided, 503 if the plans were never loaded. Mistakes of the application are
-    raised again, also a cost above a plan's capacity. A cost function that takes the cost from the request raises
-    `InvalidInput` itself if the client's number is wrong."""
+    raised again, also a cost above a plan's capacity and plans that can't be used. A cost function that takes the cost
+    from the request raises `InvalidInput` itself if the client's number is wrong."""
     if isinstance(error, ConfigurationError):
         raise error
     if isinstance(error, CostExceedsCapacity):
         raise cost_error(error.problem) from error
+    if isinstance(error, InvalidInput) and error.field == "plans":
+        raise plans_error(error.problem) from error
     if isinstance(error, StoreUnavailable):
         detail = "the limits can't be read just now; try again"
         unavailable = {"type": headers.REDUCED_CAPACITY, "title": "Service Unavailable", "status": 503}

@@ -26,7 +26,7 @@ _RATE = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 _BY_SPAN = {timedelta(**{f"{unit}s": 1}): unit for unit in _UNITS}
-_EXAMPLES = "write for example 10/minute, 100/hour;1000/day or 10/minute burst 20"
+ONE_RATE = "10/minute or 5/10 seconds"
 
 
 class Rate(NamedTuple):
@@ -46,15 +46,15 @@ class Rate(NamedTuple):
         return f"{self.limit}/{unit}" + ("" if self.burst is None else f" burst {self.burst}")
 
 
-def parse_rate(text: object, field: str = "rate") -> Rate:
-    """One rate.
+def parse_rate(text: object, field: str = "rate", examples: str = ONE_RATE) -> Rate:
+    """One rate. An error shows the `examples`, which must be such as the caller takes.
 
     Raises:
         ConfigurationError: the text is no rate; names `field`.
     """
     match = _RATE.fullmatch(text.strip()) if isinstance(text, str) and len(text) <= MAX_LENGTH else None
     if match is None:
-        raise ConfigurationError(field, f"{_shown(text)} is not a rate; {_EXAMPLES}")
+        raise ConfigurationError(field, f"{_shown(text)} is not a rate; write for example {examples}")
     unit, every, burst = match["unit"].lower(), int(match["every"] or 1), match["burst"]
     if unit in _MONTHS:
         raise ConfigurationError(
@@ -65,9 +65,9 @@ def parse_rate(text: object, field: str = "rate") -> Rate:
         # An ISO duration has no number before it: 5/PT10S, not 5/2PT5S.
         span = timedelta(**{f"{name}s": every}) if name else parse_duration("" if match["every"] else unit)
     except (InvalidInput, OverflowError):
-        raise ConfigurationError(field, f"{_shown(text)} is not a rate; {_EXAMPLES}") from None
+        raise ConfigurationError(field, f"{_shown(text)} is not a rate; write for example {examples}") from None
     if not span or not int(match["count"]):
-        raise ConfigurationError(field, f"{_shown(text)} would never admit a call; {_EXAMPLES}")
+        raise ConfigurationError(field, f"{_shown(text)} would never admit a call; write for example {examples}")
     return Rate(int(match["count"]), span, None if burst is None else int(burst))
 
 

@@ -14,6 +14,7 @@ from headgate.limits.rate_text import MAX_LENGTH, Rate, parse_rate
 from headgate.limits.specs import FixedWindow, Spec, TokenBucket
 
 MAX_RATES = 8
+EXAMPLES = "10/minute, 100/hour;1000/day or 10/minute burst 20"
 
 
 @lru_cache(1024)
@@ -23,7 +24,7 @@ def parse_rates(text: str, field: str = "rate") -> tuple[Spec, ...]:
     Raises:
         ConfigurationError: the text is no rate string; names `field`.
     """
-    rates = [parse_rate(part, field) for part in re.split("[;|]", text)] if len(text) <= MAX_LENGTH else []
+    rates = [parse_rate(part, field, EXAMPLES) for part in re.split("[;|]", text)] if len(text) <= MAX_LENGTH else []
     if not 0 < len(rates) <= MAX_RATES:
         raise ConfigurationError(field, f"is too long; give at most {MAX_RATES} rates")
     try:

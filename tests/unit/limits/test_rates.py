@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate import FixedWindow, Plan, TokenBucket
+from headgate import FixedWindow, Gcra, Plan, TokenBucket
 from headgate.errors import ConfigurationError, CostExceedsCapacity, InvalidInput, NotFound
 from headgate.limits import headers
 from headgate.limits.plan_book import MAX_INLINE, PlanBook
@@ -59,6 +59,14 @@ def test_what_is_no_rate_is_refused_by_name(text: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         plan_from("p", {"rate": text})
     assert caught.value.field in ("rate", "spec")
+
+
+@pytest.mark.parametrize("text", ["100/hour;1000/day", "10", "0/minute", "10/fortnight"])
+def test_the_examples_for_one_rate_are_rates_that_it_takes(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="write for example") as caught:
+        Gcra(rate=text)
+    examples = caught.value.problem.partition("write for example ")[2].split(" or ")
+    assert [Gcra(rate=example).rate.limit for example in examples] == [10, 5]
 
 
 @given(st.integers(1, 10**6), st.integers(1, 500), st.sampled_from(["seconds", "minutes", "hours", "days"]))

@@ -161,6 +161,25 @@ async def test_a_message_is_named_in_the_line_of_its_request() -> None:
     assert ids == [(7, None), (7, sent.json()["messageId"]), (7, None), (None, None)]
 
 
+@pytest.mark.parametrize("zone", ["Mars", "Europe/berlin", " "])
+async def test_an_unknown_zone_of_a_user_is_the_callers_mistake(zone: str) -> None:
+    async with opened() as client:
+        quota = {"userId": 3, "rateLimit": 6, "timeWindow": 10, "zone": zone}
+        answer = await client.post("/api/config", json=quota)
+    assert answer.status_code == 400
+    assert "zone" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(("unit", "used"), [("message", "1 of 1 messages"), ("segment", "1 of 1 segments")])
+async def test_a_quota_that_is_spent_is_told_in_its_unit(unit: str, used: str) -> None:
+    async with opened() as client:
+        await client.post("/api/config", json={"userId": 7, "rateLimit": 1, "timeWindow": 1, "unit": unit})
+        await client.post("/api/send", json={"userId": 7, "message": "hello"})
+        answer = await client.post("/api/send", json={"userId": 7, "message": "hello"})
+    assert answer.status_code == 429
+    assert answer.json()["detail"].startswith(f"{used} are sent")
+
+
 async def test_a_listener_on_the_world_without_tokens_does_not_start() -> None:
     app = create_app(Settings.load(host="0.0.0.0", database_url="memory://"))
     with pytest.raises(ConfigurationError, match="token"):

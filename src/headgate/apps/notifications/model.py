@@ -176,6 +176,8 @@ class Verdict(NamedTuple):
     is_plain: bool = True
     """A cache may count for this user (`Quota.is_plain`)."""
     segments: int = 1
+    unit: str = "message"
+    """What `used` counts: message or segment."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,7 +144,14 @@ def replay(quota: Quota, attempt: Attempt, now_ms: int) -> Verdict:
 
 def _verdict(quota: Quota, attempt: Attempt, now_ms: int, reset_ms: int, *, allowed: bool) -> Verdict:
     return Verdict(
-        allowed, attempt.message_id, quota.count, quota.rate_limit, reset_ms, now_ms, is_plain=quota.is_plain
+        allowed,
+        attempt.message_id,
+        quota.count,
+        quota.rate_limit,
+        reset_ms,
+        now_ms,
+        is_plain=quota.is_plain,
+        unit=quota.unit,
     )
 
 

@@ -77,7 +77,9 @@ def send(
         verdict = await notifications.intake.send(user, text, key=key, to=to, priority=priority, expires_in=expires_in)
         if not verdict.allowed:
             seconds = -(-verdict.reset_after_ms // 1000)
-            print_line(f"denied: {verdict.used} of {verdict.rate_limit} are sent; retry after {seconds} s")
+            print_line(
+                f"denied: {verdict.used} of {verdict.rate_limit} {verdict.unit}s are sent; retry after {seconds} s"
+            )
             return None
         return NotificationSent(status=SENT, message_id=verdict.message_id, segments=verdict.segments)
 

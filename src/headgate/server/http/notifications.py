@@ -123,7 +123,7 @@ async def accept(services: Services, request: NotificationRequest, key: str | No
 def limited(verdict: Verdict) -> Problem:
     """429, with the time after which a call is admitted."""
     seconds = math.ceil(verdict.reset_after_ms / 1000)
-    detail = f"{verdict.used} of {verdict.rate_limit} messages are sent; the window ends in {seconds} s"
+    detail = f"{verdict.used} of {verdict.rate_limit} {verdict.unit}s are sent; the window ends in {seconds} s"
     return Problem(429, "quota-exceeded", "Rate Limit Exceeded", detail, headers={"Retry-After": str(max(1, seconds))})
 
 

@@ -63,25 +63,23 @@ _CLAIM_COLUMNS = (
     _message.attempts,
     _message.settled_at,
 )
+# A receipt may come before the answer: what is delivered stays so, and was sent before.
+_IS_EARLY = sa.and_(_message.status == Status.DELIVERED.value, sa.bindparam("status") == Status.SENT.value)
 _SETTLE = (
     notification_message.update()
     .where(_message.message_id == sa.bindparam("of_message"))
     .values(
-        settled_at=sa.bindparam("at"),
+        settled_at=sa.case(
+            (_IS_EARLY, _message.delivered_at), else_=sa.bindparam("at", type_=_message.settled_at.type)
+        ),
         owner=None,
         claimed_until=None,
-        # A receipt may come before the answer: what is delivered stays so.
-        status=sa.case(
-            (
-                sa.and_(_message.status == Status.DELIVERED.value, sa.bindparam("status") == Status.SENT.value),
-                _message.status,
-            ),
-            else_=sa.bindparam("status"),
-        ),
+        status=sa.case((_IS_EARLY, _message.status), else_=sa.bindparam("status")),
         segments=sa.func.coalesce(sa.bindparam("segments"), _message.segments),
         **{name: sa.bindparam(name) for name in ("attempts", "provider", "provider_id", "reason")},
     )
 )
+_EARLY = f"message.status = '{Status.DELIVERED.value}' AND new.status = '{Status.SENT.value}'"
 # One statement and one parameter for PostgreSQL: row by row, the driver takes longer than the server. It locks in the
 # order of `_lock`.
 _SETTLE_MANY = sa.text(
@@ -95,11 +93,9 @@ _SETTLE_MANY = sa.text(
         WHERE message_id IN (SELECT of_message FROM new) ORDER BY message_id FOR UPDATE
     )
     UPDATE headgate_notification_message AS message
-    SET settled_at = clock_timestamp(), owner = NULL, claimed_until = NULL,
-        status = CASE
-            WHEN message.status = '{Status.DELIVERED.value}' AND new.status = '{Status.SENT.value}' THEN message.status
-            ELSE new.status
-        END,
+    SET owner = NULL, claimed_until = NULL,
+        settled_at = CASE WHEN {_EARLY} THEN message.delivered_at ELSE clock_timestamp() END,
+        status = CASE WHEN {_EARLY} THEN message.status ELSE new.status END,
         attempts = new.attempts, provider = new.provider, provider_id = new.provider_id,
         segments = coalesce(new.segments, message.segments), reason = new.reason
     FROM new, locked
