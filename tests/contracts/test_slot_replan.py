@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, cast
 
@@ -91,6 +92,10 @@ async def test_a_raise_pulls_the_backlog_forward_in_order(stores: Stores) -> Non
         assert result.saved_ms > 0
     assert done.last_after_ms == slots[-1].scheduled_ms < before[-1].scheduled_ms
     assert len(tried.moves) == tried.moved
+    assert replace(tried, dry_run=False, moves=()) == done, "it does what the dry run said"
+    assert {move.slot.event_id: move.scheduled_ms for move in tried.moves}.items() <= {
+        (slot.event_id, slot.scheduled_ms) for slot in slots
+    }
     again = await replan(replans, Span("c"), Direction.EARLIER, dry_run=False)
     assert (again.moved, again.saved_ms, again.examined) == (0, 0, 20)
 
@@ -108,7 +113,7 @@ async def test_a_lowered_limit_is_spread_only_when_asked_for_by_name(stores: Sto
     slots = await check(store, before, Direction.SPREAD)
     held = Counter(align(slot.scheduled_ms, 4000) for slot in slots)
     assert held == {T + n * 4000: 4 for n in range(6)} | {T + 24_000: 1}
-    assert tried.moved == done.moved
+    assert replace(tried, dry_run=False, moves=()) == done, "it does what the dry run said"
     assert done.saved_ms < 0
     assert (await replan(replans, Span("c"), Direction.SPREAD, dry_run=False)).moved == 0
 
@@ -181,9 +186,9 @@ async def test_slots_under_several_configs_move_to_where_all_have_room(stores: S
     assert await booked(store) == before, "a dry run changes nothing"
     done = await replan(replans, Span("a"), Direction.EARLIER, dry_run=False)
     slots = await check(store, before, Direction.EARLIER)
-    # Who stays in a window may get another place there or not: that is drawn.
-    assert (done.examined, tried.examined) == (7, 7)
-    assert min(done.moved, tried.moved) >= 5
+    assert replace(tried, dry_run=False, moves=()) == done, "it does what the dry run said"
+    assert done.examined == 7
+    assert done.moved >= 5
     assert Counter(align(slot.scheduled_ms, 10_000) for slot in slots) == {T: 4, T + 10_000: 2}
     for slot in slots:
         assert slot.config_names == ("c", "a", "z")

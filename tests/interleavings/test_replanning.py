@@ -116,7 +116,7 @@ def _book(world: World, event: str, slots: dict[str, int]) -> Iterator[tuple[str
 def _planned_spread(world: World) -> list[SlotMove]:
     planned, limits = _planned(_config(world)), Limits(_policy(world), NOW)
     assignments = assign_spread(limits, _candidates(world.slots), planned)
-    return place(limits, assignments, planned, lambda: 0.5, direction=Direction.SPREAD)
+    return place(limits, assignments, planned, direction=Direction.SPREAD)
 
 
 def _planned(config: _Config) -> PlannedConfig:
@@ -133,7 +133,7 @@ def _pulled(world: World, slots: dict[str, int], checks: bool) -> World:
     planned = _planned(config)
     assignments = assign_earlier(limits, _candidates(read), planned, NOW)
     try:
-        moves = place(limits, whole_windows(assignments, is_last=True), planned, lambda: 0.5)
+        moves = place(limits, whole_windows(assignments, is_last=True), planned)
     except Conflict:  # a slot has left its window since it was read
         return done
     if not moves or (checks and any(slots.get(m.slot.event_id) != m.slot.scheduled_ms for m in moves)):

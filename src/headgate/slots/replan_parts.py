@@ -9,7 +9,7 @@ from headgate.durations import LATEST_MS
 from headgate.slots.carriers import SlotMove
 from headgate.slots.model import AssignedSlot
 from headgate.slots.replan import NO_OTHERS, Assignment, Candidate, Limits, Others, PlannedConfig, assign_earlier
-from headgate.slots.replan_places import Uniform, place
+from headgate.slots.replan_places import place
 
 
 class Reading(NamedTuple):
@@ -37,12 +37,9 @@ class Part(NamedTuple):
 class Puller:
     """Pulls slots forward, one part after another. Slots of a window that more may come into wait for the next part."""
 
-    def __init__(
-        self, limits: Limits, config: PlannedConfig, uniform: Uniform, reading: Reading, others: Others = NO_OTHERS
-    ) -> None:
+    def __init__(self, limits: Limits, config: PlannedConfig, reading: Reading, others: Others = NO_OTHERS) -> None:
         self._limits = limits
         self._config = config
-        self._uniform = uniform
         self._others = others
         self._waiting: list[Candidate] = []
         self.reading = reading
@@ -55,7 +52,7 @@ class Puller:
         kept = whole_windows(assignments, is_last=is_last)
         # Inside a window only if one window holds more slots than a part.
         floor = self.reading.at_ms if self.reading.event_id else 0
-        moves = place(self._limits, kept, self._config, self._uniform, floor, self._others)
+        moves = place(self._limits, kept, self._config, floor, self._others)
         self._waiting = known[len(kept) :]
         if assignments:
             until = assignments[-1].window_ms + self._limits.policy.size_ms

@@ -9,7 +9,9 @@ span.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
+from hashlib import blake2b
 from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple
@@ -19,8 +21,6 @@ from headgate.slots.model import SlotWindow, Spread
 from headgate.slots.occupancy import FullRun, RunChanges, split_run
 from headgate.slots.replan import NO_OTHERS, Assignment, Direction, Limits, Others, PlannedConfig
 from headgate.slots.windows import align, position
-
-Uniform = Callable[[], float]
 
 
 class Member(NamedTuple):
@@ -39,7 +39,6 @@ def place(
     limits: Limits,
     assignments: Sequence[Assignment],
     config: PlannedConfig,
-    uniform: Uniform,
     floor_ms: int = 0,
     others: Others = NO_OTHERS,
     direction: Direction = Direction.EARLIER,
@@ -51,7 +50,7 @@ def place(
     for window, group in groupby(sorted(assignments, key=_WINDOW), key=_WINDOW):
         grouped = list(group)
         if all(not assignment.starts_ms and limits.may_move(assignment.candidate) for assignment in grouped):
-            moves += _place_single(limits, window, grouped, config, uniform, floor_ms)
+            moves += _place_single(limits, window, grouped, config, floor_ms)
             continue
         members = [_member(limits, assignment, configs) for assignment in grouped]
         if all(member.stays for member in members):
@@ -59,7 +58,7 @@ def place(
         if direction is Direction.SPREAD:
             members = [member for member in members if member.may_move]
         members = _narrowed(members, floor_ms)
-        places = sorted(_place(member, window, config, configs, uniform) for member in members)
+        places = sorted(_place(member, window, config, configs) for member in members)
         for member, at in zip(members, places, strict=True):
             if member.may_move and at != member.assignment.candidate.slot.scheduled_ms:
                 moves.append(_move(member.assignment, at, configs))
@@ -74,7 +73,6 @@ def _place_single(
     window: int,
     assignments: Sequence[Assignment],
     config: PlannedConfig,
-    uniform: Uniform,
     floor_ms: int,
 ) -> list[SlotMove]:
     """`place` in one window, of slots that have one config and may move: nearly all of them are such."""
@@ -88,10 +86,15 @@ def _place_single(
             low = slot.requested_ms
         at = slot.scheduled_ms
         if not window <= at < end:
-            at = position(spread, config.shift(config.own(slot), window), low, end, uniform)
+            at = position(spread, config.shift(config.own(slot), window), low, end, partial(_drawn, slot.event_id))
         places.append(at)
     places.sort()
     return [SlotMove(slot, window, at) for slot, at in zip(slots, places, strict=True) if at != slot.scheduled_ms]
+
+
+def _drawn(event_id: str) -> float:
+    """In [0, 1), as if drawn at random: a re-plan gives an event the place that its dry run has shown."""
+    return int.from_bytes(blake2b(event_id.encode("utf-8", "surrogatepass"), digest_size=6).digest()) / 2**48
 
 
 def _member(limits: Limits, assignment: Assignment, configs: Others) -> Member:
@@ -121,9 +124,10 @@ def _narrowed(members: Sequence[Member], floor_ms: int) -> list[Member]:
     return narrowed
 
 
-def _place(member: Member, window: int, config: PlannedConfig, configs: Others, uniform: Uniform) -> int:
+def _place(member: Member, window: int, config: PlannedConfig, configs: Others) -> int:
     """A place for a slot, its own if it stays; charges the windows of one that comes."""
     slot, low, high = member.assignment.candidate.slot, member.low_ms, member.high_ms
+    uniform = partial(_drawn, slot.event_id)
     if member.stays:
         at = slot.scheduled_ms
         return at if low <= at < high else position(Spread.JITTER, 0, low, high, uniform)

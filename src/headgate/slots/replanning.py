@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -304,7 +303,7 @@ async def _preview(store: ReplanStore, span: Span, result: Replan) -> Replan:
     snapshot = _Snapshot(store, span, reading.at_ms)
     config, others = await snapshot.config(), snapshot.others
     limits = replace(limits, policy=config.policy)
-    puller = Puller(limits, config, random.Random(1).random, reading, others)
+    puller = Puller(limits, config, reading, others)
     while True:
         page = await snapshot.read_others(await store.candidates(span, reading, MANY))
         is_last = len(page) < MANY
@@ -352,7 +351,7 @@ async def _planned_spread(store: ReplanStore, span: Span) -> tuple[Sequence[Cand
     config, others = await snapshot.config(), snapshot.others
     limits = Limits(config.policy, earliest)
     assignments = assign_spread(limits, candidates, config, others)
-    return candidates, place(limits, assignments, config, random.Random().random, 0, others, Direction.SPREAD)
+    return candidates, place(limits, assignments, config, 0, others, Direction.SPREAD)
 
 
 def _from_the_last(moves: Sequence[SlotMove], pace: Pace) -> Iterator[Sequence[SlotMove]]:

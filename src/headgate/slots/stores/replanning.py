@@ -9,7 +9,6 @@ PostgreSQL.
 from __future__ import annotations
 
 import json
-import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import takewhile
@@ -174,7 +173,6 @@ class SqlReplanStore:
     def __init__(self, database: Database, carriers: Carriers | None = None) -> None:
         self._database = database
         self._carriers: Carriers = carriers or {}
-        self._uniform = random.Random().random
         self._known = KnownPolicies()
         self._transaction = ReplanTransaction
         if database.dialect == "postgresql":
@@ -187,7 +185,7 @@ class SqlReplanStore:
         return await self._database.read(_survey, span.name)
 
     async def pull_forward(self, span: Span, reading: Reading, limit: int, *, reads_again: bool = False) -> Chunk:
-        return await self._write(_pull_forward, span, reading, limit, self._uniform, reads_again)
+        return await self._write(_pull_forward, span, reading, limit, reads_again)
 
     async def candidates(self, span: Span, reading: Reading, limit: int) -> list[Candidate]:
         return await self._database.read(_candidates, self._carriers, span, reading, limit, lock=False)
@@ -295,7 +293,6 @@ def _pull_forward(
     span: Span,
     reading: Reading,
     limit: int,
-    uniform: Callable[[], float],
     reads_again: bool,
 ) -> Chunk:
     read = transaction.candidates(span, reading, limit)
@@ -314,7 +311,7 @@ def _pull_forward(
             raise Conflict
     is_last = len(few) == len(read) < limit
     candidates = without_strangers(few, {span.name, *others})
-    puller = Puller(limits, config, uniform, reading, others)
+    puller = Puller(limits, config, reading, others)
     examined: list[AssignedSlot] = []
     moves: list[SlotMove] = []
     size = max(PART, config.policy.highest_limit + 1)
