@@ -17,7 +17,7 @@ from headgate.apps.payments.downstream import permits
 from headgate.apps.payments.downstream.permits import LOOK_AHEAD_US, PermitPolicy, Permits
 from headgate.apps.payments.ports import PermitStore
 from headgate.apps.payments.stores.redis import RedisPermitStore
-from headgate.apps.payments.stores.sql_permits import SqlPermitStore, locked_row
+from headgate.apps.payments.stores.sql_permits import POSTGRES_ROW, SqlPermitStore, locked_row
 from headgate.apps.payments.stores.tables import permit_gate
 from headgate.sql.databases import database
 from headgate.sql.engine import Database
@@ -163,7 +163,55 @@ def test_the_script_decides_as_the_arithmetic_does(
 
 
 def test_oracle_locks_the_row() -> None:
-    assert str(locked_row("oracle").compile(dialect=oracle.dialect())).endswith("FOR UPDATE")
+    assert str(locked_row().compile(dialect=oracle.dialect())).endswith("FOR UPDATE")
+
+
+async def test_a_decision_on_postgresql_is_two_statements(postgres_url: str) -> None:
+    """Each statement is a round trip, and so are BEGIN and COMMIT: a slow database must answer all of them in time."""
+    shared = await database(postgres_url)
+    store = SqlPermitStore(shared, NO_PACE, longest_hold=0.0, timeout=10.0)
+    await store.take("first", 0.0)
+    assert shared.async_engine is not None
+    sent: list[str] = []
+
+    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        sent.append(statement.split()[0])
+
+    sa.event.listen(shared.async_engine.sync_engine, "before_cursor_execute", note)
+    await store.take("second", AN_HOUR)
+    await store.close()
+    assert sent == ["WITH", "UPDATE"]
+
+
+@pytest.mark.parametrize("state", ["new", None])
+async def test_the_clock_on_postgresql_is_read_after_the_wait_for_the_lock(
+    postgres_url: str, state: str | None
+) -> None:
+    """A clock from before it would give a permit twice: to the one who had the lock, and to the one who waited."""
+    shared, other = await database(postgres_url), Database(postgres_url)
+    store = SqlPermitStore(shared, NO_PACE, longest_hold=0.0, timeout=10.0)
+    await store.take("first", 0.0)
+    assert shared.async_engine is not None
+    assert other.async_engine is not None
+    async with other.async_engine.connect() as holder:
+        await holder.execute(sa.select(permit_gate.c.state).with_for_update())
+        waiting = asyncio.create_task(shared.write(lambda connection: connection.execute(POSTGRES_ROW).one()))
+
+        async def is_waiting() -> bool:
+            statement = sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+            return bool((await holder.execute(statement)).scalar())
+
+        await eventually(is_waiting)
+        clock = sa.text("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
+        released_us = (await holder.execute(clock)).scalar_one()
+        if state is not None:
+            await holder.execute(sa.update(permit_gate).values(state=state))
+        await holder.commit()
+        row = await waiting
+    assert state in (row.state, None), "what the one before wrote"
+    assert row.clock_us > released_us
+    await store.close()
+    await other.close()
 
 
 async def test_a_process_that_freezes_under_the_lock_stops_nobody(postgres_url: str) -> None:
@@ -172,7 +220,7 @@ async def test_a_process_that_freezes_under_the_lock_stops_nobody(postgres_url: 
     frozen = Database(postgres_url)
     assert frozen.async_engine is not None
     connection = await frozen.async_engine.connect()
-    await connection.execute(locked_row("postgresql"))
+    await connection.execute(POSTGRES_ROW)
     assert (await store.take("second", AN_HOUR)).wait_us == 0
     await store.close()
     with pytest.raises(sa.exc.DBAPIError):  # it wakes up, and its transaction is gone

@@ -172,6 +172,12 @@ def test_a_rate_is_a_limit_of_every_such_span(rate: str, limit: int, seconds: in
     assert rate_plan("MAIL", rate).spec == SlidingLog(limit, timedelta(seconds=seconds))
 
 
+@pytest.mark.parametrize("rate", ["10/minute burst 20", "100/hour;1000/day", "100/hour, 1000/day", "5/second; 9/day"])
+def test_a_task_takes_one_rate_without_a_burst(rate: str) -> None:
+    with pytest.raises(ConfigurationError, match="a task takes one rate without a burst, for example 50/second"):
+        rate_plan("MAIL", rate)
+
+
 @pytest.mark.parametrize("duration", ["2 s", -1, float("nan"), float("inf"), 1e12])
 def test_a_wrong_duration_is_refused(duration: Any) -> None:
     with pytest.raises(InvalidInput):

@@ -89,7 +89,11 @@ def test_slots_without_work_are_shown_first_and_freed_when_asked(headgate: Headg
     Path("known.txt").write_text("e0\n{}\n")
     assert "line 2" in headgate(*reconcile, "--apply", status=2)
     assert "can't be read" in headgate(*reconcile[:4], "--known", "nowhere.txt", status=2)
-    assert "--before" in headgate("slots", "reconcile", "--before", "soon", "--known", "queue", status=2)
+    for before in ("soon", "x", "10 minutes", "P", "2030-01-01"):
+        said = headgate("slots", "reconcile", "--before", before, "--known", "queue", status=2)
+        assert f"--before: {before!r} is neither" in said
+        assert "PT10M" in said
+        assert "2027-03-01T16:00:00Z" in said
 
 
 def test_known_events_may_come_from_a_url(headgate: Headgate) -> None:
@@ -162,3 +166,6 @@ def test_a_change_is_tried_before_it_is_made(headgate: Headgate) -> None:
     assert "delay: half within PT20S" in headgate(*forecast[:-1])
     assert "--window" in headgate(*forecast, "--window", "soon", status=2)
     assert "--csv" in headgate(*forecast, "--csv", "nowhere/x.csv", status=2)
+    assert headgate(*forecast[:-1], "--csv", "-").splitlines() == lines
+    assert not Path("-").exists()
+    assert "--csv" in headgate(*forecast, "--csv", "-", status=2), "it would spoil the JSON"

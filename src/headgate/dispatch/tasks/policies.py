@@ -83,6 +83,8 @@ def rate_plan(item_type: str, rate: str) -> Plan:
         ConfigurationError: the rate is wrong.
     """
     match = _RATE.fullmatch(rate) if isinstance(rate, str) else None
+    if match is None and isinstance(rate, str) and _RATE.match(rate) and re.search(r"burst|[;,]", rate):
+        raise ConfigurationError("rate", f"{rate!r}: a task takes one rate without a burst, for example 50/second")
     if match is None or int(match[1]) == 0:
         raise ConfigurationError("rate", f"{rate!r} is not a rate; write for example 50/second, 10/minute or 1000/day")
     try:

@@ -38,7 +38,11 @@ SHOWN = 20
 @click.option("--max-delay", help="As if this were the horizon already; 'none' for no limit.")
 @click.option("--first-window", help="As if it offered this already: proportional or whole.")
 @click.option("--curve", type=click.Path(), help="As if the limits in this JSON file held; 'none': no curve.")
-@click.option("--csv", type=click.Path(path_type=Path), help="Also write how many events are left at which time.")
+@click.option(
+    "--csv",
+    type=click.Path(path_type=Path),
+    help="Also write how many events are left at which time; -: that alone, to standard output.",
+)
 @click.option(
     "--plot",
     type=click.Path(path_type=Path),
@@ -62,6 +66,9 @@ def forecast(
 ) -> None:
     """Tell when a number of events would run, without booking anything."""
     changes = policy_changes(max_per_window, window, spread, calendar, max_delay, first_window, curve)
+    piped = csv is not None and str(csv) == "-"
+    if piped and as_json:
+        raise InvalidInput("--csv", "can't be - with --json, which has these times as drain")
     if plot is not None:
         require("--plot", "plot")
 
@@ -73,10 +80,10 @@ def forecast(
         forecast = run(work(settings))
     if as_json:
         print_json(ForecastShown.of_forecast(forecast).dump())
-    else:
+    elif not piped:
         _show(forecast)
     if csv is not None:
-        _write(forecast, csv)
+        _write(forecast, None if piped else csv)
     if plot is not None:
         _draw(forecast, plot)
 
@@ -114,8 +121,12 @@ def _show(forecast: Forecast) -> None:
         print_line(f"and {forecast.window_count - SHOWN} more windows")
 
 
-def _write(forecast: Forecast, path: Path) -> None:
+def _write(forecast: Forecast, path: Path | None) -> None:
+    """Into a file; None: to standard output."""
     lines = ["time,eventsLeft", *(f"{format_instant(at)},{left}" for at, left in forecast.drain)]
+    if path is None:
+        print_line("\n".join(lines))
+        return
     try:
         path.write_text("\n".join(lines) + "\n", "utf-8")
     except OSError as error:

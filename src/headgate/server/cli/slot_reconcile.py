@@ -86,9 +86,13 @@ async def _freed(slots: SlotScheduler, started: Started, before: datetime) -> li
 
 def _moment(before: str) -> datetime:
     now = datetime.now(UTC)
-    if before.upper().startswith("P"):
-        return now - parse_duration(before, "--before")
-    moment = parse_instant(before, "--before")
+    try:
+        if before.upper().startswith("P"):
+            return now - parse_duration(before, "--before")
+        moment = parse_instant(before, "--before")
+    except InvalidInput:
+        problem = f"{before[:40]!r} is neither a duration such as PT10M nor a time such as 2027-03-01T16:00:00Z"
+        raise InvalidInput("--before", problem) from None
     if moment > now:
         raise InvalidInput("--before", "lies in the future: the work of those slots has yet to begin")
     return moment

@@ -23,9 +23,20 @@ NAME = "downstream"
 LONGEST_SILENCE = "1s"
 """So long a process on PostgreSQL may keep the row's lock without a word."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_POSTGRES_LIFE_AND_CLOCK = """
-    SELECT (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint,
-        (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+POSTGRES_ROW = sa.text(
+    """
+    WITH locked AS MATERIALIZED (SELECT state FROM headgate_permit_gate WHERE name = :name FOR UPDATE)
+    SELECT locked.state,
+        (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint AS life,
+        (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS clock_us,
+        set_config('idle_in_transaction_session_timeout', CAST(:silence AS text), true)
+    FROM (VALUES (1)) AS one LEFT JOIN locked ON true
+    """
+).bindparams(name=NAME, silence=LONGEST_SILENCE)
+"""The row, locked, with the database's life and its clock, in one round trip; without the row its state is NULL.
+
+The clock is a column of the outer query, which has a row only when the inner one has the lock. PostgreSQL ends the
+session of a process that falls silent while it has the lock: a frozen worker would stop all.
 """
 
 
@@ -82,8 +93,7 @@ def decide(
     connection: Connection, policy: PermitPolicy, longest_hold_us: int, work: Sequence[_Take | _Free]
 ) -> list[Grant]:
     """Applies the requests in order, under the row's lock."""
-    text = connection.execute(locked_row(connection.dialect.name)).scalar()
-    life, now_us = _life_and_clock(connection)
+    text, life, now_us = _locked(connection)
     # A database without the row is a new one: no call was made before it.
     state = Permits({}, life=life) if text is None else permits.reopened(_read(text), life, longest_hold_us, now_us)
     grants = []
@@ -101,26 +111,21 @@ def decide(
     return grants
 
 
-def locked_row(dialect: str) -> sa.Select[Any]:
-    """SQLite locks the whole database instead: its transaction is immediate.
-
-    PostgreSQL ends the session of a process that falls silent while it has the lock: a frozen worker would stop all.
-    """
-    row = sa.select(permit_gate.c.state).where(permit_gate.c.name == NAME).with_for_update()
-    if dialect != "postgresql":
-        return row
-    return row.add_columns(sa.func.set_config("idle_in_transaction_session_timeout", LONGEST_SILENCE, True))
+def locked_row() -> sa.Select[Any]:
+    """SQLite locks the whole database instead: its transaction is immediate. On PostgreSQL: `POSTGRES_ROW`."""
+    return sa.select(permit_gate.c.state).where(permit_gate.c.name == NAME).with_for_update()
 
 
-def _life_and_clock(connection: Connection) -> tuple[str, int]:
-    """In which life of the database this is, and its clock in microseconds, read after the row was locked."""
+def _locked(connection: Connection) -> tuple[str | None, str, int]:
+    """The row, in which life of the database this is, and its clock in microseconds, read after the row was locked."""
     if connection.dialect.name == "postgresql":
-        row = connection.exec_driver_sql(_POSTGRES_LIFE_AND_CLOCK).one()
-        return str(row[0]), int(row[1])
+        row = connection.execute(POSTGRES_ROW).one()
+        return row.state, str(row.life), int(row.clock_us)
+    text = connection.execute(locked_row()).scalar()
     if connection.dialect.name == "sqlite":
         # SQLite runs in this process, so its clock is this one; but SQLite shows only milliseconds of it.
-        return "-", time.time_ns() // 1000
-    return "-", (database_clock(connection) - _EPOCH) // timedelta(microseconds=1)
+        return text, "-", time.time_ns() // 1000
+    return text, "-", (database_clock(connection) - _EPOCH) // timedelta(microseconds=1)
 
 
 def _written(state: Permits) -> str:
