@@ -18,7 +18,7 @@ from headgate.limits.ports import AsyncLimitStore, LimitStore
 from headgate.limits.stores import async_limit_store, limit_store
 from headgate.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
 from headgate.slots.ports import SlotStore
-from headgate.slots.stores import slot_store
+from headgate.slots.stores import slot_store, slot_stores
 from headgate.sql import migrate
 from headgate.sql import url as database_urls
 from headgate.sql.engine import Database
@@ -27,6 +27,7 @@ from headgate.testing.availability import available
 from headgate.testing.plugin import SHARED
 from headgate.testing.servers.postgres import PostgresDatabases
 from headgate.testing.servers.redis_cluster import RedisClusterAddress
+from tests.contracts.replanned import Stores
 from tests.contracts.task_engines import NAMESPACES, WITHOUT_SYSTEM_WORKERS, EngineTasks
 
 if TYPE_CHECKING:
@@ -243,3 +244,10 @@ def postgres_limit_store(postgres_location: str) -> Iterator[LimitStore]:
 @pytest.fixture(scope="module")
 def async_postgres_limit_store(postgres_location: str, runner: asyncio.Runner) -> Iterator[AsyncLimitStore]:
     yield from _awaited(postgres_location, runner)
+
+
+@pytest.fixture(params=SLOT_STORES)
+async def stores(request: pytest.FixtureRequest) -> AsyncIterator[Stores]:
+    opened = await slot_stores(slot_store_url(request.param, request))
+    yield opened
+    await opened[0].close()

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, cast
+from typing import Any
 
-import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -19,60 +18,19 @@ from headgate.durations import LATEST_MS
 from headgate.errors import Conflict
 from headgate.slots import replanning
 from headgate.slots.carriers import SlotMove, Standing
-from headgate.slots.listing import SlotFilter, SlotStatus
 from headgate.slots.model import AssignedSlot, SlotRequest, WindowPolicy
 from headgate.slots.ports import SlotStore
 from headgate.slots.replan import Direction
-from headgate.slots.replan_parts import Reading
-from headgate.slots.replanning import Chunk, Replan, ReplanStore, Span, replan
+from headgate.slots.replanning import Replan, Span, replan
 from headgate.slots.stores import slot_stores
-from headgate.slots.stores.postgres_replan import AWAITED, PostgresReplanTransaction
-from headgate.slots.stores.replanning import TOPIC, Locked, SqlReplanStore, record_of
+from headgate.slots.stores.replanning import TOPIC, SqlReplanStore, record_of
 from headgate.slots.windows import align
 from headgate.sql.outbox import first_ids, records_of
-from tests.contracts.conftest import SLOT_STORES, slot_store_url
+from tests.contracts.conftest import slot_store_url
+from tests.contracts.replanned import NOW, Stores, T, booked, check, configure_all
 from tests.contracts.slot_windows import check_windows, naive_limit
 from tests.contracts.test_slot_store import wants
 from tests.effort import examples
-
-T = 2_000_000_000_000
-"""A time far ahead of every clock, aligned to every window of these tests."""
-NOW = T - 3_600_000
-
-Stores = tuple[SlotStore, ReplanStore]
-
-
-@pytest.fixture(params=SLOT_STORES)
-async def stores(request: pytest.FixtureRequest) -> AsyncIterator[Stores]:
-    opened = await slot_stores(slot_store_url(request.param, request))
-    yield opened
-    await opened[0].close()
-
-
-async def booked(store: SlotStore, name: str = "c") -> list[AssignedSlot]:
-    records = await store.page(SlotFilter(name, status=SlotStatus.BOOKED), None, 100_000)
-    return [record.slot for record in records]
-
-
-async def check(
-    store: SlotStore, before: list[AssignedSlot], direction: Direction, name: str = "c"
-) -> list[AssignedSlot]:
-    """What holds after every re-plan: order, direction, limits, and counters that tell the truth."""
-    slots = await booked(store, name)
-    after = {slot.event_id: slot for slot in slots}
-    assert len(after) == len(before)
-    times = [after[slot.event_id].scheduled_ms for slot in before]
-    assert times == sorted(times), "the order of scheduled times is kept"
-    for slot in before:
-        moved = after[slot.event_id]
-        assert moved.scheduled_ms >= slot.requested_ms
-        if direction is Direction.EARLIER:
-            assert moved.scheduled_ms <= slot.scheduled_ms
-        else:
-            assert moved.scheduled_ms >= slot.scheduled_ms
-        assert moved.window_start_ms <= moved.scheduled_ms
-    await check_windows(store, name, NOW)
-    return slots
 
 
 async def test_a_raise_pulls_the_backlog_forward_in_order(stores: Stores) -> None:
@@ -162,11 +120,6 @@ async def cancel(store: SlotStore, event_id: str) -> None:
         except Conflict:
             continue
         return
-
-
-async def configure_all(store: SlotStore, policies_by_name: dict[str, WindowPolicy]) -> None:
-    for name, policy in policies_by_name.items():
-        await store.configure(name, policy, now_ms=NOW)
 
 
 async def test_slots_under_several_configs_move_to_where_all_have_room(stores: Stores) -> None:
@@ -393,126 +346,6 @@ async def test_both_configs_of_slots_are_replanned_at_once(stores: Stores, monke
             assert slot.scheduled_ms <= before[slot.event_id].scheduled_ms, "never later"
     assert max((await check_windows(store, "c", NOW)).values()) <= 3
     assert max((await check_windows(store, "a", NOW)).values()) <= 5
-
-
-class Conflicting:
-    """A `ReplanStore` whose slots are changed by others between being read and being locked."""
-
-    def __init__(self, replans: ReplanStore) -> None:
-        self._replans = replans
-        self.again: list[bool] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._replans, name)
-
-    async def pull_forward(self, span: Span, reading: Reading, limit: int, *, reads_again: bool = False) -> Chunk:
-        self.again.append(reads_again)
-        if len(self.again) == 1:
-            raise Conflict
-        return await self._replans.pull_forward(span, reading, limit, reads_again=reads_again)
-
-
-class Awaited:
-    """A `ReplanStore` that says of each transaction that moved slots that bookings waited for it for long."""
-
-    def __init__(self, replans: ReplanStore) -> None:
-        self._replans = replans
-        self.sizes: list[int] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._replans, name)
-
-    async def push_back(self, span: Span, moves: Sequence[SlotMove]) -> Chunk:
-        self.sizes.append(len(moves))
-        return (await self._replans.push_back(span, moves))._replace(is_awaited=True, seconds=1.0)
-
-
-async def test_a_spread_gives_way_to_bookings_that_wait(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, replans = stores
-    monkeypatch.setattr(replanning, "FEWEST", 8)
-    monkeypatch.setattr(replanning, "PAUSE", 0.001)
-    await store.configure("c", WindowPolicy(40, "PT4S"), now_ms=NOW)
-    await store.book("c", wants(80, T), now_ms=NOW)
-    await store.configure("c", WindowPolicy(10, "PT4S"), now_ms=NOW)
-    before = await booked(store)
-    awaited = Awaited(replans)
-    done = await replan(cast(ReplanStore, awaited), Span("c"), Direction.SPREAD, dry_run=False)
-    await check(store, before, Direction.SPREAD)
-    assert sum(awaited.sizes) == done.moved == 70
-    assert max(awaited.sizes) == 8
-
-
-async def test_windows_are_filled_evenly_however_few_slots_a_transaction_moves(stores: Stores) -> None:
-    store, replans = stores
-    await store.configure("c", WindowPolicy(100, "PT4S", spread="even"), now_ms=NOW)
-    await store.book("c", wants(800, T), now_ms=NOW)
-    await store.configure("c", WindowPolicy(200, "PT4S", spread="even"), now_ms=NOW)
-    before = await booked(store)
-    await replan(replans, Span("c"), Direction.EARLIER, dry_run=False)
-    slots = await check(store, before, Direction.EARLIER)
-    seconds = Counter(slot.scheduled_ms // 1000 for slot in slots)
-    assert len(seconds) == 16
-    assert max(seconds.values()) <= 65, "fifty a second, nearly equal"
-
-
-async def test_after_a_conflict_slots_are_read_again_under_the_locks(stores: Stores) -> None:
-    store, replans = stores
-    await configure_all(store, {"c": WindowPolicy(1, "PT4S"), "a": WindowPolicy(4, "PT4S")})
-    await store.book(("c", "a"), wants(5, T), now_ms=NOW)
-    await store.configure("c", WindowPolicy(3, "PT4S"), now_ms=NOW)
-    before = await booked(store)
-    conflicting = Conflicting(replans)
-    result = await replan(cast(ReplanStore, conflicting), Span("c"), Direction.EARLIER, dry_run=False)
-    assert conflicting.again == [False, True]
-    assert result.moved >= 4
-    slots = await check(store, before, Direction.EARLIER)
-    assert Counter(slot.window_start_ms for slot in slots) == {T: 3, T + 4000: 2}
-
-
-async def test_a_slot_that_goes_while_the_locks_are_waited_for_is_no_error(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store, replans = await slot_stores(postgres_url)
-    await store.configure("c", WindowPolicy(1, "PT4S"), now_ms=NOW)
-    await store.book("c", wants(5, T), now_ms=NOW)
-    await store.configure("c", WindowPolicy(3, "PT4S"), now_ms=NOW)
-    before = await booked(store)
-    lock = PostgresReplanTransaction.lock
-    gone: list[str] = []
-
-    def locked(transaction: PostgresReplanTransaction, *args: Any) -> Locked:
-        if not gone:
-            # As a cancellation and a change of the window's size leave it.
-            gone.append(before[-1].event_id)
-            with psycopg.connect(postgres_url, autocommit=True) as other:
-                other.execute("DELETE FROM headgate_slot WHERE event_id = %s", (before[-1].event_id,))
-                other.execute("DELETE FROM headgate_slot_window WHERE window_start = %s", (before[-1].window_start,))
-        return lock(transaction, *args)
-
-    monkeypatch.setattr(PostgresReplanTransaction, "lock", locked)
-    await replan(replans, Span("c"), Direction.EARLIER, dry_run=False)
-    await check(store, before[:-1], Direction.EARLIER)
-    await store.close()
-
-
-async def test_a_transaction_knows_that_a_booking_waits_for_it(postgres_url: str) -> None:
-    store, _ = await slot_stores(postgres_url)
-    name = "awaited"
-    await store.configure(name, WindowPolicy(5, "PT4S"), now_ms=NOW)
-    async with (
-        await psycopg.AsyncConnection.connect(postgres_url) as holder,
-        await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as watcher,
-    ):
-        await holder.execute("SELECT 1 FROM headgate_slot_config WHERE name = %s FOR UPDATE", (name,))
-        assert await (await holder.execute(AWAITED.sql)).fetchone() == (0,)
-        booking = asyncio.create_task(store.book(name, wants(1, T), now_ms=NOW))
-        waiting = "SELECT 1 FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
-        while await (await watcher.execute(waiting)).fetchone() is None:
-            pass
-        assert await (await holder.execute(AWAITED.sql)).fetchone() == (1,)
-        await holder.rollback()
-        assert len(await booking) == 1
-    await store.close()
 
 
 HOURS = {"zone": "UTC", "blackouts": [{"from": "2033-05-18T03:33:40Z", "to": "2033-05-18T03:34:00Z"}]}

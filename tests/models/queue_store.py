@@ -195,8 +195,7 @@ class MemoryQueueStore:
         return done
 
     def _is_silent(self, claim: Claim, deadline: datetime) -> bool:
-        item = self._held(claim)
-        return item is not None and (item.seen_at or EPOCH) <= deadline
+        return (item := self._held(claim)) is not None and (item.seen_at or EPOCH) <= deadline
 
     def _settle(self, change: Change, origins: tuple[Status, ...], now: datetime) -> bool:
         claim, status = change.claim, change.status

@@ -36,7 +36,6 @@ from headgate.limits.wait_queues import MAX_PAUSE_SECONDS, WaitQueues, beyond_de
 __all__ = ["Limiter", "Reservation"]
 
 log = logging.getLogger("headgate.limits")
-
 ONE = 1
 T = TypeVar("T")
 

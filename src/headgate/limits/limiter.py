@@ -38,7 +38,6 @@ from headgate.limits.wait_queues import MAX_PAUSE_SECONDS, AsyncWaitQueues, beyo
 __all__ = ["AsyncLimiter", "AsyncReservation"]
 
 log = logging.getLogger("headgate.limits")
-
 ONE = 1
 T = TypeVar("T")
 

@@ -87,13 +87,7 @@ async def execute_pipeline(raw: Raw, calls: Calls) -> list[Rows]:
     try:
         pgconn.enter_pipeline_mode()
         fresh = [statement for statement, _ in calls if statement.name not in known]
-        for statement in fresh:
-            pgconn.send_prepare(statement.name.encode(), statement.sql.encode())
-        for statement, parameters in calls:
-            pgconn.send_query_prepared(
-                statement.name.encode(), [None if text is None else text.encode() for text in parameters]
-            )
-        pgconn.pipeline_sync()
+        send_all(pgconn, fresh, calls)
         await _flush(pgconn)
         results = await _results(pgconn)
         pgconn.exit_pipeline_mode()
@@ -113,6 +107,17 @@ async def execute_pipeline(raw: Raw, calls: Calls) -> list[Rows]:
                 return await execute_pipeline(raw, calls)
             raise statement_error(result)
     return [rows_of(result) for result in results[len(fresh) :]]
+
+
+def send_all(pgconn: pq.abc.PGconn, fresh: Iterable[Statement], calls: Calls) -> None:
+    """Sends statements, and a sync at their end; those that the session does not know are prepared first."""
+    for statement in fresh:
+        pgconn.send_prepare(statement.name.encode(), statement.sql.encode())
+    for statement, parameters in calls:
+        pgconn.send_query_prepared(
+            statement.name.encode(), [None if text is None else text.encode() for text in parameters]
+        )
+    pgconn.pipeline_sync()
 
 
 class Pipeline:

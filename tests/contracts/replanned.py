@@ -1,0 +1,47 @@
+"""What the contracts of re-plans share: the stores, and what holds after every one."""
+
+from __future__ import annotations
+
+from headgate.slots.listing import SlotFilter, SlotStatus
+from headgate.slots.model import AssignedSlot, WindowPolicy
+from headgate.slots.ports import SlotStore
+from headgate.slots.replan import Direction
+from headgate.slots.replanning import ReplanStore
+from tests.contracts.slot_windows import check_windows
+
+T = 2_000_000_000_000
+"""A time far ahead of every clock, aligned to every window of these tests."""
+NOW = T - 3_600_000
+
+Stores = tuple[SlotStore, ReplanStore]
+
+
+async def booked(store: SlotStore, name: str = "c") -> list[AssignedSlot]:
+    records = await store.page(SlotFilter(name, status=SlotStatus.BOOKED), None, 100_000)
+    return [record.slot for record in records]
+
+
+async def check(
+    store: SlotStore, before: list[AssignedSlot], direction: Direction, name: str = "c"
+) -> list[AssignedSlot]:
+    """What holds after every re-plan: order, direction, limits, and counters that tell the truth."""
+    slots = await booked(store, name)
+    after = {slot.event_id: slot for slot in slots}
+    assert len(after) == len(before)
+    times = [after[slot.event_id].scheduled_ms for slot in before]
+    assert times == sorted(times), "the order of scheduled times is kept"
+    for slot in before:
+        moved = after[slot.event_id]
+        assert moved.scheduled_ms >= slot.requested_ms
+        if direction is Direction.EARLIER:
+            assert moved.scheduled_ms <= slot.scheduled_ms
+        else:
+            assert moved.scheduled_ms >= slot.scheduled_ms
+        assert moved.window_start_ms <= moved.scheduled_ms
+    await check_windows(store, name, NOW)
+    return slots
+
+
+async def configure_all(store: SlotStore, policies_by_name: dict[str, WindowPolicy]) -> None:
+    for name, policy in policies_by_name.items():
+        await store.configure(name, policy, now_ms=NOW)

@@ -1,0 +1,142 @@
+"""Re-plans beside those who book, cancel or re-plan at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, cast
+
+import psycopg
+import pytest
+
+from headgate.errors import Conflict
+from headgate.slots import replanning
+from headgate.slots.carriers import SlotMove
+from headgate.slots.model import WindowPolicy
+from headgate.slots.replan import Direction
+from headgate.slots.replan_parts import Reading
+from headgate.slots.replanning import Chunk, ReplanStore, Span, replan
+from headgate.slots.stores import slot_stores
+from headgate.slots.stores.postgres_replan import AWAITED, PostgresReplanTransaction
+from headgate.slots.stores.replanning import Locked
+from tests.contracts.replanned import NOW, Stores, T, booked, check, configure_all
+from tests.contracts.test_slot_store import wants
+
+
+class Wrapped:
+    """A `ReplanStore` around another."""
+
+    def __init__(self, replans: ReplanStore) -> None:
+        self._replans = replans
+        self.again: list[bool] = []
+        self.sizes: list[int] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._replans, name)
+
+
+class Conflicting(Wrapped):
+    """A `ReplanStore` whose slots are changed by others between being read and being locked."""
+
+    async def pull_forward(self, span: Span, reading: Reading, limit: int, *, reads_again: bool = False) -> Chunk:
+        self.again.append(reads_again)
+        if len(self.again) == 1:
+            raise Conflict
+        return await self._replans.pull_forward(span, reading, limit, reads_again=reads_again)
+
+
+class Awaited(Wrapped):
+    """A `ReplanStore` that says of each transaction that moved slots that bookings waited for it for long."""
+
+    async def push_back(self, span: Span, moves: Sequence[SlotMove]) -> Chunk:
+        self.sizes.append(len(moves))
+        return (await self._replans.push_back(span, moves))._replace(is_awaited=True, seconds=1.0)
+
+
+async def test_a_spread_gives_way_to_bookings_that_wait(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, replans = stores
+    monkeypatch.setattr(replanning, "FEWEST", 8)
+    monkeypatch.setattr(replanning, "PAUSE", 0.001)
+    await store.configure("c", WindowPolicy(40, "PT4S"), now_ms=NOW)
+    await store.book("c", wants(80, T), now_ms=NOW)
+    await store.configure("c", WindowPolicy(10, "PT4S"), now_ms=NOW)
+    before = await booked(store)
+    awaited = Awaited(replans)
+    done = await replan(cast(ReplanStore, awaited), Span("c"), Direction.SPREAD, dry_run=False)
+    await check(store, before, Direction.SPREAD)
+    assert sum(awaited.sizes) == done.moved == 70
+    assert max(awaited.sizes) == 8
+
+
+async def test_windows_are_filled_evenly_however_few_slots_a_transaction_moves(stores: Stores) -> None:
+    store, replans = stores
+    await store.configure("c", WindowPolicy(100, "PT4S", spread="even"), now_ms=NOW)
+    await store.book("c", wants(800, T), now_ms=NOW)
+    await store.configure("c", WindowPolicy(200, "PT4S", spread="even"), now_ms=NOW)
+    before = await booked(store)
+    await replan(replans, Span("c"), Direction.EARLIER, dry_run=False)
+    slots = await check(store, before, Direction.EARLIER)
+    seconds = Counter(slot.scheduled_ms // 1000 for slot in slots)
+    assert len(seconds) == 16
+    assert max(seconds.values()) <= 65, "fifty a second, nearly equal"
+
+
+async def test_after_a_conflict_slots_are_read_again_under_the_locks(stores: Stores) -> None:
+    store, replans = stores
+    await configure_all(store, {"c": WindowPolicy(1, "PT4S"), "a": WindowPolicy(4, "PT4S")})
+    await store.book(("c", "a"), wants(5, T), now_ms=NOW)
+    await store.configure("c", WindowPolicy(3, "PT4S"), now_ms=NOW)
+    before = await booked(store)
+    conflicting = Conflicting(replans)
+    result = await replan(cast(ReplanStore, conflicting), Span("c"), Direction.EARLIER, dry_run=False)
+    assert conflicting.again == [False, True]
+    assert result.moved >= 4
+    slots = await check(store, before, Direction.EARLIER)
+    assert Counter(slot.window_start_ms for slot in slots) == {T: 3, T + 4000: 2}
+
+
+async def test_a_slot_that_goes_while_the_locks_are_waited_for_is_no_error(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, replans = await slot_stores(postgres_url)
+    await store.configure("c", WindowPolicy(1, "PT4S"), now_ms=NOW)
+    await store.book("c", wants(5, T), now_ms=NOW)
+    await store.configure("c", WindowPolicy(3, "PT4S"), now_ms=NOW)
+    before = await booked(store)
+    lock = PostgresReplanTransaction.lock
+    gone: list[str] = []
+
+    def locked(transaction: PostgresReplanTransaction, *args: Any) -> Locked:
+        if not gone:
+            # As a cancellation and a change of the window's size leave it.
+            gone.append(before[-1].event_id)
+            with psycopg.connect(postgres_url, autocommit=True) as other:
+                other.execute("DELETE FROM headgate_slot WHERE event_id = %s", (before[-1].event_id,))
+                other.execute("DELETE FROM headgate_slot_window WHERE window_start = %s", (before[-1].window_start,))
+        return lock(transaction, *args)
+
+    monkeypatch.setattr(PostgresReplanTransaction, "lock", locked)
+    await replan(replans, Span("c"), Direction.EARLIER, dry_run=False)
+    await check(store, before[:-1], Direction.EARLIER)
+    await store.close()
+
+
+async def test_a_transaction_knows_that_a_booking_waits_for_it(postgres_url: str) -> None:
+    store, _ = await slot_stores(postgres_url)
+    name = "awaited"
+    await store.configure(name, WindowPolicy(5, "PT4S"), now_ms=NOW)
+    async with (
+        await psycopg.AsyncConnection.connect(postgres_url) as holder,
+        await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as watcher,
+    ):
+        await holder.execute("SELECT 1 FROM headgate_slot_config WHERE name = %s FOR UPDATE", (name,))
+        assert await (await holder.execute(AWAITED.sql)).fetchone() == (0,)
+        booking = asyncio.create_task(store.book(name, wants(1, T), now_ms=NOW))
+        waiting = "SELECT 1 FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
+        while await (await watcher.execute(waiting)).fetchone() is None:
+            pass
+        assert await (await holder.execute(AWAITED.sql)).fetchone() == (1,)
+        await holder.rollback()
+        assert len(await booking) == 1
+    await store.close()
