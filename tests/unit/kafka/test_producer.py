@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import ClusterMetadata
 
 from headgate.errors import BrokerUnavailable
 from headgate.kafka import producer
@@ -36,10 +37,11 @@ class Librdkafka:
             self._waiting.pop(0)(failure, None)
         return 0
 
-    def list_topics(self, timeout: float) -> None:
+    def list_topics(self, timeout: float) -> ClusterMetadata:
         self.asked += 1
         if self.asked < self.answers_at:
             raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+        return ClusterMetadata()
 
     def __len__(self) -> int:
         return len(self._waiting)
