@@ -56,7 +56,7 @@ LISTS = {
     "dead letters by error": "/admin/dispatch/JOB/errors",
     "preview of a change of all": "/admin/dispatch/JOB/preview?change=cancel&status=READY",
     "payments, counted": "/api/v1/payments?limit=50&total=true",
-    "payments of a status": "/api/v1/payments?limit=50&total=true&status=SCHEDULED&sort=-executeAt",
+    "payments of a status": "/api/v1/payments?limit=50&total=true&status=SCHEDULED&sort=-id",
     "search": "/api/v1/search?q=e-99",
 }
 PAINT = """() => performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 0"""
