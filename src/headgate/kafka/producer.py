@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
-from confluent_kafka.admin import ClusterMetadata
 
 from headgate.errors import BrokerUnavailable, HeadgateError, StoreError
 from headgate.messaging import Record
@@ -138,7 +137,7 @@ class KafkaProducer:
             raise BrokerUnavailable(f"Kafka: {error.args[0].str()}") from error
         return under_replicated(metadata)
 
-    def _list_topics(self) -> ClusterMetadata:
+    def _list_topics(self) -> Any:
         # A broker that hangs still has the first request, so librdkafka sends the second to another.
         try:
             return self._producer.list_topics(timeout=self._ping_seconds / 2)
@@ -157,7 +156,7 @@ class KafkaProducer:
         self._pinger.shutdown(wait=False)
 
 
-def under_replicated(metadata: ClusterMetadata) -> dict[str, int]:
+def under_replicated(metadata: Any) -> dict[str, int]:
     """By topic, how many partitions have a replica that is away or behind, or no leader."""
     return {
         name: sum(
