@@ -162,8 +162,8 @@ _SETTLE = """
     UPDATE headgate_dispatch_queue
     SET queue_status = ?, retry_count = ?, last_error = coalesce(?, last_error), due_at = coalesce(?, due_at),
         exec_workflow_id = CASE WHEN ? THEN 'exec-' || item_type || '-' || item_id ELSE exec_workflow_id END,
-        dispatched_at = coalesce(?, dispatched_at), completed_at = coalesce(?, completed_at), seen_at = ?,
-        updated_at = ?
+        dispatched_at = coalesce(?, dispatched_at), completed_at = coalesce(?, completed_at),
+        last_attempt = coalesce(?, last_attempt), seen_at = ?, updated_at = ?
     WHERE rowid IN (SELECT value FROM json_each(?)) AND queue_status = ?
 """
 _FORGET = """
@@ -196,6 +196,7 @@ class _Step(NamedTuple):
     """Its start is written with it, …"""
     start_detail: str | None
     """… with this detail."""
+    last_attempt: int | None
 
 
 def settle(
@@ -237,6 +238,7 @@ def _step(change: Change, before: str) -> _Step:
         change.detail,
         start is not None,
         None if start is None else start.detail,
+        change.last_attempt,
     )
 
 
@@ -251,6 +253,7 @@ def _take(driver: sqlite3.Connection, step: _Step, items: Sequence[tuple[int, st
         is_dispatched,
         at if is_dispatched else None,
         at if step.status is Status.COMPLETED else None,
+        step.last_attempt,
         at,
         at,
         str(rows),
