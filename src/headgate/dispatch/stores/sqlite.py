@@ -53,7 +53,12 @@ _SAVE_CONTEXT = """
 
 
 def enqueue(
-    connection: sa.Connection, requests: Sequence[EnqueueRequest], now: datetime | None, _hints: Sequence[str] = ()
+    connection: sa.Connection,
+    requests: Sequence[EnqueueRequest],
+    now: datetime | None,
+    _hints: Sequence[str] = (),
+    *,
+    follow_slots: bool = True,
 ) -> set[Key]:
     """Writes what is not there yet, and returns it. Requests are unique. There are no listeners to notify here."""
     by_type: dict[str, list[str]] = defaultdict(list)
@@ -68,7 +73,7 @@ def enqueue(
         return set()
     moment = stored(now or database_clock(connection))
     items, contexts = [], []
-    for request in booked_slots.at_their_times(connection, new):
+    for request in booked_slots.at_their_times(connection, new) if follow_slots else new:
         item_type, item_id, context, execute_at, slotted, workflow, trace, lane, priority, slot = request
         at = moment if execute_at is None else stored(execute_at)
         due_at = max(at, moment)
