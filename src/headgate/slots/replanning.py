@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -17,6 +18,7 @@ from headgate.slots.model import AssignedSlot, PolicyVersion, checked_name
 from headgate.slots.replan import Candidate, Direction, Limits, PlannedConfig, assign_spread
 from headgate.slots.replan_parts import Puller, Reading, after
 from headgate.slots.replan_places import place
+from headgate.slots.templates import is_template
 from headgate.slots.windows import align
 
 T = TypeVar("T")
@@ -80,6 +82,10 @@ class ReplanStore(Protocol):
         """
         ...
 
+    async def followers(self, template: str) -> list[str]:
+        """The configs that follow a template."""
+        ...
+
     async def pull_forward(self, span: Span, reading: Reading, limit: int, *, reads_again: bool = False) -> Chunk:
         """Moves the next slots to earlier places. With `reads_again` it reads them again once the configs are locked:
         that takes longer, and nobody can change them in between.
@@ -138,6 +144,18 @@ class Replan:
             moves=(*self.moves, *moves) if keep else self.moves,
         )
 
+    def joined(self, other: Replan) -> Replan:
+        """With what was done to another config."""
+        return replace(
+            self,
+            examined=self.examined + other.examined,
+            moved=self.moved + other.moved,
+            saved_ms=self.saved_ms + other.saved_ms,
+            last_before_ms=_latest(self.last_before_ms, filter(None, [other.last_before_ms])),
+            last_after_ms=_latest(self.last_after_ms, filter(None, [other.last_after_ms])),
+            moves=(*self.moves, *other.moves),
+        )
+
 
 def span_of(
     config_name: str,
@@ -169,13 +187,19 @@ def checked_direction(value: str) -> Direction:
 
 
 async def replan(store: ReplanStore, span: Span, direction: Direction, *, dry_run: bool) -> Replan:
-    """Re-plans the slots of a span.
+    """Re-plans the slots of a span; of a template, those of every config that follows it, one after another.
 
     Raises:
         InvalidInput: more slots are to be spread than a plan can hold.
         NotFound: there is no such config.
     """
     result = Replan(span.name, direction, dry_run)
+    if is_template(span.name):
+        await store.survey(span)
+        for name in await store.followers(span.name):
+            with suppress(NotFound):  # idle, and forgotten since
+                result = result.joined(await replan(store, span._replace(name=name), direction, dry_run=dry_run))
+        return result
     if direction is Direction.SPREAD:
         return await _spread(store, span, result)
     if dry_run:

@@ -28,10 +28,10 @@ from headgate.slots.replan import Candidate, Limits, PlannedConfig
 from headgate.slots.replan_parts import Puller, Reading, after
 from headgate.slots.replan_places import rejoined_runs, starts_near, still_fits
 from headgate.slots.replanning import Chunk, Span, few_others, other_names, without_strangers
-from headgate.slots.stores import policies, slot_records
+from headgate.slots.stores import policies, slot_records, templates
 from headgate.slots.stores.other_windows import other_windows_text
 from headgate.slots.stores.tables import slot
-from headgate.slots.stores.window_rows import SqlWindowReader, write_counts, write_runs
+from headgate.slots.stores.window_rows import MAX_IN_LIST, SqlWindowReader, write_counts, write_runs
 from headgate.slots.windows import align
 from headgate.sql.engine import Database
 from headgate.sql.outbox import append
@@ -111,7 +111,14 @@ class ReplanTransaction:
     def lock_slots(self, event_ids: Sequence[str]) -> set[str]:
         """Locks those of these slots that nobody else has locked, once the configs are. An enqueue locks the slot that
         its item carries. SQLite has one writer."""
-        return set(event_ids)
+        if self.connection.dialect.name == "sqlite":
+            return set(event_ids)
+        free: set[str] = set()
+        for first in range(0, len(event_ids), MAX_IN_LIST):
+            some = slot.c.event_id.in_(event_ids[first : first + MAX_IN_LIST])
+            statement = sa.select(slot.c.event_id).where(some).with_for_update(skip_locked=True)
+            free.update(self.connection.execute(statement).scalars())
+        return free
 
     def locked(self, span: Span, actives: Mapping[str, PolicyVersion], now_ms: int) -> Locked:
         configs = {
@@ -132,6 +139,10 @@ class ReplanTransaction:
         Raises:
             Conflict: a slot is not what was read; PostgreSQL may say so later.
         """
+        # An enqueue in a long transaction may have locked the slot of its item: bookings must not wait for that, too.
+        event_ids = [move.slot.event_id for move in moves]
+        if len(self.lock_slots(event_ids)) < len(event_ids):
+            raise Conflict
         moment = from_ms(now_ms)
         single = [_row(move, active.version, moment) for move in moves if not move.windows]
         joint = [move for move in moves if move.windows]
@@ -183,6 +194,9 @@ class SqlReplanStore:
 
     async def survey(self, span: Span) -> tuple[PolicyVersion, int]:
         return await self._database.read(_survey, span.name)
+
+    async def followers(self, template: str) -> list[str]:
+        return await self._database.read(templates.followers, template)
 
     async def pull_forward(self, span: Span, reading: Reading, limit: int, *, reads_again: bool = False) -> Chunk:
         return await self._write(_pull_forward, span, reading, limit, reads_again)
