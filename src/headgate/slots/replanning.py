@@ -16,7 +16,7 @@ from headgate.errors import Conflict, InvalidInput, NotFound
 from headgate.slots.carriers import SlotMove
 from headgate.slots.model import AssignedSlot, PolicyVersion, checked_name
 from headgate.slots.replan import Candidate, Direction, Limits, PlannedConfig, assign_spread
-from headgate.slots.replan_parts import Puller, Reading, after
+from headgate.slots.replan_parts import Puller, Reading, after, broken_off
 from headgate.slots.replan_places import place
 from headgate.slots.templates import is_template
 from headgate.slots.windows import align
@@ -103,6 +103,18 @@ class ReplanStore(Protocol):
     async def counts(self, name: str, from_ms: int) -> PlannedConfig | None:
         """A config, and how full its windows are from a time on, without a lock: for a plan that is checked later, or
         only shown. None if there is no such config."""
+        ...
+
+    async def plan_forward(self, span: Span, reading: Reading, limit: int) -> Chunk:
+        """What `pull_forward` would move now. Locks no config, and moves nothing."""
+        ...
+
+    async def carry_out(self, span: Span, moves: Sequence[SlotMove]) -> Chunk:
+        """Makes these planned moves to earlier places, in order, up to the first that is no longer possible.
+
+        Raises:
+            Conflict: one of them was changed at the same time; nothing was moved.
+        """
         ...
 
     async def push_back(self, span: Span, moves: Sequence[SlotMove]) -> Chunk:
@@ -213,14 +225,46 @@ async def _pull(store: ReplanStore, span: Span, result: Replan) -> Replan:
     # From the start of a window: those who are in it make room for those who come.
     reading: Reading | None = Reading(align(span.earliest(now_ms), active.policy.size_ms))
     while reading is not None:
-        try:
-            chunk = await store.pull_forward(span, reading, pace.limit)
-        except Conflict:
-            chunk = await _retried(partial(store.pull_forward, span, reading, pace.limit, reads_again=True))
-        await pace.give_way(chunk)
+        if pace.is_calm:
+            chunk = await _pull_some(store, span, reading, pace)
+        else:
+            chunk = await _pull_in_pieces(store, span, reading, pace)
         result = result.add(chunk.examined, chunk.moves)
         reading = chunk.following
     return result
+
+
+async def _pull_some(store: ReplanStore, span: Span, reading: Reading, pace: Pace) -> Chunk:
+    """Plans and moves the next slots in one transaction."""
+    limit = pace.limit
+    try:
+        chunk = await store.pull_forward(span, reading, limit)
+    except Conflict:
+        chunk = await _retried(partial(store.pull_forward, span, reading, limit, reads_again=True))
+    await pace.give_way(chunk)
+    return chunk
+
+
+async def _pull_in_pieces(store: ReplanStore, span: Span, reading: Reading, pace: Pace) -> Chunk:
+    """Plans the next windows without a lock, and then moves a few slots a transaction: bookings that wait for one wait
+    for little. They may take a place that the plan meant to use; then the rest is planned again."""
+    plan = await store.plan_forward(span, reading, pace.whole)
+    made: list[SlotMove] = []
+    while len(made) < len(plan.moves):
+        piece = plan.moves[len(made) : len(made) + pace.limit]
+        try:
+            chunk = await store.carry_out(span, piece)
+        except Conflict:
+            done, following = broken_off(plan.examined, plan.moves, len(made), reading, plan.following)
+            rest = await _retried(partial(store.pull_forward, span, following, pace.whole, reads_again=True))
+            await pace.give_way(rest)
+            return rest._replace(examined=[*done, *rest.examined], moves=[*made, *rest.moves])
+        made += chunk.moves
+        await pace.give_way(chunk)
+        if len(chunk.moves) < len(piece):
+            done, following = broken_off(plan.examined, plan.moves, len(made), reading, plan.following)
+            return Chunk(done, made, following)
+    return plan
 
 
 class Pace:
@@ -229,8 +273,10 @@ class Pace:
     def __init__(self, window: int = 0) -> None:
         """`window` slots are enough for a window to be planned as a whole: inside one that is planned in pieces, later
         slots go behind all earlier ones, where it may be crowded."""
-        self._least = min(max(FEWEST, min(window, MOST_WHOLE)), MANY)
-        self.limit = self._least
+        self.whole = min(max(FEWEST, min(window, MOST_WHOLE)), MANY)
+        self.limit = self.whole
+        self.is_calm = True
+        """Nobody waits, or has waited lately."""
         self._calm_from = float("-inf")
 
     async def give_way(self, chunk: Chunk) -> None:
@@ -243,13 +289,14 @@ class Pace:
         """Adapts to a transaction that ended now. Returns the seconds to wait before the next one."""
         if chunk.is_awaited:
             self._calm_from = now + CALM_SECONDS
-        is_calm = now >= self._calm_from
+        self.is_calm = now >= self._calm_from
+        least = self.whole if self.is_calm else FEWEST
         # Slots that stay cost next to nothing: they do not say how long it takes to move as many.
-        if is_calm or chunk.moves:
-            target = TARGET_SECONDS if is_calm else SHORT_SECONDS
+        if self.is_calm or chunk.moves:
+            target = TARGET_SECONDS if self.is_calm else SHORT_SECONDS
             growth = min(2.0, target / max(chunk.seconds, 1e-4))
-            self.limit = max(self._least, min(MANY, round(self.limit * growth)))
-        return 0.0 if is_calm else PAUSE * chunk.seconds
+            self.limit = max(least, min(MANY, round(self.limit * growth)))
+        return 0.0 if self.is_calm else PAUSE * chunk.seconds
 
 
 async def _retried(work: Callable[[], Awaitable[T]]) -> T:

@@ -108,6 +108,13 @@ class ReplanTransaction:
         actives = policies.lock_all(self.connection, {span.name, *other_names(span.name, candidates)})
         return self.locked(span, actives, to_ms(now(self.connection)))
 
+    def look(self, span: Span, candidates: Sequence[Candidate], from_ms: int) -> Locked:
+        """As `lock`, but locks nothing: for a plan that is checked when it is carried out."""
+        names = {span.name, *other_names(span.name, candidates)}
+        actives = {name: policies.find_active(self.connection, name) for name in names}
+        known = {name: active for name, active in actives.items() if active is not None}
+        return self.locked(span, known, to_ms(now(self.connection)))
+
     def lock_slots(self, event_ids: Sequence[str]) -> set[str]:
         """Locks those of these slots that nobody else has locked, once the configs are. An enqueue locks the slot that
         its item carries. SQLite has one writer."""
@@ -206,6 +213,12 @@ class SqlReplanStore:
 
     async def counts(self, name: str, from_ms: int) -> PlannedConfig | None:
         return await self._database.read_aside(_counts, name, from_ms)
+
+    async def plan_forward(self, span: Span, reading: Reading, limit: int) -> Chunk:
+        return await self._write(_plan_forward, span, reading, limit)
+
+    async def carry_out(self, span: Span, moves: Sequence[SlotMove]) -> Chunk:
+        return await self._write(_carry_out, span, moves)
 
     async def push_back(self, span: Span, moves: Sequence[SlotMove]) -> Chunk:
         return await self._write(_push_back, span, moves)
@@ -339,6 +352,35 @@ def _pull_forward(
     is_awaited = transaction.finish(_changed(config, others), moves, now_ms)
     following = None if is_last else puller.reading
     return Chunk(examined, moves, following, is_awaited, time.perf_counter() - locked_at)
+
+
+def _plan_forward(transaction: ReplanTransaction, span: Span, reading: Reading, limit: int) -> Chunk:
+    read = transaction.candidates(span, reading, limit)
+    few = few_others(span.name, read)
+    config, others, limits, _ = transaction.look(span, few, reading.at_ms)
+    is_last = len(few) == len(read) < limit
+    puller = Puller(limits, config, reading, others)
+    part = puller.pull(without_strangers(few, {span.name, *others}), is_last=is_last)
+    return Chunk(part.examined, part.moves, None if is_last else puller.reading)
+
+
+def _carry_out(transaction: ReplanTransaction, span: Span, moves: Sequence[SlotMove]) -> Chunk:
+    transaction.begin()
+    carriers, slots = transaction.carriers, [move.slot for move in moves]
+    standings = standings_of(transaction.connection, carriers, slots, True)
+    first = min(move.window_start_ms for move in moves)
+    config, others, limits, now_ms = transaction.lock(span, list(map(Candidate, slots)), first)
+    locked_at = time.perf_counter()
+
+    def is_possible(move: SlotMove) -> bool:
+        is_in_time = move.scheduled_ms >= limits.earliest_ms and _may_move(move.slot, carriers, standings)
+        return is_in_time and still_fits(move, config, others, limits.effective(move.slot))
+
+    possible = list(takewhile(is_possible, moves))
+    if possible:
+        transaction.move(config.active, possible, now_ms)
+    is_awaited = transaction.finish(_changed(config, others), possible, now_ms)
+    return Chunk([], possible, None, is_awaited, time.perf_counter() - locked_at)
 
 
 def _push_back(transaction: ReplanTransaction, span: Span, moves: Sequence[SlotMove]) -> Chunk:
