@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -21,21 +21,9 @@ from headgate.slots.replanning import Chunk, ReplanStore, Span, replan
 from headgate.slots.stores import slot_stores
 from headgate.slots.stores.postgres_replan import AWAITED, PostgresReplanTransaction
 from headgate.slots.stores.replanning import Locked
-from tests.contracts.replanned import NOW, Stores, T, booked, check, configure_all
+from tests.contracts.replanned import NOW, Busy, Stores, T, Wrapped, booked, check, configure_all
 from tests.contracts.slot_windows import check_windows
 from tests.contracts.test_slot_store import wants
-
-
-class Wrapped:
-    """A `ReplanStore` around another."""
-
-    def __init__(self, replans: ReplanStore) -> None:
-        self._replans = replans
-        self.again: list[bool] = []
-        self.sizes: list[int] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._replans, name)
 
 
 class Conflicting(Wrapped):
@@ -54,27 +42,6 @@ class Awaited(Wrapped):
     async def push_back(self, span: Span, moves: Sequence[SlotMove]) -> Chunk:
         self.sizes.append(len(moves))
         return (await self._replans.push_back(span, moves))._replace(is_awaited=True, seconds=1.0)
-
-
-class Busy(Wrapped):
-    """A `ReplanStore` for which bookings wait all the time; `meanwhile` happens before each piece of a plan."""
-
-    def __init__(
-        self, replans: ReplanStore, meanwhile: Callable[[Sequence[SlotMove]], Awaitable[object]] | None = None
-    ) -> None:
-        super().__init__(replans)
-        self._meanwhile = meanwhile
-
-    async def pull_forward(self, span: Span, reading: Reading, limit: int, *, reads_again: bool = False) -> Chunk:
-        self.again.append(reads_again)
-        chunk = await self._replans.pull_forward(span, reading, limit, reads_again=reads_again)
-        return chunk._replace(is_awaited=True, seconds=1.0)
-
-    async def carry_out(self, span: Span, moves: Sequence[SlotMove]) -> Chunk:
-        if self._meanwhile is not None:
-            await self._meanwhile(moves)
-        self.sizes.append(len(moves))
-        return (await self._replans.carry_out(span, moves))._replace(is_awaited=True, seconds=1.0)
 
 
 @pytest.fixture
