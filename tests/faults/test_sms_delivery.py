@@ -24,17 +24,16 @@ from headgate.sql.outbox_tables import outbox
 from headgate.testing import KafkaServer, eventually
 from tests import effort
 from tests.faults.sms_provider import http_provider
-from tests.integration.notification_gateway import Gateway, examples, gateway, gateways, in_this_loop, new_user
-
-
-def stores(request: pytest.FixtureRequest, tmp_path: Path, log: str) -> dict[str, Any]:
-    """Settings of a gateway whose messages go through the outbox on SQLite, on PostgreSQL, or through Kafka."""
-    if log == "sqlite":
-        return {"database_url": f"sqlite:///{tmp_path / 'gateway.db'}"}
-    settings = {"database_url": request.getfixturevalue("postgres_url")}
-    if log == "kafka":
-        settings["kafka_bootstrap"] = request.getfixturevalue("kafka_bootstrap")
-    return settings
+from tests.integration.notification_gateway import (
+    LOGS,
+    Gateway,
+    examples,
+    gateway,
+    gateways,
+    in_this_loop,
+    new_user,
+    stores,
+)
 
 
 async def fill(served: Gateway, users: list[int], each: int) -> list[str]:
@@ -50,7 +49,7 @@ async def fill(served: Gateway, users: list[int], each: int) -> list[str]:
     return ids
 
 
-@pytest.mark.parametrize("log", ["sqlite", "postgres", "kafka"])
+@pytest.mark.parametrize("log", LOGS)
 async def test_a_slow_provider_doubles_nothing_with_two_healthy_senders(
     request: pytest.FixtureRequest, tmp_path: Path, log: str
 ) -> None:
@@ -59,7 +58,7 @@ async def test_a_slow_provider_doubles_nothing_with_two_healthy_senders(
     async with http_provider() as provider:
         sms["webhook_url"] = provider.url
         provider.delay = 1.5
-        async with gateways(2, **stores(request, tmp_path, log), sms=sms) as served:
+        async with gateways(2, **stores(request, log), sms=sms) as served:
             ids = await fill(served[0], [new_user() for _ in range(4)], 3)
             await eventually(lambda: set(provider.accepted) == set(ids), within=60)
         assert Counter(provider.accepted) == Counter(ids)
@@ -72,7 +71,7 @@ async def test_a_hanging_user_holds_up_nobody(request: pytest.FixtureRequest, tm
     sms = {"sender": "inline"}
     async with http_provider() as provider:
         sms["webhook_url"] = provider.url
-        async with gateway(**stores(request, tmp_path, log), sms={**sms, "timeout_seconds": 3}) as served:
+        async with gateway(**stores(request, log), sms={**sms, "timeout_seconds": 3}) as served:
             hanging, *others = [new_user() for _ in range(6)]
             provider.hangs = {hanging}
             await fill(served, [hanging], 5)
@@ -177,7 +176,7 @@ async def test_poison_goes_to_the_dead_letters_and_the_next_is_sent(
     """15.4 on the outbox: whatever the record is."""
     async with http_provider() as provider:
         sms = {"sender": "inline", "webhook_url": provider.url}
-        async with gateway(**stores(request, tmp_path, log), sms=sms) as served:
+        async with gateway(**stores(request, log), sms=sms) as served:
             user = new_user()
             rows = [
                 {
@@ -252,12 +251,12 @@ documents = st.dictionaries(
 any_bytes = st.binary(max_size=300) | documents.map(lambda document: json.dumps(document).encode())
 
 
-@pytest.mark.parametrize("log", ["sqlite", "postgres", "kafka"])
+@pytest.mark.parametrize("log", LOGS)
 async def test_no_bytes_stop_the_sender(
     request: pytest.FixtureRequest, tmp_path: Path, log: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """15.4 by Hypothesis, through every log: what comes after them is sent, and nothing was started again."""
-    settings = stores(request, tmp_path, log)
+    settings = stores(request, log)
     async with http_provider() as provider:
         sms = {"sender": "inline", "webhook_url": provider.url}
         async with gateway(**settings, sms=sms) as served:
