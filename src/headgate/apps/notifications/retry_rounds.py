@@ -27,6 +27,6 @@ def retry_at_ms(last: Round, now_ms: int, expires_ms: int | None) -> int | None:
     """When the next round begins; None: never, because what fails is the message."""
     if last.is_fault and last.number >= (FAULTY_ROUNDS if last.others_accepted else LONE_FAULTY_ROUNDS):
         return None
-    seconds = min(FIRST_PAUSE_SECONDS * 2 ** min(last.number - 1, 10), LONGEST_PAUSE_SECONDS)
+    seconds = min(FIRST_PAUSE_SECONDS << min(last.number - 1, 10), LONGEST_PAUSE_SECONDS)
     at_ms = now_ms + seconds * 1000
     return at_ms if expires_ms is None else min(at_ms, expires_ms)

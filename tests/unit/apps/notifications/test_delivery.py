@@ -33,8 +33,8 @@ def record(user: int, message_id: str, **members: Any) -> Record:
 class Bench:
     def __init__(self, *records: Record, timeout: float = 5.0, after: Bench | None = None, **options: Any) -> None:
         self.source = MemorySource(records)
-        self.store = after.store if after else MemoryMessages()
-        self.provider = after.provider if after else ScriptedProvider()
+        self.store: MemoryMessages = after.store if after else MemoryMessages()
+        self.provider: ScriptedProvider = after.provider if after else ScriptedProvider()
         self.log = MemoryLog()
         self.stop = asyncio.Event()
         entry = NamedProvider("scripted", self.provider, breaker=Breaker(QUICK))
