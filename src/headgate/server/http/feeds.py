@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi import APIRouter, Request, Response
 from starlette.responses import StreamingResponse
+from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
 
 from headgate.apps.payments.feed import FeedFormat
@@ -50,10 +51,10 @@ XML = {"type": "string", "description": "ISO 20022 pain.001 (customer credit tra
 router = APIRouter(prefix="/api/v1", tags=["payments"])
 
 
-def install(app: FastAPI) -> None:
+def install(routes: list[BaseRoute]) -> None:
     """Adds the routes of this module."""
     add_raw_route(
-        app,
+        routes,
         "/api/v1/feeds",
         submit,
         methods=["POST"],
@@ -74,7 +75,7 @@ def install(app: FastAPI) -> None:
             "parameters": [CONTROL_SUM, COUNT, query("configName", BOOKED_NAME), NAME],
         },
     )
-    app.include_router(router)
+    routes += router.routes
 
 
 async def submit(scope: Scope, receive: Receive, send: Send) -> None:

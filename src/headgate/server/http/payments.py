@@ -6,8 +6,9 @@ import tempfile
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi import APIRouter, Request, Response
 from starlette.requests import ClientDisconnect
+from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
 
 from headgate.apps.payments.feed import FeedFormat, Rejection, Tally, initiate_feed
@@ -75,10 +76,10 @@ LIMIT = WholeNumber("limit", 1, LONGEST_PAGE, default=100)
 router = APIRouter(prefix="/api/v1", tags=["payments"])
 
 
-def install(app: FastAPI) -> None:
+def install(routes: list[BaseRoute]) -> None:
     """Adds the routes of this module."""
     add_raw_route(
-        app,
+        routes,
         "/api/v1/payments",
         submit,
         methods=["POST"],
@@ -90,7 +91,7 @@ def install(app: FastAPI) -> None:
         openapi_extra=json_body(PaymentRequest),
     )
     add_raw_route(
-        app,
+        routes,
         "/api/v1/payments/bulk",
         submit_feed,
         methods=["POST"],
@@ -106,7 +107,7 @@ def install(app: FastAPI) -> None:
             "parameters": [query("configName", BOOKED_NAME)],
         },
     )
-    app.include_router(router)
+    routes += router.routes
 
 
 async def submit(scope: Scope, receive: Receive, send: Send) -> None:

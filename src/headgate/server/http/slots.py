@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import orjson
-from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi import APIRouter, Request, Response
+from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
 
 from headgate.server.http.body import read_object
@@ -24,10 +25,10 @@ router = APIRouter(prefix="/api/v1", tags=["slots"])
 LIMIT = WholeNumber("limit", 1, MOST_LISTED, default=100)
 
 
-def install(app: FastAPI) -> None:
+def install(routes: list[BaseRoute]) -> None:
     """Adds the routes of this module."""
     add_raw_route(
-        app,
+        routes,
         "/api/v1/slots",
         assign,
         methods=["POST"],
@@ -37,7 +38,7 @@ def install(app: FastAPI) -> None:
         responses=documented(400, 404, 409, 413, 415),
         openapi_extra=json_body(SlotRequest),
     )
-    app.include_router(router)
+    routes += router.routes
 
 
 async def assign(scope: Scope, receive: Receive, send: Send) -> None:
