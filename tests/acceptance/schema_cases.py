@@ -1,7 +1,7 @@
 """Read by schemathesis: each sort of request is made once.
 
-Its coverage phase makes the same sort, such as "capacity below its minimum", for every alternative of a body and with every
-combination of the other members. The thorough check tries those too (`test_schema.py`).
+Its coverage phase makes the same sort, such as "capacity below its minimum", for every alternative of a body and with
+every combination of the other members. The thorough check tries those too (`test_schema.py`).
 """
 
 from __future__ import annotations
