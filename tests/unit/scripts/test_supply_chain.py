@@ -1,4 +1,4 @@
-"""What is installed is known: versions with hashes, a bill of materials that names all of them, and a table that says why."""
+"""What is installed is known: versions with hashes, a bill of materials with all of them, and a table that says why."""
 
 from __future__ import annotations
 
