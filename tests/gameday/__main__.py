@@ -22,8 +22,8 @@ def main() -> int:
     began = time.monotonic()
     try:
         rows = asyncio.run(play(options.site or list(SITES)))
-    except ServerUnavailable as missing:
-        sys.exit(str(missing))
+    except ServerUnavailable as unavailable:
+        sys.exit(str(unavailable))
     print(table(rows))
     failed = [row for row in rows if not row.good]
     missing = set(alert_names()) - {row.alert for row in rows} if options.site is None else set()
