@@ -7,14 +7,14 @@ from pathlib import Path
 
 import click
 
-from headgate.durations import format_duration, format_instant
+from headgate.durations import format_duration, format_instant, parse_duration
 from headgate.errors import InvalidInput
 from headgate.extras import require
 from headgate.server.cli.config import policy_changes
 from headgate.server.cli.parameters import Command, as_json
 from headgate.server.cli.read_only import read_only_settings
 from headgate.server.cli.terminal import print_json, print_line, print_status, print_table, run
-from headgate.server.settings import Settings
+from headgate.server.settings import Settings, spelled
 from headgate.server.shapes.forecast import ForecastShown
 from headgate.server.wiring.slots import open_slots
 from headgate.slots import Forecast
@@ -39,6 +39,11 @@ SHOWN = 20
 @click.option("--first-window", help="As if it offered this already: proportional or whole.")
 @click.option("--curve", type=click.Path(), help="As if the limits in this JSON file held; 'none': no curve.")
 @click.option(
+    "--latency",
+    help="How long the payments' downstream takes to answer, such as PT0.2S: also tell how many calls a second its "
+    "hard limit lets through.",
+)
+@click.option(
     "--csv",
     type=click.Path(path_type=Path),
     help="Also write how many events are left at which time; -: that alone, to standard output.",
@@ -60,6 +65,7 @@ def forecast(
     max_delay: str | None,
     first_window: str | None,
     curve: str | None,
+    latency: str | None,
     csv: Path | None,
     plot: Path | None,
     as_json: bool,
@@ -71,6 +77,7 @@ def forecast(
         raise InvalidInput("--csv", "can't be - with --json, which has these times as drain")
     if plot is not None:
         require("--plot", "plot")
+    seconds = None if latency is None else parse_duration(latency, "--latency").total_seconds()
 
     async def work(settings: Settings) -> Forecast:
         async with open_slots(settings) as slots:
@@ -78,14 +85,33 @@ def forecast(
 
     with read_only_settings() as settings:
         forecast = run(work(settings))
+        calls = None if seconds is None else _calls(settings, seconds)
     if as_json:
-        print_json(ForecastShown.of_forecast(forecast).dump())
+        document = ForecastShown.of_forecast(forecast).dump()
+        print_json(document if calls is None else document | {"callsPerSecond": calls})
     elif not piped:
         _show(forecast)
+        if calls is not None:
+            print_line(
+                f"the downstream takes {settings.payments.tps} calls a second; if it answers after {seconds:g} s, it"
+                f" gets {calls['answer']:g} counted at the answer, {calls['departure']:g} counted at the departure"
+                f" ({spelled('payments', 'limit_at')} is {settings.payments.limit_at})"
+            )
     if csv is not None:
         _write(forecast, None if piped else csv)
     if plot is not None:
         _draw(forecast, plot)
+
+
+def _calls(settings: Settings, latency: float) -> dict[str, float]:
+    """Calls a second to the payments' downstream, by where its limit is counted."""
+    from headgate.apps.payments.downstream.pacing import sustained_rate
+
+    tps = settings.payments.tps
+    return {
+        "answer": round(sustained_rate(tps, latency, "answer"), 2),
+        "departure": sustained_rate(tps, latency, "departure"),
+    }
 
 
 def _show(forecast: Forecast) -> None:
