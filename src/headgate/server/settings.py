@@ -38,6 +38,7 @@ from headgate.server.setting_sections import (
     LimitSettings,
     OidcSettings,
     PaymentSettings,
+    Port,
     Section,
     SlotSettings,
     SmsSettings,
@@ -80,7 +81,7 @@ class Settings(Section):
     temporal_cert_file: Path | None = None
     temporal_key_file: Path | None = None
     host: str = "127.0.0.1"
-    port: int = Field(8080, ge=0, le=65_535)
+    port: Port = 8080
     api_token: SecretStr | None = Field(None, min_length=1)
     admin_token: SecretStr | None = Field(None, min_length=1)
     audit_key: SecretStr | None = Field(None, min_length=LONG_SECRET)
@@ -105,13 +106,6 @@ class Settings(Section):
     @classmethod
     def _in_lower_case(cls, value: object) -> object:
         return value.lower() if isinstance(value, str) else value
-
-    @field_validator("port", mode="before")
-    @classmethod
-    def _is_no_service_link(cls, value: object) -> object:
-        if isinstance(value, str) and value.startswith("tcp://"):
-            raise ValueError("Kubernetes set this for a Service of that name; set enableServiceLinks: false in the pod")
-        return value
 
     @field_validator("api_token", "admin_token")
     @classmethod

@@ -11,12 +11,12 @@ from headgate.durations import format_duration, format_instant
 from headgate.errors import InvalidInput
 from headgate.extras import require
 from headgate.server.cli.config import policy_changes
+from headgate.server.cli.forecast_plot import picture
 from headgate.server.cli.parameters import Command, as_json
-from headgate.server.cli.read_only import read_only_settings
-from headgate.server.cli.terminal import print_json, print_line, print_status, print_table, run
-from headgate.server.settings import Settings
+from headgate.server.cli.plots import save_plot
+from headgate.server.cli.slot_reads import read_slots
+from headgate.server.cli.terminal import print_json, print_line, print_status, print_table
 from headgate.server.shapes.forecast import ForecastShown
-from headgate.server.wiring.slots import open_slots
 from headgate.slots import Forecast
 
 SHOWN = 20
@@ -72,12 +72,11 @@ def forecast(
     if plot is not None:
         require("--plot", "plot")
 
-    async def work(settings: Settings) -> Forecast:
-        async with open_slots(settings) as slots:
-            return await slots.forecast(config_names or settings.slots.default_config, events, at, changes=changes)
-
-    with read_only_settings() as settings:
-        forecast = run(work(settings))
+    forecast = read_slots(
+        lambda slots, settings: slots.forecast(
+            config_names or settings.slots.default_config, events, at, changes=changes
+        )
+    )
     if as_json:
         print_json(ForecastShown.of_forecast(forecast).dump())
     elif not piped:
@@ -85,7 +84,7 @@ def forecast(
     if csv is not None:
         _write(forecast, None if piped else csv)
     if plot is not None:
-        _draw(forecast, plot)
+        save_plot(lambda: picture(forecast), plot)
 
 
 def _show(forecast: Forecast) -> None:
@@ -132,14 +131,3 @@ def _write(forecast: Forecast, path: Path | None) -> None:
     except OSError as error:
         raise InvalidInput("--csv", f"{path} can't be written: {error.strerror}") from None
     print_status(f"written to {path}")
-
-
-def _draw(forecast: Forecast, path: Path) -> None:
-    # Only those who draw need what it imports.
-    from headgate.server.cli.forecast_plot import draw
-
-    try:
-        draw(forecast, path)
-    except (OSError, ValueError) as error:
-        raise InvalidInput("--plot", f"{path} can't be written: {error}") from None
-    print_status(f"drawn into {path}")
