@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from itertools import combinations
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypedDict, TypeVar
 
 from headgate.errors import (
     ConfigurationError,
@@ -92,6 +92,14 @@ class Admission(NamedTuple):
 
 
 NOT_LIMITED = Admission([])
+
+
+class ResponseOptions(TypedDict, total=False):
+    """How requests are answered: see `RequestLimiter`."""
+
+    partition_keys: bool
+    legacy_headers: bool
+    on_denied: OnDenied | None
 
 
 class RequestLimiter:
