@@ -124,7 +124,7 @@ class HttpSettings(Section):
     @classmethod
     def _are_networks(cls, value: str) -> str:
         try:
-            _, unix = networks([each.strip() for each in value.split(",") if each.strip()])
+            _, unix = networks([network.strip() for network in value.split(",") if network.strip()])
         except ConfigurationError as error:
             raise ValueError(error.problem) from None
         if unix:

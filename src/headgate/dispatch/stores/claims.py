@@ -62,8 +62,8 @@ class Claims:
             rest = request._replace(limit=request.limit - len(items), max_bytes=bytes_left)
             claimed = await self._database.flush(postgres_claims.claim, rest, now, positions, batch_id)
             if positions is None:
-                took = time.monotonic() - began if claimed.look_seconds is None else claimed.look_seconds
-                turns.looked_at, turns.pause = began, LOOK_PAUSE * took if took > SLOW_SECONDS else 0.0
+                seconds = time.monotonic() - began if claimed.look_seconds is None else claimed.look_seconds
+                turns.looked_at, turns.pause = began, LOOK_PAUSE * seconds if seconds > SLOW_SECONDS else 0.0
                 turns.positions = {}
             turns.positions.update(claimed.ends)
             items += claimed.batch.items

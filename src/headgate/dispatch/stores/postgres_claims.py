@@ -125,7 +125,7 @@ LOCK_PLACES = Statement(
 )
 
 
-class Claimed(NamedTuple):
+class ClaimResult(NamedTuple):
     """What a statement claimed."""
 
     batch: Batch
@@ -143,7 +143,7 @@ def claim(
     now: datetime | None,
     positions: Mapping[Group, Position] | None = None,
     batch_id: str | None = None,
-) -> Claimed:
+) -> ClaimResult:
     """Claims from the groups in `positions`, beginning there; without them, from all groups that have due items."""
     item_type, places = request.item_type, request.places
     batch_id = batch_id or batch_name()
@@ -166,7 +166,7 @@ def claim(
     ]
     rows = run_by_key(connection, CLAIM, parameters, [(LOCK_PLACES, [item_type])] if places.are_limited else [])
     if not rows:
-        return Claimed(Batch(batch_id, now or datetime.now(UTC), []), {}, [])
+        return ClaimResult(Batch(batch_id, now or datetime.now(UTC), []), {}, [])
     items: list[ClaimedItem] = []
     ends: dict[Group, Position] = {}
     for row in rows:
@@ -188,4 +188,4 @@ def claim(
     per_lane = Counter(item.lane for item in items)
     batch = Batch(batch_id, EPOCH + timedelta(microseconds=int(claimed_at or 0)), items, is_cut=is_cut == b"t")
     full = [lane for lane, count in per_lane.items() if count >= int(quota or 0)]
-    return Claimed(batch, ends, full, float(look_seconds or 0))
+    return ClaimResult(batch, ends, full, float(look_seconds or 0))

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from headgate.dispatch.changes import Changed, ItemChange, Preview
+from headgate.dispatch.changes import ChangeResult, ItemChange, Preview
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.encryption import Encryption
 from headgate.dispatch.model import (
@@ -335,7 +335,7 @@ class SqlQueueStore:
         change: ItemChange,
         *,
         now: datetime | None = None,
-    ) -> Changed:
+    ) -> ChangeResult:
         follower = self._followers.get(item_type)
         count, claims = 0, list[Claim]()
         if not isinstance(chosen, ItemFilter):
@@ -349,7 +349,7 @@ class SqlQueueStore:
                 )
                 count, claims = count + changed.total, claims + changed.in_flight
         await self._moved(item_type)
-        return Changed(count, claims)
+        return ChangeResult(count, claims)
 
     async def preview(
         self, item_type: str, chosen: ItemFilter, change: ItemChange, *, now: datetime | None = None

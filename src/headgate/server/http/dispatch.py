@@ -98,7 +98,9 @@ async def types(request: Request) -> Response:
     queue, with_stats = services_of(request).queue, flag(request, "stats")
     shown = DispatchConfigs.of(item_types=await queue.configs())
     if with_stats:
-        shown.stats = [QueueStatsShown.of_stats(await queue.store.stats(each.item_type)) for each in shown.item_types]
+        shown.stats = [
+            QueueStatsShown.of_stats(await queue.store.stats(config.item_type)) for config in shown.item_types
+        ]
     return json_response(shown)
 
 

@@ -35,10 +35,10 @@ def check_obtainable() -> None:
 
 
 def _go() -> str:
-    found = shutil.which("go")
-    if found is None:
+    program = shutil.which("go")
+    if program is None:
         raise ServerUnavailable("Temporal's server is not in the cache and there is no Go (go) to build it")
-    return found
+    return program
 
 
 def _build(scratch: Path, programs: Path) -> None:
