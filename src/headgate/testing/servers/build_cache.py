@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -38,6 +39,18 @@ def obtain(directory: Path, build: Build) -> Path:
                 build(Path(scratch), built)
                 built.rename(directory)  # whole or not at all
     return directory
+
+
+def build_tool(program: str, problem: str) -> str:
+    """The path of a program that builds.
+
+    Raises:
+        ServerUnavailable: it is not installed; `problem` says so.
+    """
+    path = shutil.which(program)
+    if path is None:
+        raise ServerUnavailable(problem)
+    return path
 
 
 def run_build(

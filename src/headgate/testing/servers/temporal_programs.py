@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
-from headgate.testing.servers.build_cache import cache_path, obtain, run_build
-from headgate.testing.servers.failures import ServerUnavailable
+from headgate.testing.servers.build_cache import build_tool, cache_path, obtain, run_build
 
 VERSION = "1.32.1"
 PROGRAMS = {"server": "cmd/server", "sql": "cmd/tools/sql"}
@@ -35,10 +33,7 @@ def check_obtainable() -> None:
 
 
 def _go() -> str:
-    program = shutil.which("go")
-    if program is None:
-        raise ServerUnavailable("Temporal's server is not in the cache and there is no Go (go) to build it")
-    return program
+    return build_tool("go", "Temporal's server is not in the cache and there is no Go (go) to build it")
 
 
 def _build(scratch: Path, programs: Path) -> None:

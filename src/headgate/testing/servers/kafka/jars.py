@@ -10,7 +10,7 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
-from headgate.testing.servers.build_cache import cache_path, obtain, run_build
+from headgate.testing.servers.build_cache import build_tool, cache_path, obtain, run_build
 from headgate.testing.servers.failures import ServerUnavailable
 
 POM = Path(__file__).with_name("pom.xml")
@@ -36,10 +36,7 @@ def check_obtainable() -> None:
 
 
 def _maven() -> str:
-    program = shutil.which("mvn")
-    if program is None:
-        raise ServerUnavailable("Kafka's jars are not in the cache and there is no Maven (mvn) to fetch them")
-    return program
+    return build_tool("mvn", "Kafka's jars are not in the cache and there is no Maven (mvn) to fetch them")
 
 
 def _fetch(scratch: Path, jars: Path) -> None:
