@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from multiprocessing import parent_process
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headgate import __version__, tracing
@@ -46,6 +46,7 @@ from headgate.server.http import (
 from headgate.server.http.auth import AccessGuard
 from headgate.server.http.body import Bodies
 from headgate.server.http.ingress import Ingress
+from headgate.server.http.parameters import documented_query
 from headgate.server.http.parent_watch import end_with_parent, remove_worker_metrics
 from headgate.server.http.prefix import without_prefix
 from headgate.server.http.raw_routes import RawRoutes
@@ -105,6 +106,7 @@ def create_app(settings: Settings) -> FastAPI:
         version=__version__,
         summary="Decides whether, when and how fast work may flow, and then makes it flow.",
         lifespan=_lifespan,
+        dependencies=[Depends(documented_query)],
         redirect_slashes=False,
         docs_url=None,
         redoc_url=None,

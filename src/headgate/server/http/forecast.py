@@ -10,7 +10,7 @@ from starlette.datastructures import QueryParams
 
 from headgate.errors import InvalidInput
 from headgate.server.http.batch import REPEATED_NAME, named_configs
-from headgate.server.http.parameters import WholeNumber, check_query, query
+from headgate.server.http.parameters import WholeNumber, query
 from headgate.server.http.problem import documented, invalid
 from headgate.server.http.raw_routes import json_response
 from headgate.server.http.services import services_of
@@ -77,7 +77,6 @@ def _changes(parameters: QueryParams) -> dict[str, Any]:
 async def show(request: Request) -> Response:
     """When that many events would land, how full the next windows are, and when all have run. `configName` repeated
     names several configs: events that are to be booked under all of them."""
-    check_query(request)
     services, parameters = services_of(request), request.query_params
     try:
         forecast = await services.slots.forecast(

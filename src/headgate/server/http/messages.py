@@ -19,7 +19,7 @@ from headgate.errors import HeadgateError, InvalidInput, NotFound
 from headgate.server.http import problem
 from headgate.server.http.body import media_type, read, read_object
 from headgate.server.http.notifications import accept, name_outages
-from headgate.server.http.parameters import WholeNumber, check_query, choice_of, flag, json_body, path, query, text_of
+from headgate.server.http.parameters import WholeNumber, choice_of, flag, json_body, path, query, text_of
 from headgate.server.http.problem import Problem, documented
 from headgate.server.http.raw_routes import json_response
 from headgate.server.http.services import Services, services_of
@@ -162,7 +162,6 @@ async def delete_quota(request: Request) -> Response:
 async def list_messages(request: Request) -> Response:
     """Messages, newest first; `next` of one page is the `cursor` of the next one in the same order. Texts and numbers
     are not shown."""
-    check_query(request)
     given, limit, with_total = request.query_params, LIMIT.of(request), flag(request, "total")
     oldest_first = choice_of(request, "sort", SORTS) == "acceptedAt"
     selection = MessageFilter(

@@ -8,7 +8,7 @@ from starlette.types import Receive, Scope, Send
 
 from headgate.server.http.body import read_object
 from headgate.server.http.logs import ABOUT
-from headgate.server.http.parameters import WholeNumber, check_query, flag, json_body, path, query
+from headgate.server.http.parameters import WholeNumber, flag, json_body, path, query
 from headgate.server.http.problem import documented
 from headgate.server.http.raw_routes import add_raw_route, json_response, send_json
 from headgate.server.http.services import SERVICES, Services, services_of
@@ -104,7 +104,6 @@ async def show_page(request: Request) -> Response:
 
     A cancelled slot stays listed, with the reason and the actor, until it is pruned.
     """
-    check_query(request)
     given = request.query_params
     selection = SlotFilter.of(
         given.get("configName"), given.get("from"), given.get("to"), given.get("status"), given.get("owner")
