@@ -213,6 +213,8 @@ class MemoryQueueStore:
             item = replace(item, last_error=change.error)
         if change.pause is not None:
             item = replace(item, due_at=now + change.pause)
+        if change.last_attempt is not None:
+            item = replace(item, last_attempt=change.last_attempt)
         if status is Status.DISPATCHED:
             item = replace(item, dispatched_at=now, exec_workflow_id=claim.execution_id)
         if status is Status.COMPLETED:

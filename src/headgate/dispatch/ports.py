@@ -254,6 +254,8 @@ class StartRequest(NamedTuple):
     then. None for just now."""
     lane: str = DEFAULT_LANE
     priority: int = DEFAULT_PRIORITY
+    config_requested_at: float | None = None
+    """When this process requested the config, by `uptime`; None if another one did."""
 
     @property
     def execution_id(self) -> str:
@@ -375,6 +377,10 @@ class OutcomeSink(Protocol):
     async def enabled(self, item_type: str) -> bool:
         """Whether executions of this type may begin, by the kill switch; less than a second old. If the store can't
         say so, `StoreError`, and none may begin."""
+        ...
+
+    def learn(self, config: DispatchConfig, requested_at: float) -> None:
+        """Settings that were read anyway, with the kill switch, and when they were requested, by `uptime`."""
         ...
 
     def was_on(self, item_type: str) -> bool:

@@ -22,8 +22,8 @@ from typing import Any, TypeVar, Unpack
 from headgate.errors import ConfigurationError, RateLimitExceeded
 from headgate.extras import needed
 from headgate.integrations.installed import Installed
-from headgate.integrations.limit import Limit, LimitOptions, OnDenied, PathRule, Plans, Response, resolved
-from headgate.integrations.outbound import OutboundLimiter
+from headgate.integrations.limit import Cost, Limit, LimitOptions, OnDenied, PathRule, Plans, Response, resolved
+from headgate.integrations.outbound import OutboundKey, OutboundLimiter, OutboundOptions
 from headgate.integrations.own_answers import own_body
 from headgate.integrations.request_limiter import Refusal, RequestLimiter, ResponseCharge, denial
 from headgate.integrations.route_patterns import Route, in_braces
@@ -294,30 +294,31 @@ class LimitedMiddleware:
 
     A request waits for its own limit, and for the server's: after a `Retry-After`, or a `RateLimit` or `X-RateLimit-*`
     with nothing left, calls to that server pause for as long as it says. A wait beyond `max_wait` seconds is refused
-    with an error that is both `RateLimitExceeded` and `aiohttp.ClientError`, and nothing is sent.
+    with an error that is both `RateLimitExceeded` and `aiohttp.ClientError`, and nothing is sent. Plans, key and cost
+    may be functions of the request. For the options see `OutboundOptions`.
     """
 
     def __init__(
         self,
         limiter: AsyncLimiter,
-        plans: str | Iterable[str],
+        plans: Plans,
         *,
-        key: str | None = None,
-        cost: int = 1,
+        key: OutboundKey | None = None,
+        cost: Cost = 1,
         max_wait: float = 30.0,
+        **options: Unpack[OutboundOptions],
     ) -> None:
-        self._limiter = limiter
-        self._outbound = OutboundLimiter(plans, key, cost, max_wait)
-        limiter.require(self._outbound.plans)
+        self._outbound = OutboundLimiter(limiter, plans, key, cost, max_wait, **options)
 
     async def __call__(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
         host = request.url.authority.rpartition("@")[2]
         try:
-            await self._outbound.wait_async(self._limiter, host)
+            charge = await self._outbound.wait_async(host, request)
         except RateLimitExceeded as error:
             raise _RequestRefused(error.decision) from None
         response = await handler(request)
         self._outbound.record_response(host, response.status, response.headers.get)
+        await self._outbound.settle_async(charge, request, response.status, response)
         return response
 
 

@@ -149,7 +149,7 @@ class RequestLimiter:
         for limit in limits:
             if limit.key.is_async:
                 raise ConfigurationError("key", f"{limit.key.source} is async, which works in async apps only")
-        return run_blocking(self._admit(limits, request, _call_directly))
+        return run_blocking(self._admit(limits, request, call_directly))
 
     async def admit_async(self, limits: Sequence[Limit], request: RequestSource) -> Admission | Refusal:
         """Decides a request in an event loop."""
@@ -162,11 +162,11 @@ class RequestLimiter:
 
     def settle(self, charges: Iterable[ResponseCharge], response: Response | None) -> None:
         """Settles charges, blocking. Without a response they stay as reserved, and places are given back."""
-        run_blocking(self._settle(charges, response, _call_directly))
+        run_blocking(self._settle(charges, response, call_directly))
 
     def cancel(self, charges: Sequence[ResponseCharge]) -> None:
         """Gives charges back, blocking: something else refused the request."""
-        run_blocking(self._cancel(charges, _call_directly))
+        run_blocking(self._cancel(charges, call_directly))
 
     async def settle_async(self, charges: Iterable[ResponseCharge], response: Response | None) -> None:
         """Settles charges in an event loop. Cancelling the caller does not stop it."""
@@ -271,7 +271,7 @@ class RequestLimiter:
                 log.exception("the charge of a response stays at %d, as reserved: its function raised", cost)
 
     async def _give_back(self, pending: Sequence[ResponseCharge], call: Call) -> None:
-        if pending and call is _call_directly:
+        if pending and call is call_directly:
             await self._cancel(pending, call)
         elif pending:
             await self._finish(self._cancel(pending, call))
@@ -349,7 +349,8 @@ def run_blocking(work: Coroutine[Any, Any, T]) -> T:
     raise ConfigurationError("limit", "its function is async, which works in async apps only")
 
 
-async def _call_directly(method: Callable[..., Any], *args: Any, **options: Any) -> Any:
+async def call_directly(method: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """A `Call` of a method that is not async."""
     return method(*args, **options)
 
 

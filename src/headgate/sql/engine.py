@@ -303,6 +303,11 @@ class Database:
                         connection.invalidate()
                     if connection.invalidated:
                         self._note_cut(error)
+                    else:
+                        # Imported here: the driver is an extra that SQLite's users do not have.
+                        from headgate.sql.pipeline import note_rollback
+
+                        note_rollback(cast(Any, connection.connection.driver_connection))
                     raise
                 _commit(connection)
         finally:

@@ -67,6 +67,22 @@ async def test_an_execution_whose_item_was_cancelled_changes_nothing_any_more(st
     assert await store.stale("PAY", MINUTE, 10, now=T + 10 * MINUTE) == [(two, Status.CLAIMED)]
 
 
+async def test_an_item_that_was_cancelled_while_it_ran_keeps_its_attempt(store: QueueStore) -> None:
+    await store.enqueue(wants(2), now=T)
+    first, _ = await claims(store)
+    await store.settle([after_failure(first, CONFIG, "no")], now=T)
+    (second,) = await claims(store, now=T + MINUTE)
+    assert second.item_id == first.item_id
+    running = await get(store, second.item_id)
+    await cancel(store, first.item_id, "p001")
+    cancelled, other = await get(store, first.item_id), await get(store, "p001")
+    assert (running.attempt, cancelled.attempt, cancelled.retry_count) == (2, 2, 1)
+    assert other.attempt == 1
+    await store.enqueue(wants(1, "waits"), now=T)
+    await cancel(store, "waits000")
+    assert (await get(store, "waits000")).attempt == 0, "it never ran"
+
+
 async def test_matching_items_are_cancelled_in_batches_and_others_left_alone(store: QueueStore) -> None:
     await store.enqueue(wants(1100, "a", at=T) + wants(3, "b", at=LATER), now=T)
     await store.enqueue([EnqueueRequest.of("PAY", "lane", None, T, lane="acme")], now=T)

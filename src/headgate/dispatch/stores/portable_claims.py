@@ -89,7 +89,13 @@ def due_items(item_type: str, group: Group, until: datetime, limit: int, dialect
 
 
 def _due_in_lane(
-    connection: sa.Connection, item_type: str, lane: str, priorities: Sequence[int], until: datetime, limit: int
+    connection: sa.Connection,
+    item_type: str,
+    lane: str,
+    priorities: Sequence[int],
+    until: datetime,
+    limit: int,
+    _share: int,
 ) -> Generator[Any, None, None]:
     """Rows of the lane, by priority and time; read, and on Oracle locked, one by one."""
     streaming = connection.execution_options(stream_results=True, max_row_buffer=1)
@@ -101,8 +107,12 @@ def _due_in_lane(
                 yield row
 
 
-LaneReader = Callable[[sa.Connection, str, str, Sequence[int], datetime, int], Generator[Any, None, None]]
-"""Reads up to so many due rows of a type and lane that have one of these priorities, one by one."""
+GroupReader = Callable[[sa.Connection, str, datetime], dict[str, list[int]]]
+"""Finds, by lane, the priorities of items of a type that are due until a time, the first one first: all of them, or the
+first, if the reader of a lane finds the others."""
+LaneReader = Callable[[sa.Connection, str, str, Sequence[int], datetime, int, int], Generator[Any, None, None]]
+"""Reads up to so many due rows of a type and lane that have one of these priorities. The last argument is the lane's
+share of the claim: more rows than that are read only if other lanes leave theirs."""
 
 
 def due_in_turns(
@@ -113,17 +123,19 @@ def due_in_turns(
     places: Places,
     after: str,
     read: LaneReader = _due_in_lane,
+    find_groups: GroupReader = _due_groups,
 ) -> Iterator[Any]:
     """The rows to claim: one of each lane in turn, as far as there are places."""
     in_flight = _in_flight(connection, item_type) if places.are_limited else {}
     if places.in_all is not None:
         limit = min(limit, places.in_all - sum(in_flight.values()))
-    groups = _due_groups(connection, item_type, until)
+    groups = find_groups(connection, item_type, until)
     lanes = []
+    share = -(-limit // max(1, len(groups)))
     for lane in rotated(groups, after):
         room = limit if places.per_lane is None else min(limit, places.per_lane - in_flight.get(lane, 0))
         if room > 0:
-            lanes.append(read(connection, item_type, lane, groups[lane], until, room))
+            lanes.append(read(connection, item_type, lane, groups[lane], until, room, share))
     try:
         yield from in_turns(lanes, limit)
     finally:

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headgate.errors import HeadgateError
 from headgate.server.http import problem
+from headgate.server.http.parameters import check_query
 from headgate.server.http.problem import Problem
 from headgate.server.shapes.shape import Shape
 
@@ -32,6 +33,8 @@ class RawRoute(APIRoute):
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.methods and scope["method"] in self.methods:
+            scope["route"] = self
+            check_query(scope)
             await self.app(scope, receive, send)
         else:
             await super().handle(scope, receive, send)
@@ -59,6 +62,8 @@ class RawRoutes:
             return
         scope["route"] = route
         try:
+            if scope["query_string"]:
+                check_query(scope)
             await route.app(scope, receive, send)
         except (Problem, HeadgateError) as error:
             await problem.response_to(error, scope["path"])(scope, receive, send)

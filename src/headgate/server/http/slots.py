@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import orjson
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
 
 from headgate.server.http.body import read_object
 from headgate.server.http.logs import ABOUT
-from headgate.server.http.parameters import WholeNumber, check_query, flag, json_body, path, query
+from headgate.server.http.parameters import WholeNumber, api_router, flag, json_body, path, query
 from headgate.server.http.problem import documented
 from headgate.server.http.raw_routes import add_raw_route, json_response, send_json
 from headgate.server.http.services import SERVICES, Services, services_of
@@ -20,7 +20,7 @@ from headgate.server.shapes.slot_records import Explained, SlotPage, SlotRecord
 from headgate.server.shapes.slots import Slot, SlotRequest, slot_members
 from headgate.slots.listing import MOST_LISTED, SlotFilter
 
-router = APIRouter(prefix="/api/v1", tags=["slots"])
+router = api_router("/api/v1", "slots")
 
 LIMIT = WholeNumber("limit", 1, MOST_LISTED, default=100)
 
@@ -105,7 +105,6 @@ async def show_page(request: Request) -> Response:
 
     A cancelled slot stays listed, with the reason and the actor, until it is pruned.
     """
-    check_query(request)
     given = request.query_params
     selection = SlotFilter.of(
         given.get("configName"), given.get("from"), given.get("to"), given.get("status"), given.get("owner")

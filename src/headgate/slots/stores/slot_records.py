@@ -68,11 +68,15 @@ def beginning(connection: Connection, prefix: str, limit: int) -> list[ListedSlo
     return [_record(row) for row in connection.execute(query)]
 
 
-def find_all(connection: Connection, event_ids: Sequence[str]) -> dict[str, AssignedSlot]:
-    """The slots that these events have, by event."""
+def find_all(connection: Connection, event_ids: Sequence[str], *, lock: bool = False) -> dict[str, AssignedSlot]:
+    """The slots that these events have, by event. With `lock`, they are locked in the order of their ids, and are as
+    whoever had them locked before left them."""
     slots: dict[str, AssignedSlot] = {}
     for first in range(0, len(event_ids), MAX_IN_LIST):
-        rows = connection.execute(_select(slot).where(slot.c.event_id.in_(event_ids[first : first + MAX_IN_LIST])))
+        statement = _select(slot).where(slot.c.event_id.in_(event_ids[first : first + MAX_IN_LIST]))
+        if lock:
+            statement = statement.order_by(slot.c.event_id).with_for_update()
+        rows = connection.execute(statement)
         slots.update((row.event_id, _record(row).slot) for row in rows)
     return slots
 
