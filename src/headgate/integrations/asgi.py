@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, Unpack
 
 from headgate.errors import InvalidInput, NotFound, StoreUnavailable
 from headgate.integrations.limit import Limit, OnDenied, PathRule, Response, resolved
@@ -24,6 +24,7 @@ from headgate.integrations.request_limiter import (
     Refusal,
     RequestLimiter,
     ResponseCharge,
+    ResponseOptions,
     error_refusal,
 )
 from headgate.integrations.route_patterns import Route, matching_route, starlette_routes, warn_of_unmatched
@@ -183,15 +184,8 @@ def _routes_of(app: Any, scope: Scope) -> Iterator[Route]:
 class AsgiRequestLimiter(RequestLimiter):
     """A `RequestLimiter` with a fast path for decisions that need no `await`, and with fields as ASGI sends them."""
 
-    def __init__(
-        self,
-        limiter: Limiter | AsyncLimiter,
-        *,
-        partition_keys: bool = False,
-        legacy_headers: bool = False,
-        on_denied: OnDenied | None = None,
-    ) -> None:
-        super().__init__(limiter, partition_keys=partition_keys, legacy_headers=legacy_headers, on_denied=on_denied)
+    def __init__(self, limiter: Limiter | AsyncLimiter, **options: Unpack[ResponseOptions]) -> None:
+        super().__init__(limiter, **options)
         self._limit_paths: dict[Limit, _LimitPath] = {}
 
     def admit_fast(self, limits: Sequence[Limit], scope: Scope) -> Answer | None:

@@ -85,8 +85,8 @@ def keep_cancelled(connection: Connection, event_ids: Sequence[str], at: datetim
     added = {"cancelled_at": at, "reason": cause.reason, "actor": cause.actor}
     literals = [sa.literal(value, slot_cancelled.c[name].type).label(name) for name, value in added.items()]
     for first in range(0, len(event_ids), MAX_IN_LIST):
-        gone = slot.c.event_id.in_(event_ids[first : first + MAX_IN_LIST])
-        copied = sa.select(*(slot.c[name] for name in _SLOT_NAMES), *literals).where(gone)
+        these = slot.c.event_id.in_(event_ids[first : first + MAX_IN_LIST])
+        copied = sa.select(*(slot.c[name] for name in _SLOT_NAMES), *literals).where(these)
         connection.execute(slot_cancelled.insert().from_select([*_SLOT_NAMES, *added], copied))
 
 
