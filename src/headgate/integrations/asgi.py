@@ -113,7 +113,7 @@ class RateLimitMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not self._checked:
             self._checked = True  # now, at its lifespan or its first request, the application has all its routes
-            warn_of_unmatched(self.rules, lambda: _routes_of(scope.get("app") or self.app))
+            warn_of_unmatched(self.rules, lambda: _routes_of(self.app, scope))
         kind = scope["type"]
         if kind not in ("http", "websocket"):
             await self.app(scope, receive, send)
@@ -174,9 +174,11 @@ def _app_with_routes(app: Any) -> Any:
     return app
 
 
-def _routes_of(app: Any) -> Iterator[Route]:
+def _routes_of(app: Any, scope: Scope) -> Iterator[Route]:
     """The routes of an application behind any middlewares; none if it does not keep them as Starlette does."""
-    return starlette_routes(getattr(_app_with_routes(app), "routes", ()))
+    found = _app_with_routes(app)
+    # The scope's application may be a parent, in which this one is mounted.
+    return starlette_routes(getattr(found if hasattr(found, "routes") else scope.get("app"), "routes", ()))
 
 
 class AsgiRequestLimiter(RequestLimiter):

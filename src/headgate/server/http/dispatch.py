@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, TypeVar
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from headgate.dispatch.changes import CHANGES
 from headgate.dispatch.search import LONGEST_PAGE, SORTS, FilterOptions, ItemOrder
@@ -15,7 +15,7 @@ from headgate.dispatch.status import IN_FLIGHT, Status
 from headgate.durations import parse_instant
 from headgate.errors import Conflict
 from headgate.server.http.body import read_object
-from headgate.server.http.parameters import WholeNumber, flag, json_body, path, query
+from headgate.server.http.parameters import WholeNumber, api_router, flag, json_body, path, query
 from headgate.server.http.problem import Problem, documented, invalid
 from headgate.server.http.raw_routes import json_response
 from headgate.server.http.services import services_of
@@ -38,7 +38,7 @@ from headgate.server.shapes.shape import Shape
 
 Route = TypeVar("Route", bound=Callable[[Request], Awaitable[Response]])
 
-router = APIRouter(prefix="/admin/dispatch", tags=["dispatch"])
+router = api_router("/admin/dispatch", "dispatch")
 
 ITEM_TYPE = path("itemType", dispatch.ITEM_TYPE)
 STATUS = query("status", {"type": "string", "enum": list(Status), "description": "Left out, all."})

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from urllib.parse import quote
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from headgate.apps.payments.model import PaymentFilter
 from headgate.errors import HeadgateError, StoreUnavailable
-from headgate.server.http.parameters import query
+from headgate.server.http.parameters import api_router, query
 from headgate.server.http.problem import documented, invalid
 from headgate.server.http.raw_routes import json_response
 from headgate.server.http.services import Services, services_of
@@ -25,7 +25,7 @@ MOST_PLANS = 50
 """A key is looked for under so many plans."""
 QUERY = query("q", EVENT_ID | {"description": "An id, or what it begins with; of a limit's key, all of it."})
 
-router = APIRouter(prefix="/api/v1", tags=["search"])
+router = api_router("/api/v1", "search")
 
 Search = Callable[[Services, str], Awaitable[list[Found]]]
 
