@@ -14,9 +14,11 @@ from headgate.server.cli.config import policy_changes
 from headgate.server.cli.forecast_plot import picture
 from headgate.server.cli.parameters import Command, as_json
 from headgate.server.cli.plots import save_plot
-from headgate.server.cli.slot_reads import read_slots
-from headgate.server.cli.terminal import print_json, print_line, print_status, print_table
+from headgate.server.cli.read_only import read_only_settings
+from headgate.server.cli.terminal import print_json, print_line, print_status, print_table, run
+from headgate.server.settings import Settings
 from headgate.server.shapes.forecast import ForecastShown
+from headgate.server.wiring.slots import open_slots
 from headgate.slots import Forecast
 
 SHOWN = 20
@@ -72,11 +74,12 @@ def forecast(
     if plot is not None:
         require("--plot", "plot")
 
-    forecast = read_slots(
-        lambda slots, settings: slots.forecast(
-            config_names or settings.slots.default_config, events, at, changes=changes
-        )
-    )
+    async def work(settings: Settings) -> Forecast:
+        async with open_slots(settings) as slots:
+            return await slots.forecast(config_names or settings.slots.default_config, events, at, changes=changes)
+
+    with read_only_settings() as settings:
+        forecast = run(work(settings))
     if as_json:
         print_json(ForecastShown.of_forecast(forecast).dump())
     elif not piped:
