@@ -104,8 +104,8 @@ def batches(table: Table, quick: bool) -> None:
 
 def endpoint(table: Table, quick: bool) -> None:
     """Adds the endpoint's rows: requests a second, and requests per second of the server's own CPU time, which
-    depends less on what else the machine does. Servers are started anew several times: where a process happens to put its
-    memory alone is worth some per cent."""
+    depends less on what else the machine does. Servers are started anew several times: where a process happens to put
+    its memory alone is worth some per cent."""
     starts, repeats, requests = (1, 2 * POOLED, 100) if quick else (4, 4 * POOLED, 320)
     measured = [_race(repeats, requests) for _ in range(starts)]
     rates = Race.joined([by_time for by_time, _ in measured]).pooled(POOLED)
