@@ -126,6 +126,7 @@ _SETTLE = (
                 ("exec_workflow_id", "b_execution"),
                 ("dispatched_at", "b_dispatched"),
                 ("completed_at", "b_completed"),
+                ("last_attempt", "b_attempt"),
             )
         },
         seen_at=sa.bindparam("b_now"),
@@ -190,6 +191,7 @@ def _settled(change: Change, row: Any, now: datetime) -> dict[str, Any]:
         "b_execution": change.claim.execution_id if dispatched else None,
         "b_dispatched": now if dispatched else None,
         "b_completed": now if change.status is Status.COMPLETED else None,
+        "b_attempt": change.last_attempt,
         "b_now": now,
     }
 

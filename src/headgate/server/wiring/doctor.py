@@ -25,17 +25,17 @@ TASK_QUEUES = ("dispatch-task-queue", "payment-init-task-queue", "payment-exec-t
 
 async def server_probes(settings: Settings) -> dict[str, Probe]:
     """How to ask Redis and Temporal, if the settings name them, whether they are there."""
-    found: dict[str, Probe] = {}
+    probes: dict[str, Probe] = {}
     if settings.redis_url is not None:
         # Imported here, as below: the driver is an extra.
         from headgate.redis.server_info import ping_redis
 
-        found["redis"] = partial(ping_redis, settings.redis_url, timeout=TIMEOUT_SECONDS)
+        probes["redis"] = partial(ping_redis, settings.redis_url, timeout=TIMEOUT_SECONDS)
     if settings.temporal_address is not None:
         from headgate.dispatch.engines.temporal.server_info import ping_temporal
 
-        found["temporal"] = partial(ping_temporal, await _temporal_client(settings), timeout=TIMEOUT_SECONDS)
-    return found
+        probes["temporal"] = partial(ping_temporal, await _temporal_client(settings), timeout=TIMEOUT_SECONDS)
+    return probes
 
 
 async def redis_info(settings: Settings, *, timeout: float) -> list[RedisInfo]:

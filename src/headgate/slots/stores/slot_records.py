@@ -68,11 +68,15 @@ def beginning(connection: Connection, prefix: str, limit: int) -> list[ListedSlo
     return [_record(row) for row in connection.execute(query)]
 
 
-def find_all(connection: Connection, event_ids: Sequence[str]) -> dict[str, AssignedSlot]:
-    """The slots that these events have, by event."""
+def find_all(connection: Connection, event_ids: Sequence[str], *, lock: bool = False) -> dict[str, AssignedSlot]:
+    """The slots that these events have, by event. With `lock`, they are locked in the order of their ids, and are as
+    whoever had them locked before left them."""
     slots: dict[str, AssignedSlot] = {}
     for first in range(0, len(event_ids), MAX_IN_LIST):
-        rows = connection.execute(_select(slot).where(slot.c.event_id.in_(event_ids[first : first + MAX_IN_LIST])))
+        statement = _select(slot).where(slot.c.event_id.in_(event_ids[first : first + MAX_IN_LIST]))
+        if lock:
+            statement = statement.order_by(slot.c.event_id).with_for_update()
+        rows = connection.execute(statement)
         slots.update((row.event_id, _record(row).slot) for row in rows)
     return slots
 
@@ -82,8 +86,8 @@ def keep_cancelled(connection: Connection, event_ids: Sequence[str], at: datetim
     added = {"cancelled_at": at, "reason": cause.reason, "actor": cause.actor}
     literals = [sa.literal(value, slot_cancelled.c[name].type).label(name) for name, value in added.items()]
     for first in range(0, len(event_ids), MAX_IN_LIST):
-        gone = slot.c.event_id.in_(event_ids[first : first + MAX_IN_LIST])
-        copied = sa.select(*(slot.c[name] for name in _SLOT_NAMES), *literals).where(gone)
+        these = slot.c.event_id.in_(event_ids[first : first + MAX_IN_LIST])
+        copied = sa.select(*(slot.c[name] for name in _SLOT_NAMES), *literals).where(these)
         connection.execute(slot_cancelled.insert().from_select([*_SLOT_NAMES, *added], copied))
 
 
