@@ -122,6 +122,11 @@ def test_axe_finds_nothing_on_any_page(
         else:
             expect(page.locator("#pulse")).to_contain_text("as of")
         problems += violations(page, address)
+    page.goto("/#/dispatch/PAYMENT")
+    page.get_by_role("button", name="Stop dispatching PAYMENT").click()
+    expect(page.get_by_role("dialog")).to_be_visible()
+    problems += violations(page, "a question")
+    page.get_by_role("button", name="Leave it").click()
     assert problems == []
 
 
