@@ -45,6 +45,8 @@ def enqueue(
     requests: Sequence[EnqueueRequest],
     now: datetime | None,
     _hints: Sequence[str] = (),
+    *,
+    follow_slots: bool = True,
 ) -> set[Key]:
     """Writes what is not there yet, and returns it. Requests are unique. There are no listeners to notify here."""
     existing = _existing(connection, requests)
@@ -52,7 +54,8 @@ def enqueue(
     if not new:
         return set()
     moment = now or database_clock(connection)
-    new = booked_slots.at_their_times(connection, new)
+    if follow_slots:
+        new = booked_slots.at_their_times(connection, new)
     execute_rows(connection, _INSERT_ITEM, [_new_row(request, moment) for request in new])
     execute_rows(
         connection,

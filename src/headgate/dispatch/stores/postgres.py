@@ -103,11 +103,16 @@ _ENQUEUE_THERE, _ENQUEUE_AT_THERE = (
 
 
 def enqueue(
-    connection: sa.Connection, requests: Sequence[EnqueueRequest], now: datetime | None, hints: Sequence[str] = ()
+    connection: sa.Connection,
+    requests: Sequence[EnqueueRequest],
+    now: datetime | None,
+    hints: Sequence[str] = (),
+    *,
+    follow_slots: bool = True,
 ) -> set[tuple[str, str]]:
     """Writes what is not there yet, and returns it; listeners are told of the types in `hints`. Requests are unique
-    and sorted."""
-    return new_keys(connection.exec_driver_sql(*enqueue_call(requests, now, hints)))
+    and sorted. With `follow_slots`, an item gets the present time of its slot."""
+    return new_keys(connection.exec_driver_sql(*enqueue_call(requests, now, hints, follow_slots=follow_slots)))
 
 
 async def enqueue_alone(
@@ -120,10 +125,14 @@ async def enqueue_alone(
 
 
 def enqueue_call(
-    requests: Sequence[EnqueueRequest], now: datetime | None, hints: Sequence[str] = ()
+    requests: Sequence[EnqueueRequest],
+    now: datetime | None,
+    hints: Sequence[str] = (),
+    *,
+    follow_slots: bool = True,
 ) -> tuple[str, tuple[str | None, ...]]:
     """The statement of `enqueue` and its parameters, for any connection of psycopg's."""
-    statement = _ENQUEUE_AT_THERE if _have_times(requests) else _ENQUEUE_THERE
+    statement = _ENQUEUE_AT_THERE if follow_slots and _have_times(requests) else _ENQUEUE_THERE
     return statement, tuple(_enqueue_parameters(requests, now, hints))
 
 
