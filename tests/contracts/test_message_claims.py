@@ -8,10 +8,11 @@ from datetime import timedelta
 import pytest
 
 from headgate.apps.notifications.model import Message
-from headgate.apps.notifications.ports import Claim, DeadLetter, DeliveryOutcome, Receipt, Status
+from headgate.apps.notifications.ports import Claim, Claimed, DeadLetter, DeliveryOutcome, Receipt, Status
 from headgate.apps.notifications.provider import Accepted
+from headgate.apps.notifications.quota import Quota, Recipient
 from headgate.apps.notifications.receipts import EarlyReceipt
-from headgate.apps.notifications.stores import receipt_statements
+from headgate.apps.notifications.stores import message_statements, quota_statements, receipt_statements
 from headgate.apps.notifications.stores.sql import SqlDeliveryStore
 from headgate.errors import StoreUnavailable
 from headgate.messaging import Record
@@ -34,6 +35,64 @@ async def test_a_renewal_says_which_claims_are_still_there(store: SqlDeliverySto
     await store.claim(MESSAGES, "late")
     await store.claim(MESSAGES[:1], "other")
     assert list(await store.renew(["a", "b"], "late")) == ["b"]
+
+
+async def test_a_batch_of_claims_gets_each_message_its_own_answer(store: SqlDeliveryStore) -> None:
+    """Queued ones are claimed by a shorter way than those that are claimed, sent or not known."""
+    db, number, other = store._database, "+491701234567", "+491701234568"
+    ann = Recipient(number, "de", "UTC")
+    await db.write(quota_statements.configure, Quota(1, 9, 9, 0, 0, recipient=ann), None)
+    ids = ("queued", "to", "aside", "busy", "mine", "done", "bob")
+    messages = [Message(2 if each == "bob" else 1, "hello", each, other if each == "to" else None) for each in ids]
+    await db.write(message_statements.insert_messages, messages)
+    await store.opt_out(other, "STOP")
+    lasting = SqlDeliveryStore(db, topic="t", lease=timedelta(minutes=1))
+    await lasting.claim([messages[2], messages[4], messages[5]], "me")
+    await lasting.claim([messages[3]], "another")
+    await store.settle([DeliveryOutcome("done", Status.SENT, 1)])
+    await store.park([Record("t-later", "1", "{}")], {"aside": 5}, 0, "me")
+    claimed = await lasting.claim([*messages, Message(1, "hello", "unknown")], "me")
+    assert claimed == {
+        "queued": Claimed(Claim.MINE, 0, ann),
+        "to": Claimed(Claim.MINE, 0, ann, opted_out=True),
+        "aside": Claimed(Claim.MINE, 5, ann),
+        "busy": Claimed(Claim.BUSY, 0, ann),
+        "mine": Claimed(Claim.MINE, 0, ann),
+        "done": Claimed(Claim.DONE, 0, ann),
+        "bob": Claimed(Claim.MINE, 0, Recipient()),
+        "unknown": Claimed(Claim.MINE, 0, ann),
+    }
+    assert sorted(await store.renew(sorted(claimed), "me")) == ["aside", "bob", "mine", "queued", "to", "unknown"]
+    await store.opt_out(number, "STOP")
+    await store.release(["queued", "to"], "me")
+    again = await store.claim(messages[:2], "another")
+    assert [again[each].opted_out for each in ("queued", "to")] == [True, True]
+    await store.opt_in(other)
+    await store.release(["to"], "another")
+    assert not (await store.claim([messages[1]], "me"))["to"].opted_out, "its own number counts, not the user's"
+
+
+async def test_outcomes_of_every_kind_are_noted_together(store: SqlDeliveryStore) -> None:
+    messages = [Message(1, "hello", each) for each in "abcd"]
+    await store.claim(messages, "me")
+    await store.settle(
+        [
+            DeliveryOutcome("a", Status.SENT, 1, "own", "p-1", 2),
+            DeliveryOutcome("b", Status.SENT, 1, "own", "p-2"),
+            DeliveryOutcome("c", Status.FAILED, 3, "other", reason="no"),
+            DeliveryOutcome("d", Status.SENT, 1, "own", "p-3", 2),
+            DeliveryOutcome("a", Status.SENT, 1, "own", "p-4", 2),
+        ]
+    )
+    rows = [await store.status(message.message_id) for message in messages]
+    assert [row and (row.status, row.attempts, row.provider, row.provider_id, row.segments) for row in rows] == [
+        (Status.SENT, 1, "own", "p-4", 2),
+        (Status.SENT, 1, "own", "p-2", 1),
+        (Status.FAILED, 3, "other", None, 1),
+        (Status.SENT, 1, "own", "p-3", 2),
+    ]
+    assert [row and row.reason for row in rows] == [None, None, "no", None]
+    assert await store.renew(["a", "b", "c", "d"], "me") == []
 
 
 async def test_who_lost_a_claim_does_not_put_aside_what_another_sent(store: SqlDeliveryStore) -> None:

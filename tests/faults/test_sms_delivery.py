@@ -16,21 +16,24 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from confluent_kafka import Producer
+from hypothesis import Phase, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 
 from headgate.sql.outbox_tables import outbox
 from headgate.testing import KafkaServer, eventually
+from tests import effort
 from tests.faults.sms_provider import http_provider
-from tests.integration.notification_gateway import Gateway, gateway, gateways, new_user
-
-
-def stores(request: pytest.FixtureRequest, tmp_path: Path, log: str) -> dict[str, Any]:
-    """Settings of a gateway whose messages go through the outbox on SQLite, on PostgreSQL, or through Kafka."""
-    if log == "sqlite":
-        return {"database_url": f"sqlite:///{tmp_path / 'gateway.db'}"}
-    settings = {"database_url": request.getfixturevalue("postgres_url")}
-    if log == "kafka":
-        settings["kafka_bootstrap"] = request.getfixturevalue("kafka_bootstrap")
-    return settings
+from tests.integration.notification_gateway import (
+    LOGS,
+    Gateway,
+    examples,
+    gateway,
+    gateways,
+    in_this_loop,
+    new_user,
+    stores,
+)
 
 
 async def fill(served: Gateway, users: list[int], each: int) -> list[str]:
@@ -46,7 +49,7 @@ async def fill(served: Gateway, users: list[int], each: int) -> list[str]:
     return ids
 
 
-@pytest.mark.parametrize("log", ["sqlite", "postgres", "kafka"])
+@pytest.mark.parametrize("log", LOGS)
 async def test_a_slow_provider_doubles_nothing_with_two_healthy_senders(
     request: pytest.FixtureRequest, tmp_path: Path, log: str
 ) -> None:
@@ -55,7 +58,7 @@ async def test_a_slow_provider_doubles_nothing_with_two_healthy_senders(
     async with http_provider() as provider:
         sms["webhook_url"] = provider.url
         provider.delay = 1.5
-        async with gateways(2, **stores(request, tmp_path, log), sms=sms) as served:
+        async with gateways(2, **stores(request, log), sms=sms) as served:
             ids = await fill(served[0], [new_user() for _ in range(4)], 3)
             await eventually(lambda: set(provider.accepted) == set(ids), within=60)
         assert Counter(provider.accepted) == Counter(ids)
@@ -68,7 +71,7 @@ async def test_a_hanging_user_holds_up_nobody(request: pytest.FixtureRequest, tm
     sms = {"sender": "inline"}
     async with http_provider() as provider:
         sms["webhook_url"] = provider.url
-        async with gateway(**stores(request, tmp_path, log), sms={**sms, "timeout_seconds": 3}) as served:
+        async with gateway(**stores(request, log), sms={**sms, "timeout_seconds": 3}) as served:
             hanging, *others = [new_user() for _ in range(6)]
             provider.hangs = {hanging}
             await fill(served, [hanging], 5)
@@ -166,13 +169,14 @@ POISON = [
 ]
 
 
+@pytest.mark.parametrize("log", ["sqlite", "postgres"])
 async def test_poison_goes_to_the_dead_letters_and_the_next_is_sent(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    request: pytest.FixtureRequest, tmp_path: Path, log: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """15.4 on the outbox: whatever the record is."""
     async with http_provider() as provider:
         sms = {"sender": "inline", "webhook_url": provider.url}
-        async with gateway(database_url=f"sqlite:///{tmp_path / 'gateway.db'}", sms=sms) as served:
+        async with gateway(**stores(request, log), sms=sms) as served:
             user = new_user()
             rows = [
                 {
@@ -235,6 +239,69 @@ async def test_any_bytes_on_kafka_go_to_the_dead_letters(postgres_url: str, kafk
             await eventually(lambda: _more(letters, len(corpus) - 10), within=60)
             assert len(provider.accepted) == 2
             assert (await served.client.get("/health/ready")).json()["status"] == "UP"
+
+
+odd_values = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=20), st.just([]), st.just({"a": 1})
+)
+documents = st.dictionaries(
+    st.sampled_from(["userId", "message", "messageId", "to", "priority", "acceptedAt", "expiresAt", "more"]), odd_values
+)
+"""Some of them are messages."""
+any_bytes = st.binary(max_size=300) | documents.map(lambda document: json.dumps(document).encode())
+
+
+@pytest.mark.parametrize("log", LOGS)
+async def test_no_bytes_stop_the_sender(
+    request: pytest.FixtureRequest, tmp_path: Path, log: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """15.4 by Hypothesis, through every log: what comes after them is sent, and nothing was started again."""
+    settings = stores(request, log)
+    async with http_provider() as provider:
+        sms = {"sender": "inline", "webhook_url": provider.url}
+        async with gateway(**settings, sms=sms) as served:
+            topic, user = served.settings.sms.topic, new_user()
+            await fill(served, [user], 1)
+            await eventually(lambda: provider.accepted, within=60)
+
+            async def append(values: list[bytes]) -> None:
+                if log == "kafka":
+                    producer = Producer({"bootstrap.servers": settings["kafka_bootstrap"], "log_level": 0})
+                    for value in values:
+                        producer.produce(topic, value, str(user))
+                    await asyncio.to_thread(producer.flush, 30)
+                    return
+                # SQLite takes any bytes for a text; PostgreSQL takes UTF-8 without NUL only.
+                text = "CAST(:value AS TEXT)" if log == "sqlite" else ":value"
+                insert = sa.text(
+                    "INSERT INTO headgate_outbox (topic, message_key, message_value, created_at) "
+                    f"VALUES (:topic, '{user}', {text}, CURRENT_TIMESTAMP)"
+                )
+                storable = values if log == "sqlite" else [as_text(value) for value in values]
+                rows = [{"topic": topic, "value": value} for value in storable]
+                await served.database.write(lambda connection: connection.execute(insert, rows))
+
+            # Not shrunk: every step would wait for a sender that has stopped.
+            @hypothesis_settings(examples, max_examples=effort.examples(20), phases=[Phase.explicit, Phase.generate])
+            @given(st.lists(any_bytes, min_size=1, max_size=20))
+            async def pour(values: list[bytes]) -> None:
+                await append(values)
+                (last,) = await fill(served, [user], 1)
+                await eventually(lambda: last in provider.accepted, within=30)
+
+            await in_this_loop(pour)
+            assert (await served.client.get("/health/ready")).json()["status"] == "UP"
+            assert "started again" not in caplog.text
+            if log != "kafka":
+                await eventually(lambda: _is_empty(served), within=30)
+
+
+def as_text(value: bytes) -> str:
+    return value.decode(errors="replace").replace("\0", "")
+
+
+async def _is_empty(served: Gateway) -> bool:
+    return await served.outboxed() == []
 
 
 async def _more(letters: Any, count: int) -> bool:

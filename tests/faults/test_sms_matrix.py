@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.sms_matrix import SENDERS, Size, run_cell
-from tests.faults.test_sms_delivery import stores
+from tests.integration.notification_gateway import stores
 
 SMALL = Size(
     users=12,
@@ -29,7 +29,7 @@ SMALL = Size(
 async def test_every_accepted_message_is_delivered_whatever_happens(
     request: pytest.FixtureRequest, tmp_path: Path, log: str
 ) -> None:
-    settings = stores(request, tmp_path, log)
+    settings = stores(request, log)
     result = await run_cell(settings, SENDERS[log], "all", SMALL, tmp_path / "senders.log", hangs=True)
     assert result.is_right, result
     assert result.kills >= 2

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx2 as httpx
 import hypothesis
+import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck
 from hypothesis import strategies as st
@@ -36,6 +37,20 @@ _users = itertools.count(1_000)
 def new_user() -> int:
     """A user no other test of this process knows."""
     return next(_users)
+
+
+LOGS = ("sqlite", "postgres", "kafka")
+"""Where messages wait for their sender: in the outbox, on SQLite or PostgreSQL, or in Kafka beside PostgreSQL."""
+
+
+def stores(request: pytest.FixtureRequest, log: str) -> dict[str, Any]:
+    """Settings of a gateway on one of the `LOGS`."""
+    if log == "sqlite":
+        return {"database_url": f"sqlite:///{request.getfixturevalue('tmp_path') / 'gateway.db'}"}
+    settings = {"database_url": request.getfixturevalue("postgres_url")}
+    if log == "kafka":
+        settings["kafka_bootstrap"] = request.getfixturevalue("kafka_bootstrap")
+    return settings
 
 
 class Gateway:

@@ -1,4 +1,4 @@
-"""Properties 8 to 11 of the SMS gateway, on PostgreSQL, Redis and Kafka: the sender and the Redis path."""
+"""Properties 8 to 11 of the SMS gateway, on every message log: the sender and the Redis path."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from headgate.apps.notifications.providers.console import on_one_line
 from headgate.testing import RedisServer, eventually
 from tests.integration.notification_gateway import (
+    LOGS,
     Gateway,
     examples,
     gateway,
@@ -23,15 +24,16 @@ from tests.integration.notification_gateway import (
     in_this_loop,
     messages,
     new_user,
+    stores,
 )
 
 limits = st.integers(1, 20)
 windows = st.integers(1, 10_000)
 
 
-@pytest.fixture
-async def served(postgres_url: str, redis_url: str, kafka_bootstrap: str) -> AsyncIterator[Gateway]:
-    async with gateway(database_url=postgres_url, redis_url=redis_url, kafka_bootstrap=kafka_bootstrap) as opened:
+@pytest.fixture(params=LOGS)
+async def served(request: pytest.FixtureRequest, redis_url: str) -> AsyncIterator[Gateway]:
+    async with gateway(**stores(request, request.param), redis_url=redis_url) as opened:
         yield opened
 
 
@@ -44,12 +46,13 @@ def key(user: int) -> str:
     return f"RateLimiterCache:{user}"
 
 
+@pytest.mark.parametrize("log", LOGS)
 async def test_property_8_the_sender_logs_what_it_sent(
-    postgres_url: str, kafka_bootstrap: str, caplog: pytest.LogCaptureFixture
+    request: pytest.FixtureRequest, log: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "headgate")
     sms = {"sender": "inline"}
-    async with gateway(database_url=postgres_url, kafka_bootstrap=kafka_bootstrap, sms=sms) as served:
+    async with gateway(**stores(request, log), sms=sms) as served:
 
         @examples
         @given(messages)
@@ -108,11 +111,11 @@ async def test_property_10_a_new_configuration_drops_the_copy(
     assert (await served.row(user)).current_count == changed
 
 
+@pytest.mark.parametrize("log", LOGS)
 async def test_property_11_without_redis_the_sql_path_keeps_the_limit(
-    postgres_url: str, own_redis: RedisServer, kafka_bootstrap: str, caplog: pytest.LogCaptureFixture
+    request: pytest.FixtureRequest, log: str, own_redis: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    where = {"database_url": postgres_url, "redis_url": own_redis.url, "kafka_bootstrap": kafka_bootstrap}
-    async with gateways(2, **where) as served:
+    async with gateways(2, **stores(request, log), redis_url=own_redis.url) as served:
         known = []
         for _ in range(20):  # users the cache has decided on before
             known.append(new_user())

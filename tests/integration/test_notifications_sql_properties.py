@@ -1,4 +1,4 @@
-"""Properties 1 to 7 of the SMS gateway, on PostgreSQL and Kafka: the SQL path."""
+"""Properties 1 to 7 of the SMS gateway, on every message log: the SQL path."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from headgate.durations import parse_instant
 from headgate.testing import KafkaServer, eventually
 from tests import effort
 from tests.integration.notification_gateway import (
+    LOGS,
     Gateway,
     examples,
     gateway,
@@ -25,6 +26,7 @@ from tests.integration.notification_gateway import (
     in_this_loop,
     messages,
     new_user,
+    stores,
 )
 
 LARGEST = 2**31 - 1
@@ -32,9 +34,9 @@ limits = st.integers(1, 50)
 windows = st.integers(1, 10_000)
 
 
-@pytest.fixture
-async def served(postgres_url: str, kafka_bootstrap: str) -> AsyncIterator[Gateway]:
-    async with gateway(database_url=postgres_url, kafka_bootstrap=kafka_bootstrap) as opened:
+@pytest.fixture(params=LOGS)
+async def served(request: pytest.FixtureRequest) -> AsyncIterator[Gateway]:
+    async with gateway(**stores(request, request.param)) as opened:
         yield opened
 
 
@@ -160,14 +162,57 @@ async def test_property_5_nothing_is_counted_that_kafka_did_not_confirm(
         assert (await served.row(user)).current_count == before.current_count + 1
 
 
+FULL = {
+    "sqlite": ["CREATE TRIGGER full_disk BEFORE INSERT ON headgate_outbox BEGIN SELECT RAISE(FAIL, 'disk full'); END"],
+    "postgres": [
+        "CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE EXCEPTION 'disk full' USING ERRCODE = '53100'; END $$",
+        "CREATE TRIGGER full_disk BEFORE INSERT ON headgate_outbox FOR EACH ROW EXECUTE FUNCTION full_disk()",
+    ],
+}
+"""Statements after which the outbox takes no record."""
+
+
+@pytest.mark.parametrize("log", list(FULL))
+async def test_property_5_nothing_is_counted_that_the_outbox_did_not_take(
+    request: pytest.FixtureRequest, log: str
+) -> None:
+    async with gateway(**stores(request, log)) as served:
+
+        async def execute(statements: list[str]) -> None:
+            for statement in statements:
+                await served.database.write(lambda connection, sql: connection.exec_driver_sql(sql), statement)
+
+        @examples
+        @given(limits, st.integers(0, 49), st.booleans(), messages)
+        async def refused(limit: int, count: int, elapsed: bool, message: str) -> None:
+            user = new_user()
+            await served.configure(user, limit, 10)
+            await served.set(user, current_count=min(count, limit - 1))
+            if elapsed:
+                await served.age(user, timedelta(minutes=11))
+            before = await served.row(user)
+            assert (await served.send(user, message)).status_code == 503
+            assert await served.row(user) == before
+
+        await execute(FULL[log])
+        await in_this_loop(refused)
+        await execute(["DROP TRIGGER full_disk" + (" ON headgate_outbox" if log == "postgres" else "")])
+        user = new_user()
+        await served.configure(user, 1, 10)
+        assert await sent(served, user)
+        assert [key for key, _ in await served.outboxed()] == [str(user)]
+
+
 async def sent(served: Gateway, user: int) -> bool:
     return (await served.send(user)).status_code == 200
 
 
+@pytest.mark.parametrize("log", LOGS)
 async def test_property_6_of_many_at_once_exactly_one_takes_the_last_slot(
-    postgres_url: str, kafka_bootstrap: str
+    request: pytest.FixtureRequest, log: str
 ) -> None:
-    async with gateways(3, database_url=postgres_url, kafka_bootstrap=kafka_bootstrap) as served:
+    async with gateways(3, **stores(request, log)) as served:
 
         @examples
         @given(limits, st.integers(2, 24))
@@ -182,15 +227,7 @@ async def test_property_6_of_many_at_once_exactly_one_takes_the_last_slot(
         await in_this_loop(raced)
 
 
-async def test_property_7_what_was_sent_is_on_the_topic(served: Gateway, kafka_bootstrap: str) -> None:
-    consumer = Consumer(
-        {
-            "bootstrap.servers": kafka_bootstrap,
-            "group.id": uuid.uuid4().hex,
-            "auto.offset.reset": "earliest",
-            "log_level": 0,
-        }
-    )
+async def test_property_7_what_was_sent_is_on_the_topic(served: Gateway) -> None:
     sent: dict[str, tuple[int, str]] = {}
 
     @examples
@@ -204,13 +241,27 @@ async def test_property_7_what_was_sent_is_on_the_topic(served: Gateway, kafka_b
         assert (await served.send(user, message)).status_code == 429  # and this one must not be there
 
     await in_this_loop(publish)
-    consumer.subscribe([served.settings.sms.topic])
-    records = await asyncio.to_thread(consumer.consume, len(sent), 30)
-    records += await asyncio.to_thread(consumer.consume, 1, 0.5)
-    consumer.close()
+    is_kafka = served.settings.kafka_bootstrap is not None
+    records = await asyncio.to_thread(consumed, served, len(sent)) if is_kafka else await served.outboxed()
     assert len(records) == len(sent) >= effort.examples(100)
-    for record in records:
-        value = json.loads(record.value() or b"")
-        assert (value["userId"], value["message"]) == sent.pop(value["messageId"])
-        assert record.key() == str(value["userId"]).encode()
+    for key, value in records:
+        document = json.loads(value)
+        assert (document["userId"], document["message"]) == sent.pop(document["messageId"])
+        assert key == str(document["userId"])
     assert not sent
+
+
+def consumed(served: Gateway, count: int) -> list[tuple[str, str]]:
+    """So many records of the topic in Kafka, and one more if there is one: keys and values."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": served.settings.kafka_bootstrap,
+            "group.id": uuid.uuid4().hex,
+            "auto.offset.reset": "earliest",
+            "log_level": 0,
+        }
+    )
+    consumer.subscribe([served.settings.sms.topic])
+    records = consumer.consume(count, 30) + consumer.consume(1, 0.5)
+    consumer.close()
+    return [((record.key() or b"").decode(), (record.value() or b"").decode()) for record in records]

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, Unpack
 
 from headgate.errors import InvalidInput, NotFound, StoreUnavailable
 from headgate.integrations.limit import Limit, OnDenied, PathRule, Response, resolved
@@ -24,6 +24,7 @@ from headgate.integrations.request_limiter import (
     Refusal,
     RequestLimiter,
     ResponseCharge,
+    ResponseOptions,
     error_refusal,
 )
 from headgate.integrations.route_patterns import Route, matching_route, starlette_routes, warn_of_unmatched
@@ -112,7 +113,7 @@ class RateLimitMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not self._checked:
             self._checked = True  # now, at its lifespan or its first request, the application has all its routes
-            warn_of_unmatched(self.rules, lambda: _routes_of(scope.get("app") or self.app))
+            warn_of_unmatched(self.rules, lambda: _routes_of(self.app, scope))
         kind = scope["type"]
         if kind not in ("http", "websocket"):
             await self.app(scope, receive, send)
@@ -173,23 +174,18 @@ def _app_with_routes(app: Any) -> Any:
     return app
 
 
-def _routes_of(app: Any) -> Iterator[Route]:
+def _routes_of(app: Any, scope: Scope) -> Iterator[Route]:
     """The routes of an application behind any middlewares; none if it does not keep them as Starlette does."""
-    return starlette_routes(getattr(_app_with_routes(app), "routes", ()))
+    found = _app_with_routes(app)
+    # The scope's application may be a parent, in which this one is mounted.
+    return starlette_routes(getattr(found if hasattr(found, "routes") else scope.get("app"), "routes", ()))
 
 
 class AsgiRequestLimiter(RequestLimiter):
     """A `RequestLimiter` with a fast path for decisions that need no `await`, and with fields as ASGI sends them."""
 
-    def __init__(
-        self,
-        limiter: Limiter | AsyncLimiter,
-        *,
-        partition_keys: bool = False,
-        legacy_headers: bool = False,
-        on_denied: OnDenied | None = None,
-    ) -> None:
-        super().__init__(limiter, partition_keys=partition_keys, legacy_headers=legacy_headers, on_denied=on_denied)
+    def __init__(self, limiter: Limiter | AsyncLimiter, **options: Unpack[ResponseOptions]) -> None:
+        super().__init__(limiter, **options)
         self._limit_paths: dict[Limit, _LimitPath] = {}
 
     def admit_fast(self, limits: Sequence[Limit], scope: Scope) -> Answer | None:

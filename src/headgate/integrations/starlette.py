@@ -234,6 +234,7 @@ def _middleware(
     """The middleware of `install`: puts the request limiter into the scope, and its fields into the response."""
 
     prepared = False
+    kind = Exchange.of(request_limiter, principal)
 
     # No coroutine of its own: this is on the way of every request.
     def middleware(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
@@ -245,9 +246,8 @@ def _middleware(
             return pass_on(scope, receive, send)
         # Shared with whatever copies the scope further in, so that a principal found there is seen here.
         scope.setdefault("state", {})
-        exchange = Exchange(request_limiter, principal, scope["app"], scope.get("root_path", ""))
-        scope[EXCHANGE] = exchange
-
+        exchange = scope[EXCHANGE] = kind()
+        exchange.app, exchange.root_path = scope["app"], scope.get("root_path", "")
         sending = exchange.with_fields(send)
         if defaults:
             return by_default(exchange, scope, receive, sending)

@@ -7,8 +7,8 @@ that was on the wire when its sender was killed is made again, with the same mes
 deduplicate.
 
 Messages of one user and priority go out in order; users do not wait for each other. A provider that is away is no
-property of a message: the message waits until it expires. Only the provider's verdict on it, or its expiry, or a record
-that can't be read, makes a dead letter.
+property of a message: the message waits until it expires. A dead letter is made by the provider's verdict, by expiry,
+by a record that can't be read, or if the provider's own code fails at one message time after time (`retry_rounds`).
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ from headgate.apps.notifications.ports import (
     Status,
 )
 from headgate.apps.notifications.provider import Accepted, Rejected, SmsMessage, Unavailable
-from headgate.apps.notifications.provider_chain import Handed, ProviderChain
+from headgate.apps.notifications.provider_chain import Handed, ProviderChain, ProviderFault
 from headgate.apps.notifications.quiet_hours import QuietHours
+from headgate.apps.notifications.retry_rounds import Round, retry_at_ms
 from headgate.batching import Batcher
 from headgate.clock import uptime
 from headgate.durations import from_ms
@@ -68,8 +69,6 @@ BUSY_PAUSE = 0.5
 BUSY_SECONDS = 0.2
 """How long what is done may wait to be committed."""
 FULL_SECONDS = 0.02
-PARKED_SECONDS = 30
-LONGEST_PARKED_SECONDS = 600
 
 T = TypeVar("T")
 
@@ -96,6 +95,8 @@ class _Tried(NamedTuple):
     attempts: int
     handed: Handed | None
     reason: str
+    last: Round = Round(0)
+    """The attempts of this time, all of which failed."""
 
 
 class _ClaimExpired(Exception):
@@ -293,11 +294,9 @@ class Delivery:
             return await self._bury(record, message, f"expired; {tried.reason}", tried.attempts, Status.EXPIRED)
         if self._stop.is_set():
             return False
-        rounds = max(tried.attempts // self._attempts, 1)
-        seconds = min(PARKED_SECONDS * 2 ** min(rounds - 1, 10), LONGEST_PARKED_SECONDS)
-        until_ms = self._now_ms() + seconds * 1000
-        if message.expires_ms is not None:
-            until_ms = min(until_ms, message.expires_ms)
+        until_ms = retry_at_ms(tried.last, self._now_ms(), message.expires_ms)
+        if until_ms is None:
+            return await self._bury(record, message, tried.reason, tried.attempts, Status.FAILED)
         self._parked[record.key, message.priority] = until_ms
         return await self._park(lane, {message.message_id: tried.attempts}, until_ms)
 
@@ -322,6 +321,7 @@ class Delivery:
         """Tries until there is an outcome, the message expires, this member stops, or the message alone has failed
         `attempts` times in a row while others went out."""
         attempts, failures, reason = claimed.attempts, 0, "no provider was available"
+        faults, accepted_before = 0, self._providers.accepted
         pause = self._first_pause
         while not self._stop.is_set() and not _has_expired(message, self._now_ms()):
             sms = self._sms(message, claimed, attempts + 1)
@@ -343,6 +343,7 @@ class Delivery:
                 self._observer.provider_called("any", "unavailable", time.perf_counter() - started)
                 if self._providers.is_available and not error.throttled:
                     attempts, failures = attempts + 1, failures + 1
+                    faults += isinstance(error, ProviderFault)
                     self._observer.delivered("retried")
                     if failures >= self._attempts:
                         break
@@ -354,7 +355,9 @@ class Delivery:
             seconds = max(wait or 0.0, pause) * random.uniform(0.5, 1.0)
             await wait_for_stop(self._stop, min(seconds, self._seconds_left(message)))
             pause = min(pause * 2, self._longest_pause)
-        return _Tried(attempts, None, reason)
+        others_accepted = self._providers.accepted > accepted_before
+        last = Round(max(attempts // self._attempts, 1), 0 < faults == failures, others_accepted)
+        return _Tried(attempts, None, reason, last)
 
     def _sms(self, message: Message, claimed: Claimed, attempt: int) -> SmsMessage:
         expires_ms = message.expires_ms

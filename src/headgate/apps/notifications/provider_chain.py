@@ -37,6 +37,10 @@ class NamedProvider:
     """Whether the limiter's store refused to decide the last time."""
 
 
+class ProviderFault(Unavailable):
+    """No provider can take the message: each raised an exception of its own."""
+
+
 class Handed(NamedTuple):
     """The result of a send, and the provider that gave it."""
 
@@ -53,29 +57,36 @@ class ProviderChain:
         self.providers = list(providers)
         self._timeout = timeout
         self._clock = clock or SystemClock()
+        self.accepted = 0
+        """Messages that a provider took."""
 
     async def send(self, message: SmsMessage) -> Handed:
         """The first answer of a provider.
 
         Raises:
-            Unavailable: No provider is available. `retry_after` is the shortest pause of any of them.
+            Unavailable: No provider is available. `retry_after` is the shortest pause of any of them. If one of them
+                wants fewer calls, it is `throttled`.
+            ProviderFault: Every provider failed by a mistake of its own.
             StoreError: Every provider has a limiter, and their store refuses to decide.
         """
         reason, pause = "no provider is available", None
         refusals: list[StoreError] = []
+        faults, throttled = 0, False
         for entry in self.providers:
             try:
                 await self._admit(entry)
                 return Handed(await self._call(entry, message), entry.name)
             except Unavailable as error:
                 reason = f"{entry.name}: {error}"
+                faults, throttled = faults + isinstance(error, ProviderFault), throttled or error.throttled
                 left = error.retry_after
                 pause = left if pause is None or (left is not None and left < pause) else pause
             except StoreError as error:
                 refusals.append(error)
         if refusals and len(refusals) == len(self.providers):
             raise refusals[0]
-        raise Unavailable(reason, retry_after=pause)
+        failure = ProviderFault if faults == len(self.providers) else Unavailable
+        raise failure(reason, retry_after=pause, throttled=throttled)
 
     @property
     def is_available(self) -> bool:
@@ -131,7 +142,8 @@ class ProviderChain:
                 raise
             _log.exception("provider %s failed", entry.name, extra={"message_id": message.id})
             self._record_failure(entry, message)
-            raise Unavailable(f"the provider failed: {type(error).__name__}") from error
+            raise ProviderFault(f"the provider failed: {type(error).__name__}") from error
+        self.accepted += isinstance(result, Accepted)
         entry.failed_user = None
         entry.breaker.record_success()
         return result

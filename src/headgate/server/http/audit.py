@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
-from headgate.server.http.parameters import WholeNumber
+from headgate.server.http.parameters import WholeNumber, api_router
 from headgate.server.http.problem import documented
 from headgate.server.http.raw_routes import json_response
 from headgate.server.http.services import services_of
 from headgate.server.shapes.access import ChangeShown
 
-router = APIRouter(prefix="/admin", tags=["access"])
+router = api_router("/admin", "access")
 
 LIMIT = WholeNumber("limit", 1, 1000, default=100)
 BEFORE = WholeNumber("before", 1, 2**53)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi import Request, Response
 from starlette.responses import StreamingResponse
+from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
 
 from headgate.apps.payments.feed import FeedFormat
@@ -16,7 +17,7 @@ from headgate.apps.payments.parsing import COLUMNS
 from headgate.errors import Conflict
 from headgate.server.http.body import media_type
 from headgate.server.http.logs import about
-from headgate.server.http.parameters import WholeNumber, flag, path, query, text_of
+from headgate.server.http.parameters import WholeNumber, api_router, flag, path, query, text_of
 from headgate.server.http.payments import CSV_FEED, FEED, body_blocks
 from headgate.server.http.payments import FORMATS as LINE_FORMATS
 from headgate.server.http.problem import Problem, documented, invalid, unsupported
@@ -47,13 +48,13 @@ AS_FEED = query(
 )
 XML = {"type": "string", "description": "ISO 20022 pain.001 (customer credit transfer initiation)."}
 
-router = APIRouter(prefix="/api/v1", tags=["payments"])
+router = api_router("/api/v1", "payments")
 
 
-def install(app: FastAPI) -> None:
+def install(routes: list[BaseRoute]) -> None:
     """Adds the routes of this module."""
     add_raw_route(
-        app,
+        routes,
         "/api/v1/feeds",
         submit,
         methods=["POST"],
@@ -74,7 +75,7 @@ def install(app: FastAPI) -> None:
             "parameters": [CONTROL_SUM, COUNT, query("configName", BOOKED_NAME), NAME],
         },
     )
-    app.include_router(router)
+    routes += router.routes
 
 
 async def submit(scope: Scope, receive: Receive, send: Send) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from fastapi import APIRouter, Depends
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.types import Scope
@@ -94,8 +95,12 @@ def check_query(scope: Scope) -> None:
             raise invalid(name, f"is not a parameter here; {meant}")
 
 
-async def documented_query(request: Request) -> None:
-    """`check_query` as a dependency of every route that is no raw one."""
+def api_router(prefix: str, tag: str) -> APIRouter:
+    """A router whose routes refuse a query parameter that they do not document, before anything else is read."""
+    return APIRouter(prefix=prefix, tags=[tag], dependencies=[Depends(_documented_query)])
+
+
+async def _documented_query(request: Request) -> None:
     check_query(request.scope)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from fastapi import FastAPI, Response
+from fastapi import Response
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -69,9 +69,8 @@ class RawRoutes:
             await problem.response_to(error, scope["path"])(scope, receive, send)
 
 
-def add_raw_route(app: FastAPI, path: str, endpoint: ASGIApp, **documentation: Any) -> None:
-    """Adds the route to the app itself: routes of included routers are matched more slowly."""
-    app.router.routes.append(RawRoute(path, endpoint, **documentation))
+def add_raw_route(routes: list[BaseRoute], path: str, endpoint: ASGIApp, **documentation: Any) -> None:
+    routes.append(RawRoute(path, endpoint, **documentation))
 
 
 async def send_json(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from fastapi import FastAPI
 from starlette.requests import Request
+from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
 
 from headgate.apps.payments.model import PaymentFilter
@@ -37,10 +37,10 @@ CSV = {
 XML = {"type": "string", "description": "ISO 20022 camt.053 (bank to customer statement)."}
 
 
-def install(app: FastAPI) -> None:
+def install(routes: list[BaseRoute]) -> None:
     """Adds the route of this module."""
     add_raw_route(
-        app,
+        routes,
         "/admin/payments/reconcile",
         compare_statement,
         methods=["POST"],

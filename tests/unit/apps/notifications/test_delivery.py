@@ -31,10 +31,10 @@ def record(user: int, message_id: str, **members: Any) -> Record:
 
 
 class Bench:
-    def __init__(self, *records: Record, timeout: float = 5.0, **options: Any) -> None:
+    def __init__(self, *records: Record, timeout: float = 5.0, after: Bench | None = None, **options: Any) -> None:
         self.source = MemorySource(records)
-        self.store = MemoryMessages()
-        self.provider = ScriptedProvider()
+        self.store: MemoryMessages = after.store if after else MemoryMessages()
+        self.provider: ScriptedProvider = after.provider if after else ScriptedProvider()
         self.log = MemoryLog()
         self.stop = asyncio.Event()
         entry = NamedProvider("scripted", self.provider, breaker=Breaker(QUICK))

@@ -27,7 +27,8 @@ from headgate.apps.notifications.ports import (
     Status,
 )
 from headgate.apps.notifications.quota import Recipient
-from headgate.apps.notifications.stores.rows import known_of
+from headgate.apps.notifications.stores import postgres, sqlite
+from headgate.apps.notifications.stores.rows import Settled, known_of
 from headgate.apps.notifications.stores.tables import (
     notification_dead_letter,
     notification_delivery,
@@ -38,6 +39,7 @@ from headgate.apps.notifications.stores.tables import (
 from headgate.durations import from_ms, to_ms
 from headgate.errors import InvalidInput
 from headgate.messaging import Record
+from headgate.sql.counting import count_up_to
 from headgate.sql.in_lists import where_in
 from headgate.sql.outbox import append
 from headgate.sql.prefix import begins_with
@@ -79,29 +81,6 @@ _SETTLE = (
         **{name: sa.bindparam(name) for name in ("attempts", "provider", "provider_id", "reason")},
     )
 )
-_EARLY = f"message.status = '{Status.DELIVERED.value}' AND new.status = '{Status.SENT.value}'"
-# One statement and one parameter for PostgreSQL: row by row, the driver takes longer than the server. It locks in the
-# order of `_lock`.
-_SETTLE_MANY = sa.text(
-    f"""
-    WITH new AS (
-        SELECT * FROM json_to_recordset(CAST(:outcomes AS json)) AS outcome(
-            of_message text, status text, attempts int, provider text, provider_id text, segments int, reason text
-        )
-    ), locked AS (
-        SELECT message_id FROM headgate_notification_message
-        WHERE message_id IN (SELECT of_message FROM new) ORDER BY message_id FOR UPDATE
-    )
-    UPDATE headgate_notification_message AS message
-    SET owner = NULL, claimed_until = NULL,
-        settled_at = CASE WHEN {_EARLY} THEN message.delivered_at ELSE clock_timestamp() END,
-        status = CASE WHEN {_EARLY} THEN message.status ELSE new.status END,
-        attempts = new.attempts, provider = new.provider, provider_id = new.provider_id,
-        segments = coalesce(new.segments, message.segments), reason = new.reason
-    FROM new, locked
-    WHERE message.message_id = new.of_message AND locked.message_id = new.of_message
-    """  # noqa: S608  # our own names
-)
 
 
 def insert_messages(connection: Connection, messages: Sequence[Message], *, keep: bool = False) -> None:
@@ -136,6 +115,18 @@ def _accepted_row(message: Message, at: datetime) -> dict[str, Any]:
         "provider_id": None,
         "reason": None,
     }
+
+
+def claim_queued(
+    connection: Connection, messages: Sequence[Message], owner: str, lease: timedelta
+) -> dict[str, Claimed]:
+    """`claim` for those of the messages that nobody has claimed before, which are nearly all. Returns these; the others
+    are left as they are. One statement that writes, at most."""
+    if connection.dialect.name == "sqlite":
+        return sqlite.claim_queued(connection, messages, owner, lease)
+    if connection.dialect.name == "postgresql":
+        return postgres.claim_queued(connection, messages, owner, lease)
+    return {}
 
 
 def claim(connection: Connection, messages: Sequence[Message], owner: str, lease: timedelta) -> dict[str, Claimed]:
@@ -222,23 +213,27 @@ def release(connection: Connection, message_ids: Sequence[str], owner: str) -> N
 
 def settle(connection: Connection, outcomes: Sequence[DeliveryOutcome]) -> None:
     """Notes what became of messages. One that is known as delivered already stays so."""
-    changes = {
-        outcome.message_id: {
-            "of_message": outcome.message_id,
-            "status": outcome.status.value,
-            "attempts": outcome.attempts,
-            "provider": outcome.provider,
-            "provider_id": outcome.provider_id,
-            "segments": outcome.segments or None,
-            "reason": outcome.reason and storable(outcome.reason, LONGEST_REASON),
-        }
-        for outcome in outcomes
-    }
-    if changes and connection.dialect.name == "postgresql":
-        connection.execute(_SETTLE_MANY, {"outcomes": json.dumps(list(changes.values()))})
-    else:
+    latest = {outcome.message_id: _settled(outcome) for outcome in outcomes}
+    rows = [latest[message_id] for message_id in sorted(latest)]
+    if rows and connection.dialect.name == "sqlite" and sqlite.HAS_UPDATE_FROM:
+        sqlite.settle(connection, rows)
+    elif rows and connection.dialect.name == "postgresql":
+        postgres.settle(connection, rows)
+    elif rows:
         at = now(connection)
-        execute_rows(connection, _SETTLE, [{"at": at, **changes[message_id]} for message_id in sorted(changes)])
+        execute_rows(connection, _SETTLE, [{"of_message": row.message_id, "at": at, **row._asdict()} for row in rows])
+
+
+def _settled(outcome: DeliveryOutcome) -> Settled:
+    return Settled(
+        outcome.message_id,
+        outcome.status.value,
+        outcome.attempts,
+        outcome.provider,
+        outcome.provider_id,
+        outcome.segments or None,
+        outcome.reason and storable(outcome.reason, LONGEST_REASON),
+    )
 
 
 def park(
@@ -282,8 +277,8 @@ def page(
 def count_matching(connection: Connection, selection: MessageFilter, at_most: int) -> int:
     """How many messages match, up to so many."""
     statuses = [status.value for status in selection.statuses]
-    some = sa.select(_message.message_id).where(_message.status.in_(statuses), *_conditions(selection))
-    return _count(connection, some, at_most)
+    in_status = _message.status.in_(statuses)
+    return count_up_to(connection, notification_message, at_most, in_status, *_conditions(selection))
 
 
 def _conditions(selection: MessageFilter) -> list[sa.ColumnElement[bool]]:
@@ -309,11 +304,6 @@ def _past(order: Order, place: tuple[datetime, str], oldest_first: bool) -> list
     if oldest_first:
         return [time >= at, sa.or_(time > at, name > last)]
     return [time <= at, sa.or_(time < at, name < last)]
-
-
-def _count(connection: Connection, some: sa.Select[Any], at_most: int) -> int:
-    counted = some.limit(at_most).subquery()
-    return connection.execute(sa.select(sa.func.count()).select_from(counted)).scalar_one()
 
 
 def beginning(connection: Connection, prefix: str, limit: int) -> list[MessageStatus]:
@@ -393,7 +383,7 @@ def dead_letters(
 
 def count_dead_letters(connection: Connection, at_most: int) -> int:
     """How many dead letters there are, up to so many."""
-    return _count(connection, sa.select(_letter.letter_id), at_most)
+    return count_up_to(connection, notification_dead_letter, at_most)
 
 
 def redrive(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -12,6 +12,18 @@ from sqlalchemy.engine import Connection
 from headgate.durations import from_ms, to_ms
 from headgate.sql.in_lists import where_in
 from headgate.sql.schema import now
+
+
+class Settled(NamedTuple):
+    """What became of a message, as its row keeps it."""
+
+    message_id: str
+    status: str
+    attempts: int
+    provider: str | None
+    provider_id: str | None
+    segments: int | None
+    reason: str | None
 
 
 def clock_ms(connection: Connection, given: int | None) -> int:

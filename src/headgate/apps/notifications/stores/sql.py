@@ -105,8 +105,12 @@ class SqlDeliveryStore:
         self.lease = lease
 
     async def claim(self, messages: Sequence[Message], owner: str) -> dict[str, Claimed]:
-        write = self._database.write
-        return await _retry_conflicts(lambda: write(message_statements.claim, messages, owner, self.lease))
+        database, lease = self._database, self.lease
+        claimed = await database.once(message_statements.claim_queued, messages, owner, lease)
+        others = [message for message in messages if message.message_id not in claimed]
+        if others:
+            claimed |= await _retry_conflicts(lambda: database.write(message_statements.claim, others, owner, lease))
+        return claimed
 
     async def renew(self, message_ids: Sequence[str], owner: str) -> list[str]:
         return await self._database.write(message_statements.renew, message_ids, owner, self.lease)

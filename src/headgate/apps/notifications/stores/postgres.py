@@ -1,0 +1,76 @@
+"""The sender's hot statements on PostgreSQL: one for all messages of a batch, with the batch as one parameter. Row by
+row, the driver takes longer than the server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from json import dumps
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from headgate.apps.notifications.model import Message
+from headgate.apps.notifications.ports import Claim, Claimed, Status
+from headgate.apps.notifications.quota import Recipient
+from headgate.apps.notifications.stores.rows import Settled
+
+# Both lock in order of the ids, as all others do.
+_CLAIM = sa.text(
+    f"""
+    WITH queued AS (
+        SELECT message.message_id, message.user_id, requested.value AS phone
+        FROM json_each_text(CAST(:numbers AS json)) AS requested
+        JOIN headgate_notification_message AS message ON message.message_id = requested.key
+        WHERE message.status = '{Status.QUEUED.value}'
+        ORDER BY message.message_id FOR UPDATE OF message
+    )
+    UPDATE headgate_notification_message AS message
+    SET status = '{Status.SENDING.value}', owner = :owner,
+        claimed_until = clock_timestamp() + make_interval(secs => :seconds)
+    FROM queued
+    LEFT JOIN headgate_notification_quota AS quota ON quota.user_id = queued.user_id
+    LEFT JOIN headgate_notification_optout AS optout ON optout.phone = coalesce(queued.phone, quota.phone)
+    WHERE message.message_id = queued.message_id
+    RETURNING message.message_id, message.attempts, quota.phone, quota.locale, quota.zone, optout.phone IS NOT NULL
+    """  # noqa: S608  # our own names
+)
+# A receipt may come before the answer: what is delivered stays so, and was sent before.
+_EARLY = f"message.status = '{Status.DELIVERED.value}' AND new.status = '{Status.SENT.value}'"
+_SETTLE = sa.text(
+    f"""
+    WITH new AS (
+        SELECT * FROM json_to_recordset(CAST(:outcomes AS json)) AS outcome(
+            message_id text, status text, attempts int, provider text, provider_id text, segments int, reason text
+        )
+    ), locked AS (
+        SELECT message_id FROM headgate_notification_message
+        WHERE message_id IN (SELECT message_id FROM new) ORDER BY message_id FOR UPDATE
+    )
+    UPDATE headgate_notification_message AS message
+    SET owner = NULL, claimed_until = NULL,
+        settled_at = CASE WHEN {_EARLY} THEN message.delivered_at ELSE clock_timestamp() END,
+        status = CASE WHEN {_EARLY} THEN message.status ELSE new.status END,
+        attempts = new.attempts, provider = new.provider, provider_id = new.provider_id,
+        segments = coalesce(new.segments, message.segments), reason = new.reason
+    FROM new, locked
+    WHERE message.message_id = new.message_id AND locked.message_id = new.message_id
+    """  # noqa: S608  # our own names
+)
+
+
+def claim_queued(
+    connection: Connection, messages: Sequence[Message], owner: str, lease: timedelta
+) -> dict[str, Claimed]:
+    """Claims those of the messages that are queued, and returns them. The others are left as they are."""
+    numbers = dumps({message.message_id: message.to for message in messages})
+    rows = connection.execute(_CLAIM, {"numbers": numbers, "owner": owner, "seconds": lease.total_seconds()})
+    return {
+        message_id: Claimed(Claim.MINE, attempts, Recipient(phone, locale, zone), opted_out)
+        for message_id, attempts, phone, locale, zone, opted_out in rows
+    }
+
+
+def settle(connection: Connection, outcomes: Sequence[Settled]) -> None:
+    """Notes what became of messages."""
+    connection.execute(_SETTLE, {"outcomes": dumps([outcome._asdict() for outcome in outcomes])})
