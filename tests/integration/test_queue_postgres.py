@@ -18,6 +18,7 @@ from headgate.dispatch.ports import STARTED, QueueStore
 from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.status import Status
 from headgate.dispatch.stores import postgres, postgres_claims, queue_store
+from headgate.dispatch.stores.rows import ClaimRequest
 from headgate.dispatch.stores.sql import SqlQueueStore
 from headgate.errors import NotFound, StoreError, StoreUnavailable
 from headgate.sql import hints
@@ -102,7 +103,7 @@ async def test_a_claim_skips_what_another_holds(store: QueueStore, postgres_url:
     other = Database(postgres_url)
     assert other.async_engine is not None
     async with other.async_engine.connect() as connection, connection.begin() as transaction:
-        claimed_here = await connection.run_sync(postgres_claims.claim, "PAY", 2, NOW, T)
+        claimed_here = await connection.run_sync(postgres_claims.claim, ClaimRequest("PAY", 2, NOW), T)
         assert [item.claim.item_id for item in claimed_here.batch.items] == ["a", "b"]
         rest = await asyncio.wait_for(store.claim("PAY", 10, NOW, now=T), 20)
         assert [item.claim.item_id for item in rest.items] == ["c", "d"]

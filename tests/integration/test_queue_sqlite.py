@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from headgate.dispatch.model import Batch, EnqueueRequest
 from headgate.dispatch.stores import queue_store, sqlite
+from headgate.dispatch.stores.rows import ClaimRequest
 from headgate.sql.engine import Database
 from headgate.sql.schema import sqlite_connection
 
@@ -28,7 +29,7 @@ def counted(connection: sa.Connection, limit: int) -> tuple[Batch, int]:
     driver = sqlite_connection(connection)
     driver.set_progress_handler(step, 100)
     try:
-        return sqlite.claim(connection, "PAY", limit, timedelta(0), T, 1 << 20), steps
+        return sqlite.claim(connection, ClaimRequest("PAY", limit, timedelta(0), 1 << 20), T), steps
     finally:
         driver.set_progress_handler(None, 0)
 

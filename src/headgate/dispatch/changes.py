@@ -175,7 +175,7 @@ class Preview(NamedTuple):
     """False if there are more that match than were looked at."""
 
 
-class Changed(NamedTuple):
+class ChangeResult(NamedTuple):
     """What came of a change."""
 
     total: int

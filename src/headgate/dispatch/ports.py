@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
-from headgate.dispatch.changes import Changed, ItemChange, Preview
+from headgate.dispatch.changes import ChangeResult, ItemChange, Preview
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.heartbeats import WorkerStore
 from headgate.dispatch.model import (
@@ -201,7 +201,7 @@ class QueueStore(Protocol):
         change: ItemChange,
         *,
         now: datetime | None = None,
-    ) -> Changed:
+    ) -> ChangeResult:
         """Changes the items with these ids: all, or `NotFound` or `Conflict` and none. Or the items that match, in
         batches, but for those that can't be changed."""
         ...

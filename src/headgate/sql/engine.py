@@ -73,6 +73,8 @@ class Database:
             deadline = FILE_DEADLINE if self.dialect == "sqlite" else DEADLINE
         self._deadline = deadline
         self._is_hastened = False
+        self.is_prepared = False
+        """Whether its schema was found to be, or was made, this version's."""
         self._in_flight: set[_Use | DedicatedConnection] = set()
         """Transactions that have a deadline."""
         self.hints = Hints(self)

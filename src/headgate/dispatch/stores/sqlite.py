@@ -31,7 +31,7 @@ from headgate.dispatch.status import Status
 from headgate.dispatch.stores import booked_slots
 from headgate.dispatch.stores.encrypting import context_version
 from headgate.dispatch.stores.portable_claims import due_in_turns
-from headgate.dispatch.turns import UNLIMITED, Places
+from headgate.dispatch.stores.rows import ClaimRequest
 from headgate.sql.schema import now as database_clock
 from headgate.sql.schema import sqlite_connection
 
@@ -136,27 +136,17 @@ _CLAIM = """
 """
 
 
-def claim(
-    connection: sa.Connection,
-    item_type: str,
-    limit: int,
-    look_ahead: timedelta,
-    now: datetime | None,
-    max_bytes: int,
-    places: Places = UNLIMITED,
-    after: str = "",
-) -> Batch:
-    """The lane behind `after` is the first in turn."""
-    moment = now or database_clock(connection)
+def claim(connection: sa.Connection, request: ClaimRequest, now: datetime | None) -> Batch:
+    item_type, moment = request.item_type, now or database_clock(connection)
     batch_id, at = batch_name(), stored(moment)
     rows: list[int] = []
     items: list[ClaimedItem] = []
     size, is_cut = 0, False
-    picked = list(due_in_turns(connection, item_type, moment + look_ahead, limit, places, after, *_READERS))
+    picked = list(due_in_turns(connection, request, moment + request.look_ahead, *_READERS))
     driver = sqlite_connection(connection)
     # Read one by one: contexts may be long.
     for number, context, version in driver.execute(_CONTEXTS, (dumps([row[1] for row in picked]), item_type)):
-        if size >= max_bytes:
+        if size >= request.max_bytes:
             is_cut = True
             break
         if context is not None:

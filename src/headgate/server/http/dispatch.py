@@ -98,7 +98,9 @@ async def types(request: Request) -> Response:
     queue, with_stats = services_of(request).queue, flag(request, "stats")
     shown = DispatchConfigs.of(item_types=await queue.configs())
     if with_stats:
-        shown.stats = [QueueStatsShown.of_stats(await queue.store.stats(each.item_type)) for each in shown.item_types]
+        shown.stats = [
+            QueueStatsShown.of_stats(await queue.store.stats(config.item_type)) for config in shown.item_types
+        ]
     return json_response(shown)
 
 
@@ -199,28 +201,19 @@ async def audit(request: Request) -> Response:
 @_changes("POST", "/{itemType}/requeue", "Make dead letters ready again", Redirected, Redirection)
 async def requeue(request: Request) -> Response:
     """As new: with their time, context and slot, without retries and error. All of the given ids, or none."""
-    ids, matching = Redirection.parse(await read_object(request.scope, request.receive)).chosen()
-    with _explain_conflict():
-        count = await services_of(request).queue.requeue(_item_type(request), ids, **matching)
-        return json_response(Redirected(count=count))
+    return await _redirect(request, Redirection, services_of(request).queue.requeue)
 
 
 @_changes("POST", "/{itemType}/discard", "Cancel items", Redirected, Redirection)
 async def discard(request: Request) -> Response:
     """Cancels items that are READY or dead letters, and forgets their contexts. All of the given ids, or none."""
-    ids, matching = Redirection.parse(await read_object(request.scope, request.receive)).chosen()
-    with _explain_conflict():
-        count = await services_of(request).queue.discard(_item_type(request), ids, **matching)
-        return json_response(Redirected(count=count))
+    return await _redirect(request, Redirection, services_of(request).queue.discard)
 
 
 @_changes("POST", "/{itemType}/cancel", "Cancel items, also running ones", Redirected, Selection)
 async def cancel(request: Request) -> Response:
     """Items that wait, run or are dead letters are CANCELLED at once; what runs is cancelled within a second."""
-    ids, matching = Selection.parse(await read_object(request.scope, request.receive)).chosen()
-    with _explain_conflict():
-        count = await services_of(request).queue.cancel(_item_type(request), ids, **matching)
-        return json_response(Redirected(count=count))
+    return await _redirect(request, Selection, services_of(request).queue.cancel)
 
 
 @_changes("POST", "/{itemType}/reschedule", "Give waiting items another time", Redirected, Rescheduled)
@@ -232,6 +225,13 @@ async def reschedule(request: Request) -> Response:
     with _explain_conflict():
         count = await services_of(request).queue.reschedule(_item_type(request), ids, **change, **matching)
         return json_response(Redirected(count=count))
+
+
+async def _redirect(request: Request, shape: type[Selection], change: Callable[..., Awaitable[int]]) -> Response:
+    """Changes the items that the body names, and returns how many they were."""
+    ids, matching = shape.parse(await read_object(request.scope, request.receive)).chosen()
+    with _explain_conflict():
+        return json_response(Redirected(count=await change(_item_type(request), ids, **matching)))
 
 
 @contextmanager

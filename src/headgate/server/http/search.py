@@ -46,10 +46,10 @@ async def search(request: Request) -> Response:
     text = checked_id(request.query_params["q"], "q")
     services = services_of(request)
     kinds = [kind for kind in KINDS if kind != "item" or request.scope["state"]["is_admin"]]
-    found = await asyncio.gather(*(_within_time(KINDS[kind], services, text) for kind in kinds))
-    results = [one for some in found for one in some or ()]
+    by_kind = await asyncio.gather(*(_within_time(KINDS[kind], services, text) for kind in kinds))
+    results = [one for some in by_kind for one in some or ()]
     results.sort(key=lambda one: not one.exact)  # stable: else by kind, as listed
-    unavailable = [kind for kind, some in zip(kinds, found, strict=True) if some is None]
+    unavailable = [kind for kind, some in zip(kinds, by_kind, strict=True) if some is None]
     return json_response(SearchResults(query=text, results=results, searched=kinds, unavailable=unavailable))
 
 

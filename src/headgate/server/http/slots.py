@@ -75,9 +75,9 @@ async def replan(request: Request) -> Response:
     moves nothing.
     """
     services = services_of(request)
-    asked = ReplanRequest.parse(await read_object(request.scope, request.receive))
-    name = asked.config_name if asked.config_name is not None else services.settings.slots.default_config
-    return json_response(ReplanShown.of_replan(await services.slots.replan(name, **asked.options())))
+    body = ReplanRequest.parse(await read_object(request.scope, request.receive))
+    name = body.config_name if body.config_name is not None else services.settings.slots.default_config
+    return json_response(ReplanShown.of_replan(await services.slots.replan(name, **body.options())))
 
 
 @router.get(
