@@ -111,7 +111,7 @@ simulate: $(STAMP)
 SITE ?=
 
 gameday: $(STAMP)
-	$(BIN)/python -m tests.gameday $(addprefix --site ,$(SITE))
+	GRPC_VERBOSITY=ERROR $(BIN)/python -m tests.gameday $(addprefix --site ,$(SITE))
 
 # Every message log with every fault of an SMS provider, and senders killed meanwhile: about half an hour at SCALE=1.
 SCALE ?= 1

@@ -33,7 +33,7 @@ export const VERBS = {
   requeue: {
     title: 'Requeue',
     past: 'requeued',
-    effect: 'Started again at its time, as new.',
+    effect: 'Each item runs again at its time, with all of its attempts.',
     kind: 'main',
     takes: status => status === 'DEAD_LETTER',
   },
