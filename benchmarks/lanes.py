@@ -54,9 +54,7 @@ def tables(quick: bool) -> list[Table]:
         path = Path(folder) / "lanes.db"
         measure(table, "SQLite", f"sqlite:///{path}", lambda statements: _on_sqlite(path, statements), rows)
     table.note(f"claims of {CLAIM} items: {rows:,} in one lane, or in {LANES} lanes of {PRIORITIES} priorities by keys")
-    table.note(
-        f"turns: {rows:,} items wait in a lane when {FEW} come into another; cycles claim up to {CLAIM}; the slowest of five tens"
-    )
+    table.note(f"turns: {rows:,} items wait in a lane when {FEW} come into another; the slowest of five tens")
     table.close()
     return [table]
 
