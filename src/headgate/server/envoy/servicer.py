@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import grpc
 import structlog
@@ -22,6 +23,8 @@ SERVICE = "envoy.service.ratelimit.v3.RateLimitService"
 METHOD = "ShouldRateLimit"
 MAX_DESCRIPTORS = 100
 MAX_ENTRIES = 32
+MAX_REMEMBERED, MAX_REMEMBERED_BYTES = 4096, 512
+"""So many requests are parsed once, if they are short."""
 UNLIMITED = 2**32 - 1
 
 _UNITS = {round(unit.window.total_seconds() * 1_000_000): UNITS[unit.name] for unit in Unit}
@@ -52,12 +55,10 @@ class RateLimitServicer:
     async def should_rate_limit(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         """Decides one request of Envoy."""
         await self._access.admit(context)
-        if request is None:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the message is no RateLimitRequest")
+        if isinstance(request, BadRequest):
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(request))
         try:
-            outcome = await self._limiter.decide(request.domain, _descriptors(request))
-        except BadRequest as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            outcome = await self._limiter.decide(request.domain, request.descriptors)
         except HeadgateError as error:
             # Envoy decides by failure_mode_deny. The text may name hosts: it is logged, and not sent.
             self._metrics.failed(type(error).__name__)
@@ -73,16 +74,34 @@ class RateLimitServicer:
         return response
 
 
-def _parsed(message: bytes) -> Any:
-    """The request; None if it is none. An error here would be answered as one of the server's."""
-    try:
-        return RateLimitRequest.FromString(message)
-    except DecodeError:
-        return None
-
-
 class BadRequest(InvalidInput):
     """A request that Envoy would not send."""
+
+
+class ParsedRequest(NamedTuple):
+    """What is decided by."""
+
+    domain: str
+    descriptors: Sequence[Descriptor]
+
+
+def _parsed(message: bytes) -> ParsedRequest | BadRequest:
+    """The request, or what is wrong with it. An error raised here would be answered as one of the server's."""
+    try:
+        return _read_again(message) if len(message) <= MAX_REMEMBERED_BYTES else _read(message)
+    except DecodeError:
+        return BadRequest("message", "is no RateLimitRequest")
+    except BadRequest as error:
+        return error
+
+
+def _read(message: bytes) -> ParsedRequest:
+    request = RateLimitRequest.FromString(message)
+    return ParsedRequest(request.domain, _descriptors(request))
+
+
+_read_again = lru_cache(MAX_REMEMBERED)(_read)
+"""Envoy sends the same bytes for each request of the same caller to the same place."""
 
 
 def _descriptors(request: Any) -> list[Descriptor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from headgate.server.envoy import servicer
 from headgate.server.envoy.messages import OK, OVER_LIMIT, UNITS, RateLimitRequest, RateLimitResponse
 
 
@@ -65,3 +66,20 @@ def test_envoy_reads_our_answer() -> None:
     )
     assert read.statuses[1].code == v3.RateLimitResponseCode.OK
     assert [(header.key, header.value) for header in read.response_headers_to_add] == [("RateLimit", "x")]
+
+
+def test_a_short_request_is_parsed_once_and_a_long_one_is_not_kept() -> None:
+    def message(value: str) -> bytes:
+        request = RateLimitRequest(domain="edge")
+        request.descriptors.add().entries.add(key="user", value=value)
+        written: bytes = request.SerializeToString()
+        return written
+
+    assert servicer._parsed(message("ada")) is servicer._parsed(message("ada"))
+    assert servicer._parsed(message("ada")) != servicer._parsed(message("bob"))
+    long = message("x" * servicer.MAX_REMEMBERED_BYTES)
+    assert servicer._parsed(long) == servicer._parsed(long)
+    assert servicer._parsed(long) is not servicer._parsed(long)
+    wrong = RateLimitRequest(domain="edge").SerializeToString()
+    assert isinstance(servicer._parsed(wrong), servicer.BadRequest)
+    assert isinstance(servicer._parsed(b"\xff"), servicer.BadRequest)
