@@ -22,6 +22,8 @@ from benchmarks.measure import Row, Spread, Table, Target, per_second
 from headgate.testing.servers.postgres import PostgresServer
 
 TICKS = os.sysconf("SC_CLK_TCK")
+QUIET = {"autovacuum": "off", "checkpoint_timeout": "1h", "max_wal_size": "16GB"}
+"""What the server does by itself would be counted for whoever runs at that moment."""
 SETTLE_SECONDS = 0.3
 """Until the server has counted what the command's connections cost."""
 
@@ -99,7 +101,7 @@ def compare(other: Path, lines: int, rounds: int) -> Table:
     table = Table(f"A CSV feed of {lines:,} lines, this version ÷ {other.name}")
     with (
         tempfile.TemporaryDirectory() as directory,
-        PostgresServer(fsync=True) as server,
+        PostgresServer(fsync=True, settings=QUIET) as server,
     ):
         folder = Path(directory)
         ours = Version(Path(__file__).parents[1], server, "this_version", folder)
