@@ -12,6 +12,7 @@ from headgate.dispatch.search import ANYTHING, BY_ID, ErrorGroup, ItemFilter, It
 from headgate.dispatch.status import Status
 from headgate.dispatch.stores.rows import CHUNK, item
 from headgate.dispatch.stores.tables import DEAD, among, only, queue
+from headgate.sql.counting import count_up_to
 from headgate.sql.prefix import begins_with
 
 ESCAPE = "\\"
@@ -42,9 +43,7 @@ def count(connection: sa.Connection, item_type: str, chosen: ItemFilter, at_most
     """How many items match; `at_most`, if they are more."""
     if chosen.error_group is not None:
         return len(items(connection, item_type, chosen, at_most, None))
-    bounded = sa.select(sa.literal(1).label("one")).select_from(queue)
-    bounded = bounded.where(queue.c.item_type == item_type, *conditions(chosen)).limit(at_most)
-    return connection.execute(sa.select(sa.func.count()).select_from(bounded.subquery())).scalar_one()
+    return count_up_to(connection, queue, at_most, queue.c.item_type == item_type, *conditions(chosen))
 
 
 def page(item_type: str, chosen: ItemFilter, limit: int, after: str | None, order: ItemOrder = BY_ID) -> sa.Select[Any]:

@@ -47,12 +47,10 @@ async def redis_info(settings: Settings, *, timeout: float) -> list[RedisInfo]:
 
 async def kafka_info(settings: Settings, *, timeout: float) -> KafkaInfo:
     """Kafka, and the topics the settings name."""
-    from headgate.apps.notifications.dead_letters import dead_letter_topic
-    from headgate.apps.payments.intake_topic import rejected_topic
     from headgate.kafka.topics import kafka_info as ask
+    from headgate.server.wiring.kafka import kafka_topics
 
-    sms, inbound = settings.sms, settings.payments.topic
-    topics = (sms.topic, dead_letter_topic(sms.topic), sms.events_topic, inbound, rejected_topic(inbound))
+    topics = kafka_topics(settings)
     return await ask(settings.kafka_bootstrap or "", topics, settings.kafka_config, timeout=timeout)
 
 

@@ -15,6 +15,7 @@ from headgate.slots.model import AssignedSlot
 from headgate.slots.stores.other_windows import charged_to, parse_other_windows
 from headgate.slots.stores.tables import slot, slot_cancelled
 from headgate.slots.stores.window_rows import MAX_IN_LIST
+from headgate.sql.counting import count_up_to
 from headgate.sql.prefix import begins_with
 from headgate.sql.schema import now
 
@@ -50,9 +51,7 @@ def count(connection: Connection, selection: SlotFilter) -> int:
     total = 0
     for table, other in ((slot, SlotStatus.CANCELLED), (slot_cancelled, SlotStatus.BOOKED)):
         if selection.status is not other:
-            matching = sa.select(table.c.event_id).where(*_conditions(connection, table, selection))
-            some = matching.limit(MOST_COUNTED).subquery()
-            total += connection.execute(sa.select(sa.func.count()).select_from(some)).scalar_one()
+            total += count_up_to(connection, table, MOST_COUNTED, *_conditions(connection, table, selection))
     return min(total, MOST_COUNTED)
 
 
