@@ -6,6 +6,7 @@ kill switch is thrown and released.
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -77,7 +78,13 @@ def test_all_promises_hold_whatever_happens(site: str, tmp_path: Path, request: 
 def _run(installed: Installation, site: str, forget: Callable[[], None] | None) -> None:
     bank = installed.bank
     role = "all" if site == "temporal" else "dispatch"
-    processes = [installed.worker(role) for _ in range(1 if site == "one embedded" else 2)]
+
+    def first() -> subprocess.Popen[str]:
+        if "embedded" in site:
+            return installed.start("serve", "headgate", "serve", "--port", "0")
+        return installed.worker(role)
+
+    processes = [first()] if site == "one embedded" else [first(), installed.worker(role)]
     installed.configure(
         stale_claim_threshold_mins=0.1, retry_backoff_secs=0.2, max_dispatch_retries=2, pre_start_buffer_mins=0
     )
@@ -86,7 +93,7 @@ def _run(installed: Installation, site: str, forget: Callable[[], None] | None) 
     with frozen(processes[-1]):
         time.sleep(1.5)  # longer than a call may take: the process wakes up with answers that are lost
     processes[0].kill()
-    processes[0] = installed.worker(role)
+    processes[0] = first()
     if forget is not None:
         forget()
     installed.until_executed(3 * TPS)
