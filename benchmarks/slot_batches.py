@@ -25,7 +25,7 @@ POLICY, SMALLEST = WindowPolicy(100, "PT4S"), WindowPolicy(1, timedelta(millisec
 FAR_APART = 20_000
 """Milliseconds: five windows."""
 WAIT = 1.0
-"""Seconds that a caller may wait behind one of either kind."""
+"""Seconds that a caller may wait behind a batch. A resize is one transaction: callers wait for its end."""
 _numbers = count()
 Measured: TypeAlias = Callable[[str], Coroutine[Any, Any, tuple[float, float]]]
 """Of a database's URL: the seconds of the work, and the longest that a caller of the same config waited meanwhile."""
@@ -36,20 +36,23 @@ def batches(table: Table, url: str, quick: bool) -> None:
     sparse, slots = (1000, 10_000) if quick else (10_000, 100_000)
     with tempfile.TemporaryDirectory() as directory:
         files = f"sqlite:///{Path(directory) / 'slots.db'}"
-        for work, measured in (
-            (f"{sparse:,} times far apart", partial(_sparse, events=sparse)),
-            (f"{slots:,} slots to 10 ms windows", partial(_resized, events=slots)),
+        for work, measured, bound in (
+            (f"{sparse:,} times far apart", partial(_sparse, events=sparse), Target(most=1)),
+            (f"{slots:,} slots to 10 ms windows", partial(_resized, events=slots), Target()),
         ):
-            _compare(table, work, measured, url, files, quick)
+            longest = _compare(table, work, measured, url, files, quick)
+            shown = f"{longest.median * WAIT:.3f} s"
+            table.add(Row(f"wait behind {work}", shown, "a second", longest, bound))
 
 
-def _compare(table: Table, work: str, measured: Measured, url: str, files: str, quick: bool) -> None:
+def _compare(table: Table, work: str, measured: Measured, url: str, files: str, quick: bool) -> Spread:
+    """Adds the row of the work, and returns the longest waits behind it on PostgreSQL, in `WAIT`s."""
     waits: list[float] = []
 
     def seconds(where: str) -> float:
         taken, longest = asyncio.run(measured(where))
         if where == url:
-            waits.append(longest)
+            waits.append(longest / WAIT)
         return taken
 
     contestants = {"PostgreSQL": lambda: seconds(url), "SQLite": lambda: seconds(files)}
@@ -57,8 +60,7 @@ def _compare(table: Table, work: str, measured: Measured, url: str, files: str, 
     shown = f"{result.spread('PostgreSQL').median:.2f} s"
     against = f"SQLite, {result.spread('SQLite').median:.2f} s"
     table.add(Row(work, shown, against, result.ratio("PostgreSQL", "SQLite"), Target(most=3)))
-    longest = Spread.of([wait / WAIT for wait in waits])
-    table.add(Row(f"longest wait behind {work}", f"{longest.median * WAIT:.3f} s", "a second", longest, Target(most=1)))
+    return Spread.of(waits)
 
 
 async def _sparse(url: str, events: int) -> tuple[float, float]:

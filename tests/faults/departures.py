@@ -24,9 +24,9 @@ def record(file: str) -> None:
     write = _SelectorSocketTransport.write
 
     def noted(transport: Any, data: Any) -> None:
-        write(transport, data)
         if bytes(data[: len(CALL)]) == CALL:
             os.write(written, b"%.6f\n" % time.monotonic())
+        write(transport, data)
 
     _SelectorSocketTransport.write = noted
 

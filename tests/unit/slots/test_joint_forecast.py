@@ -58,9 +58,11 @@ def test_a_million_events_behind_a_backlog_take_few_steps() -> None:
     )
 
 
-def test_what_reaches_too_far_is_refused_by_name() -> None:
+def test_what_reaches_too_far_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headgate.slots.joint_forecast.MOST_STEPS", 1000)
     sides = [side("a", WindowPolicy(1, "PT1S")), side("b", WindowPolicy(9, "PT1S"))]
+    assert joint_forecast(sides, 0, 999, 0).placed == 999
     with pytest.raises(InvalidInput, match="too far"):
-        joint_forecast(sides, 0, 100_001, 0)
+        joint_forecast(sides, 0, 1001, 0)
     with pytest.raises(InvalidInput):
         joint_forecast(sides, 0, 0, 0)
