@@ -1,6 +1,7 @@
 """Re-planning a backlog after a raise: how fast, and what bookings of the same config feel of it meanwhile.
 
-`python -m benchmarks.slot_replan [--quick]` measures these rows alone.
+`python -m benchmarks.slot_replan [--quick | EVENTS]` measures these rows alone: three rounds of a million events, or
+one round of so many.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ CALLERS = {"a lone caller": (1, 2000), "64 callers": (64, 20_000)}
 _numbers = count()
 
 
-def replanning(table: Table, url: str, quick: bool) -> None:
+def replanning(table: Table, url: str, quick: bool, events: int = 1_000_000, rounds: int = 3) -> None:
     """Adds the rows of this module."""
-    events, rounds = (20_000, 1) if quick else (1_000_000, 3)
+    if quick:
+        events, rounds = 20_000, 1
     rates: list[float] = []
     ratios: list[float] = []
     tails: dict[str, list[float]] = {kind: [] for kind in CALLERS}
@@ -131,7 +133,8 @@ def _while_booking(
 def main() -> None:
     with PostgresServer(fsync=True) as postgres:
         table = Table("Re-plan")
-        replanning(table, postgres.url, "--quick" in sys.argv)
+        given = [int(argument) for argument in sys.argv[1:] if argument.isdigit()]
+        replanning(table, postgres.url, "--quick" in sys.argv, *((given[0], 1) if given else ()))
         table.close()
 
 

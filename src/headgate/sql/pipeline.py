@@ -246,7 +246,11 @@ def numbers(values: Iterable[int]) -> str:
 
 def texts(values: Iterable[str]) -> str:
     """A PostgreSQL array of texts."""
-    return "{" + ",".join([quoted(value) for value in values]) + "}"
+    elements = list(values)
+    joined = "\x00".join(elements)  # which no text of PostgreSQL's contains
+    if not elements or '"' in joined or "\\" in joined:
+        return "{" + ",".join([quoted(element) for element in elements]) + "}"
+    return '{"' + joined.replace("\x00", '","') + '"}'
 
 
 def whole_of(value: bytes | None) -> int:

@@ -64,12 +64,16 @@ class QueueCarrier:
         self._followers = followers or {}
 
     def standings(self, within: Connection, slots: Sequence[AssignedSlot], *, lock: bool) -> dict[str, Standing]:
-        times = {slot.event_id: slot.scheduled_time for slot in slots}
         types = list(within.execute(sa.select(config.c.item_type)).scalars())
+        has_links = _has_links(within)
         standings: dict[str, Standing] = {}
+        if not types and not has_links:
+            return standings
+        times = {slot.event_id: slot.scheduled_time for slot in slots}
         for _, item_id, standing in item_standings(within, types, times, lock=lock):
             _add(standings, item_id, standing)
-        events = {(item_type, item_id): event_id for event_id, item_type, item_id in _links(within, list(times))}
+        links = _links(within, list(times)) if has_links else []
+        events = {(item_type, item_id): event_id for event_id, item_type, item_id in links}
         linked = {item_id: times[event_id] for (_, item_id), event_id in events.items()}
         for item_type, item_id, standing in item_standings(within, types, linked, lock=lock) if linked else ():
             if (item_type, item_id) in events:
@@ -89,7 +93,8 @@ class QueueCarrier:
         types = list(within.execute(sa.select(config.c.item_type)).scalars())
         times = {move.slot.event_id: move.scheduled_ms for move in moves}
         moved = [NewTime(kind, event_id, at) for event_id, at in times.items() for kind in types]
-        moved += [NewTime(kind, item_id, times[event_id]) for event_id, kind, item_id in _links(within, list(times))]
+        links = _links(within, list(times)) if _has_links(within) else []
+        moved += [NewTime(kind, item_id, times[event_id]) for event_id, kind, item_id in links]
         move_items(within, moved, now)
 
     def move_calls(self, moves: Sequence[SlotMove]) -> Calls:
@@ -128,11 +133,15 @@ class Link(NamedTuple):
     item_id: str
 
 
+def _has_links(connection: Connection) -> bool:
+    """Whether any item carries a slot under another id. There are nearly never any: that is read first."""
+    statement = sa.select(queue.c.slot_id).where(queue.c.slot_id.is_not(None)).limit(1)
+    return connection.execute(statement).first() is not None
+
+
 def _links(connection: Connection, event_ids: Sequence[str]) -> list[Link]:
-    """The items that carry slots of these events under other ids. There are nearly never any: that is read first."""
+    """The items that carry slots of these events under other ids."""
     columns = (queue.c.slot_id, queue.c.item_type, queue.c.item_id)
-    if connection.execute(sa.select(queue.c.slot_id).where(queue.c.slot_id.is_not(None)).limit(1)).first() is None:
-        return []
     links: list[Link] = []
     for some in chunks(event_ids):
         rows = connection.execute(sa.select(*columns).where(queue.c.slot_id.in_(list(some))))

@@ -460,8 +460,10 @@ def _published(name: str, owner: str | None, moves: Sequence[SlotMove]) -> Seque
 
 
 def _instants(values: Iterable[int]) -> str:
-    """A PostgreSQL array of instants as they stand on the wire."""
-    return "{" + ",".join([f"{_second(ms // 1000)}.{ms % 1000:03d}Z" for ms in values]) + "}"
+    """A PostgreSQL array of instants as they stand on the wire. Many are the same, and most are in the same seconds."""
+    given = list(values)
+    texts_by_ms = {ms: f"{_second(ms // 1000)}.{ms % 1000:03d}Z" for ms in set(given)}
+    return "{" + ",".join([texts_by_ms[ms] for ms in given]) + "}"
 
 
 @lru_cache(maxsize=10_000)
