@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 import redis
 
 from headgate.apps.notifications.model import Attempt
+from headgate.apps.notifications.stores import attempt_statements
 from headgate.apps.notifications.stores.redis import RedisQuotaCache
 from headgate.testing import PostgresServer, eventually
 from tests.integration.notification_gateway import Gateway, gateway, new_user
@@ -124,6 +126,29 @@ async def test_attempts_are_counted_for_analytics(embedded: Gateway) -> None:
     assert [(each["userId"], each["attempts"]) for each in users] == [(1, 5)]
     one = (await client.get("/admin/notifications/analytics/users/2")).json()
     assert (one["userId"], one["attempts"], one["rateLimitedShare"], one["anomaly"]) == (2, 1, 0.0, None)
+
+
+async def test_analytics_that_take_their_time_hold_up_no_send(
+    embedded: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """15.7: over a day of many users the query takes seconds, and SQLite has one thread for all sends."""
+    await embedded.configure(1, 9, 5)
+    begun, go, totals = threading.Event(), threading.Event(), attempt_statements.totals
+
+    def wait_and_count(*arguments: Any) -> Any:
+        begun.set()
+        assert go.wait(60)
+        return totals(*arguments)
+
+    monkeypatch.setattr(attempt_statements, "totals", wait_and_count)
+    querying = asyncio.create_task(embedded.client.get("/admin/notifications/analytics"))
+    try:
+        await eventually(begun.is_set)
+        assert (await asyncio.wait_for(embedded.send(1), 30)).status_code == 200
+        assert not querying.done()
+    finally:
+        go.set()
+    assert (await querying).status_code == 200
 
 
 @pytest.mark.parametrize("query", ["minutes=0", "minutes=x", "minutes=99999", "minutes=-1", "limit=0", "limit="])
