@@ -21,6 +21,8 @@ TABLES = (
     "slots",
     "dispatch",
     "tasks",
+    "lanes",
+    "row_versions",
     "sqlite",
     "payments",
     "sms",

@@ -24,6 +24,8 @@ COMPONENTS = {
     "slots": ("PostgreSQL", "psycopg", "fastapi", "uvicorn"),
     "dispatch": ("PostgreSQL", "Temporal", "psycopg", *QUEUES, "temporalio"),
     "sqlite": ("SQLite",),
+    "lanes": ("PostgreSQL", "SQLite", "psycopg"),
+    "row_versions": ("PostgreSQL", "psycopg"),
     "tasks": ("PostgreSQL", "Redis", "psycopg", *QUEUES, "celery"),
     "payments": ("PostgreSQL", "psycopg", "httpx2"),
     "storage": ("PostgreSQL",),

@@ -24,7 +24,21 @@ NOT_MEASURED = "not measured"
 
 AVERAGE = DAILY / DAY_SECONDS
 
-ORDER = ("admission", "slots", "dispatch", "tasks", "sqlite", "payments", "sms", "envoy", "console", "storage", "scale")
+ORDER = (
+    "admission",
+    "slots",
+    "dispatch",
+    "tasks",
+    "lanes",
+    "row_versions",
+    "sqlite",
+    "payments",
+    "sms",
+    "envoy",
+    "console",
+    "storage",
+    "scale",
+)
 
 README = (
     ("admission", "memory, hot key, one plan", "decisions in memory, hot key", ""),

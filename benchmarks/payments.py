@@ -2,6 +2,8 @@
 
 The same payments come as CSV and as pain.001. What bounds them stands beside: the lines copied into one bare table, and
 the booking of as many slots in bulk. Memory is the submitting process's own peak, as the system counts it.
+
+The feeds alone, with as many lines and rounds as there is time for: `python -m benchmarks.payments [LINES [ROUNDS]]`.
 """
 
 from __future__ import annotations
@@ -36,14 +38,19 @@ PEAK_EVERY = 0.05
 
 def tables(quick: bool) -> list[Table]:
     """Measures everything; `quick` shows that it runs, not how fast."""
-    lines = FEWEST_LINES if quick else LINES
-    table = Table(f"Payments: feeds of {lines:,} lines, PostgreSQL")
-    with tempfile.TemporaryDirectory() as directory, PostgresServer(fsync=True) as server:
-        feeds(table, Path(directory), server.url, lines, repeats=1 if quick else 3)
-        reconciliation(table, Path(directory), server.url, lines)
+    table = feed_table(FEWEST_LINES if quick else LINES, 1 if quick else 3)
     payments_limit.rates(table, quick)
     table.close()
     return [table]
+
+
+def feed_table(lines: int, rounds: int) -> Table:
+    """The rows of feeds: accepted, and reconciled."""
+    table = Table(f"Payments: feeds of {lines:,} lines, PostgreSQL")
+    with tempfile.TemporaryDirectory() as directory, PostgresServer(fsync=True) as server:
+        feeds(table, Path(directory), server.url, lines, rounds)
+        reconciliation(table, Path(directory), server.url, lines)
+    return table
 
 
 class Submission(NamedTuple):
@@ -165,3 +172,9 @@ async def _book(url: str, events: int, number: int) -> float:
         async for _ in slots.assign_stream(requests, name):
             pass
         return time.perf_counter() - started
+
+
+if __name__ == "__main__":
+    alone = feed_table(int(sys.argv[1]) if len(sys.argv) > 1 else LINES, int(sys.argv[2]) if len(sys.argv) > 2 else 1)
+    alone.close()
+    sys.exit(1 if alone.missed else 0)

@@ -42,17 +42,24 @@ uvicorn.Server(uvicorn.Config(app, log_level="error")).run(sockets=[listening])
 
 
 @contextmanager
-def server(*command: str, **environment: str) -> Iterator[int]:
-    """A server process that prints its address; yields its port."""
+def server_process(*command: str, **environment: str) -> Iterator[tuple[int, int]]:
+    """A server process that prints its address; yields its port and its process id."""
     with subprocess.Popen(
         [sys.executable, *command], env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         line = next(line for line in process.stdout if "http://127.0.0.1:" in line)
         try:
-            yield int(line.partition("http://127.0.0.1:")[2].split("/")[0])
+            yield int(line.partition("http://127.0.0.1:")[2].split("/")[0]), process.pid
         finally:
             process.terminate()
+
+
+@contextmanager
+def server(*command: str, **environment: str) -> Iterator[int]:
+    """`server_process`; yields the port alone."""
+    with server_process(*command, **environment) as (port, _):
+        yield port
 
 
 def load(port: int, requests: int) -> Callable[[], float]:

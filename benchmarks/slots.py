@@ -14,7 +14,7 @@ from itertools import count
 
 import psycopg
 
-from benchmarks import slot_baseline, slot_http, slot_joint, slot_replan
+from benchmarks import slot_baseline, slot_batches, slot_http, slot_joint, slot_replan
 from benchmarks.measure import Row, Spread, Table, Target, per_second, race, summary
 from benchmarks.slot_caller import assign
 from headgate.durations import to_ms
@@ -39,6 +39,7 @@ def tables(quick: bool) -> list[Table]:
         single_calls(table, url, quick)
         processes(table, url, quick)
         bulk(table, url, quick)
+        slot_batches.batches(table, url, quick)
         growth(table, url, quick)
         slot_joint.several_configs(table, url, quick)
         slot_http.endpoint(table, url, quick)

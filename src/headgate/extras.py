@@ -57,7 +57,7 @@ DATABASES = {"postgresql": "postgres", "postgres": "postgres", "oracle": "oracle
 
 def installed(extra: str) -> bool:
     """Whether all that headgate imports of an extra can be found."""
-    return all(map(_found, MODULES[extra]))
+    return all(map(_is_installed, MODULES[extra]))
 
 
 def require(what: str, *extras: str) -> None:
@@ -78,7 +78,7 @@ def needed(what: str, extra: str) -> Iterator[None]:
         raise
 
 
-def _found(module: str) -> bool:
+def _is_installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
     except ModuleNotFoundError:

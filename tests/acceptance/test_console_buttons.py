@@ -47,6 +47,9 @@ FIND = """scope => [...document.querySelectorAll(scope)]
 STATE = """() => [location.href, document.body.outerHTML, document.getElementById('dialog').open,
     ...[...document.querySelectorAll('input, select, details')].map(each => [each.value, each.checked, each.open])]
     .join('\\n')"""
+EMPTY = """() => [...document.querySelectorAll('input')]
+    .filter(each => each.value === '' && !each.disabled && !each.readOnly && each.checkVisibility())
+    .map(each => each.ariaLabel ?? each.labels[0]?.textContent.trim())"""
 ONCE = "body :is(button, a[href], summary, select, input[type=checkbox])"
 IN_PAGE = ONCE.replace("body", "main")
 
@@ -257,10 +260,10 @@ def show(page: Page, route: str) -> None:
     pause = page.get_by_role("button", name="Pause refreshing")
     if pause.count():
         pause.click()
-    for label, text in TYPED.items():
+    for label in TYPED.keys() & set(page.evaluate(EMPTY)):
         for field in page.get_by_label(label, exact=True).and_(page.locator("input")).all():
             if field.input_value() == "" and field.is_editable():
-                field.fill(text)
+                field.fill(TYPED[label])
 
 
 @contextmanager

@@ -4,6 +4,7 @@ and without tokens."""
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from tests.acceptance.service import Service, run
 from tests.effort import examples, is_thorough
 
 RULES = Path(__file__).with_name("schemathesis.toml")
+CASES = Path(__file__).with_name("schema_cases.py")
 API, ADMIN = "api-token-of-the-schema-test", "admin-token-of-the-schema-test"
 # The work of minutes, on a machine that others use too.
 PATIENCE = 1200
@@ -41,6 +43,7 @@ def explored(service: Service, phases: str, tried: int, *options: str) -> None:
             *("--warnings=off", *options),
         ],
         cwd=service.directory,
+        env=os.environ | ({} if is_thorough() else {"SCHEMATHESIS_HOOKS": str(CASES)}),
         capture_output=True,
         text=True,
         timeout=PATIENCE - 60,

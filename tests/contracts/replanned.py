@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from headgate.slots.carriers import SlotMove
 from headgate.slots.listing import SlotFilter, SlotStatus
 from headgate.slots.model import AssignedSlot, WindowPolicy
 from headgate.slots.ports import SlotStore
 from headgate.slots.replan import Direction
-from headgate.slots.replanning import ReplanStore
+from headgate.slots.replan_parts import Reading
+from headgate.slots.replanning import Chunk, ReplanStore, Span
 from tests.contracts.slot_windows import check_windows
 
 T = 2_000_000_000_000
@@ -45,3 +50,36 @@ async def check(
 async def configure_all(store: SlotStore, policies_by_name: dict[str, WindowPolicy]) -> None:
     for name, policy in policies_by_name.items():
         await store.configure(name, policy, now_ms=NOW)
+
+
+class Wrapped:
+    """A `ReplanStore` around another."""
+
+    def __init__(self, replans: ReplanStore) -> None:
+        self._replans = replans
+        self.again: list[bool] = []
+        self.sizes: list[int] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._replans, name)
+
+
+class Busy(Wrapped):
+    """A `ReplanStore` for which bookings wait all the time; `meanwhile` happens before each piece of a plan."""
+
+    def __init__(
+        self, replans: ReplanStore, meanwhile: Callable[[Sequence[SlotMove]], Awaitable[object]] | None = None
+    ) -> None:
+        super().__init__(replans)
+        self._meanwhile = meanwhile
+
+    async def pull_forward(self, span: Span, reading: Reading, limit: int, *, reads_again: bool = False) -> Chunk:
+        self.again.append(reads_again)
+        chunk = await self._replans.pull_forward(span, reading, limit, reads_again=reads_again)
+        return chunk._replace(is_awaited=True, seconds=1.0)
+
+    async def carry_out(self, span: Span, moves: Sequence[SlotMove]) -> Chunk:
+        if self._meanwhile is not None:
+            await self._meanwhile(moves)
+        self.sizes.append(len(moves))
+        return (await self._replans.carry_out(span, moves))._replace(is_awaited=True, seconds=1.0)

@@ -14,7 +14,7 @@ from collections.abc import Coroutine, Iterator, Sequence
 from datetime import timedelta
 from heapq import merge
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from uuid import uuid4
 
 import pytest
@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from headgate.durations import LATEST_MS
+from headgate.slots import replanning
 from headgate.slots.calendars import Calendar
 from headgate.slots.model import AssignedSlot, SlotRequest, WindowPolicy
 from headgate.slots.ports import SlotStore
@@ -30,6 +31,7 @@ from headgate.slots.replan import Direction
 from headgate.slots.replanning import Replan, ReplanStore, Span, replan
 from headgate.slots.stores import slot_stores
 from tests.contracts.conftest import slot_store_url
+from tests.contracts.replanned import Busy
 from tests.contracts.slot_windows import CURVE, check_windows, naive_limit
 from tests.effort import examples
 
@@ -140,6 +142,82 @@ def pulled(books: dict[str, Book], slots: Sequence[AssignedSlot], since: int) ->
     return instants
 
 
+class Pushed:
+    """Where a spread of one config brings slots, by asking of one instant after another.
+
+    All that may move are taken out, and put back one by one, in order: where they were, while that is below the limit
+    and nobody before them has gone further; else to the next instant that all their configs admit. In a further config
+    a slot may keep its window, however full, until a stranger has come there.
+    """
+
+    def __init__(self, books: dict[str, Book], main: str, since: int, created: dict[str, int]) -> None:
+        self._books, self._main, self._since, self._created = books, main, since, created
+        self._visited: set[tuple[str, int]] = set()
+        self._reached = 0
+
+    def instants(self, slots: Sequence[AssignedSlot]) -> dict[str, int]:
+        """By event, an instant in the windows that it comes to."""
+        for slot in slots:
+            for name in slot.config_names if slot.scheduled_ms >= self._since else ():
+                self._books[name].times.remove(slot.scheduled_ms)
+        return {slot.event_id: self._put_back(slot) for slot in slots}
+
+    def _put_back(self, slot: AssignedSlot) -> int:
+        own = slot.scheduled_ms
+        if own < self._since:
+            return own
+        ends = [own - own % self._books[name].step + self._books[name].step for name in slot.config_names]
+        may_stay = min(ends) > self._reached and all(self._may_stay(name, own) for name in slot.config_names)
+        found = own if may_stay else self._next(slot)
+        at = own if found is None else found
+        for name in slot.config_names:
+            book = self._books[name]
+            insort(book.times, at)
+            if at // book.step != own // book.step:
+                self._visited.add((name, at - at % book.step))
+        if found is not None:
+            self._reached = max([self._reached, *(at - at % self._books[name].step for name in slot.config_names)])
+        return at
+
+    def _next(self, slot: AssignedSlot) -> int | None:
+        """The next instant that suits all; None if there is none before the slot's horizon."""
+        own, mine = slot.scheduled_ms, [self._books[name] for name in slot.config_names]
+        first = max(own, self._reached)
+        last = max([T_MS + 100_000, *(at for book in self._books.values() for at in book.times[-1:])]) + 120_000
+        for at in merge([first], *(book.beginnings(first) for book in mine)):
+            if at > max(last, first):
+                return None
+            if all(self._admits(name, at, slot) for name in slot.config_names):
+                return None if any(self._is_beyond(book, at, slot) for book in mine) else at
+        raise AssertionError("beginnings never end")
+
+    def _may_stay(self, name: str, own: int) -> bool:
+        book = self._books[name]
+        is_unvisited = name != self._main and (name, own - own % book.step) not in self._visited
+        return is_unvisited or self._held(book, own) < naive_limit(book.policy, own - own % book.step)
+
+    def _admits(self, name: str, at: int, slot: AssignedSlot) -> bool:
+        book = self._books[name]
+        begin = at - at % book.step
+        if not book.is_open(begin):
+            return False
+        if name != self._main and at // book.step == slot.scheduled_ms // book.step and self._may_stay(name, at):
+            return True
+        late = max(begin, slot.requested_ms) if name != self._main else begin
+        return self._held(book, at) < naive_limit(book.policy, begin) * (begin + book.step - late) // book.step
+
+    def _is_beyond(self, book: Book, at: int, slot: AssignedSlot) -> bool:
+        if book.policy.max_delay is None or at // book.step == slot.scheduled_ms // book.step:
+            return False
+        asked = max(slot.requested_ms, self._created[slot.event_id])
+        return at - at % book.step + book.step - 1 > asked + book.policy.max_delay // timedelta(milliseconds=1)
+
+    @staticmethod
+    def _held(book: Book, at: int) -> int:
+        begin = at - at % book.step
+        return bisect_left(book.times, begin + book.step) - bisect_left(book.times, begin)
+
+
 def machine_on(store: SlotStore, replans: ReplanStore, loop: asyncio.AbstractEventLoop) -> type[RuleBasedStateMachine]:
     """The machine's class for one store; every run has configs of its own in it."""
 
@@ -151,6 +229,7 @@ def machine_on(store: SlotStore, replans: ReplanStore, loop: asyncio.AbstractEve
             self.names = [f"{letter}-{run}" for letter in "bADc"]
             self.books = [Book(WindowPolicy(2, "PT4S")) for _ in self.names]
             self.booked: dict[str, AssignedSlot] = {}
+            self.created: dict[str, int] = {}
             self.now = START
             self.serial = count()
             for name, book in zip(self.names, self.books, strict=True):
@@ -190,6 +269,7 @@ def machine_on(store: SlotStore, replans: ReplanStore, loop: asyncio.AbstractEve
                 for book in books:
                     insort(book.times, at)
                 self.booked[request.event_id] = booking
+                self.created[request.event_id] = self.now
 
         @rule(chosen=name_sets, pick=st.integers(0, 10**6), at=times)
         def ask_again(self, chosen: list[int], pick: int, at: int) -> None:
@@ -218,8 +298,8 @@ def machine_on(store: SlotStore, replans: ReplanStore, loop: asyncio.AbstractEve
             shape = self.books[index].policy
             self.change(index, WindowPolicy(limit, shape.window, shape.spread, shape.calendar, shape.max_delay))
 
-        @rule(index=st.integers(0, CONFIGS - 1), more=st.integers(0, 5))
-        def pull_forward(self, index: int, more: int) -> None:
+        @rule(index=st.integers(0, CONFIGS - 1), more=st.integers(0, 5), in_pieces=st.booleans())
+        def pull_forward(self, index: int, more: int, in_pieces: bool) -> None:
             if more:
                 self.raise_or_lower(index, self.books[index].policy.max_per_window + more)
             before = self.slots_of(index)
@@ -227,7 +307,7 @@ def machine_on(store: SlotStore, replans: ReplanStore, loop: asyncio.AbstractEve
             books = {name: Book(book.policy, book.times) for name, book in zip(self.names, self.books, strict=True)}
             expected = pulled(books, before, self.now)
             tried = self.replan(index, Direction.EARLIER, dry_run=True)
-            done = self.replan(index, Direction.EARLIER)
+            done = self.replan(index, Direction.EARLIER, in_pieces=in_pieces)
             planned = {move.slot.event_id: move.scheduled_ms for move in tried.moves}
             assert done.examined == tried.examined == len(before)
             for old in before:
@@ -246,7 +326,19 @@ def machine_on(store: SlotStore, replans: ReplanStore, loop: asyncio.AbstractEve
                 self.raise_or_lower(index, max(1, self.books[index].policy.max_per_window - less))
             before = self.slots_of(index)
             held = [(book, list(book.times)) for book in self.books]
-            self.replan(index, Direction.SPREAD)
+            books = {name: Book(book.policy, book.times) for name, book in zip(self.names, self.books, strict=True)}
+            expected = Pushed(books, self.names[index], self.now, self.created).instants(before)
+            tried = self.replan(index, Direction.SPREAD, dry_run=True)
+            planned = {move.slot.event_id: move.scheduled_ms for move in tried.moves}
+            for old in before:
+                at = planned.get(old.event_id, old.scheduled_ms)
+                for name in old.config_names:
+                    assert at // books[name].step == expected[old.event_id] // books[name].step, "as the model spreads"
+            done = self.replan(index, Direction.SPREAD)
+            if done.moved == tried.moved:
+                assert {old.event_id: self.booked[old.event_id].scheduled_ms for old in before} == {
+                    old.event_id: planned.get(old.event_id, old.scheduled_ms) for old in before
+                }
             for old in before:
                 assert self.booked[old.event_id].scheduled_ms >= old.scheduled_ms, "never earlier"
             for book, times in held:
@@ -281,10 +373,11 @@ def machine_on(store: SlotStore, replans: ReplanStore, loop: asyncio.AbstractEve
             times = [self.booked[slot.event_id].scheduled_ms for slot in before]
             assert times == sorted(times)
 
-        def replan(self, index: int, direction: Direction, *, dry_run: bool = False) -> Replan:
+        def replan(self, index: int, direction: Direction, *, dry_run: bool = False, in_pieces: bool = False) -> Replan:
             # The store's clock is years before these slots; `from` is what now is to the machine.
             span = Span(self.names[index], from_ms=self.now)
-            result = self.run(replan(replans, span, direction, dry_run=dry_run))
+            moved_by = cast(ReplanStore, Busy(replans)) if in_pieces else replans
+            result = self.run(replan(moved_by, span, direction, dry_run=dry_run))
             stored = {slot.event_id: slot for slot in self.run(store.booked(LATEST_MS - 1, None, 1_000_000))}
             if dry_run:
                 assert all(stored[event_id] == slot._replace(existing=True) for event_id, slot in self.booked.items())
@@ -332,7 +425,11 @@ def machine_on(store: SlotStore, replans: ReplanStore, loop: asyncio.AbstractEve
 
 
 @pytest.mark.parametrize(("kind", "requested"), [("memory", 16), ("sqlite", 8), ("postgresql", 8), ("oracle", 2)])
-def test_every_store_does_what_the_naive_model_does(kind: str, requested: int, request: pytest.FixtureRequest) -> None:
+def test_every_store_does_what_the_naive_model_does(
+    kind: str, requested: int, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replanning, "FEWEST", 4)
+    monkeypatch.setattr(replanning, "PAUSE", 0)
     url = slot_store_url(kind, request)
     loop = asyncio.new_event_loop()
     store, replans = loop.run_until_complete(slot_stores(url))

@@ -16,16 +16,20 @@ from sqlalchemy.dialects import oracle
 from headgate.apps.payments.downstream import permits
 from headgate.apps.payments.downstream.permits import LOOK_AHEAD_US, PermitPolicy, Permits
 from headgate.apps.payments.ports import PermitStore
+from headgate.apps.payments.stores.postgres_permits import LONGEST_SILENCE, ROW
 from headgate.apps.payments.stores.redis import RedisPermitStore
-from headgate.apps.payments.stores.sql_permits import POSTGRES_ROW, SqlPermitStore, locked_row
+from headgate.apps.payments.stores.sql_permits import NAME, SqlPermitStore, locked_row
 from headgate.apps.payments.stores.tables import permit_gate
+from headgate.sql import pipeline
 from headgate.sql.databases import database
 from headgate.sql.engine import Database
+from headgate.sql.pipeline import BEGIN, Calls, Raw, Rows, execute_pipeline, run_pipeline, text_of, whole_of
 from headgate.testing import eventually
 from headgate.testing.servers.redis import RedisServer
 
 AN_HOUR = 3600.0
 NO_PACE = PermitPolicy(2, 1, 2)
+LOCK: Calls = [(BEGIN, ()), (ROW, (NAME, LONGEST_SILENCE))]
 
 Open = Callable[[PermitPolicy], PermitStore]
 
@@ -64,11 +68,13 @@ async def test_there_are_as_many_permits_as_the_limit_over_all_processes(opened:
 
 async def test_a_permit_is_free_a_while_after_it_was_given_back(opened: Open) -> None:
     store = opened(PermitPolicy(1, 1))
-    assert (await store.take("a", AN_HOUR)).wait_us == 0
-    await store.free("a", AN_HOUR - 1)
-    await store.free("nobody", 0.0)
+    granted = await store.take("a", AN_HOUR)
+    assert granted.wait_us == 0
+    await store.free("a", granted.now_us + round((AN_HOUR - 1) * 1e6))
+    await store.free("nobody", 0)
     assert (await store.take("b", AN_HOUR)).wait_us > 0
-    await store.free("a", 0.0)
+    await store.free("a", granted.now_us + round((AN_HOUR + 1) * 1e6))
+    await store.free("a", 0)
     assert (await store.take("b", AN_HOUR)).wait_us == 0
 
 
@@ -155,8 +161,8 @@ def test_the_script_decides_as_the_arithmetic_does(
                 state, grant = permits.take(state, policy, holder, span_us, now)
                 assert await store.take(holder, span_us / 1e6, now_us=now) == grant
             else:
-                state = permits.free(state, holder, span_us, now)
-                await store.free(holder, span_us / 1e6, now_us=now)
+                state = permits.free(state, holder, now + span_us)
+                await store.free(holder, now + span_us)
         await store.close()
 
     runner.run(replay())
@@ -166,8 +172,8 @@ def test_oracle_locks_the_row() -> None:
     assert str(locked_row().compile(dialect=oracle.dialect())).endswith("FOR UPDATE")
 
 
-async def test_a_decision_on_postgresql_is_two_statements(postgres_url: str) -> None:
-    """Each statement is a round trip, and so are BEGIN and COMMIT: a slow database must answer all of them in time."""
+async def test_a_decision_on_postgresql_is_two_round_trips(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """BEGIN and COMMIT are in them: a slow database must answer all of it in time."""
     shared = await database(postgres_url)
     store = SqlPermitStore(shared, NO_PACE, longest_hold=0.0, timeout=10.0)
     await store.take("first", 0.0)
@@ -175,12 +181,17 @@ async def test_a_decision_on_postgresql_is_two_statements(postgres_url: str) -> 
     sent: list[str] = []
 
     def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
-        sent.append(statement.split()[0])
+        sent.append(statement)
+
+    async def noted(raw: Raw, calls: Calls) -> list[Rows]:
+        sent.append(" ".join(statement.name.rpartition("_")[2] for statement, _ in calls))
+        return await execute_pipeline(raw, calls)
 
     sa.event.listen(shared.async_engine.sync_engine, "before_cursor_execute", note)
+    monkeypatch.setattr(pipeline, "execute_pipeline", noted)
     await store.take("second", AN_HOUR)
     await store.close()
-    assert sent == ["WITH", "UPDATE"]
+    assert sent == ["begin row", "update commit"]
 
 
 @pytest.mark.parametrize("state", ["new", None])
@@ -195,7 +206,7 @@ async def test_the_clock_on_postgresql_is_read_after_the_wait_for_the_lock(
     assert other.async_engine is not None
     async with other.async_engine.connect() as holder:
         await holder.execute(sa.select(permit_gate.c.state).with_for_update())
-        waiting = asyncio.create_task(shared.write(lambda connection: connection.execute(POSTGRES_ROW).one()))
+        waiting = asyncio.create_task(shared.flush(lambda connection: run_pipeline(connection, LOCK)))
 
         async def is_waiting() -> bool:
             statement = sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")
@@ -207,9 +218,9 @@ async def test_the_clock_on_postgresql_is_read_after_the_wait_for_the_lock(
         if state is not None:
             await holder.execute(sa.update(permit_gate).values(state=state))
         await holder.commit()
-        row = await waiting
-    assert state in (row.state, None), "what the one before wrote"
-    assert row.clock_us > released_us
+        _, [(written, _, clock_us, _)] = await waiting
+    assert state in (text_of(written), None), "what the one before wrote"
+    assert whole_of(clock_us) > released_us
     await store.close()
     await other.close()
 
@@ -220,7 +231,7 @@ async def test_a_process_that_freezes_under_the_lock_stops_nobody(postgres_url: 
     frozen = Database(postgres_url)
     assert frozen.async_engine is not None
     connection = await frozen.async_engine.connect()
-    await connection.execute(POSTGRES_ROW)
+    await connection.run_sync(run_pipeline, LOCK)
     assert (await store.take("second", AN_HOUR)).wait_us == 0
     await store.close()
     with pytest.raises(sa.exc.DBAPIError):  # it wakes up, and its transaction is gone

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headgate.durations import LATEST_MS
-from headgate.errors import Conflict
+from headgate.errors import Conflict, NotFound
 from headgate.slots import replanning
 from headgate.slots.carriers import SlotMove, Standing
 from headgate.slots.model import AssignedSlot, SlotRequest, WindowPolicy
@@ -74,6 +74,26 @@ async def test_a_lowered_limit_is_spread_only_when_asked_for_by_name(stores: Sto
     assert replace(tried, dry_run=False, moves=()) == done, "it does what the dry run said"
     assert done.saved_ms < 0
     assert (await replan(replans, Span("c"), Direction.SPREAD, dry_run=False)).moved == 0
+
+
+async def test_a_template_stands_for_the_configs_that_follow_it(stores: Stores) -> None:
+    store, replans = stores
+    await store.configure("m-*", WindowPolicy(1, "PT4S"), now_ms=NOW)
+    for name in ("m-1", "m-2", "m-own"):
+        await store.make_from_template(name, 10)
+        await store.book(name, wants(4, T, prefix=name), now_ms=NOW)
+    await store.configure("m-own", WindowPolicy(1, "PT4S"), now_ms=NOW)
+    await store.configure("m-*", WindowPolicy(2, "PT4S"), now_ms=NOW)
+    before = {name: await booked(store, name) for name in ("m-1", "m-2")}
+    tried = await replan(replans, Span("m-*"), Direction.EARLIER, dry_run=True)
+    done = await replan(replans, Span("m-*"), Direction.EARLIER, dry_run=False)
+    assert (done.config_name, done.examined, done.moved) == ("m-*", 8, len(tried.moves))
+    assert replace(tried, dry_run=False, moves=()) == done, "it does what the dry run said"
+    for name, slots in before.items():
+        after = await check(store, slots, Direction.EARLIER, name)
+        assert Counter(align(slot.scheduled_ms, 4000) for slot in after) == {T: 2, T + 4000: 2}
+    with pytest.raises(NotFound):
+        await replan(replans, Span("n-*"), Direction.EARLIER, dry_run=False)
 
 
 async def test_nothing_moves_inside_the_notice_or_out_of_the_span(stores: Stores) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import psycopg
@@ -13,27 +14,16 @@ import pytest
 from headgate.errors import Conflict
 from headgate.slots import replanning
 from headgate.slots.carriers import SlotMove
-from headgate.slots.model import WindowPolicy
+from headgate.slots.model import AssignedSlot, WindowPolicy
 from headgate.slots.replan import Direction
 from headgate.slots.replan_parts import Reading
 from headgate.slots.replanning import Chunk, ReplanStore, Span, replan
 from headgate.slots.stores import slot_stores
 from headgate.slots.stores.postgres_replan import AWAITED, PostgresReplanTransaction
 from headgate.slots.stores.replanning import Locked
-from tests.contracts.replanned import NOW, Stores, T, booked, check, configure_all
+from tests.contracts.replanned import NOW, Busy, Stores, T, Wrapped, booked, check, configure_all
+from tests.contracts.slot_windows import check_windows
 from tests.contracts.test_slot_store import wants
-
-
-class Wrapped:
-    """A `ReplanStore` around another."""
-
-    def __init__(self, replans: ReplanStore) -> None:
-        self._replans = replans
-        self.again: list[bool] = []
-        self.sizes: list[int] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._replans, name)
 
 
 class Conflicting(Wrapped):
@@ -52,6 +42,67 @@ class Awaited(Wrapped):
     async def push_back(self, span: Span, moves: Sequence[SlotMove]) -> Chunk:
         self.sizes.append(len(moves))
         return (await self._replans.push_back(span, moves))._replace(is_awaited=True, seconds=1.0)
+
+
+@pytest.fixture
+def in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replanning, "FEWEST", 8)
+    monkeypatch.setattr(replanning, "PAUSE", 0.001)
+
+
+@pytest.mark.usefixtures("in_pieces")
+@pytest.mark.parametrize("spread", ["even", "jitter"])
+async def test_while_bookings_wait_windows_are_planned_as_a_whole_and_moved_in_pieces(
+    stores: Stores, spread: str
+) -> None:
+    store, replans = stores
+    await store.configure("c", WindowPolicy(20, "PT4S", spread=spread), now_ms=NOW)
+    await store.book("c", wants(130, T), now_ms=NOW)
+    await store.configure("c", WindowPolicy(40, "PT4S", spread=spread), now_ms=NOW)
+    before = await booked(store)
+    busy = Busy(replans)
+    tried = await replan(replans, Span("c"), Direction.EARLIER, dry_run=True)
+    done = await replan(cast(ReplanStore, busy), Span("c"), Direction.EARLIER, dry_run=False)
+    slots = await check(store, before, Direction.EARLIER)
+    assert Counter(slot.window_start_ms for slot in slots) == {T: 40, T + 4000: 40, T + 8000: 40, T + 12_000: 10}
+    assert replace(tried, dry_run=False, moves=()) == done, "as if it had been moved at once"
+    times = {slot.event_id: slot.scheduled_ms for slot in slots}
+    assert all(times[move.slot.event_id] == move.scheduled_ms for move in tried.moves)
+    assert busy.again == [False], "the first transaction learns that bookings wait"
+    assert max(busy.sizes) == 8
+
+
+@pytest.mark.usefixtures("in_pieces")
+async def test_bookings_and_cancels_between_the_pieces_of_a_plan(stores: Stores) -> None:
+    store, replans = stores
+    await store.configure("c", WindowPolicy(20, "PT4S"), now_ms=NOW)
+    await store.book("c", wants(130, T), now_ms=NOW)
+    await store.configure("c", WindowPolicy(40, "PT4S"), now_ms=NOW)
+    before = await booked(store)
+    fresh: list[str] = []
+    gone: list[str] = []
+
+    async def meanwhile(moves: Sequence[SlotMove]) -> None:
+        (slot,) = await store.book("c", wants(1, T, prefix=f"new-{len(fresh)}-"), now_ms=NOW)
+        assert isinstance(slot, AssignedSlot)
+        fresh.append(slot.event_id)
+        if len(fresh) in (3, 9):
+            gone.append(moves[-1].slot.event_id)
+            await store.cancel(gone[-1])
+
+    busy = Busy(replans, meanwhile)
+    done = await replan(cast(ReplanStore, busy), Span("c"), Direction.EARLIER, dry_run=False)
+    after = {slot.event_id: slot for slot in await booked(store)}
+    held = await check_windows(store, "c", NOW)
+    assert max(held.values()) <= 40
+    left = [slot for slot in before if slot.event_id not in gone]
+    times = [after[slot.event_id].scheduled_ms for slot in left]
+    assert times == sorted(times)
+    assert all(after[slot.event_id].scheduled_ms <= slot.scheduled_ms for slot in left)
+    assert len(after) == 128 + len(fresh)
+    assert held == {T + n * 4000: 40 for n in range(len(after) // 40)} | {T + len(after) // 40 * 4000: len(after) % 40}
+    assert done.moved > 100
+    assert True in busy.again, "a slot that was cancelled since it was planned"
 
 
 async def test_a_spread_gives_way_to_bookings_that_wait(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:

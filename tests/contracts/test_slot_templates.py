@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from headgate.durations import from_ms, to_ms
-from headgate.errors import InvalidInput, NotFound
+from headgate.errors import InvalidInput, NotFound, StaleVersion
 from headgate.slots.model import AssignedSlot, SlotRequest, WindowPolicy
 from headgate.slots.ports import SlotStore
 from headgate.slots.scheduler import SlotScheduler
@@ -156,3 +156,39 @@ async def test_many_first_events_at_once_make_each_config_once(slots: SlotStore)
     await asyncio.gather(*calls)
     for n in range(5):
         assert sum((await check_windows(slots, f"merchant-{n}", NOW)).values()) == 8
+
+
+async def test_a_config_that_is_not_made_yet_has_its_templates_policy(slots: SlotStore) -> None:
+    scheduler = SlotScheduler(slots)
+    await scheduler.configure("merchant-*", WindowPolicy(1, "PT4S"))
+    await scheduler.configure("merchant-*", WindowPolicy(2, "PT8S", spread="even"))
+    shown = await scheduler.policy("merchant-9")
+    assert (shown.name, shown.version, shown.policy) == ("merchant-9", 2, WindowPolicy(2, "PT8S", spread="even"))
+    assert await scheduler.history("merchant-9") == [shown]
+    assert [config.name for config in await slots.configs()] == ["merchant-*"], "showing makes nothing"
+    for name in ("shop-9", "merchant-", "merchant-eu-*"):
+        with pytest.raises(NotFound):
+            await scheduler.policy(name)
+        with pytest.raises(NotFound):
+            await scheduler.history(name)
+
+
+async def test_what_a_first_change_does_not_give_comes_from_the_template(slots: SlotStore) -> None:
+    scheduler = SlotScheduler(slots)
+    await scheduler.configure("merchant-*", WindowPolicy(1, "PT8S", spread="even"))
+    await scheduler.configure("merchant-*", WindowPolicy(2, "PT8S", spread="even"))
+    with pytest.raises(InvalidInput, match="max_per_window"):
+        await scheduler.change("merchant-9", {"max_per_window": 0})
+    with pytest.raises(StaleVersion):
+        await scheduler.change("merchant-9", {"max_per_window": 9}, if_version=[1])
+    previewed, warnings = await scheduler.preview("merchant-9", {"max_per_window": 9}, if_version=[2])
+    assert warnings == []
+    assert len(await slots.configs()) == 1
+    made = await scheduler.change("merchant-9", {"max_per_window": 9}, if_version=[2])
+    assert made.policy == previewed.policy == WindowPolicy(9, "PT8S", spread="even")
+    assert made.version == previewed.version == 3, "never a number that the template's policies had"
+    await scheduler.configure("merchant-*", WindowPolicy(5, "PT8S"))
+    assert (await scheduler.policy("merchant-9")).policy.max_per_window == 9, "it is its own from now on"
+    with pytest.raises(InvalidInput, match="window"):
+        await scheduler.change("shop-9", {"max_per_window": 9})
+    assert (await scheduler.change("merchant-8", {"max_per_window": 9}, if_version=[0])).version == 4

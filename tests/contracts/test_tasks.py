@@ -133,6 +133,7 @@ async def test_a_snooze_counts_no_retry_and_a_discard_needs_none(tasks: Tasks) -
     assert attempts == [1, 1, 1, 1]
     assert (snoozed.item.status, snoozed.result, snoozed.item.retry_count) == (Status.COMPLETED, "done", 0)
     assert (discarded.item.status, discarded.item.last_error) == (Status.DEAD_LETTER, "the customer is gone")
+    assert (snoozed.item.attempt, discarded.item.attempt) == (1, 1)
 
 
 async def test_a_retry_says_when_itself(tasks: Tasks) -> None:

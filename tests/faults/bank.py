@@ -11,7 +11,7 @@ import json
 import time
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -72,9 +72,8 @@ class Bank(ThreadServer):
         return [arrival for arrival in list(self.arrivals) if arrival.method == method]
 
     def peak(self, span: float = 1.0) -> int:
-        """The most calls in any sliding second, or other span."""
-        times = sorted(arrival.at for arrival in list(self.arrivals))
-        return max((bisect_right(times, at + span - 1e-6) - index for index, at in enumerate(times)), default=0)
+        """The most calls that arrived in any sliding second, or other span."""
+        return largest(sorted(arrival.at for arrival in list(self.arrivals)), span)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -119,6 +118,11 @@ class Bank(ThreadServer):
         if key in self.executed:
             return Reply(200, {"status": "EXECUTED", "reference": f"BANK-{key}"})
         return Reply(404, {"reason": "never seen"})
+
+
+def largest(times: Sequence[float], span: float = 1.0) -> int:
+    """The most of these times, which are in order, in any sliding second or other span."""
+    return max((bisect_right(times, at + span - 1e-6) - index for index, at in enumerate(times)), default=0)
 
 
 def doubled(bank: Bank) -> list[str]:

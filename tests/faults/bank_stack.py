@@ -19,6 +19,7 @@ import httpx2 as httpx
 import psycopg
 
 from tests import warm_start
+from tests.faults import departures
 from tests.faults.bank import Bank, doubled
 from tests.faults.payment_stack import Stack, write_feed
 
@@ -39,6 +40,15 @@ class Installation(Stack):
         write_feed(self.directory / "feed.csv", ids, due)
         assert self.headgate("payments", "submit", "feed.csv")["accepted"] == len(ids)
         return due
+
+    @property
+    def departures(self) -> list[float]:
+        """When calls of `noted_worker`s left, in order."""
+        return departures.read(self.directory / "departures")
+
+    def noted_worker(self, role: str) -> subprocess.Popen[str]:
+        """A worker whose calls' departures are noted."""
+        return self.start(f"worker-{role}", "tests.faults.departures", "departures", "worker", role)
 
     def serve(self) -> httpx.Client:
         """A service, and a client of it."""
@@ -123,6 +133,7 @@ def installation(directory: Path, bank: Bank, database: str, tps: int, **setting
         "HEADGATE_PAYMENTS_TPS": str(tps),
         "HEADGATE_PAYMENTS_DOWNSTREAM_URL": bank.url,
         "HEADGATE_LOG_LEVEL": "warning",
+        "PYTHONPATH": str(Path(__file__).parents[2]),
         **{f"HEADGATE_{name}": value for name, value in settings.items()},
     }
     with ExitStack() as stack:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from headgate.apps.payments.intake_topic import PaymentTopic, rejected_topic
 from headgate.apps.payments.model import ITEM_TYPE
 from headgate.dispatch.config import DispatchConfig
 from headgate.kafka.log import KafkaLog
+from headgate.kafka.topics import PARTITIONS
 from headgate.messaging import Record
 from headgate.slots.model import WindowPolicy
 from headgate.slots.scheduler import SlotScheduler
@@ -98,9 +99,10 @@ class Messages(Load):
 class Payments(Load):
     """Payments, from another system's topic to where they are kept."""
 
-    def __init__(self, log: KafkaLog, topic: str, store: MemoryPaymentStore) -> None:
+    def __init__(self, log: KafkaLog, topic: str, store: MemoryPaymentStore, replicas: Mapping[str, int]) -> None:
         super().__init__()
         self._log = log
+        self._replicas = replicas
         self._topic = topic
         self._store = store
 
@@ -112,11 +114,17 @@ class Payments(Load):
     async def arrived(self) -> set[str]:
         return set(await self._store.find(list(self.acknowledged)))
 
+    async def under_replicated(self) -> int:
+        """How many partitions of the topic miss a replica, as the health check reports."""
+        await self._log.ping()
+        return self._replicas[self._topic]
+
 
 @asynccontextmanager
 async def taking_payments(bootstrap: str) -> AsyncIterator[Payments]:
     topic = f"payments-{uuid.uuid4().hex[:8]}"
-    log = KafkaLog(bootstrap, topics=(topic, rejected_topic(topic)))
+    replicas: dict[str, int] = {}
+    log = KafkaLog(bootstrap, topics=(topic, rejected_topic(topic)), report_replicas=replicas.update)
     queue, slot_store = MemoryQueueStore(), MemorySlotStore()
     await queue.configure(DispatchConfig(item_type=ITEM_TYPE))
     store = MemoryPaymentStore(queue, slot_store)
@@ -125,7 +133,7 @@ async def taking_payments(bootstrap: str) -> AsyncIterator[Payments]:
         intake = PaymentIntake(store, slots)
         stop = asyncio.Event()
         reading = asyncio.create_task(PaymentTopic(log, topic, intake.initiate).run(stop))
-        yield Payments(log, topic, store)
+        yield Payments(log, topic, store, replicas)
         stop.set()
         await reading
         await intake.close()
@@ -155,7 +163,9 @@ async def test_a_broker_is_killed_and_started_and_another_is_frozen(cluster: Kaf
             killed = cluster.leader(served.settings.sms.topic, 0)
             await asyncio.to_thread(killed.kill)
             await go_on()
+            assert await payments.under_replicated() == PARTITIONS
             await asyncio.to_thread(cluster.start)
+            assert await payments.under_replicated() == 0
             frozen = cluster.leader(served.settings.sms.topic, 1)
             await asyncio.to_thread(frozen.pause)
             await go_on()

@@ -9,6 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from headgate.testing.servers.failures import ServerUnavailable
 from tests.gameday.drill import Row, table
 from tests.gameday.prometheus import alert_names
 from tests.gameday.sites import SITES
@@ -19,7 +20,10 @@ def main() -> int:
     parser.add_argument("--site", choices=list(SITES), action="append", help="of these; all, if not given")
     options = parser.parse_args()
     began = time.monotonic()
-    rows = asyncio.run(play(options.site or list(SITES)))
+    try:
+        rows = asyncio.run(play(options.site or list(SITES)))
+    except ServerUnavailable as unavailable:
+        sys.exit(str(unavailable))
     print(table(rows))
     failed = [row for row in rows if not row.good]
     missing = set(alert_names()) - {row.alert for row in rows} if options.site is None else set()

@@ -1,4 +1,4 @@
-"""Kafka and Temporal are away; and records of Kafka wait, because the SMS provider hangs."""
+"""Kafka, one of its brokers, and Temporal are away; and records of Kafka wait, because the SMS provider hangs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from headgate.testing import KafkaServer, PostgresServer, TemporalServer
+from headgate.testing import PostgresServer, TemporalServer
+from headgate.testing.servers.kafka.cluster import KafkaCluster
 from tests.faults.sms_provider import http_provider
 from tests.gameday.drill import Drill, GameDay, repeating
 from tests.gameday.outages import LATER, PAYMENT, stopped
@@ -19,14 +20,14 @@ USER = 1
 BURST = 150
 """Messages at once: more than may wait without anybody being told."""
 PATIENCE = 180.0
-"""Kafka takes a while to come back: two runs of Java."""
+"""Kafka takes a while to come back: two runs of Java for each broker."""
 
 
 @asynccontextmanager
 async def brokers(folder: Path) -> AsyncIterator[GameDay]:
     """A service and a worker on PostgreSQL, Kafka and Temporal."""
     async with AsyncExitStack() as stack:
-        postgres, kafka, temporal = PostgresServer(), KafkaServer(), TemporalServer()
+        postgres, kafka, temporal = PostgresServer(), KafkaCluster(), TemporalServer()
         for server in (postgres, kafka, temporal):
             await asyncio.to_thread(server.start)
             stack.push_async_callback(asyncio.to_thread, server.close)
@@ -80,6 +81,7 @@ async def brokers(folder: Path) -> AsyncIterator[GameDay]:
                         lambda: stopped(temporal),
                     ),
                 ],
+                [Drill("a broker of three is stopped", ["KafkaUnderReplicated"], lambda: stopped(kafka.brokers[2]))],
                 [Drill("Kafka is stopped", ["DependencyUnavailable"], lambda: stopped(kafka))],
             ],
         )

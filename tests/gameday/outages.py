@@ -12,6 +12,7 @@ from pathlib import Path
 import grpc
 
 from headgate.testing import PostgresServer, RedisServer
+from headgate.testing.servers.group import ServerGroup
 from headgate.testing.servers.server import Server
 from tests.faults.sms_provider import http_provider
 from tests.gameday.drill import Drill, GameDay, repeating
@@ -148,7 +149,7 @@ async def outages(folder: Path) -> AsyncIterator[GameDay]:
 
 
 @asynccontextmanager
-async def stopped(server: Server) -> AsyncIterator[None]:
+async def stopped(server: Server | ServerGroup) -> AsyncIterator[None]:
     """Inside, the server is down; afterwards it is back with its data."""
     await asyncio.to_thread(server.stop)
     try:

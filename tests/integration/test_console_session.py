@@ -7,13 +7,14 @@ import secrets
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import httpx2 as httpx
 import pytest
 import sqlalchemy as sa
 
-from headgate.server.access.authenticator import create_token
+from headgate.server.access.authenticator import create_token, rotate_token
 from headgate.server.http.app import create_app
 from headgate.server.settings import Settings
 from headgate.server.wiring.access import open_access_store
@@ -219,6 +220,49 @@ async def test_a_revoked_token_ends_its_sessions_with_the_next_request(settings:
         for each in (http, other):
             assert (await each.get("/admin/plans", headers=cookies)).status_code == 401
             assert (await each.get("/console/session", headers=cookies)).json()["name"] is None
+
+
+async def test_a_token_that_was_rotated_opens_by_both_secrets_until_the_overlap_ends_and_expires_with_both(
+    settings: Settings,
+) -> None:
+    first = await made(settings, "operator", "admin")
+    await made(settings, "other", "admin")
+
+    async def rotated(overlap: timedelta) -> str:
+        async with open_access_store(settings) as store:
+            secret, _ = await rotate_token(store, "operator", overlap)
+        return secret
+
+    async def statuses(*tokens: str) -> list[int]:
+        async with client(settings) as http:  # a process that has read no token before
+            sent = [{"Authorization": f"Bearer {token}"} for token in tokens]
+            return [(await http.get("/admin/plans", headers=each)).status_code for each in sent]
+
+    second = await rotated(timedelta(hours=1))
+    assert await statuses(first, second) == [200, 200]
+    third = await rotated(timedelta(0))
+    assert await statuses(first, second, third) == [401, 401, 200]
+    with sqlite3.connect(settings.database_url.removeprefix("sqlite:///")) as database:
+        database.execute("UPDATE headgate_token SET expires_at = '2026-01-01 00:00:00.000000' WHERE name = 'operator'")
+    database.close()
+    assert await statuses(third) == [401]
+    async with client(settings) as http:
+        assert (await log_in(http, third)).status_code == 401
+
+
+async def test_each_request_is_logged_with_the_callers_token_and_address(
+    settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secret = await made(settings, "operator", "admin")
+    async with client(settings) as http:
+        await http.get("/admin/plans", headers={"Authorization": f"Bearer {secret}"})
+        await http.get("/admin/plans", headers={"Authorization": "Bearer guessed"})
+        await log_in(http, secret)
+        await http.get("/admin/plans")
+    lines = [line for line in "".join(capsys.readouterr()).splitlines() if "path=/admin/plans" in line]
+    callers = [re.findall(r"caller=(\S+)", line) for line in lines]
+    assert callers == [["operator"], ["-"], ["operator"]]
+    assert all("address=127.0.0.1" in line for line in lines)
 
 
 async def test_sessions_expire(settings: Settings) -> None:

@@ -208,16 +208,33 @@ def test_default_limits_leave_throttled_views_alone(limiter: Limiter) -> None:
     assert limiter.peek("all", "small").remaining == 2
 
 
-def test_exact_with_64_clients(limiter: Limiter) -> None:
-    serve(throttle(["large", "tokens"], key=ALL))
+def test_an_error_in_the_view_is_charged_as_any_other_request(limiter: Limiter) -> None:
+    serve(throttle("small", key=ALL))
+    assert statuses(3, X_Status="500") == [500, 500, 429]
+
+
+def with_64_clients(**headers: str) -> Counter[int]:
     answers: list[int] = []
-    threads = [threading.Thread(target=lambda: answers.extend(statuses(1))) for _ in range(64)]
+    threads = [threading.Thread(target=lambda: answers.extend(statuses(1, **headers))) for _ in range(64)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert Counter(answers) == {200: 5, 429: 59}
+    return Counter(answers)
+
+
+def test_exact_with_64_clients(limiter: Limiter) -> None:
+    serve(throttle(["large", "tokens"], key=ALL))
+    assert with_64_clients() == {200: 5, 429: 59}
     assert limiter.peek("all", "tokens").remaining == 95
+
+
+def test_exact_with_64_clients_by_response(limiter: Limiter) -> None:
+    serve(throttle("tokens", key=ALL, charge_when=lambda response: response.status_code == 403))
+    assert with_64_clients() == {200: 64}
+    assert limiter.peek("all", "tokens").remaining == 100
+    assert with_64_clients(X_Status="401") == {403: 64}
+    assert limiter.peek("all", "tokens").remaining == 36
 
 
 def test_what_cannot_be_used(limiter: Limiter) -> None:

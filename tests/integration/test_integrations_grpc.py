@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,7 @@ from headgate.integrations.grpc import (
     route,
 )
 from headgate.integrations.limit import Response
+from headgate.testing import eventually
 
 PLANS = [
     Plan("small", FixedWindow(limit=2, window="PT1H")),
@@ -54,8 +56,13 @@ class Blocking:
         return b"hello"
 
     def stream(self, request: bytes, context: Any) -> Any:
-        _asked(context)
-        yield from (b"one", b"two", b"three")
+        left = threading.Event()
+        if "x-leave" in _asked(context):
+            context.add_callback(left.set)
+        for part in (b"one", b"two", b"three"):
+            yield part
+            if "x-leave" in dict(context.invocation_metadata()):
+                left.wait(20)
 
     def upload(self, requests: Any, context: Any) -> bytes:
         return b"".join(requests)
@@ -74,9 +81,11 @@ class Async:
         return b"hello"
 
     async def stream(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
-        _asked(context)
+        asked = _asked(context)
         for part in (b"one", b"two", b"three"):
             yield part
+            if "x-leave" in asked:
+                await asyncio.Event().wait()
 
     async def upload(self, requests: Any, context: Any) -> bytes:
         return b"".join([part async for part in requests])
@@ -241,6 +250,38 @@ async def test_tokens_streams_and_uploads(opening: Any) -> None:
         with pytest.raises(grpc.aio.AioRpcError) as denied:
             await called.stream()
         assert denied.value.code() is DENIED
+
+
+async def test_an_error_in_the_handler_is_charged_as_any_other_call(opening: Any) -> None:
+    async with opening("small") as called:
+        assert await called.codes(3, x_raise="yes") == [grpc.StatusCode.UNKNOWN] * 2 + [DENIED]
+
+
+async def test_a_client_who_leaves_a_stream_is_charged(opening: Any) -> None:
+    settled: asyncio.Queue[bool] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+
+    def cost(response: Response) -> int:
+        loop.call_soon_threadsafe(settled.put_nowait, response.completed)
+        return int(response.headers["x-tokens"])
+
+    async with opening("tokens", cost=50, cost_of_response=cost) as called:
+        assert await called.stream(take=1, x_tokens="7", x_leave="yes") == [b"one"]
+        assert not await asyncio.wait_for(settled.get(), 20), "it was cut off"
+
+        async def is_settled() -> bool:
+            return bool(await called.remaining("tokens") == 93)
+
+        await eventually(is_settled)
+
+
+async def test_exact_with_64_clients_by_response(opening: Any) -> None:
+    failed = grpc.StatusCode.UNAUTHENTICATED
+    async with opening("tokens", charge_when=lambda response: response.status_code == failed.value[0]) as called:
+        calls = (called.call(**({"x_fail": "yes"} if number % 2 else {})) for number in range(64))
+        answers = await asyncio.gather(*calls)
+        assert Counter(code for code, _ in answers) == {OK: 32, failed: 32}
+        assert await called.remaining("tokens") == 68
 
 
 async def test_exact_with_64_clients(opening: Any) -> None:

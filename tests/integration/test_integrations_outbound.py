@@ -25,6 +25,8 @@ from headgate.integrations.httpx import AsyncLimitedTransport, LimitedTransport
 from headgate.integrations.outbound import OutboundLimiter
 from headgate.integrations.requests import LimitedAdapter
 from headgate.integrations.service_limits import Pauses, ServiceLimit, pause_of, retry_after, service_limits
+from headgate.limits.stores.memory import MemoryLimitStore
+from headgate.testing import FakeClock
 
 NOW = 1_800_000_000
 PLANS = [Plan("own", TokenBucket(capacity=2, per_second=0.01)), Plan("free", TokenBucket(capacity=99, per_second=99))]
@@ -131,50 +133,63 @@ def test_pauses_end_are_bounded_and_are_not_shortened() -> None:
 
 async def test_a_request_waits_as_long_as_the_server_asked() -> None:
     time = Time()
-    courtesy = OutboundLimiter("free", None, 1, 30, time.monotonic)
-    courtesy.wait(Limiter(plans=PLANS), "host", time.sleep)
+    courtesy = OutboundLimiter(Limiter(plans=PLANS), "free", None, 1, 30, time.monotonic)
+    courtesy.wait("host", sleep=time.sleep)
     assert time.slept == []
     courtesy.record_response("host", 429, {"Retry-After": "12"}.get)
-    courtesy.wait(Limiter(plans=PLANS), "other", time.sleep)
+    courtesy.wait("other", sleep=time.sleep)
     assert time.slept == []
-    courtesy.wait(Limiter(plans=PLANS), "host", time.sleep)
+    courtesy.wait("host", sleep=time.sleep)
     assert time.slept == [12]
+    courtesy = OutboundLimiter(AsyncLimiter(plans=PLANS), "free", None, 1, 30, time.monotonic)
     courtesy.record_response("host", 200, {"RateLimit": '"x";r=0;t=4'}.get)
-    await courtesy.wait_async(AsyncLimiter(plans=PLANS), "host", time.sleep_async)
+    await courtesy.wait_async("host", sleep=time.sleep_async)
     assert time.slept == [12, 4]
 
 
 async def test_a_wait_beyond_the_bound_is_refused() -> None:
     time = Time()
-    courtesy = OutboundLimiter("free", None, 1, 30, time.monotonic)
+    courtesy = OutboundLimiter(Limiter(plans=PLANS), "free", None, 1, 30, time.monotonic)
     courtesy.record_response("host", 429, {"Retry-After": "31"}.get)
     with pytest.raises(RateLimitExceeded) as refused:
-        courtesy.wait(Limiter(plans=PLANS), "host", time.sleep)
+        courtesy.wait("host", sleep=time.sleep)
     assert refused.value.decision.retry_after == 31
+    asynchronous = OutboundLimiter(AsyncLimiter(plans=PLANS), "free", None, 1, 30, time.monotonic)
+    asynchronous.record_response("host", 429, {"Retry-After": "31"}.get)
     with pytest.raises(RateLimitExceeded):
-        await courtesy.wait_async(AsyncLimiter(plans=PLANS), "host", time.sleep_async)
+        await asynchronous.wait_async("host", sleep=time.sleep_async)
     time.now += 2
-    courtesy.wait(Limiter(plans=PLANS), "host", time.sleep)
+    courtesy.wait("host", sleep=time.sleep)
     assert time.slept == [29]
 
 
-def test_a_pause_learnt_while_waiting_for_our_own_limit_is_kept() -> None:
-    time = Time()
-    courtesy = OutboundLimiter("free", None, 1, 30, time.monotonic)
+@pytest.mark.parametrize(("retry_after", "slept", "left"), [("5", [5.0], 97), ("99", [], 99)])
+def test_a_pause_learnt_while_we_waited_is_kept(retry_after: str, slept: list[float], left: int) -> None:
+    time, clock = Time(), FakeClock(datetime(2030, 1, 1, tzinfo=UTC))
 
     class Learning(Limiter):
-        def wait(self, *args: Any, **kwargs: Any) -> Any:
-            if not time.slept:
-                courtesy.record_response("host", 429, {"Retry-After": "5"}.get)
-            return super().wait(*args, **kwargs)
+        """Hears of the server's limit while it decides."""
 
-    courtesy.wait(Learning(plans=PLANS), "host", time.sleep)
-    assert time.slept == [5]
+        def reserve(self, *args: Any, **kwargs: Any) -> Any:
+            if not time.slept:
+                courtesy.record_response("host", 429, {"Retry-After": retry_after}.get)
+            return super().reserve(*args, **kwargs)
+
+    limiter = Learning(plans=[Plan("day", "99/day")], store=MemoryLimitStore(clock=clock))
+    courtesy = OutboundLimiter(limiter, "day", None, 7, 30, time.monotonic, cost_of_response=lambda response: 2)
+    if slept:
+        charge = courtesy.wait("host", sleep=time.sleep)
+        courtesy.settle(charge, None, 200, requests.Response())
+    else:
+        with pytest.raises(RateLimitExceeded):
+            courtesy.wait("host", sleep=time.sleep)
+    assert time.slept == slept
+    assert limiter.peek("host", "day").remaining == left, "a request that was not sent is charged nothing"
 
 
 def test_a_negative_bound_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="max_wait"):
-        OutboundLimiter("free", None, 1, -1)
+        OutboundLimiter(Limiter(plans=PLANS), "free", None, 1, -1)
 
 
 class Partner(BaseHTTPRequestHandler):

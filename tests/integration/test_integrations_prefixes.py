@@ -267,6 +267,14 @@ async def test_it_is_named_also_around_an_application_and_in_a_mounted_one(caplo
     assert len(warnings(caplog)) == 2
 
 
+async def test_a_middleware_around_a_mounted_application_judges_by_its_routes(caplog: pytest.LogCaptureFixture) -> None:
+    child = Starlette(routes=[Route("/login", hello)])
+    limited = RateLimitMiddleware(child, Limiter(plans=PLANS), [rule("/login"), rule("/shop/login")])
+    parent = Starlette(routes=[Mount("/shop", limited)])
+    assert await statuses(parent, "/shop/login", "/shop/login") == [200, 429]
+    assert [message.split(",")[0] for message in warnings(caplog)] == ["PathRule('/shop/login'"]
+
+
 def test_flask_names_a_rule_that_matches_no_route(caplog: pytest.LogCaptureFixture) -> None:
     app = flask(rule("/users/7"), rule("/lgin"), rule("/login", methods=["POST"]), rule("/static/*"))
     for _ in range(2):

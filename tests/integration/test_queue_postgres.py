@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 import pytest
 
+from headgate.dispatch.changes import Cancellation
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.decisions import after_start, after_success, released
 from headgate.dispatch.model import Claim, EnqueueRequest
@@ -17,8 +18,9 @@ from headgate.dispatch.ports import STARTED, QueueStore
 from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.status import Status
 from headgate.dispatch.stores import postgres, postgres_claims, queue_store
+from headgate.dispatch.stores.rows import ClaimRequest
 from headgate.dispatch.stores.sql import SqlQueueStore
-from headgate.errors import StoreError, StoreUnavailable
+from headgate.errors import NotFound, StoreError, StoreUnavailable
 from headgate.sql import hints
 from headgate.sql.engine import Database
 from headgate.sql.pipeline import BY_KEY, Raw, Rows, Statement, execute_pipeline
@@ -101,7 +103,7 @@ async def test_a_claim_skips_what_another_holds(store: QueueStore, postgres_url:
     other = Database(postgres_url)
     assert other.async_engine is not None
     async with other.async_engine.connect() as connection, connection.begin() as transaction:
-        claimed_here = await connection.run_sync(postgres_claims.claim, "PAY", 2, NOW, T)
+        claimed_here = await connection.run_sync(postgres_claims.claim, ClaimRequest("PAY", 2, NOW), T)
         assert [item.claim.item_id for item in claimed_here.batch.items] == ["a", "b"]
         rest = await asyncio.wait_for(store.claim("PAY", 10, NOW, now=T), 20)
         assert [item.claim.item_id for item in rest.items] == ["c", "d"]
@@ -364,3 +366,18 @@ async def test_an_enqueue_whose_commit_fails_is_not_acknowledged(store: QueueSto
         await connection.execute("DROP TRIGGER refuse ON headgate_dispatch_queue")
     (queued,) = await store.enqueue([EnqueueRequest.of("PAY", "a", {})])
     assert not queued.existing
+
+
+async def test_a_transaction_that_was_rolled_back_does_not_keep_the_next_ones_from_prepared_statements(
+    store: QueueStore,
+) -> None:
+    """With a rollback the driver deallocates every prepared statement of the session, ours too."""
+    first, second, third = await claimed(store, "a", "b", "c")
+    assert await store.settle([released(first, "not now")], now=T) == [True]
+    for _ in range(10):  # so often that the driver prepares it
+        await store.find("PAY", "a")
+    with pytest.raises(NotFound):
+        await store.change_items("PAY", ["a", "nobody"], Cancellation(), now=T)
+    late = T + timedelta(minutes=1)
+    assert await store.settle([released(second, "silent")], silent_for=timedelta(seconds=1), now=late) == [True]
+    assert await store.settle([after_success(third, result_json="1")], now=late) == [True]

@@ -16,8 +16,9 @@ import sqlalchemy as sa
 from headgate import DispatchQueue, SlotScheduler, WindowPolicy
 from headgate.dispatch.changes import Cancellation
 from headgate.dispatch.decisions import after_success, gave_up, released
+from headgate.dispatch.model import EnqueueRequest
 from headgate.dispatch.status import Status
-from headgate.dispatch.stores import QueueCarrier
+from headgate.dispatch.stores import QueueCarrier, portable
 from headgate.durations import to_ms
 from headgate.errors import Conflict, NotFound, SlotInUse
 from headgate.server.http.app import create_app
@@ -25,6 +26,7 @@ from headgate.server.settings import Settings
 from headgate.slots.carriers import SlotMove
 from headgate.slots.listing import SlotFilter, SlotStatus
 from headgate.slots.model import AssignedSlot
+from headgate.slots.stores.replanning import KnownPolicies, ReplanTransaction
 
 AT = "2030-03-01T16:00:00Z"
 
@@ -258,3 +260,42 @@ async def test_a_slot_whose_item_is_being_queued_stays_and_nobody_waits_for_it(p
         assert (await slots.replan("bank")).moved
         assert (await slots.find("b")).scheduled_time < booked[1].scheduled_time
         assert (await queue.show("PAY", "b")).item.execute_at == (await slots.find("b")).scheduled_time
+
+
+async def test_by_portable_statements_an_item_and_the_move_of_its_slot_see_each_other(postgres_url: str) -> None:
+    """What Oracle gets, on PostgreSQL, which has the same locks."""
+    async with SlotScheduler.open(postgres_url) as slots:
+        await slots.configure("bank", WindowPolicy(max_per_window=1, window="PT4S"))
+        booked = {name: await slots.assign(name, "bank", AT) for name in ("a", "b", "c")}
+        active = await slots.policy("bank")
+    address = postgres_url.replace("postgresql://", "postgresql+psycopg://", 1)
+    engine = sa.create_engine(address, poolclass=sa.NullPool)
+    earlier = booked["a"].scheduled_ms
+
+    def queue(connection: sa.Connection, name: str, *, slotted: bool) -> None:
+        at = booked[name].scheduled_time
+        portable.enqueue(connection, [EnqueueRequest("PAY", name, "{}", at, slotted)], None)
+
+    def queue_alone(name: str, *, slotted: bool) -> None:
+        with engine.begin() as connection:
+            queue(connection, name, slotted=slotted)
+
+    def move(connection: sa.Connection, name: str) -> None:
+        moves = [SlotMove(booked[name], booked["a"].window_start_ms, earlier)]
+        ReplanTransaction(connection, {}, KnownPolicies()).move(active, moves, earlier)
+
+    with engine.connect() as mine, engine.connect() as other:
+        queue(mine, "b", slotted=False)
+        with pytest.raises(Conflict):
+            move(other, "b")  # at once: it does not wait
+        for connection in (mine, other):
+            connection.rollback()
+        move(mine, "b")
+        move(mine, "c")
+        queued = [asyncio.create_task(asyncio.to_thread(queue_alone, "b", slotted=False))]
+        queued.append(asyncio.create_task(asyncio.to_thread(queue_alone, "c", slotted=True)))
+        await asyncio.to_thread(_wait_for_locks, other, 2)
+        mine.commit()
+        await asyncio.gather(*queued)
+        times = mine.execute(sa.text("SELECT scheduled_exec_time FROM headgate_dispatch_queue")).scalars().all()
+        assert [to_ms(at) for at in times] == [earlier, earlier]

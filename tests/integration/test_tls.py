@@ -1,4 +1,4 @@
-"""Servers that ask for a client's certificate: Redis, PostgreSQL, and Kafka, which asks for a password, too.
+"""Servers that ask for a client's certificate: Redis, PostgreSQL, a bank, and Kafka, which asks for a password, too.
 
 `test_temporal_security.py` does so for Temporal. The packaged PostgreSQL and Redis are built without TLS, so a TLS end
 point stands in front of each; Kafka's is its own.
@@ -10,7 +10,7 @@ import asyncio
 import json
 import ssl
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -23,6 +23,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from headgate import FixedWindow, SlotScheduler, WindowPolicy
+from headgate.apps.payments.downstream.client import HttpDownstream
+from headgate.apps.payments.downstream.connection import DownstreamConnection
+from headgate.apps.payments.ports import DownstreamBusy
 from headgate.errors import BrokerUnavailable, StoreUnavailable
 from headgate.limits.model import Charge, Rule
 from headgate.limits.stores.redis import AsyncRedisLimitStore
@@ -31,6 +34,7 @@ from headgate.server.settings import Settings
 from headgate.server.wiring.doctor import kafka_info
 from headgate.testing.servers.kafka import KafkaServer
 from headgate.testing.servers.ports import PortClaim
+from tests.unit.apps.payments.test_downstream import OpenGate, payment
 
 HOST = "127.0.0.1"
 CHARGE = Charge("k", Rule("minute", FixedWindow(100, "PT1M")))
@@ -152,6 +156,28 @@ async def test_postgresql_asks_for_our_certificate(postgres_url: str, keys: Keys
             with pytest.raises(StoreUnavailable):
                 async with SlotScheduler.open(wrong):
                     pass
+
+
+async def test_the_payments_bank_asks_for_our_certificate(keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(keys.authority))
+    callers: list[str] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, asyncio.IncompleteReadError):
+            await reader.readuntil(b"}}")
+            (((_, name),),) = writer.get_extra_info("peercert")["subject"]
+            callers.append(name)
+            writer.write(b"HTTP/1.1 201 Created\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(serve, HOST, 0, ssl=mutual(keys)) as server:
+        url = f"https://{HOST}:{server.sockets[0].getsockname()[1]}"
+        for file, is_trusted in ((keys.client, True), (keys.stranger, False)):
+            bank = HttpDownstream(DownstreamConnection(url, client_cert=file, attempts=1), OpenGate())
+            with nullcontext() if is_trusted else pytest.raises(DownstreamBusy):
+                await bank.pay(payment())
+            await bank.close()
+    assert callers == ["client"]
 
 
 class SecureKafka(KafkaServer):

@@ -84,7 +84,7 @@ def steps(world: World, *, opens_at_once: bool = False) -> Iterator[tuple[str, W
             yield f"{holder} arrives", arrived._replace(arrivals=tuple(sorted((*world.arrivals, 0))))
         elif caller.phase == "arrived":
             idle = _with_caller(world, index, Caller())
-            freed = permits.free(_store(idle), holder, SECOND_US, 0)
+            freed = permits.free(_store(idle), holder, SECOND_US)
             yield f"{holder} is answered", _with_store(idle, freed)
             yield f"{holder} is answered, the store is not told", idle
     if world.losses_left:

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from headgate.clock import Clock, SystemClock
-from headgate.dispatch.changes import Changed, ItemChange, Preview, checked_redirection, redirected
+from headgate.dispatch.changes import ChangeResult, ItemChange, Preview, checked_redirection, redirected
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.decisions import batch_name, within_bytes
 from headgate.dispatch.heartbeats import is_attended, of_type
@@ -213,6 +213,8 @@ class MemoryQueueStore:
             item = replace(item, last_error=change.error)
         if change.pause is not None:
             item = replace(item, due_at=now + change.pause)
+        if change.last_attempt is not None:
+            item = replace(item, last_attempt=change.last_attempt)
         if status is Status.DISPATCHED:
             item = replace(item, dispatched_at=now, exec_workflow_id=claim.execution_id)
         if status is Status.COMPLETED:
@@ -404,7 +406,7 @@ class MemoryQueueStore:
         change: ItemChange,
         *,
         now: datetime | None = None,
-    ) -> Changed:
+    ) -> ChangeResult:
         now, is_followed = self._now(now), item_type in self.followers
         before: list[Item] = []
         after: list[Item] = []
@@ -429,7 +431,9 @@ class MemoryQueueStore:
         self._bells[item_type].set()
         stopped = [old for old, new in zip(before, after, strict=True) if new.status is Status.CANCELLED]
         flying = [old for old in stopped if old.status in IN_FLIGHT]
-        return Changed(len(before), [Claim(item_type, old.item_id, old.claim_epoch, old.retry_count) for old in flying])
+        return ChangeResult(
+            len(before), [Claim(item_type, old.item_id, old.claim_epoch, old.retry_count) for old in flying]
+        )
 
     async def preview(
         self, item_type: str, chosen: ItemFilter, change: ItemChange, *, now: datetime | None = None

@@ -19,7 +19,7 @@ from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, Windo
 from headgate.slots.occupancy import FullRun, Occupancy, WindowCount, full_runs
 from headgate.slots.packing import Booking, Packer, RequestPacker, book_all, unbooked
 from headgate.slots.ports import PruneResult
-from headgate.slots.templates import best_template
+from headgate.slots.templates import best_template, is_template
 from headgate.slots.windows import align
 
 T = TypeVar("T")
@@ -99,7 +99,9 @@ class MemorySlotStore:
         config = self._configs.get(name)
         if replacing is not None and replacing != (config.active.version if config else 0):
             raise Conflict
-        version = PolicyVersion(name, config.active.version + 1 if config else 1, policy, from_ms(now_ms))
+        template = None if is_template(name) else best_template(self._configs, name)
+        before = config or (self._configs[template] if template else None)
+        version = PolicyVersion(name, before.active.version + 1 if before else 1, policy, from_ms(now_ms))
         if config is None:
             self._configs[name] = _Config([version], times=partial(self._times, name))
             return version

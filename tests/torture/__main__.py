@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.torture import checker, report, timeline
+from tests.torture import checker, report
 from tests.torture.history import read
 from tests.torture.run import torture
 
@@ -48,6 +48,8 @@ def conclude(directory: Path) -> int:
     """Checks the history, writes report and picture, and says what was found; 1 if a promise was broken."""
     history = read(*sorted(directory.glob(HISTORY)))
     violations = checker.check(history)
+    from tests.torture import timeline  # whose matplotlib takes a second
+
     timeline.draw(history, directory / "timeline.png")
     text = report.markdown(history, violations, "timeline.png")
     (directory / "report.md").write_text(text)

@@ -42,6 +42,28 @@ async def test_callers_who_arrive_in_flight_ride_in_the_next_batch() -> None:
     assert flush.batches == [[1], [2, 3, 4]]
 
 
+async def test_a_caller_has_its_answer_while_the_next_batch_is_in_flight() -> None:
+    """The next batch begins at once; a caller who was answered goes on meanwhile, and stands behind those in line."""
+    flush = RecordingFlush()
+    batcher: Batcher[int, int] = Batcher(flush, max_batch=2)
+    answered: list[int] = []
+
+    async def call(work: int) -> None:
+        answered.append(await batcher.submit(work))
+        await batcher.submit(work + 100)
+
+    calls = [asyncio.create_task(call(work)) for work in (1, 2, 3, 4, 5)]
+    await turns()
+    flush.gate.release()
+    await turns()
+    assert (answered, flush.batches) == ([10, 20], [[1, 2], [3, 4]])
+    for _ in range(4):
+        flush.gate.release()
+        await turns()
+    assert all(call.done() for call in calls)
+    assert flush.batches == [[1, 2], [3, 4], [5, 101], [102, 103], [104, 105]]
+
+
 async def test_a_bad_piece_fails_its_own_caller_only() -> None:
     flush = RecordingFlush()
     batcher: Batcher[int, int] = Batcher(flush)

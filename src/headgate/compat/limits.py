@@ -71,21 +71,31 @@ class RateLimitItem(NamedTuple):
 
 
 def parse(limit_string: str) -> RateLimitItem:
-    """A limit such as `10/minute` or `10 per 2 hours`.
+    """A limit such as `10/minute` or `10 per 2 hours`; of several, the first, as in `limits`.
 
     Raises:
         ConfigurationError: it is none; a `ValueError` too, as in `limits`.
     """
+    return parse_many(limit_string)[0]
+
+
+def parse_many(limit_string: str) -> list[RateLimitItem]:
+    """Limits with `;`, `,` or `|` between.
+
+    Raises:
+        ConfigurationError: one of them is none; a `ValueError` too, as in `limits`.
+    """
+    if not isinstance(limit_string, str):
+        raise ConfigurationError("limit_string", f"{limit_string!r} is no text; write for example 10/minute")
+    return [_parse_one(part) for part in re.split("[;,|]", limit_string)]
+
+
+def _parse_one(limit_string: str) -> RateLimitItem:
     text = _MONTHS.sub(lambda match: f"{int(match[1] or 1) * _DAYS[match[2].lower()]} days", limit_string)
     rate = parse_rate(text, "limit_string")
     if rate.burst is not None:
         raise ConfigurationError("limit_string", "has a burst; use a headgate Plan")
     return RateLimitItem(rate.limit, rate.span.total_seconds())
-
-
-def parse_many(limit_string: str) -> list[RateLimitItem]:
-    """Limits with `;`, `,` or `|` between. Raises what `parse` does."""
-    return [parse(part) for part in re.split("[;,|]", limit_string)]
 
 
 def storage_from_string(storage_string: str, **options: Any) -> LimitStore:

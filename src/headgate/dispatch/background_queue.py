@@ -19,7 +19,7 @@ class BackgroundQueue:
     """Calls from any number of threads share one `DispatchQueue` and its transactions. A forked child opens its own."""
 
     def __init__(self, url: str, **options: Unpack[OpenOptions]) -> None:
-        self._background = Background(lambda: _Opened(url, options))
+        self._background = Background(lambda: _LazyQueue(url, options))
         self._run(_nothing)
 
     @classmethod
@@ -45,7 +45,7 @@ class BackgroundQueue:
         self.close()
 
     def _run(self, call: Callable[[DispatchQueue], Coroutine[Any, Any, R]]) -> R:
-        async def work(opened: _Opened) -> R:
+        async def work(opened: _LazyQueue) -> R:
             return await call(await opened.queue())
 
         return self._background.run(work)
@@ -59,7 +59,7 @@ class BackgroundQueue:
         if any(kind.__name__.lower().startswith("async") for kind in type(connection).__mro__):
             raise InvalidInput("connection", "is asynchronous; use it with DispatchQueue, or give a blocking one")
 
-        async def work(opened: _Opened) -> DispatchQueue:
+        async def work(opened: _LazyQueue) -> DispatchQueue:
             queue = await opened.queue()
             await queue.config(item_type)
             return queue
@@ -76,7 +76,7 @@ class BackgroundQueue:
         raise RuntimeError("a call in the caller's transaction waited for an event loop")
 
 
-class _Opened:
+class _LazyQueue:
     """Opens the queue at its first use, on the event loop that uses it."""
 
     def __init__(self, url: str, options: OpenOptions) -> None:

@@ -35,7 +35,8 @@ class Cancellation:
                 f"item {item.item_id!r} is {item.status} and can't be cancelled here: only its application knows "
                 "whether it has begun"
             )
-        return replace(item, status=Status.CANCELLED, completed_at=now, updated_at=now)
+        last_attempt = item.attempt if item.status in IN_FLIGHT else item.last_attempt
+        return replace(item, status=Status.CANCELLED, completed_at=now, updated_at=now, last_attempt=last_attempt)
 
     def detail(self, before: Item) -> str | None:
         """For the audit."""
@@ -133,6 +134,7 @@ def redirected(item: Item, to: Status, now: datetime) -> Item:
         dispatched_at=None,
         completed_at=None,
         retry_count=0,
+        last_attempt=None,
         last_error=None,
         updated_at=now,
     )
@@ -173,7 +175,7 @@ class Preview(NamedTuple):
     """False if there are more that match than were looked at."""
 
 
-class Changed(NamedTuple):
+class ChangeResult(NamedTuple):
     """What came of a change."""
 
     total: int

@@ -54,7 +54,7 @@ class CurrentTask:
         """Counted from 1. A snoozed task runs again under the same number."""
         return self._claim().retries + 1
 
-    def progress(self, fraction: float, text: str = "") -> Reported:
+    def progress(self, fraction: float, text: str = "") -> ProgressReport:
         """Records how far the task is, from 0 to 1, with a text. `await` it in an `async def` task; in a `def` task,
         call it without `await`. If the store is unavailable the report is dropped, and the task goes on.
 
@@ -68,9 +68,9 @@ class CurrentTask:
         except RuntimeError:
             on_the_loop = False
         if on_the_loop:
-            return Reported(report)
+            return ProgressReport(report)
         asyncio.run_coroutine_threadsafe(report, self._loop).result()
-        return Reported(None)
+        return ProgressReport(None)
 
     async def _report(self, progress: Progress) -> None:
         try:
@@ -82,7 +82,7 @@ class CurrentTask:
             raise Conflict(f"{self.item_type} {self.item_id} is no longer this execution's")
 
 
-class Reported:
+class ProgressReport:
     """A progress report: to be awaited on the event loop, and already written in a thread."""
 
     def __init__(self, report: Coroutine[Any, Any, None] | None) -> None:

@@ -104,7 +104,7 @@ class DispatchCycle:
             NotFound: there is no such item type.
             StoreError: the store failed; whatever was claimed by then is found by stale recovery.
         """
-        began = time.monotonic()
+        began, config_requested_at = time.monotonic(), uptime()
         config = await self._store.config(item_type)
         if config is None:
             raise NotFound("item type", item_type)
@@ -116,7 +116,7 @@ class DispatchCycle:
             return BegunCycle(report, _nothing)
         limit = self._limit(config)
         batch = await self.claim(config, limit, now=now) if limit else None
-        changes = await self.start(config, batch) if batch else []
+        changes = await self.start(config, batch, config_requested_at) if batch else []
         counts = Counter([change.action for change in changes])
         claimed = len(batch.items) if batch else 0
 
@@ -215,7 +215,9 @@ class DispatchCycle:
             self._observer.claimed(config.item_type, len(batch.items))
         return batch._replace(claim_requested_at=claim_requested_at)
 
-    async def start(self, config: DispatchConfig, batch: Batch) -> list[Change]:
+    async def start(
+        self, config: DispatchConfig, batch: Batch, config_requested_at: float | None = None
+    ) -> list[Change]:
         """Starts the whole batch concurrently and says what follows; an item whose context is unreadable is sorted
         out alone."""
         requests: list[StartRequest] = []
@@ -241,6 +243,7 @@ class DispatchCycle:
                     batch.claim_requested_at,
                     item.lane,
                     item.priority,
+                    config_requested_at,
                 )
             )
         if requests:

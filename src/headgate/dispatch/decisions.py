@@ -85,7 +85,8 @@ def gave_up(claim: Claim, reason: str, verdict: str | None = None) -> Change:
     """The execution says that a retry can't help."""
     error = shortened(reason)
     path = (Status.FAILED, Status.DEAD_LETTER)
-    return Change(claim, path, Action.DEAD_LETTERED, claim.retries, error, detail=error, verdict=verdict)
+    change = Change(claim, path, Action.DEAD_LETTERED, claim.retries, error, detail=error, verdict=verdict)
+    return change._replace(last_attempt=claim.retries + 1)
 
 
 def unrunnable(claim: Claim, error: str, batch_id: str | None = None) -> Change:

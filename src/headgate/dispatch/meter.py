@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 
 from headgate.dispatch.ports import DispatchObserver, QueueStore
 from headgate.errors import HeadgateError
@@ -28,9 +29,14 @@ class QueueMeter:
 
     async def run(self) -> None:
         """Measures until it is cancelled; a store that is down is measured later."""
-        while True:
-            try:
-                await self.measure()
-            except HeadgateError as error:
-                log.warning("measuring the queues: %s", error)
-            await asyncio.sleep(self._every)
+        await measure_periodically(self.measure, "the queues", every=self._every)
+
+
+async def measure_periodically(measure: Callable[[], Awaitable[None]], subject: str, *, every: float) -> None:
+    """Measures until it is cancelled; a store that is down is measured later."""
+    while True:
+        try:
+            await measure()
+        except HeadgateError as error:
+            log.warning("%s could not be measured: %s", subject, error)
+        await asyncio.sleep(every)

@@ -235,6 +235,8 @@ class Change(NamedTuple):
     start: Change | None = None
     """The record of the execution's start, if this is the outcome and the start is not written yet. If the item is
     CLAIMED, both are written, one after the other; if it is DISPATCHED already, this change alone."""
+    last_attempt: int | None = None
+    """The number of the execution that ended, if it ends the item and counts no retry; None keeps the item's."""
 
     @property
     def status(self) -> Status:
@@ -318,12 +320,17 @@ class Item:
     """Within its lane: 0 first, 9 last."""
     slot_id: str | None = None
     """The event of the slot that it carries, if that is not the item's own id."""
+    last_attempt: int | None = None
+    """The number of the execution that ended it without counting a retry: that gave up, or was cancelled."""
 
     @property
     def attempt(self) -> int:
         """How many executions began, the running one included; those that were given back don't count."""
-        began = self.status in (Status.CLAIMED, Status.DISPATCHED, Status.COMPLETED)
-        return self.retry_count + began
+        if self.status in (Status.CLAIMED, Status.DISPATCHED, Status.COMPLETED):
+            return self.retry_count + 1
+        if self.status in (Status.DEAD_LETTER, Status.CANCELLED):
+            return max(self.retry_count, self.last_attempt or 0)
+        return self.retry_count
 
 
 @dataclass(frozen=True, slots=True)

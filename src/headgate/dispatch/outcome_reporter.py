@@ -142,11 +142,20 @@ class OutcomeReporter:
             config = await self._store.config(item_type)
             if config is None:
                 raise NotFound("item type", item_type)
-            lifetime = min(CACHE_SECONDS, config.dispatch_interval_secs / 2)
-            self._cached[item_type] = _CachedConfig(config, loaded_at, loaded_at + lifetime)
+            self._keep(config, loaded_at)
             return config
         finally:
             del self._loading[item_type]
+
+    def learn(self, config: DispatchConfig, requested_at: float) -> None:
+        self._keep(config, self._clock() - (uptime() - requested_at))
+
+    def _keep(self, config: DispatchConfig, loaded_at: float) -> None:
+        """Caches settings, unless later ones are here."""
+        cached = self._cached.get(config.item_type)
+        if cached is None or loaded_at >= cached.loaded_at:
+            lifetime = min(CACHE_SECONDS, config.dispatch_interval_secs / 2)
+            self._cached[config.item_type] = _CachedConfig(config, loaded_at, loaded_at + lifetime)
 
     async def close(self) -> None:
         """Returns when all outcomes reported so far are committed."""

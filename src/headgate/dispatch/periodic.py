@@ -103,10 +103,7 @@ class Periodic:
         Raises:
             NotFound: there is no such periodic task.
         """
-        task, moment = await self._find(name, now)
-        if task is None:
-            raise NotFound("periodic task", name)
-        return _state(task, moment)
+        return _state(*await self._existing(name, now))
 
     async def put(
         self,
@@ -148,9 +145,7 @@ class Periodic:
             NotFound: there is no such periodic task.
         """
         while True:
-            task, moment = await self._find(name, now)
-            if task is None:
-                raise NotFound("periodic task", name)
+            task, moment = await self._existing(name, now)
             if task.enabled != enabled:
                 until = moment if enabled else task.ticked_until
                 changed = replace(task, enabled=enabled, ticked_until=until)
@@ -174,9 +169,7 @@ class Periodic:
         Raises:
             NotFound: there is no such periodic task.
         """
-        task, moment = await self._find(name, now)
-        if task is None:
-            raise NotFound("periodic task", name)
+        task, moment = await self._existing(name, now)
         second = moment.replace(microsecond=0)
         request = task.item(second)._replace(item_id=f"{name}@trigger-{format_instant(second)}")
         return (await self._queue.store.enqueue([request], now=now))[0]
@@ -201,6 +194,12 @@ class Periodic:
             if following is not None:
                 waits.append(max(following - moment, timedelta(0)))
         return min(waits, default=None)
+
+    async def _existing(self, name: str, now: datetime | None) -> tuple[PeriodicTask, datetime]:
+        task, moment = await self._find(name, now)
+        if task is None:
+            raise NotFound("periodic task", name)
+        return task, moment
 
     async def _find(self, name: str, now: datetime | None) -> tuple[PeriodicTask | None, datetime]:
         checked_name(name)

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
-from headgate.dispatch.changes import Changed, ItemChange, Preview
+from headgate.dispatch.changes import ChangeResult, ItemChange, Preview
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.heartbeats import WorkerStore
 from headgate.dispatch.model import (
@@ -201,7 +201,7 @@ class QueueStore(Protocol):
         change: ItemChange,
         *,
         now: datetime | None = None,
-    ) -> Changed:
+    ) -> ChangeResult:
         """Changes the items with these ids: all, or `NotFound` or `Conflict` and none. Or the items that match, in
         batches, but for those that can't be changed."""
         ...
@@ -254,6 +254,8 @@ class StartRequest(NamedTuple):
     then. None for just now."""
     lane: str = DEFAULT_LANE
     priority: int = DEFAULT_PRIORITY
+    config_requested_at: float | None = None
+    """When this process requested the config, by `uptime`; None if another one did."""
 
     @property
     def execution_id(self) -> str:
@@ -375,6 +377,10 @@ class OutcomeSink(Protocol):
     async def enabled(self, item_type: str) -> bool:
         """Whether executions of this type may begin, by the kill switch; less than a second old. If the store can't
         say so, `StoreError`, and none may begin."""
+        ...
+
+    def learn(self, config: DispatchConfig, requested_at: float) -> None:
+        """Settings that were read anyway, with the kill switch, and when they were requested, by `uptime`."""
         ...
 
     def was_on(self, item_type: str) -> bool:

@@ -11,7 +11,7 @@ from headgate import tracing
 from headgate.batching import Batcher
 from headgate.dispatch.changes import (
     Cancellation,
-    Changed,
+    ChangeResult,
     ItemChange,
     Preview,
     Redirection,
@@ -371,7 +371,7 @@ class DispatchQueue(QueueViews):
 
     async def _change(
         self, item_type: str, item_ids: Iterable[str] | None, matching: FilterOptions, change: ItemChange
-    ) -> Changed:
+    ) -> ChangeResult:
         chosen = checked_filter(**matching)
         if (item_ids is None) == (chosen == ItemFilter()):
             raise InvalidInput("ids", "give a list of ids, or what the items must match; one of the two")
@@ -429,10 +429,10 @@ def enqueue_span(item_type: str, item_id: str, parent: str) -> Span:
 
 def _triples(items: Any) -> Iterator[tuple[str, Any, datetime | str | None]]:
     try:
-        each = iter(items)
+        iterator = iter(items)
     except TypeError:
         raise InvalidInput("items", "must be a list of (item_id, context, execute_at)") from None
-    for number, item in enumerate(each):
+    for number, item in enumerate(iterator):
         try:
             if isinstance(item, str):
                 raise TypeError

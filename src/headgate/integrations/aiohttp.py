@@ -22,10 +22,11 @@ from typing import Any, TypeVar, Unpack
 from headgate.errors import ConfigurationError, RateLimitExceeded
 from headgate.extras import needed
 from headgate.integrations.installed import Installed
-from headgate.integrations.limit import Limit, LimitOptions, OnDenied, PathRule, Plans, Response, resolved
-from headgate.integrations.outbound import OutboundLimiter
+from headgate.integrations.limit import Cost, Limit, LimitOptions, OnDenied, PathRule, Plans, Response, resolved
+from headgate.integrations.outbound import OutboundKey, OutboundLimiter, OutboundOptions
 from headgate.integrations.own_answers import own_body
 from headgate.integrations.request_limiter import Refusal, RequestLimiter, ResponseCharge, denial
+from headgate.integrations.response_fields import ResponseFields
 from headgate.integrations.route_patterns import Route, in_braces
 from headgate.integrations.stack import attach_limits, attached_limits, exempt, is_exempt, is_limited
 from headgate.limits._blocking import Limiter
@@ -148,15 +149,13 @@ def rate_limit(
     return decorate
 
 
-class _Exchange:
+class _Exchange(ResponseFields):
     """What a request keeps until its response is known."""
 
-    __slots__ = ("denied", "fields", "prepared")
+    __slots__ = ("prepared",)
 
     def __init__(self) -> None:
-        self.fields: list[tuple[str, str]] = []
-        self.denied = False
-        """Whether the fields are those of a denial, which the application may also have set."""
+        super().__init__()
         self.prepared: web.StreamResponse | None = None
         """The response that has begun to be sent."""
 
@@ -207,8 +206,7 @@ class _Extension(Installed[RequestLimiter]):
         answer = await self.request_limiter.admit_async(limits, _AiohttpRequest(request, self.principal))
         if isinstance(answer, Refusal):
             return await self._refused(answer, request)
-        exchange = _exchange(request)
-        exchange.fields += answer.fields
+        _exchange(request).admit(answer.fields)
         if answer.decision is not None:
             request[DECISION] = answer.decision
         if not answer.charges:
@@ -238,8 +236,7 @@ class _Extension(Installed[RequestLimiter]):
     async def _refused(self, refusal: Refusal, request: web.Request) -> web.StreamResponse:
         if refusal.decision is None:
             return _response(refusal)
-        exchange = _exchange(request)
-        exchange.fields, exchange.denied = refusal.limit_fields, True
+        _exchange(request).deny(refusal.limit_fields)
         own = None
         if refusal.on_denied is not None:
             own = await resolved(refusal.on_denied(request, refusal.decision))
@@ -294,30 +291,31 @@ class LimitedMiddleware:
 
     A request waits for its own limit, and for the server's: after a `Retry-After`, or a `RateLimit` or `X-RateLimit-*`
     with nothing left, calls to that server pause for as long as it says. A wait beyond `max_wait` seconds is refused
-    with an error that is both `RateLimitExceeded` and `aiohttp.ClientError`, and nothing is sent.
+    with an error that is both `RateLimitExceeded` and `aiohttp.ClientError`, and nothing is sent. Plans, key and cost
+    may be functions of the request. For the options see `OutboundOptions`.
     """
 
     def __init__(
         self,
         limiter: AsyncLimiter,
-        plans: str | Iterable[str],
+        plans: Plans,
         *,
-        key: str | None = None,
-        cost: int = 1,
+        key: OutboundKey | None = None,
+        cost: Cost = 1,
         max_wait: float = 30.0,
+        **options: Unpack[OutboundOptions],
     ) -> None:
-        self._limiter = limiter
-        self._outbound = OutboundLimiter(plans, key, cost, max_wait)
-        limiter.require(self._outbound.plans)
+        self._outbound = OutboundLimiter(limiter, plans, key, cost, max_wait, **options)
 
     async def __call__(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
         host = request.url.authority.rpartition("@")[2]
         try:
-            await self._outbound.wait_async(self._limiter, host)
+            charge = await self._outbound.wait_async(host, request)
         except RateLimitExceeded as error:
             raise _RequestRefused(error.decision) from None
         response = await handler(request)
         self._outbound.record_response(host, response.status, response.headers.get)
+        await self._outbound.settle_async(charge, request, response.status, response)
         return response
 
 
@@ -335,9 +333,7 @@ def _exchange(request: web.Request) -> _Exchange:
 async def _add_fields(request: web.Request, response: web.StreamResponse) -> None:
     exchange = _exchange(request)
     exchange.prepared = response
-    for name, value in exchange.fields:
-        if not exchange.denied or name not in response.headers:
-            response.headers.add(name, value)
+    exchange.add_to(response.headers)
 
 
 def _known(request: web.Request, response: web.StreamResponse, *, completed: bool = True) -> Response:

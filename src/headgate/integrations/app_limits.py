@@ -51,7 +51,7 @@ class AppLimits:
         return [route for route in self.routes if not route.limits and not route.exempt]
 
 
-class _Served(NamedTuple):
+class _ServedRoute(NamedTuple):
     """A route as a framework has it."""
 
     path: str
@@ -60,7 +60,7 @@ class _Served(NamedTuple):
     exempt: bool = False
 
 
-class _Installed(NamedTuple):
+class _Installation(NamedTuple):
     """What an integration was given."""
 
     request_limiter: RequestLimiter | None
@@ -97,7 +97,7 @@ def _with_limiter(limiters: list[RequestLimiter], middleware: RateLimitMiddlewar
 
 
 def _joined(
-    served: Iterable[_Served], rules: Iterable[PathRule], defaults: Iterable[Limit], limiters: list[RequestLimiter]
+    served: Iterable[_ServedRoute], rules: Iterable[PathRule], defaults: Iterable[Limit], limiters: list[RequestLimiter]
 ) -> AppLimits:
     limits, matched = AppLimits(), set()
     for path, pattern, own, exempt in served:
@@ -140,19 +140,19 @@ def limits_of(view: Any) -> list[Limit]:
     return limits
 
 
-def _read_starlette(app: Any) -> tuple[_Installed, Iterable[_Served]]:
+def _read_starlette(app: Any) -> tuple[_Installation, Iterable[_ServedRoute]]:
     from headgate.integrations.starlette import installed_options
 
-    installed = _Installed(None)
+    installed = _Installation(None)
     for entry in app.user_middleware:
         if entry.cls is RateLimitMiddleware:
             middleware = entry.cls(app, *entry.args, **entry.kwargs)
-            installed = _Installed(
+            installed = _Installation(
                 middleware.request_limiter, (*installed.rules, *middleware.rules), installed.defaults
             )
     options = installed_options(app)
     if options is not None:
-        installed = _Installed(options["request_limiter"], installed.rules, options["defaults"])
+        installed = _Installation(options["request_limiter"], installed.rules, options["defaults"])
     return installed, _starlette_routes(app.routes, _own_pages(app))
 
 
@@ -164,7 +164,7 @@ def _own_pages(app: Any) -> set[Any]:
 
 def _starlette_routes(
     routes: Iterable[Any], pages: Collection[Any], prefix: str = "", depth: int = 0
-) -> Iterator[_Served]:
+) -> Iterator[_ServedRoute]:
     from headgate.integrations.starlette import chains_of
 
     for one in flat_routes(routes):
@@ -179,39 +179,39 @@ def _starlette_routes(
             own = [limit for chain in chains_of(one) for limit in chain]
             own = list(dict.fromkeys(own))
             methods = getattr(one, "methods", None)
-            yield _Served(path, Route(in_braces(path), methods), own, is_exempt(one.endpoint))
+            yield _ServedRoute(path, Route(in_braces(path), methods), own, is_exempt(one.endpoint))
         else:
             mounted = getattr(one, "app", None)
-            yield _Served(f"{path}/*", Route(in_braces(path) + ANYTHING), [], is_exempt(mounted))
+            yield _ServedRoute(f"{path}/*", Route(in_braces(path) + ANYTHING), [], is_exempt(mounted))
 
 
-def _read_flask(app: Any) -> tuple[_Installed, Iterable[_Served]]:
+def _read_flask(app: Any) -> tuple[_Installation, Iterable[_ServedRoute]]:
     extension = app.extensions.get("headgate")
-    installed = _Installed(None)
+    installed = _Installation(None)
     if extension is not None:
-        installed = _Installed(extension.request_limiter, extension.rules, extension.defaults)
+        installed = _Installation(extension.request_limiter, extension.rules, extension.defaults)
 
-    def served() -> Iterator[_Served]:
+    def served() -> Iterator[_ServedRoute]:
         for rule in app.url_map.iter_rules():
             view = app.view_functions.get(rule.endpoint)
-            yield _Served(rule.rule, Route(in_angles(rule.rule), rule.methods), limits_of(view), is_exempt(view))
+            yield _ServedRoute(rule.rule, Route(in_angles(rule.rule), rule.methods), limits_of(view), is_exempt(view))
 
     return installed, served()
 
 
-def _read_django(app: Any) -> tuple[_Installed, Iterable[_Served]]:
+def _read_django(app: Any) -> tuple[_Installation, Iterable[_ServedRoute]]:
     from django.conf import settings
     from django.urls import get_resolver
 
     from headgate.integrations import django
 
-    installed = _Installed(django._request_limiter())
+    installed = _Installation(django._request_limiter())
     if any(name.endswith("headgate.integrations.django.RateLimitMiddleware") for name in settings.MIDDLEWARE):
         installed = installed._replace(rules=django._rules(), defaults=django._defaults())
     return installed, _django_views(get_resolver().url_patterns)
 
 
-def _django_views(patterns: Iterable[Any], prefix: str = "/") -> Iterator[_Served]:
+def _django_views(patterns: Iterable[Any], prefix: str = "/") -> Iterator[_ServedRoute]:
     for pattern in patterns:
         path = prefix + str(pattern.pattern).removeprefix("^").removesuffix("$")
         if hasattr(pattern, "url_patterns"):
@@ -224,18 +224,18 @@ def _django_views(patterns: Iterable[Any], prefix: str = "/") -> Iterator[_Serve
         ]
         shown = (view, getattr(view, "view_class", None), rest)
         own = [*limits_of(view), *(limit for limit in throttles if limit is not None)]
-        yield _Served(path, Route(in_angles(path)), own, any(is_exempt(one) for one in shown))
+        yield _ServedRoute(path, Route(in_angles(path)), own, any(is_exempt(one) for one in shown))
 
 
-def _read_aiohttp(app: Any) -> tuple[_Installed, Iterable[_Served]]:
+def _read_aiohttp(app: Any) -> tuple[_Installation, Iterable[_ServedRoute]]:
     from headgate.integrations import aiohttp
 
     extension = app.get(aiohttp._EXTENSION)
-    installed = _Installed(None)
+    installed = _Installation(None)
     if extension is not None:
-        installed = _Installed(extension.request_limiter, extension.rules, extension.defaults)
+        installed = _Installation(extension.request_limiter, extension.rules, extension.defaults)
 
-    def served() -> Iterator[_Served]:
+    def served() -> Iterator[_ServedRoute]:
         for one in app.router.routes():
             if one.resource is None or one.method == "HEAD":
                 continue
@@ -246,29 +246,29 @@ def _read_aiohttp(app: Any) -> tuple[_Installed, Iterable[_Served]]:
             for method, handler in handlers.items():
                 path, methods = one.resource.canonical, None if method == "*" else [method]
                 exempt = is_exempt(handler) or is_exempt(one.handler)
-                yield _Served(path, Route(in_braces(path), methods), limits_of(handler), exempt)
+                yield _ServedRoute(path, Route(in_braces(path), methods), limits_of(handler), exempt)
 
     return installed, served()
 
 
-def _read_litestar(app: Any) -> tuple[_Installed, Iterable[_Served]]:
+def _read_litestar(app: Any) -> tuple[_Installation, Iterable[_ServedRoute]]:
     from headgate.integrations.litestar import LIMITS, RateLimitPlugin
 
     plugin = next((one for one in app.plugins if isinstance(one, RateLimitPlugin)), None)
-    installed = _Installed(None) if plugin is None else _Installed(plugin.request_limiter, (), plugin.defaults)
+    installed = _Installation(None) if plugin is None else _Installation(plugin.request_limiter, (), plugin.defaults)
 
-    def served() -> Iterator[_Served]:
+    def served() -> Iterator[_ServedRoute]:
         for one in app.routes:
             for handler in getattr(one, "route_handlers", None) or [one.route_handler]:
                 guards = [limit for guard in handler.resolve_guards() for limit in getattr(guard, LIMITS, ())]
                 own, methods = [*limits_of(handler.fn), *guards], getattr(handler, "http_methods", None)
                 if getattr(handler, "include_in_schema", True) is not False or own:
-                    yield _Served(one.path, Route(in_braces(one.path), methods), own, is_exempt(handler.fn))
+                    yield _ServedRoute(one.path, Route(in_braces(one.path), methods), own, is_exempt(handler.fn))
 
     return installed, served()
 
 
-_READERS: dict[str, Callable[[Any], tuple[_Installed, Iterable[_Served]]]] = {
+_READERS: dict[str, Callable[[Any], tuple[_Installation, Iterable[_ServedRoute]]]] = {
     "starlette": _read_starlette,
     "flask": _read_flask,
     "quart": _read_flask,

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, Unpack
 
 from headgate.errors import InvalidInput, NotFound, StoreUnavailable
 from headgate.integrations.limit import Limit, OnDenied, PathRule, Response, resolved
@@ -24,6 +23,7 @@ from headgate.integrations.request_limiter import (
     Refusal,
     RequestLimiter,
     ResponseCharge,
+    ResponseOptions,
     error_refusal,
 )
 from headgate.integrations.route_patterns import Route, matching_route, starlette_routes, warn_of_unmatched
@@ -65,6 +65,7 @@ App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 Principal: TypeAlias = Callable[[Any], KeyValue | Awaitable[KeyValue]]
 Answer: TypeAlias = RawFields | Admission | Refusal
 """The fields alone, of a request that the fast path admitted."""
+Decider: TypeAlias = Callable[[Scope], Answer | None]
 
 DECISION = "rate_limit"
 """Where `request.state` has the decision of a limit that does not block."""
@@ -112,7 +113,7 @@ class RateLimitMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not self._checked:
             self._checked = True  # now, at its lifespan or its first request, the application has all its routes
-            warn_of_unmatched(self.rules, lambda: _routes_of(scope.get("app") or self.app))
+            warn_of_unmatched(self.rules, lambda: _routes_of(self.app, scope))
         kind = scope["type"]
         if kind not in ("http", "websocket"):
             await self.app(scope, receive, send)
@@ -173,37 +174,47 @@ def _app_with_routes(app: Any) -> Any:
     return app
 
 
-def _routes_of(app: Any) -> Iterator[Route]:
+def _routes_of(app: Any, scope: Scope) -> Iterator[Route]:
     """The routes of an application behind any middlewares; none if it does not keep them as Starlette does."""
-    return starlette_routes(getattr(_app_with_routes(app), "routes", ()))
+    found = _app_with_routes(app)
+    # The scope's application may be a parent, in which this one is mounted.
+    return starlette_routes(getattr(found if hasattr(found, "routes") else scope.get("app"), "routes", ()))
 
 
 class AsgiRequestLimiter(RequestLimiter):
     """A `RequestLimiter` with a fast path for decisions that need no `await`, and with fields as ASGI sends them."""
 
-    def __init__(
-        self,
-        limiter: Limiter | AsyncLimiter,
-        *,
-        partition_keys: bool = False,
-        legacy_headers: bool = False,
-        on_denied: OnDenied | None = None,
-    ) -> None:
-        super().__init__(limiter, partition_keys=partition_keys, legacy_headers=legacy_headers, on_denied=on_denied)
+    def __init__(self, limiter: Limiter | AsyncLimiter, **options: Unpack[ResponseOptions]) -> None:
+        super().__init__(limiter, **options)
         self._limit_paths: dict[Limit, _LimitPath] = {}
+        self.deciders: dict[Sequence[Limit], Decider] = {}
+        """By the limits of a request, where there is one: decides by the peer's address alone."""
 
     def admit_fast(self, limits: Sequence[Limit], scope: Scope) -> Answer | None:
         """Decides a request by its peer's address alone; `None`, and nothing charged, if that is not enough."""
-        limit = limits[0]
-        limit_path = self._limit_paths.get(limit)
-        if limit_path is None or limit_path.fast_paths is not self._limiter.fast_paths:
-            limit_path = self._new_limit_path(limit)
-        client = scope.get("client")
-        key = limit_path.from_peer(client[0]) if client and client[0] and len(limits) == 1 else None
-        decision = limit_path.fast_path(key) if key is not None else None
-        if decision is None or not decision.allowed:
-            return None if decision is None or key is None else self._respond(limit, limit_path, key, decision)
-        return limit_path.fields_of(decision)
+        if len(limits) > 1:
+            return None
+        limits = (*limits,)
+        return (self.deciders.get(limits) or self._new_decider(limits))(scope)
+
+    def _new_decider(self, limits: Sequence[Limit]) -> Decider:
+        limit, limiter = limits[0], self._limiter
+        limit_path = self._new_limit_path(limit)
+        # Names of its own: this is on the way of every request.
+        fast_paths, fast_path, fields_of, from_peer = limit_path
+
+        def decide(scope: Scope) -> Answer | None:
+            if limiter.fast_paths is not fast_paths:  # the plans have changed
+                return self._new_decider(limits)(scope)
+            client = scope.get("client")
+            key = from_peer(client[0]) if client and client[0] else None
+            decision = fast_path(key) if key is not None else None
+            if decision is None or not decision.allowed:
+                return None if decision is None or key is None else self._respond(limit, limit_path, key, decision)
+            return fields_of(decision)
+
+        self.deciders[limits] = decide
+        return decide
 
     def admit_maybe_async(self, limits: Sequence[Limit], request: AsgiRequest) -> Answer | Coroutine[Any, Any, Answer]:
         """Decides a request in an event loop: an answer, or a coroutine of it if the fast path can't decide."""
@@ -244,8 +255,7 @@ def _no_path(word: str) -> None:
     """Stands for a missing fast path, or a missing key by peer."""
 
 
-@dataclass(frozen=True, slots=True)
-class _LimitPath:
+class _LimitPath(NamedTuple):
     """The fast path of one limit, for as long as the plans stay the same."""
 
     fast_paths: Mapping[str, FastPath]

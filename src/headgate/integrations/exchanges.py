@@ -33,35 +33,37 @@ class Exchange:
     """What a request carries in its scope. Nothing here leads back to the scope or to `send`, but `connection` while
     there are charges: such a cycle would be left to the garbage collector, with every request."""
 
-    # Class attributes, as few requests need them: this is on the way of every request.
+    # Class attributes: this is on the way of every request, so making one runs no code of Python's.
+    request_limiter: AsgiRequestLimiter
+    principal: PrincipalFinder
+    app: Any = None
+    root_path = ""
+    fields: tuple[tuple[bytes, bytes], ...] = ()
+    """The fields of the response."""
     denied = False
     """Whether the fields are those of a denial, which a handler of the application's own may also have set."""
     charges: Sequence[ResponseCharge] = ()
     connection: Any = None
 
-    def __init__(
-        self, request_limiter: AsgiRequestLimiter, principal: PrincipalFinder, app: Any, root_path: str
-    ) -> None:
-        self.request_limiter = request_limiter
-        self.principal = principal
-        self.app = app
-        self.root_path = root_path
-        self.fields: list[tuple[bytes, bytes]] = []
-        """The fields of the response."""
+    @classmethod
+    def of(cls, request_limiter: AsgiRequestLimiter, principal: PrincipalFinder) -> type[Exchange]:
+        """The kind of exchange of one application's requests."""
+        shared = {"request_limiter": request_limiter, "principal": staticmethod(principal)}
+        return type(cls.__name__, (cls,), shared)
 
     def admit(self, answer: RawFields | Admission, connection: Any) -> None:
         """Keeps what follows from admitting the request."""
         if not isinstance(answer, Admission):
-            self.fields += answer
+            self.fields = (*self.fields, *answer)
             return
-        self.fields += encoded(answer.fields)
+        self.fields = (*self.fields, *encoded(answer.fields))
         if answer.charges:
             self.charges = (*self.charges, *answer.charges)
             self.connection = connection
 
     def deny(self, fields: Fields) -> None:
         """Keeps the fields of a denial, instead of those of limits that admitted the request before."""
-        self.fields, self.denied = [*encoded(fields)], True
+        self.fields, self.denied = (*encoded(fields),), True
 
     def with_fields(self, send: Send) -> Send:
         """`send`, with the fields that there are when the response starts."""
@@ -91,14 +93,14 @@ class ExchangeObserver(ResponseObserver):
         await super().settle(completed=completed, failed=failed)
 
 
-def with_exchanges(app: App, new_exchange: Callable[[Scope], Exchange]) -> App:
-    """An ASGI application whose requests carry an exchange."""
+def with_exchanges(app: App, kind: type[Exchange]) -> App:
+    """An ASGI application whose requests carry an exchange of that kind."""
 
     async def carrying(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             await app(scope, receive, send)
             return
-        exchange = scope[EXCHANGE] = new_exchange(scope)
+        exchange = scope[EXCHANGE] = kind()
         sending = exchange.with_fields(send)
         if Limit.any_by_response:
             await run_observed(app, scope, receive, sending, ExchangeObserver(exchange))

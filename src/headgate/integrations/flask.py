@@ -22,6 +22,7 @@ from headgate.integrations import limit as limits_of
 from headgate.integrations.installed import Installed
 from headgate.integrations.limit import Limit, LimitOptions, OnDenied, PathRule, Plans
 from headgate.integrations.request_limiter import Refusal, RequestLimiter, ResponseCharge, denial
+from headgate.integrations.response_fields import ResponseFields
 from headgate.integrations.settling import SettlingIterator
 from headgate.integrations.stack import attach_limits, attached_limits, exempt
 from headgate.limits._blocking import Limiter
@@ -137,15 +138,13 @@ def rate_limit(plans: Plans, *, key: Key | KeyFunction, **options: Unpack[LimitO
     return decorate
 
 
-class _Exchange:
+class _Exchange(ResponseFields):
     """What a request keeps until its response is known."""
 
-    __slots__ = ("charges", "denied", "fields")
+    __slots__ = ("charges",)
 
     def __init__(self) -> None:
-        self.fields: list[tuple[str, str]] = []
-        self.denied = False
-        """Whether the fields are those of a denial, which a handler of the application's own may also have set."""
+        super().__init__()
         self.charges: list[ResponseCharge] = []
 
 
@@ -162,14 +161,14 @@ class _Extension(Installed[RequestLimiter]):
         answer = self.request_limiter.admit(limits, WerkzeugRequest(request, self.principal))
         exchange = _exchange()
         if not isinstance(answer, Refusal):
-            exchange.fields += answer.fields
+            exchange.admit(answer.fields)
             exchange.charges += answer.charges
             if answer.decision is not None:
                 request.rate_limit = answer.decision  # type: ignore[attr-defined]  # promised by `rate_limit`
             return None
         if answer.decision is None:
             return _response(answer)
-        exchange.fields, exchange.denied = answer.limit_fields, True
+        exchange.deny(answer.limit_fields)
         own = _own_response(answer)
         if own is None:
             raise Denied(answer, answer.decision)
@@ -178,9 +177,7 @@ class _Extension(Installed[RequestLimiter]):
     def finish(self, response: Response) -> Response:
         """Adds the fields to the response, and settles its charges."""
         exchange = _exchange()
-        for name, value in exchange.fields:
-            if not exchange.denied or name not in response.headers:
-                response.headers.add(name, value)
+        exchange.add_to(response.headers)
         charges, exchange.charges = exchange.charges, []
         if charges:
             known = limits_of.Response(

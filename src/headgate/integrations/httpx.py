@@ -12,14 +12,15 @@ handed on as they are; nothing is sent twice.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cache
 from threading import Lock
 from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from headgate.errors import RateLimitExceeded
-from headgate.integrations.outbound import OutboundLimiter
+from headgate.integrations.limit import Cost, Plans
+from headgate.integrations.outbound import OutboundKey, OutboundLimiter, OutboundOptions
 from headgate.limits._blocking import Limiter
 from headgate.limits.limiter import AsyncLimiter
 from headgate.limits.model import Decision
@@ -43,32 +44,32 @@ else:
 
 class LimitedTransport(Transport):
     """For `httpx2.Client` and `httpx.Client`. `key` defaults to the host; `transport` is what sends, by default the
-    client's own kind."""
+    client's own kind. Plans, key and cost may be functions of the request. For the options see `OutboundOptions`."""
 
     def __init__(
         self,
         limiter: Limiter,
-        plans: str | Iterable[str],
+        plans: Plans,
         *,
-        key: str | None = None,
-        cost: int = 1,
+        key: OutboundKey | None = None,
+        cost: Cost = 1,
         max_wait: float = 30.0,
         transport: httpx2.BaseTransport | httpx.BaseTransport | None = None,
+        **options: Unpack[OutboundOptions],
     ) -> None:
-        self._limiter = limiter
-        self._outbound = OutboundLimiter(plans, key, cost, max_wait)
-        limiter.require(self._outbound.plans)
+        self._outbound = OutboundLimiter(limiter, plans, key, cost, max_wait, **options)
         self._transport: Any = transport
         self._making = Lock()
 
     def handle_request(self, request: Any) -> Any:
         host = origin(request)
         try:
-            self._outbound.wait(self._limiter, host)
+            charge = self._outbound.wait(host, request)
         except RateLimitExceeded as error:
             raise refusal(request, error.decision) from None
         response = self._sending(request).handle_request(request)
         self._outbound.record_response(host, response.status_code, response.headers.get)
+        self._outbound.settle(charge, request, response.status_code, response)
         return response
 
     def _sending(self, request: Any) -> Any:
@@ -102,28 +103,28 @@ class AsyncLimitedTransport(AsyncTransport):
     def __init__(
         self,
         limiter: AsyncLimiter,
-        plans: str | Iterable[str],
+        plans: Plans,
         *,
-        key: str | None = None,
-        cost: int = 1,
+        key: OutboundKey | None = None,
+        cost: Cost = 1,
         max_wait: float = 30.0,
         transport: httpx2.AsyncBaseTransport | httpx.AsyncBaseTransport | None = None,
+        **options: Unpack[OutboundOptions],
     ) -> None:
-        self._limiter = limiter
-        self._outbound = OutboundLimiter(plans, key, cost, max_wait)
-        limiter.require(self._outbound.plans)
+        self._outbound = OutboundLimiter(limiter, plans, key, cost, max_wait, **options)
         self._transport: Any = transport
 
     async def handle_async_request(self, request: Any) -> Any:
         host = origin(request)
         try:
-            await self._outbound.wait_async(self._limiter, host)
+            charge = await self._outbound.wait_async(host, request)
         except RateLimitExceeded as error:
             raise refusal(request, error.decision) from None
         if self._transport is None:
             self._transport = library(request).AsyncHTTPTransport()
         response = await self._transport.handle_async_request(request)
         self._outbound.record_response(host, response.status_code, response.headers.get)
+        await self._outbound.settle_async(charge, request, response.status_code, response)
         return response
 
     async def aclose(self) -> None:

@@ -114,7 +114,7 @@ class RateLimitPlugin(InitPlugin):
         return app_config
 
     def _middleware(self, app: Any, **_: Any) -> Any:
-        return with_exchanges(app, lambda scope: Exchange(self.request_limiter, self._principal, None, ""))
+        return with_exchanges(app, Exchange.of(self.request_limiter, self._principal))
 
     async def _guard(self, connection: Connection, handler: BaseRouteHandler) -> None:
         """Limits a request by the decorators of its handler, or else by the defaults."""

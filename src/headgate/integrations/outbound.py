@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias, TypedDict, Unpack
 
 from headgate.errors import ConfigurationError, RateLimitExceeded
+from headgate.integrations.limit import Cost, Exempt, Limit, Maybe, OfResponse, Plans, Response, resolved
+from headgate.integrations.request_limiter import (
+    RESPONSE_TTL,
+    Call,
+    RequestLimiter,
+    ResponseCharge,
+    call_directly,
+    run_blocking,
+)
 from headgate.integrations.service_limits import Pauses
 from headgate.limits._blocking import Limiter
+from headgate.limits.keys import KeyValue, everyone
 from headgate.limits.limiter import AsyncLimiter
 from headgate.limits.model import Decision, Reason
 
@@ -16,71 +27,137 @@ LONGEST_PAUSE = 3600.0
 SERVER = "server"
 """The plan name in the refusal of a call that the server's own limit forbids."""
 
+OutboundKey: TypeAlias = str | Callable[[Any], Maybe[KeyValue]]
+"""A key, or a function of the library's request; `None`: the request is not limited."""
+
+
+class OutboundOptions(TypedDict, total=False):
+    """What every client integration takes beside plans and key. Functions are given the library's own request, or the
+    `Response`; in async clients those of the request may be async.
+
+    - `exempt`: a function of the request; where it returns true, the request is not limited, and counted as exempt.
+    - `charge_when`: a function of the response; where it returns false, the cost is given back.
+    - `cost_of_response`: a function of the response that returns what it really cost; `cost` is reserved meanwhile.
+
+    The cost is settled when the head of the response is there. A request that ends without a response stays charged as
+    reserved: it may have arrived.
+    """
+
+    exempt: Exempt | None
+    charge_when: OfResponse[bool] | None
+    cost_of_response: OfResponse[int] | None
+
 
 class OutboundLimiter:
     """Limits the requests of a client to the servers it calls.
 
     `max_wait` is the longest delay of one request in seconds, for our own limit and the server's together. A request
     that would wait longer is refused with `RateLimitExceeded`.
+
+    Raises:
+        ConfigurationError: there is no such plan, or an option can't be used.
     """
 
     def __init__(
         self,
-        plans: str | Iterable[str],
-        key: str | None,
-        cost: int,
+        limiter: Limiter | AsyncLimiter,
+        plans: Plans,
+        key: OutboundKey | None,
+        cost: Cost,
         max_wait: float,
         monotonic: Callable[[], float] = time.monotonic,
+        **options: Unpack[OutboundOptions],
     ) -> None:
         if max_wait < 0:
             raise ConfigurationError("max_wait", f"{max_wait} is below 0")
-        self.plans = [plans] if isinstance(plans, str) else list(plans)
+        self._limit = Limit(plans, key=everyone("host"), cost=cost, **options)
+        self._limiter: Any = limiter
+        self._request_limiter = RequestLimiter(limiter)
+        self._request_limiter.require([self._limit])
         self._key = key
-        self._cost = cost
         self._max_wait = max_wait
         self._monotonic = monotonic
         self._pauses = Pauses(LONGEST_PAUSE, monotonic)
 
-    def wait(self, limiter: Limiter, host: str, sleep: Callable[[float], object] = time.sleep) -> None:
-        """Returns when a request to `host` may be sent.
+    def wait(
+        self, host: str, request: Any = None, sleep: Callable[[float], object] = time.sleep
+    ) -> ResponseCharge | None:
+        """Returns when a request to `host` may be sent: what must be settled by its response, if anything.
 
         Raises:
             RateLimitExceeded: it may not be sent within `max_wait`.
         """
-        deadline = self._monotonic() + self._max_wait
-        while True:
-            while pause := self._pause(host, deadline):
-                sleep(pause)
-            left = deadline - self._monotonic()
-            decision = limiter.wait(self._key or host, self.plans, self._cost, timeout=max(left, 0.0))
-            if not decision.allowed:
-                raise RateLimitExceeded(decision)
-            # The server may have asked for a pause while we waited for our own limit.
-            if not self._pause(host, deadline):
-                return
+        return run_blocking(self._wait(host, _Source(request), call_directly, sleep))
 
     async def wait_async(
-        self, limiter: AsyncLimiter, host: str, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
-    ) -> None:
-        """Returns when a request to `host` may be sent.
-
-        Raises:
-            RateLimitExceeded: it may not be sent within `max_wait`.
-        """
-        deadline = self._monotonic() + self._max_wait
-        while True:
-            while pause := self._pause(host, deadline):
-                await sleep(pause)
-            left = deadline - self._monotonic()
-            decision = await limiter.wait(self._key or host, self.plans, self._cost, timeout=max(left, 0.0))
-            if not decision.allowed:
-                raise RateLimitExceeded(decision)
-            if not self._pause(host, deadline):
-                return
+        self, host: str, request: Any = None, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
+    ) -> ResponseCharge | None:
+        """`wait` in an event loop."""
+        return await self._wait(host, _Source(request), _call_and_await, sleep)
 
     def record_response(self, host: str, status: int, header: Callable[[str], str | None]) -> None:
         """Records the server's limits, from a response."""
         self._pauses.record_response(host, status, header)
+
+    def settle(self, charge: ResponseCharge | None, request: Any, status: int, response: Any) -> None:
+        """Settles a charge by the response. A mistake in the charge's function is logged, not raised."""
+        if charge is not None:
+            self._request_limiter.settle((charge,), _known(request, status, response))
+
+    async def settle_async(self, charge: ResponseCharge | None, request: Any, status: int, response: Any) -> None:
+        """`settle` in an event loop."""
+        if charge is not None:
+            await self._request_limiter.settle_async((charge,), _known(request, status, response))
+
+    async def _wait(self, host: str, source: Any, call: Call, sleep: Callable[[float], Any]) -> ResponseCharge | None:
+        deadline = self._monotonic() + self._max_wait
+        plans, key = await self._plans_and_key(host, source)
+        if key is None:
+            self._limiter.record_exempt(self._limit.label)
+        while True:
+            while pause := self._pause(host, deadline):
+                await call(sleep, pause)
+            if key is None:
+                return None
+            left = max(deadline - self._monotonic(), 0.0)
+            charge = await self._charge(key, plans, self._limit.cost_of(source), left, call)
+            try:
+                # The server may have asked for a pause while we waited for our own limit.
+                if not self._pause(host, deadline):
+                    return charge
+            except RateLimitExceeded:
+                await self._cancel(charge, call)
+                raise
+            await self._cancel(charge, call)
+
+    async def _plans_and_key(self, host: str, source: Any) -> tuple[tuple[str, ...], str | None]:
+        """None of both if the request is not limited."""
+        limit = self._limit
+        if limit.exempt is not None and await resolved(limit.exempt(source.native)):
+            return (), None
+        plans = await limit.plans_of(source)
+        key: Any = self._key or host
+        if callable(key) and plans:
+            key = await resolved(key(source.native))
+        return plans, str(key) if plans and key is not None else None
+
+    async def _charge(
+        self, key: str, plans: Sequence[str], cost: int, timeout: float, call: Call
+    ) -> ResponseCharge | None:
+        """Charges a request as soon as there is room; what is to be settled by its response, if anything."""
+        charge = None
+        if self._limit.by_response:
+            reservation = await call(self._limiter.reserve, key, plans, cost, ttl=RESPONSE_TTL, timeout=timeout)
+            charge, decision = ResponseCharge(self._limit, cost, reservation), reservation.decision
+        else:
+            decision = await call(self._limiter.wait, key, plans, cost, timeout=timeout)
+        if not decision.allowed:
+            raise RateLimitExceeded(decision)
+        return charge
+
+    async def _cancel(self, charge: ResponseCharge | None, call: Call) -> None:
+        if charge is not None:
+            await call(charge.reservation.cancel)
 
     def _pause(self, host: str, deadline: float) -> float:
         wait = self._pauses.remaining(host)
@@ -88,3 +165,17 @@ class OutboundLimiter:
             wait_us = round(wait * 1_000_000)
             raise RateLimitExceeded(Decision.of(False, 0, 0, wait_us, wait_us, SERVER, Reason.DENIED))
         return wait
+
+
+class _Source(NamedTuple):
+    """What a `Limit` sees of a request."""
+
+    native: Any
+
+
+def _known(request: Any, status: int, response: Any) -> Response:
+    return Response(request, status, response.headers.items(), native=response)
+
+
+async def _call_and_await(method: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    return await method(*args, **options)

@@ -97,7 +97,7 @@ def install(
     handlers.setdefault(RateLimitExceeded, _answer)
     served: Any = app.asgi_app
     app.asgi_app = with_exchanges(  # type: ignore[method-assign, assignment]  # as Quart's documentation does
-        served, lambda scope: Exchange(request_limiter, extension.principal, None, "")
+        served, Exchange.of(request_limiter, extension.principal)
     )
 
 

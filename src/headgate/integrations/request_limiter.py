@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from itertools import combinations
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypedDict, TypeVar
 
 from headgate.errors import (
     ConfigurationError,
@@ -94,6 +94,14 @@ class Admission(NamedTuple):
 NOT_LIMITED = Admission([])
 
 
+class ResponseOptions(TypedDict, total=False):
+    """How requests are answered: see `RequestLimiter`."""
+
+    partition_keys: bool
+    legacy_headers: bool
+    on_denied: OnDenied | None
+
+
 class RequestLimiter:
     """Decides requests by a limiter.
 
@@ -149,7 +157,7 @@ class RequestLimiter:
         for limit in limits:
             if limit.key.is_async:
                 raise ConfigurationError("key", f"{limit.key.source} is async, which works in async apps only")
-        return run_blocking(self._admit(limits, request, _call_directly))
+        return run_blocking(self._admit(limits, request, call_directly))
 
     async def admit_async(self, limits: Sequence[Limit], request: RequestSource) -> Admission | Refusal:
         """Decides a request in an event loop."""
@@ -162,11 +170,11 @@ class RequestLimiter:
 
     def settle(self, charges: Iterable[ResponseCharge], response: Response | None) -> None:
         """Settles charges, blocking. Without a response they stay as reserved, and places are given back."""
-        run_blocking(self._settle(charges, response, _call_directly))
+        run_blocking(self._settle(charges, response, call_directly))
 
     def cancel(self, charges: Sequence[ResponseCharge]) -> None:
         """Gives charges back, blocking: something else refused the request."""
-        run_blocking(self._cancel(charges, _call_directly))
+        run_blocking(self._cancel(charges, call_directly))
 
     async def settle_async(self, charges: Iterable[ResponseCharge], response: Response | None) -> None:
         """Settles charges in an event loop. Cancelling the caller does not stop it."""
@@ -221,14 +229,11 @@ class RequestLimiter:
             if places := self.in_flight(plans):
                 Limit.any_by_response = True  # plans may have come after this limiter was made
                 plans = tuple(plan for plan in plans if plan not in places)
-                reservation = await call(self._limiter.reserve, key, places, cost, ttl=RESPONSE_TTL)
-                if reservation:
-                    pending.append(ResponseCharge(None, cost, reservation))
-                answer = self._answer(reservation.decision, [(key, plan) for plan in places], (limit,))
-                if limit.block and isinstance(answer, Refusal):
+                answer = await self._reserve(limit, key, places, cost, None, call, pending)
+                if isinstance(answer, Refusal):
                     return answer
-                watched = watched if limit.block else reservation.decision
-                fields += _fields_of_pass(answer)
+                watched = watched if limit.block else answer.decision
+                fields += answer.fields
                 if not plans:
                     continue
             if not limit.by_response and limit.block:
@@ -239,14 +244,11 @@ class RequestLimiter:
             if not limit.by_response:
                 watching.append((limit, key, plans, cost))
                 continue
-            reservation = await call(self._limiter.reserve, key, plans, cost, ttl=RESPONSE_TTL)
-            if reservation:
-                pending.append(ResponseCharge(limit, cost, reservation))
-            answer = self._answer(reservation.decision, [(key, plan) for plan in plans], (limit,))
-            if limit.block and isinstance(answer, Refusal):
+            answer = await self._reserve(limit, key, plans, cost, limit, call, pending)
+            if isinstance(answer, Refusal):
                 return answer
-            watched = watched if limit.block else reservation.decision
-            fields += _fields_of_pass(answer)
+            watched = watched if limit.block else answer.decision
+            fields += answer.fields
         if charges:
             answer = self._answer(await call(self._limiter.acquire_chain, chain(charges)), charges, chain_limits)
             if isinstance(answer, Refusal):
@@ -257,6 +259,23 @@ class RequestLimiter:
             answer = self._answer(watched, [(key, plan) for plan in plans], (limit,))
             fields += _fields_of_pass(answer)
         return Admission(fields, tuple(pending), watched)
+
+    async def _reserve(
+        self,
+        limit: Limit,
+        key: str,
+        plans: Sequence[str],
+        cost: int,
+        settled_by: Limit | None,
+        call: Call,
+        pending: list[ResponseCharge],
+    ) -> Admission | Refusal:
+        """Reserves what the response settles. A limit that does not block admits in any case."""
+        reservation = await call(self._limiter.reserve, key, plans, cost, ttl=RESPONSE_TTL)
+        if reservation:
+            pending.append(ResponseCharge(settled_by, cost, reservation))
+        answer = self._answer(reservation.decision, [(key, plan) for plan in plans], (limit,))
+        return answer if limit.block else Admission(_fields_of_pass(answer), decision=reservation.decision)
 
     async def _settle(self, charges: Iterable[ResponseCharge], response: Response | None, call: Call) -> None:
         for limit, cost, reservation in charges:
@@ -271,7 +290,7 @@ class RequestLimiter:
                 log.exception("the charge of a response stays at %d, as reserved: its function raised", cost)
 
     async def _give_back(self, pending: Sequence[ResponseCharge], call: Call) -> None:
-        if pending and call is _call_directly:
+        if pending and call is call_directly:
             await self._cancel(pending, call)
         elif pending:
             await self._finish(self._cancel(pending, call))
@@ -349,7 +368,8 @@ def run_blocking(work: Coroutine[Any, Any, T]) -> T:
     raise ConfigurationError("limit", "its function is async, which works in async apps only")
 
 
-async def _call_directly(method: Callable[..., Any], *args: Any, **options: Any) -> Any:
+async def call_directly(method: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """A `Call` of a method that is not async."""
     return method(*args, **options)
 
 

@@ -11,13 +11,13 @@ they are; nothing is sent twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 from urllib.parse import urlsplit
 
 from headgate.errors import RateLimitExceeded
 from headgate.extras import needed
-from headgate.integrations.outbound import OutboundLimiter
+from headgate.integrations.limit import Cost, Exempt, OfResponse, Plans
+from headgate.integrations.outbound import OutboundKey, OutboundLimiter
 from headgate.limits._blocking import Limiter
 from headgate.limits.model import Decision
 
@@ -29,31 +29,43 @@ __all__ = ["LimitedAdapter"]
 
 
 class LimitedAdapter(HTTPAdapter):
-    """For `Session.mount`. `key` defaults to the host; other options are the ones of `HTTPAdapter`."""
+    """For `Session.mount`. `key` defaults to the host. Plans, key and cost may be functions of the request; for
+    `exempt`, `charge_when` and `cost_of_response` see `OutboundOptions`. Other options are those of `HTTPAdapter`."""
 
     def __init__(
         self,
         limiter: Limiter,
-        plans: str | Iterable[str],
+        plans: Plans,
         *,
-        key: str | None = None,
-        cost: int = 1,
+        key: OutboundKey | None = None,
+        cost: Cost = 1,
         max_wait: float = 30.0,
+        exempt: Exempt | None = None,
+        charge_when: OfResponse[bool] | None = None,
+        cost_of_response: OfResponse[int] | None = None,
         **options: Any,
     ) -> None:
-        self._limiter = limiter
-        self._outbound = OutboundLimiter(plans, key, cost, max_wait)
-        limiter.require(self._outbound.plans)
+        self._outbound = OutboundLimiter(
+            limiter,
+            plans,
+            key,
+            cost,
+            max_wait,
+            exempt=exempt,
+            charge_when=charge_when,
+            cost_of_response=cost_of_response,
+        )
         super().__init__(**options)
 
     def send(self, request: PreparedRequest, *args: Any, **kwargs: Any) -> Response:
         host = urlsplit(request.url or "").netloc.rpartition("@")[2]
         try:
-            self._outbound.wait(self._limiter, host)
+            charge = self._outbound.wait(host, request)
         except RateLimitExceeded as error:
             raise _RequestRefused(error.decision, request) from None
         response = super().send(request, *args, **kwargs)
         self._outbound.record_response(host, response.status_code, response.headers.get)
+        self._outbound.settle(charge, request, response.status_code, response)
         return response
 
 

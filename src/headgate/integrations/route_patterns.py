@@ -154,12 +154,12 @@ def meets(rule: PathRule, route: Route) -> bool:
     """Whether a rule may match requests of a route."""
     if rule.methods is not None and route.methods is not None and rule.methods.isdisjoint(route.methods):
         return False
-    pattern = _GLOB.sub(lambda found: ANYTHING if found["run"] else SIGN, rule.pattern.removesuffix("/"))
+    pattern = _GLOB.sub(lambda match: ANYTHING if match["run"] else SIGN, rule.pattern.removesuffix("/"))
     return _overlap(pattern, route.path) or _overlap(pattern, route.path.removesuffix("/"))
 
 
-def _wild(found: re.Match[str]) -> str:
-    converter = found["converter"]
+def _wild(match: re.Match[str]) -> str:
+    converter = match["converter"]
     return SEGMENT if converter is None or converter in _WITHIN_A_SEGMENT else ANYTHING
 
 

@@ -205,7 +205,8 @@ def admit(connection: HTTPConnection | None, limits: tuple[Limit, ...]) -> Corou
     exchange: Exchange | None = scope.get(EXCHANGE)
     if exchange is None:
         raise ConfigurationError("app", "limits need install(app, limiter) from headgate.integrations.fastapi")
-    answer = exchange.request_limiter.admit_fast(limits, scope)
+    decide = exchange.request_limiter.deciders.get(limits)
+    answer = exchange.request_limiter.admit_fast(limits, scope) if decide is None else decide(scope)
     if type(answer) is tuple:  # fields alone: the commonest case
         exchange.fields += answer
         return None
@@ -234,20 +235,22 @@ def _middleware(
     """The middleware of `install`: puts the request limiter into the scope, and its fields into the response."""
 
     prepared = False
+    kind = Exchange.of(request_limiter, principal)
 
     # No coroutine of its own: this is on the way of every request.
     def middleware(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         nonlocal prepared
         if not prepared:
-            prepared = True
-            _handle_denials(scope["app"].routes, scope["app"])
+            prepared, kind.app = True, scope["app"]
+            _handle_denials(kind.app.routes, kind.app)
         if scope["type"] not in ("http", "websocket"):
             return pass_on(scope, receive, send)
-        # Shared with whatever copies the scope further in, so that a principal found there is seen here.
-        scope.setdefault("state", {})
-        exchange = Exchange(request_limiter, principal, scope["app"], scope.get("root_path", ""))
-        scope[EXCHANGE] = exchange
-
+        if "state" not in scope:
+            # Shared with whatever copies the scope further in, so that a principal found there is seen here.
+            scope["state"] = {}
+        exchange = scope[EXCHANGE] = kind()
+        if root_path := scope.get("root_path"):
+            exchange.root_path = root_path
         sending = exchange.with_fields(send)
         if defaults:
             return by_default(exchange, scope, receive, sending)

@@ -32,9 +32,12 @@ class KafkaLog:
         settings: Mapping[str, Any] | None = None,
         clock: Clock | None = None,
         report_lag: Callable[[str, str, int], None] | None = None,
+        report_replicas: Callable[[Mapping[str, int]], None] | None = None,
     ) -> None:
         self._report_lag = report_lag
         """Called with a topic, a group and the records of the topic that this process has yet to do for the group."""
+        self._report_replicas = report_replicas
+        """Called at each `ping` that is answered, with the number of under-replicated partitions of each topic."""
         self._bootstrap = bootstrap
         self._settings = dict(settings or {})
         self._topics = set(topics)
@@ -71,7 +74,9 @@ class KafkaLog:
         return KafkaSource(self._bootstrap, topic, group, self._settings, report_lag)
 
     async def ping(self) -> None:
-        await self._producer.ping()
+        under_replicated = await self._producer.ping()
+        if self._report_replicas is not None:
+            self._report_replicas(under_replicated)
 
     async def close(self) -> None:
         await self._producer.close()

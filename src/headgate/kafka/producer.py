@@ -125,23 +125,24 @@ class KafkaProducer:
             return StoreError(f"Kafka: {error.str()}")
         return BrokerUnavailable(f"Kafka: {error.str()}")
 
-    async def ping(self) -> None:
-        """Returns when a broker answers.
+    async def ping(self) -> dict[str, int]:
+        """Returns when a broker answers: by topic, how many partitions are under-replicated.
 
         Raises:
             BrokerUnavailable: none answers.
         """
         try:
-            await asyncio.get_running_loop().run_in_executor(self._pinger, self._list_topics)
+            metadata = await asyncio.get_running_loop().run_in_executor(self._pinger, self._list_topics)
         except KafkaException as error:
             raise BrokerUnavailable(f"Kafka: {error.args[0].str()}") from error
+        return under_replicated(metadata)
 
-    def _list_topics(self) -> None:
+    def _list_topics(self) -> Any:
         # A broker that hangs still has the first request, so librdkafka sends the second to another.
         try:
-            self._producer.list_topics(timeout=self._ping_seconds / 2)
+            return self._producer.list_topics(timeout=self._ping_seconds / 2)
         except KafkaException:
-            self._producer.list_topics(timeout=self._ping_seconds / 2)
+            return self._producer.list_topics(timeout=self._ping_seconds / 2)
 
     async def close(self) -> None:
         """Waits for what is under way, not longer than a delivery may take."""
@@ -153,6 +154,17 @@ class KafkaProducer:
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
         self._pinger.shutdown(wait=False)
+
+
+def under_replicated(metadata: Any) -> dict[str, int]:
+    """By topic, how many partitions have a replica that is away or behind, or no leader."""
+    return {
+        name: sum(
+            partition.leader < 0 or len(partition.isrs) < len(partition.replicas)
+            for partition in topic.partitions.values()
+        )
+        for name, topic in metadata.topics.items()
+    }
 
 
 def _settle(reports: Sequence[tuple[asyncio.Future[HeadgateError | None], HeadgateError | None]]) -> None:

@@ -14,7 +14,7 @@ from uuid import uuid4
 from headgate.circuit_breaker import BreakerPolicy
 from headgate.clock import Clock
 from headgate.errors import ConfigurationError, HeadgateError, RateLimitExceeded, StoreError, StoreUnavailable
-from headgate.limits._blocking_handles import HeldPlaces, Reservation
+from headgate.limits._blocking_handles import HeldPlaces, Reservation, decide_in_turn
 from headgate.limits.active_plans import NEVER_LOADED, ActivePlans
 from headgate.limits.local_lease import LeasePolicy, LocalLease, LocalLeases, RefillLock, smaller_request
 from headgate.limits.model import Charge, Decision, OnError, Plan
@@ -31,7 +31,7 @@ from headgate.limits.reservations import (
     full_cost_first,
 )
 from headgate.limits.store_health import DEFAULT_DEADLINE
-from headgate.limits.wait_queues import MAX_PAUSE_SECONDS, WaitQueues, beyond_deadline, deadline_of, timeout_denial
+from headgate.limits.wait_queues import WaitQueues
 
 __all__ = ["Limiter", "Reservation"]
 
@@ -180,18 +180,7 @@ class Limiter(ActivePlans):
         """`acquire` as soon as there is room. Callers of this limiter who wait for the same key and plans are served in
         the order they came, one at a time. A denial means that there was no room within `timeout` seconds, or could
         not be any. Raises what `acquire` does."""
-        chain = self._chain(key, plans, cost)
-        deadline_us = deadline_of(timeout, self._clock.monotonic_us())
-        name = (key, *(charge.rule.plan for charge in chain))
-        with self._wait_queues.wait_turn(name, deadline_us, self._clock) as first:
-            if not first:
-                return self._health.observe(timeout_denial(self._decide(chain, spend=False)))
-            while True:
-                # Built anew each time: plans may have changed meanwhile.
-                decision = self._acquire_with_lease(self._chain(key, plans, cost))
-                if decision.allowed or beyond_deadline(decision, deadline_us, self._clock):
-                    return self._health.observe(decision)
-                self._pause(min(decision.retry_after, MAX_PAUSE_SECONDS))
+        return self._health.observe(decide_in_turn(self, (key, plans, cost), timeout))
 
     def refund(self, key: str, plans: str | Sequence[str], cost: int = 1) -> None:
         """Gives `cost` back to every plan, at most what is spent there.
@@ -226,15 +215,21 @@ class Limiter(ActivePlans):
         *,
         id: str | None = None,
         ttl: float = DEFAULT_TTL,
+        timeout: float = 0.0,
     ) -> Reservation:
-        """`acquire` for work whose cost is known only afterwards: settle or cancel it within `ttl` seconds.
+        """`acquire` for work whose cost is known only afterwards: settle or cancel it within `ttl` seconds. With a
+        `timeout`, waits for room as `wait` does.
 
         It is idempotent: reserving the same `id` on the same plans again charges nothing, unless it was cancelled; then
         it is decided anew. A reservation that is not settled in time stays spent. Raises what `acquire` does.
         """
         chain = self._chain(key, plans, cost)
         hold = Hold(check_id(id) if id is not None else uuid4().hex, check_ttl(ttl))
-        decision = self._health.observe(self._decide(full_cost_first(chain, cost), hold=hold))
+        if timeout:
+            decision = decide_in_turn(self, (key, plans, cost), timeout, hold)
+        else:
+            decision = self._decide(full_cost_first(chain, cost), hold=hold)
+        self._health.observe(decision)
         names = list(dict.fromkeys(charge.rule.owner for charge in chain))
         return Reservation(hold.id, decision, lambda actual: self.settle(key, names, hold.id, actual))
 

@@ -13,12 +13,37 @@ from uuid import uuid4
 from headgate.errors import InvalidInput, NotFound, StoreError
 from headgate.limits.model import Charge, Concurrency, Decision, Reason
 from headgate.limits.ports import Hold, Settlement
-from headgate.limits.reservations import check_actual
+from headgate.limits.reservations import check_actual, full_cost_first
+from headgate.limits.wait_queues import MAX_PAUSE_SECONDS, beyond_deadline, deadline_of, timeout_denial
 
 log = logging.getLogger("headgate.limits")
 
 RENEWALS_PER_LIFE = 3
 """How often a place is renewed before it would expire: two renewals may fail."""
+
+
+def decide_in_turn(
+    limiter: Any, request: tuple[str, str | Sequence[str], int], timeout: float | None, hold: Hold | None = None
+) -> Decision:
+    """The decision on a request as soon as there is room, in the order in which callers came; a denial if there is none
+    within `timeout` seconds. With a hold, its cost is reserved."""
+    key, _, cost = request
+    chain = limiter._chain(*request)
+    deadline_us = deadline_of(timeout, limiter._clock.monotonic_us())
+    name = (key, *(charge.rule.plan for charge in chain))
+    with limiter._wait_queues.wait_turn(name, deadline_us, limiter._clock) as first:
+        if not first:
+            return timeout_denial(limiter._decide(chain, spend=False))
+        while True:
+            # Built anew each time: plans may have changed meanwhile.
+            chain = limiter._chain(*request)
+            if hold is None:
+                decision: Decision = limiter._acquire_with_lease(chain)
+            else:
+                decision = limiter._decide(full_cost_first(chain, cost), hold=hold)
+            if decision.allowed or beyond_deadline(decision, deadline_us, limiter._clock):
+                return decision
+            limiter._pause(min(decision.retry_after, MAX_PAUSE_SECONDS))
 
 
 class Reservation:

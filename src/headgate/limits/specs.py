@@ -117,10 +117,21 @@ class Gcra(TokenBucket):
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class _Window:
-    """`limit` per `window`."""
+class _Limit:
+    """A spec whose size is its `limit`."""
 
     limit: int
+
+    @property
+    def size(self) -> int:
+        """The most one call may cost."""
+        return self.limit
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class _Window(_Limit):
+    """`limit` per `window`."""
+
     window: timedelta
     window_us: int = field(compare=False, repr=False)
     life_us: int = field(compare=False, repr=False)
@@ -130,11 +141,6 @@ class _Window:
         _whole("limit", limit)
         span, window_us = _window(window)
         _set(self, limit=limit, window=span, window_us=window_us, life_us=window_us)
-
-    @property
-    def size(self) -> int:
-        """The most one call may cost."""
-        return self.limit
 
     @property
     def span(self) -> timedelta:
@@ -188,7 +194,7 @@ class FixedWindow(_Window):
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class CalendarWindow:
+class CalendarWindow(_Limit):
     """`limit` per day, week (from Monday) or month of a time zone. Made by `FixedWindow(limit, calendar=…, zone=…)`.
 
     A window begins at midnight of the zone, or with the first instant of the day if there is no midnight.
@@ -197,7 +203,6 @@ class CalendarWindow:
     tag: ClassVar[int] = 5
     algorithm: ClassVar[str] = FixedWindow.algorithm
 
-    limit: int
     calendar: str
     zone: str
     window: timedelta = field(compare=False, repr=False)
@@ -222,11 +227,6 @@ class CalendarWindow:
             window_us=duration_us(window),
             life_us=duration_us(window + timedelta(days=2)),
         )
-
-    @property
-    def size(self) -> int:
-        """The most one call may cost."""
-        return self.limit
 
     @property
     def span(self) -> timedelta:
@@ -279,7 +279,7 @@ class SlidingLog(_Window):
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class Concurrency:
+class Concurrency(_Limit):
     """`limit` calls in flight at once. A call that is not over, nor renewed, within `expires` counts as dead.
 
         plans=[Plan("exports", Concurrency(5, expires="PT30S"))]
@@ -291,7 +291,6 @@ class Concurrency:
     tag: ClassVar[int] = 6
     algorithm: ClassVar[str] = "concurrency"
 
-    limit: int
     expires: timedelta
     window_us: int = field(compare=False, repr=False)
     life_us: int = field(compare=False, repr=False)
@@ -307,11 +306,6 @@ class Concurrency:
         if span > LONGEST_PLACE:
             raise ConfigurationError("expires", f"use at most {format_duration(LONGEST_PLACE)}; hold renews a place")
         _set(self, limit=limit, expires=span, window_us=span_us, life_us=span_us)
-
-    @property
-    def size(self) -> int:
-        """The most one call may cost."""
-        return self.limit
 
     @property
     def span(self) -> timedelta:

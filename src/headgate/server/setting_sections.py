@@ -32,6 +32,15 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+def _no_service_link(value: object) -> object:
+    if isinstance(value, str) and value.startswith("tcp://"):
+        raise ValueError("Kubernetes set this for a Service of that name; set enableServiceLinks: false in the pod")
+    return value
+
+
+Port = Annotated[int, Field(ge=0, le=65_535), BeforeValidator(_no_service_link)]
+
+
 def _checked_url(value: str) -> str:
     """The error message leaves the URL out: it may be a secret."""
     try:
@@ -115,7 +124,7 @@ class HttpSettings(Section):
     @classmethod
     def _are_networks(cls, value: str) -> str:
         try:
-            _, unix = networks([each.strip() for each in value.split(",") if each.strip()])
+            _, unix = networks([network.strip() for network in value.split(",") if network.strip()])
         except ConfigurationError as error:
             raise ValueError(error.problem) from None
         if unix:
@@ -192,19 +201,12 @@ class LimitSettings(Section):
 class GrpcSettings(Section):
     """gRPC, for `HEADGATE_GRPC_…`. It listens on the service's host."""
 
-    port: int | None = Field(None, ge=0, le=65_535)
+    port: Port | None = None
     """Where Envoy's rate limit service is served; unset, it is not."""
     cert_file: Path | None = None
     key_file: Path | None = None
     ca_file: Path | None = None
     """The authority of callers' certificates; set, callers must present one."""
-
-    @field_validator("port", mode="before")
-    @classmethod
-    def _is_no_service_link(cls, value: object) -> object:
-        if isinstance(value, str) and value.startswith("tcp://"):
-            raise ValueError("Kubernetes set this for a Service of that name; set enableServiceLinks: false in the pod")
-        return value
 
 
 class EnvoySettings(Section):

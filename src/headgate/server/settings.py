@@ -38,6 +38,7 @@ from headgate.server.setting_sections import (
     LimitSettings,
     OidcSettings,
     PaymentSettings,
+    Port,
     Section,
     SlotSettings,
     SmsSettings,
@@ -80,7 +81,7 @@ class Settings(Section):
     temporal_cert_file: Path | None = None
     temporal_key_file: Path | None = None
     host: str = "127.0.0.1"
-    port: int = Field(8080, ge=0, le=65_535)
+    port: Port = 8080
     api_token: SecretStr | None = Field(None, min_length=1)
     admin_token: SecretStr | None = Field(None, min_length=1)
     audit_key: SecretStr | None = Field(None, min_length=LONG_SECRET)
@@ -105,13 +106,6 @@ class Settings(Section):
     @classmethod
     def _in_lower_case(cls, value: object) -> object:
         return value.lower() if isinstance(value, str) else value
-
-    @field_validator("port", mode="before")
-    @classmethod
-    def _is_no_service_link(cls, value: object) -> object:
-        if isinstance(value, str) and value.startswith("tcp://"):
-            raise ValueError("Kubernetes set this for a Service of that name; set enableServiceLinks: false in the pod")
-        return value
 
     @field_validator("api_token", "admin_token")
     @classmethod
@@ -238,7 +232,7 @@ def _passwords(url: str) -> set[str]:
     user, colon, password = rest.rpartition("@")[0].partition(":")
     written = [password] if colon else [user] if scheme.startswith("redis") or not scheme else []
     written += re.findall(r"(?i)[^=&?\s]*(?:password|passwd|secret|token)[^=&?\s]*=([^&]*)", url)
-    return {form for each in written for form in (each, unquote(each), unquote_plus(each))}
+    return {form for password in written for form in (password, unquote(password), unquote_plus(password))}
 
 
 def _private_parts(url: str) -> set[str]:
@@ -255,19 +249,23 @@ def _private_parts(url: str) -> set[str]:
 def _collector_secrets() -> set[str]:
     """The secrets in the OTEL_EXPORTER_OTLP_… variables: headers, and all of the endpoint but
     where it is."""
-    found: set[str] = set()
+    secrets: set[str] = set()
     for kind in ("", "TRACES_"):
         endpoint = os.environ.get(f"OTEL_EXPORTER_OTLP_{kind}ENDPOINT", "")
-        found |= _private_parts(endpoint)
+        secrets |= _private_parts(endpoint)
         path, _, query = re.sub(r"^[^/]*//[^/?#]*", "", endpoint).partition("?")
-        found |= {query, *re.split(r"[=&#]", query), *(word for word in path.split("/") if word not in COLLECTOR_PATH)}
+        secrets |= {
+            query,
+            *re.split(r"[=&#]", query),
+            *(word for word in path.split("/") if word not in COLLECTOR_PATH),
+        }
         headers = os.environ.get(f"OTEL_EXPORTER_OTLP_{kind}HEADERS", "")
         for header in headers.split(","):
             name, there, value = header.partition("=")
             # Without its "=" it is no header, and the library logs all of it.
             secret = value if there else name
-            found |= {secret, *unquote(secret).split()[-1:]}
-    return {form for each in found for form in (each.strip(), unquote(each.strip())) if len(form) >= SHORTEST_SECRET}
+            secrets |= {secret, *unquote(secret).split()[-1:]}
+    return {form for text in secrets for form in (text.strip(), unquote(text.strip())) if len(form) >= SHORTEST_SECRET}
 
 
 def unknown_variables() -> list[str]:
@@ -327,25 +325,25 @@ def _known_variables() -> list[str]:
 
 
 def _sections() -> dict[str, type[Section]]:
-    found = {name: field.annotation for name, field in Settings.model_fields.items()}
-    return {name: kind for name, kind in found.items() if isinstance(kind, type) and issubclass(kind, Section)}
+    annotations = {name: field.annotation for name, field in Settings.model_fields.items()}
+    return {name: kind for name, kind in annotations.items() if isinstance(kind, type) and issubclass(kind, Section)}
 
 
 def _environment_values() -> dict[str, Any]:
     """What the environment says, as the settings file would. Names count in any case; empty is unset. Unknown ones are
     left out: `unknown_variable_warnings` reports them."""
     variables = {name.lower(): value for name, value in os.environ.items() if value}
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     sections = _sections()
     for name in Settings.model_fields:
         variable = _variable(name).lower()
         if variable in variables:
-            found[name] = _object(name, variables[variable]) if name in sections else variables[variable]
+            values[name] = _object(name, variables[variable]) if name in sections else variables[variable]
         if name in sections:
             settable = {inner: f"{variable}_{inner}" for inner in sections[name].model_fields}
             inner = {inner: variables[key] for inner, key in settable.items() if key in variables}
-            found = _joined(found, {name: inner} if inner else {})
-    return found
+            values = _joined(values, {name: inner} if inner else {})
+    return values
 
 
 def _object(section: str, text: str) -> Any:

@@ -58,12 +58,12 @@ def stop_on_signals(stop: asyncio.Event, seconds: float) -> None:
     deadline = ShutdownDeadline(seconds)
     loop = deadline.loop = asyncio.get_running_loop()
 
-    def told(_signum: int, _frame: FrameType | None) -> None:
+    def handle(_signum: int, _frame: FrameType | None) -> None:
         deadline.arm()
         loop.call_soon_threadsafe(stop.set)
 
     for signum in SIGNALS:
-        signal.signal(signum, told)
+        signal.signal(signum, handle)
 
 
 def add_deadline(seconds: float, end: Callable[[], None] = lambda: None) -> None:
@@ -72,13 +72,13 @@ def add_deadline(seconds: float, end: Callable[[], None] = lambda: None) -> None
     for signum in SIGNALS:
         earlier = signal.getsignal(signum)
 
-        def told(signum: int, frame: FrameType | None, earlier: object = earlier) -> None:
+        def handle(signum: int, frame: FrameType | None, earlier: object = earlier) -> None:
             deadline.arm()
             end()
             if callable(earlier):
                 earlier(signum, frame)
 
-        signal.signal(signum, told)
+        signal.signal(signum, handle)
 
 
 def end_when_hung(loop: asyncio.AbstractEventLoop, seconds: float = HUNG_SECONDS) -> None:

@@ -16,10 +16,8 @@ from headgate.dispatch.periodic import ticking
 from headgate.dispatch.ports import DispatchObserver, Guard
 from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.registry import Registry
-from headgate.dispatch.stores import queue_store
 from headgate.server.settings import Settings
-from headgate.server.wiring.database import embedded_url
-from headgate.server.wiring.queue import queue_encryption, queue_followers
+from headgate.server.wiring.queue import open_queue_store
 from headgate.server.wiring.temporal import temporal_worker_group
 
 log = logging.getLogger(__name__)
@@ -38,14 +36,7 @@ async def run_temporal_workers(
 ) -> None:
     """Runs the workers for some of the roles `dispatch`, `init` and `exec` until `stop` is set or, if none is given,
     the process gets SIGTERM or SIGINT; then takes no more work and lets what is in flight finish."""
-    store = await queue_store(
-        embedded_url(settings),
-        pool_size=settings.database_pool_size,
-        timeout=settings.database_timeout_seconds,
-        followers=queue_followers(),
-        claim_bytes=settings.dispatch.claim_bytes,
-        encryption=queue_encryption(settings),
-    )
+    store = await open_queue_store(settings)
     async with DispatchQueue(store) as queue, _until(stop) as stop:
         for domain in registry:
             await queue.define(domain.config)

@@ -80,4 +80,4 @@ def _entry(value: object, name: str, most: int) -> CurveEntry:
         raise ConfigurationError(
             f"{name}.max", f"must be a whole number from 1 to {most}; a calendar closes windows altogether"
         )
-    return CurveEntry(hours_from_json({key: each for key, each in value.items() if key != "max"}, name), limit)
+    return CurveEntry(hours_from_json({key: member for key, member in value.items() if key != "max"}, name), limit)

@@ -6,7 +6,7 @@ full, closed, or too short in proportion when the slot was booked. Nothing has t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -92,23 +92,14 @@ def _passed_over(name: str, policy: WindowPolicy, effective_ms: int, until_ms: i
     """The windows from the effective time up to the slot's own."""
     size = policy.size_ms
     first = align(effective_ms, size)
-    steps: list[Step] = []
-    start = first
-    while start < until_ms:
-        opening = min(policy.next_open(start), until_ms)
-        if opening > start:
-            _add_closed(steps, name, policy, start, opening)
-            start = opening
-            continue
-        if len(steps) >= MOST_STEPS:
-            start += _add_rest(steps, name, policy, start, until_ms, Reason.FULL)
-            continue
+
+    def reason(start: int) -> Reason:
         limit = policy.limit_at(start)
         share = usable(limit, size, start, effective_ms, start + size - 1, policy.first_window).capacity
         is_cut = start == first and share < limit and policy.first_window is FirstWindow.PROPORTIONAL
-        steps.append(Step(name, start, Reason.PROPORTIONAL if is_cut else Reason.FULL))
-        start += size
-    return steps
+        return Reason.PROPORTIONAL if is_cut else Reason.FULL
+
+    return _steps(name, policy, first, until_ms, reason, Reason.FULL)
 
 
 def combined(explanations: Sequence[Explanation]) -> Explanation:
@@ -130,21 +121,35 @@ def _passed_jointly(
 ) -> list[Step]:
     """The windows up to a slot whose window is not the earliest with room; one that is not full now has the reason
     `otherwise`."""
-    size, until = policy.size_ms, align(scheduled_ms, policy.size_ms)
+
+    def reason(start: int) -> Reason:
+        return Reason.FULL if occupancy.taken(start) >= policy.limit_at(start) else otherwise
+
+    size = policy.size_ms
+    return _steps(name, policy, align(effective_ms, size), align(scheduled_ms, size), reason, otherwise)
+
+
+def _steps(
+    name: str,
+    policy: WindowPolicy,
+    start: int,
+    until_ms: int,
+    reason: Callable[[int], Reason],
+    reason_of_rest: Reason,
+) -> list[Step]:
+    """The windows of [start, until_ms): closed ones by their rules, open ones by `reason`. Those beyond `MOST_STEPS`
+    are one step."""
     steps: list[Step] = []
-    start = align(effective_ms, size)
-    while start < until:
-        opening = min(policy.next_open(start), until)
+    while start < until_ms:
+        opening = min(policy.next_open(start), until_ms)
         if opening > start:
             _add_closed(steps, name, policy, start, opening)
             start = opening
-            continue
-        if len(steps) >= MOST_STEPS:
-            start += _add_rest(steps, name, policy, start, until, otherwise)
-            continue
-        is_full = occupancy.taken(start) >= policy.limit_at(start)
-        steps.append(Step(name, start, Reason.FULL if is_full else otherwise))
-        start += size
+        elif len(steps) >= MOST_STEPS:
+            start += _add_rest(steps, name, policy, start, until_ms, reason_of_rest)
+        else:
+            steps.append(Step(name, start, reason(start)))
+            start += policy.size_ms
     return steps
 
 

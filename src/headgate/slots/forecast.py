@@ -99,11 +99,11 @@ def forecast(version: PolicyVersion, occupancy: Occupancy, now_ms: int, events: 
         raise InvalidInput("events", f"must be a whole number from 1 to {MOST_EVENTS}")
     policy = version.policy
     effective = max(requested_ms, now_ms)
-    filled = _Filled(policy, occupancy, effective, events)
+    filled = _Filling(policy, occupancy, effective, events)
     filled.fill()
     spreads = sorted(Spread, key=lambda spread: spread is not policy.spread)
     last = filled.last_ms
-    crowd = with_neighbours(filled.fills, policy.size_ms, occupancy)
+    neighbours = with_neighbours(filled.fills, policy.size_ms, occupancy)
     return Forecast(
         version.name,
         version.version,
@@ -117,7 +117,7 @@ def forecast(version: PolicyVersion, occupancy: Occupancy, now_ms: int, events: 
         filled.count,
         tuple(WindowFill(from_ms(at), *rest) for at, *rest in filled.fills[:SHOWN_WINDOWS]),
         next_windows(policy, occupancy, effective, {at: added for at, _, added, _ in filled.fills}),
-        tuple(peaks_of(spread, crowd, policy.size_ms, effective, filled.horizon_ms) for spread in spreads),
+        tuple(peaks_of(spread, neighbours, policy.size_ms, effective, filled.horizon_ms) for spread in spreads),
         tuple((from_ms(at), left) for at, left in thinned(filled.drain)),
     )
 
@@ -135,7 +135,7 @@ def next_windows(
     return tuple(fills)
 
 
-class _Filled:
+class _Filling:
     """Windows being filled: the first of them, the last, and how many."""
 
     def __init__(self, policy: WindowPolicy, occupancy: Occupancy, effective_ms: int, events: int) -> None:

@@ -51,7 +51,7 @@ def hourly_capacity(policy: WindowPolicy, hour_ms: int) -> int:
     windows = max(0, -(-(end - first) // size))
     if not windows or (policy.calendar is None and policy.curve_limits is None):
         return windows * policy.max_per_window
-    asked = min(windows, SAMPLES)
-    starts = [first + (n * windows // asked) * size for n in range(asked)]
+    samples = min(windows, SAMPLES)
+    starts = [first + (n * windows // samples) * size for n in range(samples)]
     room = sum(policy.limit_at(start) for start in starts if policy.next_open(start) == start)
-    return room * windows // asked
+    return room * windows // samples

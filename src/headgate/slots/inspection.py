@@ -30,6 +30,7 @@ from headgate.slots.model import (
 )
 from headgate.slots.occupancy import Occupancy
 from headgate.slots.ports import SlotStore
+from headgate.slots.templates import is_template
 
 Started = Callable[[Sequence[AssignedSlot]], Awaitable[set[str]]]
 """Returns, of some slots, the events whose work has started."""
@@ -43,6 +44,14 @@ async def check_opens(policy: WindowPolicy, now_ms: int | None = None) -> None:
     # On a thread: a calendar that never opens takes a while to be found out.
     if await asyncio.to_thread(policy.next_open, at) > at + duration_ms(OPENS_WITHIN):
         raise ConfigurationError("calendar", "opens no whole window within ten years; widen its hours or blackouts")
+
+
+def check_version(if_version: Collection[int] | None, name: str, current: PolicyVersion | None, own: int) -> None:
+    """Raises: StaleVersion: neither the version that a caller was shown nor the config's own is among those of
+    `if_version`. They differ for a config that its template stands for: its own is 0."""
+    shown = current.version if current else 0
+    if if_version is not None and own not in if_version and shown not in if_version:
+        raise StaleVersion(name, own or None)
 
 
 class SlotInspection:
@@ -130,13 +139,11 @@ class SlotInspection:
             InvalidInput: a value is wrong, a new config lacks one, or the calendar never opens.
             StaleVersion: another version than those of `if_version` is active.
         """
-        versions = await self._store.history(checked_name(name))
-        active_version = versions[0].version if versions else None
-        if if_version is not None and (active_version or 0) not in if_version:
-            raise StaleVersion(name, active_version)
-        policy = changed_policy(versions[0].policy if versions else None, changes)
+        current, own = await self._current(checked_name(name))
+        check_version(if_version, name, current, own)
+        policy = changed_policy(current.policy if current else None, changes)
         await check_opens(policy)
-        if not versions:
+        if current is None:
             return PolicyVersion(name, 1, policy, EPOCH), []
 
         def look(active: PolicyVersion, occupancy: Occupancy, now_ms: int) -> tuple[int, int]:
@@ -146,8 +153,21 @@ class SlotInspection:
         past = 0
         if policy.max_delay_ms is not None:
             past = await self._store.count_beyond(name, policy.max_delay_ms)
-        following = replace(versions[0], version=versions[0].version + 1, policy=policy)
+        following = replace(current, version=current.version + 1, policy=policy)
         return following, impact.warnings(past, closed, over_limit)
+
+    async def _current(self, name: str) -> tuple[PolicyVersion | None, int]:
+        """The policy that a booking under `name` would have, its own or its template's; and the number of its own
+        active version, 0 if it has none yet."""
+        versions = await self._store.history(name)
+        if versions:
+            return versions[0], versions[0].version
+        if is_template(name):
+            return None, 0
+        try:
+            return await self._store.survey(name, lambda active, *_: active), 0
+        except NotFound:
+            return None, 0
 
     async def heat_map(self, config_name: str, days: int = 7) -> HeatMap:
         """How full the hours of the next days are.

@@ -34,7 +34,7 @@ def joint_forecast(sides: Sequence[JointSide], now_ms: int, events: int, request
         raise InvalidInput("events", f"must be a whole number from 1 to {MOST_EVENTS}")
     first, effective = sides[0], max(requested_ms, now_ms)
     coming = next_windows(first.active.policy, first.occupancy, effective, {})
-    filled = _JointFilled(sides, now_ms, events)
+    filled = _JointFilling(sides, now_ms, events)
     filled.fill(requested_ms)
     added = {at: more for at, _, more, _ in filled.fills[0]}
     narrow = sides[filled.packer.narrowest].active.policy
@@ -60,7 +60,7 @@ def joint_forecast(sides: Sequence[JointSide], now_ms: int, events: int, request
     )
 
 
-class _JointFilled:
+class _JointFilling:
     """Windows of several configs being filled."""
 
     def __init__(self, sides: Sequence[JointSide], now_ms: int, events: int) -> None:

@@ -61,6 +61,29 @@ class Puller:
         return Part([assignment.candidate.slot for assignment in kept], moves)
 
 
+def broken_off(
+    examined: Sequence[AssignedSlot],
+    moves: Sequence[SlotMove],
+    made: int,
+    reading: Reading,
+    following: Reading | None,
+) -> tuple[Sequence[AssignedSlot], Reading]:
+    """Of a plan from `reading` to `following`, of which only the first moves were made: the slots whose places are
+    decided, and where those begin that are not."""
+    unmade = moves[made].slot.event_id
+    cut = next(index for index, slot in enumerate(examined) if slot.event_id == unmade)
+    if not cut:
+        return [], reading
+    times = {move.slot.event_id: move.scheduled_ms for move in moves[:made]}
+    last = examined[cut - 1]
+    until = reading.until_ms if following is None else following.until_ms
+    resume = min((slot.scheduled_ms for slot in examined[cut:] if slot.scheduled_ms >= until), default=None)
+    if resume is None:
+        resume = 0 if following is None else following.resume_ms
+    at = after(last._replace(scheduled_ms=times.get(last.event_id, last.scheduled_ms)))
+    return examined[:cut], at._replace(until_ms=until, resume_ms=resume)
+
+
 def whole_windows(assignments: list[Assignment], *, is_last: bool) -> list[Assignment]:
     """The assignments to windows of which all members are known: more may come into the last one. If there is but one
     window, it is taken as it is."""

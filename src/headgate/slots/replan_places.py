@@ -19,7 +19,7 @@ from typing import NamedTuple
 from headgate.slots.carriers import SlotMove
 from headgate.slots.model import SlotWindow, Spread
 from headgate.slots.occupancy import FullRun, RunChanges, split_run
-from headgate.slots.replan import NO_OTHERS, Assignment, Direction, Limits, Others, PlannedConfig
+from headgate.slots.replan import NO_OTHERS, Assignment, Direction, Limits, Others, PlannedConfig, capacity
 from headgate.slots.windows import align, position
 
 
@@ -158,8 +158,9 @@ def _version(configs: Others, window: SlotWindow) -> int:
     return configs[window.config_name].active.version
 
 
-def still_fits(move: SlotMove, config: PlannedConfig, others: Others = NO_OTHERS) -> bool:
-    """Whether every window that a planned move goes to has a place; takes them, if so."""
+def still_fits(move: SlotMove, config: PlannedConfig, others: Others = NO_OTHERS, effective_ms: int = 0) -> bool:
+    """Whether every window that a planned move goes to has a place for a slot that may lie at `effective_ms` or later;
+    takes them, if so."""
     configs = {**others, config.active.name: config}
     shifts: list[tuple[PlannedConfig, int, int]] = []
     for name in move.slot.config_names:
@@ -172,7 +173,8 @@ def still_fits(move: SlotMove, config: PlannedConfig, others: Others = NO_OTHERS
             return False  # the window's size was changed meanwhile
         if own == target:
             continue
-        if changed.occupancy.taken(target) >= policy.limit_at(target) or policy.next_open(target) != target:
+        most = capacity(policy, target, effective_ms)
+        if changed.occupancy.taken(target) >= most or policy.next_open(target) != target:
             return False
         shifts.append((changed, own, target))
     for changed, own, target in shifts:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -15,8 +16,9 @@ from headgate.errors import Conflict, InvalidInput, NotFound
 from headgate.slots.carriers import SlotMove
 from headgate.slots.model import AssignedSlot, PolicyVersion, checked_name
 from headgate.slots.replan import Candidate, Direction, Limits, PlannedConfig, assign_spread
-from headgate.slots.replan_parts import Puller, Reading, after
+from headgate.slots.replan_parts import Puller, Reading, after, broken_off
 from headgate.slots.replan_places import place
+from headgate.slots.templates import is_template
 from headgate.slots.windows import align
 
 T = TypeVar("T")
@@ -80,6 +82,10 @@ class ReplanStore(Protocol):
         """
         ...
 
+    async def followers(self, template: str) -> list[str]:
+        """The configs that follow a template."""
+        ...
+
     async def pull_forward(self, span: Span, reading: Reading, limit: int, *, reads_again: bool = False) -> Chunk:
         """Moves the next slots to earlier places. With `reads_again` it reads them again once the configs are locked:
         that takes longer, and nobody can change them in between.
@@ -97,6 +103,18 @@ class ReplanStore(Protocol):
     async def counts(self, name: str, from_ms: int) -> PlannedConfig | None:
         """A config, and how full its windows are from a time on, without a lock: for a plan that is checked later, or
         only shown. None if there is no such config."""
+        ...
+
+    async def plan_forward(self, span: Span, reading: Reading, limit: int) -> Chunk:
+        """What `pull_forward` would move now. Locks no config, and moves nothing."""
+        ...
+
+    async def carry_out(self, span: Span, moves: Sequence[SlotMove]) -> Chunk:
+        """Makes these planned moves to earlier places, in order, up to the first that is no longer possible.
+
+        Raises:
+            Conflict: one of them was changed at the same time; nothing was moved.
+        """
         ...
 
     async def push_back(self, span: Span, moves: Sequence[SlotMove]) -> Chunk:
@@ -138,6 +156,18 @@ class Replan:
             moves=(*self.moves, *moves) if keep else self.moves,
         )
 
+    def joined(self, other: Replan) -> Replan:
+        """With what was done to another config."""
+        return replace(
+            self,
+            examined=self.examined + other.examined,
+            moved=self.moved + other.moved,
+            saved_ms=self.saved_ms + other.saved_ms,
+            last_before_ms=_latest(self.last_before_ms, filter(None, [other.last_before_ms])),
+            last_after_ms=_latest(self.last_after_ms, filter(None, [other.last_after_ms])),
+            moves=(*self.moves, *other.moves),
+        )
+
 
 def span_of(
     config_name: str,
@@ -169,13 +199,19 @@ def checked_direction(value: str) -> Direction:
 
 
 async def replan(store: ReplanStore, span: Span, direction: Direction, *, dry_run: bool) -> Replan:
-    """Re-plans the slots of a span.
+    """Re-plans the slots of a span; of a template, those of every config that follows it, one after another.
 
     Raises:
         InvalidInput: more slots are to be spread than a plan can hold.
         NotFound: there is no such config.
     """
     result = Replan(span.name, direction, dry_run)
+    if is_template(span.name):
+        await store.survey(span)
+        for name in await store.followers(span.name):
+            with suppress(NotFound):  # idle, and forgotten since
+                result = result.joined(await replan(store, span._replace(name=name), direction, dry_run=dry_run))
+        return result
     if direction is Direction.SPREAD:
         return await _spread(store, span, result)
     if dry_run:
@@ -189,14 +225,46 @@ async def _pull(store: ReplanStore, span: Span, result: Replan) -> Replan:
     # From the start of a window: those who are in it make room for those who come.
     reading: Reading | None = Reading(align(span.earliest(now_ms), active.policy.size_ms))
     while reading is not None:
-        try:
-            chunk = await store.pull_forward(span, reading, pace.limit)
-        except Conflict:
-            chunk = await _retried(partial(store.pull_forward, span, reading, pace.limit, reads_again=True))
-        await pace.give_way(chunk)
+        if pace.is_calm:
+            chunk = await _pull_some(store, span, reading, pace)
+        else:
+            chunk = await _pull_in_pieces(store, span, reading, pace)
         result = result.add(chunk.examined, chunk.moves)
         reading = chunk.following
     return result
+
+
+async def _pull_some(store: ReplanStore, span: Span, reading: Reading, pace: Pace) -> Chunk:
+    """Plans and moves the next slots in one transaction."""
+    limit = pace.limit
+    try:
+        chunk = await store.pull_forward(span, reading, limit)
+    except Conflict:
+        chunk = await _retried(partial(store.pull_forward, span, reading, limit, reads_again=True))
+    await pace.give_way(chunk)
+    return chunk
+
+
+async def _pull_in_pieces(store: ReplanStore, span: Span, reading: Reading, pace: Pace) -> Chunk:
+    """Plans the next windows without a lock, and then moves a few slots a transaction: bookings that wait for one wait
+    for little. They may take a place that the plan meant to use; then the rest is planned again."""
+    plan = await store.plan_forward(span, reading, pace.whole)
+    made: list[SlotMove] = []
+    while len(made) < len(plan.moves):
+        piece = plan.moves[len(made) : len(made) + pace.limit]
+        try:
+            chunk = await store.carry_out(span, piece)
+        except Conflict:
+            done, following = broken_off(plan.examined, plan.moves, len(made), reading, plan.following)
+            rest = await _retried(partial(store.pull_forward, span, following, pace.whole, reads_again=True))
+            await pace.give_way(rest)
+            return rest._replace(examined=[*done, *rest.examined], moves=[*made, *rest.moves])
+        made += chunk.moves
+        await pace.give_way(chunk)
+        if len(chunk.moves) < len(piece):
+            done, following = broken_off(plan.examined, plan.moves, len(made), reading, plan.following)
+            return Chunk(done, made, following)
+    return plan
 
 
 class Pace:
@@ -205,8 +273,10 @@ class Pace:
     def __init__(self, window: int = 0) -> None:
         """`window` slots are enough for a window to be planned as a whole: inside one that is planned in pieces, later
         slots go behind all earlier ones, where it may be crowded."""
-        self._least = min(max(FEWEST, min(window, MOST_WHOLE)), MANY)
-        self.limit = self._least
+        self.whole = min(max(FEWEST, min(window, MOST_WHOLE)), MANY)
+        self.limit = self.whole
+        self.is_calm = True
+        """Nobody waits, or has waited lately."""
         self._calm_from = float("-inf")
 
     async def give_way(self, chunk: Chunk) -> None:
@@ -219,13 +289,14 @@ class Pace:
         """Adapts to a transaction that ended now. Returns the seconds to wait before the next one."""
         if chunk.is_awaited:
             self._calm_from = now + CALM_SECONDS
-        is_calm = now >= self._calm_from
+        self.is_calm = now >= self._calm_from
+        least = self.whole if self.is_calm else FEWEST
         # Slots that stay cost next to nothing: they do not say how long it takes to move as many.
-        if is_calm or chunk.moves:
-            target = TARGET_SECONDS if is_calm else SHORT_SECONDS
+        if self.is_calm or chunk.moves:
+            target = TARGET_SECONDS if self.is_calm else SHORT_SECONDS
             growth = min(2.0, target / max(chunk.seconds, 1e-4))
-            self.limit = max(self._least, min(MANY, round(self.limit * growth)))
-        return 0.0 if is_calm else PAUSE * chunk.seconds
+            self.limit = max(least, min(MANY, round(self.limit * growth)))
+        return 0.0 if self.is_calm else PAUSE * chunk.seconds
 
 
 async def _retried(work: Callable[[], Awaitable[T]]) -> T:

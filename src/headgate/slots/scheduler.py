@@ -27,7 +27,7 @@ from headgate.errors import (
 from headgate.slots import events
 from headgate.slots.carriers import Carriers
 from headgate.slots.config_names import ConfigNames, booking_names
-from headgate.slots.inspection import check_opens
+from headgate.slots.inspection import check_opens, check_version
 from headgate.slots.listing import Cancellation
 from headgate.slots.maintenance import SlotMaintenance
 from headgate.slots.model import (
@@ -169,8 +169,9 @@ class SlotScheduler(SlotMaintenance):
     ) -> PolicyVersion:
         """Makes a new version of `name` that differs from the active one in the given fields of `WindowPolicy` only;
         None removes a `calendar`, a `max_delay`, a `spread` or a `first_window`. A name that is new needs
-        `max_per_window` and `window`. Concurrent changes of different fields are both kept; with `if_version`, the
-        change is made only if one of these versions is active (0: no version yet).
+        `max_per_window` and `window`, unless it has a template: what is not given comes from there. Concurrent changes
+        of different fields are both kept; with `if_version`, the change is made only if one of these versions is active
+        (0: no version yet).
 
         Raises:
             InvalidInput: a value is wrong, or a new config lacks one.
@@ -179,13 +180,11 @@ class SlotScheduler(SlotMaintenance):
         checked_name(name)
 
         async def attempt() -> PolicyVersion:
-            versions = await self._store.history(name)
-            active = versions[0].version if versions else None
-            if if_version is not None and (active or 0) not in if_version:
-                raise StaleVersion(name, active)
-            policy = changed_policy(versions[0].policy if versions else None, changes)
+            current, own = await self._current(name)
+            check_version(if_version, name, current, own)
+            policy = changed_policy(current.policy if current else None, changes)
             await check_opens(policy)
-            return await self._store.configure(name, policy, replacing=active or 0)
+            return await self._store.configure(name, policy, replacing=own)
 
         return await self._after_change(await self._retried(name, attempt))
 
@@ -197,9 +196,9 @@ class SlotScheduler(SlotMaintenance):
         return version
 
     async def policy(self, name: str) -> PolicyVersion:
-        """The active policy, for showing. Each look-up reads the number of the active version and loads the policy if
-        that changed, so every process shows a change at once. While the store is unavailable, a policy that was
-        confirmed less than `cache_ttl` seconds ago is returned.
+        """The active policy, for showing; of a config that is not made yet, its template's. Each look-up reads the
+        number of the active version and loads the policy if that changed, so every process shows a change at once.
+        While the store is unavailable, a policy that was confirmed less than `cache_ttl` seconds ago is returned.
 
         Raises:
             NotFound: there is no such config.
@@ -216,12 +215,14 @@ class SlotScheduler(SlotMaintenance):
         is_current = cached is not None and cached[1].version == version
         self._observer.policy_looked_up(name, cached=is_current)
         if cached is None or not is_current:
-            versions = await self._store.history(name)
-            if not versions:
+            current, own = await self._current(name)
+            if current is None or not own:
                 self._policies.pop(name, None)
-                raise NotFound("config", name)
+                if current is None:
+                    raise NotFound("config", name)
+                return current
             events.log_cache_miss(name)
-            cached = time.monotonic(), versions[0]
+            cached = time.monotonic(), current
         self._policies[name] = time.monotonic(), cached[1]
         return cached[1]
 
@@ -237,15 +238,13 @@ class SlotScheduler(SlotMaintenance):
             await self._store.survey(name, lambda *_: None)
 
     async def history(self, name: str) -> list[PolicyVersion]:
-        """Every version of `name`, newest first.
+        """Every version of `name`, newest first; of a config that is not made yet, its template's active one.
 
         Raises:
-            NotFound: there is no such config.
+            NotFound: there is no such config, and no template for it.
         """
         versions = await self._store.history(checked_name(name))
-        if not versions:
-            raise NotFound("config", name)
-        return versions
+        return versions or [await self.policy(name)]
 
     async def configs(self) -> list[PolicyVersion]:
         """The active version of every config, by name."""

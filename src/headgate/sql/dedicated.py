@@ -25,7 +25,6 @@ from headgate.sql.pipeline import (
     cancel_and_close,
     prepared_names,
     rows_of,
-    send_all,
     statement_error,
 )
 
@@ -83,8 +82,15 @@ class DedicatedConnection:
         self._end_at(self._loop.time() + seconds)
         fresh = dict.fromkeys([statement for statement, _ in calls if statement.name not in self._prepared])
         try:
+            # Written out, though `execute_pipeline` sends alike: this is the path of a lone booking.
+            for statement in fresh:
+                pgconn.send_prepare(statement.name.encode(), statement.sql.encode())
+            for statement, parameters in calls:
+                pgconn.send_query_prepared(
+                    statement.name.encode(), [None if text is None else text.encode() for text in parameters]
+                )
             # No BEGIN, no COMMIT: all that comes before a sync is one transaction.
-            send_all(pgconn, fresh, calls)
+            pgconn.pipeline_sync()
             if pgconn.flush():
                 self._loop.add_writer(self._socket, self._write)
             await self._waiter

@@ -73,6 +73,8 @@ class Database:
             deadline = FILE_DEADLINE if self.dialect == "sqlite" else DEADLINE
         self._deadline = deadline
         self._is_hastened = False
+        self.is_prepared = False
+        """Whether its schema was found to be, or was made, this version's."""
         self._in_flight: set[_Use | DedicatedConnection] = set()
         """Transactions that have a deadline."""
         self.hints = Hints(self)
@@ -303,6 +305,11 @@ class Database:
                         connection.invalidate()
                     if connection.invalidated:
                         self._note_cut(error)
+                    else:
+                        # Imported here: the driver is an extra that SQLite's users do not have.
+                        from headgate.sql.pipeline import note_rollback
+
+                        note_rollback(cast(Any, connection.connection.driver_connection))
                     raise
                 _commit(connection)
         finally:

@@ -50,6 +50,7 @@ async def prepare(database: Database) -> None:
     """
     missing = await database.read(pending)
     if not missing:
+        database.is_prepared = True
         return
     when = permitted_migrations()
     may = when is Migrations.ALWAYS or database.is_new_file
@@ -59,6 +60,13 @@ async def prepare(database: Database) -> None:
         names = f"{', '.join(missing[:3])}{' and more' if len(missing) > 3 else ''}"
         raise HeadgateError(f"the database lacks {names}; run `headgate migrate up`")
     await upgrade(database)
+    database.is_prepared = True
+
+
+async def prepare_once(database: Database) -> None:
+    """`prepare`, unless it was done: for stores that are opened at their first call."""
+    if not database.is_prepared:
+        await prepare(database)
 
 
 async def upgrade(database: Database) -> list[str]:

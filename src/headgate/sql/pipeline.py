@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, NamedTuple, cast
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import psycopg
 from psycopg import AsyncConnection, pq
@@ -28,6 +28,8 @@ NOT_PREPARED = b"26000"
 CANCEL_SECONDS = 2.0
 COPY_PIECE = 1 << 17
 _prepared: WeakKeyDictionary[Raw, set[str]] = WeakKeyDictionary()
+_rolled_back: WeakSet[Raw] = WeakSet()
+"""Connections whose driver may have deallocated prepared statements."""
 
 
 class Statement(NamedTuple):
@@ -53,6 +55,23 @@ BY_KEY = Statement("headgate_by_key", f"SELECT {PLAN_BY_KEY}")
 def prepared_names(raw: Raw) -> set[str]:
     """The names of the statements that were prepared on a connection; the set is the connection's own."""
     return _prepared.setdefault(raw, set())
+
+
+def note_rollback(raw: Raw) -> None:
+    """Call it when the driver rolls a transaction back: psycopg then deallocates every prepared statement of the
+    session, if it has prepared any itself."""
+    _rolled_back.add(raw)
+
+
+async def _known_names(raw: Raw) -> set[str]:
+    """`prepared_names`, as the server knows them. It is asked only inside a transaction: before one, a statement that
+    is missing is prepared again when it fails, but in here that failure would end the transaction."""
+    known = prepared_names(raw)
+    if raw in _rolled_back and raw.pgconn.transaction_status == pq.TransactionStatus.INTRANS:
+        cursor = await raw.execute("SELECT name FROM pg_prepared_statements", prepare=False)
+        known.intersection_update([row[0] for row in await cursor.fetchall()])
+        _rolled_back.discard(raw)
+    return known
 
 
 def run_async(connection: Connection, work: Callable[[Raw], Awaitable[Any]]) -> Any:
@@ -82,7 +101,7 @@ async def execute_pipeline(raw: Raw, calls: Calls) -> list[Rows]:
     still on their way could not be told from those of later statements.
     """
     pgconn = raw.pgconn
-    known = prepared_names(raw)
+    known = await _known_names(raw)
     idle = pgconn.transaction_status == pq.TransactionStatus.IDLE
     try:
         pgconn.enter_pipeline_mode()
@@ -138,7 +157,8 @@ class Pipeline:
 
     async def send(self, calls: Sequence[tuple[Statement, Sequence[str | None]]]) -> None:
         """Sends statements. Errors of the server come with the results."""
-        pgconn, known = self._raw.pgconn, prepared_names(self._raw)
+        pgconn = self._raw.pgconn
+        known = prepared_names(self._raw) if self._sent else await _known_names(self._raw)
         try:
             if not self._sent:
                 pgconn.enter_pipeline_mode()

@@ -66,6 +66,19 @@ async def test_a_kept_payment_is_queued_with_its_context_in_the_same_transaction
     assert await bench.store.count() == {PaymentStatus.SCHEDULED: 1200}
 
 
+async def test_somebody_elses_slot_of_the_same_id_moves_no_payment(bench: Bench) -> None:
+    """It is an event's, and was booked for a time long before the payment's."""
+    await bench.slots.configure("events", WindowPolicy(10, "PT1S"))
+    early = AT - timedelta(days=30)
+    await bench.slots.book("events", [SlotRequest.of("p", early)])
+    await bench.store.schedule([new(payment("p"))])
+    found = await bench.queue.find(ITEM_TYPE, "p")
+    assert found is not None
+    assert found[0].execute_at == AT, "never before its time"
+    assert await bench.store.move(["p"], PaymentEvent.CANCEL, "wrong") == {}
+    assert (await bench.slots.find("p")) is not None
+
+
 async def test_a_payment_is_overdue_until_it_is_made_whatever_holds_it_up(bench: Bench) -> None:
     assert await bench.store.measure() == ({}, timedelta(0))
     await bench.store.schedule([new(payment("later"))])

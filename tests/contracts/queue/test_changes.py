@@ -6,7 +6,7 @@ from datetime import datetime
 
 import pytest
 
-from headgate.dispatch.changes import Cancellation, Changed, ItemChange, Redirection, Rescheduling
+from headgate.dispatch.changes import Cancellation, ChangeResult, ItemChange, Redirection, Rescheduling
 from headgate.dispatch.decisions import after_failure, after_success
 from headgate.dispatch.model import EnqueueRequest
 from headgate.dispatch.ports import QueueStore
@@ -30,7 +30,7 @@ from tests.contracts.queue.items import (
 LATER = T + 5 * MINUTE
 
 
-async def cancel(store: QueueStore, *item_ids: str) -> Changed:
+async def cancel(store: QueueStore, *item_ids: str) -> ChangeResult:
     return await store.change_items("PAY", item_ids, Cancellation(), now=T)
 
 
@@ -67,11 +67,27 @@ async def test_an_execution_whose_item_was_cancelled_changes_nothing_any_more(st
     assert await store.stale("PAY", MINUTE, 10, now=T + 10 * MINUTE) == [(two, Status.CLAIMED)]
 
 
+async def test_an_item_that_was_cancelled_while_it_ran_keeps_its_attempt(store: QueueStore) -> None:
+    await store.enqueue(wants(2), now=T)
+    first, _ = await claims(store)
+    await store.settle([after_failure(first, CONFIG, "no")], now=T)
+    (second,) = await claims(store, now=T + MINUTE)
+    assert second.item_id == first.item_id
+    running = await get(store, second.item_id)
+    await cancel(store, first.item_id, "p001")
+    cancelled, other = await get(store, first.item_id), await get(store, "p001")
+    assert (running.attempt, cancelled.attempt, cancelled.retry_count) == (2, 2, 1)
+    assert other.attempt == 1
+    await store.enqueue(wants(1, "waits"), now=T)
+    await cancel(store, "waits000")
+    assert (await get(store, "waits000")).attempt == 0, "it never ran"
+
+
 async def test_matching_items_are_cancelled_in_batches_and_others_left_alone(store: QueueStore) -> None:
     await store.enqueue(wants(1100, "a", at=T) + wants(3, "b", at=LATER), now=T)
     await store.enqueue([EnqueueRequest.of("PAY", "lane", None, T, lane="acme")], now=T)
     some = await store.change_items("PAY", ItemFilter(prefix="a"), Cancellation(), now=T)
-    assert some == Changed(1100, [])
+    assert some == ChangeResult(1100, [])
     again = await store.change_items("PAY", ItemFilter(prefix="a"), Cancellation(), now=T)
     assert again.total == 0, "pressed twice"
     assert (await store.change_items("PAY", ItemFilter(lane="acme"), Cancellation(), now=T)).total == 1
@@ -129,7 +145,7 @@ async def test_matching_dead_letters_are_requeued_and_others_left_alone(store: Q
     await dead_letter(store, "one", "two", "three")
     await store.enqueue(wants(2), now=T)
     chosen, requeue = ItemFilter(status=Status.DEAD_LETTER, prefix="t"), Redirection(Status.READY)
-    assert (await store.change_items("PAY", chosen, requeue, now=LATER)) == Changed(2, [])
+    assert (await store.change_items("PAY", chosen, requeue, now=LATER)) == ChangeResult(2, [])
     item = await get(store, "two")
     assert (item.status, item.retry_count, item.last_error, item.due_at) == (Status.READY, 0, None, LATER)
     assert await context(store, "two") is not None, "as new"

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from headgate.dispatch.changes import Cancellation, ItemChange, Rescheduling
-from headgate.dispatch.decisions import after_failure, after_start, after_success, gave_up, released
-from headgate.dispatch.model import Change, Claim, EnqueueRequest, Item
-from headgate.dispatch.ports import STARTED, QueueStore
+from headgate.dispatch.decisions import after_failure, after_silence, after_start, after_success, gave_up, released
+from headgate.dispatch.model import AuditEntry, Change, Claim, EnqueueRequest, Item, Progress
+from headgate.dispatch.ports import STARTED, Execution, ExecutionState, QueueStore
 from headgate.dispatch.search import ItemFilter
 from headgate.dispatch.status import Status
 from headgate.dispatch.turns import Places
@@ -21,7 +22,7 @@ from tests.models.queue_store import MemoryQueueStore
 
 NAMES = [f"i{n:02}" for n in range(24)]
 LANES = ["a", "b", "default"]
-STEPS = 60
+STEPS = 80
 
 
 class History:
@@ -58,18 +59,47 @@ class History:
         if not self.claims:
             return
         claim = self.random.choice(self.claims)
+        start = after_start(claim, STARTED, CONFIG, "B")
         change: Change = self.random.choice(
             [
-                after_start(claim, STARTED, CONFIG, "B"),
+                start,
                 after_success(claim, result_json="1"),
+                after_success(claim)._replace(start=start),
                 after_failure(claim, CONFIG, "it broke", timedelta(0)),
                 released(claim, "given back"),
+                released(claim, "snoozed", pause=2 * SECOND),
                 gave_up(claim, "hopeless"),
             ]
         )
         done = [await store.settle([change], now=self.now) for store in self.stores]
         assert done[0] == done[1]
         assert await self.stores[0].holds(self.claims) == await self.stores[1].holds(self.claims)
+
+    async def touch(self) -> None:
+        if self.claims:
+            some = self.random.sample(self.claims, k=min(2, len(self.claims)))
+            assert await self.stores[0].touch(some, now=self.now) == await self.stores[1].touch(some, now=self.now)
+
+    async def report_progress(self) -> None:
+        if self.claims:
+            report = [(self.random.choice(self.claims), Progress.of(self.random.random(), "on its way"))]
+            done = [await store.record_progress(report, now=self.now) for store in self.stores]
+            assert done[0] == done[1]
+
+    async def recover(self) -> None:
+        """What the engine knows nothing of is given back, or is a dead letter."""
+        silent = [sorted(await store.stale("PAY", 3 * SECOND, 100, now=self.now)) for store in self.stores]
+        assert silent[0] == silent[1]
+        lost = ExecutionState(Execution.NOT_FOUND)
+        changes = [after_silence(claim, status, lost, CONFIG) for claim, status in silent[0]]
+        written = [change for change in changes if change is not None]
+        done = [await store.settle(written, silent_for=3 * SECOND, now=self.now) for store in self.stores]
+        assert done[0] == done[1] == [True] * len(silent[0])
+
+    async def prune(self) -> None:
+        await self.check_audit()
+        pruned = [await store.prune(self.now - 10 * SECOND) for store in self.stores]
+        assert pruned[0] == pruned[1]
 
     async def change(self) -> None:
         moved, urgent = Rescheduling(self.now + 2 * SECOND), Rescheduling(priority=1, lane="b")
@@ -85,6 +115,9 @@ class History:
         ]
         chosen = self.random.choice(filters)
         outcomes: list[object] = []
+        if isinstance(chosen, ItemFilter):
+            previews = [await store.preview("PAY", chosen, change, now=self.now) for store in self.stores]
+            assert previews[0] == previews[1]
         for store in self.stores:
             try:
                 total, stopped = await store.change_items("PAY", chosen, change, now=self.now)
@@ -109,7 +142,18 @@ class History:
         assert [_comparable(item) for item in model] == [_comparable(item) for item in store]
         stats = [await store.stats("PAY", now=self.now) for store in self.stores]
         assert dict(stats[0].depth) == dict(stats[1].depth)
+        progress = [await store.progress_of("PAY", NAMES) for store in self.stores]
+        assert progress[0] == progress[1]
         assert await self.stores[0].statuses("PAY", NAMES) == await self.stores[1].statuses("PAY", NAMES)
+
+    async def check_audit(self) -> None:
+        model, store = [await store.audit("PAY", None, 10_000, None) for store in self.stores]
+        assert Counter(_audited(entry) for entry in model) == Counter(_audited(entry) for entry in store)
+
+
+def _audited(entry: AuditEntry) -> AuditEntry:
+    """Numbers and names of batches are the stores' own."""
+    return entry._replace(audit_id=0, batch_id=None)
 
 
 def _comparable(item: Item) -> Item:
@@ -128,6 +172,10 @@ async def test_a_store_does_what_the_model_does(store: QueueStore, seed: int) ->
         history.claim,
         history.settle,
         history.settle,
+        history.touch,
+        history.report_progress,
+        history.recover,
+        history.prune,
         history.change,
         history.redirect,
     ]
@@ -135,3 +183,4 @@ async def test_a_store_does_what_the_model_does(store: QueueStore, seed: int) ->
         history.now += history.random.choice([timedelta(0), SECOND])
         await history.random.choice(steps)()
         await history.check()
+    await history.check_audit()

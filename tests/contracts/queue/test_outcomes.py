@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
-from headgate.dispatch.decisions import after_failure, after_start, after_success, released, unrunnable
+from headgate.dispatch.decisions import after_failure, after_start, after_success, gave_up, released, unrunnable
 from headgate.dispatch.model import Action, BatchSummary
 from headgate.dispatch.ports import STARTED, QueueStore, Start, StartOutcome
 from headgate.dispatch.status import Status
 from tests.contracts.queue.items import (
     CONFIG,
+    MINUTE,
     NOW,
     SECOND,
     T,
@@ -115,6 +116,30 @@ async def test_a_start_and_an_outcome_at_once_leave_one_trace_and_the_summaries_
     entries = await store.audit("PAY", None, 100, None)
     details = {entry.detail for entry in entries if entry.action == Action.BATCH_COMPLETE}
     assert details == {f"of {first.item_id}", f"of {second.item_id}"}
+
+
+async def test_an_execution_that_gives_up_was_an_attempt_until_the_item_is_requeued(store: QueueStore) -> None:
+    await store.enqueue(wants(3), now=T)
+    recorded, folded, broken = await claims(store)
+    starts = [after_start(claim, STARTED, CONFIG, "B") for claim in (recorded, folded)]
+    await store.settle([starts[0]], now=T)
+    ends = [gave_up(recorded, "gone"), gave_up(folded, "gone")._replace(start=starts[1]), unrunnable(broken, "bad")]
+    assert await store.settle(ends, now=T) == [True, True, True]
+    items = [await get(store, claim.item_id) for claim in (recorded, folded, broken)]
+    assert [(item.status, item.attempt, item.retry_count) for item in items] == [
+        (Status.DEAD_LETTER, 1, 0),
+        (Status.DEAD_LETTER, 1, 0),
+        (Status.DEAD_LETTER, 0, 0),  # it never ran
+    ]
+    await store.redirect("PAY", [folded.item_id], Status.CANCELLED, now=T)
+    assert (await get(store, folded.item_id)).attempt == 1
+    await store.redirect("PAY", [recorded.item_id], Status.READY, now=T)
+    assert (await get(store, recorded.item_id)).attempt == 0, "as new"
+    (again,) = await claims(store, now=T)
+    await store.settle([after_failure(again, CONFIG, "no")], now=T)
+    (third,) = await claims(store, now=T + MINUTE)
+    await store.settle([gave_up(third, "gone")], now=T + MINUTE)
+    assert (await get(store, recorded.item_id)).attempt == 2
 
 
 async def test_failures_count_retries_wait_longer_and_end_as_dead_letters(store: QueueStore) -> None:

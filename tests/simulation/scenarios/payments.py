@@ -156,10 +156,9 @@ class Permitting:
         self._state, grant = permits.take(state, self._policy, holder, round(hold * 1e6), now_us)
         return grant
 
-    def free(self, holder: str, after: float) -> None:
-        now_us = self._world.now_us()
-        state = permits.reopened(self._state, str(self._life), self._hold_us, now_us)
-        self._state = permits.free(state, holder, round(after * 1e6), now_us)
+    def free(self, holder: str, at_us: int) -> None:
+        state = permits.reopened(self._state, str(self._life), self._hold_us, self._world.now_us())
+        self._state = permits.free(state, holder, at_us)
 
 
 class MemoryBreaker:

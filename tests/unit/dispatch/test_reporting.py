@@ -6,13 +6,16 @@ import asyncio
 
 import pytest
 
+from headgate.clock import uptime
 from headgate.dispatch.config import DispatchConfig
+from headgate.dispatch.cycle import DispatchCycle
 from headgate.dispatch.model import EnqueueRequest
 from headgate.dispatch.outcome_reporter import LOG_SECONDS, TRUSTED_SECONDS, OutcomeReporter
 from headgate.dispatch.ports import NullObserver
 from headgate.dispatch.status import Status
 from headgate.errors import StoreUnavailable
 from tests.unit.dispatch.local_bench import NO_DELAY, FlakyStore
+from tests.unit.dispatch.local_bench import Bench as LocalBench
 
 
 class Bench(NullObserver):
@@ -78,6 +81,34 @@ async def test_settings_are_as_old_as_the_question_for_them() -> None:
         await asking
     await bench.configure(enabled=False)
     assert not await bench.reporter.enabled("WORK")
+
+
+async def test_settings_that_a_cycle_read_are_as_old_as_its_question_and_replace_no_later_ones() -> None:
+    bench = Bench()
+    await bench.configure()
+    (config,) = await bench.store.configs()
+    bench.store.away = True
+    bench.reporter.learn(config, uptime() - TRUSTED_SECONDS)
+    with pytest.raises(StoreUnavailable):
+        await bench.reporter.enabled("WORK")
+    bench.reporter.learn(config, uptime())
+    assert await bench.reporter.enabled("WORK")
+    bench.reporter.learn(config.changed({"enabled": False}), uptime() - 0.1)
+    assert await bench.reporter.enabled("WORK"), "an earlier word"
+    bench.now += TRUSTED_SECONDS
+    with pytest.raises(StoreUnavailable):
+        await bench.reporter.enabled("WORK")
+
+
+async def test_executions_of_a_cycle_begin_by_the_settings_that_it_read() -> None:
+    bench = LocalBench()
+    bench.gate.set()
+    await bench.store.configure(await bench.configure())
+    await bench.store.enqueue([EnqueueRequest.of("WORK", item_id, {}) for item_id in "ab"])
+    report = await DispatchCycle(bench.store, bench.engine, uniform=lambda: 0.0).run("WORK")
+    await bench.engine.drained()
+    assert (report.started, sorted(bench.began), bench.store.reads) == (2, ["a", "b"], 1)
+    await bench.engine.close()
 
 
 async def test_closing_commits_a_failure_that_still_waits_for_the_settings() -> None:

@@ -1,4 +1,5 @@
-"""The health check of Kafka asks a second time: a broker that hangs has the first request for good."""
+"""The health check of Kafka asks a second time: a broker that hangs has the first request for good. Its answer says
+which partitions miss a replica."""
 
 from __future__ import annotations
 
@@ -9,12 +10,17 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from headgate.errors import BrokerUnavailable
 from headgate.kafka.producer import KafkaProducer
+from headgate.server.settings import Settings
+from headgate.server.wiring.kafka import kafka_topics, replica_observer
 
 METADATA, API_VERSIONS = 3, 18
 UNSUPPORTED_VERSION = 35
+PARTITIONS = [(1, [1, 2, 3], [1, 2, 3]), (1, [1, 2, 3], [1, 3]), (-1, [2], [2])]
+"""Leader, replicas, and those in sync: whole, without one replica, without a leader."""
 
 
 class FakeBroker:
@@ -53,9 +59,17 @@ class FakeBroker:
         return struct.pack(">hihhhhhh", 0, 2, API_VERSIONS, 0, 0, METADATA, 1, 1)
 
     def _metadata(self) -> bytes:
-        """One broker without a rack, which is the controller, and no topic."""
-        host = b"127.0.0.1"
-        return struct.pack(f">iih{len(host)}sihii", 1, 1, len(host), host, self.port, -1, 1, 0)
+        """One broker without a rack, which is the controller, and one topic."""
+        host, topic = b"127.0.0.1", b"sms"
+        answer = struct.pack(f">iih{len(host)}sihii", 1, 1, len(host), host, self.port, -1, 1, 1)
+        answer += struct.pack(f">hh{len(topic)}s?i", 0, len(topic), topic, False, len(PARTITIONS))
+        for number, (leader, replicas, in_sync) in enumerate(PARTITIONS):
+            answer += struct.pack(">hii", 0, number, leader) + _array(replicas) + _array(in_sync)
+        return answer
+
+
+def _array(values: list[int]) -> bytes:
+    return struct.pack(f">i{len(values)}i", len(values), *values)
 
 
 @asynccontextmanager
@@ -92,3 +106,18 @@ async def test_a_broker_that_answers_neither_is_away() -> None:
             await producer.ping()
         assert broker.lists == 2
         await producer.ping()
+
+
+async def test_partitions_that_miss_a_replica_or_their_leader_are_counted_by_topic() -> None:
+    async with pinged(FakeBroker()) as producer:
+        assert await producer.ping() == {"sms": 2}
+
+
+async def test_topics_of_the_settings_are_reported_and_no_other_topic_of_the_cluster() -> None:
+    registry = CollectorRegistry()
+    report = replica_observer(Settings(), registry)
+    assert report is not None
+    report({Settings().sms.topic: 4, "somebody-elses": 7})
+    samples = [sample for metric in registry.collect() for sample in metric.samples]
+    gauges = {each.labels["topic"]: each.value for each in samples if each.name == "kafka_under_replicated_partitions"}
+    assert gauges == dict.fromkeys(kafka_topics(Settings()), 0) | {Settings().sms.topic: 4}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -36,10 +37,11 @@ class Librdkafka:
             self._waiting.pop(0)(failure, None)
         return 0
 
-    def list_topics(self, timeout: float) -> None:
+    def list_topics(self, timeout: float) -> SimpleNamespace:
         self.asked += 1
         if self.asked < self.answers_at:
             raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+        return SimpleNamespace(topics={})
 
     def __len__(self) -> int:
         return len(self._waiting)

@@ -58,16 +58,28 @@ def test_several_limits_of_one_caller_are_apart() -> None:
         ("10 per 2 hours", RateLimitItem(10, 7200)),
         ("1/month", RateLimitItem(1, 2_592_000)),
         ("5 per 2 years", RateLimitItem(5, 2 * 360 * 86_400)),
+        ("10/minute;100/hour", RateLimitItem(10, 60)),
+        ("1 per second, 2/day | 3/month", RateLimitItem(1, 1)),
     ],
 )
-def test_limits_are_parsed(text: str, item: RateLimitItem) -> None:
+def test_limits_are_parsed_as_the_library_does(text: str, item: RateLimitItem) -> None:
     assert parse(text) == item
+    limits = pytest.importorskip("limits")
+    assert [(each.amount, each.get_expiry()) for each in limits.parse_many(text)] == [
+        (each.amount, each.get_expiry()) for each in parse_many(text)
+    ]
+    assert limits.parse(text).get_expiry() == item.get_expiry()
 
 
-@pytest.mark.parametrize("text", ["", "ten/minute", "10/fortnight", "10/minute burst 20"])
-def test_what_is_no_limit_is_a_value_error(text: str) -> None:
+@pytest.mark.parametrize(
+    "text", ["", "ten/minute", "10/fortnight", "10/minute burst 20", "10/minute;", "1/day;x", None]
+)
+def test_what_is_no_limit_is_a_value_error(text: Any) -> None:
     with pytest.raises(ValueError, match="limit_string"):
         parse(text)
+    limits = pytest.importorskip("limits")
+    with pytest.raises(ValueError, match=r"couldn't parse|no granularity"):
+        limits.parse(text)
     with pytest.raises(ConfigurationError):
         storage_from_string("nowhere://")
 

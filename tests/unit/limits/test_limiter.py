@@ -245,6 +245,22 @@ async def test_wait_pauses_as_told_and_no_longer(limiter: Any, world: World) -> 
         await limiter.wait("u", "gold", timeout=-1)
 
 
+async def test_a_reservation_may_wait_for_its_turn(limiter: Any, world: World) -> None:
+    await limiter.acquire("u", "gold", 10)
+    reservation = await limiter.reserve("u", "gold", 3, timeout=5)
+    assert reservation
+    assert world.pauses == [3.0]
+    assert await reservation.settle(1)
+    assert (await limiter.peek("u", "gold")).remaining == 2
+    refused = await limiter.reserve("u", "gold", 10, timeout=7)
+    assert not refused
+    assert refused.decision.retry_after == 8.0
+    assert world.pauses == [3.0]
+    assert (await limiter.peek("u", "gold")).remaining == 2
+    with pytest.raises(InvalidInput, match="timeout"):
+        await limiter.reserve("u", "gold", timeout=-1)
+
+
 async def test_peer_bug_13_every_waiter_wakes() -> None:
     """Twenty wait; the store hears of one at a time; all are served in the order they came."""
     world = World("async")

@@ -1,4 +1,4 @@
-"""What is installed is known: versions with hashes, and a bill of materials that names all of them."""
+"""What is installed is known: versions with hashes, a bill of materials with all of them, and a table that says why."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 
 from packaging.markers import Marker
@@ -14,6 +15,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[3]
+DEPENDENCIES = ROOT / "docs/explanation/dependencies.md"
 
 
 def locked() -> dict[str, tuple[str, str]]:
@@ -70,3 +72,27 @@ def test_the_bill_of_materials_names_what_is_locked() -> None:
     assert len(unlicensed) < len(named) / 2
     again = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=False)
     assert json.loads(again.stdout)["serialNumber"] == document["serialNumber"]
+
+
+def test_the_table_of_dependencies_has_those_that_are_asked_for() -> None:
+    document = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    project, groups = document["project"], document["dependency-groups"]
+    core = names_of(project["dependencies"])
+    extras = names_of(each for extra in project["optional-dependencies"].values() for each in extra)
+    others = names_of(each for group in groups.values() for each in group if isinstance(each, str))
+    builders = names_of(document["build-system"]["requires"])
+    tables = {part.partition("\n")[0]: rows_of(part) for part in DEPENDENCIES.read_text().split("\n## ")[1:]}
+    assert tables["Installed with headgate"] == core
+    rows = set().union(*tables.values())
+    assert (core | extras | others) - rows == {"headgate"}
+    assert rows - core - extras - others - builders == {"uplot"}, "which is shipped, not installed"
+
+
+def names_of(requirements: Iterable[str]) -> set[str]:
+    return {canonicalize_name(Requirement(each).name) for each in requirements}
+
+
+def rows_of(text: str) -> set[str]:
+    """The packages that a table names in its first column."""
+    cells = re.findall(r"^\| (?!package)([\w.,() -]+?) \|", text, re.MULTILINE)
+    return {canonicalize_name(name) for cell in cells for name in re.findall(r"[\w.-]+", cell)}

@@ -71,3 +71,18 @@ def test_without_matplotlib_the_extra_is_named(
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith("headgate forecast")
     assert last.endswith("needs: pip install 'headgate[plot]'")
+
+
+def test_the_price_of_the_payments_hard_limit_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, shown in (
+        (["--latency", "PT0.2S"], "41.67 counted at the answer, 50 counted at the departure"),
+        (["--latency", "PT0.2S", "--json"], '"callsPerSecond": {"answer": 41.67, "departure": 50.0}'),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(["forecast", "--at", AT, *words])
+        assert ended.value.code == 0
+        assert shown in capsys.readouterr().out
+    with pytest.raises(SystemExit) as ended:
+        main(["forecast", "--latency", "soon"])
+    assert ended.value.code == 2
+    assert "--latency" in capsys.readouterr().err

@@ -151,6 +151,54 @@ async def test_a_change_takes_no_parameters_in_its_query() -> None:
         assert (await client.get(CONFIG, params={"name": "c"})).json()["maxPerWindow"] == 2
 
 
+async def test_no_route_of_the_api_takes_a_parameter_that_it_does_not_document() -> None:
+    async with opened() as client:
+        await configure(client)
+        await assign(client, 1)
+        paths = (await client.get("/openapi.json")).json()["paths"]
+        operations = [
+            (method, path)
+            for path, documented in paths.items()
+            for method in documented
+            if path.startswith(("/api/", "/admin/")) and not path.startswith("/api/receipts/")
+        ]
+        assert {("post", "/api/v1/slots/batch"), ("delete", "/api/v1/slots/{eventId}")} <= set(operations)
+        assert len(operations) > 60
+        for method, path in operations:
+            address = path.replace("{eventId}", "c/0").replace("{userId}", "1").replace("{", "").replace("}", "")
+            refused = await client.request(method, address, params={"nonsense": "1"})
+            assert refused.status_code == 400, (method, path, refused.text)
+            assert refused.json()["field"] == "nonsense", (method, path)
+        assert (await client.get("/api/v1/slots/c/0")).status_code == 200, "the refused DELETE cancelled nothing"
+        # Load balancers and browsers add their own.
+        for path in ("/health/live", "/metrics", "/"):
+            assert (await client.get(path, params={"nonsense": "1"})).status_code == 200
+        receipt = await client.post("/api/receipts/nobody", params={"site": "7"}, content=b"x")
+        assert receipt.status_code == 404, "a provider's address is the user's own: it may have a query"
+
+
+async def test_a_template_shows_completes_and_is_re_planned_as_its_configs() -> None:
+    async with opened() as client:
+        await configure(client, configName="merchant-*", spread="even")
+        shown = await client.get(CONFIG, params={"name": "merchant-new"})
+        assert (shown.status_code, shown.json()["configName"], shown.headers["ETag"]) == (200, "merchant-new", '"1"')
+        change = {"configName": "merchant-new", "maxPerWindow": 9}
+        made = await client.post(CONFIG, json=change, headers={"If-Match": '"1"'})
+        assert made.status_code == 200, made.text
+        assert {key: made.json()[key] for key in ("maxPerWindow", "windowSize", "spread", "version")} == {
+            "maxPerWindow": 9,
+            "windowSize": "PT4S",
+            "spread": "even",
+            "version": 2,
+        }
+        await assign(client, 6, "merchant-1")
+        await configure(client, configName="merchant-*", maxPerWindow=3)
+        replanned = await client.post("/api/v1/slots/replan", json={"configName": "merchant-*"})
+        assert replanned.status_code == 200, replanned.text
+        assert (replanned.json()["examined"], replanned.json()["configName"]) == (6, "merchant-*")
+        assert replanned.json()["moved"] > 0
+
+
 async def test_a_dry_run_says_what_a_change_would_do_and_changes_nothing() -> None:
     blackout = {"zone": "UTC", "blackouts": [{"from": AT, "to": "2030-01-01T00:00:04Z"}]}
     async with opened() as client:

@@ -68,3 +68,35 @@ async def test_what_changed_a_moment_ago_is_seen_by_whoever_changed_it_and_then_
     source.open.set()
     assert await slow == 1
     assert await shared.get("key", source.read) == 100
+
+
+async def test_what_takes_long_to_read_is_read_less_often_but_for_whoever_changed_it() -> None:
+    source = Source()
+    source.open.set()
+    shared = source.shared()
+
+    async def read_slowly() -> int:
+        source.seconds += 0.3
+        return await source.read()
+
+    assert await shared.get("total", read_slowly) == 1
+    source.seconds += 5.5  # less than twenty times as long as it took
+    assert await shared.get("total", read_slowly) == 1
+    assert await shared.renew("total", read_slowly) == 2
+    assert await shared.get("total", read_slowly) == 2
+    source.seconds += 6
+    assert await shared.get("total", read_slowly) == 3
+
+
+async def test_a_server_that_was_away_shows_soon_that_it_is_back() -> None:
+    source = Source()
+    source.open.set()
+    shared = source.shared()
+
+    async def time_out() -> int:
+        source.seconds += 5
+        return await source.read()
+
+    assert await shared.get("dependencies", time_out) == 1
+    source.seconds += 5.1  # ten seconds after it began
+    assert await shared.get("dependencies", source.read) == 2

@@ -60,8 +60,11 @@ def test_whoever_waits_waits_for_few_until_it_has_been_calm() -> None:
 
 
 @pytest.mark.parametrize(("window", "least"), [(0, FEWEST), (201, 201), (1_000_000, MOST_WHOLE)])
-def test_a_window_is_planned_as_a_whole_even_while_somebody_waits(window: int, least: int) -> None:
+def test_a_window_is_planned_as_a_whole_and_moved_in_pieces_while_somebody_waits(window: int, least: int) -> None:
     pace = Pace(window)
+    assert (pace.limit, pace.is_calm) == (least, True)
     for step in range(5):
         pace.adapt(step / 10, chunk(1.0, is_awaited=True))
-    assert pace.limit == least
+    assert (pace.whole, pace.limit, pace.is_calm) == (least, FEWEST, False)
+    pace.adapt(1 + CALM_SECONDS, chunk(0.001))
+    assert (pace.is_calm, pace.limit) == (True, max(least, 2 * FEWEST))

@@ -2,8 +2,7 @@
 
 model.py         quotas, messages, outcomes; the window's arithmetic, pure
 ports.py         what it needs: a quota store, a cache, a message log, senders, an analytics store
-intake.py        POST /api/config and POST /api/send
-sql_quota.py     deciding in the database: lock, decide, publish, count, commit
+intake.py        POST /api/config and POST /api/send; decided in the database, many calls in one transaction
 cached_quota.py  deciding in Redis, with the database kept in step (path_lock.py, count_sync.py)
 delivery.py      the sender: at least once, each message id once
 attempts.py      every attempt as an event, off the send path

@@ -28,7 +28,7 @@ from headgate.apps.notifications.model import Attempt, KeyReused, Message, Verdi
 from headgate.apps.notifications.path_lock import Path, PathLock
 from headgate.apps.notifications.ports import Busy, Hit, Miss, NotificationObserver, QuotaCache, QuotaStore
 from headgate.apps.notifications.quota import Quota, replay
-from headgate.apps.notifications.sql_quota import SqlQuota
+from headgate.batching import Batcher
 from headgate.circuit_breaker import Breaker, BreakerPolicy
 from headgate.clock import Clock, SystemClock
 from headgate.errors import BrokerUnavailable, NotFound, StoreError
@@ -55,7 +55,7 @@ class CachedQuota:
         store: QuotaStore,
         cache: QuotaCache,
         log: MessageLog,
-        direct: SqlQuota,
+        admissions: Batcher[Attempt, Verdict],
         *,
         topic: str,
         expiry_ms: int,
@@ -65,7 +65,8 @@ class CachedQuota:
         self._store = store
         self._cache = cache
         self._log = log
-        self._direct = direct
+        self._admissions = admissions
+        """What is decided in the store."""
         self._topic = topic
         self._expiry_ms = expiry_ms
         self._observer = observer
@@ -83,7 +84,12 @@ class CachedQuota:
         """Users whose quota is of a kind that only the store decides on."""
 
     async def send(self, attempt: Attempt) -> tuple[Verdict, Path]:
-        """As `SqlQuota.send`, and which path decided."""
+        """Decides, and accepts the message if allowed; and says which path decided.
+
+        Raises:
+            NotFound: The user has no quota.
+            KeyReused: The idempotency key was used for another message.
+        """
         if attempt.user_id not in self._uncached:
             if self._breaker.allows(self._clock.monotonic_us()):
                 try:
@@ -95,7 +101,7 @@ class CachedQuota:
         async with self._path_lock.hold(attempt.user_id, Path.SQL):
             self._validated.pop(attempt.user_id, None)
             await self.sync.flush()
-            verdict = await self._direct.send(attempt)
+            verdict = await self._admissions.submit(attempt)
         if verdict.is_plain:
             self._uncached.discard(attempt.user_id)
         return verdict, Path.SQL

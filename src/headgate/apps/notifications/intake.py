@@ -15,13 +15,15 @@ from headgate.apps.notifications.path_lock import Path
 from headgate.apps.notifications.ports import NotificationObserver, NullObserver, QuotaCache, QuotaStore
 from headgate.apps.notifications.quota import Quota, Recipient, Unit, decide, quota_spec
 from headgate.apps.notifications.recipients import checked_locale, checked_phone, checked_zone
-from headgate.apps.notifications.sql_quota import SqlQuota
+from headgate.batching import Batcher
 from headgate.clock import Clock, SystemClock
 from headgate.errors import BrokerUnavailable, HeadgateError, InvalidInput, NotFound, StoreError
 from headgate.messaging import MessageLog
 
 TOPIC = "sms-outbound"
 EVENTS_TOPIC = "notification-events"
+BATCH = 500
+"""Messages that are decided in one transaction."""
 DEFAULT_EXPIRY_MS = 24 * 3_600_000
 
 
@@ -46,7 +48,8 @@ class Intake:
         self._clock = clock or SystemClock()
         self._broker = broker
         """None: the log lies in the database that decides."""
-        self._sql = SqlQuota(store)
+        self._admissions: Batcher[Attempt, Verdict] = Batcher(store.admit, max_batch=BATCH)
+        """Concurrent calls share transactions: however many wait for one user's row, they hold one connection."""
         self.attempts = AttemptLog(log, topic=events_topic, observer=self._observer)
         self.cached = None
         if cache is not None:
@@ -54,7 +57,7 @@ class Intake:
                 store,
                 cache,
                 log,
-                self._sql,
+                self._admissions,
                 topic=topic,
                 expiry_ms=expiry_ms,
                 observer=self._observer,
@@ -183,7 +186,7 @@ class Intake:
             if (refusal := await self._refused(attempt)) is not None:
                 return refusal
             if self.cached is None:
-                verdict = await self._sql.send(attempt)
+                verdict = await self._admissions.submit(attempt)
             else:
                 verdict, path = await self.cached.send(attempt)
         except StoreError:
@@ -220,7 +223,7 @@ class Intake:
 
     async def close(self) -> None:
         """Returns when everything accepted is decided, counted and published."""
-        await self._sql.close()
+        await self._admissions.close()
         if self.cached is not None:
             await self.cached.close()
         await self.attempts.close()

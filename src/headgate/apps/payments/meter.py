@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from typing import Protocol
 
 from headgate.apps.payments.ports import BreakerStore, DownstreamObserver, PaymentLoad, PaymentStore
-from headgate.errors import HeadgateError
-
-log = logging.getLogger(__name__)
+from headgate.dispatch.meter import measure_periodically
 
 EVERY = 30.0
 """Seconds between two measurements: each counts the whole table."""
@@ -47,9 +43,4 @@ class PaymentMeter:
 
     async def run(self) -> None:
         """Measures until it is cancelled."""
-        while True:
-            try:
-                await self.measure()
-            except HeadgateError as error:
-                log.info("payments could not be measured: %s", error)
-            await asyncio.sleep(EVERY)
+        await measure_periodically(self.measure, "payments", every=EVERY)

@@ -242,8 +242,9 @@ class PermitStore(Protocol):
         exchanges it. `StoreUnavailable` if the store does not answer."""
         ...
 
-    async def free(self, holder: str, after: float) -> None:
-        """The holder's permit is free in `after` seconds, if that is sooner than it would be."""
+    async def free(self, holder: str, at_us: int) -> None:
+        """The holder's permit is free at a time, in microseconds of the store's clock, if that is sooner than it would
+        be; 0 is at once. However long the store takes to hear of it, the time stands."""
         ...
 
     async def close(self) -> None:

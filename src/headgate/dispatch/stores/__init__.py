@@ -38,13 +38,15 @@ def enqueue_within(
     hints: Sequence[str] = (),
     encryption: Encryption | None = None,
 ) -> None:
-    """Queues items in the transaction of `connection`. Requests are unique and sorted. On PostgreSQL, dispatchers of
-    the item types in `hints` are notified when it commits."""
+    """Queues items in the transaction of `connection`, at their own times: slots that they were given belong to the
+    application, which keeps them where they are until it commits. Requests are unique and sorted. On PostgreSQL,
+    dispatchers of the item types in `hints` are notified when it commits."""
     requests = encrypted_requests(encryption, requests)
     if connection.dialect.name == "postgresql":
         # Imported here: the driver is an extra that SQLite's users do not have.
         from headgate.dispatch.stores import postgres
 
-        postgres.enqueue(connection, requests, None, hints)
+        postgres.enqueue(connection, requests, None, hints, follow_slots=False)
     else:
-        (sqlite if connection.dialect.name == "sqlite" else portable).enqueue(connection, requests, None)
+        statements = sqlite if connection.dialect.name == "sqlite" else portable
+        statements.enqueue(connection, requests, None, follow_slots=False)

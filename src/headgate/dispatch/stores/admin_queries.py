@@ -321,13 +321,13 @@ def prune_items(connection: sa.Connection, before: datetime) -> int:
         .limit(PRUNE_BATCH)
     ).all()
     if rows:
-        gone = sa.delete(queue).where(
+        delete = sa.delete(queue).where(
             queue.c.item_type == sa.bindparam("b_type"),
             queue.c.item_id == sa.bindparam("b_id"),
             sa.text(FINISHED),
         )
         keys = [{"b_type": row.item_type, "b_id": row.item_id} for row in rows]
-        connection.execute(gone, keys)
+        connection.execute(delete, keys)
         connection.execute(_FORGET_REPORT, keys)
     return len(rows)
 

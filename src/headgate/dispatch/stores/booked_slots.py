@@ -33,15 +33,30 @@ def give_back(connection: Connection, items: Sequence[Item], now: datetime) -> N
 
 def at_their_times(connection: Connection, requests: Sequence[EnqueueRequest]) -> list[EnqueueRequest]:
     """Requests with the present times of their slots, which a re-plan may have moved since they were booked. On
-    PostgreSQL, `ENQUEUE_AT` does the same."""
-    events = {request.slot_id or request.item_id for request in requests if request.slotted}
-    if not events:
+    PostgreSQL, `ENQUEUE_AT` does the same.
+
+    The slots are locked: a re-plan that moves one now is waited for, and one that comes later sees the item. SQLite has
+    one writer.
+    """
+    one_writer = connection.dialect.name == "sqlite"
+    requested = {
+        request.slot_id or request.item_id: request
+        for request in requests
+        if request.execute_at is not None and (request.slotted or not one_writer)
+    }
+    if not requested:
         return list(requests)
-    booked = slot_records.find_all(connection, sorted(events))
-    times = {event: slot.scheduled_time for event, slot in booked.items() if slot.owner is None}
+    booked = slot_records.find_all(connection, sorted(requested))
+    carried = [
+        event
+        for event, slot in booked.items()
+        if slot.owner is None and (requested[event].slotted or slot.scheduled_time == requested[event].execute_at)
+    ]
+    current = booked if one_writer else slot_records.find_all(connection, sorted(carried), lock=True)
+    times = {event: current[event].scheduled_time for event in carried if event in current}
     return [
         request._replace(execute_at=times.get(request.slot_id or request.item_id, request.execute_at))
-        if request.slotted and request.execute_at is not None
+        if request.execute_at is not None
         else request
         for request in requests
     ]

@@ -8,7 +8,7 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
-from headgate.dispatch.changes import Cancellation, Changed, ItemChange, Preview, Rescheduling
+from headgate.dispatch.changes import Cancellation, ChangeResult, ItemChange, Preview, Rescheduling
 from headgate.dispatch.model import Claim, Item
 from headgate.dispatch.ports import Follower
 from headgate.dispatch.search import ItemFilter
@@ -33,15 +33,15 @@ def change_listed(
     follower: Follower | None,
     *,
     with_slots: bool = True,
-) -> Changed:
+) -> ChangeResult:
     """Changes all of these items; `NotFound` or `Conflict`, and none, if one is not there or can't be changed. Their
     slots follow, unless the caller sees to them."""
     moment = now or database_clock(connection)
-    wanted = list(dict.fromkeys(item_ids))
+    unique_ids = list(dict.fromkeys(item_ids))
     rows: dict[str, Item] = {}
-    for some in chunks(sorted(wanted)):
+    for some in chunks(sorted(unique_ids)):
         rows.update(_locked(connection, item_type, some))
-    for item_id in wanted:
+    for item_id in unique_ids:
         if item_id not in rows:
             raise NotFound("item", item_id)
     items = list(rows.values())
@@ -60,12 +60,12 @@ def change_matching(
     change: ItemChange,
     now: datetime | None,
     follower: Follower | None,
-) -> tuple[Changed, str | None]:
+) -> tuple[ChangeResult, str | None]:
     """Changes some of the matching items past the id `after`, but for those that can't be. Returns what came of it, and
     the last id it looked at; None when there are no more."""
     ids = search.page_ids(connection, item_type, chosen, CHUNK, after)
     if not ids:
-        return Changed(0, []), None
+        return ChangeResult(0, []), None
     moment = now or database_clock(connection)
     # Somebody else may have moved some of them before they were locked.
     matching = [one for one in _locked(connection, item_type, ids).values() if chosen.matches(one)]
@@ -153,9 +153,9 @@ def _write(
     follower: Follower | None,
     *,
     with_slots: bool = True,
-) -> Changed:
+) -> ChangeResult:
     if not items:
-        return Changed(0, [])
+        return ChangeResult(0, [])
     updates = []
     for before, after in zip(items, changed, strict=True):
         columns = item_columns(after)
@@ -164,8 +164,8 @@ def _write(
     connection.execute(UPDATE_ITEM, updates)
     if change.to is Status.CANCELLED:
         for some in chunks(items):
-            gone = context.c.item_id.in_([one.item_id for one in some])
-            connection.execute(sa.delete(context).where(context.c.item_type == items[0].item_type, gone))
+            these = context.c.item_id.in_([one.item_id for one in some])
+            connection.execute(sa.delete(context).where(context.c.item_type == items[0].item_type, these))
     if change.to is not None and follower is not None:
         follower.follow(connection, following.item_moves(items, change.to), now)
     if change.to is Status.CANCELLED and with_slots:
@@ -187,7 +187,7 @@ def _write(
         ],
     )
     claims = [Claim(one.item_type, one.item_id, one.claim_epoch, one.retry_count) for one in items if _runs(one)]
-    return Changed(len(items), claims if isinstance(change, Cancellation) else [])
+    return ChangeResult(len(items), claims if isinstance(change, Cancellation) else [])
 
 
 def _runs(item: Item) -> bool:

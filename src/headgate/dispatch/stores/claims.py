@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from headgate.dispatch.decisions import batch_name
 from headgate.dispatch.model import Batch, ClaimedItem
 from headgate.dispatch.stores import postgres_claims
-from headgate.dispatch.stores.rows import Group, Position
-from headgate.dispatch.turns import Places, in_turns, rotated
+from headgate.dispatch.stores.rows import ClaimRequest, Group, Position
+from headgate.dispatch.turns import in_turns, rotated
 from headgate.sql.engine import Database
 
 SLOW_SECONDS = 0.02
@@ -37,9 +37,8 @@ class _Turns:
 class Claims:
     """The claims of this process. Other processes take turns by themselves."""
 
-    def __init__(self, database: Database, max_bytes: int) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._max_bytes = max_bytes
         self._turns: dict[str, _Turns] = {}
 
     def forget(self, item_type: str) -> None:
@@ -47,34 +46,24 @@ class Claims:
         if item_type in self._turns:
             self._turns[item_type].pause = 0.0
 
-    async def claim(
-        self, item_type: str, limit: int, look_ahead: timedelta, places: Places, now: datetime | None
-    ) -> Batch:
-        """Up to `limit` items. What lanes leave of their share goes to those that have more, by a further statement."""
-        turns = self._turns.setdefault(item_type, _Turns())
+    async def claim(self, request: ClaimRequest, now: datetime | None) -> Batch:
+        """Up to `request.limit` items, from the lane behind the last one on. What lanes leave goes to those that have
+        more, by a further statement."""
+        turns = self._turns.setdefault(request.item_type, _Turns())
+        request = request._replace(after=turns.after)
         began = time.monotonic()
         looks = now is not None or began - turns.looked_at >= turns.pause
         positions: Mapping[Group, Position] | None = None if looks else dict(turns.positions)
-        batch_id, after = batch_name(), turns.after
+        batch_id = batch_name()
         items: list[ClaimedItem] = []
         claimed_at: datetime | None = None
         while True:
-            bytes_left = self._max_bytes - sum(len(item.context_json or "") for item in items)
-            claimed = await self._database.flush(
-                postgres_claims.claim,
-                item_type,
-                limit - len(items),
-                look_ahead,
-                now,
-                bytes_left,
-                places,
-                after,
-                positions,
-                batch_id,
-            )
+            bytes_left = request.max_bytes - sum(len(item.context_json or "") for item in items)
+            rest = request._replace(limit=request.limit - len(items), max_bytes=bytes_left)
+            claimed = await self._database.flush(postgres_claims.claim, rest, now, positions, batch_id)
             if positions is None:
-                took = time.monotonic() - began if claimed.look_seconds is None else claimed.look_seconds
-                turns.looked_at, turns.pause = began, LOOK_PAUSE * took if took > SLOW_SECONDS else 0.0
+                seconds = time.monotonic() - began if claimed.look_seconds is None else claimed.look_seconds
+                turns.looked_at, turns.pause = began, LOOK_PAUSE * seconds if seconds > SLOW_SECONDS else 0.0
                 turns.positions = {}
             turns.positions.update(claimed.ends)
             items += claimed.batch.items
@@ -82,10 +71,10 @@ class Claims:
                 claimed_at = claimed.batch.claimed_at
             positions = {group: end for group, end in claimed.ends.items() if group.lane in claimed.full_lanes}
             is_cut = claimed.batch.is_cut
-            if is_cut or len(items) >= limit or not positions:
+            if is_cut or len(items) >= request.limit or not positions:
                 break
         if len({item.lane for item in items}) > 1:
-            items = _interleaved(items, after)
+            items = _interleaved(items, request.after)
         if items:
             turns.after = items[-1].lane
         return Batch(batch_id, claimed_at or now or datetime.now(UTC), items, is_cut=is_cut)

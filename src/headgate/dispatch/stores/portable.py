@@ -45,6 +45,8 @@ def enqueue(
     requests: Sequence[EnqueueRequest],
     now: datetime | None,
     _hints: Sequence[str] = (),
+    *,
+    follow_slots: bool = True,
 ) -> set[Key]:
     """Writes what is not there yet, and returns it. Requests are unique. There are no listeners to notify here."""
     existing = _existing(connection, requests)
@@ -52,7 +54,8 @@ def enqueue(
     if not new:
         return set()
     moment = now or database_clock(connection)
-    new = booked_slots.at_their_times(connection, new)
+    if follow_slots:
+        new = booked_slots.at_their_times(connection, new)
     execute_rows(connection, _INSERT_ITEM, [_new_row(request, moment) for request in new])
     execute_rows(
         connection,
@@ -123,6 +126,7 @@ _SETTLE = (
                 ("exec_workflow_id", "b_execution"),
                 ("dispatched_at", "b_dispatched"),
                 ("completed_at", "b_completed"),
+                ("last_attempt", "b_attempt"),
             )
         },
         seen_at=sa.bindparam("b_now"),
@@ -187,6 +191,7 @@ def _settled(change: Change, row: Any, now: datetime) -> dict[str, Any]:
         "b_execution": change.claim.execution_id if dispatched else None,
         "b_dispatched": now if dispatched else None,
         "b_completed": now if change.status is Status.COMPLETED else None,
+        "b_attempt": change.last_attempt,
         "b_now": now,
     }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -13,10 +13,10 @@ import sqlalchemy as sa
 from headgate.dispatch.decisions import batch_name, within_bytes
 from headgate.dispatch.model import CONTEXT_VERSION, Action, Batch, Claim, ClaimedItem
 from headgate.dispatch.status import Status
-from headgate.dispatch.stores.rows import THIS_ITEM, Group, chunks, entry, write_audit
+from headgate.dispatch.stores.rows import THIS_ITEM, ClaimRequest, Group, chunks, entry, write_audit
 from headgate.dispatch.stores.tables import IN_FLIGHT as HELD
 from headgate.dispatch.stores.tables import READY, among, config, context, only, queue
-from headgate.dispatch.turns import UNLIMITED, Places, in_turns, rotated
+from headgate.dispatch.turns import in_turns, rotated
 from headgate.errors import Conflict
 from headgate.sql.schema import now as database_clock
 
@@ -89,7 +89,13 @@ def due_items(item_type: str, group: Group, until: datetime, limit: int, dialect
 
 
 def _due_in_lane(
-    connection: sa.Connection, item_type: str, lane: str, priorities: Sequence[int], until: datetime, limit: int
+    connection: sa.Connection,
+    item_type: str,
+    lane: str,
+    priorities: Sequence[int],
+    until: datetime,
+    limit: int,
+    _share: int,
 ) -> Generator[Any, None, None]:
     """Rows of the lane, by priority and time; read, and on Oracle locked, one by one."""
     streaming = connection.execution_options(stream_results=True, max_row_buffer=1)
@@ -101,29 +107,33 @@ def _due_in_lane(
                 yield row
 
 
-LaneReader = Callable[[sa.Connection, str, str, Sequence[int], datetime, int], Generator[Any, None, None]]
-"""Reads up to so many due rows of a type and lane that have one of these priorities, one by one."""
+GroupReader = Callable[[sa.Connection, str, datetime], dict[str, list[int]]]
+"""Finds, by lane, the priorities of items of a type that are due until a time, the first one first: all of them, or the
+first, if the reader of a lane finds the others."""
+LaneReader = Callable[[sa.Connection, str, str, Sequence[int], datetime, int, int], Generator[Any, None, None]]
+"""Reads up to so many due rows of a type and lane that have one of these priorities. The last argument is the lane's
+share of the claim: more rows than that are read only if other lanes leave theirs."""
 
 
 def due_in_turns(
     connection: sa.Connection,
-    item_type: str,
+    request: ClaimRequest,
     until: datetime,
-    limit: int,
-    places: Places,
-    after: str,
     read: LaneReader = _due_in_lane,
+    find_groups: GroupReader = _due_groups,
 ) -> Iterator[Any]:
     """The rows to claim: one of each lane in turn, as far as there are places."""
+    item_type, limit, places = request.item_type, request.limit, request.places
     in_flight = _in_flight(connection, item_type) if places.are_limited else {}
     if places.in_all is not None:
         limit = min(limit, places.in_all - sum(in_flight.values()))
-    groups = _due_groups(connection, item_type, until)
+    groups = find_groups(connection, item_type, until)
     lanes = []
-    for lane in rotated(groups, after):
+    share = -(-limit // max(1, len(groups)))
+    for lane in rotated(groups, request.after):
         room = limit if places.per_lane is None else min(limit, places.per_lane - in_flight.get(lane, 0))
         if room > 0:
-            lanes.append(read(connection, item_type, lane, groups[lane], until, room))
+            lanes.append(read(connection, item_type, lane, groups[lane], until, room, share))
     try:
         yield from in_turns(lanes, limit)
     finally:
@@ -160,23 +170,13 @@ _CLAIM = (
 )
 
 
-def claim(
-    connection: sa.Connection,
-    item_type: str,
-    limit: int,
-    look_ahead: timedelta,
-    now: datetime | None,
-    max_bytes: int,
-    places: Places = UNLIMITED,
-    after: str = "",
-) -> Batch:
-    """The lane behind `after` is the first in turn."""
-    moment = now or database_clock(connection)
+def claim(connection: sa.Connection, request: ClaimRequest, now: datetime | None) -> Batch:
+    item_type, moment = request.item_type, now or database_clock(connection)
     batch_id = batch_name()
-    due = list(due_in_turns(connection, item_type, moment + look_ahead, limit, places, after))
+    due = list(due_in_turns(connection, request, moment + request.look_ahead))
     if not due:
         return Batch(batch_id, moment, [])
-    rows = due[: within_bytes(_sizes(connection, item_type, [row.item_id for row in due]), max_bytes)]
+    rows = due[: within_bytes(_sizes(connection, item_type, [row.item_id for row in due]), request.max_bytes)]
     parameters = [
         {"b_type": item_type, "b_id": row.item_id, "b_epoch": row.claim_epoch, "b_batch": batch_id, "b_now": moment}
         for row in rows

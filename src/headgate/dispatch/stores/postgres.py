@@ -103,11 +103,16 @@ _ENQUEUE_THERE, _ENQUEUE_AT_THERE = (
 
 
 def enqueue(
-    connection: sa.Connection, requests: Sequence[EnqueueRequest], now: datetime | None, hints: Sequence[str] = ()
+    connection: sa.Connection,
+    requests: Sequence[EnqueueRequest],
+    now: datetime | None,
+    hints: Sequence[str] = (),
+    *,
+    follow_slots: bool = True,
 ) -> set[tuple[str, str]]:
     """Writes what is not there yet, and returns it; listeners are told of the types in `hints`. Requests are unique
-    and sorted."""
-    return new_keys(connection.exec_driver_sql(*enqueue_call(requests, now, hints)))
+    and sorted. With `follow_slots`, an item gets the present time of its slot."""
+    return new_keys(connection.exec_driver_sql(*enqueue_call(requests, now, hints, follow_slots=follow_slots)))
 
 
 async def enqueue_alone(
@@ -120,10 +125,14 @@ async def enqueue_alone(
 
 
 def enqueue_call(
-    requests: Sequence[EnqueueRequest], now: datetime | None, hints: Sequence[str] = ()
+    requests: Sequence[EnqueueRequest],
+    now: datetime | None,
+    hints: Sequence[str] = (),
+    *,
+    follow_slots: bool = True,
 ) -> tuple[str, tuple[str | None, ...]]:
     """The statement of `enqueue` and its parameters, for any connection of psycopg's."""
-    statement = _ENQUEUE_AT_THERE if _have_times(requests) else _ENQUEUE_THERE
+    statement = _ENQUEUE_AT_THERE if follow_slots and _have_times(requests) else _ENQUEUE_THERE
     return statement, tuple(_enqueue_parameters(requests, now, hints))
 
 
@@ -156,16 +165,17 @@ SETTLE = Statement(
             coalesce(origins, $3) AS origins, coalesce(status, $4) AS status, coalesce(action, $5) AS action,
             coalesce(retries, $6::int) AS retries, coalesce(error, $7) AS error,
             coalesce(pause, $8::bigint) * interval '1 microsecond' AS pause, coalesce(batch_id, $9) AS batch_id,
-            coalesce(detail, $10) AS detail, coalesce(started, $11) AS started, n
-        FROM unnest($12::text[], $13::int[], $14::text[], $15::text[], $16::text[], $17::int[], $18::text[],
-            $19::bigint[], $20::text[], $21::text[], $22::text[], $23::text[]) WITH ORDINALITY
+            coalesce(detail, $10) AS detail, coalesce(started, $11) AS started,
+            coalesce(attempt, $12::int) AS attempt, n
+        FROM unnest($13::text[], $14::int[], $15::text[], $16::text[], $17::text[], $18::int[], $19::text[],
+            $20::bigint[], $21::text[], $22::text[], $23::text[], $24::int[], $25::text[]) WITH ORDINALITY
             AS i (item_type, epoch, origins, status, action, retries, error, pause, batch_id, detail, started,
-                item_id, n)
+                attempt, item_id, n)
     ), clock AS MATERIALIZED (
-        SELECT coalesce($24::timestamptz, clock_timestamp()) AS now
+        SELECT coalesce($26::timestamptz, clock_timestamp()) AS now
     ), held AS MATERIALIZED (
         SELECT i.item_type, i.item_id, i.epoch, i.origins, i.status, i.action, i.retries, i.error, i.pause, i.detail,
-            i.n, q.queue_status AS before, coalesce(i.batch_id, q.dispatch_batch_id) AS batch,
+            i.attempt, i.n, q.queue_status AS before, coalesce(i.batch_id, q.dispatch_batch_id) AS batch,
             CASE WHEN q.queue_status = 'CLAIMED' THEN i.started END AS started
         FROM input AS i
         JOIN headgate_dispatch_queue AS q ON q.item_type = i.item_type AND q.item_id = i.item_id
@@ -181,7 +191,8 @@ SETTLE = Statement(
                 THEN 'exec-' || q.item_type || '-' || q.item_id ELSE q.exec_workflow_id END,
             dispatched_at = CASE WHEN held.status = 'DISPATCHED' OR held.started IS NOT NULL
                 THEN now ELSE q.dispatched_at END,
-            completed_at = CASE WHEN held.status = 'COMPLETED' THEN now ELSE q.completed_at END
+            completed_at = CASE WHEN held.status = 'COMPLETED' THEN now ELSE q.completed_at END,
+            last_attempt = coalesce(held.attempt, q.last_attempt)
         FROM held, clock
         WHERE q.item_type = held.item_type AND q.item_id = held.item_id
             AND q.claim_epoch = held.epoch AND position(q.queue_status IN held.origins) > 0
@@ -200,7 +211,7 @@ SETTLE = Statement(
         FROM settled, clock
         UNION ALL
         SELECT item_type, NULL, batch_id, 'BATCH_COMPLETE', NULL, NULL, detail, now
-        FROM unnest($25::text[], $26::text[], $27::text[]) AS s (item_type, batch_id, detail), clock
+        FROM unnest($27::text[], $28::text[], $29::text[]) AS s (item_type, batch_id, detail), clock
     )
     SELECT n FROM settled
     """,
@@ -222,6 +233,7 @@ def settle(
         [change.batch_id for change in changes],
         [change.detail for change in changes],
         [None if change.start is None else change.start.detail or "" for change in changes],
+        [change.last_attempt for change in changes],
     )
     ids = texts(change.claim.item_id for change in changes)
     batches = [texts(values) for values in zip(*summaries, strict=True)] or ["{}"] * 3

@@ -10,10 +10,9 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from headgate.dispatch.decisions import batch_name
-from headgate.dispatch.model import CLAIM_BYTES, CONTEXT_VERSION, Batch, Claim, ClaimedItem
+from headgate.dispatch.model import CONTEXT_VERSION, Batch, Claim, ClaimedItem
 from headgate.dispatch.stores.postgres import MICROSECOND, instant, run_by_key
-from headgate.dispatch.stores.rows import Group, Position
-from headgate.dispatch.turns import UNLIMITED, Places
+from headgate.dispatch.stores.rows import ClaimRequest, Group, Position
 from headgate.sql.pipeline import Statement, numbers, text_of, texts
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -126,7 +125,7 @@ LOCK_PLACES = Statement(
 )
 
 
-class Claimed(NamedTuple):
+class ClaimResult(NamedTuple):
     """What a statement claimed."""
 
     batch: Batch
@@ -140,39 +139,34 @@ class Claimed(NamedTuple):
 
 def claim(
     connection: sa.Connection,
-    item_type: str,
-    limit: int,
-    look_ahead: timedelta,
+    request: ClaimRequest,
     now: datetime | None,
-    max_bytes: int = CLAIM_BYTES,
-    places: Places = UNLIMITED,
-    after: str = "",
     positions: Mapping[Group, Position] | None = None,
     batch_id: str | None = None,
-) -> Claimed:
-    """Claims from the groups in `positions`, beginning there; without them, from all groups that have due items. The
-    lane behind `after` is the first in turn."""
+) -> ClaimResult:
+    """Claims from the groups in `positions`, beginning there; without them, from all groups that have due items."""
+    item_type, places = request.item_type, request.places
     batch_id = batch_id or batch_name()
     groups = positions or {}
     parameters = [
         instant(now),
         item_type,
-        str(look_ahead // MICROSECOND),
+        str(request.look_ahead // MICROSECOND),
         batch_id,
         "t" if positions is None else "f",
         texts(group.lane for group in groups),
         numbers(group.priority for group in groups),
         numbers(position.due_us for position in groups.values()),
         texts(position.item_id for position in groups.values()),
-        after,
-        str(limit),
-        str(max_bytes),
+        request.after,
+        str(request.limit),
+        str(request.max_bytes),
         *(None if places_left is None else str(places_left) for places_left in places),
         str(MAX_GROUPS),
     ]
     rows = run_by_key(connection, CLAIM, parameters, [(LOCK_PLACES, [item_type])] if places.are_limited else [])
     if not rows:
-        return Claimed(Batch(batch_id, now or datetime.now(UTC), []), {}, [])
+        return ClaimResult(Batch(batch_id, now or datetime.now(UTC), []), {}, [])
     items: list[ClaimedItem] = []
     ends: dict[Group, Position] = {}
     for row in rows:
@@ -194,4 +188,4 @@ def claim(
     per_lane = Counter(item.lane for item in items)
     batch = Batch(batch_id, EPOCH + timedelta(microseconds=int(claimed_at or 0)), items, is_cut=is_cut == b"t")
     full = [lane for lane, count in per_lane.items() if count >= int(quota or 0)]
-    return Claimed(batch, ends, full, float(look_seconds or 0))
+    return ClaimResult(batch, ends, full, float(look_seconds or 0))

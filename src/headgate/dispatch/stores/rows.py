@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 
 from headgate.dispatch.config import DispatchConfig
-from headgate.dispatch.model import Action, Change, Item
+from headgate.dispatch.model import CLAIM_BYTES, Action, Change, Item
 from headgate.dispatch.status import Status
 from headgate.dispatch.stores.tables import audit, queue
+from headgate.dispatch.turns import UNLIMITED, Places
 from headgate.errors import InvalidInput, StoreError
 from headgate.sql.inserting import insert_rows
 
@@ -34,6 +35,18 @@ class Group(NamedTuple):
 
     lane: str
     priority: int
+
+
+class ClaimRequest(NamedTuple):
+    """Up to `limit` items that are due within `look_ahead`, with contexts of about `max_bytes` together."""
+
+    item_type: str
+    limit: int
+    look_ahead: timedelta
+    max_bytes: int = CLAIM_BYTES
+    places: Places = UNLIMITED
+    after: str = ""
+    """The lane that was served last: the one behind it is the first in turn."""
 
 
 THIS_ITEM = (queue.c.item_type == sa.bindparam("b_type"), queue.c.item_id == sa.bindparam("b_id"))

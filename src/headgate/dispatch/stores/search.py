@@ -12,6 +12,7 @@ from headgate.dispatch.search import ANYTHING, BY_ID, ErrorGroup, ItemFilter, It
 from headgate.dispatch.status import Status
 from headgate.dispatch.stores.rows import CHUNK, item
 from headgate.dispatch.stores.tables import DEAD, among, only, queue
+from headgate.sql.counting import count_up_to
 from headgate.sql.prefix import begins_with
 
 ESCAPE = "\\"
@@ -25,13 +26,13 @@ def items(
     after: str | None,
     order: ItemOrder = BY_ID,
 ) -> list[Item]:
-    wanted = chosen or ItemFilter()
+    chosen = chosen or ItemFilter()
     listed: list[Item] = []
     while len(listed) < limit:
         # A group of errors can't be told in SQL: what is read is narrowed down here, and may take further pages.
-        size = limit if wanted.error_group is None else CHUNK
-        rows = connection.execute(page(item_type, wanted, size, after, order)).all()
-        listed += [one for one in map(item, rows) if wanted.error_group is None or wanted.matches(one)]
+        size = limit if chosen.error_group is None else CHUNK
+        rows = connection.execute(page(item_type, chosen, size, after, order)).all()
+        listed += [one for one in map(item, rows) if chosen.error_group is None or chosen.matches(one)]
         if len(rows) < size:
             break
         after = order.cursor(item(rows[-1]))
@@ -42,9 +43,7 @@ def count(connection: sa.Connection, item_type: str, chosen: ItemFilter, at_most
     """How many items match; `at_most`, if they are more."""
     if chosen.error_group is not None:
         return len(items(connection, item_type, chosen, at_most, None))
-    bounded = sa.select(sa.literal(1).label("one")).select_from(queue)
-    bounded = bounded.where(queue.c.item_type == item_type, *conditions(chosen)).limit(at_most)
-    return connection.execute(sa.select(sa.func.count()).select_from(bounded.subquery())).scalar_one()
+    return count_up_to(connection, queue, at_most, queue.c.item_type == item_type, *conditions(chosen))
 
 
 def page(item_type: str, chosen: ItemFilter, limit: int, after: str | None, order: ItemOrder = BY_ID) -> sa.Select[Any]:
@@ -81,24 +80,24 @@ def _behind(columns: Sequence[sa.Column[Any]], place: Sequence[Any], descending:
 
 def conditions(chosen: ItemFilter) -> list[sa.ColumnElement[bool]]:
     """What rows of the queue must satisfy."""
-    wanted: list[sa.ColumnElement[bool]] = []
+    clauses: list[sa.ColumnElement[bool]] = []
     if chosen.status is not None:
         # As a literal, so that the planner may take the index of dead letters.
-        wanted.append(sa.literal_column(f"(queue_status = '{chosen.status.value}')", sa.Boolean))
+        clauses.append(sa.literal_column(f"(queue_status = '{chosen.status.value}')", sa.Boolean))
     if chosen.prefix is not None:
-        wanted.append(begins_with(queue.c.item_id, chosen.prefix))
+        clauses.append(begins_with(queue.c.item_id, chosen.prefix))
     if chosen.error is not None:
-        wanted.append(queue.c.last_error.ilike(_pattern(chosen.error), escape=ESCAPE))
+        clauses.append(queue.c.last_error.ilike(_pattern(chosen.error), escape=ESCAPE))
     if chosen.lane is not None:
-        wanted.append(queue.c.lane == chosen.lane)
+        clauses.append(queue.c.lane == chosen.lane)
     if chosen.since is not None:
-        wanted.append(queue.c.scheduled_exec_time >= chosen.since)
+        clauses.append(queue.c.scheduled_exec_time >= chosen.since)
     if chosen.until is not None:
-        wanted.append(queue.c.scheduled_exec_time < chosen.until)
+        clauses.append(queue.c.scheduled_exec_time < chosen.until)
     if chosen.error_group is not None and chosen.error_group.strip(ANYTHING):
         # Finds more than the group: `ItemFilter.matches` has the last word.
-        wanted.append(queue.c.last_error.ilike(_pattern(chosen.error_group), escape=ESCAPE))
-    return wanted
+        clauses.append(queue.c.last_error.ilike(_pattern(chosen.error_group), escape=ESCAPE))
+    return clauses
 
 
 def _pattern(error: str) -> str:

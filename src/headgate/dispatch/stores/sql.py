@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from headgate.dispatch.changes import Changed, ItemChange, Preview
+from headgate.dispatch.changes import ChangeResult, ItemChange, Preview
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.encryption import Encryption
 from headgate.dispatch.model import (
@@ -46,6 +46,7 @@ from headgate.dispatch.stores import (
 )
 from headgate.dispatch.stores.identity import Identity
 from headgate.dispatch.stores.periodic import SqlPeriodicStore
+from headgate.dispatch.stores.rows import ClaimRequest
 from headgate.dispatch.stores.workers import SqlWorkerStore
 from headgate.dispatch.turns import UNLIMITED, Places
 from headgate.errors import Conflict
@@ -96,7 +97,7 @@ class SqlQueueStore:
 
             self._statements = postgres
             self._enqueue_alone = postgres.enqueue_alone
-            self._claims = Claims(database, claim_bytes)
+            self._claims = Claims(database)
         elif database.dialect == "sqlite":
             self._statements, self._claim_statement = sqlite, sqlite.claim
         enqueue = encrypting.encrypting(self._statements.enqueue, encryption)
@@ -170,22 +171,19 @@ class SqlQueueStore:
         now: datetime | None = None,
     ) -> Batch:
         self._bell(item_type)  # what is enqueued from here on rings, for `wait`
-        batch = await self._claim(item_type, limit, look_ahead, places, now)
+        request = ClaimRequest(item_type, limit, look_ahead, self._claim_bytes, places)
+        batch = await self._claim(request, now)
         if self._encryption is None:
             return batch
         return batch._replace(items=[encrypting.decrypted_item(self._encryption, item) for item in batch.items])
 
-    async def _claim(
-        self, item_type: str, limit: int, look_ahead: timedelta, places: Places, now: datetime | None
-    ) -> Batch:
+    async def _claim(self, request: ClaimRequest, now: datetime | None) -> Batch:
         if self._claims is not None:
-            return await self._claims.claim(item_type, limit, look_ahead, places, now)
-        after = self._served.get(item_type, "")
-        batch: Batch = await self._database.write(
-            self._claim_statement, item_type, limit, look_ahead, now, self._claim_bytes, places, after
-        )
+            return await self._claims.claim(request, now)
+        request = request._replace(after=self._served.get(request.item_type, ""))
+        batch: Batch = await self._database.write(self._claim_statement, request, now)
         if batch.items:
-            self._served[item_type] = batch.items[-1].lane
+            self._served[request.item_type] = batch.items[-1].lane
         return batch
 
     async def stale(
@@ -337,7 +335,7 @@ class SqlQueueStore:
         change: ItemChange,
         *,
         now: datetime | None = None,
-    ) -> Changed:
+    ) -> ChangeResult:
         follower = self._followers.get(item_type)
         count, claims = 0, list[Claim]()
         if not isinstance(chosen, ItemFilter):
@@ -351,7 +349,7 @@ class SqlQueueStore:
                 )
                 count, claims = count + changed.total, claims + changed.in_flight
         await self._moved(item_type)
-        return Changed(count, claims)
+        return ChangeResult(count, claims)
 
     async def preview(
         self, item_type: str, chosen: ItemFilter, change: ItemChange, *, now: datetime | None = None

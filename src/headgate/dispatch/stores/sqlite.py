@@ -31,7 +31,7 @@ from headgate.dispatch.status import Status
 from headgate.dispatch.stores import booked_slots
 from headgate.dispatch.stores.encrypting import context_version
 from headgate.dispatch.stores.portable_claims import due_in_turns
-from headgate.dispatch.turns import UNLIMITED, Places
+from headgate.dispatch.stores.rows import ClaimRequest
 from headgate.sql.schema import now as database_clock
 from headgate.sql.schema import sqlite_connection
 
@@ -53,7 +53,12 @@ _SAVE_CONTEXT = """
 
 
 def enqueue(
-    connection: sa.Connection, requests: Sequence[EnqueueRequest], now: datetime | None, _hints: Sequence[str] = ()
+    connection: sa.Connection,
+    requests: Sequence[EnqueueRequest],
+    now: datetime | None,
+    _hints: Sequence[str] = (),
+    *,
+    follow_slots: bool = True,
 ) -> set[Key]:
     """Writes what is not there yet, and returns it. Requests are unique. There are no listeners to notify here."""
     by_type: dict[str, list[str]] = defaultdict(list)
@@ -68,7 +73,7 @@ def enqueue(
         return set()
     moment = stored(now or database_clock(connection))
     items, contexts = [], []
-    for request in booked_slots.at_their_times(connection, new):
+    for request in booked_slots.at_their_times(connection, new) if follow_slots else new:
         item_type, item_id, context, execute_at, slotted, workflow, trace, lane, priority, slot = request
         at = moment if execute_at is None else stored(execute_at)
         due_at = max(at, moment)
@@ -84,12 +89,44 @@ def enqueue(
 # -- claim -------------------------------------------------------------------------------------------------------
 
 _DUE = """
-    SELECT q.rowid, q.item_id, q.claim_epoch, q.retry_count, q.scheduled_exec_time, q.slotted, q.traceparent, q.lane,
-        q.priority, c.context_json, c.context_version
-    FROM headgate_dispatch_queue AS q
-    LEFT JOIN headgate_dispatch_context AS c ON c.item_type = q.item_type AND c.item_id = q.item_id
-    WHERE q.queue_status = 'READY' AND q.item_type = ? AND q.lane = ? AND q.priority = ? AND q.due_at <= ?
-    ORDER BY q.due_at, q.item_id LIMIT ?
+    SELECT rowid, item_id, claim_epoch, retry_count, scheduled_exec_time, slotted, traceparent, lane, priority
+    FROM headgate_dispatch_queue INDEXED BY headgate_dispatch_queue_turn_ix
+    WHERE queue_status = 'READY' AND item_type = ? AND lane = ? AND priority = ? AND due_at <= ?
+    ORDER BY due_at, item_id LIMIT ? OFFSET ?
+"""
+_CONTEXTS = """
+    SELECT picked.key, c.context_json, c.context_version
+    FROM json_each(?) AS picked
+    LEFT JOIN headgate_dispatch_context AS c ON c.item_type = ? AND c.item_id = picked.value
+"""
+# Steps from lane to lane, so that a lane's million costs as much as its ten; in a lane from priority to priority, until
+# one has an item that is due. Compared as a pair, lane and priority would be read item by item. By rowid, because a
+# scalar subquery has one column, and SQLite has no LATERAL. The index is named: after ANALYZE, the planner would rather
+# read and sort all items of the type.
+_DUE_LANES = """
+    WITH RECURSIVE heads (next, lane, priority, due_at) AS (
+        SELECT (SELECT rowid FROM headgate_dispatch_queue INDEXED BY headgate_dispatch_queue_turn_ix
+            WHERE queue_status = 'READY' AND item_type = ?1 ORDER BY lane, priority, due_at, item_id LIMIT 1),
+            NULL, NULL, NULL
+        UNION ALL
+        SELECT coalesce(
+            CASE WHEN head.due_at > ?2 THEN
+                (SELECT next.rowid FROM headgate_dispatch_queue AS next INDEXED BY headgate_dispatch_queue_turn_ix
+                WHERE next.queue_status = 'READY' AND next.item_type = ?1 AND next.lane = head.lane
+                    AND next.priority > head.priority
+                ORDER BY next.priority, next.due_at, next.item_id LIMIT 1)
+            END,
+            (SELECT next.rowid FROM headgate_dispatch_queue AS next INDEXED BY headgate_dispatch_queue_turn_ix
+            WHERE next.queue_status = 'READY' AND next.item_type = ?1 AND next.lane > head.lane
+            ORDER BY next.lane, next.priority, next.due_at, next.item_id LIMIT 1)),
+            head.lane, head.priority, head.due_at
+        FROM heads JOIN headgate_dispatch_queue AS head ON head.rowid = heads.next
+    )
+    SELECT lane, priority FROM heads WHERE due_at <= ?2
+"""
+_NEXT_PRIORITY = """
+    SELECT min(priority) FROM headgate_dispatch_queue INDEXED BY headgate_dispatch_queue_turn_ix
+    WHERE queue_status = 'READY' AND item_type = ? AND lane = ? AND priority > ?
 """
 _CLAIM = """
     UPDATE headgate_dispatch_queue
@@ -99,29 +136,22 @@ _CLAIM = """
 """
 
 
-def claim(
-    connection: sa.Connection,
-    item_type: str,
-    limit: int,
-    look_ahead: timedelta,
-    now: datetime | None,
-    max_bytes: int,
-    places: Places = UNLIMITED,
-    after: str = "",
-) -> Batch:
-    """The lane behind `after` is the first in turn."""
-    moment = now or database_clock(connection)
+def claim(connection: sa.Connection, request: ClaimRequest, now: datetime | None) -> Batch:
+    item_type, moment = request.item_type, now or database_clock(connection)
     batch_id, at = batch_name(), stored(moment)
     rows: list[int] = []
     items: list[ClaimedItem] = []
     size, is_cut = 0, False
-    due = due_in_turns(connection, item_type, moment + look_ahead, limit, places, after, _due_in_lane)
-    for row, item_id, epoch, retries, execute_at, slotted, trace, lane, priority, context, version in due:
-        if size >= max_bytes:
+    picked = list(due_in_turns(connection, request, moment + request.look_ahead, *_READERS))
+    driver = sqlite_connection(connection)
+    # Read one by one: contexts may be long.
+    for number, context, version in driver.execute(_CONTEXTS, (dumps([row[1] for row in picked]), item_type)):
+        if size >= request.max_bytes:
             is_cut = True
             break
         if context is not None:
             size += len(context) if context.isascii() else len(context.encode())
+        row, item_id, epoch, retries, execute_at, slotted, trace, lane, priority = picked[number]
         rows.append(row)
         items.append(
             ClaimedItem(
@@ -136,20 +166,43 @@ def claim(
             )
         )
     if rows:
-        driver = sqlite_connection(connection)
         driver.execute(_CLAIM, (batch_id, at, at, at, str(rows)))
         _log(driver, rows, Action.CLAIMED, Status.READY, Status.CLAIMED, None, None, at)
     return Batch(batch_id, moment, items, is_cut=is_cut)
 
 
+def _due_lanes(connection: sa.Connection, item_type: str, until: datetime) -> dict[str, list[int]]:
+    """By lane: the first priority that has a due item."""
+    driver = sqlite_connection(connection)
+    return {lane: [priority] for lane, priority in driver.execute(_DUE_LANES, (item_type, stored(until)))}
+
+
 def _due_in_lane(
-    connection: sa.Connection, item_type: str, lane: str, priorities: Sequence[int], until: datetime, limit: int
+    connection: sa.Connection,
+    item_type: str,
+    lane: str,
+    priorities: Sequence[int],
+    until: datetime,
+    limit: int,
+    share: int,
 ) -> Generator[Any, None, None]:
-    """Rows of the lane, by priority and time. Read one by one: contexts may be long."""
-    for priority in priorities:
-        for row in sqlite_connection(connection).execute(_DUE, (item_type, lane, priority, stored(until), limit)):
-            limit -= 1
-            yield row
+    """Rows of the lane, by priority and time. Read share by share: of a statement that another lane still reads from,
+    the driver would compile a second one."""
+    driver, at = sqlite_connection(connection), stored(until)
+    priority: int | None = priorities[0]
+    while priority is not None:
+        offset, is_last = 0, False
+        while not is_last:
+            page = min(share, limit)
+            rows = driver.execute(_DUE, (item_type, lane, priority, at, page, offset)).fetchall()
+            offset, limit, is_last = offset + len(rows), limit - len(rows), len(rows) < page
+            yield from rows
+            if limit <= 0:
+                return
+        (priority,) = driver.execute(_NEXT_PRIORITY, (item_type, lane, priority)).fetchone()
+
+
+_READERS = _due_in_lane, _due_lanes
 
 
 # -- settle ------------------------------------------------------------------------------------------------------
@@ -162,8 +215,8 @@ _SETTLE = """
     UPDATE headgate_dispatch_queue
     SET queue_status = ?, retry_count = ?, last_error = coalesce(?, last_error), due_at = coalesce(?, due_at),
         exec_workflow_id = CASE WHEN ? THEN 'exec-' || item_type || '-' || item_id ELSE exec_workflow_id END,
-        dispatched_at = coalesce(?, dispatched_at), completed_at = coalesce(?, completed_at), seen_at = ?,
-        updated_at = ?
+        dispatched_at = coalesce(?, dispatched_at), completed_at = coalesce(?, completed_at),
+        last_attempt = coalesce(?, last_attempt), seen_at = ?, updated_at = ?
     WHERE rowid IN (SELECT value FROM json_each(?)) AND queue_status = ?
 """
 _FORGET = """
@@ -196,6 +249,7 @@ class _Step(NamedTuple):
     """Its start is written with it, …"""
     start_detail: str | None
     """… with this detail."""
+    last_attempt: int | None
 
 
 def settle(
@@ -237,6 +291,7 @@ def _step(change: Change, before: str) -> _Step:
         change.detail,
         start is not None,
         None if start is None else start.detail,
+        change.last_attempt,
     )
 
 
@@ -251,6 +306,7 @@ def _take(driver: sqlite3.Connection, step: _Step, items: Sequence[tuple[int, st
         is_dispatched,
         at if is_dispatched else None,
         at if step.status is Status.COMPLETED else None,
+        step.last_attempt,
         at,
         at,
         str(rows),

@@ -42,6 +42,7 @@ queue = sa.Table(
     sa.Column("lane", sa.String(64), nullable=False, server_default=DEFAULT_LANE),
     sa.Column("priority", sa.SmallInteger, nullable=False, server_default=str(DEFAULT_PRIORITY)),
     sa.Column("slot_id", sa.String(255)),
+    sa.Column("last_attempt", sa.Integer),
     sa.Index(
         "headgate_dispatch_queue_slot_ix",
         "slot_id",

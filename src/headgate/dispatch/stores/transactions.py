@@ -151,7 +151,7 @@ def _explained(error: StoreError) -> StoreError | InvalidInput:
     return error
 
 
-class _Borrowed(SQLiteDialect_pysqlite):
+class _CallersConnection(SQLiteDialect_pysqlite):
     """For a connection that is the caller's: it is neither prepared nor ended."""
 
     supports_statement_cache = True
@@ -165,7 +165,7 @@ class _Borrowed(SQLiteDialect_pysqlite):
 
 def _borrowed(raw: sqlite3.Connection) -> sa.Connection:
     pool = sa.StaticPool(lambda: raw, reset_on_return=None)  # type: ignore[arg-type]
-    return sa.Engine(pool, _Borrowed(dbapi=sqlite3), sa.make_url("sqlite://")).connect()
+    return sa.Engine(pool, _CallersConnection(dbapi=sqlite3), sa.make_url("sqlite://")).connect()
 
 
 def _is_of(value: object, module: str, *names: str) -> bool:

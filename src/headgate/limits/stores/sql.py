@@ -65,7 +65,6 @@ class AsyncSqlLimitStore:
             raise ConfigurationError("store", f"limits can't be kept in {self._database.dialect}; use postgresql://")
         self._deadline = DEFAULT_DEADLINE if deadline is None else deadline
         self._batcher: Batcher[_Call, Any] = Batcher(self._flush, max_batch=_BATCH)
-        self._migrated = False
         self._is_new_file = self._database.is_new_file
         self._pruned_at = time.monotonic()
 
@@ -110,7 +109,7 @@ class AsyncSqlLimitStore:
 
     async def prune(self) -> int:
         """Deletes every expired row. Returns how many there were."""
-        await self._ready()
+        await migrate.prepare_once(self._database)
         total = 0
         while count := await self._database.write(_prune):
             total += count
@@ -124,9 +123,9 @@ class AsyncSqlLimitStore:
         self, chain: Sequence[Charge], hold: HoldName | None, work: Callable[[LockedRows], Any], *, writes: bool = True
     ) -> Any:
         call = _Call(tuple(map(cell_of, chain)), hold, writes, work)
-        if self._is_new_file and not self._migrated:
+        if self._is_new_file and not self._database.is_prepared:
             # Making the tables of a new file takes longer than a decision may, and is no outage.
-            await self._ready()
+            await migrate.prepare_once(self._database)
         try:
             async with asyncio.timeout(self._deadline):
                 return await self._batcher.submit(call)
@@ -135,7 +134,7 @@ class AsyncSqlLimitStore:
 
     async def _flush(self, calls: Sequence[_Call]) -> Sequence[Any]:
         # Outside the deadline: else every call would start, and roll back, a slow first migration.
-        await self._ready()
+        await migrate.prepare_once(self._database)
         try:
             async with asyncio.timeout(self._deadline):
                 return await self._execute_batch(calls)
@@ -156,11 +155,6 @@ class AsyncSqlLimitStore:
                     self._pruned_at = time.monotonic()
                 return results
         raise StoreUnavailable("the rows of these limits are changing too fast")
-
-    async def _ready(self) -> None:
-        if not self._migrated:
-            await migrate.prepare(self._database)
-            self._migrated = True
 
 
 class SqlLimitStore:

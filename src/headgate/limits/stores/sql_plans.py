@@ -29,13 +29,12 @@ class AsyncSqlPlans:
     def __init__(self, database: Database, *, refresh_every: float | None = REFRESH_EVERY) -> None:
         self.refresh_every = refresh_every
         self._database = database
-        self._migrated = False
         self._seen: int | None = None
         self._plans: Mapping[str, Plan] = {}
 
     async def load(self) -> Mapping[str, Plan]:
         """All plans by name; read only if one was changed since the last `load`."""
-        await self._ready()
+        await migrate.prepare_once(self._database)
         revision = await self._database.read(_revision)
         if revision != self._seen:
             plans = await self.all()
@@ -44,27 +43,22 @@ class AsyncSqlPlans:
 
     async def all(self) -> Mapping[str, Plan]:
         """All plans by name."""
-        await self._ready()
+        await migrate.prepare_once(self._database)
         return {name: _plan(name, document) for name, document in await self._database.read(_documents)}
 
     async def put(self, plan: Plan) -> None:
         """Adds a plan, or replaces the one of the same name."""
-        await self._ready()
+        await migrate.prepare_once(self._database)
         await self._database.write(_put, plan.name, json.dumps(document_of(plan)))
 
     async def delete(self, name: str) -> None:
         """Removes a plan; `NotFound` if there is none of this name."""
-        await self._ready()
+        await migrate.prepare_once(self._database)
         if not await self._database.write(_put, name, None):
             raise NotFound("plan", name)
 
     async def close(self) -> None:
         await self._database.close()
-
-    async def _ready(self) -> None:
-        if not self._migrated:
-            await migrate.prepare(self._database)
-            self._migrated = True
 
 
 class SqlPlans:

@@ -163,10 +163,10 @@ class OidcProvider:
 
     async def _discover(self) -> dict[str, Any]:
         if self._configuration is None:
-            found = await self._call("GET", f"{self._issuer.rstrip('/')}/.well-known/openid-configuration")
-            if found.get("issuer") != self._issuer:
+            configuration = await self._call("GET", f"{self._issuer.rstrip('/')}/.well-known/openid-configuration")
+            if configuration.get("issuer") != self._issuer:
                 raise LoginRefused("the provider is another issuer than HEADGATE_OIDC_ISSUER; write it as it does")
-            self._configuration = found
+            self._configuration = configuration
         return self._configuration
 
     async def _call(self, method: str, url: str, form: dict[str, str] | None = None) -> dict[str, Any]:

@@ -65,8 +65,8 @@ class Commands(click.Group):
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         # click's own loads every command for its help text, at every press of TAB.
         names = [name for name in ABOUT if name.startswith(incomplete)]
-        found = [CompletionItem(name, help=_short(ABOUT[name], 60)) for name in names]
-        return found + click.Command.shell_complete(self, ctx, incomplete)
+        commands = [CompletionItem(name, help=_short(ABOUT[name], 60)) for name in names]
+        return commands + click.Command.shell_complete(self, ctx, incomplete)
 
 
 def _loaded(name: str) -> click.Command:

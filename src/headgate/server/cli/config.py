@@ -13,7 +13,8 @@ import click
 from headgate.errors import ConfigurationError, HeadgateError
 from headgate.server.cli.audit import audit_change
 from headgate.server.cli.parameters import Argument, Group, as_json
-from headgate.server.cli.read_only import missing_file, read_only_settings
+from headgate.server.cli.read_only import missing_file
+from headgate.server.cli.slot_reads import read_slots
 from headgate.server.cli.terminal import print_json, print_line, print_status, print_table, run
 from headgate.server.settings import Settings
 from headgate.server.shapes.config import Config, History
@@ -36,13 +37,7 @@ def app() -> None:
 @as_json
 def get(config_name: str | None, as_json: bool) -> None:
     """Show the active version of a config."""
-
-    async def work(settings: Settings) -> PolicyVersion:
-        async with open_slots(settings) as slots:
-            return await slots.policy(config_name or settings.slots.default_config)
-
-    with read_only_settings() as settings:
-        version = run(work(settings))
+    version = read_slots(lambda slots, settings: slots.policy(config_name or settings.slots.default_config))
     _show(Config.of_version(version), as_json)
 
 
@@ -111,13 +106,7 @@ def set_(
 @as_json
 def history(config_name: str | None, as_json: bool) -> None:
     """Show every version of a config, newest first."""
-
-    async def work(settings: Settings) -> list[PolicyVersion]:
-        async with open_slots(settings) as slots:
-            return await slots.history(config_name or settings.slots.default_config)
-
-    with read_only_settings() as settings:
-        versions = run(work(settings))
+    versions = read_slots(lambda slots, settings: slots.history(config_name or settings.slots.default_config))
     rows = History.of_versions(versions).dump()["versions"]
     if as_json:
         print_json(rows)

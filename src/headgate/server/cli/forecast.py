@@ -7,16 +7,17 @@ from pathlib import Path
 
 import click
 
-from headgate.durations import format_duration, format_instant
+from headgate.durations import format_duration, format_instant, parse_duration
 from headgate.errors import InvalidInput
 from headgate.extras import require
 from headgate.server.cli.config import policy_changes
+from headgate.server.cli.forecast_plot import picture
 from headgate.server.cli.parameters import Command, as_json
-from headgate.server.cli.read_only import read_only_settings
-from headgate.server.cli.terminal import print_json, print_line, print_status, print_table, run
-from headgate.server.settings import Settings
+from headgate.server.cli.plots import save_plot
+from headgate.server.cli.slot_reads import read_slots
+from headgate.server.cli.terminal import print_json, print_line, print_status, print_table
+from headgate.server.settings import Settings, spelled
 from headgate.server.shapes.forecast import ForecastShown
-from headgate.server.wiring.slots import open_slots
 from headgate.slots import Forecast
 
 SHOWN = 20
@@ -39,6 +40,11 @@ SHOWN = 20
 @click.option("--first-window", help="As if it offered this already: proportional or whole.")
 @click.option("--curve", type=click.Path(), help="As if the limits in this JSON file held; 'none': no curve.")
 @click.option(
+    "--latency",
+    help="How long the payments' downstream takes to answer, such as PT0.2S: also tell how many calls a second its "
+    "hard limit lets through.",
+)
+@click.option(
     "--csv",
     type=click.Path(path_type=Path),
     help="Also write how many events are left at which time; -: that alone, to standard output.",
@@ -60,6 +66,7 @@ def forecast(
     max_delay: str | None,
     first_window: str | None,
     curve: str | None,
+    latency: str | None,
     csv: Path | None,
     plot: Path | None,
     as_json: bool,
@@ -71,21 +78,39 @@ def forecast(
         raise InvalidInput("--csv", "can't be - with --json, which has these times as drain")
     if plot is not None:
         require("--plot", "plot")
-
-    async def work(settings: Settings) -> Forecast:
-        async with open_slots(settings) as slots:
-            return await slots.forecast(config_names or settings.slots.default_config, events, at, changes=changes)
-
-    with read_only_settings() as settings:
-        forecast = run(work(settings))
+    seconds = None if latency is None else parse_duration(latency, "--latency").total_seconds()
+    forecast = read_slots(
+        lambda slots, settings: slots.forecast(
+            config_names or settings.slots.default_config, events, at, changes=changes
+        )
+    )
+    payments = Settings.load().payments
+    calls = None if seconds is None else _calls(payments.tps, seconds)
     if as_json:
-        print_json(ForecastShown.of_forecast(forecast).dump())
+        document = ForecastShown.of_forecast(forecast).dump()
+        print_json(document if calls is None else document | {"callsPerSecond": calls})
     elif not piped:
         _show(forecast)
+        if calls is not None:
+            print_line(
+                f"the downstream takes {payments.tps} calls a second; if it answers after {seconds:g} s, it"
+                f" gets {calls['answer']:g} counted at the answer, {calls['departure']:g} counted at the departure"
+                f" ({spelled('payments', 'limit_at')} is {payments.limit_at})"
+            )
     if csv is not None:
         _write(forecast, None if piped else csv)
     if plot is not None:
-        _draw(forecast, plot)
+        save_plot(lambda: picture(forecast), plot)
+
+
+def _calls(tps: int, latency: float) -> dict[str, float]:
+    """Calls a second to the payments' downstream, by where its limit is counted."""
+    from headgate.apps.payments.downstream.pacing import sustained_rate
+
+    return {
+        "answer": round(sustained_rate(tps, latency, "answer"), 2),
+        "departure": sustained_rate(tps, latency, "departure"),
+    }
 
 
 def _show(forecast: Forecast) -> None:
@@ -132,14 +157,3 @@ def _write(forecast: Forecast, path: Path | None) -> None:
     except OSError as error:
         raise InvalidInput("--csv", f"{path} can't be written: {error.strerror}") from None
     print_status(f"written to {path}")
-
-
-def _draw(forecast: Forecast, path: Path) -> None:
-    # Only those who draw need what it imports.
-    from headgate.server.cli.forecast_plot import draw
-
-    try:
-        draw(forecast, path)
-    except (OSError, ValueError) as error:
-        raise InvalidInput("--plot", f"{path} can't be written: {error}") from None
-    print_status(f"drawn into {path}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headgate.durations import format_instant
@@ -15,16 +14,6 @@ if TYPE_CHECKING:
 BARS = 40
 """Windows that are drawn one by one; more could not be told apart."""
 BLUE, PALE, RED = "#2f7dc4", "#9db4c8", "#c0392b"
-
-
-def draw(forecast: Forecast, path: Path) -> None:
-    """Draws a forecast into a .png, .svg or .pdf file.
-
-    Raises:
-        ModuleNotFoundError: matplotlib is not installed.
-        OSError, ValueError: the file can't be written, or is of another kind.
-    """
-    picture(forecast).savefig(path)
 
 
 def picture(forecast: Forecast) -> Figure:

@@ -16,16 +16,12 @@ from pydantic.alias_generators import to_camel
 
 from headgate.durations import parse_instant
 from headgate.errors import InvalidInput
-from headgate.server.cli.audit import audit_change, user
 from headgate.server.cli.parameters import Argument, Group, as_json
 from headgate.server.cli.read_only import read_only_settings
-from headgate.server.cli.reconcile import compare_file, print_reconciliation, statement_format
-from headgate.server.cli.reconciliation_plot import draw_reconciliation
 from headgate.server.cli.submission import Submission, checked_directory, submit_feed
 from headgate.server.cli.terminal import print_json, print_line, print_status, print_table, run
 from headgate.server.settings import Settings
 from headgate.server.shapes.payments import FeedReport, PaymentAndSlot, PaymentPage, PaymentShown, PaymentView
-from headgate.server.shapes.reconciliation import ReconciliationShown
 from headgate.server.wiring.payments import open_payments
 from headgate.server.wiring.queue import open_queue
 from headgate.server.wiring.requirements import require_extras
@@ -35,6 +31,7 @@ from headgate.slots.model import checked_id
 if TYPE_CHECKING:
     from headgate.apps.payments.feed import FeedFormat
     from headgate.apps.payments.model import PaymentFilter
+    from headgate.server.shapes.reconciliation import ReconciliationShown
     from headgate.server.wiring.payments import Payments
 
 LISTED = ("payment_id", "status", "amount", "currency", "scheduled_time", "feed_id", "reason")
@@ -137,6 +134,7 @@ def cancel(payment_id: str, as_json: bool) -> None:
 @as_json
 def retry(payment_id: str, as_json: bool) -> None:
     """Send a FAILED payment again; an UNKNOWN one is decided first by the downstream's status inquiry. Audited."""
+    from headgate.server.cli.audit import audit_change, user
 
     async def work() -> PaymentShown:
         settings = Settings.load()
@@ -203,6 +201,9 @@ def reconcile(
     as_json: bool,
 ) -> None:
     """Compare payments with the bank's statement; exit status 1 if anything differs. Changes nothing."""
+    from headgate.server.cli.reconcile import compare_file, print_reconciliation, statement_format
+    from headgate.server.cli.reconciliation_plot import draw_reconciliation
+
     selection = _selection(None, feed, scheduled_from, scheduled_to)
     chosen = statement_format(statement, kind)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headgate.durations import from_ms
@@ -14,16 +13,6 @@ if TYPE_CHECKING:
 
 POINTS = 2000
 BLUE, PALE = "#2f7dc4", "#9db4c8"
-
-
-def draw(result: Replan, path: Path) -> None:
-    """Draws a re-plan into a .png, .svg or .pdf file.
-
-    Raises:
-        ModuleNotFoundError: matplotlib is not installed.
-        OSError, ValueError: the file can't be written, or is of another kind.
-    """
-    picture(result).savefig(path)
 
 
 def picture(result: Replan) -> Figure:

@@ -6,11 +6,9 @@ import click
 
 from headgate.durations import format_instant, from_ms
 from headgate.server.cli.parameters import Argument, Command, as_json
-from headgate.server.cli.read_only import read_only_settings
-from headgate.server.cli.terminal import print_json, print_line, print_status, print_table, run
-from headgate.server.settings import Settings
+from headgate.server.cli.slot_reads import read_slots
+from headgate.server.cli.terminal import print_json, print_line, print_status, print_table
 from headgate.server.shapes.slot_records import Explained, SlotPage, SlotRecord
-from headgate.server.wiring.slots import open_slots
 from headgate.slots.explain import Explanation
 from headgate.slots.listing import SlotFilter
 
@@ -37,13 +35,8 @@ def list_slots(
     """List booked and cancelled slots by scheduled time."""
     selection = SlotFilter.of(config_name, since, until, status, owner)
 
-    async def work(settings: Settings) -> SlotPage:
-        async with open_slots(settings) as slots:
-            records, following = await slots.page(selection, limit=limit, cursor=cursor)
-            return SlotPage(slots=[SlotRecord.of_record(record) for record in records], next=following)
-
-    with read_only_settings() as settings:
-        page = run(work(settings))
+    records, following = read_slots(lambda slots, _: slots.page(selection, limit=limit, cursor=cursor))
+    page = SlotPage(slots=[SlotRecord.of_record(record) for record in records], next=following)
     if as_json:
         print_json(page.dump())
         return
@@ -62,13 +55,7 @@ def list_slots(
 @as_json
 def explain(event_id: str, as_json: bool) -> None:
     """Tell why an event got its time: the windows that were passed over, and what would happen today."""
-
-    async def work(settings: Settings) -> Explanation:
-        async with open_slots(settings) as slots:
-            return await slots.explain(event_id)
-
-    with read_only_settings() as settings:
-        explanation = run(work(settings))
+    explanation = read_slots(lambda slots, _: slots.explain(event_id))
     shape = Explained.of_explanation(explanation)
     if as_json:
         print_json(shape.dump())

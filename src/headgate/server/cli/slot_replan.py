@@ -11,7 +11,9 @@ from headgate.errors import InvalidInput
 from headgate.extras import require
 from headgate.server.cli.audit import audit_change
 from headgate.server.cli.parameters import Command, as_json
-from headgate.server.cli.terminal import print_json, print_line, print_status, run
+from headgate.server.cli.plots import save_plot
+from headgate.server.cli.replan_plot import picture
+from headgate.server.cli.terminal import print_json, print_line, run
 from headgate.server.settings import Settings
 from headgate.server.shapes.replan import ReplanShown
 from headgate.server.wiring.slots import open_slots
@@ -63,7 +65,7 @@ def replan(
     else:
         _show(result)
     if plot is not None:
-        _draw(result, plot)
+        save_plot(lambda: picture(result), plot)
 
 
 def _show(result: Replan) -> None:
@@ -75,14 +77,3 @@ def _show(result: Replan) -> None:
     if result.last_before_ms is not None and result.last_after_ms is not None:
         before, after = (format_instant(from_ms(at)) for at in (result.last_before_ms, result.last_after_ms))
         print_line(f"the last one: {before}, then {after}")
-
-
-def _draw(result: Replan, path: Path) -> None:
-    # Only those who draw need what it imports.
-    from headgate.server.cli.replan_plot import draw
-
-    try:
-        draw(result, path)
-    except (OSError, ValueError) as error:
-        raise InvalidInput("--plot", f"{path} can't be written: {error}") from None
-    print_status(f"drawn into {path}")

@@ -16,7 +16,7 @@ from headgate.server.cli.audit import user
 from headgate.server.cli.event_file import Event, EventFile, book
 from headgate.server.cli.meter import Meter, size_of
 from headgate.server.cli.parameters import Argument, Group, as_json
-from headgate.server.cli.read_only import read_only_settings
+from headgate.server.cli.slot_reads import read_slots
 from headgate.server.cli.slot_reconcile import reconcile
 from headgate.server.cli.slot_records import explain, list_slots
 from headgate.server.cli.slot_replan import replan
@@ -79,14 +79,7 @@ def assign(
 @as_json
 def show(event_id: str, as_json: bool) -> None:
     """Show an event's slot."""
-
-    async def work(settings: Settings) -> AssignedSlot:
-        async with open_slots(settings) as slots:
-            return await slots.find(event_id)
-
-    with read_only_settings() as settings:
-        slot = run(work(settings))
-    _show(slot, as_json)
+    _show(read_slots(lambda slots, _: slots.find(event_id)), as_json)
 
 
 app.add_command(list_slots)

@@ -33,6 +33,14 @@ def _moment(text: str) -> datetime:
     return moment
 
 
+def _show_secret(secret: str, token: Token, as_json: bool, note: str) -> None:
+    if as_json:
+        print_json(TokenCreated.of(token, token=secret).dump())
+        return
+    print_line(secret)
+    print_status(note)
+
+
 @click.group("tokens", cls=Group, no_args_is_help=True)
 def app() -> None:
     """Create, list, rotate and revoke the tokens that callers present."""
@@ -57,11 +65,8 @@ def create(name: str, scope: tuple[str, ...], expires: str | None, as_json: bool
             return await create_token(store, name, scope, None if expires is None else _moment(expires))
 
     secret, token = run(work())
-    if as_json:
-        print_json(TokenCreated.of(token, token=secret).dump())
-        return
-    print_line(secret)
-    print_status(f"token {name} may {', '.join(sorted(token.scopes))}; this is the only time its secret is shown")
+    scopes = ", ".join(sorted(token.scopes))
+    _show_secret(secret, token, as_json, f"token {name} may {scopes}; this is the only time its secret is shown")
 
 
 @app.command("list")
@@ -103,11 +108,8 @@ def rotate(name: str, overlap: str, as_json: bool) -> None:
             return await rotate_token(store, name, length)
 
     secret, token = run(work())
-    if as_json:
-        print_json(TokenCreated.of(token, token=secret).dump())
-        return
-    print_line(secret)
-    print_status(f"the earlier secret of {name} is good for {overlap} more; this is the only time the new one is shown")
+    note = f"the earlier secret of {name} is good for {overlap} more; this is the only time the new one is shown"
+    _show_secret(secret, token, as_json, note)
 
 
 @app.command("revoke")

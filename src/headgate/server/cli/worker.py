@@ -91,7 +91,7 @@ def worker(work: str, domains: tuple[str, ...], metrics_port: int | None, migrat
     check_providers(settings)
     if chosen is not Role.SENDER and installed("payments"):
         check_downstream(settings)
-    run(_work(settings, chosen, None if metrics_port is None else _Shown.on(settings, metrics_port)))
+    run(_work(settings, chosen, None if metrics_port is None else _MetricsListener.on(settings, metrics_port)))
     _ignore_signals()
     if settings.temporal_address is not None:
         end_process()
@@ -109,8 +109,8 @@ def _role(name: str) -> Role:
 
 def _ignore_signals() -> None:
     """All is done: a second signal must not change the exit status."""
-    for each in SIGNALS:
-        signal.signal(each, signal.SIG_IGN)
+    for signum in SIGNALS:
+        signal.signal(signum, signal.SIG_IGN)
 
 
 def _run_tasks(settings: Settings, name: str, domains: tuple[str, ...], metrics_port: int | None) -> None:
@@ -122,14 +122,14 @@ def _run_tasks(settings: Settings, name: str, domains: tuple[str, ...], metrics_
     logs.warn_unknown_variables()
     tasks = load_tasks(name)
     own = settings.model_copy(update={"database_url": tasks.url})
-    shown = None if metrics_port is None else _Shown.on(own, metrics_port)
+    shown = None if metrics_port is None else _MetricsListener.on(own, metrics_port)
     run(_work_on_tasks(settings, tasks, name, shown))
     _ignore_signals()
     if settings.temporal_address is not None:
         end_process()
 
 
-async def _work_on_tasks(settings: Settings, tasks: Tasks, name: str, shown: _Shown | None) -> None:
+async def _work_on_tasks(settings: Settings, tasks: Tasks, name: str, shown: _MetricsListener | None) -> None:
     stop = asyncio.Event()
     stop_on_signals(stop, settings.dispatch.shutdown_seconds)
     registry = None if shown is None else shown.registry
@@ -146,7 +146,7 @@ async def _work_on_tasks(settings: Settings, tasks: Tasks, name: str, shown: _Sh
         await _hasten(settings, stop)
 
 
-async def _work(settings: Settings, role: Role, shown: _Shown | None) -> None:
+async def _work(settings: Settings, role: Role, shown: _MetricsListener | None) -> None:
     stop = asyncio.Event()
     stop_on_signals(stop, settings.dispatch.shutdown_seconds)
     registry = None if shown is None else shown.registry
@@ -213,7 +213,7 @@ async def _hasten(settings: Settings, stop: asyncio.Event) -> None:
     hasten_databases(closing_part(settings.dispatch.shutdown_seconds, CLOSING_SECONDS))
 
 
-class _Shown(NamedTuple):
+class _MetricsListener(NamedTuple):
     """What a worker shows of itself, and where."""
 
     settings: Settings
@@ -221,7 +221,7 @@ class _Shown(NamedTuple):
     listening: socket.socket
 
     @classmethod
-    def on(cls, settings: Settings, port: int) -> _Shown:
+    def on(cls, settings: Settings, port: int) -> _MetricsListener:
         from prometheus_client import CollectorRegistry
 
         return cls(settings, CollectorRegistry(), listen(settings.host, port))
@@ -238,7 +238,7 @@ async def _database_ready(settings: Settings) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _show(shown: _Shown | None) -> AsyncIterator[None]:
+async def _show(shown: _MetricsListener | None) -> AsyncIterator[None]:
     """Inside, the worker's metrics and health are served, if they are to be."""
     if shown is None:
         yield

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from starlette.routing import BaseRoute
 
 from headgate.server.console import files, login, numbers, oidc, pages, reference, stream
 
-router = APIRouter()
-router.include_router(login.router)
-router.include_router(oidc.router)
-router.include_router(numbers.router)
-router.include_router(pages.router)
-router.include_router(stream.router)
-router.include_router(files.router)
-router.include_router(reference.router)
+
+def routes() -> list[BaseRoute]:
+    parts = (login, oidc, numbers, pages, stream, files, reference)
+    return [route for part in parts for route in part.router.routes]

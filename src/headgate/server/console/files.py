@@ -87,12 +87,12 @@ async def library(request: Request, name: str) -> Response:
     return answer(request, VENDOR[name])
 
 
-def answer(request: Request, found: File, fence: Mapping[str, str] = HEADERS) -> Response:
+def answer(request: Request, file: File, fence: Mapping[str, str] = HEADERS) -> Response:
     """The file, packed if the browser takes that, or 304 if it has it."""
     packed = "gzip" in request.headers.get("accept-encoding", "")
-    headers = {**fence, "ETag": f'"{found.tag}{"-gzip" if packed else ""}"', "Vary": "Accept-Encoding"}
+    headers = {**fence, "ETag": f'"{file.tag}{"-gzip" if packed else ""}"', "Vary": "Accept-Encoding"}
     if headers["ETag"] in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
     if packed:
-        return Response(found.packed, headers={**headers, "Content-Encoding": "gzip"}, media_type=found.media_type)
-    return Response(found.body, headers=headers, media_type=found.media_type)
+        return Response(file.packed, headers={**headers, "Content-Encoding": "gzip"}, media_type=file.media_type)
+    return Response(file.body, headers=headers, media_type=file.media_type)

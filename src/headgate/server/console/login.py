@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import structlog
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from headgate.server.http.body import read_object
 from headgate.server.http.browser import ended_cookie, refuse_other_sites, session_cookie, session_secret
 from headgate.server.http.ingress import client_address
-from headgate.server.http.parameters import json_body
+from headgate.server.http.parameters import api_router, json_body
 from headgate.server.http.problem import Problem, documented
 from headgate.server.http.raw_routes import json_response
 from headgate.server.http.services import services_of
@@ -18,7 +18,7 @@ from headgate.server.shapes.access import LoginRequest, SessionShown
 MAX_BYTES = 4096
 """Of a login's body: enough for the longest token, however it is escaped."""
 
-router = APIRouter(prefix="/console/session", tags=["console"])
+router = api_router("/console/session", "console")
 
 
 @router.get("", summary="Who is logged in?", response_model=SessionShown)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
-from headgate.server.http.parameters import WholeNumber, query
+from headgate.server.http.parameters import WholeNumber, api_router, query
 from headgate.server.http.problem import documented, invalid
 from headgate.server.http.raw_routes import json_response
 from headgate.server.http.services import services_of
@@ -13,7 +13,7 @@ from headgate.server.shapes import members
 from headgate.server.shapes.console import HeatMapShown, HistoryShown, OverviewShown
 from headgate.slots.heat_map import MAX_DAYS
 
-router = APIRouter(prefix="/api/v1/console", tags=["console"])
+router = api_router("/api/v1/console", "console")
 
 DAYS = WholeNumber("days", 1, MAX_DAYS, default=7)
 RANGE = {

@@ -9,11 +9,12 @@ import json
 from urllib.parse import urlsplit
 
 import structlog
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from headgate.server.access.oidc import LoginRefused, OidcProvider, PendingLogin
 from headgate.server.http.browser import session_cookie, session_secret
 from headgate.server.http.ingress import client_address
+from headgate.server.http.parameters import api_router
 from headgate.server.http.prefix import PREFIX
 from headgate.server.http.problem import Problem, documented
 from headgate.server.http.services import Services, services_of
@@ -25,7 +26,7 @@ LIFETIME_SECONDS = 600
 BACK = '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url=../../"><title>headgate</title>'
 """After a redirect, which counts as coming from the provider's site, browsers would leave the session's cookie out."""
 
-router = APIRouter(prefix=PATH, tags=["console"])
+router = api_router(PATH, "console")
 _ANSWERS = documented(401, 403, 404, 503)
 
 

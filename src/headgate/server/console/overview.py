@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from headgate.errors import HeadgateError
-from headgate.server.console.shared_reads import SharedReads
+from headgate.server.console.shared_reads import FRESH_SECONDS, SharedReads
 from headgate.server.http.health import check_all
 from headgate.server.http.services import Services
 from headgate.server.shapes.console import NumberShown, OverviewShown, QueueShown, versions_of
@@ -25,7 +25,7 @@ class Overview:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._reads: SharedReads[OverviewShown] = SharedReads()
+        self._reads: SharedReads[OverviewShown] = SharedReads(max_seconds=FRESH_SECONDS)
 
     async def read(self) -> OverviewShown:
         """The overview, at most a second old."""

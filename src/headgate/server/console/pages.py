@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import structlog
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from starlette.types import ASGIApp, Message, Receive, Scope
 
 from headgate.durations import format_instant
 from headgate.server.access.model import Scope as AccessScope
 from headgate.server.access.model import needed_scope
 from headgate.server.console.shared_reads import SharedReads
-from headgate.server.http.parameters import query
+from headgate.server.http.parameters import api_router, query
 from headgate.server.http.problem import Problem, documented, encoded, invalid, unexpected
 from headgate.server.http.services import FIELDS, SERVICES, services_of
 from headgate.server.shapes.console import PageShown
@@ -30,7 +30,7 @@ TARGET = r"/(api|admin)/[!-~]{0,4000}"
 NOT_READ = re.compile(r"/api/v1/console/(stream|page)(\?.*)?")
 """Reading these here would read for ever."""
 
-router = APIRouter(prefix="/api/v1/console", tags=["console"])
+router = api_router("/api/v1/console", "console")
 
 READS: dict[str, Any] = {
     "type": "array",

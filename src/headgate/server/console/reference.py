@@ -50,10 +50,10 @@ async def page(request: Request) -> Response:
 @router.get("/console/docs/{name}")
 def file(request: Request, name: str) -> Response:
     """One of the files the page is made of."""
-    found = _file(name) if name in ("swagger-ui.css", "swagger-ui-bundle.js", "start.js") else None
-    if found is None:
+    known = _file(name) if name in ("swagger-ui.css", "swagger-ui-bundle.js", "start.js") else None
+    if known is None:
         raise HTTPException(404)
-    return answer(request, found, FENCE)
+    return answer(request, known, FENCE)
 
 
 @cache

@@ -4,30 +4,43 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from headgate.clock import uptime
 
 FRESH_SECONDS = 1.0
+TIMES_ITS_COST = 20
+"""What takes long to read is read less often: watching it takes a twentieth of the time at most."""
+MAX_SECONDS = 10.0
+"""What takes long because a server is away must show soon that it is back."""
 
 T = TypeVar("T")
 
 
-class SharedReads(Generic[T]):
-    """Concurrent readers of a key share one read, and so do those within a second of each other."""
+class _Known(NamedTuple, Generic[T]):
+    begun: float
+    """What changed after that is not in it."""
+    fresh_until: float
+    value: T
 
-    def __init__(self, clock: Callable[[], float] = uptime) -> None:
+
+class SharedReads(Generic[T]):
+    """Concurrent readers of a key share one read, and so do those within a second of each other; within up to
+    `max_seconds`, if the read took long."""
+
+    def __init__(self, clock: Callable[[], float] = uptime, *, max_seconds: float = MAX_SECONDS) -> None:
         self._clock = clock
-        self._known: dict[Hashable, tuple[float, T]] = {}
-        """With the time at which the read began: what changed after that is not in it."""
+        self._max_seconds = max_seconds
+        self._known: dict[Hashable, _Known[T]] = {}
         self._reading: dict[Hashable, asyncio.Task[T]] = {}
 
     async def get(self, key: Hashable, read: Callable[[], Awaitable[T]]) -> T:
-        """What `read` returned at most a second ago. A reader that leaves does not end the read of the others."""
+        """What `read` returned at most a second ago, or at most twenty times as long ago as it took. A reader that
+        leaves does not end the read of the others."""
         now = self._clock()
-        self._known = {name: known for name, known in self._known.items() if now - known[0] < FRESH_SECONDS}
+        self._known = {name: known for name, known in self._known.items() if now < known.fresh_until}
         if key in self._known:
-            return self._known[key][1]
+            return self._known[key].value
         if key not in self._reading:
             reading = self._reading[key] = asyncio.create_task(self.renew(key, read))
             reading.add_done_callback(lambda _: self._reading.pop(key))
@@ -37,6 +50,8 @@ class SharedReads(Generic[T]):
         """What `read` returns now: a reader that has just changed something must see it."""
         begun = self._clock()
         value = await read()
-        if key not in self._known or self._known[key][0] <= begun:
-            self._known[key] = begun, value
+        if key not in self._known or self._known[key].begun <= begun:
+            cost = self._clock() - begun
+            fresh = min(self._max_seconds, max(FRESH_SECONDS, TIMES_ITS_COST * cost))
+            self._known[key] = _Known(begun, begun + fresh, value)
         return value

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import zip_longest
 from typing import NamedTuple
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
@@ -25,7 +25,7 @@ from headgate.server.console.pages import MAX_READS, READS, read_page, targets_o
 from headgate.server.http.auth import bearer_token
 from headgate.server.http.browser import session_secret
 from headgate.server.http.logs import STREAM_BEGAN
-from headgate.server.http.parameters import WholeNumber, query
+from headgate.server.http.parameters import WholeNumber, api_router, query
 from headgate.server.http.problem import Problem, documented, invalid
 from headgate.server.http.services import Services, services_of
 from headgate.server.http.streams import Streams
@@ -41,7 +41,7 @@ ACCESS_SECONDS = 2.0
 """How often it is checked whether the reader may still read."""
 RETRY_MS = 2000
 VERSION = rf"([0-9a-f]{{12}}(\.[0-9a-f]{{12}}){{0,{MAX_READS - 1}}})?"
-router = APIRouter(prefix="/api/v1/console", tags=["console"])
+router = api_router("/api/v1/console", "console")
 
 EVERY = WholeNumber("every", 2, 60, default=EVERY_SECONDS, description="Seconds between two reads.")
 LAST_ID = {

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import cache
 from multiprocessing import parent_process
 
 from fastapi import FastAPI
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headgate import __version__, tracing
@@ -96,6 +98,39 @@ class Service(FastAPI):
         await self.middleware_stack(scope, receive, send)
 
 
+@cache
+def every_route() -> list[BaseRoute]:
+    """In the order in which they are matched: the hot path comes first.
+
+    They are made once a process. FastAPI's `include_router` makes those of a router anew for each application, at its
+    first request, and looks for each request's route twice.
+    """
+    routes: list[BaseRoute] = []
+    slots.install(routes)
+    batch.install(routes)
+    limits.install(routes)
+    notifications.install(routes)
+    payments.install(routes)
+    feeds.install(routes)
+    reconciliation.install(routes)
+    routes += messages.router.routes
+    routes += dead_letters.router.routes
+    routes += notification_analytics.router.routes
+    routes += forecast.router.routes
+    routes += search.router.routes
+    routes += config.router.routes
+    routes += plans.router.routes
+    routes += audit.router.routes
+    routes += dispatch.router.routes
+    routes += workers.router.routes
+    routes += dependencies.router.routes
+    routes += periodic.router.routes
+    routes += health.router.routes
+    routes += metrics.router.routes
+    routes += console.routes()
+    return routes
+
+
 def create_app(settings: Settings) -> FastAPI:
     """The service with these settings. Everything it needs is opened when it starts and closed when it ends."""
     collect_traces(settings)
@@ -113,29 +148,7 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.state.services = services
     problem.install(app)
-    # Matched in this order: the hot path comes first.
-    slots.install(app)
-    batch.install(app)
-    limits.install(app)
-    notifications.install(app)
-    payments.install(app)
-    feeds.install(app)
-    reconciliation.install(app)
-    app.include_router(messages.router)
-    app.include_router(dead_letters.router)
-    app.include_router(notification_analytics.router)
-    app.include_router(forecast.router)
-    app.include_router(search.router)
-    app.include_router(config.router)
-    app.include_router(plans.router)
-    app.include_router(audit.router)
-    app.include_router(dispatch.router)
-    app.include_router(workers.router)
-    app.include_router(dependencies.router)
-    app.include_router(periodic.router)
-    app.include_router(health.router)
-    app.include_router(metrics.router)
-    app.include_router(console.router)
+    app.router.routes += every_route()
     openapi.install(app, settings)
     return app
 

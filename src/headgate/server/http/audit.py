@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
-from headgate.server.http.parameters import WholeNumber, check_query
+from headgate.server.http.parameters import WholeNumber, api_router
 from headgate.server.http.problem import documented
 from headgate.server.http.raw_routes import json_response
 from headgate.server.http.services import services_of
 from headgate.server.shapes.access import ChangeShown
 
-router = APIRouter(prefix="/admin", tags=["access"])
+router = api_router("/admin", "access")
 
 LIMIT = WholeNumber("limit", 1, 1000, default=100)
 BEFORE = WholeNumber("before", 1, 2**53)
@@ -28,6 +28,5 @@ async def audit(request: Request) -> Response:
 
     `before` (an id) goes on from an earlier page.
     """
-    check_query(request)
     entries = await services_of(request).audit.recent(LIMIT.of(request), BEFORE.find(request))
     return json_response([ChangeShown.of(entry, id=number) for number, entry in entries])

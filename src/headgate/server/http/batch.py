@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import FastAPI
 from starlette.datastructures import QueryParams
+from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
 
 from headgate.errors import NotFound
@@ -28,10 +28,10 @@ NDJSON_REQUEST: dict[str, Any] = {"type": "string", "description": "One SlotRequ
 REPEATED_NAME: dict[str, Any] = query("configName", BOOKED_NAME) | {"schema": CONFIG_NAMES, "explode": True}
 
 
-def install(app: FastAPI) -> None:
+def install(routes: list[BaseRoute]) -> None:
     """Adds the route of this module."""
     add_raw_route(
-        app,
+        routes,
         "/api/v1/slots/batch",
         book,
         methods=["POST"],

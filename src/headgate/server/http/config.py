@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from headgate.errors import InvalidInput
 from headgate.server.http.body import read_object
-from headgate.server.http.parameters import check_query, json_body, query
+from headgate.server.http.parameters import api_router, json_body, query
 from headgate.server.http.problem import documented, invalid
 from headgate.server.http.raw_routes import json_response
 from headgate.server.http.services import services_of
@@ -17,7 +17,7 @@ from headgate.server.shapes.config import Config, ConfigRequest, Configs, Flushe
 from headgate.server.shapes.members import CONFIG_NAME
 from headgate.slots.model import checked_name
 
-router = APIRouter(prefix="/admin/rate-limit", tags=["config"])
+router = api_router("/admin/rate-limit", "config")
 
 ANY_VERSION = range(1, 2**31)
 """What `If-Match: *` means: the config exists."""
@@ -66,7 +66,6 @@ async def configure(request: Request) -> Response:
     A calendar that closes every window is refused. With `If-Match`, 412 if another version is active; with
     `If-None-Match: *`, 412 if the config exists.
     """
-    check_query(request)
     expected = _expected_versions(request)
     change = ConfigRequest.parse(await read_object(request.scope, request.receive))
     slots, changes = services_of(request).slots, change.changes()

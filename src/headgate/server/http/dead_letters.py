@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from headgate.errors import InvalidInput
 from headgate.server.http.body import read_object
 from headgate.server.http.messages import cursor_of, place_of
 from headgate.server.http.notifications import name_outages
-from headgate.server.http.parameters import WholeNumber, check_query, choice_of, flag, json_body, query
+from headgate.server.http.parameters import WholeNumber, api_router, choice_of, flag, json_body, query
 from headgate.server.http.problem import documented
 from headgate.server.http.raw_routes import json_response
 from headgate.server.http.services import services_of
@@ -22,7 +22,7 @@ CURSOR = query(
     "cursor", {"type": "string", "pattern": "^[0-9]{1,16}-.{1,64}$", "description": "`next` of the page before."}
 )
 
-router = APIRouter(prefix="/admin/sms/dead-letters", tags=["notifications"])
+router = api_router("/admin/sms/dead-letters", "notifications")
 
 
 @router.get(
@@ -35,7 +35,6 @@ router = APIRouter(prefix="/admin/sms/dead-letters", tags=["notifications"])
 async def list_dead_letters(request: Request) -> Response:
     """The oldest first; `next` of one page is the `cursor` of the next one in the same order. Texts
     are not shown; `redrivable` is false for a record that was too long to keep."""
-    check_query(request)
     limit, cursor, with_total = LIMIT.of(request), request.query_params.get("cursor"), flag(request, "total")
     newest_first = choice_of(request, "sort", SORTS) == "-deadAt"
     messages = services_of(request).notifications.messages

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from headgate.errors import HeadgateError
 from headgate.server.http.health import check
+from headgate.server.http.parameters import api_router
 from headgate.server.http.raw_routes import json_response
 from headgate.server.http.services import Services, services_of
 from headgate.server.shapes.dependencies import BreakerShown, Dependencies, Dependency
 
-router = APIRouter(prefix="/admin/dependencies", tags=["health"])
+router = api_router("/admin/dependencies", "health")
 
 
 @router.get("", summary="Show what the service depends on", response_model=Dependencies)

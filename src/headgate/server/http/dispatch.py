@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, TypeVar
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from headgate.dispatch.changes import CHANGES
 from headgate.dispatch.search import LONGEST_PAGE, SORTS, FilterOptions, ItemOrder
@@ -15,7 +15,7 @@ from headgate.dispatch.status import IN_FLIGHT, Status
 from headgate.durations import parse_instant
 from headgate.errors import Conflict
 from headgate.server.http.body import read_object
-from headgate.server.http.parameters import WholeNumber, check_query, flag, json_body, path, query
+from headgate.server.http.parameters import WholeNumber, api_router, flag, json_body, path, query
 from headgate.server.http.problem import Problem, documented, invalid
 from headgate.server.http.raw_routes import json_response
 from headgate.server.http.services import services_of
@@ -38,7 +38,7 @@ from headgate.server.shapes.shape import Shape
 
 Route = TypeVar("Route", bound=Callable[[Request], Awaitable[Response]])
 
-router = APIRouter(prefix="/admin/dispatch", tags=["dispatch"])
+router = api_router("/admin/dispatch", "dispatch")
 
 ITEM_TYPE = path("itemType", dispatch.ITEM_TYPE)
 STATUS = query("status", {"type": "string", "enum": list(Status), "description": "Left out, all."})
@@ -98,7 +98,9 @@ async def types(request: Request) -> Response:
     queue, with_stats = services_of(request).queue, flag(request, "stats")
     shown = DispatchConfigs.of(item_types=await queue.configs())
     if with_stats:
-        shown.stats = [QueueStatsShown.of_stats(await queue.store.stats(each.item_type)) for each in shown.item_types]
+        shown.stats = [
+            QueueStatsShown.of_stats(await queue.store.stats(config.item_type)) for config in shown.item_types
+        ]
     return json_response(shown)
 
 
@@ -142,7 +144,6 @@ async def stats(request: Request) -> Response:
 async def items(request: Request) -> Response:
     """A page of the items that match, in order of their ids or as `sort` says. `next` is the cursor of the next page in
     this order, if there is one."""
-    check_query(request)
     parameters, limit = request.query_params, LIMIT.of(request)
     item_type, queue, matching = _item_type(request), services_of(request).queue, _filter(request)
     with_total = flag(request, "total")
@@ -160,7 +161,6 @@ async def items(request: Request) -> Response:
 async def preview(request: Request) -> Response:
     """How many items match, and how many of them `change` would change. At least one filter is required; nothing is
     changed. Items with a booked slot are not rescheduled to another time, but to another priority or lane."""
-    check_query(request)
     change, at = request.query_params.get("change", ""), request.query_params.get("executeAt")
     previewed = await services_of(request).queue.preview(_item_type(request), change, execute_at=at, **_filter(request))
     return json_response(Previewed.of(previewed))
@@ -189,7 +189,6 @@ async def item(request: Request) -> Response:
 @_shows("/{itemType}/audit", "Show what happened", AuditShown, OF_ITEM, LIMIT.document(), BEFORE.document())
 async def audit(request: Request) -> Response:
     """Audit entries, newest first."""
-    check_query(request)
     entries = await services_of(request).queue.audit(
         _item_type(request),
         item_id=request.query_params.get("itemId"),
@@ -202,28 +201,19 @@ async def audit(request: Request) -> Response:
 @_changes("POST", "/{itemType}/requeue", "Make dead letters ready again", Redirected, Redirection)
 async def requeue(request: Request) -> Response:
     """As new: with their time, context and slot, without retries and error. All of the given ids, or none."""
-    ids, matching = Redirection.parse(await read_object(request.scope, request.receive)).chosen()
-    with _explain_conflict():
-        count = await services_of(request).queue.requeue(_item_type(request), ids, **matching)
-        return json_response(Redirected(count=count))
+    return await _redirect(request, Redirection, services_of(request).queue.requeue)
 
 
 @_changes("POST", "/{itemType}/discard", "Cancel items", Redirected, Redirection)
 async def discard(request: Request) -> Response:
     """Cancels items that are READY or dead letters, and forgets their contexts. All of the given ids, or none."""
-    ids, matching = Redirection.parse(await read_object(request.scope, request.receive)).chosen()
-    with _explain_conflict():
-        count = await services_of(request).queue.discard(_item_type(request), ids, **matching)
-        return json_response(Redirected(count=count))
+    return await _redirect(request, Redirection, services_of(request).queue.discard)
 
 
 @_changes("POST", "/{itemType}/cancel", "Cancel items, also running ones", Redirected, Selection)
 async def cancel(request: Request) -> Response:
     """Items that wait, run or are dead letters are CANCELLED at once; what runs is cancelled within a second."""
-    ids, matching = Selection.parse(await read_object(request.scope, request.receive)).chosen()
-    with _explain_conflict():
-        count = await services_of(request).queue.cancel(_item_type(request), ids, **matching)
-        return json_response(Redirected(count=count))
+    return await _redirect(request, Selection, services_of(request).queue.cancel)
 
 
 @_changes("POST", "/{itemType}/reschedule", "Give waiting items another time", Redirected, Rescheduled)
@@ -235,6 +225,13 @@ async def reschedule(request: Request) -> Response:
     with _explain_conflict():
         count = await services_of(request).queue.reschedule(_item_type(request), ids, **change, **matching)
         return json_response(Redirected(count=count))
+
+
+async def _redirect(request: Request, shape: type[Selection], change: Callable[..., Awaitable[int]]) -> Response:
+    """Changes the items that the body names, and returns how many they were."""
+    ids, matching = shape.parse(await read_object(request.scope, request.receive)).chosen()
+    with _explain_conflict():
+        return json_response(Redirected(count=await change(_item_type(request), ids, **matching)))
 
 
 @contextmanager

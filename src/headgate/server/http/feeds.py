@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi import Request, Response
 from starlette.responses import StreamingResponse
+from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
 
 from headgate.apps.payments.feed import FeedFormat
@@ -16,7 +17,7 @@ from headgate.apps.payments.parsing import COLUMNS
 from headgate.errors import Conflict
 from headgate.server.http.body import media_type
 from headgate.server.http.logs import about
-from headgate.server.http.parameters import WholeNumber, check_query, flag, path, query, text_of
+from headgate.server.http.parameters import WholeNumber, api_router, flag, path, query, text_of
 from headgate.server.http.payments import CSV_FEED, FEED, body_blocks
 from headgate.server.http.payments import FORMATS as LINE_FORMATS
 from headgate.server.http.problem import Problem, documented, invalid, unsupported
@@ -47,13 +48,13 @@ AS_FEED = query(
 )
 XML = {"type": "string", "description": "ISO 20022 pain.001 (customer credit transfer initiation)."}
 
-router = APIRouter(prefix="/api/v1", tags=["payments"])
+router = api_router("/api/v1", "payments")
 
 
-def install(app: FastAPI) -> None:
+def install(routes: list[BaseRoute]) -> None:
     """Adds the routes of this module."""
     add_raw_route(
-        app,
+        routes,
         "/api/v1/feeds",
         submit,
         methods=["POST"],
@@ -74,7 +75,7 @@ def install(app: FastAPI) -> None:
             "parameters": [CONTROL_SUM, COUNT, query("configName", BOOKED_NAME), NAME],
         },
     )
-    app.include_router(router)
+    routes += router.routes
 
 
 async def submit(scope: Scope, receive: Receive, send: Send) -> None:
@@ -88,7 +89,6 @@ async def submit(scope: Scope, receive: Receive, send: Send) -> None:
     if kind is None:
         raise unsupported("text/csv, application/x-ndjson or application/xml")
     request = Request(scope)
-    check_query(request)
     services, given = services_of(scope), request.query_params
     control = checked_control(given.get("count"), given.get("controlSum"))
     config_name, name = given.get("configName"), given.get("name")
@@ -115,7 +115,6 @@ async def submit(scope: Scope, receive: Receive, send: Send) -> None:
 )
 async def list_feeds(request: Request) -> Response:
     """Feeds, newest first; `next` of one page is the `cursor` of the next one in the same order."""
-    check_query(request)
     limit, with_total = LIMIT.of(request), flag(request, "total")
     given, feeds = request.query_params, _feeds(request)
     selection = {"state": given.get("state"), "prefix": given.get("prefix")}
@@ -157,7 +156,6 @@ async def rejects(request: Request) -> Response:
     """One JSON object per record, with its line, the reason and the record as it came; or, with `format=feed`, the
     records alone: correct the file and send it as a new feed. Records of a pain.001 document come as CSV.
     """
-    check_query(request)
     form = request.query_params.get("format", "ndjson")
     if form not in ("ndjson", "feed"):
         raise invalid("format", "must be ndjson or feed")

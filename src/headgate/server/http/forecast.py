@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from starlette.datastructures import QueryParams
 
 from headgate.errors import InvalidInput
 from headgate.server.http.batch import REPEATED_NAME, named_configs
-from headgate.server.http.parameters import WholeNumber, check_query, query
+from headgate.server.http.parameters import WholeNumber, api_router, query
 from headgate.server.http.problem import documented, invalid
 from headgate.server.http.raw_routes import json_response
 from headgate.server.http.services import services_of
@@ -19,7 +19,7 @@ from headgate.server.shapes.forecast import ForecastShown
 from headgate.slots.forecast import MOST_EVENTS
 from headgate.slots.model import MOST_PER_WINDOW
 
-router = APIRouter(prefix="/api/v1", tags=["forecast"])
+router = api_router("/api/v1", "forecast")
 
 EVENTS = WholeNumber("events", 1, MOST_EVENTS, default=1, description="How many events want that time.")
 LIMIT = WholeNumber(
@@ -77,7 +77,6 @@ def _changes(parameters: QueryParams) -> dict[str, Any]:
 async def show(request: Request) -> Response:
     """When that many events would land, how full the next windows are, and when all have run. `configName` repeated
     names several configs: events that are to be booked under all of them."""
-    check_query(request)
     services, parameters = services_of(request), request.query_params
     try:
         forecast = await services.slots.forecast(

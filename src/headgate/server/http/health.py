@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from prometheus_client import CollectorRegistry
 
 from headgate.dispatch.queue import DispatchQueue
 from headgate.errors import HeadgateError
+from headgate.server.http.parameters import api_router
 from headgate.server.http.raw_routes import json_response
 from headgate.server.http.services import Probe, services_of
 from headgate.server.metrics.http import DependencyMetrics
@@ -25,7 +26,7 @@ OPTIONAL = {"redis", "kafka", "temporal", "sender", "downstream", "workers"}
 """What the service does without for a while: slots, limits and the queue need none of them. Taking every process out of
 service would make its outage ours."""
 
-router = APIRouter(tags=["health"])
+router = api_router("", "health")
 _DOWN: dict[int | str, dict[str, Any]] = {503: {"description": "A dependency does not answer", "model": Health}}
 
 

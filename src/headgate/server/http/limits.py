@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
-from fastapi import FastAPI
+from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
 
 from headgate.errors import HeadgateError, NotFound
@@ -31,7 +31,7 @@ from headgate.server.wiring.limits import Limits
 JSON = b"application/json"
 
 
-def install(app: FastAPI) -> None:
+def install(routes: list[BaseRoute]) -> None:
     """Adds the routes of this module."""
     for name, endpoint, summary, request, denies in (
         ("acquire", acquire, "Decide, and charge if there is room", LimitRequest, True),
@@ -41,7 +41,7 @@ def install(app: FastAPI) -> None:
         ("reset", reset, "Make a key as new", LimitResetRequest, False),
     ):
         add_raw_route(
-            app,
+            routes,
             f"/api/v1/limits/{name}",
             endpoint,
             methods=["POST"],

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from headgate.apps.notifications.model import LARGEST
 from headgate.apps.notifications.ports import MessageFilter, Status
@@ -19,7 +19,7 @@ from headgate.errors import HeadgateError, InvalidInput, NotFound
 from headgate.server.http import problem
 from headgate.server.http.body import media_type, read, read_object
 from headgate.server.http.notifications import accept, name_outages
-from headgate.server.http.parameters import WholeNumber, check_query, choice_of, flag, json_body, path, query, text_of
+from headgate.server.http.parameters import WholeNumber, api_router, choice_of, flag, json_body, path, query, text_of
 from headgate.server.http.problem import Problem, documented
 from headgate.server.http.raw_routes import json_response
 from headgate.server.http.services import Services, services_of
@@ -60,7 +60,7 @@ PHONE = path(
     "phone", {"type": "string", "pattern": r"^\+[1-9][0-9]{6,14}$", "description": "E.164.", "example": "+491701234567"}
 )
 
-router = APIRouter(prefix="/api", tags=["notifications"])
+router = api_router("/api", "notifications")
 
 
 @router.post(
@@ -162,7 +162,6 @@ async def delete_quota(request: Request) -> Response:
 async def list_messages(request: Request) -> Response:
     """Messages, newest first; `next` of one page is the `cursor` of the next one in the same order. Texts and numbers
     are not shown."""
-    check_query(request)
     given, limit, with_total = request.query_params, LIMIT.of(request), flag(request, "total")
     oldest_first = choice_of(request, "sort", SORTS) == "acceptedAt"
     selection = MessageFilter(

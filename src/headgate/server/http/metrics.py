@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
     CollectorRegistry,
@@ -15,6 +15,7 @@ from prometheus_client import (
     multiprocess,
 )
 
+from headgate.server.http.parameters import api_router
 from headgate.server.http.services import services_of
 
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
@@ -23,7 +24,7 @@ MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 # A second series per metric, with the time it was created, is of no use to anybody who keeps a history.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
-router = APIRouter(tags=["health"])
+router = api_router("", "health")
 
 
 def registry() -> CollectorRegistry:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from headgate.apps.notifications.analytics import (
     Anomaly,
@@ -19,7 +19,7 @@ from headgate.apps.notifications.analytics import (
 from headgate.apps.notifications.model import LARGEST, MINUTE_MS, Outcome
 from headgate.apps.notifications.ports import AnalyticsStore
 from headgate.server.http.notifications import name_outages
-from headgate.server.http.parameters import WholeNumber, check_query
+from headgate.server.http.parameters import WholeNumber, api_router
 from headgate.server.http.problem import documented
 from headgate.server.http.raw_routes import json_response
 from headgate.server.http.services import services_of
@@ -31,7 +31,7 @@ from headgate.server.shapes.notifications import (
     UserAttempts,
 )
 
-router = APIRouter(prefix="/admin/notifications/analytics", tags=["notifications"])
+router = api_router("/admin/notifications/analytics", "notifications")
 
 MINUTES = WholeNumber("minutes", 1, 24 * 60, default=60, description="How far to look back.")
 LIMIT = WholeNumber("limit", 1, 1000, default=20, description="The most users to show.")
@@ -88,7 +88,6 @@ async def overview(request: Request) -> Response:
 )
 async def users(request: Request) -> Response:
     """The users with the most attempts first."""
-    check_query(request)
     limit, store = LIMIT.of(request), services_of(request).notifications.analytics
     with name_outages():
         since, until, length = await _times(request, store)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from fastapi import FastAPI
+from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
 
 from headgate.apps.notifications.model import LONGEST_KEY, KeyReused, Verdict
@@ -35,10 +35,10 @@ IDEMPOTENCY_KEY: dict[str, Any] = {
 }
 
 
-def install(app: FastAPI) -> None:
+def install(routes: list[BaseRoute]) -> None:
     """Adds the routes of this module."""
     add_raw_route(
-        app,
+        routes,
         "/api/send",
         send_message,
         methods=["POST"],
@@ -49,7 +49,7 @@ def install(app: FastAPI) -> None:
         openapi_extra=json_body(NotificationRequest) | {"parameters": [IDEMPOTENCY_KEY]},
     )
     add_raw_route(
-        app,
+        routes,
         "/api/config",
         configure,
         methods=["POST"],

@@ -57,7 +57,7 @@ def install(app: FastAPI, settings: Settings) -> None:
 
 def _described(app: FastAPI, describe: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """FastAPI's document, the caller's to change."""
-    routes = tuple(getattr(route, "path", None) or id(getattr(route, "original_router", route)) for route in app.routes)
+    routes = tuple(getattr(route, "path", None) or id(route) for route in app.routes)
     if routes not in _descriptions:
         _descriptions[routes] = orjson.dumps(describe())
     document: dict[str, Any] = orjson.loads(_descriptions[routes])

@@ -8,10 +8,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from fastapi import APIRouter, Depends
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
+from starlette.types import Scope
 
 from headgate.server.http.problem import invalid
 from headgate.server.shapes.shape import Shape
+
+CHECKED = ("/api/", "/admin/")
+"""Where a query parameter that is not documented is refused. Load balancers and browsers add their own elsewhere."""
+CALLBACKS = "/api/receipts/"
+"""Providers call an address that the user gave them; its query is the user's own."""
 
 
 def json_body(shape: type[Shape] | dict[str, Any], **others: dict[str, Any]) -> dict[str, Any]:
@@ -69,20 +77,31 @@ def choice_of(request: Request, name: str, choices: Sequence[str]) -> str | None
     return value
 
 
-def check_query(request: Request) -> None:
+def check_query(scope: Scope) -> None:
     """Refuses a query parameter that the route does not document: a filter that is misspelled would list everything, a
-    control figure that is misspelled would check nothing.
+    control figure that is misspelled would check nothing. Every route of the API is checked before it runs.
 
     Raises:
         Problem: There is such a parameter; names it, and the one that was likely meant.
     """
-    documented = request.scope["route"].openapi_extra["parameters"]
+    if not scope["query_string"] or not scope["path"].startswith(CHECKED) or scope["path"].startswith(CALLBACKS):
+        return
+    documented = (scope["route"].openapi_extra or {}).get("parameters", ())
     known = [parameter["name"] for parameter in documented if parameter["in"] == "query"]
-    for name in request.query_params:
+    for name in QueryParams(scope["query_string"]):
         if name not in known:
             nearest = difflib.get_close_matches(name, known, 1, cutoff=0.5)
             meant = f"did you mean {nearest[0]}?" if nearest else f"it takes {', '.join(known) or 'none'}"
             raise invalid(name, f"is not a parameter here; {meant}")
+
+
+def api_router(prefix: str, tag: str) -> APIRouter:
+    """A router whose routes refuse a query parameter that they do not document, before anything else is read."""
+    return APIRouter(prefix=prefix, tags=[tag], dependencies=[Depends(_documented_query)])
+
+
+async def _documented_query(request: Request) -> None:
+    check_query(request.scope)
 
 
 @dataclass(frozen=True, slots=True)

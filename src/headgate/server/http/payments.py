@@ -6,8 +6,9 @@ import tempfile
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi import Request, Response
 from starlette.requests import ClientDisconnect
+from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
 
 from headgate.apps.payments.feed import FeedFormat, Rejection, Tally, initiate_feed
@@ -26,7 +27,7 @@ from headgate.durations import parse_instant
 from headgate.errors import Conflict
 from headgate.server.http.body import media_type, read_object
 from headgate.server.http.logs import about
-from headgate.server.http.parameters import WholeNumber, check_query, flag, json_body, path, query
+from headgate.server.http.parameters import WholeNumber, api_router, flag, json_body, path, query
 from headgate.server.http.problem import Problem, documented, unsupported
 from headgate.server.http.raw_routes import add_raw_route, json_response, send_json
 from headgate.server.http.services import Services, services_of
@@ -72,13 +73,13 @@ TOTAL = query("total", {"type": "boolean", "description": "Count how many match,
 CURSOR = query("cursor", members.EVENT_ID | {"description": "`next` of the page before."})
 LIMIT = WholeNumber("limit", 1, LONGEST_PAGE, default=100)
 
-router = APIRouter(prefix="/api/v1", tags=["payments"])
+router = api_router("/api/v1", "payments")
 
 
-def install(app: FastAPI) -> None:
+def install(routes: list[BaseRoute]) -> None:
     """Adds the routes of this module."""
     add_raw_route(
-        app,
+        routes,
         "/api/v1/payments",
         submit,
         methods=["POST"],
@@ -90,7 +91,7 @@ def install(app: FastAPI) -> None:
         openapi_extra=json_body(PaymentRequest),
     )
     add_raw_route(
-        app,
+        routes,
         "/api/v1/payments/bulk",
         submit_feed,
         methods=["POST"],
@@ -106,7 +107,7 @@ def install(app: FastAPI) -> None:
             "parameters": [query("configName", BOOKED_NAME)],
         },
     )
-    app.include_router(router)
+    routes += router.routes
 
 
 async def submit(scope: Scope, receive: Receive, send: Send) -> None:
@@ -136,7 +137,6 @@ async def submit_feed(scope: Scope, receive: Receive, send: Send) -> None:
     if kind is None:
         raise unsupported("text/csv or application/x-ndjson")
     request = Request(scope)
-    check_query(request)
     services, config_name = services_of(scope), request.query_params.get("configName")
     if config_name is not None:
         await services.slots.check_configs(config_name)
@@ -180,7 +180,6 @@ async def show(request: Request) -> Response:
 )
 async def list_payments(request: Request) -> Response:
     """Payments in order of their ids; `next` of one page is the `cursor` of the next one in the same order."""
-    check_query(request)
     given = request.query_params
     selection = PaymentFilter(
         checked_status(given.get("status")),

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from headgate.dispatch.periodic import Periodic
 from headgate.errors import Conflict
 from headgate.server.http.body import read_object
-from headgate.server.http.parameters import json_body, path
+from headgate.server.http.parameters import api_router, json_body, path
 from headgate.server.http.problem import Problem, documented
 from headgate.server.http.raw_routes import json_response
 from headgate.server.http.services import services_of
 from headgate.server.shapes import periodic
 from headgate.server.shapes.periodic import PeriodicRequest, PeriodicShown, PeriodicTasks, Triggered
 
-router = APIRouter(prefix="/admin/periodic", tags=["dispatch"])
+router = api_router("/admin/periodic", "dispatch")
 
 NAME = path("name", periodic.NAME)
 

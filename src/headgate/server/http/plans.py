@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from headgate.limits.plan_documents import plan_from
 from headgate.server.http.body import read_json
-from headgate.server.http.parameters import json_body, path
+from headgate.server.http.parameters import api_router, json_body, path
 from headgate.server.http.problem import documented, invalid
 from headgate.server.http.raw_routes import json_response
 from headgate.server.http.services import services_of
 from headgate.server.shapes.limits import PLAN_NAME, PLAN_REQUEST, PlanShown, PlansShown
 
-router = APIRouter(prefix="/admin/plans", tags=["plans"])
+router = api_router("/admin/plans", "plans")
 
 NAME = path("name", PLAN_NAME)
 

@@ -234,7 +234,7 @@ def _allowed(request: Request) -> str:
     """Every method of the path. The framework's own 405 knows of one route only, and a path may have several."""
     paths = request.app.openapi()["paths"]
     own = request.url.path
-    for path in sorted(paths, key=lambda each: ("{" in each, -len(each))):
+    for path in sorted(paths, key=lambda template: ("{" in template, -len(template))):
         if re.fullmatch(re.sub(r"\\{\w+\\}", ".*", re.escape(path)), own):
             return ", ".join(sorted(method.upper() for method in paths[path]))
     return ""

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from fastapi import FastAPI, Response
+from fastapi import Response
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headgate.errors import HeadgateError
 from headgate.server.http import problem
+from headgate.server.http.parameters import check_query
 from headgate.server.http.problem import Problem
 from headgate.server.shapes.shape import Shape
 
@@ -32,6 +33,8 @@ class RawRoute(APIRoute):
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.methods and scope["method"] in self.methods:
+            scope["route"] = self
+            check_query(scope)
             await self.app(scope, receive, send)
         else:
             await super().handle(scope, receive, send)
@@ -59,14 +62,15 @@ class RawRoutes:
             return
         scope["route"] = route
         try:
+            if scope["query_string"]:
+                check_query(scope)
             await route.app(scope, receive, send)
         except (Problem, HeadgateError) as error:
             await problem.response_to(error, scope["path"])(scope, receive, send)
 
 
-def add_raw_route(app: FastAPI, path: str, endpoint: ASGIApp, **documentation: Any) -> None:
-    """Adds the route to the app itself: routes of included routers are matched more slowly."""
-    app.router.routes.append(RawRoute(path, endpoint, **documentation))
+def add_raw_route(routes: list[BaseRoute], path: str, endpoint: ASGIApp, **documentation: Any) -> None:
+    routes.append(RawRoute(path, endpoint, **documentation))
 
 
 async def send_json(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from fastapi import FastAPI
 from starlette.requests import Request
+from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
 
 from headgate.apps.payments.model import PaymentFilter
@@ -14,7 +14,6 @@ from headgate.apps.payments.reconciliation.model import Difference, Kind
 from headgate.apps.payments.reconciliation.statement import COLUMNS, StatementFormat, statement_lines
 from headgate.durations import parse_instant
 from headgate.server.http.body import media_type
-from headgate.server.http.parameters import check_query
 from headgate.server.http.payments import FEED_ID, FROM, TO, body_blocks
 from headgate.server.http.problem import documented, unsupported
 from headgate.server.http.raw_routes import add_raw_route, send_json
@@ -38,10 +37,10 @@ CSV = {
 XML = {"type": "string", "description": "ISO 20022 camt.053 (bank to customer statement)."}
 
 
-def install(app: FastAPI) -> None:
+def install(routes: list[BaseRoute]) -> None:
     """Adds the route of this module."""
     add_raw_route(
-        app,
+        routes,
         "/admin/payments/reconcile",
         compare_statement,
         methods=["POST"],
@@ -70,7 +69,6 @@ async def compare_statement(scope: Scope, receive: Receive, send: Send) -> None:
     if kind is None:
         raise unsupported("text/csv or application/xml")
     request = Request(scope)
-    check_query(request)
     given, payments = request.query_params, services_of(scope).payments
     selection = PaymentFilter(
         None,

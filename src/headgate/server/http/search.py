@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from urllib.parse import quote
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from headgate.apps.payments.model import PaymentFilter
 from headgate.errors import HeadgateError, StoreUnavailable
-from headgate.server.http.parameters import query
+from headgate.server.http.parameters import api_router, query
 from headgate.server.http.problem import documented, invalid
 from headgate.server.http.raw_routes import json_response
 from headgate.server.http.services import Services, services_of
@@ -25,7 +25,7 @@ MOST_PLANS = 50
 """A key is looked for under so many plans."""
 QUERY = query("q", EVENT_ID | {"description": "An id, or what it begins with; of a limit's key, all of it."})
 
-router = APIRouter(prefix="/api/v1", tags=["search"])
+router = api_router("/api/v1", "search")
 
 Search = Callable[[Services, str], Awaitable[list[Found]]]
 
@@ -46,10 +46,10 @@ async def search(request: Request) -> Response:
     text = checked_id(request.query_params["q"], "q")
     services = services_of(request)
     kinds = [kind for kind in KINDS if kind != "item" or request.scope["state"]["is_admin"]]
-    found = await asyncio.gather(*(_within_time(KINDS[kind], services, text) for kind in kinds))
-    results = [one for some in found for one in some or ()]
+    by_kind = await asyncio.gather(*(_within_time(KINDS[kind], services, text) for kind in kinds))
+    results = [one for some in by_kind for one in some or ()]
     results.sort(key=lambda one: not one.exact)  # stable: else by kind, as listed
-    unavailable = [kind for kind, some in zip(kinds, found, strict=True) if some is None]
+    unavailable = [kind for kind, some in zip(kinds, by_kind, strict=True) if some is None]
     return json_response(SearchResults(query=text, results=results, searched=kinds, unavailable=unavailable))
 
 

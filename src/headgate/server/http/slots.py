@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import orjson
-from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi import Request, Response
+from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
 
 from headgate.server.http.body import read_object
 from headgate.server.http.logs import ABOUT
-from headgate.server.http.parameters import WholeNumber, check_query, flag, json_body, path, query
+from headgate.server.http.parameters import WholeNumber, api_router, flag, json_body, path, query
 from headgate.server.http.problem import documented
 from headgate.server.http.raw_routes import add_raw_route, json_response, send_json
 from headgate.server.http.services import SERVICES, Services, services_of
@@ -19,15 +20,15 @@ from headgate.server.shapes.slot_records import Explained, SlotPage, SlotRecord
 from headgate.server.shapes.slots import Slot, SlotRequest, slot_members
 from headgate.slots.listing import MOST_LISTED, SlotFilter
 
-router = APIRouter(prefix="/api/v1", tags=["slots"])
+router = api_router("/api/v1", "slots")
 
 LIMIT = WholeNumber("limit", 1, MOST_LISTED, default=100)
 
 
-def install(app: FastAPI) -> None:
+def install(routes: list[BaseRoute]) -> None:
     """Adds the routes of this module."""
     add_raw_route(
-        app,
+        routes,
         "/api/v1/slots",
         assign,
         methods=["POST"],
@@ -37,7 +38,7 @@ def install(app: FastAPI) -> None:
         responses=documented(400, 404, 409, 413, 415),
         openapi_extra=json_body(SlotRequest),
     )
-    app.include_router(router)
+    routes += router.routes
 
 
 async def assign(scope: Scope, receive: Receive, send: Send) -> None:
@@ -74,9 +75,9 @@ async def replan(request: Request) -> Response:
     moves nothing.
     """
     services = services_of(request)
-    asked = ReplanRequest.parse(await read_object(request.scope, request.receive))
-    name = asked.config_name if asked.config_name is not None else services.settings.slots.default_config
-    return json_response(ReplanShown.of_replan(await services.slots.replan(name, **asked.options())))
+    body = ReplanRequest.parse(await read_object(request.scope, request.receive))
+    name = body.config_name if body.config_name is not None else services.settings.slots.default_config
+    return json_response(ReplanShown.of_replan(await services.slots.replan(name, **body.options())))
 
 
 @router.get(
@@ -104,7 +105,6 @@ async def show_page(request: Request) -> Response:
 
     A cancelled slot stays listed, with the reason and the actor, until it is pruned.
     """
-    check_query(request)
     given = request.query_params
     selection = SlotFilter.of(
         given.get("configName"), given.get("from"), given.get("to"), given.get("status"), given.get("owner")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
+from headgate.server.http.parameters import api_router
 from headgate.server.http.raw_routes import json_response
 from headgate.server.http.services import services_of
 from headgate.server.shapes.dispatch import WorkersShown
 
-router = APIRouter(prefix="/admin/workers", tags=["dispatch"])
+router = api_router("/admin/workers", "dispatch")
 
 
 @router.get("", summary="List the workers", response_model=WorkersShown)

@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 
 class KafkaMetrics:
-    """How far consumer groups are behind."""
+    """How far consumer groups are behind, and which topics miss a replica."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         # Each process tells of the partitions that it reads.
@@ -17,7 +17,18 @@ class KafkaMetrics:
             registry=registry,
             multiprocess_mode="livesum",
         )
+        self._under_replicated = Gauge(
+            "kafka_under_replicated_partitions",
+            "Partitions of a topic that have a replica away or behind, or no leader, as this process last saw them.",
+            ["topic"],
+            registry=registry,
+            multiprocess_mode="livemax",
+        )
 
     def lags(self, topic: str, group: str, records: int) -> None:
         """This process has yet to do so many records of a topic for a group."""
         self._lag.labels(topic, group).set(records)
+
+    def under_replicated(self, topic: str, partitions: int) -> None:
+        """So many partitions of a topic miss a replica."""
+        self._under_replicated.labels(topic).set(partitions)

@@ -58,7 +58,7 @@ class History:
             {key.bucket: value for key, value in counts.items() if key.series == series and key.label == label}
             for counts in self._counts()
         ]
-        return [[percentile(each, share) for each in buckets] for share in shares]
+        return [[percentile(counts, share) for counts in buckets] for share in shares]
 
     def _counts(self) -> Iterator[Counts]:
         return (self.periods.get(Period(self.step, start), {}) for start in self.times)
@@ -100,8 +100,8 @@ def numbers(day: Mapping[Period, Counts], minutes: Mapping[Period, Counts], now:
     began = next((start for start in recent.times if recent.periods.get(Period(MINUTE, start))), None)
     shown = []
     for name, series in NUMBERS.items():
-        line = [sum(values) for values in zip(*(recent.sums(each) for each in series), strict=True)]
-        total = sum(sum(last_day.sums(each)) for each in series)
+        line = [sum(values) for values in zip(*(recent.sums(one) for one in series), strict=True)]
+        total = sum(sum(last_day.sums(one)) for one in series)
         rate: float | None
         if began is None:
             rate = 0.0 if total else None

@@ -17,7 +17,7 @@ CACHE_SECONDS = 10.0
 """Processes write once a minute: reading more often shows nothing new."""
 
 
-class _Cached(NamedTuple):
+class _CacheEntry(NamedTuple):
     """What was read, after how many writes of this process, and until when it may be used."""
 
     periods: dict[Period, Counts]
@@ -32,7 +32,7 @@ class RollupReader:
         self._store = store
         self._recorder = recorder
         self._clock = clock
-        self._cached: dict[tuple[int, int], _Cached] = {}
+        self._cached: dict[tuple[int, int], _CacheEntry] = {}
         self._reading = asyncio.Lock()
 
     async def history(self, seconds: int) -> History:
@@ -60,7 +60,7 @@ class RollupReader:
             if cached is None or self._clock() >= cached.fresh_until or cached.writes != self._recorder.writes:
                 since = datetime.fromtimestamp(Period.of(step, self._recorder.now - seconds).start, UTC)
                 writes = self._recorder.writes
-                cached = _Cached(await self._store.read(step, since), writes, self._clock() + CACHE_SECONDS)
+                cached = _CacheEntry(await self._store.read(step, since), writes, self._clock() + CACHE_SECONDS)
                 self._cached[step, seconds] = cached
         periods = {period: dict(counts) for period, counts in cached.periods.items()}
         for period, counts in self._recorder.unwritten(step).items():

@@ -78,7 +78,7 @@ def _loaded(name: str, settings: Settings) -> Iterable[Domain]:
     except Exception as error:
         raise ConfigurationError(spelled("dispatch", "domains"), f"{name!r} can't be loaded: {error}") from error
     loaded = [value] if isinstance(value, Domain) else list(value) if isinstance(value, Iterable) else []
-    if not loaded or not all(isinstance(each, Domain) for each in loaded):
+    if not loaded or not all(isinstance(one, Domain) for one in loaded):
         raise ConfigurationError(spelled("dispatch", "domains"), f"{name!r} is no Domain, no Registry and makes none")
     return loaded
 

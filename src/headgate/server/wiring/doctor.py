@@ -25,17 +25,17 @@ TASK_QUEUES = ("dispatch-task-queue", "payment-init-task-queue", "payment-exec-t
 
 async def server_probes(settings: Settings) -> dict[str, Probe]:
     """How to ask Redis and Temporal, if the settings name them, whether they are there."""
-    found: dict[str, Probe] = {}
+    probes: dict[str, Probe] = {}
     if settings.redis_url is not None:
         # Imported here, as below: the driver is an extra.
         from headgate.redis.server_info import ping_redis
 
-        found["redis"] = partial(ping_redis, settings.redis_url, timeout=TIMEOUT_SECONDS)
+        probes["redis"] = partial(ping_redis, settings.redis_url, timeout=TIMEOUT_SECONDS)
     if settings.temporal_address is not None:
         from headgate.dispatch.engines.temporal.server_info import ping_temporal
 
-        found["temporal"] = partial(ping_temporal, await _temporal_client(settings), timeout=TIMEOUT_SECONDS)
-    return found
+        probes["temporal"] = partial(ping_temporal, await _temporal_client(settings), timeout=TIMEOUT_SECONDS)
+    return probes
 
 
 async def redis_info(settings: Settings, *, timeout: float) -> list[RedisInfo]:
@@ -47,12 +47,10 @@ async def redis_info(settings: Settings, *, timeout: float) -> list[RedisInfo]:
 
 async def kafka_info(settings: Settings, *, timeout: float) -> KafkaInfo:
     """Kafka, and the topics the settings name."""
-    from headgate.apps.notifications.dead_letters import dead_letter_topic
-    from headgate.apps.payments.intake_topic import rejected_topic
     from headgate.kafka.topics import kafka_info as ask
+    from headgate.server.wiring.kafka import kafka_topics
 
-    sms, inbound = settings.sms, settings.payments.topic
-    topics = (sms.topic, dead_letter_topic(sms.topic), sms.events_topic, inbound, rejected_topic(inbound))
+    topics = kafka_topics(settings)
     return await ask(settings.kafka_bootstrap or "", topics, settings.kafka_config, timeout=timeout)
 
 

@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 
 INQUIRY_WAIT = 20.0
 """Seconds an operator's inquiry may wait for limit and breaker."""
-PERMIT_TIMEOUT = 2.0
-"""Seconds in which the store of permits must answer; no call is made meanwhile."""
+PERMIT_TIMEOUT = 3.0
+"""Seconds in which the store of permits must answer; no call is made meanwhile. What takes longer than `rate_gate.LATE`
+would come too late."""
 
 
 class OperatorInquiry:

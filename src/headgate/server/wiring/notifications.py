@@ -27,7 +27,7 @@ from headgate.messaging import MessageLog, wait_for_stop
 from headgate.server.rollups.observers import MessageRollups, with_rollups
 from headgate.server.settings import Settings
 from headgate.server.wiring.database import shared_database
-from headgate.server.wiring.kafka import lag_observer
+from headgate.server.wiring.kafka import lag_observer, replica_observer
 from headgate.server.wiring.rollups import open_recorder
 from headgate.server.wiring.sms_providers import open_providers
 from headgate.sql.engine import Database
@@ -153,6 +153,7 @@ async def _gateway_stores(
             delivery_seconds=settings.sms.kafka_delivery_seconds,
             settings=settings.kafka_config,
             report_lag=lag_observer(registry),
+            report_replicas=replica_observer(settings, registry),
         )
     try:
         yield shared, log

@@ -45,9 +45,8 @@ if TYPE_CHECKING:
         PaymentStore,
     )
     from headgate.apps.payments.rules import RuleBook
+    from headgate.server.wiring.notifications import Notifications
 
-
-from headgate.server.wiring.dispatch import local_dispatch
 from headgate.server.wiring.downstream import (
     OperatorInquiry,
     open_downstream,
@@ -55,7 +54,6 @@ from headgate.server.wiring.downstream import (
     payment_observer,
 )
 from headgate.server.wiring.kafka import lag_observer
-from headgate.server.wiring.notifications import Notifications
 from headgate.server.wiring.queue import queue_encryption
 from headgate.server.wiring.temporal import temporal_address, temporal_engine, temporal_security
 from headgate.sql.engine import Database
@@ -129,6 +127,9 @@ async def open_payments(
         if settings.temporal_address is not None:
             engine = await temporal_engine(settings, OutcomeReporter(queue.store))
         elif execute:
+            # Imported here: a command that submits a feed executes nothing, and starts sooner without it.
+            from headgate.server.wiring.dispatch import local_dispatch
+
             engine = await stack.enter_async_context(
                 local_dispatch(
                     queue,

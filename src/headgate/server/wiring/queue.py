@@ -10,7 +10,7 @@ from headgate.apps.payments.model import ITEM_TYPE
 from headgate.apps.payments.stores.moves import PaymentFollower
 from headgate.dispatch.encryption import Encryption
 from headgate.dispatch.model import Claim
-from headgate.dispatch.ports import DispatchObserver, Follower, NullObserver
+from headgate.dispatch.ports import DispatchObserver, Follower, NullObserver, QueueStore
 from headgate.dispatch.queue import DispatchQueue, StopExecutions
 from headgate.dispatch.stores import queue_store
 from headgate.errors import ConfigurationError, MissingExtra
@@ -48,11 +48,9 @@ def queue_followers() -> dict[str, Follower]:
     return {ITEM_TYPE: PaymentFollower()}
 
 
-@asynccontextmanager
-async def open_queue(settings: Settings) -> AsyncIterator[DispatchQueue]:
-    """The queue of a settings tree."""
-    collect_traces(settings)
-    store = await queue_store(
+async def open_queue_store(settings: Settings) -> QueueStore:
+    """The store of a settings tree's queue."""
+    return await queue_store(
         embedded_url(settings),
         pool_size=settings.database_pool_size,
         timeout=settings.database_timeout_seconds,
@@ -60,8 +58,14 @@ async def open_queue(settings: Settings) -> AsyncIterator[DispatchQueue]:
         claim_bytes=settings.dispatch.claim_bytes,
         encryption=queue_encryption(settings),
     )
+
+
+@asynccontextmanager
+async def open_queue(settings: Settings) -> AsyncIterator[DispatchQueue]:
+    """The queue of a settings tree."""
+    collect_traces(settings)
     async with DispatchQueue(
-        store,
+        await open_queue_store(settings),
         largest_context=settings.dispatch.max_context_bytes,
         stop_executions=None if settings.temporal_address is None else _cancel_workflows(settings),
     ) as queue:

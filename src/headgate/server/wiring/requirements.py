@@ -11,10 +11,10 @@ from headgate.server.settings import Settings
 def require_extras(settings: Settings, *others: str) -> None:
     """Raises `MissingExtra` unless these extras, and all that the settings ask for, are installed. A process that runs
     for long asks before it begins: one error then names everything that is missing."""
-    require("these settings", *others, *_wanted(settings))
+    require("these settings", *others, *_extras(settings))
 
 
-def _wanted(settings: Settings) -> Iterator[str]:
+def _extras(settings: Settings) -> Iterator[str]:
     family = settings.database_url.partition(":")[0].partition("+")[0]
     if family in DATABASES:
         yield DATABASES[family]

@@ -88,9 +88,9 @@ def cancel_many(
         # Booked again elsewhere meanwhile, in part under configs that are not locked.
         raise Conflict
     for first in range(0, len(slots), MAX_IN_LIST):
-        gone = [assigned.event_id for assigned in slots[first : first + MAX_IN_LIST]]
-        slot_records.keep_cancelled(connection, gone, now(connection), cause)
-        connection.execute(slot.delete().where(slot.c.event_id.in_(gone)))
+        ids = [assigned.event_id for assigned in slots[first : first + MAX_IN_LIST]]
+        slot_records.keep_cancelled(connection, ids, now(connection), cause)
+        connection.execute(slot.delete().where(slot.c.event_id.in_(ids)))
     for name, active in actives.items():
         of_config = [assigned.scheduled_ms for assigned in slots if name in assigned.config_names]
         counts = Counter(align(scheduled_ms, active.policy.size_ms) for scheduled_ms in of_config)

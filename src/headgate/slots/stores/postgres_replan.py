@@ -181,6 +181,7 @@ MOVE_JOINT = Statement(
     SELECT count(*) FROM moved
     """,
 )
+LOOK = Statement("headgate_slot_replan_look", LOCK.sql.replace("FOR UPDATE OF config", ""))
 LOCK_SLOTS = Statement(
     "headgate_slot_replan_lock_slots",
     "SELECT event_id FROM headgate_slot WHERE event_id = ANY($1::text[]) FOR NO KEY UPDATE SKIP LOCKED",
@@ -222,10 +223,16 @@ class PostgresReplanTransaction(ReplanTransaction):
         return candidates
 
     def lock(self, span: Span, candidates: Sequence[Candidate], from_ms: int) -> Locked:
+        return self._configs(LOCK, span, candidates, from_ms)
+
+    def look(self, span: Span, candidates: Sequence[Candidate], from_ms: int) -> Locked:
+        return self._configs(LOOK, span, candidates, from_ms)
+
+    def _configs(self, statement: Statement, span: Span, candidates: Sequence[Candidate], from_ms: int) -> Locked:
         names = sorted({span.name, *other_names(span.name, candidates)})
         guess = self.known.last.get(span.name)
         reads = None if guess is None else _WindowReads(guess, candidates, from_ms)
-        rows, *windows = self._execute([(LOCK, (texts(names),)), *(reads.calls if reads else ())])
+        rows, *windows = self._execute([(statement, (texts(names),)), *(reads.calls if reads else ())])
         versions = [(text_of(name), whole_of(version)) for name, version, _ in rows]
         now_ms = whole_of(rows[-1][2]) if rows else 0
         locked = self.locked(span, self._policies(versions), now_ms)

@@ -28,10 +28,10 @@ from headgate.slots.replan import Candidate, Limits, PlannedConfig
 from headgate.slots.replan_parts import Puller, Reading, after
 from headgate.slots.replan_places import rejoined_runs, starts_near, still_fits
 from headgate.slots.replanning import Chunk, Span, few_others, other_names, without_strangers
-from headgate.slots.stores import policies, slot_records
+from headgate.slots.stores import policies, slot_records, templates
 from headgate.slots.stores.other_windows import other_windows_text
 from headgate.slots.stores.tables import slot
-from headgate.slots.stores.window_rows import SqlWindowReader, write_counts, write_runs
+from headgate.slots.stores.window_rows import MAX_IN_LIST, SqlWindowReader, write_counts, write_runs
 from headgate.slots.windows import align
 from headgate.sql.engine import Database
 from headgate.sql.outbox import append
@@ -108,10 +108,24 @@ class ReplanTransaction:
         actives = policies.lock_all(self.connection, {span.name, *other_names(span.name, candidates)})
         return self.locked(span, actives, to_ms(now(self.connection)))
 
+    def look(self, span: Span, candidates: Sequence[Candidate], from_ms: int) -> Locked:
+        """As `lock`, but locks nothing: for a plan that is checked when it is carried out."""
+        names = {span.name, *other_names(span.name, candidates)}
+        actives = {name: policies.find_active(self.connection, name) for name in names}
+        known = {name: active for name, active in actives.items() if active is not None}
+        return self.locked(span, known, to_ms(now(self.connection)))
+
     def lock_slots(self, event_ids: Sequence[str]) -> set[str]:
         """Locks those of these slots that nobody else has locked, once the configs are. An enqueue locks the slot that
         its item carries. SQLite has one writer."""
-        return set(event_ids)
+        if self.connection.dialect.name == "sqlite":
+            return set(event_ids)
+        free: set[str] = set()
+        for first in range(0, len(event_ids), MAX_IN_LIST):
+            some = slot.c.event_id.in_(event_ids[first : first + MAX_IN_LIST])
+            statement = sa.select(slot.c.event_id).where(some).with_for_update(skip_locked=True)
+            free.update(self.connection.execute(statement).scalars())
+        return free
 
     def locked(self, span: Span, actives: Mapping[str, PolicyVersion], now_ms: int) -> Locked:
         configs = {
@@ -132,6 +146,10 @@ class ReplanTransaction:
         Raises:
             Conflict: a slot is not what was read; PostgreSQL may say so later.
         """
+        # An enqueue in a long transaction may have locked the slot of its item: bookings must not wait for that, too.
+        event_ids = [move.slot.event_id for move in moves]
+        if len(self.lock_slots(event_ids)) < len(event_ids):
+            raise Conflict
         moment = from_ms(now_ms)
         single = [_row(move, active.version, moment) for move in moves if not move.windows]
         joint = [move for move in moves if move.windows]
@@ -184,6 +202,9 @@ class SqlReplanStore:
     async def survey(self, span: Span) -> tuple[PolicyVersion, int]:
         return await self._database.read(_survey, span.name)
 
+    async def followers(self, template: str) -> list[str]:
+        return await self._database.read(templates.followers, template)
+
     async def pull_forward(self, span: Span, reading: Reading, limit: int, *, reads_again: bool = False) -> Chunk:
         return await self._write(_pull_forward, span, reading, limit, reads_again)
 
@@ -192,6 +213,12 @@ class SqlReplanStore:
 
     async def counts(self, name: str, from_ms: int) -> PlannedConfig | None:
         return await self._database.read_aside(_counts, name, from_ms)
+
+    async def plan_forward(self, span: Span, reading: Reading, limit: int) -> Chunk:
+        return await self._write(_plan_forward, span, reading, limit)
+
+    async def carry_out(self, span: Span, moves: Sequence[SlotMove]) -> Chunk:
+        return await self._write(_carry_out, span, moves)
 
     async def push_back(self, span: Span, moves: Sequence[SlotMove]) -> Chunk:
         return await self._write(_push_back, span, moves)
@@ -325,6 +352,35 @@ def _pull_forward(
     is_awaited = transaction.finish(_changed(config, others), moves, now_ms)
     following = None if is_last else puller.reading
     return Chunk(examined, moves, following, is_awaited, time.perf_counter() - locked_at)
+
+
+def _plan_forward(transaction: ReplanTransaction, span: Span, reading: Reading, limit: int) -> Chunk:
+    read = transaction.candidates(span, reading, limit)
+    few = few_others(span.name, read)
+    config, others, limits, _ = transaction.look(span, few, reading.at_ms)
+    is_last = len(few) == len(read) < limit
+    puller = Puller(limits, config, reading, others)
+    part = puller.pull(without_strangers(few, {span.name, *others}), is_last=is_last)
+    return Chunk(part.examined, part.moves, None if is_last else puller.reading)
+
+
+def _carry_out(transaction: ReplanTransaction, span: Span, moves: Sequence[SlotMove]) -> Chunk:
+    transaction.begin()
+    carriers, slots = transaction.carriers, [move.slot for move in moves]
+    standings = standings_of(transaction.connection, carriers, slots, True)
+    first = min(move.window_start_ms for move in moves)
+    config, others, limits, now_ms = transaction.lock(span, list(map(Candidate, slots)), first)
+    locked_at = time.perf_counter()
+
+    def is_possible(move: SlotMove) -> bool:
+        is_in_time = move.scheduled_ms >= limits.earliest_ms and _may_move(move.slot, carriers, standings)
+        return is_in_time and still_fits(move, config, others, limits.effective(move.slot))
+
+    possible = list(takewhile(is_possible, moves))
+    if possible:
+        transaction.move(config.active, possible, now_ms)
+    is_awaited = transaction.finish(_changed(config, others), possible, now_ms)
+    return Chunk([], possible, None, is_awaited, time.perf_counter() - locked_at)
 
 
 def _push_back(transaction: ReplanTransaction, span: Span, moves: Sequence[SlotMove]) -> Chunk:

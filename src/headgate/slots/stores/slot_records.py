@@ -15,6 +15,7 @@ from headgate.slots.model import AssignedSlot
 from headgate.slots.stores.other_windows import charged_to, parse_other_windows
 from headgate.slots.stores.tables import slot, slot_cancelled
 from headgate.slots.stores.window_rows import MAX_IN_LIST
+from headgate.sql.counting import count_up_to
 from headgate.sql.prefix import begins_with
 from headgate.sql.schema import now
 
@@ -50,9 +51,7 @@ def count(connection: Connection, selection: SlotFilter) -> int:
     total = 0
     for table, other in ((slot, SlotStatus.CANCELLED), (slot_cancelled, SlotStatus.BOOKED)):
         if selection.status is not other:
-            matching = sa.select(table.c.event_id).where(*_conditions(connection, table, selection))
-            some = matching.limit(MOST_COUNTED).subquery()
-            total += connection.execute(sa.select(sa.func.count()).select_from(some)).scalar_one()
+            total += count_up_to(connection, table, MOST_COUNTED, *_conditions(connection, table, selection))
     return min(total, MOST_COUNTED)
 
 
@@ -68,11 +67,15 @@ def beginning(connection: Connection, prefix: str, limit: int) -> list[ListedSlo
     return [_record(row) for row in connection.execute(query)]
 
 
-def find_all(connection: Connection, event_ids: Sequence[str]) -> dict[str, AssignedSlot]:
-    """The slots that these events have, by event."""
+def find_all(connection: Connection, event_ids: Sequence[str], *, lock: bool = False) -> dict[str, AssignedSlot]:
+    """The slots that these events have, by event. With `lock`, they are locked in the order of their ids, and are as
+    whoever had them locked before left them."""
     slots: dict[str, AssignedSlot] = {}
     for first in range(0, len(event_ids), MAX_IN_LIST):
-        rows = connection.execute(_select(slot).where(slot.c.event_id.in_(event_ids[first : first + MAX_IN_LIST])))
+        statement = _select(slot).where(slot.c.event_id.in_(event_ids[first : first + MAX_IN_LIST]))
+        if lock:
+            statement = statement.order_by(slot.c.event_id).with_for_update()
+        rows = connection.execute(statement)
         slots.update((row.event_id, _record(row).slot) for row in rows)
     return slots
 
@@ -82,8 +85,8 @@ def keep_cancelled(connection: Connection, event_ids: Sequence[str], at: datetim
     added = {"cancelled_at": at, "reason": cause.reason, "actor": cause.actor}
     literals = [sa.literal(value, slot_cancelled.c[name].type).label(name) for name, value in added.items()]
     for first in range(0, len(event_ids), MAX_IN_LIST):
-        gone = slot.c.event_id.in_(event_ids[first : first + MAX_IN_LIST])
-        copied = sa.select(*(slot.c[name] for name in _SLOT_NAMES), *literals).where(gone)
+        these = slot.c.event_id.in_(event_ids[first : first + MAX_IN_LIST])
+        copied = sa.select(*(slot.c[name] for name in _SLOT_NAMES), *literals).where(these)
         connection.execute(slot_cancelled.insert().from_select([*_SLOT_NAMES, *added], copied))
 
 

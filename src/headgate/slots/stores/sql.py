@@ -219,7 +219,8 @@ def _configure(
     if replacing is not None and replacing != (active.version if active else 0):
         raise Conflict
     now_ms = to_ms(now(connection)) if now_ms is None else now_ms
-    version = PolicyVersion(name, active.version + 1 if active else 1, policy, from_ms(now_ms))
+    before = active.version if active else templates.version_of(connection, name)
+    version = PolicyVersion(name, before + 1, policy, from_ms(now_ms))
     if active is None:
         templates.insert_policy(connection, version)
         # Two who create the same config at once: the second waits here, fails on the key, and tries again.

@@ -15,8 +15,9 @@ from sqlalchemy.engine import Connection
 from headgate.durations import from_ms, to_ms
 from headgate.errors import InvalidInput
 from headgate.slots.model import PolicyVersion
+from headgate.slots.stores import policies
 from headgate.slots.stores.tables import slot_config, slot_policy, slot_run, slot_window
-from headgate.slots.templates import WILDCARD, best_template
+from headgate.slots.templates import WILDCARD, best_template, is_template
 from headgate.sql.schema import now
 
 EVICTED = 100
@@ -31,6 +32,13 @@ def find_template(connection: Connection, name: str) -> str | None:
         sa.select(slot_config.c.name).where(slot_config.c.name.contains(WILDCARD, autoescape=True))
     ).scalars()
     return best_template(templates.all(), name)
+
+
+def version_of(connection: Connection, name: str) -> int:
+    """The version of the template that stands for a config which is not there; 0 if none does. The config's first
+    version of its own follows it: slots of a config that was forgotten may have the numbers up to there."""
+    template = None if is_template(name) else find_template(connection, name)
+    return (template and policies.active_version(connection, template)) or 0
 
 
 def insert_from_template(connection: Connection, name: str, template: PolicyVersion, max_configs: int) -> PolicyVersion:

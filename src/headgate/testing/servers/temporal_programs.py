@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import re
-import shutil
-import subprocess
-import tempfile
 from pathlib import Path
 
-from headgate.testing.servers.failures import ServerUnavailable
+from headgate.testing.servers.build_cache import build_tool, cache_path, obtain, run_build
 
 VERSION = "1.32.1"
 PROGRAMS = {"server": "cmd/server", "sql": "cmd/tools/sql"}
@@ -20,8 +14,7 @@ BUILD_WITHIN = 10_800.0
 
 def cache_directory() -> Path:
     """Where the programs of this version are, or will be."""
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return caches / "headgate" / f"temporal-{VERSION}"
+    return cache_path(f"temporal-{VERSION}")
 
 
 def program(name: str) -> str:
@@ -30,14 +23,7 @@ def program(name: str) -> str:
     Raises:
         ServerUnavailable: they are not in the cache, and can't be built.
     """
-    directory = cache_directory()
-    if not directory.is_dir():
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        with Path(f"{directory}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not directory.is_dir():
-                _build(directory)
-    return str(directory / name)
+    return str(obtain(cache_directory(), _build) / name)
 
 
 def check_obtainable() -> None:
@@ -47,29 +33,11 @@ def check_obtainable() -> None:
 
 
 def _go() -> str:
-    found = shutil.which("go")
-    if found is None:
-        raise ServerUnavailable("Temporal's server is not in the cache and there is no Go (go) to build it")
-    return found
+    return build_tool("go", "Temporal's server is not in the cache and there is no Go (go) to build it")
 
 
-def _build(directory: Path) -> None:
-    with tempfile.TemporaryDirectory(prefix="temporal-build-", dir=directory.parent) as scratch:
-        built = Path(scratch, "programs")
-        packages = [f"go.temporal.io/server/{source}@v{VERSION}" for source in PROGRAMS.values()]
-        try:
-            done = subprocess.run(
-                [_go(), "install", "-trimpath", *packages],
-                cwd=scratch,
-                env={**os.environ, "GOBIN": str(built)},
-                capture_output=True,
-                text=True,
-                timeout=BUILD_WITHIN,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise ServerUnavailable(f"Go did not build Temporal's server within {BUILD_WITHIN:g} s") from None
-        if done.returncode:
-            said = re.sub(r"https?://\S+", "…", done.stdout + done.stderr)[-1_000:]
-            raise ServerUnavailable(f"Go could not build Temporal's server:\n{said}")
-        built.rename(directory)  # whole or not at all
+def _build(scratch: Path, programs: Path) -> None:
+    packages = [f"go.temporal.io/server/{source}@v{VERSION}" for source in PROGRAMS.values()]
+    command = [_go(), "install", "-trimpath", *packages]
+    aim, variables = "build Temporal's server", {"GOBIN": str(programs)}
+    run_build("Go", command, scratch, aim=aim, timeout=BUILD_WITHIN, variables=variables)

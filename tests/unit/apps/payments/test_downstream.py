@@ -297,8 +297,8 @@ class CountedPermits:
         self.now += self.slow
         return grant
 
-    async def free(self, holder: str, after: float) -> None:
-        self.state = permits.free(self.state, holder, round(after * 1e6), round(self.now * 1e6))
+    async def free(self, holder: str, at_us: int) -> None:
+        self.state = permits.free(self.state, holder, at_us)
 
     async def close(self) -> None: ...
 
@@ -316,16 +316,16 @@ async def test_a_permit_is_held_until_a_second_after_the_answer() -> None:
     store = CountedPermits(permit_policy(2, 2))
     gate = store.gate()
     permit = await gate.acquire()
-    assert store.held() == [pytest.approx(11.1)], "the longest call, a second, and a little lateness"
+    assert store.held() == [pytest.approx(14.0)], "the longest call, a second, and some lateness"
     store.now += 3
     permit.release()
     await gate.close()
-    assert store.held() == [pytest.approx(4.0)]
+    assert store.held() == [pytest.approx(4.0, abs=0.01)]
 
 
 @pytest.mark.parametrize(
     ("outcome", "held"),
-    [(503, [1.0]), (httpx.ConnectError("refused"), []), (httpx.ReadError("reset"), [11.1])],
+    [(503, [1.0]), (httpx.ConnectError("refused"), []), (httpx.ReadError("reset"), [14.0])],
     ids=["answered", "never sent", "not answered"],
 )
 async def test_a_call_that_may_be_on_its_way_keeps_its_permit(outcome: int | Exception, held: list[float]) -> None:
@@ -342,16 +342,16 @@ async def test_counted_at_the_departure_a_permit_is_held_until_a_second_after_it
     store = CountedPermits(permit_policy(2, 2))
     gate = store.gate("departure")
     permit = await gate.acquire()
-    assert store.held() == [pytest.approx(1.1)], "a second, and a little lateness"
+    assert store.held() == [pytest.approx(14.0)], "until it has left, it may leave at any moment"
     store.now += 0.03
     await permit.confirm()
     permit.left()
     await gate.close()
-    assert store.held() == [pytest.approx(1.03)]
+    assert store.held() == [pytest.approx(1.03, abs=0.01)]
     store.now += 0.5
     permit.release()
     await gate.close()
-    assert store.held() == [pytest.approx(1.03)], "the answer does not matter"
+    assert store.held() == [pytest.approx(1.03, abs=0.01)], "the answer does not matter"
 
 
 async def test_a_call_is_prepared_before_its_instant_and_leaves_at_it() -> None:
@@ -365,7 +365,7 @@ async def test_a_call_is_prepared_before_its_instant_and_leaves_at_it() -> None:
     assert store.now == pytest.approx(0.1)
 
 
-@pytest.mark.parametrize(("held_up", "until"), [(0.05, 11.1), (0.7, 11.8), (30.0, 41.1)])
+@pytest.mark.parametrize(("held_up", "until"), [(0.05, 14.0), (2.9, 14.0), (3.1, 17.1), (30.0, 44.0)])
 async def test_a_call_held_up_before_it_leaves_has_its_permit_for_the_whole_call(held_up: float, until: float) -> None:
     store = CountedPermits(permit_policy(5, 5))
     gate = store.gate()
@@ -378,12 +378,32 @@ async def test_a_call_held_up_before_it_leaves_has_its_permit_for_the_whole_call
     assert store.held() == []
 
 
-async def test_a_slow_store_costs_rate_and_never_all_of_it() -> None:
+async def test_a_process_that_stands_still_before_the_first_byte_keeps_its_place() -> None:
+    """The busy machine that let 56 calls leave in a second of 50: others took the places of calls that left late."""
+    store = CountedPermits(permit_policy(1, 1))
+    gate = store.gate("departure")
+    permit = await gate.acquire()
+    await permit.confirm()
+    store.now += 2.5
+    waiting = await store.take("another", 1.0)
+    assert waiting.wait_us > 0, "the first one may leave at any moment"
+    permit.left()
+    await gate.close()
+    assert store.held() == [pytest.approx(3.5, abs=0.01)]
+
+
+async def test_a_slow_store_costs_no_rate() -> None:
+    """It hears late when a permit is free, but the time stands."""
     store = CountedPermits(permit_policy(50, 1))
     store.slow = 0.3
     gate = store.gate("departure")
-    await (await gate.acquire()).confirm()
-    assert store.held()[-1] >= store.now + 1.0, "it counts for a whole second from when it leaves"
+    permit = await gate.acquire()
+    await permit.confirm()
+    permit.left()
+    left_at = store.now
+    store.now += 0.3
+    await gate.close()
+    assert store.held() == [pytest.approx(left_at + 1.0, abs=0.01)]
 
 
 async def test_who_gives_up_before_its_turn_leaves_no_permit_behind() -> None:

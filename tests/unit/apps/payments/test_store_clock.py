@@ -25,6 +25,7 @@ def test_the_bounds_hold_and_are_as_tight_as_the_fastest_answer(
         now = answered_at
     moment = round((NOON + offset + now) * 1e6)
     assert clock.earliest(moment) - 1e-5 <= now <= clock.latest(moment) + 1e-5
+    assert moment - 10 <= clock.store_us(now) <= moment + (clock.latest(moment) - clock.earliest(moment)) * 1e6 + 10
     fastest = min(there + back for _, there, back in answers[-5:])
     assert clock.latest(moment) - clock.earliest(moment) <= fastest + 0.1, "five answers are half a minute, at most"
 

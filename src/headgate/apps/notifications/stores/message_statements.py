@@ -39,6 +39,7 @@ from headgate.apps.notifications.stores.tables import (
 from headgate.durations import from_ms, to_ms
 from headgate.errors import InvalidInput
 from headgate.messaging import Record
+from headgate.sql.counting import count_up_to
 from headgate.sql.in_lists import where_in
 from headgate.sql.outbox import append
 from headgate.sql.prefix import begins_with
@@ -271,8 +272,8 @@ def page(
 def count_matching(connection: Connection, selection: MessageFilter, at_most: int) -> int:
     """How many messages match, up to so many."""
     statuses = [status.value for status in selection.statuses]
-    some = sa.select(_message.message_id).where(_message.status.in_(statuses), *_conditions(selection))
-    return _count(connection, some, at_most)
+    in_status = _message.status.in_(statuses)
+    return count_up_to(connection, notification_message, at_most, in_status, *_conditions(selection))
 
 
 def _conditions(selection: MessageFilter) -> list[sa.ColumnElement[bool]]:
@@ -298,11 +299,6 @@ def _past(order: Order, place: tuple[datetime, str], oldest_first: bool) -> list
     if oldest_first:
         return [time >= at, sa.or_(time > at, name > last)]
     return [time <= at, sa.or_(time < at, name < last)]
-
-
-def _count(connection: Connection, some: sa.Select[Any], at_most: int) -> int:
-    counted = some.limit(at_most).subquery()
-    return connection.execute(sa.select(sa.func.count()).select_from(counted)).scalar_one()
 
 
 def beginning(connection: Connection, prefix: str, limit: int) -> list[MessageStatus]:
@@ -382,7 +378,7 @@ def dead_letters(
 
 def count_dead_letters(connection: Connection, at_most: int) -> int:
     """How many dead letters there are, up to so many."""
-    return _count(connection, sa.select(_letter.letter_id), at_most)
+    return count_up_to(connection, notification_dead_letter, at_most)
 
 
 def redrive(

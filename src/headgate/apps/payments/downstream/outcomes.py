@@ -137,11 +137,11 @@ def inquiry_of(answer: Answer) -> InquiryResult | None:
         return InquiryResult(InquiryStatus.NEVER_SEEN)
     if not (200 <= answer.status < 300 and isinstance(answer.body, Mapping)):
         return None
-    said, words = str(answer.body.get("status", "")).upper(), answer.body.get("reason")
-    if said not in (InquiryStatus.EXECUTED, InquiryStatus.REJECTED, InquiryStatus.PENDING):
+    status, words = str(answer.body.get("status", "")).upper(), answer.body.get("reason")
+    if status not in (InquiryStatus.EXECUTED, InquiryStatus.REJECTED, InquiryStatus.PENDING):
         return None
     reason = " ".join(words.split())[:LONGEST_REASON] if isinstance(words, str) else None
-    return InquiryResult(InquiryStatus(said), reason or None, reference_of(answer))
+    return InquiryResult(InquiryStatus(status), reason or None, reference_of(answer))
 
 
 def retry_after_of(header: str | None) -> float | None:

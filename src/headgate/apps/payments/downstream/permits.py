@@ -74,12 +74,12 @@ def take(state: Permits, policy: PermitPolicy, holder: str, hold_us: int, now_us
     return state._replace(held=held, paced_us=paced_us), Grant(0, leave_us - now_us, now_us)
 
 
-def free(state: Permits, holder: str, after_us: int, now_us: int) -> Permits:
-    """The holder's permit is free after that long, if that is sooner than it would be."""
+def free(state: Permits, holder: str, at_us: int) -> Permits:
+    """The holder's permit is free at that time, if that is sooner than it would be."""
     known = state.held.get(holder)
-    if known is None or known <= now_us + after_us:
+    if known is None or known <= at_us:
         return state
-    return state._replace(held={**state.held, holder: now_us + after_us})
+    return state._replace(held={**state.held, holder: at_us})
 
 
 def reopened(state: Permits, life: str, hold_us: int, now_us: int) -> Permits:

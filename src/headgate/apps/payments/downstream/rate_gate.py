@@ -9,9 +9,12 @@ is counted is a choice:
 - `departure`: when it leaves. A permit is free again one second after its call *left*, so the rate is full at any
   latency; calls may bunch on their way by as much as the network's delay varies.
 
+In both, a permit is held for the longest possible call until its process says when it is free. So a process may stand
+still at any moment, also between the last check and the first byte.
+
 A caller gets its permit shortly before its call may leave. It prepares the request in that time, and waits for the
-instant right before the first byte (`Permit.confirm`). A call may be held up, by a handshake or a busy machine. If that
-takes longer than the permit allows for, the permit is exchanged.
+instant right before the first byte (`Permit.confirm`). A call may be held up, by a handshake, a slow store or a busy
+machine. If that takes longer than the permit allows for, the permit is exchanged.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from contextlib import suppress
 from secrets import token_hex
 from typing import Literal, NamedTuple
 
-from headgate.apps.payments.downstream.permits import Grant, PermitPolicy
+from headgate.apps.payments.downstream.permits import SECOND_US, Grant, PermitPolicy
 from headgate.apps.payments.downstream.store_clock import StoreClock
 from headgate.apps.payments.ports import Permit, PermitStore
 from headgate.errors import StoreError, StoreUnavailable
@@ -34,9 +37,9 @@ log = logging.getLogger(__name__)
 LimitAt = Literal["answer", "departure"]
 
 SECOND = 1.0
-LATE = 0.1
-"""Seconds by which a call may leave late. The hold is that much longer, until the call has left or is answered."""
-LONGEST_LATE = 5.0
+LATE = 3.0
+"""Seconds by which a call may leave late, and so the longest answer of a store with which calls can be made. The hold
+is that much longer, until the call has left or is answered."""
 PREPARATION = 0.02
 """Seconds before its call may leave, a caller gets its permit: to build the request, and to open a connection."""
 ASKING = 8
@@ -52,7 +55,7 @@ def permit_policy(tps: int, burst: int) -> PermitPolicy:
 
 
 def longest_hold(call_timeout: float) -> float:
-    """How long a call may count after its permit was granted: the longest call, and one second."""
+    """How long a call may count after the time of its permit: leaving late, the longest call, and one second."""
     return LATE + call_timeout + SECOND
 
 
@@ -81,7 +84,7 @@ class PermitRateGate:
     ) -> None:
         self._permits = permits
         self._at_answer = limit_at == "answer"
-        self._rest = call_timeout + SECOND if self._at_answer else SECOND
+        self._hold = longest_hold(call_timeout)
         self._asking = asyncio.Semaphore(ASKING)
         self._clock = StoreClock()
         self._pause = pause
@@ -89,22 +92,22 @@ class PermitRateGate:
         self._freeing: set[asyncio.Task[None]] = set()
 
     async def acquire(self) -> Permit:
-        return _SharedPermit(self, await self.take(token_hex(6), LATE))
+        return _SharedPermit(self, await self.take(token_hex(6)))
 
     async def close(self) -> None:
         """Returns when the permits of all answered calls are freed."""
         await asyncio.gather(*self._freeing)
 
-    async def take(self, holder: str, late: float) -> _Taken:
-        """A permit for a call that may leave so late, shortly before it may leave."""
+    async def take(self, holder: str) -> _Taken:
+        """A permit, shortly before its call may leave."""
         async with self._asking:
-            grant = await self._granted(holder, self._rest + late)
+            grant = await self._granted(holder)
         leave_us = grant.now_us + grant.delay_us
-        taken = _Taken(holder, self._clock.latest(leave_us), self._clock.earliest(leave_us) + late)
+        taken = _Taken(holder, self._clock.latest(leave_us), self._clock.earliest(leave_us) + LATE)
         try:
             await self._until(taken.leave_at - PREPARATION)
         except BaseException:
-            self.free(holder, 0.0)
+            self.give_back(holder)
             raise
         return taken
 
@@ -118,18 +121,18 @@ class PermitRateGate:
         if delay > 0:
             await self._pause(delay)
 
-    async def _granted(self, holder: str, hold: float) -> Grant:
+    async def _granted(self, holder: str) -> Grant:
         while True:
             requested_at = self._monotonic()
             try:
-                grant = await self._permits.take(holder, hold)
+                grant = await self._permits.take(holder, self._hold)
             except StoreUnavailable as error:
                 # Too many calls are worse than late ones: none is made while the store can't count.
                 log.warning("calls to the downstream wait: %s", error)
                 await self._pause(OUTAGE_PAUSE)
                 continue
             except asyncio.CancelledError:
-                self.free(holder, 0.0)
+                self.give_back(holder)
                 raise
             self._clock.record(grant.now_us, requested_at=requested_at, answered_at=self._monotonic())
             if not grant.wait_us:
@@ -138,20 +141,26 @@ class PermitRateGate:
 
     def left(self, holder: str) -> None:
         if not self._at_answer:
-            self.free(holder, SECOND)
+            self._free_in_a_second(holder)
 
     def answered(self, holder: str) -> None:
         if self._at_answer:
-            self.free(holder, SECOND)
+            self._free_in_a_second(holder)
 
-    def free(self, holder: str, after: float) -> None:
-        task = asyncio.get_running_loop().create_task(self._free(holder, after))
+    def give_back(self, holder: str) -> None:
+        self._free_at(holder, 0)
+
+    def _free_in_a_second(self, holder: str) -> None:
+        self._free_at(holder, self._clock.store_us(self._monotonic()) + SECOND_US)
+
+    def _free_at(self, holder: str, at_us: int) -> None:
+        task = asyncio.get_running_loop().create_task(self._free(holder, at_us))
         self._freeing.add(task)
         task.add_done_callback(self._freeing.discard)
 
-    async def _free(self, holder: str, after: float) -> None:
+    async def _free(self, holder: str, at_us: int) -> None:
         with suppress(StoreError):  # it is free after its hold, then
-            await self._permits.free(holder, after)
+            await self._permits.free(holder, at_us)
 
 
 class _SharedPermit:
@@ -162,11 +171,8 @@ class _SharedPermit:
         self._taken = taken
 
     async def confirm(self) -> None:
-        late = LATE
         while not await self._gate.in_time(self._taken):
-            self._taken = await self._gate.take(self._taken.holder, late)
-            # The store or this machine is slow. A longer hold costs some of the rate; never leaving would cost all.
-            late = min(2 * late, LONGEST_LATE)
+            self._taken = await self._gate.take(self._taken.holder)
 
     def left(self) -> None:
         self._gate.left(self._taken.holder)
@@ -175,4 +181,4 @@ class _SharedPermit:
         self._gate.answered(self._taken.holder)
 
     def give_back(self) -> None:
-        self._gate.free(self._taken.holder, 0.0)
+        self._gate.give_back(self._taken.holder)

@@ -6,6 +6,8 @@ the bounds of all recent answers together say it to within the fastest of them.
 
 from __future__ import annotations
 
+from math import ceil
+
 DRIFT = 0.001
 """Seconds per second by which two clocks may drift apart."""
 
@@ -34,6 +36,11 @@ class StoreClock:
     def latest(self, store_us: int) -> float:
         """The latest time, by this process's clock, at which the store's clock may show `store_us`."""
         return store_us / 1e6 - self._low
+
+    def store_us(self, moment: float) -> int:
+        """The latest time that the store's clock may show at a moment by this process's clock, since the last
+        answer."""
+        return ceil((moment + self._high + DRIFT * max(0.0, moment - self._at)) * 1e6)
 
     def earliest(self, store_us: int) -> float:
         """The earliest such time."""

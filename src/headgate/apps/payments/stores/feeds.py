@@ -12,6 +12,7 @@ from sqlalchemy.engine import Connection
 
 from headgate.apps.payments.feeds.model import Feed, FeedReject, FeedState, Figures, Totals
 from headgate.apps.payments.stores.tables import feed, feed_chunk, feed_reject, payment
+from headgate.sql.counting import count_up_to
 from headgate.sql.engine import Database
 from headgate.sql.prefix import begins_with
 from headgate.sql.schema import now as database_clock
@@ -276,8 +277,7 @@ def _page(
 
 
 def _count_matching(connection: Connection, state: FeedState | None, prefix: str | None, at_most: int) -> int:
-    some = sa.select(feed.c.feed_id).where(*_conditions(state, prefix)).limit(at_most).subquery()
-    return connection.execute(sa.select(sa.func.count()).select_from(some)).scalar_one()
+    return count_up_to(connection, feed, at_most, *_conditions(state, prefix))
 
 
 def _conditions(state: FeedState | None, prefix: str | None) -> list[sa.ColumnElement[bool]]:

@@ -41,15 +41,15 @@ class RedisPermitStore:
     async def take(self, holder: str, hold: float, *, now_us: int | None = None) -> Grant:
         number, spacing, burst = self._policy
         numbers = (number, round(hold * 1e6), spacing, burst, round(self._longest_hold * 1e6), LOOK_AHEAD_US)
-        return Grant(*await self._call(self._take, holder, numbers, now_us))
+        given = b"" if now_us is None else b"%d" % now_us
+        arguments = [holder.encode(), *(b"%d" % number for number in numbers), given]
+        return Grant(*await self._call(self._take, arguments))
 
-    async def free(self, holder: str, after: float, *, now_us: int | None = None) -> None:
-        await self._call(self._free, holder, (round(after * 1e6),), now_us)
+    async def free(self, holder: str, at_us: int) -> None:
+        await self._call(self._free, [holder.encode(), b"%d" % at_us])
 
     async def close(self) -> None:
         await self._client.close()
 
-    async def _call(self, script: Script, holder: str, numbers: tuple[int, ...], now_us: int | None) -> Any:
-        arguments = [holder.encode(), *(b"%d" % number for number in numbers)]
-        arguments.append(b"" if now_us is None else b"%d" % now_us)
+    async def _call(self, script: Script, arguments: list[bytes]) -> Any:
         return await self._client.execute(script.call([self._key], arguments), script, slot_of(self._key))

@@ -20,34 +20,31 @@ from headgate.sql.engine import Database
 from headgate.sql.schema import now as database_clock
 
 NAME = "downstream"
-LONGEST_SILENCE = "1s"
-"""So long a process on PostgreSQL may keep the row's lock without a word."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-POSTGRES_ROW = sa.text(
-    """
-    WITH locked AS MATERIALIZED (SELECT state FROM headgate_permit_gate WHERE name = :name FOR UPDATE)
-    SELECT locked.state,
-        (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint AS life,
-        (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS clock_us,
-        set_config('idle_in_transaction_session_timeout', CAST(:silence AS text), true)
-    FROM (VALUES (1)) AS one LEFT JOIN locked ON true
-    """
-).bindparams(name=NAME, silence=LONGEST_SILENCE)
-"""The row, locked, with the database's life and its clock, in one round trip; without the row its state is NULL.
-
-The clock is a column of the outer query, which has a row only when the inner one has the lock. PostgreSQL ends the
-session of a process that falls silent while it has the lock: a frozen worker would stop all.
-"""
 
 
-class _Take(NamedTuple):
+class Take(NamedTuple):
     holder: str
     hold_us: int
 
 
-class _Free(NamedTuple):
+class Free(NamedTuple):
     holder: str
-    after_us: int
+    at_us: int
+
+
+Request = Take | Free
+
+
+class GateRow(NamedTuple):
+    """The row, locked."""
+
+    state: str | None
+    """None if there is no row yet."""
+    life: str
+    """In which life of the database this is."""
+    now_us: int
+    """The database's clock, read after the row was locked."""
 
 
 class SqlPermitStore:
@@ -62,70 +59,77 @@ class SqlPermitStore:
         self._policy = policy
         self._longest_hold_us = round(longest_hold * 1e6)
         self._timeout = timeout
-        self._batcher: Batcher[_Take | _Free, Grant] = Batcher(self._flush)
+        self._batcher: Batcher[Request, Grant] = Batcher(self._flush)
+        self._decide = decide
+        if database.dialect == "postgresql":
+            # Imported here: the driver is an extra that SQLite's users do not have.
+            from headgate.apps.payments.stores import postgres_permits
+
+            self._decide = postgres_permits.decide
 
     async def take(self, holder: str, hold: float) -> Grant:
-        return await self._submit(_Take(holder, round(hold * 1e6)))
+        return await self._submit(Take(holder, round(hold * 1e6)))
 
-    async def free(self, holder: str, after: float) -> None:
-        await self._submit(_Free(holder, round(after * 1e6)))
+    async def free(self, holder: str, at_us: int) -> None:
+        await self._submit(Free(holder, at_us))
 
     async def close(self) -> None:
         await self._batcher.close()
         await self._database.close()
 
-    async def _submit(self, work: _Take | _Free) -> Grant:
+    async def _submit(self, work: Request) -> Grant:
         try:
             async with asyncio.timeout(self._timeout):
                 return await self._batcher.submit(work)
         except TimeoutError as error:
             raise StoreUnavailable(f"the database did not answer within {self._timeout:g} s") from error
 
-    async def _flush(self, work: Sequence[_Take | _Free]) -> list[Grant]:
+    async def _flush(self, work: Sequence[Request]) -> list[Grant]:
         try:
-            return await self._database.write(decide, self._policy, self._longest_hold_us, work)
+            return await self._database.flush(self._decide, self._policy, self._longest_hold_us, work)
         except Conflict:
             # Two processes made the row at the same time; it is there now.
-            return await self._database.write(decide, self._policy, self._longest_hold_us, work)
+            return await self._database.flush(self._decide, self._policy, self._longest_hold_us, work)
 
 
-def decide(
-    connection: Connection, policy: PermitPolicy, longest_hold_us: int, work: Sequence[_Take | _Free]
-) -> list[Grant]:
+def decide(connection: Connection, policy: PermitPolicy, longest_hold_us: int, work: Sequence[Request]) -> list[Grant]:
     """Applies the requests in order, under the row's lock."""
-    text, life, now_us = _locked(connection)
-    # A database without the row is a new one: no call was made before it.
-    state = Permits({}, life=life) if text is None else permits.reopened(_read(text), life, longest_hold_us, now_us)
-    grants = []
-    for request in work:
-        if isinstance(request, _Take):
-            state, grant = permits.take(state, policy, request.holder, request.hold_us, now_us)
-        else:
-            state, grant = permits.free(state, request.holder, request.after_us, now_us), Grant(0)
-        grants.append(grant)
-    values = {"state": _written(state), "updated_at": _EPOCH + timedelta(microseconds=now_us)}
-    if text is None:
+    row = _locked(connection)
+    grants, state = apply(row, policy, longest_hold_us, work)
+    values = {"state": state, "updated_at": _EPOCH + timedelta(microseconds=row.now_us)}
+    if row.state is None:
         connection.execute(sa.insert(permit_gate).values(name=NAME, **values))
     else:
         connection.execute(sa.update(permit_gate).where(permit_gate.c.name == NAME).values(**values))
     return grants
 
 
+def apply(row: GateRow, policy: PermitPolicy, longest_hold_us: int, work: Sequence[Request]) -> tuple[list[Grant], str]:
+    """What is granted, and the state that is to be written. Pure."""
+    text, life, now_us = row
+    # A database without the row is a new one: no call was made before it.
+    state = Permits({}, life=life) if text is None else permits.reopened(_read(text), life, longest_hold_us, now_us)
+    grants = []
+    for request in work:
+        if isinstance(request, Take):
+            state, grant = permits.take(state, policy, request.holder, request.hold_us, now_us)
+        else:
+            state, grant = permits.free(state, request.holder, request.at_us), Grant(0)
+        grants.append(grant)
+    return grants, _written(state)
+
+
 def locked_row() -> sa.Select[Any]:
-    """SQLite locks the whole database instead: its transaction is immediate. On PostgreSQL: `POSTGRES_ROW`."""
+    """SQLite locks the whole database instead: its transaction is immediate."""
     return sa.select(permit_gate.c.state).where(permit_gate.c.name == NAME).with_for_update()
 
 
-def _locked(connection: Connection) -> tuple[str | None, str, int]:
-    """The row, in which life of the database this is, and its clock in microseconds, read after the row was locked."""
-    if connection.dialect.name == "postgresql":
-        row = connection.execute(POSTGRES_ROW).one()
-        return row.state, str(row.life), int(row.clock_us)
+def _locked(connection: Connection) -> GateRow:
     text = connection.execute(locked_row()).scalar()
     if connection.dialect.name == "sqlite":
         # SQLite runs in this process, so its clock is this one; but SQLite shows only milliseconds of it.
-        return text, "-", time.time_ns() // 1000
-    return text, "-", (database_clock(connection) - _EPOCH) // timedelta(microseconds=1)
+        return GateRow(text, "-", time.time_ns() // 1000)
+    return GateRow(text, "-", (database_clock(connection) - _EPOCH) // timedelta(microseconds=1))
 
 
 def _written(state: Permits) -> str:

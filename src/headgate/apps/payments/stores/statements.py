@@ -28,6 +28,7 @@ from headgate.dispatch.encryption import Encryption
 from headgate.dispatch.stores import enqueue_within
 from headgate.dispatch.stores.tables import queue
 from headgate.slots.stores.tables import slot
+from headgate.sql.counting import count_up_to
 from headgate.sql.in_lists import where_in
 from headgate.sql.inserting import insert_rows
 from headgate.sql.prefix import begins_with
@@ -71,8 +72,7 @@ def list_payments(
 
 
 def count_matching(connection: Connection, selection: PaymentFilter, at_most: int) -> int:
-    some = sa.select(payment.c.payment_id).where(*conditions(selection)).limit(at_most).subquery()
-    return connection.execute(sa.select(sa.func.count()).select_from(some)).scalar_one()
+    return count_up_to(connection, payment, at_most, *conditions(selection))
 
 
 def conditions(selection: PaymentFilter) -> list[sa.ColumnElement[bool]]:

@@ -94,6 +94,9 @@ class LocalEngine:
             self._heartbeats = asyncio.create_task(self._send_heartbeats())
             self._recalls = asyncio.create_task(self._recall_when_off())
             self._cancels = asyncio.create_task(self._stop_cancelled())
+        if requests and (requested_at := requests[0].config_requested_at) is not None:
+            # Executions that need not wait for the kill switch may end before their starts are recorded: one write.
+            self._sink.learn(requests[0].config, requested_at)
         return [self._start(request) for request in requests]
 
     def _start(self, request: StartRequest) -> StartOutcome:

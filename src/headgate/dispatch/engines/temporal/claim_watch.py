@@ -19,7 +19,7 @@ LOOKS_PER_HEARTBEAT = 10
 
 
 @dataclass(slots=True, eq=False)
-class _Watched:
+class _RunningExecution:
     """An execution that runs."""
 
     claim: Claim
@@ -37,7 +37,7 @@ class ClaimWatch:
 
     def __init__(self, sink: OutcomeSink) -> None:
         self._sink = sink
-        self._running: set[_Watched] = set()
+        self._running: set[_RunningExecution] = set()
         self._looking: asyncio.Task[None] | None = None
 
     @asynccontextmanager
@@ -45,7 +45,7 @@ class ClaimWatch:
         """Inside, the current asyncio task is cancelled when the claim is lost, which it leaves as `lost_claim`."""
         task = asyncio.current_task()
         assert task is not None
-        watched = _Watched(claim, task)
+        watched = _RunningExecution(claim, task)
         self._running.add(watched)
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look())
@@ -61,7 +61,7 @@ class ClaimWatch:
     async def _look(self) -> None:
         """Goes on as long as something runs."""
         looks = 0
-        seen: set[_Watched] = set()
+        seen: set[_RunningExecution] = set()
         while self._running:
             await asyncio.sleep(LOOK_SECONDS)
             looks += 1
@@ -71,7 +71,7 @@ class ClaimWatch:
                 with contextlib.suppress(StoreError):
                     await self._check(due, heartbeat=looks % LOOKS_PER_HEARTBEAT == 0)
 
-    async def _check(self, watched: list[_Watched], *, heartbeat: bool) -> None:
+    async def _check(self, watched: list[_RunningExecution], *, heartbeat: bool) -> None:
         claims = [one.claim for one in watched]
         holds = await (self._sink.alive(claims) if heartbeat else self._sink.holds(claims))
         for one, is_held in zip(watched, holds, strict=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from temporalio.client import Client
@@ -83,32 +83,21 @@ async def connect(
     lazy: bool = False,
     security: Security = OPEN,
     encryption: Encryption | None = None,
+    retry: RetryConfig | None = None,
 ) -> Client:
-    """A client for workers: calls are retried as long as the SDK sees fit. `lazy` connects with the first call."""
-    return await _connect(address, namespace, RetryConfig(), lazy, security, encryption)
+    """A client for workers: without `retry`, calls are retried as long as the SDK sees fit. `lazy` connects with the
+    first call.
 
-
-async def connect_for_dispatch(
-    address: str,
-    namespace: str = "default",
-    *,
-    lazy: bool = False,
-    security: Security = OPEN,
-    encryption: Encryption | None = None,
-) -> Client:
-    """A client for `TemporalEngine`: a refusal surfaces quickly."""
-    return await _connect(address, namespace, IMPATIENT, lazy, security, encryption)
-
-
-async def _connect(
-    address: str, namespace: str, retry: RetryConfig, lazy: bool, security: Security, encryption: Encryption | None
-) -> Client:
+    Raises:
+        ConfigurationError: a certificate can't be read, or its key is missing.
+        StoreUnavailable: no Temporal answers.
+    """
     try:
         return await Client.connect(
             address,
             namespace=namespace,
             data_converter=data_converter(encryption),
-            retry_config=retry,
+            retry_config=retry or RetryConfig(),
             lazy=lazy,
             tls=security.config(),
             api_key=security.api_key,
@@ -116,6 +105,10 @@ async def _connect(
         )
     except RuntimeError as error:
         raise StoreUnavailable(f"no Temporal answers at {address}: {error}") from error
+
+
+connect_for_dispatch = partial(connect, retry=IMPATIENT)
+"""A client for `TemporalEngine`: a refusal surfaces quickly."""
 
 
 @cache

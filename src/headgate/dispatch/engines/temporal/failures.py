@@ -95,12 +95,12 @@ def lost_claim() -> ApplicationError:
 
 def ending(error: BaseException) -> Ending:
     """What a failure means for the item."""
-    said = _said(error)
-    if said is not None:
-        detail = said.details[0] if said.details else None
-        if said.type == GiveUp.__name__:
-            return Ending(said.message, gave_up=True, verdict=None if detail is None else str(detail))
-        return Ending(said.message, pause=None if detail is None else float(detail))
+    failure = _reported_failure(error)
+    if failure is not None:
+        detail = failure.details[0] if failure.details else None
+        if failure.type == GiveUp.__name__:
+            return Ending(failure.message, gave_up=True, verdict=None if detail is None else str(detail))
+        return Ending(failure.message, pause=None if detail is None else float(detail))
     root = _root(error)
     if isinstance(root, GiveUp):
         return Ending(str(root), gave_up=True, verdict=root.verdict)
@@ -108,7 +108,7 @@ def ending(error: BaseException) -> Ending:
     return Ending(reason(root), outage=kind in OUTAGES)
 
 
-def _said(error: BaseException | None) -> ApplicationError | None:
+def _reported_failure(error: BaseException | None) -> ApplicationError | None:
     """What `gave_up` or `retry` made; its cause is what the business code raised, which has no details."""
     while isinstance(error, FailureError):
         if isinstance(error, ApplicationError) and error.type in (GiveUp.__name__, Retry.__name__):

@@ -103,16 +103,16 @@ class _TracedCalls(WorkflowOutboundInterceptor):
     """Tells activities what they are part of; those by which an execution talks to the queue are of no interest."""
 
     def start_activity(self, input: StartActivityInput) -> workflow.ActivityHandle[Any]:
-        input.headers = _told(input.headers)
+        input.headers = _with_parent(input.headers)
         return super().start_activity(input)
 
     def start_local_activity(self, input: StartLocalActivityInput) -> workflow.ActivityHandle[Any]:
         if input.activity not in OWN:
-            input.headers = _told(input.headers)
+            input.headers = _with_parent(input.headers)
         return super().start_local_activity(input)
 
 
-def _told(headers: Mapping[str, Payload]) -> Mapping[str, Payload]:
+def _with_parent(headers: Mapping[str, Payload]) -> Mapping[str, Payload]:
     parent = _parent()
     if parent is None:
         return headers

@@ -173,7 +173,7 @@ async def _follow(
         while asyncio.get_running_loop().time() < deadline:
             stats = await queue.stats(ITEM_TYPE)
             view.show(stats)
-            waiting = sum(stats.depth.get(each, 0) for each in (Status.READY, Status.CLAIMED, Status.DISPATCHED))
+            waiting = sum(stats.depth.get(status, 0) for status in (Status.READY, Status.CLAIMED, Status.DISPATCHED))
             if not waiting and (wrong is None or wrong.done()):
                 break
             await asyncio.sleep(view.pause)

@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from headgate.apps.payments.downstream.pacing import departures, sustained_rate
+from headgate.apps.payments.downstream.rate_gate import LimitAt
 from headgate.server.cli.demo.report import Report
+
+MODES: dict[LimitAt, str] = {"departure": "#b8860b", "answer": "#2f7dc4"}
+LATENCY = 0.2
+"""Seconds of the bank for which both modes of counting are drawn."""
+SECONDS = 10
 
 
 def draw(report: Report, path: Path) -> None:
-    """Draws the bank's sliding second against its limit, and the executions against the plan."""
+    """Draws the bank's sliding second against its limit, the executions against the plan, and the limit in both modes
+    of counting."""
     from matplotlib.figure import Figure
 
     plan = report.plan
-    figure = Figure(figsize=(10, 7), layout="constrained")
-    upper, lower = figure.subplots(2, 1)
+    figure = Figure(figsize=(10, 10), layout="constrained")
+    upper, lower, modes = figure.subplots(3, 1)
     arrivals = sorted(plan.seconds(call) for call in report.calls)
-    rates = [index + 1 - bisect_right(arrivals, at - 1.0) for index, at in enumerate(arrivals)]
-    upper.plot(arrivals, rates, color="#2f7dc4", linewidth=0.8, label="calls in the second before")
+    upper.plot(
+        arrivals, _in_the_second_before(arrivals), color="#2f7dc4", linewidth=0.8, label="calls in the second before"
+    )
     upper.axhline(plan.tps, color="#c0392b", linewidth=1.2, label=f"hard limit, {plan.tps} a second")
     upper.set_ylim(0, plan.tps * 1.2)
     upper.set_ylabel("calls in a sliding second")
@@ -30,4 +41,23 @@ def draw(report: Report, path: Path) -> None:
     lower.set_xlabel(f"seconds after {plan.at:%H:%M:%S} UTC, the time everybody asked for")
     lower.set_ylabel("payments")
     lower.legend(loc="lower right")
+    _draw_modes(modes, plan.tps)
     figure.savefig(path)
+
+
+def _draw_modes(axes: Any, tps: int) -> None:
+    axes.axhline(tps, color="#c0392b", linewidth=1.2)
+    for limit_at, color in MODES.items():
+        times = departures(tps, LATENCY, limit_at, SECONDS)
+        rate = sustained_rate(tps, LATENCY, limit_at)
+        label = f"limit at {limit_at}: {rate:.3g} a second"
+        axes.plot(times, _in_the_second_before(times), color=color, linewidth=1.6, linestyle="--", label=label)
+    axes.set_ylim(0, tps * 1.2)
+    axes.set_xlabel("seconds")
+    axes.set_ylabel("calls in a sliding second")
+    axes.set_title(f"calculated: where the limit is counted, at a bank that answers after {LATENCY * 1000:.0f} ms")
+    axes.legend(loc="lower right")
+
+
+def _in_the_second_before(times: Sequence[float]) -> list[int]:
+    return [index + 1 - bisect_right(times, at - 1.0 + 1e-6) for index, at in enumerate(times)]

@@ -122,7 +122,7 @@ class Report:
         drift = ", ".join(f"{name} {value:+.2f} s" for name, value in self.drifts().items())
         again = len(self.calls) - self.executed_once - self.turned_away
         statuses = ", ".join(f"{count} {status}" for status, count in self.statuses.items())
-        lines = [f"line {each.line} was rejected: {each.reason}" for each in plan.rejected[:5]]
+        lines = [f"line {line.line} was rejected: {line.reason}" for line in plan.rejected[:5]]
         return [
             *lines,
             f"{len(plan.scheduled)} payments wanted {format_instant(plan.at)}; the plan spread them over {last:.0f} s",
@@ -139,17 +139,23 @@ class Report:
         ]
 
     def _chaos_lines(self) -> list[str]:
-        found = self.reconciliation
-        if found is None:
+        result = self.reconciliation
+        if result is None:
             return []
         named = [
             f"  {one.payment_id} ({one.field}): here {one.here or '-'}, bank {one.bank or '-'}"
-            for one in (*found.missing_at_bank, *found.missing_here, *found.different, *found.unknown, *found.stuck)
+            for one in (
+                *result.missing_at_bank,
+                *result.missing_here,
+                *result.different,
+                *result.unknown,
+                *result.stuck,
+            )
         ]
         return [
             f"{_mark(not self.late_calls)} calls while the kill switch was off: {self.late_calls}",
-            f"{_mark(found.clean)} reconciliation with the bank: {found.matched} matched, "
-            f"{sum(found.counts.values())} differences",
+            f"{_mark(result.clean)} reconciliation with the bank: {result.matched} matched, "
+            f"{sum(result.counts.values())} differences",
             *named[:10],
         ]
 

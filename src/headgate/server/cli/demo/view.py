@@ -116,10 +116,10 @@ class LiveView:
     def _windows(self) -> tuple[str, list[str]]:
         planned = Counter(int(at // WINDOW) for at in self._plan.scheduled.values())
         lines = []
-        unfinished = [each for each in sorted(planned) if self._executed[each] < planned[each]]
+        unfinished = [window for window in sorted(planned) if self._executed[window] < planned[window]]
         first = max(0, (unfinished[0] if unfinished else max(planned, default=0)) - 2)
         highest = max(planned.values(), default=1)
-        for window in [each for each in sorted(planned) if each >= first][:SHOWN_WINDOWS]:
+        for window in [window for window in sorted(planned) if window >= first][:SHOWN_WINDOWS]:
             done = round(BAR * self._executed[window] / highest)
             booked = round(BAR * planned[window] / highest) - done
             bar = coloured("█" * done, "green") + coloured("░" * max(booked, 0), "blue")

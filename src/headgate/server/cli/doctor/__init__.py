@@ -43,7 +43,7 @@ def doctor(as_json: bool) -> None:
 
 async def _examine(settings: Settings) -> list[Finding]:
     """All at once, so that it takes no longer than the slowest, each of which gives up in time."""
-    found = await asyncio.gather(
+    groups = await asyncio.gather(
         database.examine(settings),
         servers.redis(settings),
         servers.kafka(settings),
@@ -59,18 +59,18 @@ async def _examine(settings: Settings) -> list[Finding]:
         ),
         servers.collector(settings),
     )
-    return [*_here(), *_named(settings), *(finding for findings in found for finding in findings)]
+    return [*_here(), *_named(settings), *(finding for findings in groups for finding in findings)]
 
 
 def _here() -> list[Finding]:
-    found = [
+    findings = [
         Finding("headgate", True, f"{__version__} on Python {platform.python_version()}"),
         Finding("packages", True, ", ".join(_versions())),
         Finding("settings file", True, str(settings_file() or "none; the environment and defaults are used")),
     ]
     if unknown := unknown_variable_warnings():
-        found.append(Finding("environment", False, "; ".join(unknown), "check the spelling"))
-    return found
+        findings.append(Finding("environment", False, "; ".join(unknown), "check the spelling"))
+    return findings
 
 
 def _named(settings: Settings) -> list[Finding]:
@@ -100,10 +100,10 @@ def _redacted(settings: Settings, finding: Finding) -> Finding:
 
 
 def _versions() -> list[str]:
-    found = []
+    versions = []
     for package in PACKAGES:
         try:
-            found.append(f"{package} {metadata.version(package)}")
+            versions.append(f"{package} {metadata.version(package)}")
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return versions

@@ -36,7 +36,7 @@ export const configs = {
                   'div',
                   {class: 'row'},
                   field('Events', events),
-                  field('Wanted at', time, `${ZONE}; empty: now`),
+                  field('Requested for', time, `${ZONE}; empty: now`),
                   button('Preview', preview),
                 ),
                 tried,
@@ -93,7 +93,7 @@ export const configs = {
             h(
               'p',
               {class: 'notice'},
-              `Tried with the window as it is, ${active.windowSize}. With ${wanted.windowSize} the average would be ${rate((wanted.maxPerWindow * 1000) / durationMs(wanted.windowSize))} a second.`,
+              `Tried with the window as it is, ${active.windowSize}. With ${wanted.windowSize} the average would be ${rate((wanted.maxPerWindow * 1000) / durationMs(wanted.windowSize))} per second.`,
             ),
         )
       }
@@ -230,7 +230,7 @@ function policyForm(active) {
     tried: h('div', {role: 'status'}),
     controls: [
       field('Name', name),
-      field('Limit', limit, 'events a window'),
+      field('Limit', limit, 'events per window'),
       field('Window', size, 'a duration, such as PT4S'),
       field('Spread', spread),
       field('Horizon', delay, 'a duration; empty: none'),

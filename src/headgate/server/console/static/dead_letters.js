@@ -53,7 +53,7 @@ export function deadLetters(shell, query) {
       update(actions, total > 1 && buttons({all: true}, 'all dead letters', 'all'))
       update(
         letters,
-        h('p', {class: 'soft'}, totalOf(total, 'message waits here.', 'messages wait here.')),
+        totalOf(total, 'message waits here.', 'messages wait here.'),
         table(
           'Dead letters',
           ['Message', 'User', since, ['Attempts', 'number'], ['Reason', 'text'], ''],

@@ -101,7 +101,11 @@ function tile(config, stats, active, turn) {
         ),
       ),
     ),
-    h('small', {}, `${count(stats.inFlight)} in flight · ${count(stats.workers)} workers`),
+    h(
+      'small',
+      {},
+      `${count(stats.inFlight)} in flight · ${count(stats.workers)} ${stats.workers === 1 ? 'worker' : 'workers'}`,
+    ),
     h('small', {}, late === null ? 'nothing is due' : `the oldest due item is late by ${span(late * 1000)}`),
     button(config.enabled ? 'Stop dispatching' : 'Start dispatching', () => turn(config), {
       kind: config.enabled ? 'danger' : 'main',

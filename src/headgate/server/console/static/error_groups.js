@@ -34,7 +34,7 @@ export function errorGroups(root, shell, type) {
           'Dead letters by error',
           table(
             'Dead letters by error',
-            [['Items', 'number'], ['Error', 'text'], 'Since', 'Last', 'Such as', ''],
+            [['Items', 'number'], ['Error', 'text'], 'Since', 'Last', 'Example', ''],
             errors
               .slice(0, SHOWN)
               .map(group => [

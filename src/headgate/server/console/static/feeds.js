@@ -41,7 +41,7 @@ function list(root, shell, query) {
     const {feeds: page, next, total} = await read(asQuery(BASE, given))
     update(
       rows,
-      h('p', {class: 'soft'}, totalOf(total, 'feed matches.', 'feeds match.')),
+      totalOf(total, 'feed matches.', 'feeds match.'),
       table(
         'Feeds',
         [

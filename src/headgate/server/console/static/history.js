@@ -80,11 +80,15 @@ export const charts = {
             disabled: !drawn.slots.zoomed,
           }),
         ),
-        button(state.utc ? 'Times in UTC' : `Times in ${ZONE}`, () => choose({utc: !state.utc}), {
-          kind: 'quiet',
-          'aria-label': state.utc ? 'Times in UTC; show local times' : `Times in ${ZONE}; show UTC`,
-          'data-key': 'zone',
-        }),
+        h(
+          'div',
+          {class: 'row'},
+          button(state.utc ? 'Times in UTC' : `Times in ${ZONE}`, () => choose({utc: !state.utc}), {
+            kind: 'quiet',
+            'aria-label': state.utc ? 'Times in UTC; show local times' : `Times in ${ZONE}; show UTC`,
+            'data-key': 'zone',
+          }),
+        ),
       )
     }
 

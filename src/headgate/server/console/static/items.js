@@ -12,7 +12,7 @@ const FILTERS = [
   {name: 'status', label: 'Status', options: STATUSES.map(each => [each, each.replace('_', ' ').toLowerCase()])},
   {name: 'prefix', label: 'Id begins with', maxlength: 255},
   {name: 'lane', label: 'Lane', maxlength: 64},
-  {name: 'error', label: 'Last error holds', maxlength: 2000, hint: '* stands for any characters'},
+  {name: 'error', label: 'Last error contains', maxlength: 2000, hint: '* stands for any characters'},
   {name: 'errorGroup', label: 'Error group', maxlength: 2000, hint: 'as in the list of groups'},
   {name: 'from', label: 'Runs from', time: true},
   {name: 'to', label: 'Runs before', time: true},
@@ -113,7 +113,7 @@ export function listView(root, shell, type, query) {
       h(
         'p',
         {class: 'soft'},
-        `${matching} ${page.total === 1 ? 'item matches' : 'items match'}. `,
+        `${matching.replace('more', 'More')} ${page.total === 1 ? 'item matches' : 'items match'}. `,
         link('Lanes', 'dispatch', type, 'lanes'),
       ),
     )

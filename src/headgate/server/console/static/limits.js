@@ -132,12 +132,12 @@ export const limits = {
           list,
           table(
             'Plans',
-            ['Name', 'Algorithm', 'Limit', 'While the store is away', ''],
+            ['Name', 'Algorithm', 'Limit', 'If the store is down', ''],
             plans.map(each => [
               link(each.name, 'limits', each.name),
               each.algorithm.replace('_', ' '),
               limitOf(each),
-              each.onError ?? 'as the service says',
+              each.onError ?? 'as the service is set',
               [
                 each.shadow && badge('shadow', 'warn'),
                 each.overrides && badge(`own limits: ${count(Object.keys(each.overrides).length)}`),
@@ -153,7 +153,7 @@ export const limits = {
 
 const limitOf = plan => {
   if (plan.limits) return plan.limits.map(limitOf).join('; ')
-  if (plan.algorithm === 'token_bucket') return `${count(plan.capacity)} at once, ${plan.perSecond} a second`
+  if (plan.algorithm === 'token_bucket') return `${count(plan.capacity)} at once, ${plan.perSecond} per second`
   if (plan.algorithm === 'gcra') return `${plan.rate}, spaced, ${count(plan.burst)} at once`
   if (plan.algorithm === 'concurrency') return `${count(plan.limit)} in flight`
   if (plan.calendar) return `${count(plan.limit)} every ${plan.calendar} in ${plan.zone}`
@@ -214,7 +214,7 @@ function planForm(plan) {
   const perSecond = input({value: plan?.perSecond ?? 1})
   const limit = input({type: 'number', min: 1, value: plan?.limit ?? 100})
   const window = input({value: plan?.window ?? 'PT1M'})
-  const onError = select([['', 'as the service says'], 'open', 'closed', 'fallback'], {value: plan?.onError ?? ''})
+  const onError = select([['', 'as the service is set'], 'open', 'closed', 'fallback'], {value: plan?.onError ?? ''})
   const shadow = h('input', {type: 'checkbox', checked: Boolean(plan?.shadow)})
   const overrides = h('textarea', {
     rows: 2,
@@ -248,9 +248,9 @@ function planForm(plan) {
       windowed,
       rated,
       described,
-      field('While the store is away', onError),
+      field('If the store is down', onError),
       h('div', {class: 'field check'}, h('label', {}, shadow, ' Shadow: never deny')),
-      h('div', {class: 'wide'}, field('Own limits of keys', overrides, 'JSON; empty: none')),
+      h('div', {class: 'wide'}, field('Overrides per key', overrides, 'JSON; empty: none')),
     ),
     document() {
       /** @type {Record<string, unknown>} */

@@ -56,9 +56,14 @@ export const pager = (parts, query, next) =>
 
 export const MOST_COUNTED = 100_000
 
-/** How many things a list has in all, as the API counted them. */
+/** A line that says how many things a list has in all, as the API counted them; of none, the list itself says more. */
 export const totalOf = (total, one, many) =>
-  `${total > MOST_COUNTED ? `more than ${count(MOST_COUNTED)}` : count(total)} ${total === 1 ? one : many}`
+  total > 0 &&
+  h(
+    'p',
+    {class: 'soft'},
+    `${total > MOST_COUNTED ? `More than ${count(MOST_COUNTED)}` : count(total)} ${total === 1 ? one : many}`,
+  )
 
 /** A heading that sorts the list by its column: upwards, and pressed again downwards. `first` is the usual order. */
 export function sortHeading(text, name, parts, query, {kind = '', first = 'id'} = {}) {

@@ -36,7 +36,7 @@ function list(root, shell, query) {
     const {messages: page, next, total} = await read(asQuery(BASE, given))
     update(
       rows,
-      h('p', {class: 'soft'}, totalOf(total, 'message matches.', 'messages match.')),
+      totalOf(total, 'message matches.', 'messages match.'),
       table(
         'Messages',
         [

@@ -124,7 +124,7 @@ function nextWindows(forecast) {
       'p',
       {class: 'soft'},
       h('b', {}, forecast.configName),
-      ` takes ${count(first?.limit)} a window. An event that asks now would run `,
+      ` takes ${count(first?.limit)} per window. An event that asks now would run `,
       forecast.firstWindow
         ? ['in the window of ', moment(forecast.firstWindow), '.']
         : 'nowhere: nothing is free before the horizon.',

@@ -42,7 +42,7 @@ export function paymentList(shell, query) {
       const id = sortHeading('Payment', 'id', parts, query)
       update(
         list,
-        h('p', {class: 'soft'}, totalOf(total, 'payment matches.', 'payments match.')),
+        totalOf(total, 'payment matches.', 'payments match.'),
         table(
           'Payments',
           [id, 'Status', ['Amount', 'number'], 'From', 'To', 'Runs at', 'Feed', ['Reason', 'text']],

@@ -59,7 +59,7 @@ export const payments = {
               ['Amount', h('b', {}, `${payment.amount} ${payment.currency}`), ` and a fee of ${payment.fee}`],
               ['From', payment.payer.name, ' ', h('code', {}, payment.payer.iban)],
               ['To', payment.payee.name, ' ', h('code', {}, payment.payee.iban)],
-              ['Wanted at', moment(payment.executeAt)],
+              ['Requested for', moment(payment.executeAt)],
               ['Runs at', moment(payment.scheduledTime, {fractions: true}), ` (${distance(payment.scheduledTime)})`],
               ['Value date', payment.valueDate],
               payment.reference && ['Reference', h('code', {}, payment.reference)],

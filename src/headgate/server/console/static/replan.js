@@ -13,8 +13,8 @@ export const replan = {
     config.required = true
     const direction = select(
       [
-        ['earlier', 'earlier: after a limit was raised'],
-        ['spread', 'later: what is over a lowered limit'],
+        ['earlier', 'earlier'],
+        ['spread', 'later'],
       ],
       {name: 'direction', value: 'earlier'},
     )
@@ -37,7 +37,7 @@ export const replan = {
             'div',
             {class: 'grid'},
             field('Config', config),
-            field('Direction', direction),
+            field('Direction', direction, 'earlier: after a limit was raised; later: what is over a lowered one'),
             field('Slots from', from, ZONE),
             field('Slots before', to, ZONE),
             field('Notice', notice, 'a duration; empty: one minute'),

@@ -67,6 +67,9 @@ export function watchBox(shell) {
     event.preventDefault()
     if (box.value.trim()) shell.go('search', {q: box.value.trim()})
   })
+  addEventListener('hashchange', () => {
+    if (!location.hash.startsWith('#/search') && document.activeElement !== box) box.value = ''
+  })
   document.addEventListener('keydown', event => {
     const target = /** @type {HTMLElement} */ (event.target)
     if (event.key !== '/' || event.ctrlKey || event.metaKey || event.altKey || at('search').hidden) return

@@ -32,7 +32,7 @@ export function slotList(shell, parts, query) {
       const runsAt = sortHeading('Runs at', 'scheduledTime', parts, query, {first: 'scheduledTime'})
       update(
         list,
-        h('p', {class: 'soft'}, totalOf(total, 'slot matches.', 'slots match.')),
+        totalOf(total, 'slot matches.', 'slots match.'),
         table(
           'Slots',
           ['Event', 'Status', runsAt, 'Asked for', ['Delay', 'number'], 'Config', 'Application', ['Why', 'text']],

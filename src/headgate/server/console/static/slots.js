@@ -117,7 +117,7 @@ function said(forecast) {
     h('b', {}, forecast.configName),
     ', the last by ',
     moment(forecast.drainedBy),
-    ` (${late} after the wanted time).`,
+    ` (${late} after the requested time).`,
     forecast.refused > 0 &&
       h('b', {class: 'wrong'}, ` ${count(forecast.refused)} lie beyond the horizon and would be refused.`),
   ]

@@ -106,7 +106,7 @@ export class TimeChart {
       tzDate: utc ? seconds => uPlot.tzDate(new Date(seconds * 1000), 'Etc/UTC') : undefined,
       hooks: {setScale: [() => this.onzoom()]},
       cursor: {sync: {key: SYNC, setSeries: false}, drag: {x: true, y: false}},
-      scales: {y: {range: (_plot, _low, high) => [0, Math.max(1e-3, high ?? 1) * 1.08]}},
+      scales: {y: {range: (_plot, _low, high) => [0, (high || 1) * 1.08]}},
       axes: [
         {...axis, values: TICKS},
         {...axis, size: 58, values: (_plot, ticks) => ticks.map(short)},

@@ -57,7 +57,7 @@ export const workers = {
         servers,
         table(
           'Dependencies',
-          ['Name', 'State', ['Answered within', 'number'], ['Said', 'text']],
+          ['Name', 'State', ['Answered within', 'number'], ['Details', 'text']],
           known.dependencies.map(each => [
             h('b', {}, each.name),
             badge(each.status, each.status === 'UP' ? 'good' : 'wrong'),
@@ -70,7 +70,7 @@ export const workers = {
         breakers,
         table(
           'Circuit breakers',
-          ['Of', 'State', 'Since', ['Reason', 'text'], 'Next probe'],
+          ['Protects', 'State', 'Since', ['Reason', 'text'], 'Next probe'],
           known.breakers.map(each => [
             [h('b', {}, each.name), each.scope === 'process' && h('small', {class: 'soft'}, ' in this process')],
             badge(each.state.replace('_', ' '), BREAKERS[each.state] ?? ''),
@@ -87,7 +87,7 @@ export const workers = {
 }
 
 const running = ({running: now, concurrency}) =>
-  now === null ? '–' : concurrency === null ? count(now) : `${count(now)} of ${count(concurrency)} a type`
+  now === null ? '–' : concurrency === null ? count(now) : `${count(now)} of ${count(concurrency)} per type`
 
 const details = data =>
   Object.entries(data ?? {})

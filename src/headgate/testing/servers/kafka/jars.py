@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import re
 import shutil
 import subprocess
-import tempfile
 from functools import cache
 from pathlib import Path
 
+from headgate.testing.servers.build_cache import build_tool, cache_path, obtain, run_build
 from headgate.testing.servers.failures import ServerUnavailable
 
 POM = Path(__file__).with_name("pom.xml")
@@ -22,21 +21,12 @@ JAVA_AT_LEAST = 17
 
 def cache_directory() -> Path:
     """Where the jars of this pom lie, or will; another pom has another directory."""
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return caches / "headgate" / f"kafka-{hashlib.sha256(POM.read_bytes()).hexdigest()[:12]}"
+    return cache_path(f"kafka-{hashlib.sha256(POM.read_bytes()).hexdigest()[:12]}")
 
 
 def jar_directory() -> Path:
     """The directory with the jars; fetches them if need be. One process fetches, the others wait for it."""
-    directory = cache_directory()
-    if directory.is_dir():
-        return directory
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    with Path(f"{directory}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not directory.is_dir():
-            _fetch(directory)
-    return directory
+    return obtain(cache_directory(), _fetch)
 
 
 def check_obtainable() -> None:
@@ -46,27 +36,13 @@ def check_obtainable() -> None:
 
 
 def _maven() -> str:
-    program = shutil.which("mvn")
-    if program is None:
-        raise ServerUnavailable("Kafka's jars are not in the cache and there is no Maven (mvn) to fetch them")
-    return program
+    return build_tool("mvn", "Kafka's jars are not in the cache and there is no Maven (mvn) to fetch them")
 
 
-def _fetch(directory: Path) -> None:
-    with tempfile.TemporaryDirectory(prefix="kafka-jars-", dir=directory.parent) as scratch:
-        shutil.copy(POM, scratch)
-        fetched = Path(scratch, "jars")
-        command = [_maven(), "-B", "-q", COPY, f"-DoutputDirectory={fetched}"]
-        try:
-            done = subprocess.run(
-                command, cwd=scratch, capture_output=True, text=True, timeout=FETCH_WITHIN, check=False
-            )
-        except subprocess.TimeoutExpired:
-            raise ServerUnavailable(f"Maven did not fetch Kafka's jars within {FETCH_WITHIN:g} s") from None
-        if done.returncode:
-            said = re.sub(r"https?://\S+", "…", done.stdout + done.stderr)[-1_000:]
-            raise ServerUnavailable(f"Maven could not fetch Kafka's jars:\n{said}")
-        fetched.rename(directory)  # whole or not at all
+def _fetch(scratch: Path, jars: Path) -> None:
+    shutil.copy(POM, scratch)
+    command = [_maven(), "-B", "-q", COPY, f"-DoutputDirectory={jars}"]
+    run_build("Maven", command, scratch, aim="fetch Kafka's jars", timeout=FETCH_WITHIN)
 
 
 def class_archive() -> Path:
