@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,9 @@ from typing import Any
 import pytest
 import redis
 
+from headgate.apps.notifications.delivery import Delivery
 from headgate.apps.notifications.model import Attempt
+from headgate.apps.notifications.stores import attempt_statements
 from headgate.apps.notifications.stores.redis import RedisQuotaCache
 from headgate.testing import PostgresServer, eventually
 from tests.integration.notification_gateway import Gateway, gateway, new_user
@@ -96,6 +100,37 @@ async def test_any_character_reaches_the_sender(embedded: Gateway, caplog: pytes
     await eventually(lambda: r"SMS Sent: 1: nul \x00, newline \n, émoji 🎉" in caplog.messages)
 
 
+async def test_a_sender_that_fails_is_started_again_counted_and_named_in_health(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """15.4: whatever it fails of."""
+    caplog.set_level(logging.INFO, "headgate")
+    run, is_broken = Delivery.run, True
+
+    async def fail(self: Delivery, stop: asyncio.Event) -> None:
+        if is_broken:
+            raise RuntimeError("it can't go on")
+        await run(self, stop)
+
+    monkeypatch.setattr(Delivery, "run", fail)
+    async with gateway(database_url=f"sqlite:///{tmp_path / 'gateway.db'}", sms={"sender": "auto"}) as served:
+        await served.configure(1, 9, 5)
+        assert (await served.send(1, "waits for its sender")).status_code == 200
+
+        async def sender_is(status: str) -> bool:
+            checks = (await served.client.get("/health/ready")).json()["checks"]
+            return [check["status"] for check in checks if check["name"] == "sender"] == [status]
+
+        await eventually(lambda: sender_is("DOWN"))
+        restarts = re.compile(r'^notification_reader_restarts_total{reader="sender"} ([0-9.]+)$', re.MULTILINE)
+        counted = restarts.search((await served.client.get("/metrics")).text)
+        assert counted is not None
+        assert float(counted[1]) >= 1
+        is_broken = False
+        await eventually(lambda: "SMS Sent: 1: waits for its sender" in caplog.messages)
+        await eventually(lambda: sender_is("UP"))
+
+
 async def test_attempts_are_counted_for_analytics(embedded: Gateway) -> None:
     await embedded.configure(1, 2, 5)
     await embedded.configure(2, 9, 5)
@@ -124,6 +159,29 @@ async def test_attempts_are_counted_for_analytics(embedded: Gateway) -> None:
     assert [(each["userId"], each["attempts"]) for each in users] == [(1, 5)]
     one = (await client.get("/admin/notifications/analytics/users/2")).json()
     assert (one["userId"], one["attempts"], one["rateLimitedShare"], one["anomaly"]) == (2, 1, 0.0, None)
+
+
+async def test_analytics_that_take_their_time_hold_up_no_send(
+    embedded: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """15.7: over a day of many users the query takes seconds, and SQLite has one thread for all sends."""
+    await embedded.configure(1, 9, 5)
+    begun, go, totals = threading.Event(), threading.Event(), attempt_statements.totals
+
+    def wait_and_count(*arguments: Any) -> Any:
+        begun.set()
+        assert go.wait(60)
+        return totals(*arguments)
+
+    monkeypatch.setattr(attempt_statements, "totals", wait_and_count)
+    querying = asyncio.create_task(embedded.client.get("/admin/notifications/analytics"))
+    try:
+        await eventually(begun.is_set)
+        assert (await asyncio.wait_for(embedded.send(1), 30)).status_code == 200
+        assert not querying.done()
+    finally:
+        go.set()
+    assert (await querying).status_code == 200
 
 
 @pytest.mark.parametrize("query", ["minutes=0", "minutes=x", "minutes=99999", "minutes=-1", "limit=0", "limit="])

@@ -148,7 +148,7 @@ class Delivery:
         """Lanes that were put aside, until when: what arrives meanwhile follows them, to stay in order."""
         self._claims: Batcher[Message, Claimed] = Batcher(self._claim_batch)
         self._renewals: Batcher[str, bool] = Batcher(self._renew_batch)
-        self._settlements: Batcher[DeliveryOutcome, None] = Batcher(self._settle_batch)
+        self._settlements: Batcher[DeliveryOutcome, bool] = Batcher(self._settle_batch)
         self._source: MessageSource | None = None
         self._stop = asyncio.Event()
         self._skew_ms = 0
@@ -325,19 +325,20 @@ class Delivery:
         pause = self._first_pause
         while not self._stop.is_set() and not _has_expired(message, self._now_ms()):
             sms = self._sms(message, claimed, attempts + 1)
+            slots = self._suspects if failures or claimed.attempts else self._slots
+            await slots.acquire(message.priority)
             started = time.perf_counter()
             try:
-                async with (self._suspects if failures or claimed.attempts else self._slots).hold(message.priority):
-                    if self._stop.is_set():
-                        break
-                    if failures:
-                        # A member that had it before, and was cut off, may note late that the message is sent.
-                        with contextlib.suppress(StoreError):  # while the store is away the lease alone decides
-                            await self._renewals.submit(message.message_id)
-                    if uptime() - self._claimed.get(message.message_id, -inf) >= self._lease_seconds:
-                        raise _ClaimExpired
+                if self._stop.is_set():
+                    break
+                if failures:
+                    # A member that had it before, and was cut off, may note late that the message is sent.
+                    with contextlib.suppress(StoreError):  # while the store is away the lease alone decides
+                        await self._renewals.submit(message.message_id)
                     started = time.perf_counter()
-                    handed = await self._providers.send(sms)
+                if uptime() - self._claimed.get(message.message_id, -inf) >= self._lease_seconds:
+                    raise _ClaimExpired
+                handed = await self._providers.send(sms)
             except Unavailable as error:
                 reason, wait = str(error), error.retry_after
                 self._observer.provider_called("any", "unavailable", time.perf_counter() - started)
@@ -351,6 +352,8 @@ class Delivery:
                 result = "accepted" if isinstance(handed.result, Accepted) else "rejected"
                 self._observer.provider_called(handed.provider, result, time.perf_counter() - started)
                 return _Tried(attempts + 1, handed, reason)
+            finally:
+                slots.release()
             # Spread, so that many messages that failed together do not come back together.
             seconds = max(wait or 0.0, pause) * random.uniform(0.5, 1.0)
             await wait_for_stop(self._stop, min(seconds, self._seconds_left(message)))
@@ -404,7 +407,7 @@ class Delivery:
                 return None
 
     async def _settle(self, outcome: DeliveryOutcome) -> bool:
-        return bool(await self._retry_until_stored(lambda: _true(self._settlements.submit(outcome))))
+        return bool(await self._retry_until_stored(lambda: self._settlements.submit(outcome)))
 
     async def _bury(
         self,
@@ -459,9 +462,9 @@ class Delivery:
                 self._claimed[each] = requested_at if each in held else -inf
         return [each in held for each in message_ids]
 
-    async def _settle_batch(self, outcomes: Sequence[DeliveryOutcome]) -> list[None]:
+    async def _settle_batch(self, outcomes: Sequence[DeliveryOutcome]) -> list[bool]:
         await self._store.settle(outcomes)
-        return [None] * len(outcomes)
+        return [True] * len(outcomes)
 
     async def _retry_until_stored(self, work: Callable[[], Awaitable[T]]) -> T | None:
         """Retries `work` with backoff while the store is unavailable; None if this member stops first."""

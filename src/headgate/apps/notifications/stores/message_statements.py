@@ -27,7 +27,7 @@ from headgate.apps.notifications.ports import (
     Status,
 )
 from headgate.apps.notifications.quota import Recipient
-from headgate.apps.notifications.stores import postgres, sqlite
+from headgate.apps.notifications.stores import sqlite
 from headgate.apps.notifications.stores.rows import Settled, known_of
 from headgate.apps.notifications.stores.tables import (
     notification_dead_letter,
@@ -117,18 +117,6 @@ def _accepted_row(message: Message, at: datetime) -> dict[str, Any]:
     }
 
 
-def claim_queued(
-    connection: Connection, messages: Sequence[Message], owner: str, lease: timedelta
-) -> dict[str, Claimed]:
-    """`claim` for those of the messages that nobody has claimed before, which are nearly all. Returns these; the others
-    are left as they are. One statement that writes, at most."""
-    if connection.dialect.name == "sqlite":
-        return sqlite.claim_queued(connection, messages, owner, lease)
-    if connection.dialect.name == "postgresql":
-        return postgres.claim_queued(connection, messages, owner, lease)
-    return {}
-
-
 def claim(connection: Connection, messages: Sequence[Message], owner: str, lease: timedelta) -> dict[str, Claimed]:
     """Marks messages as being sent by `owner` for so long, unless they are done or another owner's."""
     rows = _lock(connection, sorted({message.message_id for message in messages}))
@@ -213,27 +201,34 @@ def release(connection: Connection, message_ids: Sequence[str], owner: str) -> N
 
 def settle(connection: Connection, outcomes: Sequence[DeliveryOutcome]) -> None:
     """Notes what became of messages. One that is known as delivered already stays so."""
-    latest = {outcome.message_id: _settled(outcome) for outcome in outcomes}
-    rows = [latest[message_id] for message_id in sorted(latest)]
+    rows = settled_rows(outcomes)
     if rows and connection.dialect.name == "sqlite" and sqlite.HAS_UPDATE_FROM:
         sqlite.settle(connection, rows)
     elif rows and connection.dialect.name == "postgresql":
+        # Imported here: the driver is an extra that SQLite's users do not have.
+        from headgate.apps.notifications.stores import postgres
+
         postgres.settle(connection, rows)
     elif rows:
         at = now(connection)
         execute_rows(connection, _SETTLE, [{"of_message": row.message_id, "at": at, **row._asdict()} for row in rows])
 
 
-def _settled(outcome: DeliveryOutcome) -> Settled:
-    return Settled(
-        outcome.message_id,
-        outcome.status.value,
-        outcome.attempts,
-        outcome.provider,
-        outcome.provider_id,
-        outcome.segments or None,
-        outcome.reason and storable(outcome.reason, LONGEST_REASON),
-    )
+def settled_rows(outcomes: Sequence[DeliveryOutcome]) -> list[Settled]:
+    """The last outcome of each message, in order of the ids."""
+    latest = {
+        outcome.message_id: Settled(
+            outcome.message_id,
+            outcome.status.value,
+            outcome.attempts,
+            outcome.provider,
+            outcome.provider_id,
+            outcome.segments or None,
+            outcome.reason and storable(outcome.reason, LONGEST_REASON),
+        )
+        for outcome in outcomes
+    }
+    return [latest[message_id] for message_id in sorted(latest)]
 
 
 def park(

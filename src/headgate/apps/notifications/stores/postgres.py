@@ -1,5 +1,5 @@
-"""The sender's hot statements on PostgreSQL: one for all messages of a batch, with the batch as one parameter. Row by
-row, the driver takes longer than the server."""
+"""The sender's hot statements on PostgreSQL: one for all messages of a batch, with the batch as one parameter, in one
+flush. Row by row, the driver takes longer than the server."""
 
 from __future__ import annotations
 
@@ -7,40 +7,43 @@ from collections.abc import Sequence
 from datetime import timedelta
 from json import dumps
 
-import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from headgate.apps.notifications.model import Message
 from headgate.apps.notifications.ports import Claim, Claimed, Status
 from headgate.apps.notifications.quota import Recipient
 from headgate.apps.notifications.stores.rows import Settled
+from headgate.sql.engine import Database
+from headgate.sql.pipeline import BY_KEY, Statement, text_of, whole_of
 
 # Both lock in order of the ids, as all others do.
-_CLAIM = sa.text(
+_CLAIM = Statement(
+    "headgate_sms_claim",
     f"""
     WITH queued AS (
         SELECT message.message_id, message.user_id, requested.value AS phone
-        FROM json_each_text(CAST(:numbers AS json)) AS requested
+        FROM json_each_text(CAST($1 AS json)) AS requested
         JOIN headgate_notification_message AS message ON message.message_id = requested.key
         WHERE message.status = '{Status.QUEUED.value}'
         ORDER BY message.message_id FOR UPDATE OF message
     )
     UPDATE headgate_notification_message AS message
-    SET status = '{Status.SENDING.value}', owner = :owner,
-        claimed_until = clock_timestamp() + make_interval(secs => :seconds)
+    SET status = '{Status.SENDING.value}', owner = $2,
+        claimed_until = clock_timestamp() + make_interval(secs => CAST($3 AS double precision))
     FROM queued
     LEFT JOIN headgate_notification_quota AS quota ON quota.user_id = queued.user_id
     LEFT JOIN headgate_notification_optout AS optout ON optout.phone = coalesce(queued.phone, quota.phone)
     WHERE message.message_id = queued.message_id
     RETURNING message.message_id, message.attempts, quota.phone, quota.locale, quota.zone, optout.phone IS NOT NULL
-    """  # noqa: S608  # our own names
+    """,  # noqa: S608  # our own names
 )
 # A receipt may come before the answer: what is delivered stays so, and was sent before.
 _EARLY = f"message.status = '{Status.DELIVERED.value}' AND new.status = '{Status.SENT.value}'"
-_SETTLE = sa.text(
+_SETTLE = Statement(
+    "headgate_sms_settle",
     f"""
     WITH new AS (
-        SELECT * FROM json_to_recordset(CAST(:outcomes AS json)) AS outcome(
+        SELECT * FROM json_to_recordset(CAST($1 AS json)) AS outcome(
             message_id text, status text, attempts int, provider text, provider_id text, segments int, reason text
         )
     ), locked AS (
@@ -55,22 +58,33 @@ _SETTLE = sa.text(
         segments = coalesce(new.segments, message.segments), reason = new.reason
     FROM new, locked
     WHERE message.message_id = new.message_id AND locked.message_id = new.message_id
-    """  # noqa: S608  # our own names
+    """,  # noqa: S608  # our own names
 )
 
 
-def claim_queued(
-    connection: Connection, messages: Sequence[Message], owner: str, lease: timedelta
+async def claim_queued(
+    database: Database, messages: Sequence[Message], owner: str, lease: timedelta
 ) -> dict[str, Claimed]:
     """Claims those of the messages that are queued, and returns them. The others are left as they are."""
     numbers = dumps({message.message_id: message.to for message in messages})
-    rows = connection.execute(_CLAIM, {"numbers": numbers, "owner": owner, "seconds": lease.total_seconds()})
-    return {
-        message_id: Claimed(Claim.MINE, attempts, Recipient(phone, locale, zone), opted_out)
-        for message_id, attempts, phone, locale, zone, opted_out in rows
-    }
+    parameters = numbers, owner, str(lease.total_seconds())
+    _, rows = await database.pipeline([(BY_KEY, ()), (_CLAIM, parameters)])
+    claimed = {}
+    for message_id, attempts, *texts, opted_out in rows:
+        recipient = Recipient(*(None if text is None else text.decode() for text in texts))
+        claimed[text_of(message_id)] = Claimed(Claim.MINE, whole_of(attempts), recipient, opted_out == b"t")
+    return claimed
+
+
+async def settle_alone(database: Database, outcomes: Sequence[Settled]) -> None:
+    """`settle` in a transaction of its own."""
+    await database.pipeline([(BY_KEY, ()), (_SETTLE, (_as_json(outcomes),))])
 
 
 def settle(connection: Connection, outcomes: Sequence[Settled]) -> None:
     """Notes what became of messages."""
-    connection.execute(_SETTLE, {"outcomes": dumps([outcome._asdict() for outcome in outcomes])})
+    connection.exec_driver_sql(_SETTLE.sql.replace("$1", "%s"), (_as_json(outcomes),))
+
+
+def _as_json(outcomes: Sequence[Settled]) -> str:
+    return dumps([outcome._asdict() for outcome in outcomes])

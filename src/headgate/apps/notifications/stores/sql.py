@@ -26,6 +26,7 @@ from headgate.apps.notifications.stores import (
     quota_statements,
     receipt_statements,
     rows,
+    sqlite,
 )
 from headgate.apps.notifications.stores.tables import (
     notification_attempt,
@@ -106,7 +107,15 @@ class SqlDeliveryStore:
 
     async def claim(self, messages: Sequence[Message], owner: str) -> dict[str, Claimed]:
         database, lease = self._database, self.lease
-        claimed = await database.once(message_statements.claim_queued, messages, owner, lease)
+        claimed: dict[str, Claimed] = {}
+        if database.dialect == "postgresql":
+            # Imported here: the driver is an extra that SQLite's users do not have.
+            from headgate.apps.notifications.stores import postgres
+
+            claimed = await _retry_conflicts(lambda: postgres.claim_queued(database, messages, owner, lease))
+        elif database.dialect == "sqlite":
+            claimed = await database.write(sqlite.claim_queued, messages, owner, lease)
+        # Those that were claimed before: hardly any.
         others = [message for message in messages if message.message_id not in claimed]
         if others:
             claimed |= await _retry_conflicts(lambda: database.write(message_statements.claim, others, owner, lease))
@@ -119,7 +128,13 @@ class SqlDeliveryStore:
         await self._database.write(message_statements.release, message_ids, owner)
 
     async def settle(self, outcomes: Sequence[DeliveryOutcome]) -> None:
-        await _retry_conflicts(lambda: self._database.once(message_statements.settle, outcomes))
+        if self._database.dialect == "postgresql":
+            from headgate.apps.notifications.stores import postgres
+
+            settled = message_statements.settled_rows(outcomes)
+            await _retry_conflicts(lambda: postgres.settle_alone(self._database, settled))
+        else:
+            await _retry_conflicts(lambda: self._database.write(message_statements.settle, outcomes))
 
     async def bury(self, letters: Sequence[DeadLetter], outcomes: Sequence[DeliveryOutcome]) -> None:
         await _retry_conflicts(lambda: self._database.write(message_statements.bury, letters, outcomes))
