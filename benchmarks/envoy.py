@@ -12,11 +12,13 @@ from pathlib import Path
 
 from tests.acceptance.envoy_proxy import EnvoyProxy, free_port
 
-from benchmarks.measure import Race, Row, Table, Target, per_second, race, summary
-from benchmarks.slot_http import server
+from benchmarks.measure import Race, Row, Table, Target, cpu_seconds, per_second, race, summary
+from benchmarks.slot_http import server_process
 from headgate.testing.load import KeepAlive
 
 CONNECTIONS = 32
+POOLED = 10
+"""So many short rounds are one figure."""
 RULES = """
 domain: edge
 descriptors:
@@ -73,32 +75,39 @@ class BenchmarkProxy(EnvoyProxy):
 
 def tables(quick: bool) -> list[Table]:
     table = Table("Envoy: POST through the proxy, 32 connections, one core for Envoy's work")
-    starts, repeats, requests = (1, 3, 1000) if quick else (2, 7, 2000)
+    starts, repeats, requests = (1, POOLED, 200) if quick else (2, 5 * POOLED, 300)
     milliseconds: dict[str, list[float]] = {}
-    result = Race.joined([_race(repeats, requests, milliseconds) for _ in range(starts)])
+    microseconds: dict[str, list[float]] = {}
+    races = [_race(repeats, requests, milliseconds, microseconds) for _ in range(starts)]
+    result = Race.joined(races).pooled(POOLED)
     ours = per_second(result.spread(HEADGATE).median)
     work = "Envoy with the filter, limits in memory"
     table.add(Row(work, ours, "an empty Python servicer", result.ratio(HEADGATE, EMPTY_SERVICER), Target(least=0.8)))
     table.add(Row(work, ours, "Envoy without the filter", result.ratio(HEADGATE, BARE)))
     table.note(summary("Envoy", result))
+    cpu = [f"{name} {statistics.median(each):.0f} µs" for name, each in microseconds.items()]
+    table.note(f"CPU time of the servicer per request: {', '.join(cpu)}")
     shown = [f"{name} {statistics.quantiles(each, n=100)[98]:.1f} ms" for name, each in milliseconds.items()]
     table.note(f"p99 at {CONNECTIONS} connections: {', '.join(shown)}")
     table.close()
     return [table]
 
 
-def _race(repeats: int, requests: int, milliseconds: dict[str, list[float]]) -> Race:
+def _race(
+    repeats: int, requests: int, milliseconds: dict[str, list[float]], microseconds: dict[str, list[float]]
+) -> Race:
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         (directory / "limits.yaml").write_text(RULES)
         empty_port, our_port = free_port(), free_port()
-        stack.enter_context(server("-c", EMPTY, str(empty_port)))
+        _, empty_pid = stack.enter_context(server_process("-c", EMPTY, str(empty_port)))
         settings = {
             "HEADGATE_DATABASE_URL": "memory://",
             "HEADGATE_LOG_LEVEL": "error",
             "HEADGATE_ENVOY_CONFIG": str(directory / "limits.yaml"),
         }
-        stack.enter_context(server("-m", "headgate", "serve", "--port", "0", "--grpc-port", str(our_port), **settings))
+        ours = "-m", "headgate", "serve", "--port", "0", "--grpc-port", str(our_port)
+        _, our_pid = stack.enter_context(server_process(*ours, **settings))
         proxies = {
             BARE: BenchmarkProxy(directory / "bare", our_port, limited=False),
             EMPTY_SERVICER: BenchmarkProxy(directory / "empty", empty_port),
@@ -106,10 +115,24 @@ def _race(repeats: int, requests: int, milliseconds: dict[str, list[float]]) -> 
         }
         for proxy in proxies.values():
             stack.enter_context(proxy)
-        return race(
-            {name: _load(proxy.port, requests, milliseconds.setdefault(name, [])) for name, proxy in proxies.items()},
-            repeats=repeats,
-        )
+        loads = {
+            name: _load(proxy.port, requests, milliseconds.setdefault(name, [])) for name, proxy in proxies.items()
+        }
+        for name, pid in ((EMPTY_SERVICER, empty_pid), (HEADGATE, our_pid)):
+            loads[name] = _with_cpu(loads[name], pid, requests, microseconds.setdefault(name, []))
+        return race(loads, repeats=repeats)
+
+
+def _with_cpu(load: Callable[[], float], pid: int, requests: int, microseconds: list[float]) -> Callable[[], float]:
+    """A load that also adds the CPU time which a process spent on each request."""
+
+    def measured() -> float:
+        spent = cpu_seconds(pid)
+        figure = load()
+        microseconds.append((cpu_seconds(pid) - spent) / requests * 1e6)
+        return figure
+
+    return measured
 
 
 def _load(port: int, requests: int, milliseconds: list[float]) -> Callable[[], float]:

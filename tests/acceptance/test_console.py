@@ -122,6 +122,11 @@ def test_axe_finds_nothing_on_any_page(
         else:
             expect(page.locator("#pulse")).to_contain_text("as of")
         problems += violations(page, address)
+    page.goto("/#/dispatch/PAYMENT")
+    page.get_by_role("button", name="Stop dispatching PAYMENT").click()
+    expect(page.get_by_role("dialog")).to_be_visible()
+    problems += violations(page, "a question")
+    page.get_by_role("button", name="Leave it").click()
     assert problems == []
 
 
@@ -242,6 +247,10 @@ def test_a_limit_is_tried_changed_and_recorded(page: Page, console: Console) -> 
     versions = page.get_by_role("table", name="Versions").get_by_role("row")
     expect(versions.nth(1)).to_contain_text("50")
     expect(versions.nth(1)).to_contain_text("active")
+    page.get_by_label("Calendar").fill("{")
+    page.get_by_role("button", name="Make it the active version").click()
+    expect(page.get_by_label("Calendar")).to_have_js_property("validationMessage", "This is not valid JSON.")
+    page.get_by_label("Calendar").fill("")
     page.get_by_label("Window", exact=True).fill("four seconds")
     page.get_by_role("button", name="Make it the active version").click()
     agree(page, "Change it")

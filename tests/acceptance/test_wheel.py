@@ -186,6 +186,34 @@ def test_the_worker_of_a_plain_install_runs_an_item(core: Installed) -> None:
     assert core.headgate("queue", "stats", "LETTER").returncode == 0
 
 
+TEN_LINES = """
+from decimal import Decimal
+
+from headgate import Tasks
+
+tasks = Tasks("sqlite:///headgate.db")          # or postgresql://…
+
+@tasks.task(retries=5, timeout=30, rate="50/second")
+async def send_invoice(invoice_id: str, total: Decimal) -> str: ...
+
+async def main() -> None:
+    async with tasks:
+        await send_invoice.enqueue("inv-1", total=Decimal("12.00"), key="inv-1", at="2030-03-01T16:00:00Z")
+        await send_invoice.enqueue("inv-2", total=Decimal("12.00"), key="inv-2")
+"""
+
+
+def test_the_first_lines_of_a_user_work_with_a_plain_install(core: Installed) -> None:
+    (core.directory / "my_app.py").write_text(TEN_LINES)
+    queued = core.python("import asyncio, my_app; asyncio.run(my_app.main())")
+    assert queued.returncode == 0, queued.stderr
+    with running(core, "worker", "my_app:tasks") as worker:
+        until(lambda: "status: COMPLETED" in core.headgate("queue", "show", "SEND_INVOICE", "inv-2").stdout)
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(60) == 0
+    assert "status: READY" in core.headgate("queue", "show", "SEND_INVOICE", "inv-1").stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "variables", "extra"),
     [

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headgate import Task, Tasks
+from headgate import CurrentTask, Task, TaskEvent, Tasks
 from headgate.dispatch.model import ItemDetail
 from headgate.dispatch.ports import DispatchObserver
 from headgate.dispatch.status import Status
@@ -32,8 +32,17 @@ class EngineTasks(Tasks):
     """Tasks whose workers run them in-process, or on `temporal`."""
 
     def __init__(self, url: str, temporal: TemporalConnection | None = None) -> None:
-        super().__init__(url, cancel_seconds=0.05, threads=2)
+        self.seen: list[TaskEvent | str] = []
+        """Events, and what the middleware around executions notes, in order."""
+        super().__init__(url, cancel_seconds=0.05, threads=2, middleware=[self._around], on_event=self.seen.append)
         self.temporal = temporal
+
+    async def _around(self, task: CurrentTask, run: Callable[[], Awaitable[Any]]) -> Any:
+        self.seen.append(f"before {task.item_id}")
+        try:
+            return await run()
+        finally:
+            self.seen.append(f"after {task.item_id}")
 
     @asynccontextmanager
     async def running(

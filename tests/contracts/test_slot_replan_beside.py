@@ -105,6 +105,27 @@ async def test_bookings_and_cancels_between_the_pieces_of_a_plan(stores: Stores)
     assert True in busy.again, "a slot that was cancelled since it was planned"
 
 
+class Unreadable(Busy):
+    """Slots are always changed while a plan without locks reads them."""
+
+    async def plan_forward(self, span: Span, reading: Reading, limit: int) -> Chunk:
+        raise Conflict
+
+
+@pytest.mark.usefixtures("in_pieces")
+async def test_what_cannot_be_planned_without_locks_is_planned_with_them(stores: Stores) -> None:
+    store, replans = stores
+    await store.configure("c", WindowPolicy(5, "PT4S"), now_ms=NOW)
+    await store.book("c", wants(60, T), now_ms=NOW)
+    await store.configure("c", WindowPolicy(10, "PT4S"), now_ms=NOW)
+    before = await booked(store)
+    unreadable = Unreadable(replans)
+    await replan(cast(ReplanStore, unreadable), Span("c"), Direction.EARLIER, dry_run=False)
+    slots = await check(store, before, Direction.EARLIER)
+    assert Counter(slot.window_start_ms for slot in slots) == {T + n * 4000: 10 for n in range(6)}
+    assert unreadable.again[1:] == [True] * (len(unreadable.again) - 1)
+
+
 async def test_a_spread_gives_way_to_bookings_that_wait(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
     store, replans = stores
     monkeypatch.setattr(replanning, "FEWEST", 8)

@@ -18,7 +18,7 @@ from headgate.dispatch.periodic import Periodic
 from headgate.dispatch.status import Status
 from headgate.sql.url import database_url
 from headgate.testing import eventually
-from tests.contracts.task_engines import ended, without_worker, working
+from tests.contracts.task_engines import EngineTasks, ended, without_worker, working
 
 
 async def test_a_function_runs_once_with_its_arguments_and_its_result_is_kept(tasks: Tasks) -> None:
@@ -82,7 +82,7 @@ async def test_no_more_plain_functions_run_at_once_than_there_are_threads(tasks:
     assert most == 2
 
 
-async def test_a_task_that_fails_is_retried_and_then_a_dead_letter(tasks: Tasks) -> None:
+async def test_a_task_that_fails_is_retried_and_then_a_dead_letter(tasks: EngineTasks) -> None:
     attempts: list[int] = []
 
     @tasks.task(retries=2, backoff=[0])
@@ -95,6 +95,10 @@ async def test_a_task_that_fails_is_retried_and_then_a_dead_letter(tasks: Tasks)
         item = (await ended(fails, "one")).item
     assert attempts == [1, 2, 3]
     assert (item.status, item.last_error, item.attempt) == (Status.DEAD_LETTER, "ValueError: boom", 3)
+    seen = [one if isinstance(one, str) else (one.kind, one.item_id, one.attempt) for one in tasks.seen]
+    around = ["before one", "after one"]
+    tries = [[("STARTED", "one", n), *around, ("FAILED", "one", n)] for n in attempts]
+    assert seen == [step for steps in tries for step in steps]
 
 
 async def test_a_task_knows_its_lane_and_priority(tasks: Tasks) -> None:

@@ -186,6 +186,14 @@ async def test_grpc() -> None:
     assert lines == ["order 0", "order 1", "order 2", "RESOURCE_EXHAUSTED retry after 10 s"]
 
 
+async def test_celery() -> None:
+    lines = (await run("celery_tasks.py")).splitlines()
+    sent = [
+        f"sent {text!r} to {user}" for user, text in (("ada", "one"), ("ada", "two"), ("ada", "!now"), ("root", "four"))
+    ]
+    assert lines == [*sent[:2], "refused 'three': plan letters has no room", *sent[2:]]
+
+
 async def test_functions() -> None:
     output = await run("function_limits.py")
     assert len(re.findall(r"^sent '(?:one|two|three|four)' to ada$", output, re.M)) >= 3

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import httpx2 as httpx
 import psycopg
@@ -18,7 +18,7 @@ from headgate.dispatch.changes import Cancellation
 from headgate.dispatch.decisions import after_success, gave_up, released
 from headgate.dispatch.model import EnqueueRequest
 from headgate.dispatch.status import Status
-from headgate.dispatch.stores import QueueCarrier, portable
+from headgate.dispatch.stores import portable
 from headgate.durations import to_ms
 from headgate.errors import Conflict, NotFound, SlotInUse
 from headgate.server.http.app import create_app
@@ -26,6 +26,7 @@ from headgate.server.settings import Settings
 from headgate.slots.carriers import SlotMove
 from headgate.slots.listing import SlotFilter, SlotStatus
 from headgate.slots.model import AssignedSlot
+from headgate.slots.stores.postgres_replan import PostgresReplanTransaction
 from headgate.slots.stores.replanning import KnownPolicies, ReplanTransaction
 
 AT = "2030-03-01T16:00:00Z"
@@ -222,15 +223,16 @@ async def test_an_item_queued_while_its_slot_moves_gets_the_new_time(
         booked = [await slots.assign(name, "bank", AT) for name in ("a", "b", "c")]
         await slots.configure("bank", WindowPolicy(max_per_window=3, window="PT4S"))
         queued: list[asyncio.Task[object]] = []
-        move = QueueCarrier.move
+        finish = PostgresReplanTransaction.finish
 
-        def moved(carrier: QueueCarrier, within: sa.Connection, moves: Sequence[SlotMove], now: datetime) -> None:
-            move(carrier, within, moves, now)
+        def finished(transaction: PostgresReplanTransaction, *args: Any) -> bool:
+            transaction.collect()  # the slots are moved, and nothing is committed
             queued.append(asyncio.create_task(queue.enqueue("PAY", "b", execute_at=booked[1].scheduled_time)))
             queued.append(asyncio.create_task(queue.enqueue("PAY", "c", slot=booked[2])))
-            _wait_for_locks(within, 1)
+            _wait_for_locks(transaction.connection, 1)
+            return finish(transaction, *args)
 
-        monkeypatch.setattr(QueueCarrier, "move", moved)
+        monkeypatch.setattr(PostgresReplanTransaction, "finish", finished)
         await slots.replan("bank")
         await asyncio.gather(*queued)
         for name in ("b", "c"):

@@ -21,7 +21,7 @@ from typing import Any, TypeVar, Unpack
 
 from headgate.errors import ConfigurationError, RateLimitExceeded
 from headgate.extras import needed
-from headgate.integrations.installed import Installed
+from headgate.integrations.installed_limits import InstalledLimits
 from headgate.integrations.limit import Cost, Limit, LimitOptions, OnDenied, PathRule, Plans, Response, resolved
 from headgate.integrations.outbound import OutboundKey, OutboundLimiter, OutboundOptions
 from headgate.integrations.own_answers import own_body
@@ -173,7 +173,7 @@ class _Denied(RateLimitExceeded, web.HTTPTooManyRequests):
         return RateLimitExceeded, (self.decision,)
 
 
-class _Extension(Installed[RequestLimiter]):
+class _Extension(InstalledLimits[RequestLimiter]):
     """What `install` leaves in the application."""
 
     def middleware(self) -> Any:

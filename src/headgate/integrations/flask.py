@@ -19,7 +19,7 @@ from typing import Any, TypeVar, Unpack
 from headgate.errors import ConfigurationError, RateLimitExceeded
 from headgate.extras import needed
 from headgate.integrations import limit as limits_of
-from headgate.integrations.installed import Installed
+from headgate.integrations.installed_limits import InstalledLimits
 from headgate.integrations.limit import Limit, LimitOptions, OnDenied, PathRule, Plans
 from headgate.integrations.request_limiter import Refusal, RequestLimiter, ResponseCharge, denial
 from headgate.integrations.response_fields import ResponseFields
@@ -148,7 +148,7 @@ class _Exchange(ResponseFields):
         self.charges: list[ResponseCharge] = []
 
 
-class _Extension(Installed[RequestLimiter]):
+class _Extension(InstalledLimits[RequestLimiter]):
     """What `install` leaves in `app.extensions`."""
 
     def guard(self) -> Any:

@@ -20,7 +20,7 @@ from headgate.errors import ConfigurationError, RateLimitExceeded
 from headgate.extras import needed
 from headgate.integrations.asgi import AsgiRequestLimiter
 from headgate.integrations.exchanges import EXCHANGE, Exchange, with_exchanges
-from headgate.integrations.installed import Installed
+from headgate.integrations.installed_limits import InstalledLimits
 from headgate.integrations.limit import Limit, LimitOptions, OnDenied, PathRule, Plans
 from headgate.integrations.request_limiter import Refusal, denial
 from headgate.integrations.stack import attach_limits, attached_limits, exempt
@@ -132,7 +132,7 @@ def rate_limit(plans: Plans, *, key: Key | KeyFunction, **options: Unpack[LimitO
     return decorate
 
 
-class _Extension(Installed[AsgiRequestLimiter]):
+class _Extension(InstalledLimits[AsgiRequestLimiter]):
     """What `install` leaves in `app.extensions`."""
 
     async def guard(self) -> Any:

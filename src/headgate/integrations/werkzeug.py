@@ -7,7 +7,7 @@ from typing import Any
 from werkzeug.exceptions import TooManyRequests
 
 from headgate.errors import RateLimitExceeded
-from headgate.integrations.installed import Installed
+from headgate.integrations.installed_limits import InstalledLimits
 from headgate.integrations.limit import Limit
 from headgate.integrations.request_limiter import Refusal
 from headgate.integrations.route_patterns import Route, in_angles
@@ -64,7 +64,7 @@ class WerkzeugRequest:
         return self._principal(self.native)
 
 
-def limits_of_all(installed: Installed[Any], app: Any, request: Any) -> list[Limit]:
+def limits_of_all(installed: InstalledLimits[Any], app: Any, request: Any) -> list[Limit]:
     """The limits that `install` puts on a request: by the rules that match it, and by the defaults."""
     installed.check_routes(lambda: routes(app))
     method, path, matched = request.method, request.path, request.url_rule

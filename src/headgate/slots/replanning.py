@@ -106,7 +106,11 @@ class ReplanStore(Protocol):
         ...
 
     async def plan_forward(self, span: Span, reading: Reading, limit: int) -> Chunk:
-        """What `pull_forward` would move now. Locks no config, and moves nothing."""
+        """What `pull_forward` would move now. Locks no config, and moves nothing.
+
+        Raises:
+            Conflict: slots were changed while they were read.
+        """
         ...
 
     async def carry_out(self, span: Span, moves: Sequence[SlotMove]) -> Chunk:
@@ -236,11 +240,17 @@ async def _pull(store: ReplanStore, span: Span, result: Replan) -> Replan:
 
 async def _pull_some(store: ReplanStore, span: Span, reading: Reading, pace: Pace) -> Chunk:
     """Plans and moves the next slots in one transaction."""
-    limit = pace.limit
     try:
-        chunk = await store.pull_forward(span, reading, limit)
+        chunk = await store.pull_forward(span, reading, pace.limit)
     except Conflict:
-        chunk = await _retried(partial(store.pull_forward, span, reading, limit, reads_again=True))
+        return await _pull_locked(store, span, reading, pace.limit, pace)
+    await pace.give_way(chunk)
+    return chunk
+
+
+async def _pull_locked(store: ReplanStore, span: Span, reading: Reading, limit: int, pace: Pace) -> Chunk:
+    """Moves the next slots, whoever changes them at the same time."""
+    chunk = await _retried(partial(store.pull_forward, span, reading, limit, reads_again=True))
     await pace.give_way(chunk)
     return chunk
 
@@ -248,7 +258,10 @@ async def _pull_some(store: ReplanStore, span: Span, reading: Reading, pace: Pac
 async def _pull_in_pieces(store: ReplanStore, span: Span, reading: Reading, pace: Pace) -> Chunk:
     """Plans the next windows without a lock, and then moves a few slots a transaction: bookings that wait for one wait
     for little. They may take a place that the plan meant to use; then the rest is planned again."""
-    plan = await store.plan_forward(span, reading, pace.whole)
+    try:
+        plan = await store.plan_forward(span, reading, pace.whole)
+    except Conflict:
+        return await _pull_locked(store, span, reading, pace.whole, pace)
     made: list[SlotMove] = []
     while len(made) < len(plan.moves):
         piece = plan.moves[len(made) : len(made) + pace.limit]
@@ -256,8 +269,7 @@ async def _pull_in_pieces(store: ReplanStore, span: Span, reading: Reading, pace
             chunk = await store.carry_out(span, piece)
         except Conflict:
             done, following = broken_off(plan.examined, plan.moves, len(made), reading, plan.following)
-            rest = await _retried(partial(store.pull_forward, span, following, pace.whole, reads_again=True))
-            await pace.give_way(rest)
+            rest = await _pull_locked(store, span, following, pace.whole, pace)
             return rest._replace(examined=[*done, *rest.examined], moves=[*made, *rest.moves])
         made += chunk.moves
         await pace.give_way(chunk)

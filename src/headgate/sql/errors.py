@@ -9,8 +9,9 @@ import sqlalchemy as sa
 
 from headgate.errors import Conflict, StoreError, StoreRefused, StoreUnavailable
 
-_RETRYABLE_STATES = {"40001", "40P01", "55P03", "23505"}
-"""PostgreSQL: serialization failure, deadlock, lock not available, unique violation."""
+_RETRYABLE_STATES = {"40001", "40P01", "55P03", "23505", "22012"}
+"""PostgreSQL: serialization failure, deadlock, lock not available, unique violation; division by zero, which is how a
+statement of ours fails that finds less to change than was read."""
 _OUTAGE_CLASSES = {"08", "53", "57", "58"}
 """PostgreSQL: connection lost, no resources, shut down by an operator, system error."""
 

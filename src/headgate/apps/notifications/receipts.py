@@ -178,11 +178,11 @@ class EarlyReceipts:
         await process_until_stopped(self._join, self._try_again, stop, batch=EARLY_BATCH)
 
     async def _try_again(self, delivered: Sequence[Delivered]) -> None:
-        for each in delivered:
+        for message in delivered:
             try:
-                receipt, tries = EarlyReceipt.from_record_value(each.record.value)
+                receipt, tries = EarlyReceipt.from_record_value(message.record.value)
             except InvalidInput:
-                _log.warning("a record of %s is not a receipt and is skipped", each.record.topic)
+                _log.warning("a record of %s is not a receipt and is skipped", message.record.topic)
                 continue
             seconds = await self._store.receive(receipt)
             if seconds is not None:

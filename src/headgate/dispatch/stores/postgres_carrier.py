@@ -12,7 +12,7 @@ from headgate.dispatch.status import Status
 from headgate.dispatch.stores.slot_carrier import ItemStanding, NewTime, standing_of
 from headgate.durations import to_ms
 from headgate.slots.carriers import SlotMove, Standing
-from headgate.sql.pipeline import Statement, execute_pipeline, numbers, run_async, text_of, texts
+from headgate.sql.pipeline import Calls, Statement, execute_pipeline, numbers, run_async, texts
 
 # Whoever has an item locked claims, cancels or requeues it: waiting for them could deadlock. All items are read, and
 # those that could be locked, as they are then; the others count as begun.
@@ -41,13 +41,26 @@ MOVE = Statement(
     WHERE item.item_type = moved.item_type AND item.item_id = moved.item_id AND item.queue_status = 'READY'
     """,
 )
-TYPES = Statement("headgate_dispatch_carrier_types", "SELECT item_type FROM headgate_dispatch_config")
-# Items that were queued with slots of other ids: there are nearly never any, and then nothing is looked up.
-LINKS = Statement(
-    "headgate_dispatch_carrier_links",
+# Both find the items themselves: whoever reads first which there are keeps bookings waiting for a round trip more.
+CARRY = Statement(
+    "headgate_dispatch_carrier_carry",
     """
-    SELECT slot_id, item_type, item_id FROM headgate_dispatch_queue WHERE slot_id = ANY($1::text[])
-        AND EXISTS (SELECT FROM headgate_dispatch_queue WHERE slot_id IS NOT NULL)
+    UPDATE headgate_dispatch_queue AS item
+    SET scheduled_exec_time = 'epoch'::timestamptz + moved.at * interval '1 ms',
+        due_at = 'epoch'::timestamptz + moved.at * interval '1 ms', updated_at = clock_timestamp()
+    FROM unnest($1::text[], $2::bigint[]) AS moved(event_id, at) CROSS JOIN headgate_dispatch_config AS config
+    WHERE item.item_type = config.item_type AND item.item_id = moved.event_id AND item.queue_status = 'READY'
+    """,
+)
+# Items that were queued with slots of other ids: there are nearly never any.
+CARRY_LINKED = Statement(
+    "headgate_dispatch_carrier_carry_linked",
+    """
+    UPDATE headgate_dispatch_queue AS item
+    SET scheduled_exec_time = 'epoch'::timestamptz + moved.at * interval '1 ms',
+        due_at = 'epoch'::timestamptz + moved.at * interval '1 ms', updated_at = clock_timestamp()
+    FROM unnest($1::text[], $2::bigint[]) AS moved(event_id, at)
+    WHERE item.slot_id = moved.event_id AND item.slot_id IS NOT NULL AND item.queue_status = 'READY'
     """,
 )
 
@@ -73,12 +86,7 @@ def move_items(connection: Connection, moved: Sequence[NewTime]) -> None:
     run_async(connection, lambda raw: execute_pipeline(raw, [call]))
 
 
-def move_carried(connection: Connection, moves: Sequence[SlotMove]) -> None:
-    """Gives READY items that carry these slots the slots' new times. Bookings wait meanwhile: few round trips."""
-    times = {move.slot.event_id: move.scheduled_ms for move in moves}
-    calls = [(TYPES, ()), (LINKS, (texts(times),))]
-    types, links = run_async(connection, lambda raw: execute_pipeline(raw, calls))
-    moved = [NewTime(text_of(kind), event_id, at) for event_id, at in times.items() for (kind,) in types]
-    moved += [NewTime(text_of(kind), text_of(item_id), times[text_of(event)]) for event, kind, item_id in links]
-    if moved:
-        move_items(connection, moved)
+def carry_calls(moves: Sequence[SlotMove]) -> Calls:
+    """The statements that give READY items which carry these slots the slots' new times."""
+    values = texts(move.slot.event_id for move in moves), numbers(move.scheduled_ms for move in moves)
+    return [(CARRY, values), (CARRY_LINKED, values)]

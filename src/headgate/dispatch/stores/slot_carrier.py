@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -19,6 +19,9 @@ from headgate.durations import from_ms
 from headgate.errors import Conflict, SlotInUse
 from headgate.slots.carriers import SlotMove, Standing
 from headgate.slots.model import AssignedSlot
+
+if TYPE_CHECKING:
+    from headgate.sql.pipeline import Calls
 
 WITH_SLOT = Cancellation("its slot was cancelled")
 _ENDED = (Status.COMPLETED, Status.CANCELLED, Status.DEAD_LETTER)
@@ -79,15 +82,21 @@ class QueueCarrier:
     def move(self, within: Connection, moves: Sequence[SlotMove], now: datetime) -> None:
         if within.dialect.name == "postgresql":
             # Imported here: the driver is an extra that SQLite's users do not have.
-            from headgate.dispatch.stores import postgres_carrier
+            from headgate.sql.pipeline import run_pipeline
 
-            postgres_carrier.move_carried(within, moves)
+            run_pipeline(within, self.move_calls(moves))
             return
         types = list(within.execute(sa.select(config.c.item_type)).scalars())
         times = {move.slot.event_id: move.scheduled_ms for move in moves}
         moved = [NewTime(kind, event_id, at) for event_id, at in times.items() for kind in types]
         moved += [NewTime(kind, item_id, times[event_id]) for event_id, kind, item_id in _links(within, list(times))]
         move_items(within, moved, now)
+
+    def move_calls(self, moves: Sequence[SlotMove]) -> Calls:
+        """PostgreSQL's statements for `move`."""
+        from headgate.dispatch.stores import postgres_carrier
+
+        return postgres_carrier.carry_calls(moves)
 
     def cancel(self, within: Connection, slot: AssignedSlot) -> None:
         types = list(within.execute(sa.select(config.c.item_type)).scalars())

@@ -60,7 +60,10 @@ def app() -> None:
 @click.argument("text", cls=Argument)
 @click.option("--to", help="A number in E.164, instead of the user's own.")
 @click.option(
-    "--priority", type=click.Choice([each.value for each in Priority]), default="normal", help="What goes first."
+    "--priority",
+    type=click.Choice([priority.value for priority in Priority]),
+    default="normal",
+    help="What goes first.",
 )
 @click.option("--expires-in", help="How long it may wait, as PT5M.")
 @click.option("--key", help="Of a message that must be sent once, however often this command is called.")
@@ -194,7 +197,7 @@ def list_letters(limit: int, as_json: bool) -> None:
     if as_json:
         print_json(DeadLetters(dead_letters=letters, next=None).dump())
     else:
-        rows = [[each.id, each.user_id, each.reason, str(each.attempts), each.dead_at] for each in letters]
+        rows = [[letter.id, letter.user_id, letter.reason, str(letter.attempts), letter.dead_at] for letter in letters]
         print_table(["id", "user", "reason", "attempts", "since"], rows)
 
 

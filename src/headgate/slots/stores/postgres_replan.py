@@ -4,16 +4,16 @@ of times and ids by SQLAlchemy's types would take longer than moving the slots d
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import cast
+from typing import Protocol, cast, runtime_checkable
 
 from psycopg.pq import TransactionStatus
 from sqlalchemy.engine import Connection
 
 from headgate.durations import format_instant, from_ms
-from headgate.errors import Conflict
 from headgate.slots.carriers import Carriers, SlotMove
 from headgate.slots.model import AssignedSlot, PolicyVersion
 from headgate.slots.occupancy import FullRun, Occupancy, WindowCount
@@ -41,6 +41,7 @@ from headgate.sql.pipeline import (
     BEGIN,
     BY_KEY,
     COMMIT,
+    Calls,
     Pipeline,
     Raw,
     Rows,
@@ -88,7 +89,8 @@ READ = Statement(
     ) AS page
     """,
 )
-# Plain statements over the parameters: rows that go from one part of a statement to another are written twice.
+# Plain statements over the parameters: rows that go from one part of a statement to another are written twice. If a
+# slot is not what was read, it divides by zero, which is a `Conflict`: the commit need not wait for the count.
 MOVE = Statement(
     "headgate_slot_replan_move",
     """
@@ -104,7 +106,7 @@ MOVE = Statement(
             AND slot.config_name = $1 AND slot.other_windows IS NULL
         RETURNING 1
     )
-    SELECT count(*) FROM moved
+    SELECT 1 / (count(*) = cardinality($3::text[]))::int FROM moved
     """,
 )
 # What differs from slot to slot is put together here: whole JSON texts would take longer to make and to send. Times
@@ -178,7 +180,7 @@ MOVE_JOINT = Statement(
         INSERT INTO headgate_outbox (topic, message_key, message_value, created_at)
         SELECT $10, left(event_id, $11::int), message, clock_timestamp() FROM moved
     )
-    SELECT count(*) FROM moved
+    SELECT 1 / (count(*) = cardinality($1::text[]))::int FROM moved
     """,
 )
 LOOK = Statement("headgate_slot_replan_look", LOCK.sql.replace("FOR UPDATE OF config", ""))
@@ -198,15 +200,24 @@ AWAITED = Statement(
 )
 
 
+@runtime_checkable
+class PipelinedCarrier(Protocol):
+    """A `SlotCarrier` that moves its work by statements which may run together with others."""
+
+    def move_calls(self, moves: Sequence[SlotMove]) -> Calls:
+        """The statements for `move`."""
+        ...
+
+
 class PostgresReplanTransaction(ReplanTransaction):
     """A `ReplanTransaction` that sends slots to the server while it plans the next ones, and has the locks over three
-    round trips, the commit among them."""
+    round trips, the commit among them; over two, if the moves are planned already."""
 
     def __init__(self, connection: Connection, carriers: Carriers, known: KnownPolicies) -> None:
         super().__init__(connection, carriers, known)
         self._pipeline = Pipeline(cast(Raw, connection.connection.driver_connection))
-        self._expected: list[int | None] = []
-        """How many rows each statement on its way must have moved; None if it moves none."""
+        self._near: set[FullRun] | None = None
+        """The runs near the windows of planned moves, if they were read with the lock."""
 
     def begin(self) -> None:
         """Begins the transaction; look-ups by key are planned once and for all."""
@@ -222,21 +233,34 @@ class PostgresReplanTransaction(ReplanTransaction):
             reading = after(slots[-1])
         return candidates
 
-    def lock(self, span: Span, candidates: Sequence[Candidate], from_ms: int) -> Locked:
-        return self._configs(LOCK, span, candidates, from_ms)
+    def lock(
+        self, span: Span, candidates: Sequence[Candidate], from_ms: int, planned: Sequence[SlotMove] = ()
+    ) -> Locked:
+        return self._configs(LOCK, span, candidates, from_ms, planned)
 
     def look(self, span: Span, candidates: Sequence[Candidate], from_ms: int) -> Locked:
         return self._configs(LOOK, span, candidates, from_ms)
 
-    def _configs(self, statement: Statement, span: Span, candidates: Sequence[Candidate], from_ms: int) -> Locked:
+    def _configs(
+        self,
+        statement: Statement,
+        span: Span,
+        candidates: Sequence[Candidate],
+        from_ms: int,
+        planned: Sequence[SlotMove] = (),
+    ) -> Locked:
         names = sorted({span.name, *other_names(span.name, candidates)})
         guess = self.known.last.get(span.name)
         reads = None if guess is None else _WindowReads(guess, candidates, from_ms)
-        rows, *windows = self._execute([(statement, (texts(names),)), *(reads.calls if reads else ())])
+        starts = _starts_near(guess, planned) if guess is not None and len(names) == 1 else []
+        runs = [(RUNS_BEFORE, (texts([span.name] * len(starts)), numbers(starts)))] if starts else []
+        rows, *windows = self._execute([(statement, (texts(names),)), *runs, *(reads.calls if reads else ())])
+        near = _runs(windows.pop(0))[span.name] if runs else None
         versions = [(text_of(name), whole_of(version)) for name, version, _ in rows]
         now_ms = whole_of(rows[-1][2]) if rows else 0
         locked = self.locked(span, self._policies(versions), now_ms)
         active = self.known.last[span.name] = locked.config.active
+        self._near = near if guess is active else None
         if reads is None or guess is not active:
             reads = _WindowReads(active, candidates, from_ms)
             windows = self._execute(reads.calls)
@@ -255,19 +279,15 @@ class PostgresReplanTransaction(ReplanTransaction):
     def move(self, active: PolicyVersion, moves: Sequence[SlotMove], now_ms: int) -> None:
         single = [move for move in moves if not move.windows]
         calls: list[tuple[Statement, Sequence[str | None]]] = [(WAIT_BRIEFLY, ())]
-        self._expected.append(None)
         if single:
             calls.append((MOVE, (active.name, str(active.version), *_times(single))))
-            self._expected.append(len(single))
         for owner in {move.slot.owner for move in single}:
             own = [move for move in single if move.slot.owner == owner]
             calls.append((PUBLISH, _published(active.name, owner, own)))
-            self._expected.append(None)
         joint = [move for move in moves if move.windows]
         if joint:
             calls.append((MOVE_JOINT, _joint_values(joint)))
-            self._expected.append(len(joint))
-        run_async(self.connection, lambda _: self._pipeline.send(calls))
+        self._send(calls)
 
     def collect(self) -> list[Rows]:
         """What the statements on their way returned. From now on the connection is free.
@@ -276,31 +296,42 @@ class PostgresReplanTransaction(ReplanTransaction):
             Conflict: a slot is not what was read.
         """
         results: list[Rows] = run_async(self.connection, lambda _: self._pipeline.results())
-        expected, self._expected = self._expected, []
-        for rows, moved in zip(results, expected, strict=False):
-            if moved is not None and whole_of(rows[0][0]) != moved:
-                raise Conflict
         return results
 
     def finish(self, changed: Sequence[PlannedConfig], moves: Sequence[SlotMove], now_ms: int) -> bool:
-        starts = [(config.active.name, start) for config in changed for start in starts_near(config)]
-        near: dict[str, set[FullRun]] = {config.active.name: set() for config in changed}
-        if starts:
-            call = (RUNS_BEFORE, (texts(name for name, _ in starts), numbers(start for _, start in starts)))
-            run_async(self.connection, lambda _: self._pipeline.send([call]))
-        results = self.collect()
-        for name, *times in results[-1] if starts else ():
-            start, run_start, resume = map(whole_of, times)
-            if resume >= start:
-                near[text_of(name)].add(FullRun(run_start, resume))
-        self.move_carried(moves, now_ms)
-        calls: list[tuple[Statement, Sequence[str | None]]] = []
+        names = {config.active.name for config in changed}
+        near = self._read_runs(changed) if self._near is None else dict.fromkeys(names, self._near)
+        calls = self._carry(moves, now_ms)
         if changed:
             windows = changed_windows({config.active.name: config.occupancy for config in changed})
             runs = {config.active.name: rejoined_runs(config, near[config.active.name]) for config in changed}
-            calls = [(WRITE_WINDOWS, windows), *run_calls(runs)]
-        *_, ((count,),), _ = self._execute([*calls, (AWAITED, ()), (COMMIT, ())])
+            calls += [(WRITE_WINDOWS, windows), *run_calls(runs)]
+        self._send([*calls, (AWAITED, ()), (COMMIT, ())])
+        *_, ((count,),), _ = self.collect()
         return whole_of(count) > 0
+
+    def _read_runs(self, changed: Sequence[PlannedConfig]) -> dict[str, set[FullRun]]:
+        """The stored runs near the windows that a plan has changed."""
+        starts = [(config.active.name, start) for config in changed for start in starts_near(config)]
+        if starts:
+            self._send([(RUNS_BEFORE, (texts(name for name, _ in starts), numbers(start for _, start in starts)))])
+        results = self.collect()
+        return _runs(results[-1] if starts else [])
+
+    def _carry(self, moves: Sequence[SlotMove], now_ms: int) -> list[tuple[Statement, Sequence[str | None]]]:
+        """Moves what carries the slots, or returns the statements for that."""
+        calls: list[tuple[Statement, Sequence[str | None]]] = []
+        for owner, carrier in self.carriers.items():
+            own = [move for move in moves if move.slot.owner == owner]
+            if own and isinstance(carrier, PipelinedCarrier):
+                calls += carrier.move_calls(own)
+            elif own:
+                self.collect()
+                carrier.move(self.connection, own, from_ms(now_ms))
+        return calls
+
+    def _send(self, calls: Calls) -> None:
+        run_async(self.connection, lambda _: self._pipeline.send(calls))
 
     def close(self) -> None:
         if self._pipeline.is_open:
@@ -384,6 +415,25 @@ class _WindowReads:
         counts = {count.start_ms: count for count in sources}
         for start in self._sources:
             occupancy.learn_window(start, counts.get(start))
+
+
+def _starts_near(active: PolicyVersion, planned: Sequence[SlotMove]) -> list[int]:
+    """As `starts_near`, of every window that these moves may change."""
+    policy = active.policy
+    left = (align(move.slot.scheduled_ms, policy.size_ms) for move in planned)
+    starts = {*left, *(move.window_start_ms for move in planned)}
+    behind = (policy.next_open(start + policy.size_ms) for start in starts)
+    return sorted({*starts, *behind, *(start - 1 for start in starts)})
+
+
+def _runs(rows: Rows) -> dict[str, set[FullRun]]:
+    """Rows of `RUNS_BEFORE`: by config, those that reach the time that was asked for."""
+    near: dict[str, set[FullRun]] = defaultdict(set)
+    for name, *times in rows:
+        start, run_start, resume = map(whole_of, times)
+        if resume >= start:
+            near[text_of(name)].add(FullRun(run_start, resume))
+    return near
 
 
 def _times(moves: Sequence[SlotMove]) -> Sequence[str]:

@@ -99,8 +99,11 @@ class ReplanTransaction:
         """The next slots in order, and whether each may move; work that waits is locked."""
         return _candidates(self.connection, self.carriers, span, reading, limit, lock=True)
 
-    def lock(self, span: Span, candidates: Sequence[Candidate], from_ms: int) -> Locked:
-        """Locks the config and the slots' further ones, in the order of their names.
+    def lock(
+        self, span: Span, candidates: Sequence[Candidate], from_ms: int, planned: Sequence[SlotMove] = ()
+    ) -> Locked:
+        """Locks the config and the slots' further ones, in the order of their names. What `finish` needs for moves that
+        are planned already may be read along.
 
         Raises:
             NotFound: the config does not exist.
@@ -369,7 +372,7 @@ def _carry_out(transaction: ReplanTransaction, span: Span, moves: Sequence[SlotM
     carriers, slots = transaction.carriers, [move.slot for move in moves]
     standings = standings_of(transaction.connection, carriers, slots, True)
     first = min(move.window_start_ms for move in moves)
-    config, others, limits, now_ms = transaction.lock(span, list(map(Candidate, slots)), first)
+    config, others, limits, now_ms = transaction.lock(span, list(map(Candidate, slots)), first, moves)
     locked_at = time.perf_counter()
 
     def is_possible(move: SlotMove) -> bool:

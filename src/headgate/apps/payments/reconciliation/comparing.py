@@ -74,9 +74,9 @@ async def reconcile(
             after: str | None = None
             while page := await store.rows(selection, PAGE, after):
                 after = page[-1].payment_id
-                found = await asyncio.to_thread(lines.take, [row.payment_id for row in page])
+                lines_by_id = await asyncio.to_thread(lines.take, [row.payment_id for row in page])
                 for row in page:
-                    line = found.get(row.payment_id)
+                    line = lines_by_id.get(row.payment_id)
                     differences = compare(row, line, now)
                     count(result, row, line, differences)
                     for difference in differences:
@@ -142,7 +142,7 @@ class _Lines:
 
     def take(self, payment_ids: Sequence[str]) -> dict[str, StatementLine]:
         """The lines of these payments, which are marked as seen."""
-        found = {}
+        lines = {}
         self._connection.execute("BEGIN")
         for first in range(0, len(payment_ids), 500):
             some = payment_ids[first : first + 500]
@@ -153,10 +153,12 @@ class _Lines:
                 some,
             ).fetchall()
             for row in rows:
-                found[row[0]] = StatementLine(row[0], row[1], row[2], BankStatus(row[3]), row[4], row[5])
-        self._connection.executemany("UPDATE line SET seen = 1 WHERE payment_id = ?", [(each,) for each in found])
+                lines[row[0]] = StatementLine(row[0], row[1], row[2], BankStatus(row[3]), row[4], row[5])
+        self._connection.executemany(
+            "UPDATE line SET seen = 1 WHERE payment_id = ?", [(payment_id,) for payment_id in lines]
+        )
         self._connection.execute("COMMIT")
-        return found
+        return lines
 
     def rest(self, after: str, limit: int) -> list[StatementLine]:
         """Lines that nobody has taken, in order of their payments."""

@@ -2,7 +2,7 @@
 
 import {call, get, Problem, query} from './api.js'
 import {agreed} from './dialog.js'
-import {badge, button, card, field, form, h, input, link, select, show, table, update} from './dom.js'
+import {badge, button, card, field, form, h, input, jsonArea, link, select, show, table, update} from './dom.js'
 import {count, durationMs, instant, moment, rate, span, spanOf, ZONE} from './words.js'
 
 const post = config => call('POST', '/admin/rate-limit/config', config)
@@ -199,22 +199,12 @@ function policyForm(active) {
   const size = input({required: true, value: active?.windowSize ?? 'PT4S'})
   const spread = select(['jitter', 'even'], {value: active?.spread ?? 'jitter'})
   const delay = input({value: active?.maxDelay ?? ''})
-  const calendar = h('textarea', {
-    rows: 3,
-    spellcheck: 'false',
-    placeholder: '{"zone": "Europe/Berlin", "open": [{"days": ["MON"], "from": "09:00", "to": "17:00"}]}',
-  })
-  calendar.value = active?.calendar ? JSON.stringify(active.calendar, null, 1) : ''
-  calendar.addEventListener('input', () => calendar.setCustomValidity(''))
+  const placeholder = '{"zone": "Europe/Berlin", "open": [{"days": ["MON"], "from": "09:00", "to": "17:00"}]}'
+  const shown = active?.calendar ? JSON.stringify(active.calendar, null, 1) : ''
+  const calendar = jsonArea({rows: 3, placeholder}, shown)
   const values = () => {
-    let open
-    try {
-      open = calendar.value.trim() ? JSON.parse(calendar.value) : null
-    } catch {
-      calendar.setCustomValidity('This is not valid JSON.')
-      calendar.reportValidity()
-      return undefined
-    }
+    const open = calendar.read()
+    if (open === undefined) return undefined
     return {
       configName: name.value,
       maxPerWindow: Number(limit.value),
@@ -222,7 +212,7 @@ function policyForm(active) {
       spread: spread.value,
       // Null, not left out: what is emptied here is to go.
       maxDelay: delay.value.trim() || null,
-      calendar: open ?? null,
+      calendar: open,
     }
   }
   return {
@@ -234,7 +224,7 @@ function policyForm(active) {
       field('Window', size, 'a duration, such as PT4S'),
       field('Spread', spread),
       field('Horizon', delay, 'a duration; empty: none'),
-      h('div', {class: 'wide'}, field('Calendar', calendar, 'JSON; empty: always open')),
+      h('div', {class: 'wide'}, field('Calendar', calendar.area, 'JSON; empty: always open')),
     ],
   }
 }

@@ -135,6 +135,26 @@ export function field(label, control, hint) {
 export const input = (attributes = {}) =>
   h('input', {type: 'text', autocomplete: 'off', spellcheck: 'false', ...attributes})
 
+/** A text area for JSON. `read` returns its value, or null if it is empty; undefined, and a word at the area, if the
+ *  text is no JSON.
+ *  @param {Record<string, unknown>} attributes
+ *  @param {string} text */
+export function jsonArea(attributes, text) {
+  const area = /** @type {HTMLTextAreaElement} */ (h('textarea', {spellcheck: 'false', ...attributes}))
+  area.value = text
+  area.addEventListener('input', () => area.setCustomValidity(''))
+  const read = () => {
+    try {
+      return area.value.trim() ? JSON.parse(area.value) : null
+    } catch {
+      area.setCustomValidity('This is not valid JSON.')
+      area.reportValidity()
+      return undefined
+    }
+  }
+  return {area, read}
+}
+
 export const select = (options, attributes = {}) =>
   h(
     'select',

@@ -3,7 +3,7 @@
 import {call, path} from './api.js'
 import {gauge} from './charts.js'
 import {agreed} from './dialog.js'
-import {badge, button, card, field, form, h, input, link, select, show, table, update} from './dom.js'
+import {badge, button, card, field, form, h, input, jsonArea, link, select, show, table, update} from './dom.js'
 import {count, span, spanOf} from './words.js'
 
 const ALGORITHMS = [
@@ -207,22 +207,18 @@ function planForm(plan) {
     value: isPlain(plan) ? (plan?.algorithm ?? 'token_bucket') : 'json',
   })
   const rate = input({value: '100/hour'})
-  const own = h('textarea', {rows: 3, spellcheck: 'false'})
-  own.value = isPlain(plan) ? '{"algorithm": "concurrency", "limit": 5, "expires": "PT30S"}' : ownDocument(plan)
-  own.addEventListener('input', () => own.setCustomValidity(''))
+  const example = '{"algorithm": "concurrency", "limit": 5, "expires": "PT30S"}'
+  const {area: own, read: readOwn} = jsonArea({rows: 3}, isPlain(plan) ? example : ownDocument(plan))
   const capacity = input({type: 'number', min: 1, value: plan?.capacity ?? 10})
   const perSecond = input({value: plan?.perSecond ?? 1})
   const limit = input({type: 'number', min: 1, value: plan?.limit ?? 100})
   const window = input({value: plan?.window ?? 'PT1M'})
   const onError = select([['', 'as the service is set'], 'open', 'closed', 'fallback'], {value: plan?.onError ?? ''})
   const shadow = h('input', {type: 'checkbox', checked: Boolean(plan?.shadow)})
-  const overrides = h('textarea', {
-    rows: 2,
-    spellcheck: 'false',
-    placeholder: '{"user:1": {"capacity": 100, "perSecond": 10}}',
-  })
-  overrides.value = plan?.overrides ? JSON.stringify(plan.overrides, null, 1) : ''
-  overrides.addEventListener('input', () => overrides.setCustomValidity(''))
+  const {area: overrides, read: readOverrides} = jsonArea(
+    {rows: 2, placeholder: '{"user:1": {"capacity": 100, "perSecond": 10}}'},
+    plan?.overrides ? JSON.stringify(plan.overrides, null, 1) : '',
+  )
   const bucket = [
     field('Capacity', capacity, 'at once'),
     field('Refill', perSecond, 'a second; a number, or a fraction such as 2/3'),
@@ -261,23 +257,15 @@ function planForm(plan) {
       } else if (algorithm.value === 'rate') {
         body = {rate: rate.value.trim()}
       } else if (algorithm.value === 'json') {
-        try {
-          body = JSON.parse(own.value)
-        } catch {
-          own.setCustomValidity('This is not valid JSON.')
-          own.reportValidity()
-          return undefined
-        }
+        const given = readOwn()
+        if (given === undefined) return undefined
+        body = given ?? {}
       }
       if (onError.value) body.onError = onError.value
       if (shadow.checked) body.shadow = true
-      try {
-        if (overrides.value.trim()) body.overrides = JSON.parse(overrides.value)
-      } catch {
-        overrides.setCustomValidity('This is not valid JSON.')
-        overrides.reportValidity()
-        return undefined
-      }
+      const changes = readOverrides()
+      if (changes === undefined) return undefined
+      if (changes !== null) body.overrides = changes
       return [called.value, body]
     },
   }

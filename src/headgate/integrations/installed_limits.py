@@ -12,7 +12,7 @@ from headgate.integrations.route_patterns import Route, warn_of_unmatched
 Limiting = TypeVar("Limiting", bound=RequestLimiter)
 
 
-class Installed(Generic[Limiting]):
+class InstalledLimits(Generic[Limiting]):
     """The limits of a whole application.
 
     Raises:
