@@ -10,7 +10,8 @@ from pathlib import Path
 from tests import warm_start
 
 FIRST = """
-import importlib, os, sys
+import gc, importlib, os, sys
+gc.disable()
 sys.path.insert(0, sys.argv.pop(1))
 import warm_start
 warm_start.load(warm_start.PACKAGES.split())
