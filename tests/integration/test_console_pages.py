@@ -95,10 +95,10 @@ async def test_what_is_no_part_of_a_page_is_refused(http: httpx.AsyncClient) -> 
 
 
 async def test_a_stream_brings_the_parts_that_change(app: FastAPI, http: httpx.AsyncClient) -> None:
-    reads = {"read": [SLOTS, "/admin/plans"], "every": "2"}
+    reads = {"read": [SLOTS, "/admin/plans"]}
     version = (await http.get("/api/v1/console/page", params=reads)).json()["version"]
     # ASGITransport returns whole answers only: the route is called, and its events are read.
-    request = http.build_request("GET", "/api/v1/console/stream", params=reads | {"lastEventId": version})
+    request = http.build_request("GET", "/api/v1/console/stream", params=reads | {"every": "2", "lastEventId": version})
     scope = {
         "type": "http",
         "method": "GET",
