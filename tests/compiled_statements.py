@@ -32,15 +32,18 @@ class SharedStatements:
         self._statements.clear()
 
 
+shared = SharedStatements()
+"""What this process has compiled. A test that changes how values are converted clears it before and after."""
+
+
 def share() -> None:
     """From now on, engines that are made with a cache take the same one."""
-    statements = SharedStatements()
     usual = sa.Engine.__init__
 
     def make(self: sa.Engine, *arguments: Any, **options: Any) -> None:
         usual(self, *arguments, **options)
         if self._compiled_cache is not None:
-            self._compiled_cache = statements  # type: ignore[assignment]  # all that SQLAlchemy asks of one
+            self._compiled_cache = shared  # type: ignore[assignment]  # all that SQLAlchemy asks of one
 
     sa.Engine.__init__ = make  # type: ignore[method-assign]
 

@@ -22,6 +22,7 @@ from headgate.sql.databases import database
 from headgate.sql.engine import Database
 from headgate.sql.schema import Instant
 from headgate.testing import eventually
+from tests import compiled_statements
 from tests.contracts.conftest import slot_store_url
 from tests.contracts.slot_windows import check_windows
 from tests.contracts.test_slot_store import NOW, T_MS, T
@@ -145,6 +146,8 @@ async def test_a_resize_on_sqlite_converts_no_time_by_itself(
 
     for conversion in ("process_bind_param", "process_result_value"):
         monkeypatch.setattr(Instant, conversion, note(getattr(Instant, conversion)))
+    request.addfinalizer(compiled_statements.shared.clear)
+    compiled_statements.shared.clear()
     store = await slot_store(slot_store_url("sqlite", request))
     await store.configure("c", WindowPolicy(1000, "PT10S"), now_ms=NOW)
     await store.book("c", [SlotRequest(f"e{n}", T_MS) for n in range(3000)], now_ms=NOW)
