@@ -186,12 +186,12 @@ class Occupancy:
             self._jumps[start_ms] = self._policy.next_open(start_ms + self._policy.size_ms)
         return counts[1] - places
 
-    def release(self, start_ms: int) -> None:
-        """Gives a place in the window back."""
+    def release(self, start_ms: int, places: int = 1) -> None:
+        """Gives places in the window back."""
         limit = self._limit_at(start_ms)
         was_full = self.taken(start_ms) >= limit
         counts = self._counts[start_ms]
-        counts[0] -= 1
+        counts[0] -= places
         self._changed.add(start_ms)
         # A closed window inside a run gives no room: the run would be split at a window where nothing may be booked.
         if was_full and counts[0] < limit and self._policy.next_open(start_ms) == start_ms:

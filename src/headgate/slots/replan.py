@@ -69,11 +69,11 @@ class PlannedConfig:
         """The window that a slot is charged in, whatever the windows' size was when it was booked."""
         return align(slot.scheduled_ms, self.policy.size_ms)
 
-    def shift(self, from_ms: int, to_ms: int) -> int:
-        """Moves one slot to another window and returns its ordinal there.
+    def shift(self, from_ms: int, to_ms: int, slots: int = 1) -> int:
+        """Moves slots to another window and returns the first one's ordinal there.
 
         Raises:
-            Conflict: the window is empty: the slot was moved or cancelled since it was read.
+            Conflict: the window is empty: they were moved or cancelled since they were read.
         """
         occupancy, before = self.occupancy, self.before
         if to_ms not in before:
@@ -82,8 +82,8 @@ class PlannedConfig:
             before[from_ms] = occupancy.taken(from_ms)
             if not before[from_ms]:
                 raise Conflict
-        occupancy.release(from_ms)
-        return occupancy.take(to_ms)
+        occupancy.release(from_ms, slots)
+        return occupancy.take(to_ms, slots)
 
 
 Others = Mapping[str, PlannedConfig]
@@ -202,6 +202,7 @@ def assign_earlier(
     joint = _JointCounts(counts, others)
     assignments: list[Assignment] = []
     reached = reached_ms
+    aligned, opening = -1, -1  # the last window that was looked up, and the open one from there on
     for candidate in candidates:
         slot = candidate.slot
         scheduled = slot.scheduled_ms
@@ -218,7 +219,10 @@ def assign_earlier(
                     low = max(effective, *starts)
             elif own > reached:
                 first = effective if effective > reached else reached
-                start = policy.next_open(first - first % size)
+                first -= first % size
+                if first != aligned:
+                    aligned, opening = first, policy.next_open(first)
+                start = opening
                 while start < own and counts.taken(start) >= capacity(policy, start, effective):
                     start = policy.next_open(start + size)
                 if start < own:

@@ -9,7 +9,7 @@ span.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from hashlib import blake2b
 from itertools import groupby
@@ -49,7 +49,7 @@ def place(
     configs = {**others, config.active.name: config}
     for window, group in groupby(sorted(assignments, key=_WINDOW), key=_WINDOW):
         grouped = list(group)
-        if all(not assignment.starts_ms and limits.may_move(assignment.candidate) for assignment in grouped):
+        if all(not starts and limits.may_move(candidate) for candidate, _, starts in grouped):
             moves += _place_single(limits, window, grouped, config, floor_ms)
             continue
         members = [_member(limits, assignment, configs) for assignment in grouped]
@@ -78,18 +78,30 @@ def _place_single(
     """`place` in one window, of slots that have one config and may move: nearly all of them are such."""
     end, spread, low = window + limits.policy.size_ms, limits.policy.spread, max(window, floor_ms, limits.earliest_ms)
     slots = [assignment.candidate.slot for assignment in assignments]
-    if all(window <= slot.scheduled_ms < end for slot in slots):
+    left = [config.own(slot) for slot in slots if not window <= slot.scheduled_ms < end]
+    if not left:
         return []
+    ordinals = _shifted(left, window, config)
     places: list[int] = []
     for slot in slots:
         if slot.requested_ms > low:
             low = slot.requested_ms
         at = slot.scheduled_ms
         if not window <= at < end:
-            at = position(spread, config.shift(config.own(slot), window), low, end, partial(_drawn, slot.event_id))
+            at = position(spread, next(ordinals), low, end, partial(_drawn, slot.event_id))
         places.append(at)
     places.sort()
     return [SlotMove(slot, window, at) for slot, at in zip(slots, places, strict=True) if at != slot.scheduled_ms]
+
+
+def _shifted(left: Iterable[int], window: int, config: PlannedConfig) -> Iterator[int]:
+    """The ordinals in a window of slots that leave these for it, in order."""
+    ordinals: list[int] = []
+    for own, group in groupby(left):
+        slots = len(list(group))
+        first = config.shift(own, window, slots)
+        ordinals += range(first, first + slots)
+    return iter(ordinals)
 
 
 def _drawn(event_id: str) -> float:

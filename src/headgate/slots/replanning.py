@@ -148,15 +148,16 @@ class Replan:
 
     def add(self, examined: Sequence[AssignedSlot], moves: Sequence[SlotMove], *, keep: bool = False) -> Replan:
         """With one more chunk."""
-        times = {slot.event_id: slot.scheduled_ms for slot in examined}
-        after = times | {move.slot.event_id: move.scheduled_ms for move in moves}
+        moved = {move.slot.event_id: move.scheduled_ms for move in moves}
+        before = [slot.scheduled_ms for slot in examined]
+        stayed = [slot.scheduled_ms for slot in examined if slot.event_id not in moved]
         return replace(
             self,
             examined=self.examined + len(examined),
             moved=self.moved + len(moves),
-            saved_ms=self.saved_ms + sum(move.slot.scheduled_ms - move.scheduled_ms for move in moves),
-            last_before_ms=_latest(self.last_before_ms, times.values()),
-            last_after_ms=_latest(self.last_after_ms, after.values()),
+            saved_ms=self.saved_ms + sum([move.slot.scheduled_ms - move.scheduled_ms for move in moves]),
+            last_before_ms=_latest(self.last_before_ms, before),
+            last_after_ms=_latest(self.last_after_ms, [*stayed, *moved.values()]),
             moves=(*self.moves, *moves) if keep else self.moves,
         )
 
@@ -468,4 +469,4 @@ async def _all_candidates(store: ReplanStore, span: Span, from_ms: int) -> list[
 
 
 def _latest(known: int | None, times: Iterable[int]) -> int | None:
-    return max((at for at in (known, *times) if at is not None), default=None)
+    return max([*times, *([] if known is None else [known])], default=None)

@@ -55,6 +55,7 @@ from headgate.sql.pipeline import (
 )
 
 MOST_KNOWN = 10_000
+MILLISECONDS = [f".{ms:03d}Z" for ms in range(1000)]
 OTHER_WINDOWS = 64
 """Windows that are read of each further config, in one statement for all of them."""
 
@@ -281,8 +282,9 @@ class PostgresReplanTransaction(ReplanTransaction):
         calls: list[tuple[Statement, Sequence[str | None]]] = [(WAIT_BRIEFLY, ())]
         if single:
             calls.append((MOVE, (active.name, str(active.version), *_times(single))))
-        for owner in {move.slot.owner for move in single}:
-            own = [move for move in single if move.slot.owner == owner]
+        owners = {move.slot.owner for move in single}
+        for owner in owners:
+            own = single if len(owners) == 1 else [move for move in single if move.slot.owner == owner]
             calls.append((PUBLISH, _published(active.name, owner, own)))
         joint = [move for move in moves if move.windows]
         if joint:
@@ -460,10 +462,8 @@ def _published(name: str, owner: str | None, moves: Sequence[SlotMove]) -> Seque
 
 
 def _instants(values: Iterable[int]) -> str:
-    """A PostgreSQL array of instants as they stand on the wire. Many are the same, and most are in the same seconds."""
-    given = list(values)
-    texts_by_ms = {ms: f"{_second(ms // 1000)}.{ms % 1000:03d}Z" for ms in set(given)}
-    return "{" + ",".join([texts_by_ms[ms] for ms in given]) + "}"
+    """A PostgreSQL array of instants as they stand on the wire. Most are in the same seconds."""
+    return "{" + ",".join([_second(ms // 1000) + MILLISECONDS[ms % 1000] for ms in values]) + "}"
 
 
 @lru_cache(maxsize=10_000)
