@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import psycopg
 import pytest
@@ -144,6 +145,36 @@ async def test_the_listener_comes_back_after_its_connection_was_cut(store: Queue
     await eventually(another)
 
 
+def plan_of_a_claim(connection: psycopg.Connection[Any], limit: int) -> str:
+    bounds = [str(limit), "1000000", None, None, str(limit)]
+    arguments = [None, "PAY", "60000000", "B", "t", "{}", "{}", "{}", "{}", "", *bounds]
+    connection.execute("BEGIN")
+    connection.execute(BY_KEY.sql)
+    connection.execute(f"PREPARE claim AS {postgres_claims.CLAIM.sql}")
+    words = ", ".join("NULL" if word is None else f"'{word}'" for word in arguments)
+    explained = connection.execute(f"EXPLAIN (ANALYZE, BUFFERS) EXECUTE claim ({words})").fetchall()
+    connection.execute("ROLLBACK")
+    return "\n".join(row[0] for row in explained)
+
+
+async def test_a_claim_looks_into_a_lanes_next_priority_only_if_it_needs_it(
+    store: QueueStore, postgres_url: str
+) -> None:
+    lanes = 20
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(
+            f"""INSERT INTO headgate_dispatch_queue (item_type, item_id, queue_status, scheduled_exec_time, due_at,
+                    slotted, claim_epoch, retry_count, created_at, updated_at, lane, priority)
+                SELECT 'PAY', n, 'READY', now(), now(), false, 0, 0, now(), now(), n % {lanes}, n / {lanes} % 10
+                FROM generate_series(0, 999) AS n"""
+        )
+        plan = plan_of_a_claim(connection, 5 * lanes)
+    scans = [line for line in plan.splitlines() if "headgate_dispatch_queue_turn_ix" in line]
+    loops = sum(int(count) for line in scans for count in re.findall(r"actual.* loops=(\d+)", line))
+    # To each lane once, into it once, and behind the last lane.
+    assert loops <= 2 * lanes + 3, scans
+
+
 @pytest.mark.parametrize("ready", [50, 20_000])
 async def test_a_claim_reads_as_many_rows_as_it_claims_whatever_else_is_queued(
     store: QueueStore, postgres_url: str, ready: int
@@ -163,16 +194,7 @@ async def test_a_claim_reads_as_many_rows_as_it_claims_whatever_else_is_queued(
                     SELECT '{item_type}', '{status}' || n, '{status}', {due}, {due}, false, 0, 0, now(), now()
                     FROM generate_series(1, {count}) AS n"""
             )
-        claim = postgres_claims.CLAIM
-        bounds = ["20", "1000000", None, None, "1000"]
-        arguments = [None, "PAY", "60000000", "B", "t", "{}", "{}", "{}", "{}", "", *bounds]
-        connection.execute("BEGIN")
-        connection.execute(BY_KEY.sql)
-        connection.execute(f"PREPARE claim AS {claim.sql}")
-        words = ", ".join("NULL" if word is None else f"'{word}'" for word in arguments)
-        explained = connection.execute(f"EXPLAIN (ANALYZE, BUFFERS) EXECUTE claim ({words})").fetchall()
-        connection.execute("ROLLBACK")
-    plan = "\n".join(row[0] for row in explained)
+        plan = plan_of_a_claim(connection, 20)
     assert "headgate_dispatch_queue_turn_ix" in plan
     assert "Tid Scan on headgate_dispatch_queue" in plan
     assert "Seq Scan on headgate_dispatch_queue" not in plan

@@ -130,6 +130,23 @@ async def test_a_full_lane_leaves_the_places_of_others(store: QueueStore) -> Non
     assert Counter(item.lane for item in await claim(store, 100, Places(in_all=7, per_lane=5))) == {"b": 2, "a": 1}
 
 
+async def test_full_lanes_do_not_take_the_turns_of_others(store: QueueStore) -> None:
+    await store.enqueue([want(f"{lane}{n}", lane) for lane in "abcd" for n in range(5)], now=T)
+    assert len(await claim(store, 3, Places(per_lane=1))) == 3
+    (fourth,) = await claim(store, 3, Places(per_lane=1))
+    await store.settle([after_success(fourth.claim)], now=T)
+    (again,) = await claim(store, 3, Places(per_lane=1))
+    assert again.lane == fourth.lane, "three lanes before it are full"
+
+
+async def test_a_lane_fills_its_share_from_one_priority_after_the_other(store: QueueStore) -> None:
+    due = [want(f"{lane}{priority}", lane, priority) for lane in "ab" for priority in (0, 3, 4, 7, 9)]
+    later = [want(f"later-{lane}{priority}", lane, priority, at=MINUTE) for lane in "ab" for priority in (1, 3, 8)]
+    await store.enqueue([*later, *due], now=T)
+    assert await names(store, 6) == ["a0", "b0", "a3", "b3", "a4", "b4"]
+    assert await names(store, 6) == ["a7", "b7", "a9", "b9"]
+
+
 async def test_concurrent_claimers_never_take_more_than_there_are_places(store: QueueStore) -> None:
     await store.enqueue([want(f"{n:03}", f"lane{n % 3}") for n in range(300)], now=T)
     places = Places(in_all=20, per_lane=9)

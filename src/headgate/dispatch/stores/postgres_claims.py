@@ -16,31 +16,47 @@ from headgate.dispatch.stores.rows import ClaimRequest, Group, Position
 from headgate.sql.pipeline import Statement, numbers, text_of, texts
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-MAX_GROUPS = 1000
-"""Groups that one claim looks into. The next claim begins behind them."""
+MAX_LANES = 1000
+"""Lanes that one claim looks into. The next claim begins behind them."""
 
-# `heads` steps from group to group (a lane and a priority in it), so that a lane's million costs as much as its ten. A
-# position lets a claim begin where the last one ended instead of stepping over all the index entries of rows claimed
-# since: while somebody holds an old snapshot open, those can't be removed. What is picked is locked, so it can be found
-# again by its place, without another look at an index; a row that moved before it was locked is not seen by this
-# statement, and is left for the next claim. `octet_length` reads the size of a long context, not the context.
+# `heads` steps from lane to lane, so that a lane's million costs as much as its ten; in a lane from priority to
+# priority, until one has an item that is due. `steps` goes on from there, as far as the lane's room is not filled: its
+# rows are read one by one, and its last row has no priority, only the time of a step that led nowhere. A position lets
+# a claim begin where the last one ended instead of stepping over all the index entries of rows claimed since: while
+# somebody holds an old snapshot open, those can't be removed. What is picked is locked, so it can be found again by its
+# place, without another look at an index; a row that moved before it was locked is not seen by this statement, and is
+# left for the next claim. `octet_length` reads the size of a long context, not the context.
 CLAIM = Statement(
     "headgate_queue_claim",
     """
     WITH RECURSIVE clock AS MATERIALIZED (
-        SELECT now, now + $3::bigint * interval '1 microsecond' AS until, clock_timestamp() AS began
+        SELECT now, now + $3::bigint * interval '1 microsecond' AS until
         FROM (SELECT coalesce($1::timestamptz, clock_timestamp()) AS now) AS c
+    ), flight AS MATERIALIZED (
+        SELECT lane, count(*) AS items FROM headgate_dispatch_queue
+        WHERE ($13::int IS NOT NULL OR $14::int IS NOT NULL)
+            AND item_type = $2 AND queue_status IN ('CLAIMED', 'DISPATCHED')
+        GROUP BY lane
+    ), full_lanes AS MATERIALIZED (
+        SELECT lane FROM flight WHERE items >= $14::int
+    ), look AS MATERIALIZED (
+        SELECT (SELECT count(*) FROM full_lanes) AS full_lanes, clock_timestamp() AS began
     ), heads AS (
-        SELECT $10::text AS lane, 99::smallint AS priority, NULL::timestamptz AS due_at, NULL::text AS item_id,
+        SELECT $10::text AS lane, NULL::smallint AS priority, NULL::timestamptz AS due_at, NULL::text AS item_id,
             0 AS n, false AS wrapped
-        FROM clock WHERE $5::boolean
+        FROM look WHERE $5::boolean
         UNION ALL
         SELECT next.lane::text, next.priority, next.due_at, next.item_id::text,
-            h.n + (next.due_at <= (SELECT until FROM clock))::int, next.wrapped
+            h.n + (next.due_at <= (SELECT until FROM clock) AND next.lane NOT IN (SELECT lane FROM full_lanes))::int,
+            next.wrapped
         FROM heads AS h, LATERAL (
             (SELECT lane, priority, due_at, item_id, h.wrapped FROM headgate_dispatch_queue
-            WHERE item_type = $2 AND queue_status = 'READY' AND (lane, priority) > (h.lane, h.priority)
-                AND (NOT h.wrapped OR lane <= $10)
+            WHERE h.due_at > (SELECT until FROM clock) AND item_type = $2 AND queue_status = 'READY'
+                AND lane = h.lane AND priority > h.priority
+            ORDER BY priority, due_at, item_id LIMIT 1)
+            UNION ALL
+            (SELECT lane, priority, due_at, item_id, h.wrapped FROM headgate_dispatch_queue
+            WHERE item_type = $2 AND queue_status = 'READY' AND lane > h.lane AND (NOT h.wrapped OR lane <= $10)
             ORDER BY lane, priority, due_at, item_id LIMIT 1)
             UNION ALL
             (SELECT lane, priority, due_at, item_id, true FROM headgate_dispatch_queue
@@ -55,36 +71,47 @@ CLAIM = Statement(
         SELECT lane, priority, 'epoch'::timestamptz + due_us * interval '1 microsecond', item_id
         FROM unnest($6::text[], $7::smallint[], $8::bigint[], $9::text[]) AS i (lane, priority, due_us, item_id)
     ), looked AS MATERIALIZED (
-        SELECT (SELECT count(*) FROM groups) AS groups, clock_timestamp() - (SELECT began FROM clock) AS took
-    ), flight AS MATERIALIZED (
-        SELECT lane, count(*) AS items FROM headgate_dispatch_queue
-        WHERE ($13::int IS NOT NULL OR $14::int IS NOT NULL)
-            AND item_type = $2 AND queue_status IN ('CLAIMED', 'DISPATCHED')
-        GROUP BY lane
+        SELECT (SELECT count(*) FROM groups) AS groups, clock_timestamp() - (SELECT began FROM look) AS took
     ), lanes AS MATERIALIZED (
-        SELECT lane, n, quota, greatest(0, least(quota, $14::int
-            - coalesce((SELECT items FROM flight WHERE flight.lane = l.lane), 0))) AS room
+        SELECT lane, n, quota, least(quota, $14::int
+            - coalesce((SELECT items FROM flight WHERE flight.lane = l.lane), 0)) AS room
         FROM (
             SELECT lane, row_number() OVER (ORDER BY lane <= $10, lane) AS n,
                 ceil($11::numeric / count(*) OVER ()) AS quota
-            FROM (SELECT DISTINCT lane FROM groups) AS d
+            FROM (SELECT DISTINCT lane FROM groups WHERE lane NOT IN (SELECT lane FROM full_lanes)) AS d
         ) AS l
         ORDER BY n LIMIT $11::int
-    ), picked AS MATERIALIZED (
-        SELECT p.place, p.item_id, p.turn, l.n
+    ), walked AS MATERIALIZED (
+        SELECT p.place, p.item_id, p.turn, l.n, p.took
         FROM lanes AS l, LATERAL (
-            SELECT c.place, c.item_id, row_number() OVER () AS turn
-            FROM (SELECT * FROM groups WHERE groups.lane = l.lane ORDER BY groups.priority) AS g, LATERAL (
+            WITH RECURSIVE steps AS (
+                (SELECT priority, due_at, item_id, interval '0' AS took
+                FROM groups WHERE groups.lane = l.lane ORDER BY priority)
+                UNION ALL
+                SELECT next.priority, next.due_at, next.item_id::text, s.took + (clock_timestamp() - step.began)
+                FROM steps AS s CROSS JOIN LATERAL (SELECT clock_timestamp() AS began OFFSET 0) AS step
+                LEFT JOIN LATERAL (
+                    SELECT priority, due_at, item_id FROM headgate_dispatch_queue
+                    WHERE item_type = $2 AND queue_status = 'READY' AND lane = l.lane AND priority > s.priority
+                    ORDER BY priority, due_at, item_id LIMIT 1
+                ) AS next ON true
+                WHERE $5::boolean AND s.priority IS NOT NULL
+            )
+            SELECT c.place, c.item_id, g.took, row_number() OVER () AS turn
+            FROM steps AS g LEFT JOIN LATERAL (
                 SELECT q.ctid AS place, q.item_id FROM headgate_dispatch_queue AS q
-                WHERE q.item_type = $2 AND q.queue_status = 'READY' AND q.lane = g.lane AND q.priority = g.priority
+                WHERE q.item_type = $2 AND q.queue_status = 'READY' AND q.lane = l.lane AND q.priority = g.priority
                     AND q.due_at <= (SELECT until FROM clock) AND (q.due_at, q.item_id) >= (g.due_at, g.item_id)
                 ORDER BY q.due_at, q.item_id
                 LIMIT l.room
                 FOR UPDATE SKIP LOCKED
-            ) AS c
+            ) AS c ON true
+            WHERE c.place IS NOT NULL OR g.priority IS NULL
             LIMIT l.room
         ) AS p
-        ORDER BY p.turn, l.n
+    ), picked AS MATERIALIZED (
+        SELECT place, item_id, turn, n FROM walked WHERE place IS NOT NULL
+        ORDER BY turn, n
         LIMIT greatest(0, least($11::int, $13::int - (SELECT coalesce(sum(items), 0) FROM flight)))
     ), sized AS MATERIALIZED (
         SELECT p.place, coalesce(sum(x.bytes) OVER (
@@ -109,7 +136,8 @@ CLAIM = Statement(
     SELECT item_id, claim_epoch, retry_count, (extract(epoch FROM scheduled_exec_time) * 1000000)::bigint, slotted,
         context_json, traceparent, context_version, lane, priority,
         (extract(epoch FROM due_at) * 1000000)::bigint, (extract(epoch FROM now) * 1000000)::bigint,
-        (SELECT quota FROM lanes LIMIT 1)::int, (SELECT extract(epoch FROM took) FROM looked)::float8,
+        (SELECT quota FROM lanes LIMIT 1)::int, extract(epoch FROM (SELECT took FROM looked) + (
+            SELECT sum(took) FROM (SELECT max(took) AS took FROM walked GROUP BY n) AS w))::float8,
         EXISTS (SELECT FROM sized WHERE bytes_before >= $12::bigint)
     FROM claimed LEFT JOIN LATERAL (
         SELECT context_json, context_version FROM headgate_dispatch_context AS c
@@ -162,7 +190,7 @@ def claim(
         str(request.limit),
         str(request.max_bytes),
         *(None if places_left is None else str(places_left) for places_left in places),
-        str(MAX_GROUPS),
+        str(min(request.limit, MAX_LANES)),
     ]
     rows = run_by_key(connection, CLAIM, parameters, [(LOCK_PLACES, [item_type])] if places.are_limited else [])
     if not rows:
