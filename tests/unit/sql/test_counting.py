@@ -27,4 +27,5 @@ def test_rows_are_counted_up_to_the_bound_by_the_index_of_the_condition() -> Non
         assert counts == [10, 15, 15, 15]
         assert count_up_to(connection, table, 100) == 20
         plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sent[-2]}", (1, 5, 100, 0)).all()
+    engine.dispose()
     assert any("COVERING INDEX things_at_ix" in step.detail for step in plan), plan
