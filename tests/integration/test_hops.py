@@ -18,7 +18,8 @@ MOST_FILES, MOST_FUNCTIONS = 21, 60
 async def test_a_slot_runs_through_few_files_and_functions(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # As in a service that traces nothing: a test before this one may have.
     monkeypatch.delitem(sys.modules, tracing.API, raising=False)
-    app = create_app(Settings.load(database_url=postgres_url))
+    # Nor do messages wait: their readers would be at work meanwhile.
+    app = create_app(Settings.load(database_url=postgres_url, sms={"sender": "worker"}))
     async with app.router.lifespan_context(app):
         walk = await hops.walk(lambda number: hops.book_slot(app, number))
     files = {file for file, _ in walk.to_commit}

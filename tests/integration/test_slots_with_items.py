@@ -227,9 +227,10 @@ async def test_an_item_queued_while_its_slot_moves_gets_the_new_time(
 
         def finished(transaction: PostgresReplanTransaction, *args: Any) -> bool:
             transaction.collect()  # the slots are moved, and nothing is committed
+            # By its time alone an item belongs to a slot only if it was queued before the move was committed.
             queued.append(asyncio.create_task(queue.enqueue("PAY", "b", execute_at=booked[1].scheduled_time)))
-            queued.append(asyncio.create_task(queue.enqueue("PAY", "c", slot=booked[2])))
             _wait_for_locks(transaction.connection, 1)
+            queued.append(asyncio.create_task(queue.enqueue("PAY", "c", slot=booked[2])))
             return finish(transaction, *args)
 
         monkeypatch.setattr(PostgresReplanTransaction, "finish", finished)
@@ -243,7 +244,7 @@ async def test_an_item_queued_while_its_slot_moves_gets_the_new_time(
 def _wait_for_locks(within: sa.Connection, count: int) -> None:
     """Until so many others wait for a lock of this transaction, or a moment has passed."""
     waiting = sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype IN ('transactionid', 'tuple')")
-    for _ in range(200):
+    for _ in range(5000):
         if within.execute(waiting).scalar_one() >= count:
             return
 

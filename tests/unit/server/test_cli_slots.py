@@ -73,7 +73,9 @@ def test_slots_without_work_are_shown_first_and_freed_when_asked(headgate: Headg
         headgate("slots", "assign", "--config", "c", "--at", "2020-01-01T00:00:00Z", "--event", f"e{n}")
     Path("known.txt").write_text('e0\n\n{"eventId": "e2"}\n')
     reconcile = ("slots", "reconcile", "--before", "PT0S", "--known", "known.txt", "--json")
-    shown = json.loads(headgate(*reconcile))
+    # The last slot is up to a window ahead: it is asked for until it is due.
+    answers = (json.loads(headgate(*reconcile)) for _ in range(1000))
+    shown = next(answer for answer in answers if answer["count"] > 1)
     assert (shown["freed"], shown["count"]) == (False, 2)
     assert sorted(slot["eventId"] for slot in shown["slots"]) == ["e1", "e3"]
     assert json.loads(headgate("slots", "list", "--json"))["slots"][0]["status"] == "BOOKED"
