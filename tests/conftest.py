@@ -46,7 +46,7 @@ APART = {
     "test_servers_lifetime.py",
     "test_temporal_outages.py",
 }
-"""Files whose tests share nothing that is dear to make, so that several workers can share a file."""
+"""Files whose tests share nothing that is expensive to make, so that several workers can share a file."""
 
 # No deadline for one example: on a busy machine any of them may take long.
 settings.register_profile("thorough", max_examples=100, deadline=None)

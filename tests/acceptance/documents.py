@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 from tests import warm_start
 from tests.acceptance.service import Service, environment, until
 
-PATIENCE = 240.0
+TIMEOUT = 240.0
 """Seconds for one block: a few commands take a few seconds, and a minute on a machine that is very busy."""
 HOSTS = {
     "postgresql://headgate:secret@db/headgate": "empty_postgres_url",
@@ -127,7 +127,7 @@ class Reader:
         while self._running:
             _, process = self._running.pop()
             process.terminate()
-            process.wait(PATIENCE)
+            process.wait(TIMEOUT)
 
     def follow(self, block: Block) -> None:
         """Does what the block says, or checks what it shows."""
@@ -208,7 +208,7 @@ class Reader:
             self._type(before)
 
     def _run(self, typed: list[str]) -> None:
-        started: dict[str, Any] = {"cwd": self._directory, "env": self._environment, "timeout": PATIENCE}
+        started: dict[str, Any] = {"cwd": self._directory, "env": self._environment, "timeout": TIMEOUT}
         if typed[0] == sys.executable:
             ended = warm_start.run(typed, **started)
         else:

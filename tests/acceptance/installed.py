@@ -82,8 +82,8 @@ def bare_environment(**variables: str) -> dict[str, str]:
 
 def _uv(*arguments: str) -> str:
     # What pip is told about where packages come from holds here, too.
-    told = {"UV_DEFAULT_INDEX": "PIP_INDEX_URL", "UV_FIND_LINKS": "PIP_FIND_LINKS", "SSL_CERT_FILE": "PIP_CERT"}
-    variables = {ours: os.environ[theirs] for ours, theirs in told.items() if theirs in os.environ}
+    names = {"UV_DEFAULT_INDEX": "PIP_INDEX_URL", "UV_FIND_LINKS": "PIP_FIND_LINKS", "SSL_CERT_FILE": "PIP_CERT"}
+    variables = {ours: os.environ[theirs] for ours, theirs in names.items() if theirs in os.environ}
     ended = subprocess.run(
         [str(Path(sys.executable).with_name("uv")), "--quiet", *arguments],
         env=variables | os.environ,

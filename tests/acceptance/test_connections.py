@@ -39,17 +39,17 @@ def answer(service: Service, pieces: Iterator[bytes]) -> bytes:
 @pytest.mark.parametrize("header", [b"a" * 65536, b"X-Pad: " + b"a" * 1000 + b"\r\n"], ids=["one", "many"])
 def test_a_head_that_never_ends_is_refused(service: Service, header: bytes) -> None:
     """Sixty-four megabytes would be sent; long before, the service has hung up."""
-    told = 0
+    sent = 0
 
     def endless() -> Iterator[bytes]:
-        nonlocal told
+        nonlocal sent
         yield HEAD + b"X-Start: "
-        while told < 64 * 1024 * 1024:
-            told += len(header)
+        while sent < 64 * 1024 * 1024:
+            sent += len(header)
             yield header
 
     heard = answer(service, endless())
-    assert told < 32 * 1024 * 1024
+    assert sent < 32 * 1024 * 1024
     assert heard == b"" or heard.startswith(b"HTTP/1.1 431 ")
     assert "headers-too-large" in service.log
 
@@ -109,7 +109,7 @@ async def test_a_head_that_takes_for_ever_is_not_waited_for(
 BODY = b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\n"
 
 
-async def told(receive: Any) -> list[str]:
+async def received(receive: Any) -> list[str]:
     """The kinds of message up to the last of a body."""
     kinds = []
     while True:
@@ -134,7 +134,7 @@ async def test_a_body_that_stops_coming_is_not_waited_for(
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if early:
             await answered(send)
-        ended.extend(await told(receive))
+        ended.extend(await received(receive))
 
     async with served(app) as port, asyncio.timeout(20):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -163,7 +163,7 @@ async def test_silence_that_is_ours_or_is_broken_ends_nothing(monkeypatch: pytes
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await eventually(lambda: checks >= 3)
-        assert "http.disconnect" not in await told(receive)
+        assert "http.disconnect" not in await received(receive)
         await answered(send)
         await send({"type": "http.response.body", "body": b"ok"})
 

@@ -271,7 +271,7 @@ def test_a_plan_is_made_tried_and_deleted(page: Page, console: Console) -> None:
     expect(page.get_by_role("link", name="made-here")).to_be_visible()
     page.get_by_label("Key", exact=True).fill("user:1")
     page.get_by_label("Cost").fill("2")
-    for button, told in (
+    for button, text in (
         ("Peek", "would be admitted"),
         ("Acquire", "admitted"),
         ("Acquire", "denied"),
@@ -280,7 +280,7 @@ def test_a_plan_is_made_tried_and_deleted(page: Page, console: Console) -> None:
         page.get_by_role("button", name=button).click()
         if button == "Reset":
             agree(page, "Reset it")
-        expect(page.get_by_role("status").get_by_text(told)).to_be_visible()
+        expect(page.get_by_role("status").get_by_text(text)).to_be_visible()
     page.get_by_role("button", name="Delete it").click()
     agree(page, "Delete it")
     expect(page.get_by_role("link", name="made-here")).to_have_count(0)

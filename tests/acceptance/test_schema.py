@@ -19,8 +19,8 @@ RULES = Path(__file__).with_name("schemathesis.toml")
 CASES = Path(__file__).with_name("schema_cases.py")
 API, ADMIN = "api-token-of-the-schema-test", "admin-token-of-the-schema-test"
 # The work of minutes, on a machine that others use too.
-PATIENCE = 1200
-pytestmark = pytest.mark.timeout(PATIENCE)
+TIMEOUT = 1200
+pytestmark = pytest.mark.timeout(TIMEOUT)
 PLAN = {"algorithm": "token_bucket", "capacity": 1000, "perSecond": 100}
 
 
@@ -46,7 +46,7 @@ def explored(service: Service, phases: str, tried: int, *options: str) -> None:
         env=os.environ | ({} if is_thorough() else {"SCHEMATHESIS_HOOKS": str(CASES)}),
         capture_output=True,
         text=True,
-        timeout=PATIENCE - 60,
+        timeout=TIMEOUT - 60,
         check=False,
     )
     assert ended.returncode == 0, ended.stdout[-16000:] + ended.stderr[-2000:]

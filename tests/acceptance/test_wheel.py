@@ -140,9 +140,9 @@ def test_a_plain_install_limits_books_and_dispatches(core: Installed) -> None:
 
 
 def test_the_command_line_of_a_plain_install(core: Installed) -> None:
-    told = core.headgate("--help")
-    assert told.returncode == 0
-    assert "slots" in told.stdout
+    result = core.headgate("--help")
+    assert result.returncode == 0
+    assert "slots" in result.stdout
     for arguments in (
         ["config", "set", "default", "--max", "7", "--window", "PT4S"],
         ["slots", "assign", "--event", "pay-124", "--at", "2030-03-01T16:00:00Z"],
@@ -251,7 +251,7 @@ def test_a_library_user_is_told_which_extra_is_lacking(core: Installed) -> None:
 import asyncio, importlib
 from headgate import *
 
-def told(attempt):
+def print_error(attempt):
     try:
         attempt()
     except ConfigurationError as error:
@@ -264,16 +264,16 @@ async def opened(opening):
         pass
 
 for url in ("redis://h", "rediss://h", "redis+sentinel://h/m", "redis+cluster://h", "postgresql://h/x"):
-    told(lambda: Limiter(url))
-    told(lambda: AsyncLimiter(url))
+    print_error(lambda: Limiter(url))
+    print_error(lambda: AsyncLimiter(url))
 for url in ("postgresql://h/x", "oracle://h/x"):
-    told(lambda: asyncio.run(opened(SlotScheduler.open(url))))
-    told(lambda: asyncio.run(opened(DispatchQueue.open(url))))
-told(lambda: Calendar.from_json({"zone": "Europe/Berlin", "holidays": "DE"}))
-told(lambda: Tasks("memory://").periodic(cron="0 16 * * *"))
-told(lambda: Tasks("memory://", encryption_keys=["A" * 43 + "="]))
+    print_error(lambda: asyncio.run(opened(SlotScheduler.open(url))))
+    print_error(lambda: asyncio.run(opened(DispatchQueue.open(url))))
+print_error(lambda: Calendar.from_json({"zone": "Europe/Berlin", "holidays": "DE"}))
+print_error(lambda: Tasks("memory://").periodic(cron="0 16 * * *"))
+print_error(lambda: Tasks("memory://", encryption_keys=["A" * 43 + "="]))
 for name in FRAMEWORKS:
-    told(lambda: importlib.import_module(f"headgate.integrations.{name}"))
+    print_error(lambda: importlib.import_module(f"headgate.integrations.{name}"))
 Calendar.from_json({"zone": "Europe/Berlin"})
 """
     )

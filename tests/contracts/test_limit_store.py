@@ -140,10 +140,10 @@ def test_peer_bug_08_who_waits_as_told_is_admitted(store: LimitStore, key: str, 
     charge, now, denials = [Charge(key, ten_a_minute, cost)], T0, 0
     for _ in range(30):
         now += 137_911
-        told = store.decide(charge, now_us=now)
-        if not told.allowed:
+        decision = store.decide(charge, now_us=now)
+        if not decision.allowed:
             denials += 1
-            early, now = now + told.retry_after_us - 1, now + told.retry_after_us
+            early, now = now + decision.retry_after_us - 1, now + decision.retry_after_us
             assert not store.decide(charge, spend=False, now_us=early).allowed
             assert store.decide(charge, now_us=now).allowed
     assert denials >= 2

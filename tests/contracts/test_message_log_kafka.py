@@ -34,14 +34,14 @@ class TestKafkaLog(MessageLogContract):
         self, kafka_bootstrap: str, topic: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(consumer, "LAG_SECONDS", 0.0)
-        told: list[tuple[str, str, int]] = []
-        log = KafkaLog(kafka_bootstrap, topics=(topic,), delivery_seconds=20, report_lag=lambda *lag: told.append(lag))
+        lags: list[tuple[str, str, int]] = []
+        log = KafkaLog(kafka_bootstrap, topics=(topic,), delivery_seconds=20, report_lag=lambda *lag: lags.append(lag))
         await publish(log, *(Record(topic, f"k{number}", "v") for number in range(9)))
         source = await log.read(topic, "group")
 
         async def is_behind(records: int) -> bool:
             await source.receive(0, 0.05)
-            return told[-1] == (topic, "group", records)
+            return lags[-1] == (topic, "group", records)
 
         records = await take(source, 9)
         await eventually(lambda: is_behind(9))
@@ -51,7 +51,7 @@ class TestKafkaLog(MessageLogContract):
         await take(source, 1)
         await eventually(lambda: is_behind(1))
         await source.close()
-        assert told[-1] == (topic, "group", 0), "it is somebody else's now"
+        assert lags[-1] == (topic, "group", 0), "it is somebody else's now"
         await log.close()
 
     async def test_a_topic_that_exists_is_left_as_it_is(self, kafka_bootstrap: str, topic: str) -> None:

@@ -66,8 +66,8 @@ async def test_killed_submissions_lose_nothing_and_double_nothing(postgres_url: 
     async with open_slots(settings) as slots, open_queue(settings) as queue:
         # A slot nobody will come back for: its payment is not in the feed.
         await slots.assign_many([("payment:never-sent", "2030-03-01T16:00:00Z")], "default", owner="payments")
-        told = await asyncio.to_thread(run_to_the_end, submit, environment)
-        assert told["accepted"] + told["duplicates"] == LINES
+        report = await asyncio.to_thread(run_to_the_end, submit, environment)
+        assert report["accepted"] + report["duplicates"] == LINES
         async with open_payments(settings, slots, queue) as payments:
             assert await payments.local_intake.reclaim_slots(timedelta(0)) == 1
     for table in ("headgate_payment", "headgate_payment_audit", "headgate_dispatch_queue", "headgate_slot"):

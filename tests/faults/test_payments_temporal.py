@@ -35,8 +35,8 @@ async def test_many_payments_for_one_instant(tmp_path: Path, postgres_url: str, 
         stack.headgate("config", "set", "default", "--max", str(8 * tps), "--window", "PT4S")
         stack.worker("all")
         write_feed(tmp_path / "feed.csv", ids, datetime.now(UTC) + timedelta(seconds=8))
-        told = stack.headgate("payments", "submit", "feed.csv")
-        assert (told["accepted"], told["rejectedCount"]) == (PAYMENTS, 0)
+        report = stack.headgate("payments", "submit", "feed.csv")
+        assert (report["accepted"], report["rejectedCount"]) == (PAYMENTS, 0)
         await all_completed(stack, postgres_url, PAYMENTS)
         check(postgres_url, bank.get("/calls").json()["calls"], ids, tps)
 

@@ -116,8 +116,8 @@ async def test_a_change_that_cannot_be_recorded_is_told_in_the_log(
 
     monkeypatch.setattr("headgate.server.access.stores.sql.SqlAccessStore.begin", refuse)
     async with app.router.lifespan_context(app), client(app) as http:
-        with structlog.testing.capture_logs() as told:
+        with structlog.testing.capture_logs() as lines:
             assert (await http.delete("/admin/plans/x")).status_code == 500
-    (line,) = [each for each in told if each["event"] == "a change could not be recorded, and was not made"]
+    (line,) = [each for each in lines if each["event"] == "a change could not be recorded, and was not made"]
     assert (line["log_level"], line["path"], line["status"]) == ("error", "/admin/plans/x", 500)
     assert "can't be written" in line["error"]

@@ -42,7 +42,7 @@ async def order_in_quotes(request: "Request", item: "Item", q: "int" = 1) -> "di
     return await order(request, item, q)
 
 
-class Desk:
+class CallableEndpoint:
     async def __call__(self, request: Request, item: Item, q: int = 1) -> dict[str, Any]:
         return await order(request, item, q)
 
@@ -66,12 +66,12 @@ ENDPOINTS: dict[str, Callable[..., Any]] = {
     "unknown return type": order_for_a_receipt,
     "types in quotes": order_in_quotes,
     "wrapped": passing_on(order),
-    "object": Desk(),
+    "object": CallableEndpoint(),
     "blocking object": BlockingDesk(),
-    "method": Desk().__call__,
+    "method": CallableEndpoint().__call__,
     "partial": partial(order, q=1),
     "blocking partial": partial(order_in_a_thread, q=1),
-    "partial of an object": partial(Desk(), q=1),
+    "partial of an object": partial(CallableEndpoint(), q=1),
     "partial with an unknown return type": partial(order_for_a_receipt, q=1),
     "wrapped partial": passing_on(partial(order, q=1)),
 }
@@ -102,7 +102,7 @@ def test_types_that_are_not_known_yet_are_left_to_fastapi() -> None:
 
 def test_a_route_has_the_name_it_would_have_without_a_limit() -> None:
     app = FastAPI()
-    for endpoint in (order, Desk()):
+    for endpoint in (order, CallableEndpoint()):
         app.get("/bare")(endpoint)
         app.get("/limited")(limit(endpoint))
         bare, limited = (getattr(route, "name", None) for route in app.routes[-2:])

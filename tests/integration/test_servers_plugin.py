@@ -36,15 +36,15 @@ def test_{number}(postgres_url, redis_url, tmp_path_factory):
 
 @pytest.mark.parametrize("workers", [(), (*XDIST, "-n", "2")], ids=["alone", "xdist"])
 def test_one_server_per_run(pytester: pytest.Pytester, workers: tuple[str, ...]) -> None:
-    told = pytester.mkdir("told")
+    folder = pytester.mkdir("identities")
     for number in range(4):
-        pytester.makepyfile(**{f"test_{number}": SUITE.format(number=number, folder=str(told))})
+        pytester.makepyfile(**{f"test_{number}": SUITE.format(number=number, folder=str(folder))})
     result = pytester.runpytest_subprocess(*PLUGIN, *workers)
     result.assert_outcomes(passed=4)
     assert result.ret == 0
     assert result.errlines == []
-    identities = {path.read_text() for path in told.iterdir()}
-    assert len(list(told.iterdir())) == 4
+    identities = {path.read_text() for path in folder.iterdir()}
+    assert len(list(folder.iterdir())) == 4
     assert len(identities) == 1
 
 
@@ -117,10 +117,10 @@ def test_it(redis_url, own_redis):
 
 async def test_a_run_that_is_killed_leaves_no_server(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(ENDLESS)
-    told = pytester.path / "ports"
+    ports_file = pytester.path / "ports"
     with pytester.popen([sys.executable, "-m", "pytest", *PLUGIN, *XDIST, "-n", "1"]) as run:
-        await eventually(lambda: told.exists() and len(told.read_text().split()) == 2)
-        ports = [int(word) for word in told.read_text().split()]
+        await eventually(lambda: ports_file.exists() and len(ports_file.read_text().split()) == 2)
+        ports = [int(word) for word in ports_file.read_text().split()]
         assert all(is_open(port) for port in ports)
         run.kill()
     await eventually(lambda: not any(is_open(port) for port in ports))

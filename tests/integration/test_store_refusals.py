@@ -52,10 +52,10 @@ async def refused(limiter: Any) -> StoreRefused:
         with pytest.raises(StoreRefused) as found:
             await limiter.acquire("k", plan.name)
     assert limiter.breaker_state == "closed"
-    told: BaseException | None = found.value
-    while told is not None:
-        assert "hunter" not in repr(told)
-        told = told.__cause__ or told.__context__
+    error: BaseException | None = found.value
+    while error is not None:
+        assert "hunter" not in repr(error)
+        error = error.__cause__ or error.__context__
     return found.value
 
 

@@ -121,7 +121,7 @@ class Bench:
 
 
 @pytest.fixture
-async def bench(temporal_address: str) -> AsyncIterator[Callable[..., Awaitable[Bench]]]:
+async def make_bench(temporal_address: str) -> AsyncIterator[Callable[..., Awaitable[Bench]]]:
     async with benches(temporal_address) as make:
         yield make
 
@@ -168,138 +168,138 @@ async def nothing(item_id: str, context: Any) -> None: ...
 Make = Callable[..., Awaitable[Bench]]
 
 
-async def test_a_business_workflow_completes_its_item_without_knowing(bench: Make) -> None:
-    desk = await bench()
-    (request,) = await desk.start({"invoice-1": {}})
-    await desk.until("invoice-1", Status.COMPLETED)
-    assert desk.billing.charges == desk.billing.receipts == {"invoice-1": 1}
-    assert await desk.client.get_workflow_handle(request.execution_id).result() == "charged invoice-1"
-    (took,) = desk.durations.seconds
+async def test_a_business_workflow_completes_its_item_without_knowing(make_bench: Make) -> None:
+    bench = await make_bench()
+    (request,) = await bench.start({"invoice-1": {}})
+    await bench.until("invoice-1", Status.COMPLETED)
+    assert bench.billing.charges == bench.billing.receipts == {"invoice-1": 1}
+    assert await bench.client.get_workflow_handle(request.execution_id).result() == "charged invoice-1"
+    (took,) = bench.durations.seconds
     assert 0 < took < 60
 
 
-async def test_a_failed_activity_fails_the_item_with_what_the_business_said(bench: Make) -> None:
-    desk = await bench(max_dispatch_retries=1)
-    await desk.start({"invoice-1": {"declines": 3}})
-    item = await desk.until("invoice-1", Status.DEAD_LETTER)
+async def test_a_failed_activity_fails_the_item_with_what_the_business_said(make_bench: Make) -> None:
+    bench = await make_bench(max_dispatch_retries=1)
+    await bench.start({"invoice-1": {"declines": 3}})
+    item = await bench.until("invoice-1", Status.DEAD_LETTER)
     assert item.last_error == "Declined: card of invoice-1 declined"
-    assert len(desk.durations.seconds) == 1
+    assert len(bench.durations.seconds) == 1
 
 
-async def test_a_bug_in_the_workflow_fails_the_item_instead_of_hanging_for_ever(bench: Make) -> None:
-    desk = await bench(max_dispatch_retries=1)
-    await desk.start({"invoice-1": {"bug": "missing"}})
-    item = await desk.until("invoice-1", Status.DEAD_LETTER)
+async def test_a_bug_in_the_workflow_fails_the_item_instead_of_hanging_for_ever(make_bench: Make) -> None:
+    bench = await make_bench(max_dispatch_retries=1)
+    await bench.start({"invoice-1": {"bug": "missing"}})
+    item = await bench.until("invoice-1", Status.DEAD_LETTER)
     assert item.last_error == "KeyError: 'missing'"
 
 
-async def test_a_cancelled_execution_fails_its_item(bench: Make) -> None:
-    desk = await bench(max_dispatch_retries=1)
-    (request,) = await desk.start({"invoice-1": {"sleep": 600}})
-    await eventually(lambda: desk.billing.charges)
-    await desk.client.get_workflow_handle(request.execution_id).cancel()
-    item = await desk.until("invoice-1", Status.DEAD_LETTER)
+async def test_a_cancelled_execution_fails_its_item(make_bench: Make) -> None:
+    bench = await make_bench(max_dispatch_retries=1)
+    (request,) = await bench.start({"invoice-1": {"sleep": 600}})
+    await eventually(lambda: bench.billing.charges)
+    await bench.client.get_workflow_handle(request.execution_id).cancel()
+    item = await bench.until("invoice-1", Status.DEAD_LETTER)
     assert item.last_error is not None
     assert "Cancelled" in item.last_error
 
 
-async def test_a_workflow_that_continues_as_new_is_reported_once_at_its_end(bench: Make) -> None:
-    desk = await bench()
-    await desk.start({"invoice-1": {"continue": 2}})
-    await desk.until("invoice-1", Status.COMPLETED)
-    assert desk.billing.charges == {"invoice-1": 1}
-    audit = await desk.store.audit(desk.item_type, "invoice-1", 100, None)
+async def test_a_workflow_that_continues_as_new_is_reported_once_at_its_end(make_bench: Make) -> None:
+    bench = await make_bench()
+    await bench.start({"invoice-1": {"continue": 2}})
+    await bench.until("invoice-1", Status.COMPLETED)
+    assert bench.billing.charges == {"invoice-1": 1}
+    audit = await bench.store.audit(bench.item_type, "invoice-1", 100, None)
     assert [entry.action for entry in audit].count("COMPLETED") == 1
 
 
 @pytest.mark.parametrize("context", [{}, {"declines": 3}, {"bug": "missing"}])
-async def test_histories_replay(bench: Make, context: dict[str, Any]) -> None:
+async def test_histories_replay(make_bench: Make, context: dict[str, Any]) -> None:
     """A worker that takes an execution over, or had to forget it, goes through the same steps again."""
-    desk = await bench(max_dispatch_retries=1)
-    (request,) = await desk.start({"invoice-1": context})
-    await replayed(desk, request)
+    bench = await make_bench(max_dispatch_retries=1)
+    (request,) = await bench.start({"invoice-1": context})
+    await replayed(bench, request)
 
 
-async def test_an_outcome_is_told_until_it_is_told(bench: Make) -> None:
-    desk = await bench()
-    desk.store.outages = 4
-    await desk.start({"invoice-1": {}})
-    await desk.until("invoice-1", Status.COMPLETED)
-    assert desk.store.outages == 0
-    assert desk.billing.charges == {"invoice-1": 1}, "only the report is repeated, never the work"
-    assert len(desk.durations.seconds) == 1, "and it counts once"
+async def test_an_outcome_is_told_until_it_is_told(make_bench: Make) -> None:
+    bench = await make_bench()
+    bench.store.outages = 4
+    await bench.start({"invoice-1": {}})
+    await bench.until("invoice-1", Status.COMPLETED)
+    assert bench.store.outages == 0
+    assert bench.billing.charges == {"invoice-1": 1}, "only the report is repeated, never the work"
+    assert len(bench.durations.seconds) == 1, "and it counts once"
 
 
-async def test_a_workflow_somebody_else_started_passes_untouched(bench: Make) -> None:
-    desk = await bench(admission_plan="downstream")
-    result = await desk.client.execute_workflow(
+async def test_a_workflow_somebody_else_started_passes_untouched(make_bench: Make) -> None:
+    bench = await make_bench(admission_plan="downstream")
+    result = await bench.client.execute_workflow(
         "BillingExecWorkflow",
         args=["stranger", "{}"],
-        id=f"stranger-{desk.item_type}",
-        task_queue=desk.domain.config.exec_task_queue,
+        id=f"stranger-{bench.item_type}",
+        task_queue=bench.domain.config.exec_task_queue,
     )
     assert result == "charged stranger"
-    assert desk.guard.calls == []
+    assert bench.guard.calls == []
 
 
-async def test_the_kill_switch_holds_back_what_was_already_handed_over(bench: Make) -> None:
-    desk = await bench()
-    await desk.store.configure(desk.domain.config.changed({"enabled": False}))
-    (request,) = await desk.start({"invoice-1": {}})
-    item = await desk.until("invoice-1", Status.READY)
+async def test_the_kill_switch_holds_back_what_was_already_handed_over(make_bench: Make) -> None:
+    bench = await make_bench()
+    await bench.store.configure(bench.domain.config.changed({"enabled": False}))
+    (request,) = await bench.start({"invoice-1": {}})
+    item = await bench.until("invoice-1", Status.READY)
     assert item.retry_count == 0
-    assert desk.billing.attempts == {}
-    await eventually(lambda: closed(desk.client, request.execution_id))
-    await desk.store.configure(desk.domain.config)
-    await eventually(lambda: desk.outcomes.enabled(desk.item_type))
-    await desk.start_queued(1)
-    await desk.until("invoice-1", Status.COMPLETED)
-    assert desk.billing.charges == {"invoice-1": 1}
+    assert bench.billing.attempts == {}
+    await eventually(lambda: closed(bench.client, request.execution_id))
+    await bench.store.configure(bench.domain.config)
+    await eventually(lambda: bench.outcomes.enabled(bench.item_type))
+    await bench.start_queued(1)
+    await bench.until("invoice-1", Status.COMPLETED)
+    assert bench.billing.charges == {"invoice-1": 1}
 
 
-async def test_a_dispatcher_that_wakes_up_without_its_claim_executes_nothing(bench: Make) -> None:
+async def test_a_dispatcher_that_wakes_up_without_its_claim_executes_nothing(make_bench: Make) -> None:
     """It claimed and froze; its claim was recovered, the item discarded, and now it starts it all the same."""
-    desk = await bench()
-    await desk.store.enqueue([EnqueueRequest.of(desk.item_type, "invoice-1", {})])
-    (item,) = (await desk.store.claim(desk.item_type, 1, NO_DELAY)).items
-    await desk.store.settle([released(item.claim, "stale")])
-    await desk.store.redirect(desk.item_type, ["invoice-1"], Status.CANCELLED)
-    engine = TemporalEngine(await connect_for_dispatch(desk.address), desk.outcomes)
-    await engine.start([StartRequest(item.claim, desk.domain.config, "{}", NO_DELAY)])
-    await eventually(lambda: closed(desk.client, item.claim.execution_id))
-    assert desk.billing.attempts == {}
-    assert (await desk.item("invoice-1")).status is Status.CANCELLED
+    bench = await make_bench()
+    await bench.store.enqueue([EnqueueRequest.of(bench.item_type, "invoice-1", {})])
+    (item,) = (await bench.store.claim(bench.item_type, 1, NO_DELAY)).items
+    await bench.store.settle([released(item.claim, "stale")])
+    await bench.store.redirect(bench.item_type, ["invoice-1"], Status.CANCELLED)
+    engine = TemporalEngine(await connect_for_dispatch(bench.address), bench.outcomes)
+    await engine.start([StartRequest(item.claim, bench.domain.config, "{}", NO_DELAY)])
+    await eventually(lambda: closed(bench.client, item.claim.execution_id))
+    assert bench.billing.attempts == {}
+    assert (await bench.item("invoice-1")).status is Status.CANCELLED
 
 
-async def test_a_frozen_dispatchers_start_yields_to_that_of_the_claims_new_holder(bench: Make) -> None:
-    desk = await bench()
-    await desk.store.enqueue([EnqueueRequest.of(desk.item_type, "invoice-1", {})])
-    (item,) = (await desk.store.claim(desk.item_type, 1, NO_DELAY)).items
-    await desk.store.settle([released(item.claim, "stale")])
-    engine = TemporalEngine(await connect_for_dispatch(desk.address), desk.outcomes)
-    await engine.start([StartRequest(item.claim, desk.domain.config, "{}", NO_DELAY)])
-    await desk.start_queued(1)
-    await desk.until("invoice-1", Status.COMPLETED)
-    assert desk.billing.attempts == {"invoice-1": 1}
+async def test_a_frozen_dispatchers_start_yields_to_that_of_the_claims_new_holder(make_bench: Make) -> None:
+    bench = await make_bench()
+    await bench.store.enqueue([EnqueueRequest.of(bench.item_type, "invoice-1", {})])
+    (item,) = (await bench.store.claim(bench.item_type, 1, NO_DELAY)).items
+    await bench.store.settle([released(item.claim, "stale")])
+    engine = TemporalEngine(await connect_for_dispatch(bench.address), bench.outcomes)
+    await engine.start([StartRequest(item.claim, bench.domain.config, "{}", NO_DELAY)])
+    await bench.start_queued(1)
+    await bench.until("invoice-1", Status.COMPLETED)
+    assert bench.billing.attempts == {"invoice-1": 1}
 
 
-async def test_the_guard_stands_before_each_attempt_of_a_guarded_activity_only(bench: Make) -> None:
-    desk = await bench(admission_plan="downstream", guarded=("charge",))
-    await desk.start({"invoice-1": {"declines": 2}})
-    await desk.until("invoice-1", Status.COMPLETED)
-    assert desk.guard.calls == [("downstream", desk.item_type)] * 3, "each attempt is a call"
+async def test_the_guard_stands_before_each_attempt_of_a_guarded_activity_only(make_bench: Make) -> None:
+    bench = await make_bench(admission_plan="downstream", guarded=("charge",))
+    await bench.start({"invoice-1": {"declines": 2}})
+    await bench.until("invoice-1", Status.COMPLETED)
+    assert bench.guard.calls == [("downstream", bench.item_type)] * 3, "each attempt is a call"
 
 
-async def test_without_names_every_activity_is_guarded(bench: Make) -> None:
-    desk = await bench(admission_plan="downstream")
-    await desk.start({"invoice-1": {}})
-    await desk.until("invoice-1", Status.COMPLETED)
-    assert desk.guard.calls == [("downstream", desk.item_type)] * 2
+async def test_without_names_every_activity_is_guarded(make_bench: Make) -> None:
+    bench = await make_bench(admission_plan="downstream")
+    await bench.start({"invoice-1": {}})
+    await bench.until("invoice-1", Status.COMPLETED)
+    assert bench.guard.calls == [("downstream", bench.item_type)] * 2
 
 
-async def test_a_guard_for_an_activity_that_does_not_exist_is_refused(bench: Make) -> None:
+async def test_a_guard_for_an_activity_that_does_not_exist_is_refused(make_bench: Make) -> None:
     with pytest.raises(ConfigurationError, match="'chargé' is no activity"):
-        await bench(admission_plan="downstream", guarded=("chargé",))
+        await make_bench(admission_plan="downstream", guarded=("chargé",))
 
 
 class Watched(PlanGuard):
@@ -314,17 +314,17 @@ class Watched(PlanGuard):
         self.admitted.append(time.monotonic())
 
 
-async def test_no_sliding_second_sees_more_calls_than_the_plan_admits(bench: Make) -> None:
+async def test_no_sliding_second_sees_more_calls_than_the_plan_admits(make_bench: Make) -> None:
     plan = Plan("downstream", SlidingLog(limit=6, window="PT1S"))
     async with AsyncLimiter(plans=[plan]) as limiter:
         guard = Watched(limiter)
-        desk = await bench(admission_plan="downstream", guarded=("charge",), guard=guard)
+        bench = await make_bench(admission_plan="downstream", guarded=("charge",), guard=guard)
         names = [f"invoice-{n}" for n in range(15)]
-        await desk.start({name: {} for name in names})
+        await bench.start({name: {} for name in names})
         for name in names:
-            await desk.until(name, Status.COMPLETED)
-    assert desk.billing.charges.keys() == {*names}
-    admitted, called = sorted(guard.admitted), sorted(desk.billing.times)
+            await bench.until(name, Status.COMPLETED)
+    assert bench.billing.charges.keys() == {*names}
+    admitted, called = sorted(guard.admitted), sorted(bench.billing.times)
     # More than 15 where the machine is too busy for a heartbeat a second: Temporal then has the call made again.
     assert len(names) <= len(called) <= len(admitted), "each call was admitted"
     assert all(before <= call for before, call in zip(admitted, called, strict=False)), (admitted, called)
@@ -332,18 +332,18 @@ async def test_no_sliding_second_sees_more_calls_than_the_plan_admits(bench: Mak
     assert all(later - first > 0.9 for first, later in zip(admitted, admitted[6:], strict=False)), admitted
 
 
-async def test_a_long_wait_at_the_guard_is_no_silence(bench: Make) -> None:
+async def test_a_long_wait_at_the_guard_is_no_silence(make_bench: Make) -> None:
     """It lasts longer than the activity's heartbeat timeout of a second, and the activity is not given up."""
-    desk = await bench(admission_plan="downstream", guarded=("charge",))
-    desk.guard.open.clear()
-    await desk.start({"invoice-1": {}})
-    await eventually(lambda: desk.guard.calls)
+    bench = await make_bench(admission_plan="downstream", guarded=("charge",))
+    bench.guard.open.clear()
+    await bench.start({"invoice-1": {}})
+    await eventually(lambda: bench.guard.calls)
     with pytest.raises(TimeoutError):
-        await eventually(lambda: len(desk.guard.calls) > 1, within=2.0)
-    assert desk.billing.attempts == {}
-    desk.guard.open.set()
-    await desk.until("invoice-1", Status.COMPLETED)
-    assert desk.billing.attempts == {"invoice-1": 1}
+        await eventually(lambda: len(bench.guard.calls) > 1, within=2.0)
+    assert bench.billing.attempts == {}
+    bench.guard.open.set()
+    await bench.until("invoice-1", Status.COMPLETED)
+    assert bench.billing.attempts == {"invoice-1": 1}
 
 
 class Moody:
@@ -363,106 +363,106 @@ class Moody:
             raise StoreUnavailable("the limits are away")
 
 
-async def test_the_kill_switch_gives_back_what_waits_at_the_plan(bench: Make) -> None:
+async def test_the_kill_switch_gives_back_what_waits_at_the_plan(make_bench: Make) -> None:
     """The business, which would take a failed charge for an answer, hears nothing of it."""
-    desk = await bench(admission_plan="downstream", guarded=("charge",))
-    desk.guard.open.clear()
-    (request,) = await desk.start({"invoice-1": {"forgives": True}})
-    await eventually(lambda: desk.guard.calls)
-    await desk.switch(on=False)
-    item = await desk.until("invoice-1", Status.READY)
+    bench = await make_bench(admission_plan="downstream", guarded=("charge",))
+    bench.guard.open.clear()
+    (request,) = await bench.start({"invoice-1": {"forgives": True}})
+    await eventually(lambda: bench.guard.calls)
+    await bench.switch(on=False)
+    item = await bench.until("invoice-1", Status.READY)
     assert item.retry_count == 0
-    await eventually(lambda: closed(desk.client, request.execution_id))
-    assert desk.billing.attempts == {}
-    await replayed(desk, request)
-    desk.guard.open.set()
-    await desk.switch(on=True)
-    await desk.start_queued(1)
-    await desk.until("invoice-1", Status.COMPLETED)
-    assert desk.billing.charges == desk.billing.receipts == {"invoice-1": 1}
-    audit = await desk.store.audit(desk.item_type, "invoice-1", 100, None)
+    await eventually(lambda: closed(bench.client, request.execution_id))
+    assert bench.billing.attempts == {}
+    await replayed(bench, request)
+    bench.guard.open.set()
+    await bench.switch(on=True)
+    await bench.start_queued(1)
+    await bench.until("invoice-1", Status.COMPLETED)
+    assert bench.billing.charges == bench.billing.receipts == {"invoice-1": 1}
+    audit = await bench.store.audit(bench.item_type, "invoice-1", 100, None)
     assert [entry.action for entry in reversed(audit)] == ["CLAIMED", "RELEASED", "CLAIMED", "COMPLETED"]
 
 
 @pytest.mark.parametrize("plan", [None, "downstream"])
 async def test_the_kill_switch_is_looked_at_again_before_the_first_call(
-    bench: Make, plan: str | None, monkeypatch: pytest.MonkeyPatch
+    make_bench: Make, plan: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The execution has begun, but its activity was still queued when the switch was thrown."""
-    desk = await bench(admission_plan=plan)
+    bench = await make_bench(admission_plan=plan)
     looks = iter([True])
 
     async def enabled(item_type: str) -> bool:
         return next(looks, False)
 
-    monkeypatch.setattr(desk.outcomes, "enabled", enabled)
-    await desk.start({"invoice-1": {}})
-    await desk.until("invoice-1", Status.READY)
-    assert desk.billing.attempts == {}
+    monkeypatch.setattr(bench.outcomes, "enabled", enabled)
+    await bench.start({"invoice-1": {}})
+    await bench.until("invoice-1", Status.READY)
+    assert bench.billing.attempts == {}
 
 
-async def test_an_execution_that_has_called_waits_at_the_plan_until_the_switch_is_on_again(bench: Make) -> None:
+async def test_an_execution_that_has_called_waits_at_the_plan_until_the_switch_is_on_again(make_bench: Make) -> None:
     """Given back, it would call again what it has called already."""
     guard = Moody("admit", "wait")
-    desk = await bench(admission_plan="downstream", guarded=("charge",), guard=guard)
-    await desk.start({"invoice-1": {"declines": 1}})
+    bench = await make_bench(admission_plan="downstream", guarded=("charge",), guard=guard)
+    await bench.start({"invoice-1": {"declines": 1}})
     await eventually(lambda: guard.reads == 2)
-    await desk.switch(on=False)
+    await bench.switch(on=False)
     with pytest.raises(TimeoutError):
-        await eventually(lambda: guard.reads > 2 or desk.billing.attempts["invoice-1"] > 1, within=1.5)
+        await eventually(lambda: guard.reads > 2 or bench.billing.attempts["invoice-1"] > 1, within=1.5)
     guard.open.set()
-    assert (await desk.item("invoice-1")).status is Status.CLAIMED
-    await desk.switch(on=True)
-    await desk.until("invoice-1", Status.COMPLETED)
-    assert desk.billing.attempts == {"invoice-1": 2}
+    assert (await bench.item("invoice-1")).status is Status.CLAIMED
+    await bench.switch(on=True)
+    await bench.until("invoice-1", Status.COMPLETED)
+    assert bench.billing.attempts == {"invoice-1": 2}
 
 
-async def test_waiting_at_the_plan_uses_up_no_attempt(bench: Make) -> None:
+async def test_waiting_at_the_plan_uses_up_no_attempt(make_bench: Make) -> None:
     guard = Moody(*["wait"] * 5)
-    desk = await bench(admission_plan="downstream", guarded=("charge",), guard=guard, max_dispatch_retries=1)
-    (request,) = await desk.start({"invoice-1": {"timeout": 0.5}})
-    await desk.until("invoice-1", Status.COMPLETED)
+    bench = await make_bench(admission_plan="downstream", guarded=("charge",), guard=guard, max_dispatch_retries=1)
+    (request,) = await bench.start({"invoice-1": {"timeout": 0.5}})
+    await bench.until("invoice-1", Status.COMPLETED)
     assert guard.reads == 6
-    assert desk.billing.attempts == {"invoice-1": 1}
-    await replayed(desk, request)
+    assert bench.billing.attempts == {"invoice-1": 1}
+    await replayed(bench, request)
 
 
-async def test_a_wait_in_between_grants_no_further_attempts(bench: Make) -> None:
+async def test_a_wait_in_between_grants_no_further_attempts(make_bench: Make) -> None:
     guard = Moody("admit", "wait", "wait", "admit", "wait")
-    desk = await bench(admission_plan="downstream", guarded=("charge",), guard=guard, max_dispatch_retries=1)
-    await desk.start({"invoice-1": {"timeout": 0.5, "declines": 99}})
-    item = await desk.until("invoice-1", Status.DEAD_LETTER)
+    bench = await make_bench(admission_plan="downstream", guarded=("charge",), guard=guard, max_dispatch_retries=1)
+    await bench.start({"invoice-1": {"timeout": 0.5, "declines": 99}})
+    item = await bench.until("invoice-1", Status.DEAD_LETTER)
     assert item.last_error == "Declined: card of invoice-1 declined"
-    assert desk.billing.attempts == {"invoice-1": 3}
+    assert bench.billing.attempts == {"invoice-1": 3}
 
 
-async def test_a_limiter_whose_store_is_away_uses_up_no_attempt(bench: Make) -> None:
+async def test_a_limiter_whose_store_is_away_uses_up_no_attempt(make_bench: Make) -> None:
     guard = Moody(*["fail"] * 4)
-    desk = await bench(admission_plan="downstream", guarded=("charge",), guard=guard, max_dispatch_retries=1)
-    await desk.start({"invoice-1": {"timeout": 3}})
-    await desk.until("invoice-1", Status.COMPLETED)
-    assert desk.billing.attempts == {"invoice-1": 1}
+    bench = await make_bench(admission_plan="downstream", guarded=("charge",), guard=guard, max_dispatch_retries=1)
+    await bench.start({"invoice-1": {"timeout": 3}})
+    await bench.until("invoice-1", Status.COMPLETED)
+    assert bench.billing.attempts == {"invoice-1": 1}
 
 
-async def test_what_waits_at_the_plan_can_be_cancelled(bench: Make) -> None:
-    desk = await bench(admission_plan="downstream", guarded=("charge",), max_dispatch_retries=1)
-    desk.guard.open.clear()
-    (request,) = await desk.start({"invoice-1": {"timeout": 0.5}})
-    await eventually(lambda: len(desk.guard.calls) > 1)
-    await desk.client.get_workflow_handle(request.execution_id).cancel()
-    item = await desk.until("invoice-1", Status.DEAD_LETTER)
+async def test_what_waits_at_the_plan_can_be_cancelled(make_bench: Make) -> None:
+    bench = await make_bench(admission_plan="downstream", guarded=("charge",), max_dispatch_retries=1)
+    bench.guard.open.clear()
+    (request,) = await bench.start({"invoice-1": {"timeout": 0.5}})
+    await eventually(lambda: len(bench.guard.calls) > 1)
+    await bench.client.get_workflow_handle(request.execution_id).cancel()
+    item = await bench.until("invoice-1", Status.DEAD_LETTER)
     assert item.last_error is not None
     assert "Cancelled" in item.last_error
-    assert desk.billing.attempts == {}
+    assert bench.billing.attempts == {}
 
 
-async def replayed(desk: Bench, request: StartRequest) -> None:
+async def replayed(bench: Bench, request: StartRequest) -> None:
     """Raises unless the closed execution's history replays."""
-    await eventually(lambda: closed(desk.client, request.execution_id))
+    await eventually(lambda: closed(bench.client, request.execution_id))
     replayer = Replayer(
         workflows=[BillingExecWorkflow], interceptors=[DispatchInterceptor()], data_converter=DATA_CONVERTER
     )
-    await replayer.replay_workflow(await desk.client.get_workflow_handle(request.execution_id).fetch_history())
+    await replayer.replay_workflow(await bench.client.get_workflow_handle(request.execution_id).fetch_history())
 
 
 async def closed(client: Client, workflow_id: str) -> bool:

@@ -28,13 +28,13 @@ def test_an_unknown_one_is_named_loudly() -> None:
 def test_only_what_passed_then_is_told_and_no_record_is_no_failure(tmp_path: Path) -> None:
     before, after = tmp_path / "before", tmp_path / "after"
     before.write_text('{"tests/a.py::test_one": true, "tests/a.py::test_two": true}')
-    for record, told in (('{"tests/a.py::test_two": true}', ["test_one"]), (None, ["test_one", "test_two"])):
+    for record, expected in (('{"tests/a.py::test_two": true}', ["test_one"]), (None, ["test_one", "test_two"])):
         after.unlink(missing_ok=True)
         if record:
             after.write_text(record)
         words = [sys.executable, "-m", "tests.flaky", str(before), str(after)]
         said = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-        assert [line.rpartition("::")[2] for line in said.splitlines() if "::" in line] == told
+        assert [line.rpartition("::")[2] for line in said.splitlines() if "::" in line] == expected
 
 
 def test_each_known_one_exists_and_has_a_cause() -> None:

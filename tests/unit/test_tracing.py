@@ -308,9 +308,9 @@ async def test_an_execution_is_part_of_its_items_trace_or_a_trace_of_its_own(
     outcomes = {name: (span.attributes or {}).get("headgate.outcome") for (_, name), span in spans.items()}
     assert outcomes == {"traced": "failed", "alone": "completed"}
     assert "DE89370400440532013000" not in "".join(span.to_json() for span in spans.values())
-    told = [record for record in caplog.records if record.name == "headgate.dispatch"]
-    assert [record.getMessage() for record in told] == ["WORK traced is a dead letter, retryCount=1"]
-    assert (told[0].item_type, told[0].item_id) == ("WORK", "traced")  # type: ignore[attr-defined]
+    records = [record for record in caplog.records if record.name == "headgate.dispatch"]
+    assert [record.getMessage() for record in records] == ["WORK traced is a dead letter, retryCount=1"]
+    assert (records[0].item_type, records[0].item_id) == ("WORK", "traced")  # type: ignore[attr-defined]
 
 
 def test_the_switch_says_what_it_needs_and_opentelemetrys_own_one_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
