@@ -17,7 +17,7 @@ import pytest
 from hypothesis import settings
 
 from headgate.sql import migrate
-from tests import compiled_statements, migrated, trusted_certificates
+from tests import compiled_statements, migrated, trusted_certificates, warm_start
 
 if TYPE_CHECKING:
     from headgate.testing.servers.postgres import PostgresDatabases
@@ -33,7 +33,7 @@ LONGEST = (
     "test_slot_processes.py",
     "test_wheel.py",
 )
-"""Files that take longer than the others: whoever began one of them last would end last."""
+"""Files that take longer than the others. A worker that began one of them last would end last."""
 AFTER_TYPES = ("test_document_programs.py", "test_types.py")
 """They check types, and need not check again what `make types` has until then."""
 APART = {
@@ -83,6 +83,12 @@ def empty_postgres_url(postgres_server: PostgresDatabases) -> Iterator[str]:
     name = f"empty_{uuid4().hex[:16]}"
     yield postgres_server.create(name)
     postgres_server.drop(name)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node() -> None:
+    """In the xdist controller, before a worker starts."""
+    warm_start.start_for_all_workers()
 
 
 @pytest.hookimpl(wrapper=True)

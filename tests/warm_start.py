@@ -55,8 +55,12 @@ LEFT_OUT = (
 )
 """Our own modules that are not loaded beforehand: they import one that must not be, or that few programs need."""
 
+ADDRESS = "TESTS_WARM_START"
+"""The environment variable that names the warm process of a whole run, if there is one."""
 LONGEST = 200_000
 """Bytes of a message, the environment in it; longer ones are not passed at once."""
+LOADING_SECONDS = 120.0
+"""How long the warm process may take until it listens, on a busy machine."""
 
 
 def popen(arguments: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
@@ -90,7 +94,7 @@ def command_on_path(name: str, module: str, directory: Path) -> None:
         "import os, sys\n"
         f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
         "import warm_start\n"
-        f"warm_start.pass_on({_warm().address!r}, ['-m', {module!r}, *sys.argv[1:]])\n"
+        f"warm_start.pass_on({_address()!r}, ['-m', {module!r}, *sys.argv[1:]])\n"
     )
     script.chmod(0o755)
 
@@ -118,16 +122,31 @@ def _request(
     address: str, arguments: list[str], directory: str, environment: Mapping[str, str], files: list[int]
 ) -> tuple[socket.socket, int]:
     """The connection on which the program's wait status will come, and its process id."""
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    connection.connect(address)
-    told = json.dumps([arguments, directory, dict(environment)]).encode("utf-8", "surrogateescape")
-    assert len(told) < LONGEST, f"{len(told)} bytes of arguments and environment"
-    socket.send_fds(connection, [told], files)
+    request = json.dumps([arguments, directory, dict(environment)]).encode("utf-8", "surrogateescape")
+    assert len(request) < LONGEST, f"{len(request)} bytes of arguments and environment"
+    connection = _connect(address)
+    socket.send_fds(connection, [request], files)
     return connection, int(connection.recv(32))
 
 
+def _connect(address: str) -> socket.socket:
+    """A connection to the warm process, which may still be loading."""
+    deadline = time.monotonic() + LOADING_SECONDS
+    while True:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            connection.connect(address)
+        except (FileNotFoundError, ConnectionRefusedError):
+            connection.close()
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+        else:
+            return connection
+
+
 class WarmProcess(subprocess.Popen[Any]):
-    """A program in a copy of the warm process. It is no child of ours: how it ended is told over a connection."""
+    """A program in a copy of the warm process. It is no child of ours: its exit status comes over a connection."""
 
     def _execute_child(self, args: Any, *others: Any) -> None:
         """`subprocess.Popen` calls this to fork and execute."""
@@ -138,7 +157,7 @@ class WarmProcess(subprocess.Popen[Any]):
         files = [number if given == -1 else given for number, given in enumerate((reads, writes, errors))]
         try:
             self._connection, self.pid = _request(
-                _warm().address,
+                _address(),
                 [os.fspath(word) for word in args[1:]],
                 os.fspath(directory or Path.cwd()),
                 os.environ if environment is None else environment,
@@ -165,7 +184,7 @@ class WarmProcess(subprocess.Popen[Any]):
 
 
 class _Warm:
-    """The warm process of this process; it ends when this one does."""
+    """A warm process, which ends when this process does."""
 
     def __init__(self) -> None:
         directory = Path(tempfile.mkdtemp(prefix="headgate-warm-"))
@@ -174,27 +193,30 @@ class _Warm:
             self._process = subprocess.Popen(
                 [sys.executable, __file__, self.address],
                 stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
                 stderr=log,
                 cwd=directory,
             )
-        assert self._process.stdout is not None
-        self._process.stdout.readline()
-        atexit.register(self.close)
-
-    def close(self) -> None:
-        self._process.communicate()
+        atexit.register(self._process.communicate)
 
 
 _starting = threading.Lock()
 _started: list[_Warm] = []
 
 
-def _warm() -> _Warm:
+def start_for_all_workers() -> None:
+    """Starts the warm process that this process and those it starts share, unless there is one."""
+    os.environ[ADDRESS] = _address()
+
+
+def _address() -> str:
+    """Where the warm process listens; it is started if there is none."""
+    if ADDRESS in os.environ:
+        return os.environ[ADDRESS]
     with _starting:
         if not _started:
             _started.append(_Warm())
-        return _started[0]
+        return _started[0].address
 
 
 # The warm process.
@@ -216,7 +238,7 @@ def load(names: list[str]) -> None:
         try:
             importlib.import_module(name)
         except ImportError:
-            continue  # not installed: whoever needs it says so
+            continue  # not installed: the program that needs it reports that
 
 
 def quicken() -> None:
@@ -244,7 +266,6 @@ def _serve(address: str) -> tuple[list[str], str, dict[str, str]]:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(address)
     listener.listen(64)
-    os.write(1, b"ready\n")
     while True:
         readable, _, _ = select.select([0, listener.fileno()], [], [])
         if 0 in readable:  # its end: the tests are over
@@ -258,21 +279,21 @@ def _serve(address: str) -> tuple[list[str], str, dict[str, str]]:
 
 
 def _watch(connection: socket.socket) -> tuple[list[str], str, dict[str, str]]:
-    """In a copy: starts the program in another copy, where this returns, and tells how it ended."""
+    """In a copy: starts the program in another copy, where this returns, and reports how it ended."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    told, files, _, _ = socket.recv_fds(connection, LONGEST, 3)
+    request, files, _, _ = socket.recv_fds(connection, LONGEST, 3)
     pid = os.fork()
     if pid == 0:
         connection.close()
         for number, file in enumerate(files):
             os.dup2(file, number)
             os.close(file)
-        return tuple(json.loads(told.decode("utf-8", "surrogateescape")))
+        return tuple(json.loads(request.decode("utf-8", "surrogateescape")))
     for number in (0, 1, *files):
         os.close(number)
     connection.send(str(pid).encode())
     ended, _, _ = select.select([os.pidfd_open(pid), connection.fileno()], [], [])
-    if connection.fileno() in ended:  # whoever started it is gone, and nobody else would end it
+    if connection.fileno() in ended:  # the process that started it is gone: nobody else would end it
         os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
     try:

@@ -23,7 +23,7 @@ from tests.faults import departures
 from tests.faults.bank import Bank, doubled
 from tests.faults.payment_stack import Stack, write_feed
 
-PATIENCE = 120.0
+TIMEOUT = 120.0
 
 
 class Installation(Stack):
@@ -62,7 +62,7 @@ class Installation(Stack):
     def try_headgate(self, *arguments: str) -> int:
         """Runs a command that may fail, and returns its exit status."""
         words = [sys.executable, "-m", "headgate", *arguments, "--json"]
-        return warm_start.run(words, cwd=self.directory, env=self._environment, timeout=PATIENCE).returncode
+        return warm_start.run(words, cwd=self.directory, env=self._environment, timeout=TIMEOUT).returncode
 
     def make_due(self) -> None:
         """Lets items that rest be claimed at once."""
@@ -100,7 +100,7 @@ class Installation(Stack):
     def until_statuses(self, **statuses: int) -> None:
         self.until(lambda: self.statuses() == statuses)
 
-    def until(self, probe: Any, within: float = PATIENCE) -> None:
+    def until(self, probe: Any, within: float = TIMEOUT) -> None:
         deadline = time.monotonic() + within
         while not probe():
             assert time.monotonic() < deadline, f"{self.statuses()} {len(self.bank.executed)} executed\n{self.logs()}"

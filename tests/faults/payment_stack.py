@@ -21,7 +21,7 @@ from headgate.apps.payments.downstream.simulator import peak_per_second
 from headgate.testing import eventually
 from tests import warm_start
 
-PATIENCE = 240.0
+TIMEOUT = 240.0
 HEADER = "paymentId,amount,currency,payerName,payerIban,payeeName,payeeIban,executeAt\n"
 
 
@@ -53,7 +53,7 @@ class Stack:
     def headgate(self, *arguments: str) -> Any:
         """Runs a command to its end and returns its JSON."""
         words = [sys.executable, "-m", "headgate", *arguments, "--json"]
-        ended = warm_start.run(words, cwd=self.directory, env=self._environment, timeout=PATIENCE)
+        ended = warm_start.run(words, cwd=self.directory, env=self._environment, timeout=TIMEOUT)
         assert ended.returncode == 0, ended.stdout + ended.stderr + self.logs()
         return json.loads(ended.stdout)
 
@@ -120,14 +120,14 @@ async def all_completed(stack: Stack, postgres_url: str, payments: int) -> None:
         return depth["COMPLETED"] == payments
 
     try:
-        await eventually(completed, within=PATIENCE, every=0.5)
+        await eventually(completed, within=TIMEOUT, every=0.5)
     except TimeoutError:
         raise AssertionError(f"{queue_depth(postgres_url)}\n{stack.logs()}") from None
 
 
 async def executed(bank: httpx.Client, count: int) -> None:
     """Until the bank has executed so many payments."""
-    await eventually(lambda: bank.get("/stats").json()["executed"] >= count, within=PATIENCE, every=0.1)
+    await eventually(lambda: bank.get("/stats").json()["executed"] >= count, within=TIMEOUT, every=0.1)
 
 
 def check(postgres_url: str, calls: list[dict[str, Any]], ids: list[str], tps: int) -> None:

@@ -19,7 +19,7 @@ from tests.gameday.prometheus import Prometheus, faster, shipped_rules
 USER = 1
 BURST = 150
 """Messages at once: more than may wait without anybody being told."""
-PATIENCE = 180.0
+TIMEOUT = 180.0
 """Kafka takes a while to come back: two runs of Java for each broker."""
 
 
@@ -71,7 +71,7 @@ async def brokers(folder: Path) -> AsyncIterator[GameDay]:
         yield GameDay(
             prometheus,
             targets=2,
-            patience=PATIENCE,
+            timeout=TIMEOUT,
             rounds=[
                 [
                     Drill("the SMS provider hangs", ["KafkaLagGrows"], hanging_provider),

@@ -14,7 +14,7 @@ import httpx2 as httpx
 from tests.gameday.prometheus import Prometheus
 
 POLL_SECONDS = 0.25
-PATIENCE = 90.0
+TIMEOUT = 90.0
 """How long an alert may take to fire, and to clear: the slowest meter measures every 30 s."""
 
 
@@ -53,7 +53,7 @@ class GameDay:
     targets: int
     rounds: Sequence[Sequence[Drill]]
     rows: list[Row] = field(default_factory=list)
-    patience: float = PATIENCE
+    timeout: float = TIMEOUT
 
     async def play(self) -> list[Row]:
         """Plays all drills, and returns what was seen."""
@@ -93,7 +93,7 @@ class GameDay:
 
     async def _until(self, probe: Callable[[], bool]) -> float | None:
         """When it was so; None if it was not in time."""
-        deadline = time.monotonic() + self.patience
+        deadline = time.monotonic() + self.timeout
         while time.monotonic() < deadline:
             if await asyncio.to_thread(probe):
                 return time.monotonic()

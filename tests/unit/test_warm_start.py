@@ -49,7 +49,7 @@ def test_it_is_given_what_it_would_be_given(tmp_path: Path) -> None:
         assert plain.stdout == warm.stdout
 
 
-def test_how_it_ends_is_told() -> None:
+def test_how_it_ends_is_reported() -> None:
     assert warm_start.run([sys.executable, "-c", ""]).returncode == 0
     failed = warm_start.run([sys.executable, "-c", "1/0"])
     assert failed.returncode == 1
