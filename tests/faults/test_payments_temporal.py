@@ -16,7 +16,8 @@ from headgate.testing import TemporalServer
 from headgate.testing.availability import available, require
 from tests.faults.payment_stack import all_completed, check, executed, installed, write_feed
 
-PAYMENTS = 150
+TPS = 6
+PAYMENTS = 10 * TPS
 """Ten seconds of what the bank takes: long enough to be over its limit, and for two kills on the way."""
 
 
@@ -29,25 +30,25 @@ def temporal() -> Iterator[str]:
 
 
 async def test_many_payments_for_one_instant(tmp_path: Path, postgres_url: str, redis_url: str, temporal: str) -> None:
-    ids, tps = [f"first-{number:04d}" for number in range(PAYMENTS)], 15
-    with installed(tmp_path, postgres_url, redis_url, temporal, tps) as (stack, bank):
+    ids = [f"first-{number:04d}" for number in range(PAYMENTS)]
+    with installed(tmp_path, postgres_url, redis_url, temporal, TPS) as (stack, bank):
         # The dispatcher hands over twice as much as the bank takes, so that it is the limit at the call that binds.
-        stack.headgate("config", "set", "default", "--max", str(8 * tps), "--window", "PT4S")
+        stack.headgate("config", "set", "default", "--max", str(8 * TPS), "--window", "PT4S")
         stack.worker("all")
         write_feed(tmp_path / "feed.csv", ids, datetime.now(UTC) + timedelta(seconds=8))
         report = stack.headgate("payments", "submit", "feed.csv")
         assert (report["accepted"], report["rejectedCount"]) == (PAYMENTS, 0)
         await all_completed(stack, postgres_url, PAYMENTS)
-        check(postgres_url, bank.get("/calls").json()["calls"], ids, tps)
+        check(postgres_url, bank.get("/calls").json()["calls"], ids, TPS)
 
 
 async def test_the_same_with_the_exec_worker_killed_twice_and_a_bank_that_fails(
     tmp_path: Path, postgres_url: str, redis_url: str, temporal: str
 ) -> None:
-    ids, tps = [f"second-{number:04d}" for number in range(PAYMENTS)], 15
-    faults = ("--fail", "0.05", "--lose", "0.02", "--seed", "7")
-    with installed(tmp_path, postgres_url, redis_url, temporal, tps, *faults) as (stack, bank):
-        stack.headgate("config", "set", "default", "--max", str(8 * tps), "--window", "PT4S")
+    ids = [f"second-{number:04d}" for number in range(PAYMENTS)]
+    faults = ("--fail", "0.1", "--lose", "0.02", "--seed", "7")
+    with installed(tmp_path, postgres_url, redis_url, temporal, TPS, *faults) as (stack, bank):
+        stack.headgate("config", "set", "default", "--max", str(8 * TPS), "--window", "PT4S")
         for role in ("init", "dispatch"):
             stack.worker(role)
         working = stack.worker("exec")
@@ -60,4 +61,4 @@ async def test_the_same_with_the_exec_worker_killed_twice_and_a_bank_that_fails(
         await all_completed(stack, postgres_url, PAYMENTS)
         calls = bank.get("/calls").json()["calls"]
         assert {call["status"] for call in calls} >= {201, 503}
-        check(postgres_url, calls, ids, tps)
+        check(postgres_url, calls, ids, TPS)
