@@ -28,7 +28,7 @@ class Record(NamedTuple):
     """The trace it was published in, for whoever reads it; carried beside the value."""
 
 
-class Delivered(NamedTuple):
+class LogEntry(NamedTuple):
     """A record handed to a reader."""
 
     record: Record
@@ -66,7 +66,7 @@ class MessageLog(Protocol):
 class MessageSource(Protocol):
     """One member of a group of readers."""
 
-    async def receive(self, max_records: int, wait: float) -> list[Delivered]:
+    async def receive(self, max_records: int, wait: float) -> list[LogEntry]:
         """Up to `max_records` records that nobody in the group has been given and not lost since; waits up to `wait`
         seconds for the first of them. Each call keeps the membership alive, also with `max_records` = 0: so a member
         that is busy goes on calling.
@@ -76,11 +76,11 @@ class MessageSource(Protocol):
         """
         ...
 
-    def holds(self, delivered: Delivered) -> bool:
+    def holds(self, entry: LogEntry) -> bool:
         """Whether the record is still this member's: False once another member may be given it."""
         ...
 
-    async def commit(self, done: Sequence[Delivered]) -> None:
+    async def commit(self, done: Sequence[LogEntry]) -> None:
         """These need not come again. What is received and never committed comes again, to a later member."""
         ...
 
@@ -116,20 +116,20 @@ async def read_until_stopped(
 
 async def process_until_stopped(
     join: Callable[[], Awaitable[MessageSource]],
-    process: Callable[[Sequence[Delivered]], Awaitable[None]],
+    process: Callable[[Sequence[LogEntry]], Awaitable[None]],
     stop: asyncio.Event,
     *,
     batch: int,
 ) -> None:
     """Joins a group of readers, and hands records to `process`, up to `batch` at a time, until `stop` is set. They are
     committed when it returns. If it raises `StoreError`, it gets the same records again: a log hands out each once."""
-    pending: list[Delivered] = []
+    pending: list[LogEntry] = []
 
     async def step(source: MessageSource) -> None:
         nonlocal pending
         if pending:
             await source.receive(0, 0)
-            pending = [delivered for delivered in pending if source.holds(delivered)]
+            pending = [entry for entry in pending if source.holds(entry)]
         else:
             pending = await source.receive(batch, RECEIVE_SECONDS)
         if pending:

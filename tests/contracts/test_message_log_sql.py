@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy.engine import Connection
 
 from headgate.errors import Conflict, StoreError
-from headgate.messaging import Delivered, Record
+from headgate.messaging import LogEntry, Record
 from headgate.sql import hints, outbox
 from headgate.sql.databases import database
 from headgate.sql.engine import Database
@@ -96,7 +96,7 @@ class TestBells:
         await other.close()
         await opened.close()
 
-    async def waiting(self, log: SqlOutbox) -> tuple[OutboxSource, asyncio.Task[list[Delivered]]]:
+    async def waiting(self, log: SqlOutbox) -> tuple[OutboxSource, asyncio.Task[list[LogEntry]]]:
         """A reader that has looked, and a call that waits."""
         source = await log.read("t", "readers")
         reading = asyncio.create_task(source.receive(10, 60))

@@ -21,7 +21,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from headgate.errors import BrokerUnavailable
 from headgate.kafka.producer import TRACE
-from headgate.messaging import Delivered, Record
+from headgate.messaging import LogEntry, Record
 from headgate.tracing import accepted
 
 T = TypeVar("T")
@@ -81,7 +81,7 @@ class KafkaSource:
         }
         self._consumer = self._joined()
 
-    async def receive(self, max_records: int, wait: float) -> list[Delivered]:
+    async def receive(self, max_records: int, wait: float) -> list[LogEntry]:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
         while True:
@@ -90,10 +90,10 @@ class KafkaSource:
             if records or loop.time() >= deadline:
                 return records
 
-    def holds(self, delivered: Delivered) -> bool:
-        return delivered.partition in self._handed
+    def holds(self, entry: LogEntry) -> bool:
+        return entry.partition in self._handed
 
-    async def commit(self, done: Sequence[Delivered]) -> None:
+    async def commit(self, done: Sequence[LogEntry]) -> None:
         await self._run(self._commit, done)
 
     async def close(self) -> None:
@@ -113,8 +113,8 @@ class KafkaSource:
 
     # On the consumer's thread from here on.
 
-    def _consume(self, max_records: int, wait: float) -> list[Delivered]:
-        records: list[Delivered] = []
+    def _consume(self, max_records: int, wait: float) -> list[LogEntry]:
+        records: list[LogEntry] = []
         if self._is_behind:
             with contextlib.suppress(BrokerUnavailable):
                 self._commit_done()
@@ -142,7 +142,7 @@ class KafkaSource:
             assert offset is not None
             self._handed.setdefault(partition, deque()).append(offset)
             record = Record(self._topic, key, value, _trace(message.headers()))
-            records.append(Delivered(record, partition, offset))
+            records.append(LogEntry(record, partition, offset))
         self._tell_lag()
         if outage is not None and not records:
             raise BrokerUnavailable(f"Kafka: {outage.str()}")
@@ -174,10 +174,10 @@ class KafkaSource:
             self._consumer.resume(partitions)
         self._paused = paused
 
-    def _commit(self, done: Sequence[Delivered]) -> None:
-        for delivered in done:
-            if delivered.partition in self._handed:
-                self._done.setdefault(delivered.partition, set()).add(delivered.position)
+    def _commit(self, done: Sequence[LogEntry]) -> None:
+        for entry in done:
+            if entry.partition in self._handed:
+                self._done.setdefault(entry.partition, set()).add(entry.position)
         self._commit_done()
 
     def _commit_done(self) -> None:

@@ -23,7 +23,7 @@ from sqlalchemy.engine import Connection, Row
 
 from headgate.batching import Batcher
 from headgate.errors import Conflict, HeadgateError
-from headgate.messaging import Delivered, Record
+from headgate.messaging import LogEntry, Record
 from headgate.sql.engine import Database, announce
 from headgate.sql.in_lists import where_in
 from headgate.sql.outbox_tables import outbox, outbox_reader
@@ -96,7 +96,7 @@ class OutboxSource:
         self._done: set[int] = set()
         """Committed and not yet removed, because the database was away."""
 
-    async def receive(self, max_records: int, wait: float) -> list[Delivered]:
+    async def receive(self, max_records: int, wait: float) -> list[LogEntry]:
         now = asyncio.get_running_loop().time
         deadline = now() + wait
         while True:
@@ -113,12 +113,12 @@ class OutboxSource:
             elif await self._database.hints.wait(self._bell, min(left, self._look_at - now())):
                 self._look_at = 0.0
 
-    async def _look(self, max_records: int) -> list[Delivered]:
+    async def _look(self, max_records: int) -> list[LogEntry]:
         """Renews the lease, and takes what is there."""
         if max_records:
             # Before it looks: what is published from here on rings again.
             self._bell.clear()
-        fresh: list[Delivered] = []
+        fresh: list[LogEntry] = []
         pause = HEARD_POLL_SECONDS if self._database.hints.are_heard else self._poll_seconds
         free_in = await self._lease_topic()
         if free_in:
@@ -128,23 +128,23 @@ class OutboxSource:
         else:
             await self.commit([])
             fresh = await self._fresh(max_records) if max_records else []
-            self._held.update(delivered.position for delivered in fresh)
+            self._held.update(entry.position for entry in fresh)
         if max_records:
             # If there was something, there may be more.
             self._look_at = 0.0 if fresh else asyncio.get_running_loop().time() + pause
         return fresh
 
-    async def _fresh(self, max_records: int) -> list[Delivered]:
+    async def _fresh(self, max_records: int) -> list[LogEntry]:
         # Records that are held come first again, so as many more are read.
         ids = await self._database.read(first_ids, self._topic, max_records + len(self._held))
         fresh = [position for position in ids if position not in self._held][:max_records]
         return await self._database.read(records_of, self._topic, fresh) if fresh else []
 
-    def holds(self, delivered: Delivered) -> bool:
-        return delivered.position in self._held
+    def holds(self, entry: LogEntry) -> bool:
+        return entry.position in self._held
 
-    async def commit(self, done: Sequence[Delivered]) -> None:
-        self._done.update(delivered.position for delivered in done)
+    async def commit(self, done: Sequence[LogEntry]) -> None:
+        self._done.update(entry.position for entry in done)
         if self._done:
             await self._database.write(remove, sorted(self._done))
             self._held -= self._done
@@ -209,12 +209,12 @@ def holds_as_many(connection: Connection, topic: str, count: int) -> bool:
     return connection.execute(counted).first() is not None
 
 
-def records_of(connection: Connection, topic: str, ids: Sequence[int]) -> list[Delivered]:
+def records_of(connection: Connection, topic: str, ids: Sequence[int]) -> list[LogEntry]:
     """The records of these ids, in their order."""
     if connection.dialect.name == "sqlite":
         rows = sqlite_connection(connection).execute(_SQLITE_RECORDS, (json.dumps(ids),))
         return [
-            Delivered(Record(topic, _text(key), _text(value), None if trace is None else _text(trace)), 0, position)
+            LogEntry(Record(topic, _text(key), _text(value), None if trace is None else _text(trace)), 0, position)
             for position, key, value, trace in rows
         ]
     columns = (outbox.c.id, outbox.c.message_key, outbox.c.message_value, outbox.c.traceparent)
@@ -222,7 +222,7 @@ def records_of(connection: Connection, topic: str, ids: Sequence[int]) -> list[D
     for some in where_in(connection, outbox.c.id, ids):
         query = sa.select(*columns).where(some).order_by(outbox.c.id)
         records += [
-            Delivered(Record(topic, row.message_key, row.message_value, row.traceparent), 0, row.id)
+            LogEntry(Record(topic, row.message_key, row.message_value, row.traceparent), 0, row.id)
             for row in connection.execute(query)
         ]
     return records

@@ -17,7 +17,7 @@ from headgate.errors import HeadgateError, InvalidInput
 from headgate.messaging import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
-    Delivered,
+    LogEntry,
     MessageLog,
     MessageSource,
     Record,
@@ -116,9 +116,9 @@ class AttemptReader:
         """Reads until `stop` is set, then leaves. Waits for stores that do not answer."""
         await process_until_stopped(self._join, self._count, stop, batch=BATCH)
 
-    async def _count(self, delivered: Sequence[Delivered]) -> None:
+    async def _count(self, entries: Sequence[LogEntry]) -> None:
         events = []
-        for message in delivered:
+        for message in entries:
             try:
                 events.append(AttemptEvent.from_record_value(message.record.value))
             except InvalidInput:
@@ -127,6 +127,6 @@ class AttemptReader:
             await self._store.add(events)
         if self._copies is not None:
             log, topic = self._copies
-            for failure in await log.publish([message.record._replace(topic=topic) for message in delivered]):
+            for failure in await log.publish([message.record._replace(topic=topic) for message in entries]):
                 if failure is not None:
                     raise failure

@@ -131,7 +131,7 @@ class Claim(StrEnum):
     DONE = "DONE"
 
 
-class Claimed(NamedTuple):
+class MessageClaim(NamedTuple):
     """The answer to a claim."""
 
     kind: Claim
@@ -229,7 +229,7 @@ class MessageFilter(NamedTuple):
 class DeliveryStore(Protocol):
     """The status of messages, and who is sending them."""
 
-    async def claim(self, messages: Sequence[Message], owner: str) -> Mapping[str, Claimed]:
+    async def claim(self, messages: Sequence[Message], owner: str) -> Mapping[str, MessageClaim]:
         """Claims messages for `owner`, by id. A claim ends if it is not renewed for the length of a lease."""
         ...
 

@@ -41,7 +41,7 @@ class ProviderFault(Unavailable):
     """No provider can take the message: each raised an exception of its own."""
 
 
-class Handed(NamedTuple):
+class ProviderResponse(NamedTuple):
     """The result of a send, and the provider that gave it."""
 
     result: Accepted | Rejected
@@ -60,7 +60,7 @@ class ProviderChain:
         self.accepted = 0
         """Messages that a provider took."""
 
-    async def send(self, message: SmsMessage) -> Handed:
+    async def send(self, message: SmsMessage) -> ProviderResponse:
         """The first answer of a provider.
 
         Raises:
@@ -75,7 +75,7 @@ class ProviderChain:
         for entry in self.providers:
             try:
                 await self._admit(entry)
-                return Handed(await self._call(entry, message), entry.name)
+                return ProviderResponse(await self._call(entry, message), entry.name)
             except Unavailable as error:
                 reason = f"{entry.name}: {error}"
                 faults, throttled = faults + isinstance(error, ProviderFault), throttled or error.throttled

@@ -16,7 +16,7 @@ from headgate.errors import InvalidInput, StoreError
 from headgate.messaging import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
-    Delivered,
+    LogEntry,
     MessageSource,
     process_until_stopped,
     wait_for_stop,
@@ -177,8 +177,8 @@ class EarlyReceipts:
         """Reads until `stop` is set. Waits for a store that does not answer."""
         await process_until_stopped(self._join, self._try_again, stop, batch=EARLY_BATCH)
 
-    async def _try_again(self, delivered: Sequence[Delivered]) -> None:
-        for message in delivered:
+    async def _try_again(self, entries: Sequence[LogEntry]) -> None:
+        for message in entries:
             try:
                 receipt, tries = EarlyReceipt.from_record_value(message.record.value)
             except InvalidInput:

@@ -16,7 +16,7 @@ from headgate.messaging import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
     RECEIVE_SECONDS,
-    Delivered,
+    LogEntry,
     MessageLog,
     MessageSource,
     read_until_stopped,
@@ -46,8 +46,8 @@ class Relay:
         self._topic = topic
         self._first_pause = first_pause
         self._stop = asyncio.Event()
-        self._lanes: Lanes[Delivered] = Lanes(self._carry)
-        self._carried: list[Delivered] = []
+        self._lanes: Lanes[LogEntry] = Lanes(self._carry)
+        self._carried: list[LogEntry] = []
         self._source: MessageSource | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -67,15 +67,15 @@ class Relay:
             raise self._lanes.failure
         room = min(BATCH, WINDOW - self._lanes.held)
         wait = BUSY_SECONDS if self._lanes.held or self._carried else RECEIVE_SECONDS
-        for delivered in await source.receive(room, wait):
-            self._lanes.add(delivered.record.key, delivered)
+        for entry in await source.receive(room, wait):
+            self._lanes.add(entry.record.key, entry)
         if self._stop.is_set():
             await self._lanes.finish()
         if self._carried:
             carried, self._carried = self._carried, []
             await source.commit(carried)
 
-    async def _carry(self, head: Delivered, _lane: deque[Delivered]) -> bool:
+    async def _carry(self, head: LogEntry, _lane: deque[LogEntry]) -> bool:
         """Publishes the head of a lane; False if this member stops before. Those behind it wait: of two that are under
         way together, the first might fail and the second arrive."""
         pause = self._first_pause

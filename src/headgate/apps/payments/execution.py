@@ -17,6 +17,7 @@ from typing import Any
 from headgate.apps.payments.model import Payment, PaymentEvent, PaymentRecord, PaymentStatus, StatusChange
 from headgate.apps.payments.notifier import notices_for
 from headgate.apps.payments.ports import (
+    CallNotSent,
     Downstream,
     DownstreamBusy,
     DownstreamObserver,
@@ -27,7 +28,6 @@ from headgate.apps.payments.ports import (
     PaymentRefused,
     PaymentStore,
     Receipt,
-    Unsent,
 )
 from headgate.apps.payments.serialization import read_context
 from headgate.batching import Batcher
@@ -88,7 +88,7 @@ class PaymentExecution:
             reason = str(refusal)[:LONGEST_REASON]
             log.warning("payment %s was refused: %s", payment.payment_id, reason, extra={"item_id": payment.payment_id})
             raise GiveUp(reason, PaymentEvent.REFUSED) from refusal
-        except Unsent as error:
+        except CallNotSent as error:
             self._observer.settled("POSTPONED")
             if record.begun_at is None and record.began_now is not None:
                 await self._withdraw(payment.payment_id, record.began_now)

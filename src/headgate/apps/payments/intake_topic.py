@@ -15,7 +15,7 @@ from functools import partial
 from headgate.apps.payments.model import IntakeResult, Payment, PaymentExists
 from headgate.apps.payments.parsing import payment_of_json
 from headgate.errors import HeadgateError, InvalidInput, StoreError
-from headgate.messaging import Delivered, MessageLog, Record, process_until_stopped
+from headgate.messaging import LogEntry, MessageLog, Record, process_until_stopped
 
 log = logging.getLogger(__name__)
 
@@ -44,10 +44,10 @@ class PaymentTopic:
         join = partial(self._messages.read, self._topic, GROUP)
         await process_until_stopped(join, self._accept, stop, batch=BATCH)
 
-    async def _accept(self, delivered: Sequence[Delivered]) -> None:
-        payments: list[tuple[Delivered, Payment]] = []
-        refused: list[tuple[Delivered, HeadgateError]] = []
-        for message in delivered:
+    async def _accept(self, entries: Sequence[LogEntry]) -> None:
+        payments: list[tuple[LogEntry, Payment]] = []
+        refused: list[tuple[LogEntry, HeadgateError]] = []
+        for message in entries:
             try:
                 payments.append((message, _payment(message.record.value)))
             except InvalidInput as error:
@@ -61,7 +61,7 @@ class PaymentTopic:
         if refused:
             await self._publish_rejections(refused)
 
-    async def _publish_rejections(self, refused: Sequence[tuple[Delivered, HeadgateError]]) -> None:
+    async def _publish_rejections(self, refused: Sequence[tuple[LogEntry, HeadgateError]]) -> None:
         records = [
             Record(
                 rejected_topic(self._topic),

@@ -143,7 +143,7 @@ class PaymentRefused(HeadgateError):
     """The downstream's verdict on the payment is no."""
 
 
-class Unsent(Postponed):
+class CallNotSent(Postponed):
     """No call left: the downstream knows nothing of this execution."""
 
 
@@ -187,7 +187,7 @@ class Downstream(Protocol):
             PaymentRefused: The downstream's verdict is no.
             DownstreamBusy: All attempts are used up and the outcome is not known.
             Postponed: The payment may be tried again: the switch is off, the connection is wrong, or the downstream
-                asked to be left alone for long. `Unsent` if no call left.
+                asked to be left alone for long. `CallNotSent` if no call left.
         """
         ...
 

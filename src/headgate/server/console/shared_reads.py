@@ -17,7 +17,7 @@ MAX_SECONDS = 10.0
 T = TypeVar("T")
 
 
-class _Known(NamedTuple, Generic[T]):
+class _CacheEntry(NamedTuple, Generic[T]):
     begun: float
     """What changed after that is not in it."""
     fresh_until: float
@@ -31,7 +31,7 @@ class SharedReads(Generic[T]):
     def __init__(self, clock: Callable[[], float] = uptime, *, max_seconds: float = MAX_SECONDS) -> None:
         self._clock = clock
         self._max_seconds = max_seconds
-        self._known: dict[Hashable, _Known[T]] = {}
+        self._known: dict[Hashable, _CacheEntry[T]] = {}
         self._reading: dict[Hashable, asyncio.Task[T]] = {}
 
     async def get(self, key: Hashable, read: Callable[[], Awaitable[T]]) -> T:
@@ -53,5 +53,5 @@ class SharedReads(Generic[T]):
         if key not in self._known or self._known[key].begun <= begun:
             cost = self._clock() - begun
             fresh = min(self._max_seconds, max(FRESH_SECONDS, TIMES_ITS_COST * cost))
-            self._known[key] = _Known(begun, begun + fresh, value)
+            self._known[key] = _CacheEntry(begun, begun + fresh, value)
         return value

@@ -19,16 +19,16 @@ from sqlalchemy.engine import Connection, Row
 from headgate.apps.notifications.model import Message, storable
 from headgate.apps.notifications.ports import (
     Claim,
-    Claimed,
     DeadLetter,
     DeliveryOutcome,
+    MessageClaim,
     MessageFilter,
     MessageStatus,
     Status,
 )
 from headgate.apps.notifications.quota import Recipient
 from headgate.apps.notifications.stores import sqlite
-from headgate.apps.notifications.stores.rows import Settled, known_of
+from headgate.apps.notifications.stores.rows import OutcomeRow, known_of
 from headgate.apps.notifications.stores.tables import (
     notification_dead_letter,
     notification_delivery,
@@ -117,7 +117,7 @@ def _accepted_row(message: Message, at: datetime) -> dict[str, Any]:
     }
 
 
-def claim(connection: Connection, messages: Sequence[Message], owner: str, lease: timedelta) -> dict[str, Claimed]:
+def claim(connection: Connection, messages: Sequence[Message], owner: str, lease: timedelta) -> dict[str, MessageClaim]:
     """Marks messages as being sent by `owner` for so long, unless they are done or another owner's."""
     rows = _lock(connection, sorted({message.message_id for message in messages}))
     at = now(connection)
@@ -130,7 +130,7 @@ def claim(connection: Connection, messages: Sequence[Message], owner: str, lease
         )
     )
     recipients = _recipients(connection, {message.user_id for message in messages})
-    claimed: dict[str, Claimed] = {}
+    claims: dict[str, MessageClaim] = {}
     new: list[dict[str, Any]] = []
     taken: list[str] = []
     for message in messages:
@@ -140,7 +140,7 @@ def claim(connection: Connection, messages: Sequence[Message], owner: str, lease
         if row is None and message.message_id in settled_before:
             kind = Claim.DONE
         attempts = row.attempts if row is not None and kind is Claim.MINE and row.settled_at is None else 0
-        claimed[message.message_id] = Claimed(kind, attempts, recipient)
+        claims[message.message_id] = MessageClaim(kind, attempts, recipient)
         if kind is not Claim.MINE:
             continue
         if row is None:
@@ -154,7 +154,7 @@ def claim(connection: Connection, messages: Sequence[Message], owner: str, lease
         taken,
         {"status": Status.SENDING.value, "owner": owner, "claimed_until": at + lease, "settled_at": None},
     )
-    return _with_optouts(connection, messages, claimed)
+    return _with_optouts(connection, messages, claims)
 
 
 def _claim_of(row: Row[Any] | None, owner: str, at: datetime) -> Claim:
@@ -175,14 +175,14 @@ def _recipients(connection: Connection, user_ids: set[int]) -> dict[int, Recipie
 
 
 def _with_optouts(
-    connection: Connection, messages: Sequence[Message], claimed: dict[str, Claimed]
-) -> dict[str, Claimed]:
-    numbers = {message.message_id: message.to or claimed[message.message_id].recipient.phone for message in messages}
+    connection: Connection, messages: Sequence[Message], claims: dict[str, MessageClaim]
+) -> dict[str, MessageClaim]:
+    numbers = {message.message_id: message.to or claims[message.message_id].recipient.phone for message in messages}
     phones = sorted({number for number in numbers.values() if number})
     out = set(known_of(connection, notification_optout.c.phone, phones)) if phones else set()
     return {
-        message_id: each._replace(opted_out=True) if numbers[message_id] in out else each
-        for message_id, each in claimed.items()
+        message_id: claim._replace(opted_out=True) if numbers[message_id] in out else claim
+        for message_id, claim in claims.items()
     }
 
 
@@ -201,7 +201,7 @@ def release(connection: Connection, message_ids: Sequence[str], owner: str) -> N
 
 def settle(connection: Connection, outcomes: Sequence[DeliveryOutcome]) -> None:
     """Notes what became of messages. One that is known as delivered already stays so."""
-    rows = settled_rows(outcomes)
+    rows = outcome_rows(outcomes)
     if rows and connection.dialect.name == "sqlite" and sqlite.HAS_UPDATE_FROM:
         sqlite.settle(connection, rows)
     elif rows and connection.dialect.name == "postgresql":
@@ -214,10 +214,10 @@ def settle(connection: Connection, outcomes: Sequence[DeliveryOutcome]) -> None:
         execute_rows(connection, _SETTLE, [{"of_message": row.message_id, "at": at, **row._asdict()} for row in rows])
 
 
-def settled_rows(outcomes: Sequence[DeliveryOutcome]) -> list[Settled]:
+def outcome_rows(outcomes: Sequence[DeliveryOutcome]) -> list[OutcomeRow]:
     """The last outcome of each message, in order of the ids."""
     latest = {
-        outcome.message_id: Settled(
+        outcome.message_id: OutcomeRow(
             outcome.message_id,
             outcome.status.value,
             outcome.attempts,

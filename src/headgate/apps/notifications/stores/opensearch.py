@@ -20,7 +20,7 @@ from headgate.apps.notifications.ports import NotificationObserver
 from headgate.clock import Clock, SystemClock
 from headgate.durations import from_ms
 from headgate.errors import InvalidInput, StoreUnavailable
-from headgate.messaging import Delivered, MessageSource, process_until_stopped
+from headgate.messaging import LogEntry, MessageSource, process_until_stopped
 
 INDEX_GROUP = "notification-index"
 BATCH = 500
@@ -110,10 +110,10 @@ class IndexReader:
         finally:
             await self._index.close()
 
-    async def _index_events(self, delivered: Sequence[Delivered]) -> None:
+    async def _index_events(self, entries: Sequence[LogEntry]) -> None:
         oldest_ms = self._clock.now_us() // 1000 - LONGEST_WAIT_MS
         events, expired = [], 0
-        for message in delivered:
+        for message in entries:
             try:
                 event = AttemptEvent.from_record_value(message.record.value)
             except InvalidInput:

@@ -14,7 +14,7 @@ from headgate.sql.in_lists import where_in
 from headgate.sql.schema import now
 
 
-class Settled(NamedTuple):
+class OutcomeRow(NamedTuple):
     """What became of a message, as its row keeps it."""
 
     message_id: str

@@ -11,9 +11,9 @@ import sqlalchemy as sa
 from headgate.apps.notifications.analytics import MinuteCount
 from headgate.apps.notifications.model import Attempt, AttemptEvent, Message, Verdict
 from headgate.apps.notifications.ports import (
-    Claimed,
     DeadLetter,
     DeliveryOutcome,
+    MessageClaim,
     MessageFilter,
     MessageStatus,
     Receipt,
@@ -105,21 +105,21 @@ class SqlDeliveryStore:
         self._expiry_ms = _milliseconds(expiry)
         self.lease = lease
 
-    async def claim(self, messages: Sequence[Message], owner: str) -> dict[str, Claimed]:
+    async def claim(self, messages: Sequence[Message], owner: str) -> dict[str, MessageClaim]:
         database, lease = self._database, self.lease
-        claimed: dict[str, Claimed] = {}
+        claims: dict[str, MessageClaim] = {}
         if database.dialect == "postgresql":
             # Imported here: the driver is an extra that SQLite's users do not have.
             from headgate.apps.notifications.stores import postgres
 
-            claimed = await _retry_conflicts(lambda: postgres.claim_queued(database, messages, owner, lease))
+            claims = await _retry_conflicts(lambda: postgres.claim_queued(database, messages, owner, lease))
         elif database.dialect == "sqlite":
-            claimed = await database.write(sqlite.claim_queued, messages, owner, lease)
+            claims = await database.write(sqlite.claim_queued, messages, owner, lease)
         # Those that were claimed before: hardly any.
-        others = [message for message in messages if message.message_id not in claimed]
+        others = [message for message in messages if message.message_id not in claims]
         if others:
-            claimed |= await _retry_conflicts(lambda: database.write(message_statements.claim, others, owner, lease))
-        return claimed
+            claims |= await _retry_conflicts(lambda: database.write(message_statements.claim, others, owner, lease))
+        return claims
 
     async def renew(self, message_ids: Sequence[str], owner: str) -> list[str]:
         return await self._database.write(message_statements.renew, message_ids, owner, self.lease)
@@ -131,7 +131,7 @@ class SqlDeliveryStore:
         if self._database.dialect == "postgresql":
             from headgate.apps.notifications.stores import postgres
 
-            settled = message_statements.settled_rows(outcomes)
+            settled = message_statements.outcome_rows(outcomes)
             await _retry_conflicts(lambda: postgres.settle_alone(self._database, settled))
         else:
             await _retry_conflicts(lambda: self._database.write(message_statements.settle, outcomes))

@@ -12,9 +12,9 @@ from json import dumps
 from sqlalchemy.engine import Connection
 
 from headgate.apps.notifications.model import Message
-from headgate.apps.notifications.ports import Claim, Claimed, Status
+from headgate.apps.notifications.ports import Claim, MessageClaim, Status
 from headgate.apps.notifications.quota import Recipient
-from headgate.apps.notifications.stores.rows import Settled
+from headgate.apps.notifications.stores.rows import OutcomeRow
 from headgate.durations import to_ms
 from headgate.sql.schema import instant_text, now, sqlite_connection
 
@@ -46,21 +46,21 @@ HAS_UPDATE_FROM = sqlite3.sqlite_version_info >= (3, 33)
 
 def claim_queued(
     connection: Connection, messages: Sequence[Message], owner: str, lease: timedelta
-) -> dict[str, Claimed]:
+) -> dict[str, MessageClaim]:
     """Claims those of the messages that are queued, and returns them. The others are left as they are."""
     driver = sqlite_connection(connection)
     numbers = dumps({message.message_id: message.to for message in messages})
-    claimed = {
-        message_id: Claimed(Claim.MINE, attempts, Recipient(phone, locale, zone), bool(opted_out))
+    claims = {
+        message_id: MessageClaim(Claim.MINE, attempts, Recipient(phone, locale, zone), bool(opted_out))
         for message_id, attempts, phone, locale, zone, opted_out in driver.execute(_QUEUED, (numbers,))
     }
-    if claimed:
+    if claims:
         until = instant_text(to_ms(now(connection) + lease))
-        driver.execute(_TAKE, (owner, until, dumps(list(claimed))))
-    return claimed
+        driver.execute(_TAKE, (owner, until, dumps(list(claims))))
+    return claims
 
 
-def settle(connection: Connection, outcomes: Sequence[Settled]) -> None:
+def settle(connection: Connection, outcomes: Sequence[OutcomeRow]) -> None:
     """Notes what became of messages: one statement for all that fared alike, whatever the provider's ids are."""
     alike: dict[tuple[object, ...], dict[str, str | None]] = defaultdict(dict)
     for message_id, status, attempts, provider, provider_id, segments, reason in outcomes:

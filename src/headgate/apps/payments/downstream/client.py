@@ -20,6 +20,7 @@ from headgate.apps.payments.downstream.connection import DownstreamConnection
 from headgate.apps.payments.downstream.outcomes import Answer, Verdict
 from headgate.apps.payments.model import Payment
 from headgate.apps.payments.ports import (
+    CallNotSent,
     DownstreamBusy,
     DownstreamObserver,
     InquiryResult,
@@ -28,7 +29,6 @@ from headgate.apps.payments.ports import (
     Permit,
     RateGate,
     Receipt,
-    Unsent,
 )
 from headgate.dispatch.kill_switch import KillSwitch
 from headgate.dispatch.model import Postponed
@@ -114,7 +114,7 @@ class HttpDownstream:
             except Postponed as postponed:
                 if attempt > 1:
                     raise
-                raise Unsent(str(postponed), postponed.pause) from postponed
+                raise CallNotSent(str(postponed), postponed.pause) from postponed
             except _NoAnswer as failure:
                 last = str(failure)
             else:

@@ -59,7 +59,7 @@ def longest_hold(call_timeout: float) -> float:
     return LATE + call_timeout + SECOND
 
 
-class _Taken(NamedTuple):
+class _TimedPermit(NamedTuple):
     """A permit, and when its call may leave, by this process's clock."""
 
     holder: str
@@ -98,23 +98,23 @@ class PermitRateGate:
         """Returns when the permits of all answered calls are freed."""
         await asyncio.gather(*self._freeing)
 
-    async def take(self, holder: str) -> _Taken:
+    async def take(self, holder: str) -> _TimedPermit:
         """A permit, shortly before its call may leave."""
         async with self._asking:
             grant = await self._granted(holder)
         leave_us = grant.now_us + grant.delay_us
-        taken = _Taken(holder, self._clock.latest(leave_us), self._clock.earliest(leave_us) + LATE)
+        permit = _TimedPermit(holder, self._clock.latest(leave_us), self._clock.earliest(leave_us) + LATE)
         try:
-            await self._until(taken.leave_at - PREPARATION)
+            await self._until(permit.leave_at - PREPARATION)
         except BaseException:
             self.give_back(holder)
             raise
-        return taken
+        return permit
 
-    async def in_time(self, taken: _Taken) -> bool:
+    async def in_time(self, permit: _TimedPermit) -> bool:
         """Returns when the call may leave; False if it is too late for that."""
-        await self._until(taken.leave_at)
-        return self._monotonic() <= taken.late_at
+        await self._until(permit.leave_at)
+        return self._monotonic() <= permit.late_at
 
     async def _until(self, moment: float) -> None:
         delay = moment - self._monotonic()
@@ -166,19 +166,19 @@ class PermitRateGate:
 class _SharedPermit:
     """The `Permit` of a `PermitRateGate`."""
 
-    def __init__(self, gate: PermitRateGate, taken: _Taken) -> None:
+    def __init__(self, gate: PermitRateGate, permit: _TimedPermit) -> None:
         self._gate = gate
-        self._taken = taken
+        self._permit = permit
 
     async def confirm(self) -> None:
-        while not await self._gate.in_time(self._taken):
-            self._taken = await self._gate.take(self._taken.holder)
+        while not await self._gate.in_time(self._permit):
+            self._permit = await self._gate.take(self._permit.holder)
 
     def left(self) -> None:
-        self._gate.left(self._taken.holder)
+        self._gate.left(self._permit.holder)
 
     def release(self) -> None:
-        self._gate.answered(self._taken.holder)
+        self._gate.answered(self._permit.holder)
 
     def give_back(self) -> None:
-        self._gate.give_back(self._taken.holder)
+        self._gate.give_back(self._permit.holder)

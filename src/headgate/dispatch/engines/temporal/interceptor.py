@@ -90,10 +90,10 @@ class _ReportingWorkflow(WorkflowInboundInterceptor):
             # Temporal would retry the workflow task for ever; the queue has its own retries and dead letters.
             await _report_failure(memo, error, began)
             raise ApplicationError(str(error), type=type(error).__name__) from error
-        given_back = self._calls.given_back
-        if given_back is not None:
-            await _notify_queue(RELEASE, memo, *given_back)
-        if not begins or given_back is not None:
+        deferral = self._calls.deferral
+        if deferral is not None:
+            await _notify_queue(RELEASE, memo, *deferral)
+        if not begins or deferral is not None:
             # A failure, because Temporal lets only failed executions be started again.
             raise ApplicationError("not begun: its claim is lost, or was given back", type=NOT_BEGUN)
         if isinstance(result, Completion):
@@ -108,11 +108,11 @@ class _ReportingWorkflow(WorkflowInboundInterceptor):
         work = asyncio.create_task(super().execute_workflow(input))
         while True:
             try:
-                await workflow.wait_condition(lambda: work.done() or self._calls.given_back is not None)
+                await workflow.wait_condition(lambda: work.done() or self._calls.deferral is not None)
             except asyncio.CancelledError:
                 work.cancel()
                 continue
-            return work.result() if self._calls.given_back is None else None
+            return work.result() if self._calls.deferral is None else None
 
 
 async def _may_begin(memo: ClaimMemo) -> bool:

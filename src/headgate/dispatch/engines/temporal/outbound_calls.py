@@ -34,7 +34,7 @@ SHORTEST_REST = 1.0
 Start = TypeVar("Start", StartActivityInput, StartLocalActivityInput)
 
 
-class GivenBack(NamedTuple):
+class Deferral(NamedTuple):
     """Why an execution goes back, and for how many seconds it shall rest."""
 
     reason: str
@@ -42,12 +42,12 @@ class GivenBack(NamedTuple):
 
 
 class OutboundCalls(WorkflowOutboundInterceptor):
-    """`given_back` is set if the execution's very first call met the kill switch or was postponed: then the whole
+    """`deferral` is set if the execution's very first call met the kill switch or was postponed: then the whole
     execution goes back, and it never hears of that call's end."""
 
     def __init__(self, next: WorkflowOutboundInterceptor) -> None:
         super().__init__(next)
-        self.given_back: GivenBack | None = None
+        self.deferral: Deferral | None = None
         self._started = 0
         """How many things it has set in motion."""
 
@@ -106,7 +106,7 @@ class OutboundCalls(WorkflowOutboundInterceptor):
                     raise
             pause = refusal.details[1] if len(refusal.details) > 1 else None
             if refusal.type in (SWITCHED_OFF, POSTPONED) and self._started == 1:
-                self.given_back = GivenBack(refusal.message, pause)
+                self.deferral = Deferral(refusal.message, pause)
                 await asyncio.get_running_loop().create_future()
             if refusal.type == POSTPONED:
                 await asyncio.sleep(SHORTEST_REST if pause is None else pause)
