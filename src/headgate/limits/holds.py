@@ -54,7 +54,7 @@ class HoldRecord:
 
     @property
     def cancelled(self) -> bool:
-        """Whether it was settled at nothing: then its id is free to be reserved, and charged, anew."""
+        """Whether it was settled at nothing: then its id can be reserved, and charged, again."""
         return self.settled and self.cost == 0
 
 

@@ -309,7 +309,7 @@ class Concurrency(_Limit):
 
     @property
     def span(self) -> timedelta:
-        """How long a place lasts that is not renewed."""
+        """How long a place lasts if it is not renewed."""
         return self.expires
 
 
@@ -354,7 +354,7 @@ def _rate(value: object) -> Fraction:
         raise ConfigurationError("per_second", f"{value} would never admit a second call; use a rate above 0")
     rate = Fraction(value)
     if isinstance(value, float):
-        # 0.1 is not 1/10 in binary; the fraction its writer meant is the simplest one nearby, on either side of 1.
+        # 0.1 is not 1/10 in binary; the intended fraction is the simplest one nearby, on either side of 1.
         rate = rate.limit_denominator(10**6) if rate >= 1 else 1 / (1 / rate).limit_denominator(10**6)
     return rate
 
