@@ -1,4 +1,4 @@
-"""How one item type is dispatched: read anew in every cycle, so a change needs no restart."""
+"""How one item type is dispatched: read in every cycle, so a change needs no restart."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Number = int | float
 
 
 class DispatchSettings(TypedDict, total=False):
-    """What of a `DispatchConfig` can be changed, by its name in Python or on the wire."""
+    """The settings of a `DispatchConfig` that can be changed, by their names in Python or on the wire."""
 
     enabled: bool
     batch_size: int
@@ -63,7 +63,7 @@ class DispatchConfig:
     """How long before its time an item may be handed to the engine, beyond the interval to the next cycle."""
     max_dispatch_retries: int = 5
     stale_claim_threshold_mins: Number = 2
-    """A claim without a sign of life for this long is looked into."""
+    """A claim without a heartbeat for this long is stale, and checked with the engine."""
     max_stale_recovery_per_cycle: int = 100
     exec_workflow_type: str = ""
     """What the engine runs; empty means `{ItemType}ExecWorkflow`."""
@@ -74,7 +74,7 @@ class DispatchConfig:
     retry_backoff_secs: Number = 5
     """The pause before the first retry; it doubles with each further one, up to an hour."""
     concurrency: int | None = None
-    """How many of its items are in flight at once, over all processes; None for any number. An item that was claimed
+    """How many of its items may be in flight at once, over all processes; None for no limit. An item that was claimed
     ahead of its time counts."""
     lane_concurrency: int | None = None
     """How many of them per lane."""

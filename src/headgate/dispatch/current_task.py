@@ -60,7 +60,7 @@ class CurrentTask:
 
         Raises:
             InvalidInput: the fraction or the text is wrong.
-            Conflict: the item is no longer this execution's: it timed out, or was taken over. Stop.
+            Conflict: the item is no longer this execution's: it timed out, or another process took it over. Stop.
         """
         report = self._report(Progress.of(fraction, text))
         try:

@@ -1,4 +1,4 @@
-"""Where a domain says what its items are and how they run."""
+"""The registry of domains: their item types, and how items run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Domain:
     """One item type: its first settings and how it runs."""
 
     config: DispatchConfig
-    """Written when the database has none for this type; afterwards the database's word stands."""
+    """Written when the database has none for this type; afterwards the database's settings apply."""
     execute: Execute
     workflow: type | None = None
     """The workflow class an engine with workflows of its own runs instead of `execute`."""
@@ -37,7 +37,7 @@ class Domain:
         return self.config.item_type
 
     def with_config(self, config: DispatchConfig) -> Domain:
-        """The same with the settings that are in force."""
+        """The same domain, with the settings in force."""
         return replace(self, config=config)
 
     @property

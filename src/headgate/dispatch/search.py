@@ -1,4 +1,4 @@
-"""Which items an operator means, and how errors are grouped. Pure."""
+"""Filters and orders of items, and groups of errors. Pure."""
 
 from __future__ import annotations
 
@@ -35,8 +35,7 @@ class ItemFilter:
     prefix: str | None = None
     """What the id begins with."""
     error: str | None = None
-    """What the last error holds, in capital letters or small ones; `*` stands for any characters, as in the names of
-    groups."""
+    """A text in the last error, case-insensitive; `*` stands for any characters, as in the names of groups."""
     since: datetime | None = None
     """`execute_at` is not before this, …"""
     until: datetime | None = None
@@ -74,7 +73,7 @@ class ErrorGroup:
 
 @dataclass(frozen=True, slots=True)
 class LaneDepth:
-    """What of a lane is not finished."""
+    """The unfinished items of a lane."""
 
     lane: str
     ready: int

@@ -1,7 +1,7 @@
-"""What the exec worker does around business code that knows nothing of dispatch.
+"""The exec worker's interceptor, for business code that knows nothing of dispatch.
 
-Around the workflow: ask whether it may begin, and report how it ended. Before each activity: `activity_guard`, with
-`outbound_calls` for what the guard does not admit.
+Around the workflow it checks whether the execution may begin, and reports the outcome. Before each activity runs
+`activity_guard`, with `outbound_calls` for activities that are not admitted.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class _ReportingWorkflow(WorkflowInboundInterceptor):
         return result
 
     async def _run_business(self, input: ExecuteWorkflowInput) -> Any:
-        """What the business workflow came to; it is abandoned if its first call was given back."""
+        """The result of the business workflow; it is abandoned if its first call was deferred."""
         work = asyncio.create_task(super().execute_workflow(input))
         while True:
             try:
@@ -128,7 +128,7 @@ async def _may_begin(memo: ClaimMemo) -> bool:
 
 
 def _seconds_since(began: datetime) -> float:
-    """By the workflow's clock, which goes on while its activities run, and replays as it was."""
+    """By the workflow's clock, which is deterministic on replay."""
     return (workflow.now() - began).total_seconds()
 
 
