@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from headgate.dispatch.encryption import PREFIX, Encryption, KeyMissing, InvalidCiphertext, shown_key
+from headgate.dispatch.encryption import PREFIX, Encryption, InvalidCiphertext, KeyMissing, shown_key
 from headgate.errors import ConfigurationError
 
 OLD, NEW = (base64.b64encode(bytes([n]) * 32).decode() for n in (1, 2))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from headgate.dispatch.encryption import PREFIX, Encryption, KeyMissing, InvalidCiphertext
+from headgate.dispatch.encryption import PREFIX, Encryption, InvalidCiphertext, KeyMissing
 from headgate.dispatch.model import CONTEXT_VERSION, ENCRYPTED_VERSION, Change, ClaimedItem, EnqueueRequest
 
 
