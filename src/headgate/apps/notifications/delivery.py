@@ -1,14 +1,13 @@
-"""The sender: takes messages from the log and hands each to a provider.
+"""The sender: reads messages from the log and passes each to a provider.
 
-At least once: a record is committed only after its message is sent or dead-lettered, and noted as such; so after a
-crash it comes again. Each message id once: a sender claims a message before it calls a provider (`DeliveryStore.claim`)
-and keeps the claim alive while it waits; if it could not, it claims the message anew before the next call. Only a call
-that was on the wire when its sender was killed is made again, with the same message id, so that the provider can
-deduplicate.
+At least once: a record is committed only after its message is stored as sent or dead-lettered, so after a crash it is
+delivered again. Each message id once: a sender claims a message before it calls a provider (`DeliveryStore.claim`) and
+renews the claim while it waits; if that failed, it claims the message again before the next call. Only a call that was
+in flight when its sender was killed is repeated, with the same message id, so that the provider can deduplicate.
 
-Messages of one user and priority go out in order; users do not wait for each other. A provider that is away is no
-property of a message: the message waits until it expires. A dead letter is made by the provider's verdict, by expiry,
-by a record that can't be read, or if the provider's own code fails at one message time after time (`retry_rounds`).
+Messages of one user and priority go out in order; users do not wait for each other. While a provider is unavailable,
+messages wait until they expire. A message is dead-lettered by the provider's verdict, by expiry, if its record can't be
+read, or if the provider's own code fails for it again and again (`retry_rounds`).
 """
 
 from __future__ import annotations
@@ -62,12 +61,12 @@ SENDER_GROUP = "sms-sender"
 CONCURRENCY = 64
 """Calls in flight."""
 WINDOW = 1000
-"""Records held at a time: in lanes, or done and not yet committed behind one that is not."""
+"""Records held at a time: in lanes, or done and not committed because an earlier one is not done."""
 ATTEMPTS = 5
 LEASE_SECONDS = 10.0
 BUSY_PAUSE = 0.5
 BUSY_SECONDS = 0.2
-"""How long what is done may wait to be committed."""
+"""How long finished records may wait for their commit."""
 FULL_SECONDS = 0.02
 
 T = TypeVar("T")
@@ -76,7 +75,7 @@ _log = logging.getLogger(__name__)
 
 
 def parked_topic(topic: str) -> str:
-    """Where records wait for their time: in the outbox, whatever the log is."""
+    """The topic where records wait for their time: in the outbox, whatever the log is."""
     return f"{topic}-later"
 
 
@@ -86,7 +85,7 @@ class _Work(NamedTuple):
     entry: LogEntry
     message: Message | None
     problem: str = ""
-    """Why there is no message in it."""
+    """Why the record has no message."""
 
 
 class _SendResult(NamedTuple):
@@ -96,11 +95,11 @@ class _SendResult(NamedTuple):
     response: ProviderResponse | None
     reason: str
     last: Round = Round(0)
-    """The attempts of this time, all of which failed."""
+    """The failed attempts of this round."""
 
 
 class _ClaimExpired(Exception):
-    """This process stood still, or could not renew its claims: another member may have sent the message."""
+    """This process was frozen, or could not renew its claim: another member may have sent the message."""
 
 
 class Delivery:
@@ -128,7 +127,7 @@ class Delivery:
         self._providers = providers
         self._topic = topic
         self._copies = copies
-        """Where dead letters are published too; None: nowhere."""
+        """The log to which dead letters are copied, if any."""
         self._observer = observer or NullObserver()
         self._quiet_hours = quiet_hours
         self._attempts = attempts
@@ -143,9 +142,9 @@ class Delivery:
         self._lanes: Lanes[_Work] = Lanes(self._handle)
         self._finished: list[LogEntry] = []
         self._claim_times: dict[str, float] = {}
-        """When each claim was requested, or last renewed, by `uptime`: the lease counts from later on."""
+        """When each claim was requested, or last renewed, by `uptime`: its lease starts no earlier."""
         self._parked: dict[tuple[str, Priority], int] = {}
-        """Lanes that were put aside, until when: what arrives meanwhile follows them, to stay in order."""
+        """Until when lanes are parked: later records of a lane follow it, to stay in order."""
         self._claims: Batcher[Message, MessageClaim] = Batcher(self._claim_batch)
         self._renewals: Batcher[str, bool] = Batcher(self._renew_batch)
         self._settlements: Batcher[DeliveryOutcome, bool] = Batcher(self._settle_batch)
@@ -155,8 +154,8 @@ class Delivery:
         """The store's clock minus this host's."""
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Sends until `stop` is set; then ends what is being sent, commits it, and leaves the group. What waited for
-        another attempt stays in the log for the next member."""
+        """Sends until `stop` is set; then finishes the calls in flight, commits them, and leaves the group. Messages
+        that wait for a retry stay in the log for the next member."""
         self._stop = stop
         heartbeat = asyncio.create_task(self._renew_claims())
         pause = self._first_pause
@@ -178,7 +177,7 @@ class Delivery:
             await self._leave()
 
     async def _step(self) -> None:
-        """Takes what has come, as much as there is room for, and commits what is done."""
+        """Receives as many records as there is room for, and commits finished ones."""
         if self._source is None:
             self._skew_ms = await self._store.now_ms() - _host_ms()
             self._source = await self._join()
@@ -223,7 +222,7 @@ class Delivery:
             await self._settlements.close()
 
     async def _renew_claims(self) -> None:
-        """A claim lives as long as its work."""
+        """Heartbeat: renews the leases of all claims."""
         while True:
             await asyncio.sleep(self._lease_seconds / 3)
             try:
@@ -235,12 +234,12 @@ class Delivery:
     # -- one record, at the head of its lane ---------------------------------------------------------------------
 
     async def _handle(self, work: _Work, lane: deque[_Work]) -> bool:
-        """Whether the record is dealt with; False if this member stops before."""
+        """Whether the record is done; False if this member stops before."""
         if self._stop.is_set():
             return False
         assert self._source is not None
         if not self._source.holds(work.entry):
-            return True  # another member has it now
+            return True  # another member holds it now
         if work.message is None:
             done = await self._bury(work.entry.record, None, work.problem, 0, Status.FAILED)
         else:
@@ -289,7 +288,7 @@ class Delivery:
         return await self._settle(outcome)
 
     async def _put_off(self, record: Record, message: Message, result: _SendResult, lane: deque[_Work]) -> bool:
-        """A message that has no outcome: it has expired, this member stops, or it is tried again later."""
+        """A message that has no outcome: it has expired, this member stops, or it is retried later."""
         if _has_expired(message, self._now_ms()):
             return await self._bury(record, message, f"expired; {result.reason}", result.attempts, Status.EXPIRED)
         if self._stop.is_set():
@@ -332,8 +331,8 @@ class Delivery:
                 if self._stop.is_set():
                     break
                 if failures:
-                    # A member that had it before, and was cut off, may note late that the message is sent.
-                    with contextlib.suppress(StoreError):  # while the store is away the lease alone decides
+                    # An earlier holder that was cut off may record late that the message is sent.
+                    with contextlib.suppress(StoreError):  # while the store is down, the lease alone decides
                         await self._renewals.submit(message.message_id)
                     started = time.perf_counter()
                 if uptime() - self._claim_times.get(message.message_id, -inf) >= self._lease_seconds:
@@ -354,7 +353,7 @@ class Delivery:
                 return _SendResult(attempts + 1, response, reason)
             finally:
                 slots.release()
-            # Spread, so that many messages that failed together do not come back together.
+            # Jitter, so that messages that failed together are not retried together.
             seconds = max(wait or 0.0, pause) * random.uniform(0.5, 1.0)
             await wait_for_stop(self._stop, min(seconds, self._seconds_left(message)))
             pause = min(pause * 2, self._longest_pause)
@@ -378,7 +377,7 @@ class Delivery:
         )
 
     def _quiet_until(self, message: Message, claim: MessageClaim) -> int | None:
-        """When the recipient's quiet hours end, if it is any, and the message can wait."""
+        """When the recipient's quiet hours end, if they apply now; None for urgent messages."""
         if self._quiet_hours is None or message.priority is Priority.HIGH:
             return None
         return self._quiet_hours.ends_ms(self._now_ms(), claim.recipient.zone)
@@ -392,7 +391,7 @@ class Delivery:
     # -- the store, retried while it is away ----------------------------------------------------------------------
 
     async def _claim(self, message: Message) -> MessageClaim | None:
-        """The claim on a message, once nobody else has one; None if this member stops first."""
+        """The claim on a message, once no other sender holds it; None if this member stops first."""
         while True:
             claim, requested_at = None, uptime()
             if message.message_id not in self._claim_times:
@@ -436,7 +435,7 @@ class Delivery:
         return True
 
     async def _park(self, lane: deque[_Work], attempts: dict[str, int], until_ms: int) -> bool:
-        """Puts the whole lane aside, so that its messages stay in order."""
+        """Parks the whole lane, so that its messages stay in order."""
         works = [work for work in lane if work.message is not None]
         records = [work.entry.record._replace(topic=parked_topic(self._topic)) for work in works]
         store, owner = self._store, self._owner

@@ -1,7 +1,7 @@
-"""Carries records from one log to another, at least once, those of a key in order: from the outbox to Kafka, and what
-was put aside back to the senders when its time has come.
+"""Copies records from one log to another, at least once, those of a key in order: from the outbox to Kafka, and parked
+records back to the senders when they are due.
 
-Keys do not wait for each other. If a partition has no leader, the records of its keys wait, and others go on, until
+Keys do not wait for each other. If a partition has no leader, the records of its keys wait, and others continue, until
 `WINDOW` records wait.
 """
 
@@ -27,11 +27,12 @@ BATCH = 500
 WINDOW = 5000
 """Records held at a time."""
 BUSY_SECONDS = 0.05
-"""How long what is carried may wait to be committed."""
+"""How long published records may wait for their commit."""
 
 
 class Relay:
-    """Reads from what `join` opens and publishes to `topic` of `log`. A record leaves the one when the other has it."""
+    """Reads from what `join` opens and publishes to `topic` of `log`. A record is committed at its source once it is
+    published."""
 
     def __init__(
         self,
@@ -51,12 +52,12 @@ class Relay:
         self._source: MessageSource | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Carries until `stop` is set. Waits for logs that do not answer."""
+        """Copies until `stop` is set. Retries while a log does not answer."""
         self._stop = stop
         try:
             await read_until_stopped(self._join, self._step, stop)
         finally:
-            # What was published and not committed is carried again; readers know a message by its id.
+            # Records that were published and not committed are published again; readers deduplicate by message id.
             await self._lanes.finish()
             self._lanes.clear()
             self._carried.clear()
@@ -76,8 +77,8 @@ class Relay:
             await source.commit(carried)
 
     async def _carry(self, head: LogEntry, _lane: deque[LogEntry]) -> bool:
-        """Publishes the head of a lane; False if this member stops before. Those behind it wait: of two that are under
-        way together, the first might fail and the second arrive."""
+        """Publishes the head of a lane; False if this member stops before. Later ones wait: of two in flight, the first
+        might fail and the second succeed."""
         pause = self._first_pause
         while self._source is not None and self._source.holds(head):
             (failure,) = await self._log.publish([head.record._replace(topic=self._topic)])

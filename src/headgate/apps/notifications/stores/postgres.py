@@ -1,5 +1,5 @@
 """The sender's hot statements on PostgreSQL: one for all messages of a batch, with the batch as one parameter, in one
-flush. Row by row, the driver takes longer than the server."""
+flush. Executed row by row, the driver would take longer than the server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headgate.apps.notifications.stores.rows import OutcomeRow
 from headgate.sql.engine import Database
 from headgate.sql.pipeline import BY_KEY, Statement, text_of, whole_of
 
-# Both lock in order of the ids, as all others do.
+# Both lock in order of the ids, as all other statements do.
 _CLAIM = Statement(
     "headgate_sms_claim",
     f"""
@@ -37,7 +37,7 @@ _CLAIM = Statement(
     RETURNING message.message_id, message.attempts, quota.phone, quota.locale, quota.zone, optout.phone IS NOT NULL
     """,  # noqa: S608  # our own names
 )
-# A receipt may come before the answer: what is delivered stays so, and was sent before.
+# A receipt may precede the response: a delivered message stays delivered, and gets its sending time.
 _EARLY = f"message.status = '{Status.DELIVERED.value}' AND new.status = '{Status.SENT.value}'"
 _SETTLE = Statement(
     "headgate_sms_settle",
@@ -82,7 +82,7 @@ async def settle_alone(database: Database, outcomes: Sequence[OutcomeRow]) -> No
 
 
 def settle(connection: Connection, outcomes: Sequence[OutcomeRow]) -> None:
-    """Notes what became of messages."""
+    """Stores the outcomes of messages."""
     connection.exec_driver_sql(_SETTLE.sql.replace("$1", "%s"), (_as_json(outcomes),))
 
 

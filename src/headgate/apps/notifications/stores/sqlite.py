@@ -1,5 +1,5 @@
 """The sender's hot statements on SQLite, by the driver's own means: one for many messages. For each statement the
-driver gives up Python's lock, and has to wait for it again while messages are being sent."""
+driver releases the GIL, and has to wait for it again under load."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headgate.apps.notifications.stores.rows import OutcomeRow
 from headgate.durations import to_ms
 from headgate.sql.schema import instant_text, now, sqlite_connection
 
-# The messages in JSON are an object: the number of each, if it has one of its own, by id.
+# The messages are a JSON object of id to phone number, if a message has its own.
 _QUEUED = f"""
     SELECT message.message_id, message.attempts, quota.phone, quota.locale, quota.zone, optout.phone IS NOT NULL
     FROM json_each(?) AS requested
@@ -31,7 +31,7 @@ _TAKE = f"""
     UPDATE headgate_notification_message SET status = '{Status.SENDING.value}', owner = ?, claimed_until = ?
     WHERE message_id IN (SELECT value FROM json_each(?))
 """  # noqa: S608  # our own names
-# A receipt may come before the answer: what is delivered stays so, and was sent before.
+# A receipt may precede the response: a delivered message stays delivered, and gets its sending time.
 _EARLY = f"status = '{Status.DELIVERED.value}' AND ?2 = '{Status.SENT.value}'"
 _SETTLE = f"""
     UPDATE headgate_notification_message
@@ -61,7 +61,7 @@ def claim_queued(
 
 
 def settle(connection: Connection, outcomes: Sequence[OutcomeRow]) -> None:
-    """Notes what became of messages: one statement for all that fared alike, whatever the provider's ids are."""
+    """Stores the outcomes of messages: one statement for all with equal outcomes, whatever the provider's ids are."""
     alike: dict[tuple[object, ...], dict[str, str | None]] = defaultdict(dict)
     for message_id, status, attempts, provider, provider_id, segments, reason in outcomes:
         alike[status, attempts, provider, segments, reason][message_id] = provider_id
