@@ -1,7 +1,7 @@
 """Payments from a topic: one JSON object per record, as `POST /api/v1/payments` takes it.
 
-A record is committed once its payment is kept, or its refusal is published to the topic of rejections: neither is ever
-lost, and a record that comes twice is one payment.
+A record is committed once its payment is stored, or its rejection is published to the topic of rejections: neither is
+ever lost, and a record that is delivered twice is one payment.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 GROUP = "payments-intake"
 BATCH = 1000
 LONGEST_COPY = 100_000
-"""Characters of a refused record that are passed on."""
+"""Characters of a rejected record that are published."""
 
 
 def rejected_topic(topic: str) -> str:
@@ -40,7 +40,7 @@ class PaymentTopic:
         self._initiate = initiate
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Reads until `stop` is set, then leaves. Waits for stores that do not answer."""
+        """Reads until `stop` is set, then leaves. Retries while a store does not answer."""
         join = partial(self._messages.read, self._topic, GROUP)
         await process_until_stopped(join, self._accept, stop, batch=BATCH)
 

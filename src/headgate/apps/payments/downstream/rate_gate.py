@@ -9,12 +9,12 @@ is counted is a choice:
 - `departure`: when it leaves. A permit is free again one second after its call *left*, so the rate is full at any
   latency; calls may bunch on their way by as much as the network's delay varies.
 
-In both, a permit is held for the longest possible call until its process says when it is free. So a process may stand
-still at any moment, also between the last check and the first byte.
+In both, a permit is held for the longest possible call, unless its process frees it earlier. So a process may freeze at
+any moment, even between the last check and the first byte.
 
 A caller gets its permit shortly before its call may leave. It prepares the request in that time, and waits for the
-instant right before the first byte (`Permit.confirm`). A call may be held up, by a handshake, a slow store or a busy
-machine. If that takes longer than the permit allows for, the permit is exchanged.
+instant right before the first byte (`Permit.confirm`). A handshake, a slow store or a busy machine may delay a call. If
+that takes longer than the permit allows, the permit is exchanged.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ LimitAt = Literal["answer", "departure"]
 
 SECOND = 1.0
 LATE = 3.0
-"""Seconds by which a call may leave late, and so the longest answer of a store with which calls can be made. The hold
+"""Seconds by which a call may leave late, and so the longest latency of a store with which calls can be made. The hold
 is that much longer, until the call has left or is answered."""
 PREPARATION = 0.02
 """Seconds before its call may leave, a caller gets its permit: to build the request, and to open a connection."""
 ASKING = 8
-"""So many callers of a process ask at once. Their requests share a transaction: one by one, a slow store would grant
-fewer permits than there are."""
+"""Concurrent permit requests per process. They share a transaction: one by one, a slow store would grant fewer permits
+than there are."""
 OUTAGE_PAUSE = 0.5
 SHORTEST_PAUSE = 0.001
 
@@ -127,7 +127,7 @@ class PermitRateGate:
             try:
                 grant = await self._permits.take(holder, self._hold)
             except StoreUnavailable as error:
-                # Too many calls are worse than late ones: none is made while the store can't count.
+                # Fail closed: too many calls are worse than late ones.
                 log.warning("calls to the downstream wait: %s", error)
                 await self._pause(OUTAGE_PAUSE)
                 continue
