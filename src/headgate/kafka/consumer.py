@@ -1,8 +1,8 @@
 """One member of a Kafka consumer group, for event loops.
 
 librdkafka's consumer blocks, so it has a thread of its own. Offsets are committed by hand, each partition up to the
-first record that is not done: what was received and not committed comes again. A partition that is taken away in a
-rebalance is forgotten; nothing of it is committed after that.
+first record that is not done: what was received and not committed is delivered again. Once a partition is revoked in a
+rebalance, nothing of it is committed any more.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from headgate.tracing import accepted
 T = TypeVar("T")
 
 SLICE_SECONDS = 0.2
-"""The longest the thread is away in one go, so that closing need not wait."""
+"""The longest poll of the thread, so that closing need not wait."""
 _LEFT = {
     KafkaError.ILLEGAL_GENERATION,
     KafkaError.UNKNOWN_MEMBER_ID,
@@ -35,7 +35,7 @@ _LEFT = {
     KafkaError._STATE,
     KafkaError._NO_OFFSET,
 }
-"""Why a commit fails when the partition is no longer ours: somebody else will get the records again."""
+"""Commit errors that mean that the partition was revoked: another member will get the records again."""
 
 LAG_SECONDS = 1.0
 """How often a member's lag is reported."""
@@ -58,11 +58,11 @@ class KafkaSource:
         self._report_lag = report_lag
         self._lag_due = 0.0
         self._handed: dict[int, deque[int]] = {}
-        """Positions by partition, in order: given out and not yet committed."""
+        """Positions by partition, in order: delivered and not yet committed."""
         self._done: dict[int, set[int]] = {}
         self._paused = False
         self._is_behind = False
-        """Whether a commit came during a rebalance and is to be made again."""
+        """Whether a commit failed during a rebalance and must be retried."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="headgate-kafka-reader")
         self._settings = {
             "bootstrap.servers": bootstrap,
@@ -70,9 +70,9 @@ class KafkaSource:
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
             "partition.assignment.strategy": "cooperative-sticky",
-            # A member that dies keeps its partitions for so long.
+            # How long a dead member keeps its partitions.
             "session.timeout.ms": 10_000,
-            # A broker that hangs is given up after so long, and its successor asked. librdkafka would take a minute.
+            # The timeout of a request to a broker that hangs; librdkafka's default is a minute.
             "socket.timeout.ms": 10_000,
             "reconnect.backoff.ms": 50,
             "reconnect.backoff.max.ms": 500,
@@ -143,15 +143,14 @@ class KafkaSource:
             self._handed.setdefault(partition, deque()).append(offset)
             record = Record(self._topic, key, value, _trace(message.headers()))
             records.append(LogEntry(record, partition, offset))
-        self._tell_lag()
+        self._report_own_lag()
         if outage is not None and not records:
             raise BrokerUnavailable(f"Kafka: {outage.str()}")
-        # What came from other brokers is handed out all the same: the consumer is past it, so it would not come again.
+        # Records from other brokers are returned nevertheless: the consumer is past them, so they would not come again.
         return records
 
-    def _tell_lag(self) -> None:
-        """Reports how many records of this member's partitions are not done, by what the brokers said last. Asks no
-        broker."""
+    def _report_own_lag(self) -> None:
+        """Reports how many records of this member's partitions are not done, as of the last fetch. Sends no request."""
         if self._report_lag is None or time.monotonic() < self._lag_due:
             return
         self._lag_due = time.monotonic() + LAG_SECONDS
@@ -168,7 +167,7 @@ class KafkaSource:
         """While the caller takes nothing, `poll` only keeps the membership alive (`max.poll.interval.ms`)."""
         partitions = self._consumer.assignment()
         if paused:
-            # Again with each call: a partition that came meanwhile is not paused yet.
+            # Repeated with each call: a newly assigned partition is not paused yet.
             self._consumer.pause(partitions)
         elif self._paused:
             self._consumer.resume(partitions)
@@ -181,8 +180,7 @@ class KafkaSource:
         self._commit_done()
 
     def _commit_done(self) -> None:
-        """Commits each partition up to the first record that is not done. What could not be committed is part of the
-        next commit."""
+        """Commits each partition up to the first record that is not done. Failed commits are part of the next one."""
         ended = {}
         for partition, finished in self._done.items():
             if positions := list(takewhile(finished.__contains__, self._handed[partition])):
@@ -197,7 +195,7 @@ class KafkaSource:
             code = error.args[0].code()
             if code not in _LEFT:
                 raise BrokerUnavailable(f"Kafka: {error.args[0].str()}") from error
-            # Of a rebalance that goes on nobody knows yet whom it will leave without a partition.
+            # During a rebalance it is unknown which partitions this member will keep.
             self._is_behind = code == KafkaError.REBALANCE_IN_PROGRESS
             _log.info("a commit of %s came during or after a rebalance", self._topic)
             return
@@ -208,7 +206,7 @@ class KafkaSource:
                 finished.discard(position)
 
     def _rejoin(self) -> None:
-        """A consumer that failed for good is of no use any more; what it had comes again to the next one."""
+        """Replaces a consumer after a fatal error; its uncommitted records are delivered again to the next one."""
         self._handed.clear()
         self._done.clear()
         self._consumer.close()
@@ -221,7 +219,7 @@ class KafkaSource:
 
 
 def _trace(headers: Any) -> str | None:
-    """The traceparent among a record's headers, if it is one."""
+    """The traceparent among a record's headers, if it is valid."""
     for name, value in headers or ():
         if name == TRACE and isinstance(value, bytes):
             return accepted(value.decode("latin-1"))

@@ -1,7 +1,8 @@
 """Hints that a table may have news: within this process always, from other processes by PostgreSQL's LISTEN/NOTIFY, or
 by the data version of an SQLite file.
 
-A hint may be lost or come for nothing. Polling stays the truth; hints only make it sooner, so that it may be slow.
+A hint may be lost or spurious. Correctness rests on polling; hints only reduce the latency, so that polling may be
+slow.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ QUIET_SECONDS = 0.02
 """The shortest time between two notifications of one name: every NOTIFY serialises its commit with all others."""
 LONGEST_PAUSE = 30.0
 ECHO_SECONDS = 30.0
-"""How often PostgreSQL has to show that hints still come."""
+"""How often a notification to ourselves checks that LISTEN still works."""
 WATCH_SECONDS = 0.1
-"""How often the data version of an SQLite file is read. That is no transaction, and takes some microseconds."""
+"""How often the data version of an SQLite file is read. It takes no transaction, and some microseconds."""
 
 
 class Hints:
@@ -131,7 +132,7 @@ class Hints:
                 try:
                     await connection.execute(f"LISTEN {CHANNEL}")
                     pause = 1.0
-                    # What was said while nobody listened is unknown: look once.
+                    # Notifications before LISTEN were missed: look once.
                     self.ring(list(self._bells))
                     while await self._hear_echo(connection) or not self._is_listening:
                         pass
@@ -146,8 +147,8 @@ class Hints:
                 self._is_listening = False
 
     async def _hear_echo(self, connection: psycopg.AsyncConnection[Any]) -> bool:
-        """Listens for a while, and returns whether a hint of our own came back. If the hints that came before do not
-        come any more, the server hangs, its host is gone, or another server is the primary now."""
+        """Listens for a while, and returns whether our own notification came back. If not, the server hangs, its host
+        is gone, or another server is the primary now."""
         echo = f"echo:{uuid.uuid4().hex}"
         await self._database.once(ring, echo)
         is_heard = False
@@ -164,7 +165,7 @@ class Hints:
                 await self._ring_after_commits(opened)
             self._is_listening = False
             await asyncio.sleep(1.0)
-        self._is_listening = True  # a database in memory has no other process
+        self._is_listening = True  # a database in memory is used by this process only
 
     async def _ring_after_commits(self, opened: sqlite3.Connection) -> None:
         version = None

@@ -1,12 +1,12 @@
 """A message log in the database: the outbox.
 
-A record is published by inserting it, alone or in a transaction that changes other things too. One reader a topic at a
-time, by a lease that it renews with every call to `receive`, takes records in the order of their ids and deletes them
-when they are done. A record may be available only from a time on. A record whose
-transaction commits late has a low id and is simply taken next; nothing is skipped, because nothing remembers a place.
+A record is published by inserting it, alone or in a transaction that changes other things too. One reader per topic, by
+a lease that it renews with every call to `receive`, takes records in the order of their ids and deletes them when they
+are done. A record may be available only from a time on. A record whose transaction commits late has a low id and is
+taken next; nothing is skipped, because no offset is stored.
 
-A reader looks when a bell says that there may be records (`Database.hints`), and every other second besides. Where no
-bell of another process can be heard, it looks every `poll_seconds`.
+A reader polls when it is notified of new records (`Database.hints`), and every two seconds besides. Where notifications
+of other processes can't arrive, it polls every `poll_seconds`.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from headgate.sql.outbox_tables import outbox, outbox_reader
 from headgate.sql.schema import now, sqlite_connection
 
 LEASE = timedelta(seconds=30)
-"""A reader that says nothing for so long is taken for dead."""
+"""The lease of a reader without a heartbeat expires after this."""
 POLL_SECONDS = 0.2
 HEARD_POLL_SECONDS = 2.0
-"""How often a reader that hears bells looks: for records whose time has come, and for those of an older version."""
+"""How often a reader with notifications polls: for records that become available, and for those of an older version."""
 BATCH = 1000
 
-# As bytes: SQLite stores texts that are no UTF-8, and its driver would refuse all records because of one of them.
+# As bytes: SQLite may hold texts that are no UTF-8, and its driver would fail for all records because of one.
 _SQLITE_RECORDS = """
     SELECT id, CAST(message_key AS BLOB), CAST(message_value AS BLOB), CAST(traceparent AS BLOB)
     FROM headgate_outbox WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id
@@ -78,7 +78,7 @@ class SqlOutbox:
 
 
 class OutboxSource:
-    """One reader. It waits, empty-handed, while another holds the topic's lease."""
+    """One reader. It receives nothing while another holds the topic's lease."""
 
     def __init__(self, database: Database, topic: str, poll_seconds: float, lease: timedelta = LEASE) -> None:
         self._database = database
@@ -88,13 +88,13 @@ class OutboxSource:
         self._owner = uuid.uuid4().hex
         self._bell = database.hints.bell(bell_of(topic), any_commit=True)
         self._look_at = 0.0
-        """When to look for records, whether the bell rang or not."""
+        """When to poll, with or without a notification."""
         self._is_leased = False
         self._renew_at = 0.0
         self._held: set[int] = set()
-        """Handed out and not yet removed."""
+        """Delivered and not yet deleted."""
         self._done: set[int] = set()
-        """Committed and not yet removed, because the database was away."""
+        """Committed and not yet deleted, because the database was unavailable."""
 
     async def receive(self, max_records: int, wait: float) -> list[LogEntry]:
         now = asyncio.get_running_loop().time
@@ -108,21 +108,21 @@ class OutboxSource:
             if left <= 0:
                 return []
             if max_records == 0:
-                # The bell is for a call that takes records.
+                # Notifications are for calls that take records.
                 await asyncio.sleep(min(left, self._poll_seconds))
             elif await self._database.hints.wait(self._bell, min(left, self._look_at - now())):
                 self._look_at = 0.0
 
     async def _look(self, max_records: int) -> list[LogEntry]:
-        """Renews the lease, and takes what is there."""
+        """Renews the lease, and takes available records."""
         if max_records:
-            # Before it looks: what is published from here on rings again.
+            # Cleared before the query: later records notify again.
             self._bell.clear()
         fresh: list[LogEntry] = []
         pause = HEARD_POLL_SECONDS if self._database.hints.are_heard else self._poll_seconds
         free_in = await self._lease_topic()
         if free_in:
-            # Whoever holds the topic now is given what we had.
+            # The new holder of the lease receives our records.
             self._held.clear()
             pause = min(pause, free_in)
         else:
@@ -130,12 +130,12 @@ class OutboxSource:
             fresh = await self._fresh(max_records) if max_records else []
             self._held.update(entry.position for entry in fresh)
         if max_records:
-            # If there was something, there may be more.
+            # If there were records, there may be more.
             self._look_at = 0.0 if fresh else asyncio.get_running_loop().time() + pause
         return fresh
 
     async def _fresh(self, max_records: int) -> list[LogEntry]:
-        # Records that are held come first again, so as many more are read.
+        # Held records come first again, so as many more are read.
         ids = await self._database.read(first_ids, self._topic, max_records + len(self._held))
         fresh = [position for position in ids if position not in self._held][:max_records]
         return await self._database.read(records_of, self._topic, fresh) if fresh else []
@@ -154,8 +154,8 @@ class OutboxSource:
         await self._database.write(leave, self._topic, self._owner)
 
     async def _lease_topic(self) -> float:
-        """0 if we hold the lease; else the seconds until another's ends. Costs a write only when the lease is to be had
-        or to be renewed."""
+        """0 if we hold the lease; else the seconds until another's ends. Writes only when the lease is free or due for
+        renewal."""
         asked_at = asyncio.get_running_loop().time()
         if self._is_leased and asked_at < self._renew_at:
             return 0.0
@@ -169,7 +169,7 @@ class OutboxSource:
 
 
 def bell_of(topic: str) -> str:
-    """The name of the bell that rings for new records of a topic."""
+    """The name of the notification for new records of a topic."""
     return f"outbox:{topic}"
 
 
@@ -245,7 +245,7 @@ def leave(connection: Connection, topic: str, owner: str) -> None:
 
 
 def free_after(connection: Connection, topic: str, owner: str) -> float:
-    """The seconds for which somebody else holds the topic's lease; 0 if nobody does."""
+    """The seconds for which another reader holds the topic's lease; 0 if none does."""
     row, at = _lease_row(connection, topic), now(connection)
     return (row.leased_until - at).total_seconds() if row is not None and _held_by_another(row, owner, at) else 0.0
 

@@ -23,7 +23,7 @@ from headgate.testing.servers.server import HOST, Server
 
 USER = "postgres"
 SYSTEM, SHARED_FILES = Path("/usr/lib/postgresql"), Path("/usr/share/postgresql")
-"""Where Debian keeps its versions, and what is not programs of them."""
+"""Debian's folders of versions, and of their shared files."""
 INITDB = f"--username {USER} --auth trust --encoding UTF8 --locale C --no-sync --no-instructions".split()
 
 
@@ -174,7 +174,7 @@ def installation_with(extension: str) -> Path:
 
 
 def copied_installation(installation: Path, directory: Path) -> Path:
-    """A copy in `directory`, for a user who can't go where packages are installed (a checkout in /root)."""
+    """A copy in `directory`, for a user without access to the installed packages (a checkout in /root)."""
     package = installation.parent
     copy = directory / package.name / installation.name
     shutil.copytree(installation, copy, symlinks=True)
