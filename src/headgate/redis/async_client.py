@@ -1,8 +1,8 @@
 """Redis for event loops: a command goes to the server that has its keys.
 
 A command is retried only after a reply that says it was not run (`redirects.py`). Concurrent callers share one
-discovery and its result, also if it fails. `RedisClient`, the same for threads, is generated from this file:
-`scripts/generate_blocking.py`.
+discovery and its result, also if it fails.
+`RedisClient`, the same for threads, is generated from this file: `scripts/generate_blocking.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`headgate periodic`: work that is queued again and again."""
+"""`headgate periodic`: work that is queued on a schedule."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COLUMNS = ["name", "itemType", "cron", "every", "zone", "catchUp", "enabled", "n
 
 
 def _with_periodic(work: Callable[[Periodic], Awaitable[T]], *changing: str) -> T:
-    """Does `work` on the periodic tasks; if it changes something, recorded under these words."""
+    """Does `work` on the periodic tasks; a change is audited under these words."""
 
     async def opened(settings: Settings) -> T:
         async with AsyncExitStack() as opened:

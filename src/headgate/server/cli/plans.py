@@ -175,7 +175,7 @@ def lint(application: str, strict: bool, as_json: bool) -> None:
 def _load(name: str) -> Any:
     module, _, attribute = name.partition(":")
     if "" not in sys.path:
-        sys.path.insert(0, "")  # as `python -m` has it: modules of the working directory are found
+        sys.path.insert(0, "")  # as with `python -m`: finds modules of the working directory
     try:
         return getattr(import_module(module), attribute or "app")
     except Exception as error:

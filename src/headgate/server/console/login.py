@@ -1,4 +1,4 @@
-"""`/console/session`: who is logged in. A token opens a session; its secret travels in a cookie no script can read."""
+"""`/console/session`: login and logout. A token opens a session, whose secret is in an HttpOnly cookie."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`SharedReads`: one read for everybody who looks at the same thing at the same time."""
+"""`SharedReads`: concurrent readers of the same data share one read."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from headgate.clock import uptime
 
 FRESH_SECONDS = 1.0
 TIMES_ITS_COST = 20
-"""What takes long to read is read less often: watching it takes a twentieth of the time at most."""
+"""Slow reads are cached longer: reading takes a twentieth of the time at most."""
 MAX_SECONDS = 10.0
-"""What takes long because a server is away must show soon that it is back."""
+"""The longest cache time: a recovery after slow, failing reads must show soon."""
 
 T = TypeVar("T")
 
 
 class _CacheEntry(NamedTuple, Generic[T]):
     begun: float
-    """What changed after that is not in it."""
+    """The time of the read: later changes are not in it."""
     fresh_until: float
     value: T
 
@@ -35,8 +35,8 @@ class SharedReads(Generic[T]):
         self._reading: dict[Hashable, asyncio.Task[T]] = {}
 
     async def get(self, key: Hashable, read: Callable[[], Awaitable[T]]) -> T:
-        """What `read` returned at most a second ago, or at most twenty times as long ago as it took. A reader that
-        leaves does not end the read of the others."""
+        """What `read` returned at most a second ago, or at most twenty times as long ago as it took. A cancelled reader
+        does not cancel the shared read."""
         now = self._clock()
         self._known = {name: known for name, known in self._known.items() if now < known.fresh_until}
         if key in self._known:
