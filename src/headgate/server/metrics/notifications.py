@@ -57,7 +57,7 @@ class NotificationMetrics:
             registry=registry,
             buckets=(1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400, 86400),
         )
-        # Of several processes each shows the same, so the largest is the present.
+        # All processes measure the same, so the largest value is the right one.
         self._backlog = Gauge(
             "notification_backlog_messages",
             "Accepted messages that are not sent yet.",

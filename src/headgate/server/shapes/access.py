@@ -1,4 +1,4 @@
-"""Who may call, and who changed what, on the wire."""
+"""Tokens, sessions and the audit on the wire."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class LoginRequest(Shape):
 
 
 class SessionShown(Shape):
-    """Who uses the console."""
+    """The user of the console."""
 
     login_required: bool
     name: str | None
@@ -58,7 +58,7 @@ class TokenCreated(TokenShown):
 
 
 class ChangeShown(Shape):
-    """A change somebody asked for."""
+    """A requested change."""
 
     id: int
     at: Annotated[Instant, WithJsonSchema(INSTANT)]
