@@ -28,7 +28,11 @@ _DURATION = re.compile(
 
 
 def parse_duration(value: str | timedelta, field: str = "duration") -> timedelta:
-    """A positive or zero span from `PT0.5S`, `PT4S`, `P1D`, `P1DT12H`, `P2W`; exact to the microsecond."""
+    """A positive or zero span from `PT0.5S`, `PT4S`, `P1D`, `P1DT12H`, `P2W`; exact to the microsecond.
+
+    Raises:
+        InvalidInput: it is no such duration; names `field`.
+    """
     if isinstance(value, timedelta):
         return value
     match = _DURATION.fullmatch(value) if isinstance(value, str) and len(value) <= 64 else None
@@ -66,7 +70,11 @@ def format_duration(span: timedelta) -> str:
 
 
 def parse_instant(value: str | datetime, field: str = "time") -> datetime:
-    """An aware UTC instant. A naive one is rejected, and so is one before 1970 or after 2199."""
+    """An aware UTC instant.
+
+    Raises:
+        InvalidInput: it is naive, no time, before 1970 or after 2199; names `field`.
+    """
     if isinstance(value, str):
         try:
             if len(value) < 10 or len(value) > 40:

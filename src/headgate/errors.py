@@ -172,8 +172,8 @@ class StaleVersion(Conflict):
 
     def __init__(self, name: str, active: int | None) -> None:
         self.name, self.active = name, active
-        stands = "does not exist" if active is None else f"is at version {active}"
-        super().__init__(f"{name!r} {stands}; look at it again before you change it")
+        state = "does not exist" if active is None else f"is at version {active}"
+        super().__init__(f"{name!r} {state}; look at it again before you change it")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.name, self.active)

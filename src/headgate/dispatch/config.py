@@ -50,7 +50,10 @@ class DispatchSettings(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DispatchConfig:
-    """One item type's settings. On the wire they have the same names in camelCase."""
+    """One item type's settings. On the wire they have the same names in camelCase.
+
+    DispatchConfig("REPORT", concurrency=5, max_dispatch_retries=3)
+    """
 
     item_type: str
     enabled: bool = True
@@ -129,7 +132,11 @@ class DispatchConfig:
         return ", ".join(f"{_camel(name)}={getattr(self, name)}" for name in names)
 
     def changed(self, changes: Mapping[str, Any]) -> DispatchConfig:
-        """This config with some settings changed, named in snake_case or camelCase; errors name them as typed."""
+        """This config with some settings changed, named in snake_case or camelCase.
+
+        Raises:
+            ConfigurationError: a setting is unknown or wrong; named as typed.
+        """
         known = {name: field.name for field in fields(self) for name in (field.name, _camel(field.name))}
         unknown = [name for name in changes if name not in known or known[name] == "item_type"]
         if unknown:
@@ -146,7 +153,11 @@ class DispatchConfig:
 
 
 def checked_type(item_type: object, field: str = "item_type") -> str:
-    """An item type: 1 to 64 letters, digits, `_` or `-`, beginning with a letter."""
+    """An item type: 1 to 64 letters, digits, `_` or `-`, beginning with a letter.
+
+    Raises:
+        InvalidInput: it is no item type.
+    """
     good = (
         isinstance(item_type, str)
         and 0 < len(item_type) <= LONGEST_TYPE

@@ -26,6 +26,9 @@ class ScheduleLifecycle:
     """Books a slot, if there is a scheduler, then saves the context and queues the item, in this order: a crash in
     between leaves a slot that a retry finds again, never an item without its context.
 
+        lifecycle = ScheduleLifecycle(queue, "REPORT", slots=slots)
+        await lifecycle.schedule("report-1", {"customer": 7}, "2027-03-01T16:00:00Z")
+
     Every call is idempotent: the same item keeps its slot and its place. Slots are booked under the item's id, so
     domains that share a slot config should not share ids. `slot_config` may name several configs: a slot then lies in
     one window of each.

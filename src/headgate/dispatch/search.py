@@ -166,7 +166,7 @@ class ItemOrder:
         return EPOCH if self.by == "item_id" else getattr(item, self.by), item.item_id
 
     def cursor(self, item: Item) -> str:
-        """The place of an item, as a text: the next page goes on behind it."""
+        """The place of an item, as a text: the next page begins behind it."""
         at, item_id = self.key(item)
         return item_id if self.by == "item_id" else f"{(at - EPOCH) // _US}.{item_id}"
 

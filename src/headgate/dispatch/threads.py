@@ -32,7 +32,7 @@ class Threads:
         """What `function` returns or raises. Its context variables are the caller's.
 
         Raises:
-            TimeoutError: it ran longer than `timeout` seconds, not counting the wait for a place; it goes on running.
+            TimeoutError: it ran longer than `timeout` seconds, not counting the wait for a place; it keeps running.
         """
         await self._places.acquire()
         loop = asyncio.get_running_loop()

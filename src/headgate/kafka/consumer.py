@@ -57,7 +57,7 @@ class KafkaSource:
         self._topic = topic
         self._report_lag = report_lag
         self._lag_due = 0.0
-        self._handed: dict[int, deque[int]] = {}
+        self._uncommitted: dict[int, deque[int]] = {}
         """Positions by partition, in order: delivered and not yet committed."""
         self._done: dict[int, set[int]] = {}
         self._paused = False
@@ -91,7 +91,7 @@ class KafkaSource:
                 return records
 
     def holds(self, entry: LogEntry) -> bool:
-        return entry.partition in self._handed
+        return entry.partition in self._uncommitted
 
     async def commit(self, done: Sequence[LogEntry]) -> None:
         await self._run(self._commit, done)
@@ -140,7 +140,7 @@ class KafkaSource:
             partition, offset = message.partition(), message.offset()
             assert partition is not None
             assert offset is not None
-            self._handed.setdefault(partition, deque()).append(offset)
+            self._uncommitted.setdefault(partition, deque()).append(offset)
             record = Record(self._topic, key, value, _trace(message.headers()))
             records.append(LogEntry(record, partition, offset))
         self._report_own_lag()
@@ -157,8 +157,8 @@ class KafkaSource:
         lag = 0
         for partition in self._consumer.position(self._consumer.assignment()):
             _, end = self._consumer.get_watermark_offsets(partition, cached=True)
-            handed = self._handed.get(partition.partition)
-            begin = handed[0] if handed else partition.offset
+            uncommitted = self._uncommitted.get(partition.partition)
+            begin = uncommitted[0] if uncommitted else partition.offset
             # Negative until something of the partition was fetched.
             lag += max(0, end - begin) if begin >= 0 else 0
         self._report_lag(lag)
@@ -175,7 +175,7 @@ class KafkaSource:
 
     def _commit(self, done: Sequence[LogEntry]) -> None:
         for entry in done:
-            if entry.partition in self._handed:
+            if entry.partition in self._uncommitted:
                 self._done.setdefault(entry.partition, set()).add(entry.position)
         self._commit_done()
 
@@ -183,7 +183,7 @@ class KafkaSource:
         """Commits each partition up to the first record that is not done. Failed commits are part of the next one."""
         ended = {}
         for partition, finished in self._done.items():
-            if positions := list(takewhile(finished.__contains__, self._handed[partition])):
+            if positions := list(takewhile(finished.__contains__, self._uncommitted[partition])):
                 ended[partition] = positions
         if not ended:
             return
@@ -200,21 +200,21 @@ class KafkaSource:
             _log.info("a commit of %s came during or after a rebalance", self._topic)
             return
         for partition, positions in ended.items():
-            handed, finished = self._handed[partition], self._done[partition]
+            uncommitted, finished = self._uncommitted[partition], self._done[partition]
             for position in positions:
-                handed.popleft()
+                uncommitted.popleft()
                 finished.discard(position)
 
     def _rejoin(self) -> None:
         """Replaces a consumer after a fatal error; its uncommitted records are delivered again to the next one."""
-        self._handed.clear()
+        self._uncommitted.clear()
         self._done.clear()
         self._consumer.close()
         self._consumer = self._joined()
 
     def _revoked(self, _consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
         for partition in partitions:
-            self._handed.pop(partition.partition, None)
+            self._uncommitted.pop(partition.partition, None)
             self._done.pop(partition.partition, None)
 
 

@@ -361,12 +361,12 @@ class Limiter(ActivePlans):
                 answer = self._fallback.decide(fallback_chain, spend=spend, hold=hold)
                 return health.mark_fallback(answer)
             except StoreUnavailable as error:
-                log.warning("the fallback store can't be asked either: %s", error)
+                log.warning("the fallback store can't be reached either: %s", error)
         return health.policy_decision(chain)
 
     def _call_store(self, operation: str, call: Callable[[], T]) -> T:
         if self._health.blocks():
-            raise StoreUnavailable("the limit store can't be asked now")
+            raise StoreUnavailable("the limit store can't be reached now")
         started = perf_counter()
         try:
             result = call()

@@ -4,7 +4,7 @@
     RateLimit: "gold";r=5;t=1, "daily";r=904;t=3600                 what is left, and when there is more
     Retry-After: 3                                                  on denials only: seconds until admitted
 
-Every number is a whole one, times rounded up. Shadow plans are not shown: they limit nobody.
+All numbers are integers, times rounded up. Shadow plans are not shown: they never deny.
 """
 
 from __future__ import annotations

@@ -252,7 +252,7 @@ def _method(request: RequestSource) -> str:
 
 
 def everyone(name: str) -> Key:
-    """One key for all requests: the limit is shared by everybody."""
+    """One key for all requests, which share the limit."""
     if not isinstance(name, str) or not name:
         raise ConfigurationError("key", "everyone() needs a name for the key all requests share")
     return Key("everyone", "", lambda request: name, start=KeyStart(name, True))

@@ -373,12 +373,12 @@ class AsyncLimiter(ActivePlans):
                 answer = self._fallback.decide(fallback_chain, spend=spend, hold=hold)
                 return health.mark_fallback(await self._with_deadline(self._fallback, answer))
             except StoreUnavailable as error:
-                log.warning("the fallback store can't be asked either: %s", error)
+                log.warning("the fallback store can't be reached either: %s", error)
         return health.policy_decision(chain)
 
     async def _call_store(self, operation: str, call: Callable[[], Awaitable[T]]) -> T:
         if self._health.blocks():
-            raise StoreUnavailable("the limit store can't be asked now")
+            raise StoreUnavailable("the limit store can't be reached now")
         started = perf_counter()
         try:
             result = await self._with_deadline(self._store, call())

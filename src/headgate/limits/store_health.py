@@ -78,7 +78,7 @@ class StoreHealth:
     def record_failure(self, operation: str, started: float, error: StoreUnavailable) -> None:
         """Records that the store could not be reached, or not within the deadline."""
         if self._breaker.record_failure(self._clock.monotonic_us()):
-            log.warning("the limit store can't be asked, plans' on_error decides: %s", error)
+            log.warning("the limit store can't be reached, plans' on_error decides: %s", error)
             if self._observer is not None:
                 self._observer.breaker_moved(self._breaker.state.value)
         if self._observer is not None:
@@ -161,7 +161,7 @@ class StoreHealth:
             self._logged_us = now_us
         if count:
             log.warning(
-                "%d decision%s let through by on_error=open%s%s: the limit store can't be asked",
+                "%d decision%s let through by on_error=open%s%s: the limit store can't be reached",
                 count,
                 "" if count == 1 else "s",
                 "" if before_us is None else f" in the last {(now_us - before_us) / 1_000_000:.0f} s",

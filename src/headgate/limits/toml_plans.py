@@ -43,7 +43,11 @@ class TomlPlans:
         """The file's stat when it was last read, and its plans. One tuple, because threads replace both together."""
 
     def load(self) -> Mapping[str, Plan]:
-        """All plans by name; the last valid ones if the file became invalid."""
+        """All plans by name; the last valid ones if the file became invalid.
+
+        Raises:
+            ConfigurationError: the first load of an invalid file.
+        """
         last = self._last
         try:
             seen = _marks(self._path)

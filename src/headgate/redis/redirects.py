@@ -147,5 +147,5 @@ class SlotMap:
         """
         address = self._owners[slot]
         if address is None:
-            raise StoreUnavailable(f"nobody owns slot {slot} of the Redis cluster")
+            raise StoreUnavailable(f"no node owns slot {slot} of the Redis cluster")
         return address

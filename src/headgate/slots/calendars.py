@@ -55,7 +55,11 @@ class Calendar:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Calendar:
-        """The calendar of the contract's JSON form; a `ConfigurationError` names what is wrong in it."""
+        """The calendar of the contract's JSON form.
+
+        Raises:
+            ConfigurationError: a member is wrong; names it.
+        """
         _only(value, {"zone", "open", "holidays", "blackouts"}, "calendar")
         if "zone" not in value:
             raise ConfigurationError("calendar.zone", "is required; write an IANA name such as Europe/Berlin")

@@ -2,8 +2,8 @@
 
 A config admits an instant if the window that holds it is open and has room for the event. The instant of a slot under
 several configs lies in one such window of each, and each is charged. The search jumps: each config names the next
-window of its own that has room, past its full runs and closed hours, and the latest of these windows is where the
-others go on, until one instant lies in a window of each.
+window of its own that has room, past its full runs and closed hours, and the others continue at the latest of these
+windows, until one instant lies in a window of each.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ EVERYTHING = SlotFilter()
 
 
 class Cursor(NamedTuple):
-    """The place of a slot in a listing: the next page goes on behind it."""
+    """The place of a slot in a listing: the next page begins behind it."""
 
     scheduled_ms: int
     event_id: str

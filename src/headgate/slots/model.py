@@ -49,6 +49,8 @@ class FirstWindow(StrEnum):
 class WindowPolicy:
     """How much may happen in each window of time.
 
+        WindowPolicy(max_per_window=100, window="PT4S", spread="even")
+
     `window` is an ISO-8601 duration or a timedelta; `max_delay`, if given, is how long after the requested time a slot
     may lie at most; later, nothing is booked. `first_window` is what the window of the requested time itself offers. A
     `curve` gives windows another limit by time of day and weekday, in the calendar's zone or, without a calendar, in
@@ -161,14 +163,21 @@ class PolicyVersion:
 
 
 class SlotRequest(NamedTuple):
-    """A request for a slot. Build it with `SlotRequest.of`, which validates."""
+    """A request for a slot. Build it with `SlotRequest.of`, which validates.
+
+    SlotRequest.of("pay-1", "2027-03-01T16:00:00Z")
+    """
 
     event_id: str
     requested_ms: int
 
     @classmethod
     def of(cls, event_id: str, requested_time: str | datetime) -> SlotRequest:
-        """A checked request; the requested time is rounded up to the millisecond, so that nothing runs early."""
+        """A checked request; the requested time is rounded up to the millisecond, so that nothing runs early.
+
+        Raises:
+            InvalidInput: the id or the time is wrong.
+        """
         return cls(checked_id(event_id), to_ms(parse_instant(requested_time, "requested_time")))
 
 
@@ -197,7 +206,11 @@ class SlotWindow(NamedTuple):
 
 
 class AssignedSlot(NamedTuple):
-    """A booked time. Times are kept as epoch milliseconds; the properties return datetimes."""
+    """A booked time. Times are kept as epoch milliseconds; the properties return datetimes.
+
+    slot = await slots.assign("pay-1", "default", "2027-03-01T16:00:00Z")
+    slot.scheduled_time, slot.delay
+    """
 
     event_id: str
     config_name: str

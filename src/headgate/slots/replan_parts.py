@@ -13,7 +13,7 @@ from headgate.slots.replan_places import place
 
 
 class Reading(NamedTuple):
-    """Where reading slots goes on: at or behind a time and event."""
+    """Where reading slots continues: at or behind a time and event."""
 
     at_ms: int
     event_id: str = ""

@@ -1,4 +1,4 @@
-"""`replan`: moves booked slots, in transactions of bounded time, while booking goes on."""
+"""`replan`: moves booked slots, in transactions of bounded time, while bookings continue."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Chunk(NamedTuple):
     examined: Sequence[AssignedSlot]
     moves: Sequence[SlotMove]
     following: Reading | None
-    """Where the next one goes on; None if this was the last."""
+    """Where the next one continues; None if this was the last."""
     is_awaited: bool = False
     """Whether others waited for its locks, as far as the store knows."""
     seconds: float = 0.0

@@ -32,7 +32,7 @@ from headgate.sql.schema import now, sqlite_connection
 LEASE = timedelta(seconds=30)
 """The lease of a reader without a heartbeat expires after this."""
 POLL_SECONDS = 0.2
-HEARD_POLL_SECONDS = 2.0
+NOTIFIED_POLL_SECONDS = 2.0
 """How often a reader with notifications polls: for records that become available, and for those of an older version."""
 BATCH = 1000
 
@@ -86,7 +86,7 @@ class OutboxSource:
         self._poll_seconds = poll_seconds
         self._lease = lease
         self._owner = uuid.uuid4().hex
-        self._bell = database.hints.bell(bell_of(topic), any_commit=True)
+        self._new_records = database.hints.subscribe(hint_of(topic), any_commit=True)
         self._look_at = 0.0
         """When to poll, with or without a notification."""
         self._is_leased = False
@@ -100,7 +100,7 @@ class OutboxSource:
         now = asyncio.get_running_loop().time
         deadline = now() + wait
         while True:
-            if now() >= self._look_at or self._bell.is_set() or (self._is_leased and now() >= self._renew_at):
+            if now() >= self._look_at or self._new_records.is_set() or (self._is_leased and now() >= self._renew_at):
                 fresh = await self._look(max_records)
                 if fresh:
                     return fresh
@@ -110,16 +110,16 @@ class OutboxSource:
             if max_records == 0:
                 # Notifications are for calls that take records.
                 await asyncio.sleep(min(left, self._poll_seconds))
-            elif await self._database.hints.wait(self._bell, min(left, self._look_at - now())):
+            elif await self._database.hints.wait(self._new_records, min(left, self._look_at - now())):
                 self._look_at = 0.0
 
     async def _look(self, max_records: int) -> list[LogEntry]:
         """Renews the lease, and takes available records."""
         if max_records:
             # Cleared before the query: later records notify again.
-            self._bell.clear()
+            self._new_records.clear()
         fresh: list[LogEntry] = []
-        pause = HEARD_POLL_SECONDS if self._database.hints.are_heard else self._poll_seconds
+        pause = NOTIFIED_POLL_SECONDS if self._database.hints.are_received else self._poll_seconds
         free_in = await self._lease_topic()
         if free_in:
             # The new holder of the lease receives our records.
@@ -168,7 +168,7 @@ class OutboxSource:
         return 0.0 if self._is_leased else self._poll_seconds
 
 
-def bell_of(topic: str) -> str:
+def hint_of(topic: str) -> str:
     """The name of the notification for new records of a topic."""
     return f"outbox:{topic}"
 
@@ -178,7 +178,7 @@ def append(connection: Connection, records: Sequence[Record], *, available_at: d
     at = now(connection)
     if available_at is None:
         for topic in {record.topic for record in records}:
-            announce(connection, bell_of(topic))
+            announce(connection, hint_of(topic))
     connection.execute(
         outbox.insert(),
         [
@@ -240,7 +240,7 @@ def remove(connection: Connection, positions: Sequence[int]) -> None:
 
 def leave(connection: Connection, topic: str, owner: str) -> None:
     """Gives the lease back."""
-    announce(connection, bell_of(topic))
+    announce(connection, hint_of(topic))
     connection.execute(outbox_reader.delete().where(outbox_reader.c.topic == topic, outbox_reader.c.owner == owner))
 
 

@@ -221,7 +221,7 @@ class CachedQuota:
             await self._call_cache(self._cache.settle(attempt, sent=sent))
         except _CacheUnavailable:
             _log.warning(
-                "user %d: Redis was not told what became of message %s",
+                "user %d: the outcome of message %s was not recorded in Redis",
                 attempt.user_id,
                 attempt.message_id,
                 extra={"user_id": attempt.user_id, "message_id": attempt.message_id},

@@ -388,7 +388,7 @@ class Delivery:
     def _seconds_left(self, message: Message) -> float:
         return 3600.0 if message.expires_ms is None else max(message.expires_ms - self._now_ms(), 0) / 1000 + 0.001
 
-    # -- the store, retried while it is away ----------------------------------------------------------------------
+    # -- the store, retried while it is down ----------------------------------------------------------------------
 
     async def _claim(self, message: Message) -> MessageClaim | None:
         """The claim on a message, once no other sender holds it; None if this member stops first."""

@@ -20,7 +20,10 @@ LONGEST_PROVIDER_ID = 128
 
 @dataclass(frozen=True, slots=True)
 class SmsMessage:
-    """A message as a provider receives it. Its text and its number are not in its repr."""
+    """A message as a provider receives it. Its text and its number are not in its repr.
+
+    await post(message.to, message.text, key=message.id)
+    """
 
     id: str
     """The same for every attempt: pass it on as an idempotency key."""
@@ -38,7 +41,10 @@ class SmsMessage:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The provider accepted the message."""
+    """The provider accepted the message.
+
+    return Accepted(provider_id=answer["id"], segments=2)
+    """
 
     provider_id: str | None = None
     """The provider's own id, by which its receipts name the message."""
@@ -59,7 +65,10 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A final verdict on this message: a retry can't help. It becomes a dead letter."""
+    """A final verdict on this message: a retry can't help. It becomes a dead letter.
+
+    return Rejected("unknown number")
+    """
 
     reason: str
 

@@ -78,7 +78,7 @@ class PaymentExecution:
             record = await self._begins.submit(payment.payment_id)
         except StoreError as error:
             self._observer.settled("POSTPONED")
-            raise Postponed(f"the store can't be asked: {error}") from error
+            raise Postponed(f"the store can't be reached: {error}") from error
         if record.status is not PaymentStatus.SCHEDULED:
             return record.status is PaymentStatus.ACCEPTED
         try:

@@ -297,7 +297,7 @@ class PaymentIntake:
                     results[index] = booking
                 elif booking.owner != OWNER:
                     problem = (
-                        f"its slot {request.event_id!r} was booked by somebody else; cancel that, or use another id"
+                        f"its slot {request.event_id!r} was booked by another owner; cancel that, or use another id"
                     )
                     results[index] = InvalidInput("paymentId", problem)
                 elif booking.existing and (booking.requested_ms, booking.config_names) != (request.requested_ms, own):

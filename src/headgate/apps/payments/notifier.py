@@ -73,7 +73,11 @@ class GatewayNotifier:
             except (NotFound, InvalidInput) as error:
                 # A failed notification does not fail the payment.
                 log.warning(
-                    "payment %s: the %s can't be told: %s", notice.payment_id, notice.role, error, extra=_ids(notice)
+                    "payment %s: the %s can't be notified: %s",
+                    notice.payment_id,
+                    notice.role,
+                    error,
+                    extra=_ids(notice),
                 )
             else:
                 if not verdict.allowed:

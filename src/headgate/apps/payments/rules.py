@@ -4,7 +4,7 @@ A rule book is a TOML file (`HEADGATE_PAYMENTS_RULES`):
 
     duplicates = "reject"            # another payment alike within duplicate_window: "allow" (default) or "reject"
     duplicate_window = "P1D"
-    horizon = "P366D"                # how far ahead a payment may be asked for
+    horizon = "P366D"                # how far ahead a payment may be requested
     configs = ["payer-{payerIban}", "scheme-{scheme}"]   # slot configs that count beside the global one
 
     [limits]                         # the most one payment may move, by currency

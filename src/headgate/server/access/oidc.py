@@ -149,7 +149,7 @@ class OidcProvider:
             raise LoginRefused(f"the provider's ID token is not good: {type(error).__name__}") from error
         audience = decoded.claims["aud"]
         if isinstance(audience, list) and len(audience) > 1 and decoded.claims.get("azp") != self._client_id:
-            raise LoginRefused("the provider's ID token is for somebody else, too")
+            raise LoginRefused("the provider's ID token has another audience, too")
         return decoded.claims
 
     async def _key_set(self, *, renew: bool = False) -> KeySet:

@@ -41,7 +41,7 @@ SHOWN = 20
 @click.option("--curve", type=click.Path(), help="As if the limits in this JSON file held; 'none': no curve.")
 @click.option(
     "--latency",
-    help="How long the payments' downstream takes to answer, such as PT0.2S: also tell how many calls a second its "
+    help="How long the payments' downstream takes to answer, such as PT0.2S: also show how many calls per second its "
     "hard limit lets through.",
 )
 @click.option(

@@ -103,7 +103,7 @@ def pause(name: str, as_json: bool) -> None:
 @name_argument
 @as_json
 def resume(name: str, as_json: bool) -> None:
-    """Let a paused task go on, with the first tick from now."""
+    """Resume a paused task, with the first tick from now."""
     _print(_with_periodic(lambda periodic: periodic.switch(name, enabled=True), "periodic resume", name), as_json)
 
 

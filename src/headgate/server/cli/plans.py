@@ -76,7 +76,7 @@ def list_(as_json: bool) -> None:
 @click.option("--zone", help="The calendar's time zone, such as Europe/Berlin; UTC if not given.")
 @click.option("--expires", help="After how long a place counts as dead, with concurrency; PT30S if not given.")
 @click.option("--burst", type=int, help="How many may come at once, with gcra.")
-@click.option("--on-error", help="While the store can't be asked: open, closed or fallback; 'none' for the default.")
+@click.option("--on-error", help="While the store can't be reached: open, closed or fallback; 'none' for the default.")
 @click.option("--shadow/--no-shadow", default=None, help="Decide and count, but never deny.")
 @click.option(
     "--override",

@@ -248,7 +248,7 @@ def pause(item_type: str, as_json: bool) -> None:
 @type_argument
 @as_json
 def resume(item_type: str, as_json: bool) -> None:
-    """Let a paused type go on."""
+    """Resume a paused type."""
     _print_switch(_with_queue(lambda queue: queue.resume(item_type), "queue resume", item_type), as_json)
 
 

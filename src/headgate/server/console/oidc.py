@@ -48,7 +48,7 @@ async def begin(request: Request) -> Response:
 
 @router.get("/callback", summary="Come back from the OpenID provider", response_class=Response, responses=_ANSWERS)
 async def complete(request: Request) -> Response:
-    """Opens a session for whoever comes back with the provider's code, with the scopes of their groups."""
+    """Opens a session for the user of the provider's code, with the scopes of their groups."""
     services, log = services_of(request), structlog.get_logger()
     provider = _provider(services)
     pending = await _opened(services, request.cookies.get(COOKIE, ""))

@@ -94,7 +94,7 @@ async def stream(request: Request) -> Response:
 
 
 class CountedStream(StreamingResponse):
-    """A response that is counted among the streams as long as it goes on."""
+    """A response that is counted among the streams while it is open."""
 
     def __init__(self, events: AsyncIterator[bytes], streams: Streams) -> None:
         super().__init__(events, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})

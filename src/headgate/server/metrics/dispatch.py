@@ -64,7 +64,7 @@ class DispatchMetrics:
 
         self._workers = Gauge(
             "dispatch_workers",
-            "Living workers of an item type; 0 if nobody claims its items, or nobody executes them.",
+            "Live workers of an item type; 0 if none claims its items, or none executes them.",
             ["item_type"],
             registry=registry,
             multiprocess_mode="mostrecent",

@@ -24,7 +24,7 @@ class IngressMetrics:
         )
         self._open = Gauge(
             "ingress_breaker_open",
-            "1 while the store of the service's own limits is not asked, because it does not answer.",
+            "1 while the store of the service's own limits is not called, because it does not answer.",
             registry=registry,
             multiprocess_mode="livemax",
         )

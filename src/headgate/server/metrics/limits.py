@@ -35,7 +35,7 @@ class AdmissionMetrics:
         )
         self._degraded = Counter(
             "rate_limiter_degraded_decisions",
-            "Decisions made by a failure policy because the store could not be asked.",
+            "Decisions made by a failure policy because the store could not be reached.",
             ["plan"],
             registry=registry,
         )

@@ -72,7 +72,7 @@ class NotificationMetrics:
         )
         self._dead_letters = Gauge(
             "notification_dead_letters",
-            "Dead letters that nobody has redriven or dropped.",
+            "Dead letters that were not redriven or dropped.",
             registry=registry,
             multiprocess_mode="livemax",
         )

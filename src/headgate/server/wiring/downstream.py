@@ -49,7 +49,7 @@ class OperatorInquiry:
         try:
             return await self._bank.inquire(payment, wait=INQUIRY_WAIT)
         except Postponed as postponed:
-            raise DownstreamBusy(f"the downstream can't be asked now: {postponed}") from postponed
+            raise DownstreamBusy(f"the downstream can't be called now: {postponed}") from postponed
 
 
 async def check_breaker(breaker: BreakerStore) -> None:

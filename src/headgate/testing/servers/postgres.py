@@ -53,6 +53,9 @@ class PostgresDatabases:
 class PostgresServer(Server):
     """A PostgreSQL server with user `postgres` and no password.
 
+        with PostgresServer() as server:
+            async with DispatchQueue.open(server.url) as queue: ...
+
     `fsync=False` is quick and survives `kill`, which loses no page the operating system has; only a crash of the
     machine would corrupt it. Benchmarks set it to True. `settings` are lines of postgresql.conf. `installation` is the
     directory above PostgreSQL's `bin`; the package's, if it is not given.

@@ -206,7 +206,7 @@ class Server:
             self._paused |= fresh
 
     def resume(self) -> None:
-        """SIGCONT: goes on where `pause` stopped it."""
+        """SIGCONT: continues after `pause`."""
         self._signal(self._paused, signal.SIGCONT)
         self._paused = set()
 

@@ -219,7 +219,7 @@ class HttpDownstream:
         except TimeoutError:
             raise Postponed(f"it waited {wait:g} s to be let through") from None
         except StoreError as error:
-            raise Postponed(f"the store can't be asked: {error}") from error
+            raise Postponed(f"the store can't be reached: {error}") from error
 
     async def _breaker_and_gate(self) -> tuple[Permit, bool]:
         while True:

@@ -89,8 +89,8 @@ def _row(
     item: str | None,
     due: Any,
 ) -> PaymentRow:
-    stands = None if item is None else _ITEMS[item]
-    return PaymentRow(payment_id, minor, currency, _STATUSES[status], reference, scheduled, feed_id, stands, due)
+    item_status = None if item is None else _ITEMS[item]
+    return PaymentRow(payment_id, minor, currency, _STATUSES[status], reference, scheduled, feed_id, item_status, due)
 
 
 def _leaked_slots(connection: Connection, owner: str, prefix: str) -> list[str]:

@@ -40,7 +40,7 @@ RPC_TIMEOUT = timedelta(seconds=10)
 START_TIMEOUT = 15.0
 """The timeout of a start, in seconds; then the claim goes back. A client's first call also connects, and the SDK
 retries that for 90 seconds against a server that accepts connections and never answers, whatever the call's timeout."""
-UNANSWERED = f"nobody answered within {START_TIMEOUT:g} s"
+UNANSWERED = f"no response within {START_TIMEOUT:g} s"
 CLOSING_SECONDS = 2.0
 """A failed execution reports before it closes; a retry that comes in between waits this long for it."""
 CLOSING_PAUSE = 0.05

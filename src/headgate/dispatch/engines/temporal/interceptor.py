@@ -152,4 +152,4 @@ async def _notify_queue(what: str, memo: ClaimMemo, *more: Any) -> None:
             local_retry_threshold=RETRY_IN_WORKER,
         )
     except ActivityError as error:
-        workflow.logger.warning("the end of %s could not be told: %s", memo.claim.execution_id, reason(error))
+        workflow.logger.warning("the outcome of %s could not be reported: %s", memo.claim.execution_id, reason(error))

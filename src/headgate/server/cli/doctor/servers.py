@@ -39,7 +39,7 @@ async def _redis(settings: Settings) -> list[Finding]:
         if facts.scripts is not None:
             advice = "every decision is a script: allow EVAL and EVALSHA (ACL category @scripting)"
             findings.append(Finding("redis scripts", False, facts.scripts, advice))
-        findings.append(clock_finding("redis clock", "Redis's", facts.now, facts.asked, facts.answered))
+        findings.append(clock_finding("redis clock", "Redis's", facts.now, facts.requested, facts.answered))
     return findings
 
 
@@ -120,5 +120,5 @@ async def _head(name: str, url: str) -> list[Finding]:
         # Its text may contain the whole URL.
         raise StoreUnavailable(f"can't be reached ({type(error).__name__})") from None
     fails = answer.status_code >= 500
-    advice = "it answers, but fails; ask whoever runs it" if fails else None
+    advice = "it answers, but fails; ask its operator" if fails else None
     return [Finding(name, True, f"{origin(url)} answers (HTTP {answer.status_code})", advice)]
