@@ -63,7 +63,7 @@ class DispatchConfig:
     jitter_window_ms: int = 4000
     """Starts of one batch are spread over this much time; items with a slot keep their exact time."""
     pre_start_buffer_mins: Number = 0
-    """How long before its time an item may be handed to the engine, beyond the interval to the next cycle."""
+    """How long before its time an item may be passed to the engine, beyond the interval to the next cycle."""
     max_dispatch_retries: int = 5
     stale_claim_threshold_mins: Number = 2
     """A claim without a heartbeat for this long is stale, and checked with the engine."""

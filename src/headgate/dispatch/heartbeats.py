@@ -115,7 +115,8 @@ async def heartbeats(
     *,
     every: float = HEARTBEAT_SECONDS,
 ) -> AsyncIterator[None]:
-    """Inside, the worker writes a heartbeat at once and then `every` so many seconds. Leaving removes it."""
+    """Writes a heartbeat of the worker at once, and then `every` so many seconds, while the block runs. Removes the
+    worker on exit."""
     beating = asyncio.create_task(_beat(store, info, running, every))
     try:
         yield

@@ -162,7 +162,7 @@ class ItemOrder:
             raise InvalidInput("sort", f"must be one of {', '.join(SORTS)}") from None
 
     def key(self, item: Item) -> tuple[datetime, str]:
-        """Where an item stands in this order."""
+        """The sort key of an item in this order."""
         return EPOCH if self.by == "item_id" else getattr(item, self.by), item.item_id
 
     def cursor(self, item: Item) -> str:

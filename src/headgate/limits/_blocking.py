@@ -147,7 +147,7 @@ class Limiter(ActivePlans):
 
         The decisions are independent: a denial of one denies no other. Requests of the same key are decided in their
         order. All requests are checked before the first is decided. A request that can't be used is raised, and nothing
-        is charged; with `return_errors` its error stands in its place, and the others are decided.
+        is charged; with `return_errors` its error is returned in its place, and the others are decided.
 
         Raises:
             InvalidInput: a request can't be used; names its number. Besides, what `acquire` raises.

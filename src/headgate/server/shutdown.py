@@ -22,8 +22,8 @@ HUNG_SECONDS = 30.0
 
 
 def closing_part(seconds: float, longest: float) -> float:
-    """How long one step of closing may take of a shutdown of `seconds`: finishing work, giving back the rest, and the
-    last transactions have a third each."""
+    """The time for one step of a shutdown of `seconds`: finishing work, giving back the rest, and the last transactions
+    get a third each."""
     return min(longest, seconds / 3)
 
 

@@ -31,7 +31,7 @@ class PaymentStatus(StrEnum):
 
 
 class Actor(StrEnum):
-    """Who may cause an event."""
+    """The parties that may cause an event."""
 
     EXECUTION = "execution"
     INQUIRY = "inquiry"

@@ -1,6 +1,6 @@
 """Payments as they arrive: a JSON object, or the fields of a CSV line. Every value is checked here, once.
 
-Errors name the field as it stands in the document: `payer.iban` in JSON, `payerIban` in CSV.
+Errors name the field as in the document: `payer.iban` in JSON, `payerIban` in CSV.
 """
 
 from __future__ import annotations

@@ -32,9 +32,9 @@ async def dispatching_on_temporal(
     concurrency: int = EXEC.activities,
     encryption: Encryption | None = None,
 ) -> AsyncIterator[WorkflowEngine]:
-    """Inside, this process claims items of these domains, starts them as workflows, and executes some of them. On exit
-    it takes no more work and lets running executions finish within the grace period; Temporal gives the rest to another
-    process.
+    """While the block runs, this process claims items of these domains, starts them as workflows, and executes some. On
+    exit it takes no more work and lets running executions finish within the grace period; Temporal gives the rest to
+    another process.
 
     The dispatcher is not a Schedule: it is woken by the database, and needs no task queue that item types of another
     database might share.
