@@ -27,7 +27,7 @@ from headgate.apps.notifications.providers.webhook import WebhookProvider
 from headgate.apps.notifications.stores.message_statements import insert_messages
 from headgate.apps.notifications.stores.sql import SqlDeliveryStore
 from headgate.kafka.log import KafkaLog
-from headgate.messaging import Delivered, MessageLog, MessageSource, Record
+from headgate.messaging import LogEntry, MessageLog, MessageSource, Record
 from headgate.sql.databases import database
 from headgate.sql.engine import Database
 from headgate.sql.outbox import SqlOutbox
@@ -138,14 +138,14 @@ async def _filled(place: Place, total: int) -> tuple[Database, MessageLog, str]:
 class _Joined:
     """A source that has joined its group, with what came meanwhile."""
 
-    def __init__(self, source: MessageSource, early: list[Delivered]) -> None:
+    def __init__(self, source: MessageSource, early: list[LogEntry]) -> None:
         self._source = source
         self._early = early
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._source, name)
 
-    async def receive(self, max_records: int, wait: float) -> list[Delivered]:
+    async def receive(self, max_records: int, wait: float) -> list[LogEntry]:
         early, self._early = self._early, []
         return early or await self._source.receive(max_records, wait)
 
@@ -198,10 +198,10 @@ async def _post_all(place: Place, total: int, posting: AbstractAsyncContextManag
             assert await post(json.dumps(document).encode(), headers)
 
         while done < total:
-            delivered = await source.receive(CONCURRENCY, 1.0)
-            await asyncio.gather(*(send(each.record) for each in delivered))
-            await source.commit(delivered)
-            done += len(delivered)
+            entries = await source.receive(CONCURRENCY, 1.0)
+            await asyncio.gather(*(send(entry.record) for entry in entries))
+            await source.commit(entries)
+            done += len(entries)
     spent = time.perf_counter() - started
     await source.close()
     await log.close()

@@ -1,7 +1,7 @@
 """headgate decides whether, when and how fast work may flow, and then makes it flow.
 
-Importing this imports no driver and no framework: an adapter is loaded when a URL asks for it, and each name below when
-it is first used.
+Importing this imports no driver and no framework: an adapter is loaded when a URL names it, and each name below at its
+first use.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ _MODULES = {
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 
-if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt name for a good one
+if not TYPE_CHECKING:  # with it a type checker would accept every misspelt name
 
     def __getattr__(name: str) -> Any:
         if name not in _HOMES:

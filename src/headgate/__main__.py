@@ -12,8 +12,8 @@ UNTIL_STOPPED = ("serve", "worker")
 
 
 def main() -> None:
-    """Runs the command line. A signal during start-up exits with 0 at once: importing takes a second, and a supervisor
-    may change its mind."""
+    """Runs the command line. A signal during start-up exits with 0 at once: imports take a second, and a supervisor may
+    stop it meanwhile."""
     if sys.argv[1:2] and sys.argv[1] in UNTIL_STOPPED:
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, _end)

@@ -31,7 +31,7 @@ class Background(Generic[Thing]):
         """The result of `call`, awaited in the background."""
         with self._lock:
             if self._process != os.getpid():
-                # A forked child has neither its parent's thread nor a right to its connections.
+                # A forked child has no thread of its parent's, and must not use its connections.
                 self._process, self._running, self._thing = os.getpid(), None, self._make()
             if self._running is None:
                 loop = asyncio.new_event_loop()
@@ -58,7 +58,7 @@ class Background(Generic[Thing]):
 
 async def _ended(thing: _Closable) -> None:
     await thing.close()
-    # Whoever waits for a call would wait for ever once the loop has stopped.
+    # Callers that wait for a call would hang once the loop has stopped.
     calls = asyncio.all_tasks() - {asyncio.current_task()}
     for call in calls:
         call.cancel()

@@ -1,4 +1,4 @@
-"""Where time comes from when no store can tell it.
+"""The clock for what no store's clock covers.
 
 Wherever two hosts could disagree, the store's clock decides (`now()` of the database, `TIME` of Redis). A `Clock`
 serves what stays inside one process: memory stores, local waits, measurements. Tests hand in a `FakeClock`.
@@ -11,7 +11,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Tells time in integer microseconds."""
+    """Returns the time in integer microseconds."""
 
     def now_us(self) -> int:
         """Microseconds since the Unix epoch; may jump when the host's clock is set."""
@@ -38,6 +38,6 @@ _SINCE_BOOT: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 def uptime() -> float:
-    """Seconds since some fixed point; never goes back, and counts on while the host is suspended, where it can tell.
-    For how long others have not heard of this process."""
+    """Seconds since some fixed point; never goes back, and includes the time the host was suspended, where the OS
+    reports it. For leases and heartbeats, which others measure by their own clocks."""
     return time.monotonic() if _SINCE_BOOT is None else time.clock_gettime(_SINCE_BOOT)

@@ -1,6 +1,6 @@
 """ISO-8601 on the wire: durations (`PT4S`, `P1D`) and UTC instants with milliseconds.
 
-Years and months are refused in durations: their length depends on where they start.
+Durations of years and months are rejected: their length depends on their start.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from headgate.errors import InvalidInput
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 EARLIEST = EPOCH
 LATEST = datetime(2200, 1, 1, tzinfo=UTC)
-"""Instants outside [EARLIEST, LATEST) are taken for mistakes (a year 9999, a negative epoch)."""
+"""Instants outside [EARLIEST, LATEST) are rejected as mistakes (a year 9999, a negative epoch)."""
 
 _MS = timedelta(milliseconds=1)
 LATEST_MS = (LATEST - EPOCH) // _MS
-"""No window of slots starts at or after this; a search that gets here has nowhere left to go."""
+"""No window of slots starts at or after this; a search ends here."""
 _US = timedelta(microseconds=1)
 _DURATION = re.compile(
     r"P(?:(?P<weeks>\d+(?:[.,]\d+)?)W)?(?:(?P<days>\d+(?:[.,]\d+)?)D)?"
@@ -28,7 +28,11 @@ _DURATION = re.compile(
 
 
 def parse_duration(value: str | timedelta, field: str = "duration") -> timedelta:
-    """A positive or zero span from `PT0.5S`, `PT4S`, `P1D`, `P1DT12H`, `P2W`; exact to the microsecond."""
+    """A positive or zero span from `PT0.5S`, `PT4S`, `P1D`, `P1DT12H`, `P2W`; exact to the microsecond.
+
+    Raises:
+        InvalidInput: it is no such duration; names `field`.
+    """
     if isinstance(value, timedelta):
         return value
     match = _DURATION.fullmatch(value) if isinstance(value, str) and len(value) <= 64 else None
@@ -66,7 +70,11 @@ def format_duration(span: timedelta) -> str:
 
 
 def parse_instant(value: str | datetime, field: str = "time") -> datetime:
-    """An aware UTC instant. A naive one is refused, never guessed at; so is one before 1970 or after 2199."""
+    """An aware UTC instant.
+
+    Raises:
+        InvalidInput: it is naive, no time, before 1970 or after 2199; names `field`.
+    """
     if isinstance(value, str):
         try:
             if len(value) < 10 or len(value) > 40:
@@ -97,7 +105,7 @@ def format_instant(moment: datetime) -> str:
 
 
 def format_ms(ms: int) -> str:
-    """`format_instant` of epoch milliseconds, for bulk: what stands before the milliseconds is remembered."""
+    """`format_instant` of epoch milliseconds, for bulk: the text before the milliseconds is cached."""
     second, rest = divmod(ms, 1000)
     return f"{_second_text(second)}.{rest:03d}Z"
 

@@ -9,12 +9,12 @@
     ├── SlotOwned                    the slot belongs to an application, which alone may cancel it
     ├── SlotInUse                    the work of the slot has begun, or must be cancelled by its application
     ├── SlotsExhausted               nothing free before the horizon; carries the earliest free time
-    ├── RateLimitExceeded            a denial, where the caller asked for an exception; carries the decision
+    ├── RateLimitExceeded            a denial, raised by `check`; carries the decision
     └── StoreError                   the store's fault, not the caller's
         ├── StoreUnavailable         unreachable, or too late; the only error a failure policy may absorb
         │   └── BrokerUnavailable    the message log, of the stores, did not acknowledge
-        ├── StoreRefused             it answers, and turns this login away: a setting to correct, never policy
-        └── Conflict                 someone else changed it first, or the state forbids it
+        ├── StoreRefused             it answers, and rejects this login: a setting to correct, never policy
+        └── Conflict                 a concurrent change came first, or the state forbids it
             └── StaleVersion         a config is not at the version that the caller has seen
 
 A refusal is a value with a time (`Decision`); an impossibility is one of these.
@@ -78,7 +78,7 @@ class CostExceedsCapacity(InvalidInput):
 
 
 class NotFound(HeadgateError, LookupError):
-    """No such thing. `kind` says what was looked for, `name` which one."""
+    """No such thing. `kind` is what was looked up, `name` which one."""
 
     def __init__(self, kind: str, name: str) -> None:
         self.kind, self.name = kind, name
@@ -128,7 +128,7 @@ class SlotsExhausted(HeadgateError):
 
 
 class RateLimitExceeded(HeadgateError):
-    """The limiter said no. `decision` says which plan and when to come back."""
+    """The call was denied. `decision` has the plan and when to retry."""
 
     def __init__(self, decision: Decision) -> None:
         self.decision = decision
@@ -151,7 +151,7 @@ class BrokerUnavailable(StoreUnavailable):
 
 
 class StoreRefused(StoreError):
-    """A store lets nobody in with this login, or does not permit it what headgate does. `setting` names what to
+    """A store rejects this login, or does not grant it the permissions headgate needs. `setting` names what to
     correct."""
 
     def __init__(self, setting: str, problem: str) -> None:
@@ -163,7 +163,7 @@ class StoreRefused(StoreError):
 
 
 class Conflict(StoreError):
-    """The state changed underneath, or does not allow this."""
+    """The state was changed concurrently, or does not allow this."""
 
 
 class StaleVersion(Conflict):
@@ -172,8 +172,8 @@ class StaleVersion(Conflict):
 
     def __init__(self, name: str, active: int | None) -> None:
         self.name, self.active = name, active
-        stands = "does not exist" if active is None else f"is at version {active}"
-        super().__init__(f"{name!r} {stands}; look at it again before you change it")
+        state = "does not exist" if active is None else f"is at version {active}"
+        super().__init__(f"{name!r} {state}; look at it again before you change it")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.name, self.active)

@@ -1,6 +1,6 @@
-"""What each extra brings, and the one word about an extra that is not installed: `MissingExtra`.
+"""What each extra installs, and the error for one that is not installed: `MissingExtra`.
 
-Whatever stands on an extra asks for it at its door, before anything happens. Nothing here imports what it looks for.
+A feature that needs an extra calls `require` first. Nothing here imports what it looks for.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ MODULES = {
     "temporal": ("temporalio",),
     "traces": ("opentelemetry.sdk", "opentelemetry.exporter"),
 }
-"""What of an extra headgate imports."""
+"""The modules of each extra that headgate imports."""
 DATABASES = {"postgresql": "postgres", "postgres": "postgres", "oracle": "oracle"}
-"""Which extra a database's URL asks for."""
+"""The extra that a database's URL scheme needs."""
 
 
 def installed(extra: str) -> bool:
-    """Whether all that headgate imports of an extra can be found."""
+    """Whether every module of an extra that headgate imports can be found."""
     return all(map(_is_installed, MODULES[extra]))
 
 
@@ -69,7 +69,7 @@ def require(what: str, *extras: str) -> None:
 
 @contextmanager
 def needed(what: str, extra: str) -> Iterator[None]:
-    """`require`, around the imports of a module that is nothing without them."""
+    """`require`, around the imports of a module that can't work without them."""
     try:
         yield
     except ModuleNotFoundError as error:

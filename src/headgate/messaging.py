@@ -1,5 +1,5 @@
-"""The message log port, and the loop of its readers. The log carries records from whoever publishes them to a group of
-readers, at least once, in order per key. Kafka implements it, and so does an outbox in SQL."""
+"""The message log port, and the loop of its readers. The log carries records from publishers to a group of readers, at
+least once, in order per key. Kafka implements it, and so does an outbox in SQL."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from headgate.errors import HeadgateError, StoreError
 FIRST_PAUSE = 0.2
 LONGEST_PAUSE = 5.0
 RECEIVE_SECONDS = 0.5
-"""The longest a reader waits for records before it checks whether it shall stop."""
+"""The longest a reader waits for records before it checks whether to stop."""
 
 _log = logging.getLogger(__name__)
 
 
 class Record(NamedTuple):
-    """Something to be published. Records of one key stay in order."""
+    """A record to publish. Records of one key stay in order."""
 
     topic: str
     key: str
     value: str
     traceparent: str | None = None
-    """The trace it was published in, for whoever reads it; carried beside the value."""
+    """The trace it was published in, for its reader; carried beside the value."""
 
 
-class Delivered(NamedTuple):
-    """A record handed to a reader."""
+class LogEntry(NamedTuple):
+    """A record as a reader receives it."""
 
     record: Record
     partition: int
     position: int
-    """Unique within the partition, growing."""
+    """Unique within the partition, increasing."""
 
 
 class MessageLog(Protocol):
@@ -66,22 +66,22 @@ class MessageLog(Protocol):
 class MessageSource(Protocol):
     """One member of a group of readers."""
 
-    async def receive(self, max_records: int, wait: float) -> list[Delivered]:
-        """Up to `max_records` records that nobody in the group has been given and not lost since; waits up to `wait`
-        seconds for the first of them. Each call keeps the membership alive, also with `max_records` = 0: so a member
-        that is busy goes on calling.
+    async def receive(self, max_records: int, wait: float) -> list[LogEntry]:
+        """Up to `max_records` records that no member of the group holds; waits up to `wait` seconds for the first of
+        them. Each call is a heartbeat that keeps the membership, also with `max_records` = 0: a busy member keeps
+        calling.
 
         Raises:
             StoreUnavailable: the log does not answer.
         """
         ...
 
-    def holds(self, delivered: Delivered) -> bool:
-        """Whether the record is still this member's: False once another member may be given it."""
+    def holds(self, entry: LogEntry) -> bool:
+        """Whether the record is still this member's: False once another member may receive it."""
         ...
 
-    async def commit(self, done: Sequence[Delivered]) -> None:
-        """These need not come again. What is received and never committed comes again, to a later member."""
+    async def commit(self, done: Sequence[LogEntry]) -> None:
+        """Marks records as done. A record that is never committed is delivered again, to a later member."""
         ...
 
     async def close(self) -> None:
@@ -94,8 +94,8 @@ async def read_until_stopped(
     step: Callable[[MessageSource], Awaitable[None]],
     stop: asyncio.Event,
 ) -> None:
-    """Joins a group of readers, calls `step` until `stop` is set, and leaves. While a store does not answer, it waits
-    and tries again, with backoff."""
+    """Joins a group of readers, calls `step` until `stop` is set, and leaves. While a store does not answer, it retries
+    with backoff."""
     source: MessageSource | None = None
     pause = FIRST_PAUSE
     try:
@@ -116,20 +116,21 @@ async def read_until_stopped(
 
 async def process_until_stopped(
     join: Callable[[], Awaitable[MessageSource]],
-    process: Callable[[Sequence[Delivered]], Awaitable[None]],
+    process: Callable[[Sequence[LogEntry]], Awaitable[None]],
     stop: asyncio.Event,
     *,
     batch: int,
 ) -> None:
     """Joins a group of readers, and hands records to `process`, up to `batch` at a time, until `stop` is set. They are
-    committed when it returns. If it raises `StoreError`, it gets the same records again: a log hands out each once."""
-    pending: list[Delivered] = []
+    committed when it returns. If it raises `StoreError`, it gets the same records again: the log delivers each once per
+    member."""
+    pending: list[LogEntry] = []
 
     async def step(source: MessageSource) -> None:
         nonlocal pending
         if pending:
             await source.receive(0, 0)
-            pending = [delivered for delivered in pending if source.holds(delivered)]
+            pending = [entry for entry in pending if source.holds(entry)]
         else:
             pending = await source.receive(batch, RECEIVE_SECONDS)
         if pending:

@@ -1,11 +1,11 @@
-"""What a provider of SMS is written with: `headgate.sms`.
+"""The types for writing an SMS provider: `headgate.sms`.
 
     from headgate.sms import Accepted, Rejected, SmsMessage, Unavailable
 
     class MyProvider:
         async def send(self, message: SmsMessage) -> Accepted | Rejected: ...
 
-`HEADGATE_SMS_PROVIDERS=mine=my_package.sms:MyProvider` puts it to work.
+`HEADGATE_SMS_PROVIDERS=mine=my_package.sms:MyProvider` configures it.
 """
 
 from __future__ import annotations

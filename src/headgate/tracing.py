@@ -1,11 +1,10 @@
-"""Traces: all that was done for one request, in whichever process and however much later.
+"""Traces: all work done for one request, in any process and at any later time.
 
 Spans go through OpenTelemetry's API to the SDK that the application has set up, and join the application's own trace.
-Before anybody imports the API there is no trace to join and nobody who collects one: then nothing is traced, and a look
-into `sys.modules` is all that is paid. headgate itself never imports it first.
+Until the application imports the API, nothing is traced, and the only cost is a lookup in `sys.modules`. headgate
+itself never imports it first.
 
-What belongs to which trace travels as a W3C `traceparent`, a text of 55 characters that fits into a header, a column
-or a memo.
+The trace context travels as a W3C `traceparent`, a text of 55 characters that fits into a header, a column or a memo.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ API = "opentelemetry.trace"
 _FORM = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?=$|-)")
 
 Kind = Literal["INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER"]
-"""Which side of a conversation a span is."""
+"""OpenTelemetry's span kinds."""
 
 
 class Origin(NamedTuple):
-    """Where work was asked for; it travels with the work to wherever that is done."""
+    """The trace context and time at which work was requested; it travels with the work."""
 
     traceparent: str
     at_ns: int
@@ -44,23 +43,23 @@ Attributes = Mapping[str, str | int | float | bool]
 
 
 given_span_id: ContextVar[int] = ContextVar("headgate_span_id", default=0)
-"""The id of the span that is about to begin, if others had to know it before. Read by an SDK's `id_generator` that has
-the attribute `takes_given_ids`."""
+"""The id of the span that is about to begin, if it had to be known before. Read by an SDK's `id_generator` that has the
+attribute `takes_given_ids`."""
 
 
 class Span:
-    """Something that is being done."""
+    """A span in progress."""
 
     __slots__ = ("live", "traceparent")
 
     def __init__(self, live: trace.Span) -> None:
         self.live = live
         self.traceparent = _traceparent(live.get_span_context())
-        """What is done for it, here or elsewhere, is part of this."""
+        """The parent of its child spans, in any process."""
 
     def end(self, attributes: Attributes | None = None, *, failed: str | None = None, name: str | None = None) -> None:
-        """It is done, well or not; `failed` names the kind of failure, `name` what it turned out to be. Only the first
-        end counts."""
+        """Ends the span. `failed` names the kind of failure; `name` replaces the span's name. Only the first call
+        counts."""
         live = self.live
         if not live.is_recording():
             return
@@ -83,14 +82,14 @@ def is_on() -> bool:
 
 
 def takes_given_ids() -> bool:
-    """Whether the SDK lets a span have the id it is given."""
+    """Whether the SDK uses a given span id."""
     api = sys.modules.get(API)
     provider = None if api is None else api.get_tracer_provider()
     return getattr(getattr(provider, "id_generator", None), "takes_given_ids", False)
 
 
 def origin() -> Origin | None:
-    """Where the caller stands: inside a span, or (None) outside of all."""
+    """The caller's current span, or None if there is none."""
     api = sys.modules.get(API)
     if api is None:
         return None
@@ -107,14 +106,13 @@ def begin(
     at_ns: int | None = None,
     own: str | None = None,
 ) -> Span:
-    """Something begins, now or at a time that was: as part of `parent`, or as the root of a trace of its own. `own` is
-    the traceparent it shall have, if others had to know it before (`derived`). Call it if `is_on`, or with an `origin`.
-    """
+    """Begins a span, now or at a past time, under `parent` or as the root of a trace. `own` is its traceparent, if that
+    had to be known before (`derived`). Call it only if `is_on`, or with an `origin`."""
     from opentelemetry import trace
     from opentelemetry.context import Context
 
-    # An empty context is a root; None would be whatever the caller stands in.
-    # What was stored or sent elsewhere may have been spoilt there: then it is no parent.
+    # An empty context makes a root; None would mean the current span. A stored or received traceparent may
+    # be malformed: then there is no parent.
     known = None if parent is None else accepted(parent)
     context = Context() if known is None else trace.set_span_in_context(_remote(known), Context())
     token = None if own is None else given_span_id.set(int(own.split("-")[2], 16))
@@ -128,25 +126,25 @@ def begin(
 
 @contextmanager
 def inside(span: Span) -> Iterator[None]:
-    """What runs inside is part of the span."""
+    """Makes `span` the current span of the block."""
     from opentelemetry.trace import use_span
 
-    # What an exception says may be secret: the span is told its kind, by whoever ends it.
+    # An exception's message may be secret: the caller of `end` reports only its kind.
     with use_span(span.live, end_on_exit=False, record_exception=False, set_status_on_exception=False):
         yield
 
 
 def accepted(header: str) -> str | None:
-    """The traceparent in a header somebody sent, or None if it is not one."""
+    """The traceparent of a received header, or None if it is malformed."""
     match = _FORM.match(header)
     if match is None or (header.startswith("00") and len(header) != LONGEST):
         return None
-    # Later versions may say more, which we would not understand.
+    # Later versions may append fields that this version can't parse.
     return "00" + match.group()[2:]
 
 
 def derived(parent: str, seed: str) -> str:
-    """A traceparent for the part of `parent` that `seed` names: the same one wherever it is asked for."""
+    """A traceparent under `parent` for `seed`: the same in every process."""
     version, trace, span, flags = parent.split("-")
     own = blake2b(f"{span}-{seed}".encode(), digest_size=8).hexdigest()
     return f"{version}-{trace}-{own}-{flags}"

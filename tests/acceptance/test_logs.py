@@ -78,7 +78,7 @@ def eventually_written(service: Service, *texts: str) -> None:
         ("warning", r"REDIS DOWN — Falling back to Postgres", {}),
         ("warning", r"user 7: the old quota could not be dropped from Redis yet", {"user_id": 7}),
         ("info", r"SMS Sent: 7: hello\\nworld", {"user_id": 7}),
-        ("warning", r"the limit store can't be asked", {}),
+        ("warning", r"the limit store can't be reached", {}),
     ],
 )
 def test_the_seeds_messages_are_written(
@@ -151,6 +151,6 @@ def test_the_reference_lists_the_messages() -> None:
         "Window contention on",
         "REDIS DOWN — Falling back to Postgres",
         "SMS Sent:",
-        "the limit store can't be asked",
+        "the limit store can't be reached",
     ):
         assert f"`{message}" in page

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from headgate.messaging import Delivered, MessageLog, MessageSource, Record
+from headgate.messaging import LogEntry, MessageLog, MessageSource, Record
 
 WITHIN = 30.0
 
@@ -20,9 +20,9 @@ async def publish(log: MessageLog, *records: Record) -> None:
     assert list(await log.publish(records)) == [None] * len(records)
 
 
-async def take(source: MessageSource, count: int) -> list[Delivered]:
+async def take(source: MessageSource, count: int) -> list[LogEntry]:
     """Exactly so many records, in the order they came."""
-    records: list[Delivered] = []
+    records: list[LogEntry] = []
     deadline = asyncio.get_running_loop().time() + WITHIN
     while len(records) < count and asyncio.get_running_loop().time() < deadline:
         records += await source.receive(count - len(records), 1.0)
@@ -30,8 +30,8 @@ async def take(source: MessageSource, count: int) -> list[Delivered]:
     return records
 
 
-def values(delivered: list[Delivered]) -> list[str]:
-    return [delivery.record.value for delivery in delivered]
+def values(entries: list[LogEntry]) -> list[str]:
+    return [entry.record.value for entry in entries]
 
 
 class MessageLogContract:
@@ -48,15 +48,15 @@ class MessageLogContract:
         odd = ['{"a": "\\u0000"}', "x" * 20_000, "naïve – ✓"]
         await publish(log, *(Record(topic, "7", value) for value in odd))
         source = await log.read(topic, f"{topic}-readers")
-        delivered = await take(source, 3)
-        assert [delivery.record for delivery in delivered] == [Record(topic, "7", value) for value in odd]
+        entries = await take(source, 3)
+        assert [entry.record for entry in entries] == [Record(topic, "7", value) for value in odd]
         await source.close()
 
     async def test_a_record_brings_its_trace_along(self, log: MessageLog, topic: str) -> None:
         traced = Record(topic, "7", "hello", f"00-{'4b' * 16}-{'0f' * 8}-01")
         await publish(log, traced, traced._replace(traceparent=None))
         source = await log.read(topic, f"{topic}-readers")
-        assert [delivery.record for delivery in await take(source, 2)] == [traced, traced._replace(traceparent=None)]
+        assert [entry.record for entry in await take(source, 2)] == [traced, traced._replace(traceparent=None)]
         await source.close()
 
     async def test_records_of_a_key_keep_their_order(self, log: MessageLog, topic: str) -> None:
@@ -64,8 +64,8 @@ class MessageLogContract:
             await publish(log, *(Record(topic, key, f"{key}-{number}") for key in "abcde"))
         source = await log.read(topic, f"{topic}-readers")
         by_key: dict[str, list[str]] = defaultdict(list)
-        for delivery in await take(source, 100):
-            by_key[delivery.record.key].append(delivery.record.value)
+        for entry in await take(source, 100):
+            by_key[entry.record.key].append(entry.record.value)
         assert by_key == {key: [f"{key}-{number}" for number in range(20)] for key in "abcde"}
         await source.close()
 
@@ -73,8 +73,8 @@ class MessageLogContract:
         await publish(log, *(Record(topic, str(number), "v") for number in range(30)))
         source = await log.read(topic, f"{topic}-readers")
         by_partition: dict[int, list[int]] = defaultdict(list)
-        for delivery in await take(source, 30):
-            by_partition[delivery.partition].append(delivery.position)
+        for entry in await take(source, 30):
+            by_partition[entry.partition].append(entry.position)
         for positions in by_partition.values():
             assert positions == sorted(set(positions))
         await source.close()
@@ -89,9 +89,9 @@ class MessageLogContract:
     async def test_what_was_not_committed_comes_again_to_the_next_member(self, log: MessageLog, topic: str) -> None:
         await publish(log, *(Record(topic, "k", str(number)) for number in range(6)))
         source = await log.read(topic, f"{topic}-readers")
-        delivered = await take(source, 6)
-        await source.commit([delivered[1], delivered[0]])
-        await source.commit([delivered[4]])
+        entries = await take(source, 6)
+        await source.commit([entries[1], entries[0]])
+        await source.commit([entries[4]])
         await source.close()
         another = await log.read(topic, f"{topic}-readers")
         expected = ["2", "3", "5"] if self.commits_one_by_one else ["2", "3", "4", "5"]
@@ -125,10 +125,10 @@ class MessageLogContract:
         async def consume(source: MessageSource, leave_after: int) -> None:
             mine = 0
             while not stop.is_set() and mine < leave_after:
-                delivered = await source.receive(5, 0.2)
-                mine += len(delivered)
-                seen.extend(values(delivered))
-                await source.commit(delivered)
+                entries = await source.receive(5, 0.2)
+                mine += len(entries)
+                seen.extend(values(entries))
+                await source.commit(entries)
                 if set(seen) >= expected:
                     stop.set()
             await source.close()

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from headgate.apps.notifications.model import Message
-from headgate.apps.notifications.ports import Claim, Claimed, DeadLetter, DeliveryOutcome, Receipt, Status
+from headgate.apps.notifications.ports import Claim, DeadLetter, DeliveryOutcome, MessageClaim, Receipt, Status
 from headgate.apps.notifications.provider import Accepted
 from headgate.apps.notifications.quota import Quota, Recipient
 from headgate.apps.notifications.receipts import EarlyReceipt
@@ -53,14 +53,14 @@ async def test_a_batch_of_claims_gets_each_message_its_own_answer(store: SqlDeli
     await store.park([Record("t-later", "1", "{}")], {"aside": 5}, 0, "me")
     claimed = await lasting.claim([*messages, Message(1, "hello", "unknown")], "me")
     assert claimed == {
-        "queued": Claimed(Claim.MINE, 0, ann),
-        "to": Claimed(Claim.MINE, 0, ann, opted_out=True),
-        "aside": Claimed(Claim.MINE, 5, ann),
-        "busy": Claimed(Claim.BUSY, 0, ann),
-        "mine": Claimed(Claim.MINE, 0, ann),
-        "done": Claimed(Claim.DONE, 0, ann),
-        "bob": Claimed(Claim.MINE, 0, Recipient()),
-        "unknown": Claimed(Claim.MINE, 0, ann),
+        "queued": MessageClaim(Claim.MINE, 0, ann),
+        "to": MessageClaim(Claim.MINE, 0, ann, opted_out=True),
+        "aside": MessageClaim(Claim.MINE, 5, ann),
+        "busy": MessageClaim(Claim.BUSY, 0, ann),
+        "mine": MessageClaim(Claim.MINE, 0, ann),
+        "done": MessageClaim(Claim.DONE, 0, ann),
+        "bob": MessageClaim(Claim.MINE, 0, Recipient()),
+        "unknown": MessageClaim(Claim.MINE, 0, ann),
     }
     assert sorted(await store.renew(sorted(claimed), "me")) == ["aside", "bob", "mine", "queued", "to", "unknown"]
     await store.opt_out(number, "STOP")

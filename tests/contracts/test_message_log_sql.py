@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy.engine import Connection
 
 from headgate.errors import Conflict, StoreError
-from headgate.messaging import Delivered, Record
+from headgate.messaging import LogEntry, Record
 from headgate.sql import hints, outbox
 from headgate.sql.databases import database
 from headgate.sql.engine import Database
@@ -67,11 +67,11 @@ class TestSqlOutbox(MessageLogContract):
 
 
 class TestBells:
-    """A reader that hears bells need not poll. Here it would look again after an hour."""
+    """A reader that is notified need not poll. Here it would look again after an hour."""
 
     @pytest.fixture(autouse=True)
     def slow_poll(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(outbox, "HEARD_POLL_SECONDS", 3600.0)
+        monkeypatch.setattr(outbox, "NOTIFIED_POLL_SECONDS", 3600.0)
 
     @pytest.fixture
     def url(self, request: pytest.FixtureRequest) -> str:
@@ -96,12 +96,12 @@ class TestBells:
         await other.close()
         await opened.close()
 
-    async def waiting(self, log: SqlOutbox) -> tuple[OutboxSource, asyncio.Task[list[Delivered]]]:
+    async def waiting(self, log: SqlOutbox) -> tuple[OutboxSource, asyncio.Task[list[LogEntry]]]:
         """A reader that has looked, and a call that waits."""
         source = await log.read("t", "readers")
         reading = asyncio.create_task(source.receive(10, 60))
-        await eventually(lambda: source._look_at > 0 and log.database.hints.are_heard)
-        source._bell.clear()
+        await eventually(lambda: source._look_at > 0 and log.database.hints.are_received)
+        source._new_records.clear()
         return source, reading
 
     async def test_a_record_of_this_process_wakes_the_reader(self, log: SqlOutbox) -> None:
@@ -121,7 +121,7 @@ class TestBells:
         source, reading = await self.waiting(log)
         reading.cancel()
         await publish(log, Record("t", "k", "v"))
-        await eventually(source._bell.is_set)
+        await eventually(source._new_records.is_set)
         assert values(await source.receive(10, 0)) == ["v"]
         await source.close()
 
@@ -129,12 +129,12 @@ class TestBells:
         source, reading = await self.waiting(log)
         reading.cancel()
         await publish(log, Record("t", "k", "v"))
-        await eventually(source._bell.is_set)
+        await eventually(source._new_records.is_set)
         assert await source.receive(0, 0) == []
         assert values(await source.receive(10, 0)) == ["v"]
         await source.close()
 
-    async def test_a_transaction_that_is_rolled_back_rings_no_bell(
+    async def test_a_transaction_that_is_rolled_back_notifies_nobody(
         self, log: SqlOutbox, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(Hints, "_watch_commits", _watch_nothing)
@@ -147,7 +147,7 @@ class TestBells:
         with pytest.raises(Conflict):
             await log.database.write(append_and_fail)
         await log.database.read(lambda _: None)
-        assert not source._bell.is_set()
+        assert not source._new_records.is_set()
         reading.cancel()
         await source.close()
 
@@ -164,14 +164,14 @@ class TestBells:
         self, postgres_url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Behind a pooler that hands each transaction to another connection, LISTEN succeeds and nothing comes."""
-        monkeypatch.setattr(hints, "ring", lambda _connection, _name: None)
+        monkeypatch.setattr(hints, "notify", lambda _connection, _name: None)
         opened, other = await database(postgres_url), Database(postgres_url)
         source = await SqlOutbox(opened, poll_seconds=0.01).read("t", "readers")
         reading = asyncio.create_task(source.receive(10, 60))
         await eventually(lambda: source._look_at > 0)
         await other.write(outbox.append, [Record("t", "k", "v")])
         assert values(await asyncio.wait_for(reading, 10)) == ["v"]
-        assert not opened.hints.are_heard
+        assert not opened.hints.are_received
         await source.close()
         await other.close()
         await opened.close()

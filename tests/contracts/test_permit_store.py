@@ -16,7 +16,7 @@ from sqlalchemy.dialects import oracle
 from headgate.apps.payments.downstream import permits
 from headgate.apps.payments.downstream.permits import LOOK_AHEAD_US, PermitPolicy, Permits
 from headgate.apps.payments.ports import PermitStore
-from headgate.apps.payments.stores.postgres_permits import LONGEST_SILENCE, ROW
+from headgate.apps.payments.stores.postgres_permits import IDLE_TIMEOUT, ROW
 from headgate.apps.payments.stores.redis import RedisPermitStore
 from headgate.apps.payments.stores.sql_permits import NAME, SqlPermitStore, locked_row
 from headgate.apps.payments.stores.tables import permit_gate
@@ -29,7 +29,7 @@ from headgate.testing.servers.redis import RedisServer
 
 AN_HOUR = 3600.0
 NO_PACE = PermitPolicy(2, 1, 2)
-LOCK: Calls = [(BEGIN, ()), (ROW, (NAME, LONGEST_SILENCE))]
+LOCK: Calls = [(BEGIN, ()), (ROW, (NAME, IDLE_TIMEOUT))]
 
 Open = Callable[[PermitPolicy], PermitStore]
 

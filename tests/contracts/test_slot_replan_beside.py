@@ -20,7 +20,7 @@ from headgate.slots.replan_parts import Reading
 from headgate.slots.replanning import Chunk, ReplanStore, Span, replan
 from headgate.slots.stores import slot_stores
 from headgate.slots.stores.postgres_replan import AWAITED, PostgresReplanTransaction
-from headgate.slots.stores.replanning import Locked
+from headgate.slots.stores.replanning import PlanningState
 from tests.contracts.replanned import NOW, Busy, Stores, T, Wrapped, booked, check, configure_all
 from tests.contracts.slot_windows import check_windows
 from tests.contracts.test_slot_store import wants
@@ -179,7 +179,7 @@ async def test_a_slot_that_goes_while_the_locks_are_waited_for_is_no_error(
     lock = PostgresReplanTransaction.lock
     gone: list[str] = []
 
-    def locked(transaction: PostgresReplanTransaction, *args: Any) -> Locked:
+    def locked(transaction: PostgresReplanTransaction, *args: Any) -> PlanningState:
         if not gone:
             # As a cancellation and a change of the window's size leave it.
             gone.append(before[-1].event_id)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.messaging import Delivered
+from headgate.messaging import LogEntry
 from headgate.testing import eventually
 from tests import warm_start
 from tests.integration.notification_gateway import Gateway, gateway
@@ -195,7 +195,7 @@ async def test_what_a_provider_refuses_goes_to_the_dead_letters(served: Gateway,
         found.fails = set(sorted(wanted)[:2])
         async with sender(served, url, tmp_path):
             source = await log.read(f"{topic}-dlt", uuid.uuid4().hex)
-            dead: list[Delivered] = []
+            dead: list[LogEntry] = []
             async with asyncio.timeout(60):
                 while len(dead) < 3:
                     dead += await source.receive(3 - len(dead), 1.0)

@@ -172,8 +172,8 @@ async def test_a_primary_that_freezes_costs_one_deadline_and_a_standby_is_no_err
 
 async def _is_woken(listener: hints.Hints, url: str) -> bool:
     """Whether a hint that another process gives at a server is heard."""
-    bell = listener.bell("WORK")
-    await listener.wait(bell, 0.1)  # the first hint of a new listener is that it listens
+    event = listener.subscribe("WORK")
+    await listener.wait(event, 0.1)  # the first hint of a new listener is that it listens
     async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
         await connection.execute("SELECT pg_notify(%s, %s)", (hints.CHANNEL, "WORK"))
-    return await listener.wait(bell, 0.5)
+    return await listener.wait(event, 0.5)

@@ -14,7 +14,7 @@ from headgate.apps.payments.model import ITEM_TYPE, IntakeResult, Payment
 from headgate.dispatch.config import DispatchConfig
 from headgate.errors import StoreUnavailable
 from headgate.kafka.log import KafkaLog
-from headgate.messaging import Delivered, Record
+from headgate.messaging import LogEntry, Record
 from headgate.slots.model import WindowPolicy
 from headgate.slots.scheduler import SlotScheduler
 from headgate.testing import eventually
@@ -68,7 +68,7 @@ async def test_a_topic_of_payments(kafka_bootstrap: str) -> None:
         stop = asyncio.Event()
         running = asyncio.create_task(PaymentTopic(messages, topic, initiate).run(stop))
         source = await messages.read(rejected_topic(topic), "test")
-        refused: list[Delivered] = []
+        refused: list[LogEntry] = []
 
         async def all_refused() -> bool:
             refused.extend(await source.receive(10, 0.5))

@@ -47,7 +47,7 @@ class WindowStats(NamedTuple):
 
 
 class _Item(Protocol):
-    """What is used of a limit: also an item of the library `limits` has it."""
+    """The members of a limit that are used; items of the library `limits` have them, too."""
 
     @property
     def amount(self) -> int: ...
@@ -74,7 +74,7 @@ def parse(limit_string: str) -> RateLimitItem:
     """A limit such as `10/minute` or `10 per 2 hours`; of several, the first, as in `limits`.
 
     Raises:
-        ConfigurationError: it is none; a `ValueError` too, as in `limits`.
+        ConfigurationError: it is no limit; a `ValueError` too, as in `limits`.
     """
     return parse_many(limit_string)[0]
 
@@ -83,7 +83,7 @@ def parse_many(limit_string: str) -> list[RateLimitItem]:
     """Limits with `;`, `,` or `|` between.
 
     Raises:
-        ConfigurationError: one of them is none; a `ValueError` too, as in `limits`.
+        ConfigurationError: one of them is no limit; a `ValueError` too, as in `limits`.
     """
     if not isinstance(limit_string, str):
         raise ConfigurationError("limit_string", f"{limit_string!r} is no text; write for example 10/minute")
@@ -117,7 +117,8 @@ class _RateLimiter:
         self._plans: dict[str, Plan] = {}
 
     def hit(self, item: _Item, *identifiers: object, cost: int = 1) -> bool:
-        """Charges `cost` if there is room; whether there was. What can never fit is not an error, as in `limits`."""
+        """Charges `cost` if there is room, and returns whether there was. A cost that can never fit is no error, as in
+        `limits`."""
         if not 0 < cost <= item.amount:
             return cost <= 0
         return self._limiter.acquire(_key(identifiers), self._plan(item), cost).allowed

@@ -242,7 +242,7 @@ class BlockingDispatchQueue(BackgroundQueue):
         return self._run(lambda queue: queue.configs())
 
     def stats(self, item_type: str, *, now: datetime | None = None) -> QueueStats:
-        """How many items stand where, and how late the oldest due one is.
+        """How many items have each status, and how late the oldest due one is.
 
         Raises:
             NotFound: there is no such item type.
@@ -250,7 +250,7 @@ class BlockingDispatchQueue(BackgroundQueue):
         return self._run(lambda queue: queue.stats(item_type, now=now))
 
     def workers(self, *, now: datetime | None = None) -> tuple[Sequence[Worker], Sequence[str]]:
-        """The workers of all item types, and the item types that nobody works on."""
+        """The workers of all item types, and the item types without live workers."""
         return self._run(lambda queue: queue.workers(now=now))
 
     def list(
@@ -314,7 +314,7 @@ class BlockingDispatchQueue(BackgroundQueue):
         return self._run(lambda queue: queue.error_groups(item_type))
 
     def lanes(self, item_type: str) -> Sequence[LaneDepth]:
-        """What of each lane is not finished, the longest lane first.
+        """The unfinished items per lane, the longest lane first.
 
         Raises:
             NotFound: there is no such item type.
@@ -322,7 +322,7 @@ class BlockingDispatchQueue(BackgroundQueue):
         return self._run(lambda queue: queue.lanes(item_type))
 
     def progress_of(self, item_type: str, item_ids: Iterable[str]) -> dict[str, Progress]:
-        """By item id: how far the executions that run now say they are; those that say nothing are left out.
+        """By item id: the progress of running executions; those without a report are left out.
 
         Raises:
             InvalidInput: an id is wrong.

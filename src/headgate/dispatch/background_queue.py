@@ -1,4 +1,4 @@
-"""What `BlockingDispatchQueue` stands on: a `DispatchQueue` on an event loop in the background."""
+"""The base of `BlockingDispatchQueue`: a `DispatchQueue` on an event loop in the background."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class BackgroundQueue:
 
         running = call(self._background.run(work))
         try:
-            # On a connection that blocks, it comes to its end without waiting for an event loop.
+            # On a blocking connection the coroutine never suspends: one `send` runs it to its end.
             running.send(None)
         except StopIteration as end:
             result: R = end.value
@@ -99,4 +99,4 @@ class _LazyQueue:
 
 
 async def _nothing(_queue: DispatchQueue) -> None:
-    """Opening is all."""
+    """Only opens the queue."""

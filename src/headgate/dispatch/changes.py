@@ -1,5 +1,4 @@
-"""What an operator changes about items: cancel, requeue or discard them, or give them another time, priority or lane.
-Pure."""
+"""An operator's changes to items: cancel, requeue, discard, or set another time, priority or lane. Pure."""
 
 from __future__ import annotations
 
@@ -15,8 +14,8 @@ from headgate.errors import Conflict, InvalidInput
 
 @dataclass(frozen=True, slots=True)
 class Cancellation:
-    """The items end as CANCELLED, whether they wait, run or are dead letters. An execution that runs loses its claim:
-    nothing that it reports counts any more, and its engine cancels it."""
+    """The items end as CANCELLED, whether they wait, run or are dead letters. A running execution loses its claim: its
+    reports are ignored, and its engine cancels it."""
 
     reason: str | None = None
     action = Action.CANCELLED
@@ -26,7 +25,7 @@ class Cancellation:
         """The item after it.
 
         Raises:
-            Conflict: it is finished, or in flight and its application alone knows whether it may be called off.
+            Conflict: it is finished, or in flight and only its application can decide whether to cancel it.
         """
         if item.status in FINISHED:
             raise Conflict(f"item {item.item_id!r} is {item.status} and can't be cancelled")
@@ -47,7 +46,7 @@ class Cancellation:
 
 @dataclass(frozen=True, slots=True)
 class Rescheduling:
-    """Items that wait get another time, priority or lane; what is None stays."""
+    """Waiting items get another time, priority or lane; None leaves a field as it is."""
 
     execute_at: datetime | None = None
     priority: int | None = None
@@ -59,7 +58,7 @@ class Rescheduling:
         """The item after it.
 
         Raises:
-            Conflict: it does not wait, or its time is its application's.
+            Conflict: it is not waiting, or its application sets its time.
         """
         if item.status is not Status.READY:
             raise Conflict(f"item {item.item_id!r} is {item.status} and can't be rescheduled; only READY items wait")
@@ -100,7 +99,7 @@ class Redirection:
         """The item after it.
 
         Raises:
-            Conflict: it does not stand where an operator may do this.
+            Conflict: its status does not allow this.
         """
         checked_redirection(item.status, self.to, item.item_id)
         return redirected(item, self.to, now)
@@ -111,16 +110,16 @@ class Redirection:
 
 
 def checked_redirection(before: Status, to: Status, item_id: str, *, in_flight: bool = False) -> None:
-    """`Conflict` unless an operator may requeue (to READY) or discard (to CANCELLED) an item that stands so. With
-    `in_flight`, the caller knows that an item which is claimed or dispatched has not begun."""
+    """Raises `Conflict` unless an operator may requeue (to READY) or discard (to CANCELLED) an item in this status.
+    With `in_flight`, the caller knows that a claimed or dispatched item has not begun."""
     if (before in IN_FLIGHT and not in_flight) or not may(before, to):
         verb = "requeued" if to is Status.READY else "discarded"
         raise Conflict(f"item {item_id!r} is {before} and can't be {verb}")
 
 
 def redirected(item: Item, to: Status, now: datetime) -> Item:
-    """The item after an operator requeued or discarded it. Requeued, it is as new: only its claim's epoch goes on, so
-    that whoever still holds an old claim stays fenced off."""
+    """The item after an operator requeued or discarded it. A requeued item is as new, except for its claim's epoch:
+    holders of an older claim stay fenced off."""
     if to is Status.CANCELLED:
         return replace(item, status=to, completed_at=now, updated_at=now)
     return replace(
@@ -166,17 +165,17 @@ def change_named(name: str, execute_at: datetime | None = None) -> ItemChange:
 
 
 class Preview(NamedTuple):
-    """What a change of all items that match would do."""
+    """The effect of a change on all items that match."""
 
     matching: int
     changing: int
     """Those of them that can be changed."""
     is_whole: bool = True
-    """False if there are more that match than were looked at."""
+    """False if more items match than were examined."""
 
 
 class ChangeResult(NamedTuple):
-    """What came of a change."""
+    """The result of a change."""
 
     total: int
     in_flight: list[Claim]

@@ -1,4 +1,4 @@
-"""How one item type is dispatched: read anew in every cycle, so a change needs no restart."""
+"""How one item type is dispatched: read in every cycle, so a change needs no restart."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Number = int | float
 
 
 class DispatchSettings(TypedDict, total=False):
-    """What of a `DispatchConfig` can be changed, by its name in Python or on the wire."""
+    """The settings of a `DispatchConfig` that can be changed, by their names in Python or on the wire."""
 
     enabled: bool
     batch_size: int
@@ -50,7 +50,10 @@ class DispatchSettings(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DispatchConfig:
-    """One item type's settings. On the wire they have the same names in camelCase."""
+    """One item type's settings. On the wire they have the same names in camelCase.
+
+    DispatchConfig("REPORT", concurrency=5, max_dispatch_retries=3)
+    """
 
     item_type: str
     enabled: bool = True
@@ -60,10 +63,10 @@ class DispatchConfig:
     jitter_window_ms: int = 4000
     """Starts of one batch are spread over this much time; items with a slot keep their exact time."""
     pre_start_buffer_mins: Number = 0
-    """How long before its time an item may be handed to the engine, beyond the interval to the next cycle."""
+    """How long before its time an item may be passed to the engine, beyond the interval to the next cycle."""
     max_dispatch_retries: int = 5
     stale_claim_threshold_mins: Number = 2
-    """A claim without a sign of life for this long is looked into."""
+    """A claim without a heartbeat for this long is stale, and checked with the engine."""
     max_stale_recovery_per_cycle: int = 100
     exec_workflow_type: str = ""
     """What the engine runs; empty means `{ItemType}ExecWorkflow`."""
@@ -74,7 +77,7 @@ class DispatchConfig:
     retry_backoff_secs: Number = 5
     """The pause before the first retry; it doubles with each further one, up to an hour."""
     concurrency: int | None = None
-    """How many of its items are in flight at once, over all processes; None for any number. An item that was claimed
+    """How many of its items may be in flight at once, over all processes; None for no limit. An item that was claimed
     ahead of its time counts."""
     lane_concurrency: int | None = None
     """How many of them per lane."""
@@ -129,7 +132,11 @@ class DispatchConfig:
         return ", ".join(f"{_camel(name)}={getattr(self, name)}" for name in names)
 
     def changed(self, changes: Mapping[str, Any]) -> DispatchConfig:
-        """This config with some settings changed, named in snake_case or camelCase; errors name them as typed."""
+        """This config with some settings changed, named in snake_case or camelCase.
+
+        Raises:
+            ConfigurationError: a setting is unknown or wrong; named as typed.
+        """
         known = {name: field.name for field in fields(self) for name in (field.name, _camel(field.name))}
         unknown = [name for name in changes if name not in known or known[name] == "item_type"]
         if unknown:
@@ -146,7 +153,11 @@ class DispatchConfig:
 
 
 def checked_type(item_type: object, field: str = "item_type") -> str:
-    """An item type: 1 to 64 letters, digits, `_` or `-`, beginning with a letter."""
+    """An item type: 1 to 64 letters, digits, `_` or `-`, beginning with a letter.
+
+    Raises:
+        InvalidInput: it is no item type.
+    """
     good = (
         isinstance(item_type, str)
         and 0 < len(item_type) <= LONGEST_TYPE

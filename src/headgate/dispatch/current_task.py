@@ -22,7 +22,10 @@ _current: ContextVar[CurrentTask | None] = ContextVar("headgate_current_task", d
 
 
 class CurrentTask:
-    """The item that is being executed: its type, id, attempt, lane, priority and deadline."""
+    """The item that is being executed: its type, id, attempt, lane, priority and deadline.
+
+    await current_task().progress(0.5, "half way")
+    """
 
     def __init__(
         self,
@@ -56,11 +59,11 @@ class CurrentTask:
 
     def progress(self, fraction: float, text: str = "") -> ProgressReport:
         """Records how far the task is, from 0 to 1, with a text. `await` it in an `async def` task; in a `def` task,
-        call it without `await`. If the store is unavailable the report is dropped, and the task goes on.
+        call it without `await`. If the store is unavailable the report is dropped, and the task continues.
 
         Raises:
             InvalidInput: the fraction or the text is wrong.
-            Conflict: the item is no longer this execution's: it timed out, or was taken over. Stop.
+            Conflict: the item is no longer this execution's: it timed out, or another process took it over. Stop.
         """
         report = self._report(Progress.of(fraction, text))
         try:

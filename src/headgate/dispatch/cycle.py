@@ -19,7 +19,7 @@ from headgate.clock import uptime
 from headgate.dispatch import events
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.decisions import after_silence, after_start, newer_context, start_delay, unrunnable
-from headgate.dispatch.encryption import Tampered, shown_key
+from headgate.dispatch.encryption import InvalidCiphertext, shown_key
 from headgate.dispatch.model import CONTEXT_VERSION, Action, Batch, BatchSummary, Change, Claim, read_json
 from headgate.dispatch.ports import (
     DispatchObserver,
@@ -321,7 +321,7 @@ def _unreadable(context: str | None) -> str | None:
     if context is None:
         return "its context is missing"
     if shown_key(context) is not None:
-        return str(Tampered())
+        return str(InvalidCiphertext())
     try:
         read_json(context)
     except (ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""What follows from what happened to an item. Pure: facts in, the change out."""
+"""The next change of an item after an event. Pure: facts in, the change out."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ from headgate.dispatch.status import Status
 def start_delay(
     item: ClaimedItem, config: DispatchConfig, now: datetime, uniform: Callable[[], float] = random.random
 ) -> timedelta:
-    """How long the engine shall hold the item back: until its time, and then some jitter, unless a slot already
-    placed it."""
+    """How long the engine delays the item: until its time, plus jitter unless its time is a booked slot."""
     delay = max(item.execute_at - now, timedelta(0))
     if not item.slotted:
         delay += timedelta(milliseconds=config.jitter_window_ms * uniform())
@@ -52,12 +51,12 @@ def after_success(claim: Claim, detail: str | None = None, result_json: str | No
 
 
 def after_failure(claim: Claim, config: DispatchConfig, error: str, pause: timedelta | None = None) -> Change:
-    """The execution failed. It is tried again after `pause`, or else after the config's backoff."""
+    """The execution failed. It is retried after `pause`, or else after the config's backoff."""
     return _counted(claim, config, Action.FAILED, error, (Status.FAILED,), pause=pause)
 
 
 def after_silence(claim: Claim, status: Status, state: ExecutionState, config: DispatchConfig) -> Change | None:
-    """The claim gave no sign of life and the engine was asked; None if it lives and should just be left alone."""
+    """The claim had no heartbeat, and the engine reported `state`; None if the execution is alive."""
     if state.execution is Execution.COMPLETED:
         result = None if state.completion is None else state.completion.result_json
         return after_success(claim, "found completed", result)
@@ -75,14 +74,14 @@ def after_silence(claim: Claim, status: Status, state: ExecutionState, config: D
 
 
 def released(claim: Claim, detail: str, batch_id: str | None = None, pause: timedelta | None = None) -> Change:
-    """Given back; counts as nothing. With `pause` it is not due again before that."""
+    """The item goes back; no retry is counted. With `pause` it is not due again before that."""
     detail = shortened(detail)
     path = (Status.READY,)
     return Change(claim, path, Action.RELEASED, claim.retries, pause=pause, batch_id=batch_id, detail=detail)
 
 
 def gave_up(claim: Claim, reason: str, verdict: str | None = None) -> Change:
-    """The execution says that a retry can't help."""
+    """The execution reported that a retry can't help."""
     error = shortened(reason)
     path = (Status.FAILED, Status.DEAD_LETTER)
     change = Change(claim, path, Action.DEAD_LETTERED, claim.retries, error, detail=error, verdict=verdict)
@@ -97,8 +96,8 @@ def unrunnable(claim: Claim, error: str, batch_id: str | None = None) -> Change:
 
 
 def newer_context(item: ClaimedItem, config: DispatchConfig, batch_id: str) -> Change:
-    """A newer version of headgate wrote its context, or it is encrypted under a key that is missing here. It is given
-    back, without a retry, for a process that can read it; after a pause, because here may be none."""
+    """A newer version of headgate wrote its context, or it is encrypted under a key that is missing here. It goes back,
+    without counting a retry, for a process that can read it; after a pause, because there may be none."""
     if item.context_version == ENCRYPTED_VERSION:
         key = shown_key(item.context_json)
         word = f"its context is encrypted with the key {key}, which this process does not have: give it the key"
@@ -135,8 +134,8 @@ def _counted(
     batch_id: str | None = None,
     pause: timedelta | None = None,
 ) -> Change:
-    """A retry is counted; at the maximum the item is dead-lettered. Claims look ahead, so its time is put off by that
-    much more: the pause is kept whole."""
+    """A retry is counted; at the maximum the item is dead-lettered. Claims look ahead, so the look-ahead is added to
+    the pause."""
     retries = claim.retries + 1
     error = shortened(error)
     if retries >= config.max_dispatch_retries:

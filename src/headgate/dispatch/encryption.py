@@ -27,8 +27,8 @@ class KeyMissing(HeadgateError):
         self.key_id = key_id
 
 
-class Tampered(HeadgateError):
-    """It is no text of ours any more, or belongs to another item."""
+class InvalidCiphertext(HeadgateError):
+    """The ciphertext was modified, or belongs to another item."""
 
     def __init__(self) -> None:
         super().__init__("it can't be decrypted: it was changed, or moved from another item")
@@ -39,7 +39,7 @@ class Encryption:
 
         Encryption(["<new key: base64 of 32 bytes>", "<old key>"])
 
-    A key's id is the beginning of its SHA-256 hash. It stands with each text, so that keys can be rotated.
+    A key's id is the beginning of its SHA-256 hash. It is stored with each text, so that keys can be rotated.
 
     Raises:
         ConfigurationError: a key is wrong.
@@ -58,7 +58,7 @@ class Encryption:
         """Of the key that encrypts."""
 
     def encrypt(self, text: str, about: str) -> str:
-        """The text, encrypted. `about` says whose it is: it can be decrypted as that alone."""
+        """The text, encrypted. `about` is authenticated with it: decryption needs the same value."""
         data = self.encrypt_bytes(text.encode("utf-8", "surrogatepass"), about.encode())
         return f"{PREFIX}{self.key_id}:{base64.b64encode(data).decode()}"
 
@@ -67,7 +67,7 @@ class Encryption:
 
         Raises:
             KeyMissing: none of the keys is its own.
-            Tampered: it was changed, or belongs to something else.
+            InvalidCiphertext: it was changed, or belongs to something else.
         """
         if not text.startswith(PREFIX):
             return text
@@ -75,7 +75,7 @@ class Encryption:
         try:
             raw = base64.b64decode(data, validate=True)
         except binascii.Error:
-            raise Tampered from None
+            raise InvalidCiphertext from None
         return self.decrypt_bytes(raw, key_id, about.encode()).decode("utf-8", "surrogatepass")
 
     def encrypt_bytes(self, data: bytes, about: bytes = b"") -> bytes:
@@ -88,7 +88,7 @@ class Encryption:
 
         Raises:
             KeyMissing: none of the keys is its own.
-            Tampered: it was changed, or belongs to something else.
+            InvalidCiphertext: it was changed, or belongs to something else.
         """
         from cryptography.exceptions import InvalidTag
 
@@ -98,7 +98,7 @@ class Encryption:
         try:
             return cipher.decrypt(data[:NONCE_BYTES], data[NONCE_BYTES:], about)
         except (InvalidTag, ValueError):
-            raise Tampered from None
+            raise InvalidCiphertext from None
 
 
 def encryption_of(keys: Sequence[str] | None) -> Encryption | None:

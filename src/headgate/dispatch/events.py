@@ -1,6 +1,6 @@
-"""What dispatch did, for the log: one line per batch, and one per item that needs attention.
+"""Log lines of dispatch: one per batch, and one per item that needs attention.
 
-Why an item failed is not logged: the text is the business's own, and stands with the item (`headgate queue show`).
+The error of an item is not logged: its text is the application's, and `headgate queue show` has it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def log_newer_context(change: Change) -> None:
 
 
 def log_trouble(written: Iterable[Change]) -> None:
-    """A line for each item that failed, and for each that is dead."""
+    """One line per item that failed or was dead-lettered."""
     for change in written:
         item_type, item_id = change.claim.item_type, change.claim.item_id
         fields = {"item_type": item_type, "item_id": item_id}

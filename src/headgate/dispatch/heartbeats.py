@@ -1,4 +1,4 @@
-"""Who works on what: each worker writes a heartbeat, and a queue that nobody works on shows as such."""
+"""Heartbeats of workers: they show which item types have workers, and which have none."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ HEARTBEAT_SECONDS = 10.0
 ALIVE = timedelta(seconds=3 * HEARTBEAT_SECONDS)
 """A worker whose last heartbeat is older counts as dead, or frozen."""
 FORGOTTEN = timedelta(days=1)
-"""The first heartbeat of another worker removes one that was silent for so long."""
+"""A worker without a heartbeat for so long is removed by the first heartbeat of another."""
 NEEDED = ("dispatch", "exec")
-"""The roles without which a queue stands still."""
+"""The roles that a queue needs to make progress."""
 LONGEST_HOST = 255
 
 
@@ -63,7 +63,7 @@ class Worker:
 
     info: WorkerInfo
     running: int | None
-    """Executions that had begun and not ended at the last heartbeat; None if its engine does not tell."""
+    """Executions that had begun and not ended at the last heartbeat; None if its engine does not report it."""
     started_at: datetime
     seen_at: datetime
     alive: bool
@@ -74,11 +74,11 @@ class WorkerStore(Protocol):
     """Keeps the heartbeats of workers. Time is the store's own clock unless `now` is given."""
 
     async def beat(self, info: WorkerInfo, running: int | None, *, now: datetime | None = None) -> None:
-        """Records a heartbeat. The first one removes workers that were silent for `FORGOTTEN`."""
+        """Records a heartbeat. The first one removes workers without a heartbeat for `FORGOTTEN`."""
         ...
 
     async def leave(self, worker_id: str) -> None:
-        """Removes a worker that ended in good order."""
+        """Removes a worker that shut down gracefully."""
         ...
 
     async def workers(self, *, now: datetime | None = None) -> list[Worker]:
@@ -92,18 +92,18 @@ def is_alive(seen_at: datetime, now: datetime) -> bool:
 
 
 def of_type(workers: Iterable[Worker], item_type: str) -> list[Worker]:
-    """The living workers of an item type."""
+    """The live workers of an item type."""
     return [worker for worker in workers if worker.alive and item_type in worker.info.item_types]
 
 
 def is_attended(workers: Iterable[Worker], item_type: str) -> bool:
-    """Whether somebody claims the item type's items, and somebody executes them."""
+    """Whether live workers claim the item type's items, and execute them."""
     roles = {role for worker in of_type(workers, item_type) for role in worker.info.roles}
     return roles.issuperset(NEEDED)
 
 
 def unattended(workers: Sequence[Worker], item_types: Iterable[str]) -> list[str]:
-    """Those of the item types that nobody works on."""
+    """The item types without live workers."""
     return [item_type for item_type in item_types if not is_attended(workers, item_type)]
 
 
@@ -115,7 +115,8 @@ async def heartbeats(
     *,
     every: float = HEARTBEAT_SECONDS,
 ) -> AsyncIterator[None]:
-    """Inside, the worker writes a heartbeat at once and then `every` so many seconds. Leaving removes it."""
+    """Writes a heartbeat of the worker at once, and then `every` so many seconds, while the block runs. Removes the
+    worker on exit."""
     beating = asyncio.create_task(_beat(store, info, running, every))
     try:
         yield
@@ -123,7 +124,7 @@ async def heartbeats(
         beating.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await beating
-        # A worker that can't say goodbye is soon seen to be silent.
+        # A worker that can't be removed now expires by its missing heartbeats.
         with contextlib.suppress(HeadgateError):
             await store.leave(info.worker_id)
 

@@ -23,13 +23,13 @@ OFF = "the kill switch is off"
 
 
 class KillSwitch:
-    """The kill switch of one item type, for executions that wait after they began.
+    """The kill switch of one item type, checked by executions that wait after they began.
 
         await switch.watch(gate.acquire())   # ends as soon as the switch is off
         await switch.check()                 # right before the call leaves
 
-    What `check` lets pass leaves within `FRESH_SECONDS` of a time at which the switch was on. A store that can't be
-    read lets nothing pass; `unread` is called each time.
+    A call that `check` admits leaves within `FRESH_SECONDS` of a time at which the switch was on. While the store can't
+    be read, no call is admitted; `unread` is called each time.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class KillSwitch:
             Postponed: It is off.
             StoreError: It can't be read.
         """
-        # Again, if reading took so long that the answer is old.
+        # Repeated if the read was so slow that its result is stale.
         while not self.is_fresh:
             try:
                 if not await self._is_on():
@@ -81,7 +81,7 @@ class KillSwitch:
                 self._waits.add(timeout)
                 if self._watching is None:
                     self._watching = asyncio.create_task(self._watch())
-                # Awaited right here: a task of its own would end some turns of the loop before the call begins.
+                # Awaited here: a separate task would end some loop iterations before the call begins.
                 return await waiting
         except TimeoutError:
             if not timeout.expired():
@@ -94,7 +94,7 @@ class KillSwitch:
         try:
             while self._waits:
                 await asyncio.sleep(SWITCH_SECONDS)
-                # A store that can't be read ends no wait: `check` will hold the call back.
+                # A read failure ends no wait: `check` will stop the call.
                 with contextlib.suppress(Exception):
                     if not await self._is_on():
                         for timeout in self._waits:
@@ -123,13 +123,13 @@ class KillSwitch:
 
 async def admitted(guard: Guard, sink: OutcomeSink, plan: str, item_type: str, every: float = SWITCH_SECONDS) -> bool:
     """Waits until the plan admits one call; False as soon as the kill switch is off, `StoreError` if its
-    state is unknown. The switch is watched meanwhile, not read afterwards: whoever is admitted must call at once, or a
-    slow read would let calls bunch. If it could not be read lately, the admission is lost."""
+    state is unknown. The switch is watched meanwhile, not read afterwards: an admitted call must leave at once, or a
+    slow read would let calls bunch. If the switch could not be read lately, the admission is lost."""
     switch = asyncio.ensure_future(_switched_off(sink, item_type, every))
     try:
         async with asyncio.timeout(None) as timeout:
             switch.add_done_callback(lambda _: _end(timeout))
-            # Awaited right here: a task of its own would end some turns of the loop before the call begins.
+            # Awaited here, for the same reason as in `KillSwitch.watch`.
             await guard.admit(plan, item_type)
         if not sink.was_on(item_type):
             raise StoreUnavailable("the kill switch could not be read in time")

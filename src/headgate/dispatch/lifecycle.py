@@ -23,10 +23,13 @@ class ScheduleResult(NamedTuple):
 
 
 class ScheduleLifecycle:
-    """Books a slot, if there is a scheduler to ask, then saves the context and queues the item, in this order: a
-    crash in between leaves a slot that a repeated call finds again, never an item without its context.
+    """Books a slot, if there is a scheduler, then saves the context and queues the item, in this order: a crash in
+    between leaves a slot that a retry finds again, never an item without its context.
 
-    Every call may be repeated: the same item keeps its slot and its place. Slots are booked under the item's id, so
+        lifecycle = ScheduleLifecycle(queue, "REPORT", slots=slots)
+        await lifecycle.schedule("report-1", {"customer": 7}, "2027-03-01T16:00:00Z")
+
+    Every call is idempotent: the same item keeps its slot and its place. Slots are booked under the item's id, so
     domains that share a slot config should not share ids. `slot_config` may name several configs: a slot then lies in
     one window of each.
     """
@@ -65,8 +68,8 @@ class ScheduleLifecycle:
     async def schedule_many(
         self, items: Sequence[tuple[str, Any, datetime | str]]
     ) -> list[ScheduleResult | HeadgateError]:
-        """Schedules many, given as `(item_id, context, execute_at)`; an item that gets no slot has its error instead,
-        in its place."""
+        """Schedules many, given as `(item_id, context, execute_at)`. For an item that gets no slot, its error is
+        returned in its place."""
         results: dict[int, ScheduleResult | HeadgateError] = {}
         moments: dict[int, datetime] = {}
         if self._slots is None:

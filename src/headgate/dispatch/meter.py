@@ -15,7 +15,7 @@ EVERY_SECONDS = 15.0
 
 
 class QueueMeter:
-    """Measures the queue of every item type. One in a service is enough, whoever does the work."""
+    """Measures the queue of every item type. One per service is enough, wherever the workers run."""
 
     def __init__(self, store: QueueStore, observer: DispatchObserver, *, every: float = EVERY_SECONDS) -> None:
         self._store = store

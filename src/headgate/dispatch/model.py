@@ -1,4 +1,4 @@
-"""What a queued item is: the request for it, its claim, the changes made to it, the trace it leaves."""
+"""The model of the queue: the request for an item, its claim, its changes, its audit trail."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ LONGEST_WORKFLOW_ID = 400
 
 
 class EnqueueRequest(NamedTuple):
-    """An item to be queued. Build it with `EnqueueRequest.of`, which checks."""
+    """An item to be queued. Build it with `EnqueueRequest.of`, which validates."""
 
     item_type: str
     item_id: str
     context_json: str
     execute_at: datetime | None
-    """When it shall run; None or a past time mean now."""
+    """When to run it; None or a past time mean now."""
     slotted: bool = False
     """Its time is a booked slot: it gets no jitter."""
     init_workflow_id: str | None = None
@@ -89,7 +89,7 @@ class EnqueueRequest(NamedTuple):
 
 
 class EnqueueResult(NamedTuple):
-    """What came of an enqueue."""
+    """The result of an enqueue."""
 
     item_type: str
     item_id: str
@@ -166,7 +166,7 @@ class Completion(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How far an execution says it is. Build it with `Progress.of`, which checks."""
+    """The progress that an execution reports. Build it with `Progress.of`, which validates."""
 
     fraction: float
     text: str
@@ -190,12 +190,12 @@ class ItemReport(NamedTuple):
 
 
 class Action(StrEnum):
-    """What an audit entry tells."""
+    """The action of an audit entry."""
 
     CLAIMED = "CLAIMED"
     DISPATCHED = "DISPATCHED"
     ADOPTED = "ADOPTED"
-    """Found running although its start was never recorded."""
+    """Its execution was running although the start was never recorded."""
     RELEASED = "RELEASED"
     """Given back unrun, without counting a retry."""
     START_FAILED = "START_FAILED"
@@ -227,7 +227,7 @@ class Change(NamedTuple):
     batch_id: str | None = None
     detail: str | None = None
     seen: Status | None = None
-    """The status on which the decision rests: a change that came in between voids it. None if any will do."""
+    """The status the decision is based on: a concurrent change voids it. None for any status."""
     verdict: str | None = None
     """What the execution gave up with (`GiveUp.verdict`), for the item type's follower."""
     result_json: str | None = None
@@ -258,7 +258,7 @@ class ItemMove(NamedTuple):
 
     item_id: str
     before: Status
-    """Where an operator found it; for an outcome, DISPATCHED."""
+    """Its status before an operator's change; for an outcome, DISPATCHED."""
     after: Status
     error: str | None
     """Why, if it is a dead letter."""
@@ -266,7 +266,7 @@ class ItemMove(NamedTuple):
 
 
 class BatchSummary(NamedTuple):
-    """What came of a batch, for the audit."""
+    """The results of a batch, for the audit."""
 
     item_type: str
     batch_id: str
@@ -289,15 +289,15 @@ class AuditEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A queued item as it stands now."""
+    """A queued item in its present state."""
 
     item_type: str
     item_id: str
     status: Status
     execute_at: datetime
     due_at: datetime
-    """What claims go by: `execute_at`, or later while it waits for a retry. They look ahead of it by the config's
-    `look_ahead`."""
+    """The time by which it is claimed: `execute_at`, or later while it waits for a retry; claims look ahead by the
+    config's `look_ahead`."""
     slotted: bool
     init_workflow_id: str | None
     batch_id: str | None
@@ -305,7 +305,7 @@ class Item:
     claim_epoch: int
     claimed_at: datetime | None
     seen_at: datetime | None
-    """The last sign of life of its claim."""
+    """The last heartbeat of its claim."""
     dispatched_at: datetime | None
     completed_at: datetime | None
     retry_count: int
@@ -344,9 +344,9 @@ class QueueStats:
     in_flight: int = 0
     """Executions that have begun and not ended: an engine has the item, and its time has come."""
     workers: int = 0
-    """Living workers of the item type."""
+    """Live workers of the item type."""
     attended: bool = False
-    """Somebody claims its items, and somebody executes them."""
+    """Whether live workers claim its items, and execute them."""
 
 
 class PruneResult(NamedTuple):
@@ -369,8 +369,8 @@ def context_json(context: Any, largest: int = LARGEST_CONTEXT) -> str:
 
 
 def read_json(text: str) -> Any:
-    """What a JSON text says; as `json.loads`, which takes longer to look for white space around it than to read a short
-    one.
+    """The value of a JSON text; as `json.loads`, which spends more time on surrounding white space than on a short
+    text.
 
     Raises:
         ValueError: it is not JSON.
@@ -402,6 +402,6 @@ class ItemDetail(NamedTuple):
     audit: list[AuditEntry]
     """Oldest first."""
     progress: Progress | None = None
-    """How far its execution says it is."""
+    """The progress that its execution reported."""
     result: Any = None
     """What its execution returned, if that is kept."""

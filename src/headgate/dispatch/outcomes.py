@@ -1,4 +1,4 @@
-"""What a task raises to say how its item goes on: `Snooze`, `Discard` and `Retry`."""
+"""The exceptions by which a task decides what happens to its item: `Snooze`, `Discard` and `Retry`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LONGEST_PAUSE = timedelta(days=3650)
 
 
 class Snooze(Postponed):
-    """Raised by a task that wants to run again after `duration`. No retry is counted.
+    """Raised by a task to run again after `duration`. No retry is counted.
 
         raise Snooze("PT2S")
 
@@ -39,7 +39,8 @@ class Discard(GiveUp):
 
 
 class Retry(HeadgateError):
-    """Raised by a task that failed and knows when to try again. A retry is counted; the last one makes a dead letter.
+    """Raised by a task that failed and sets the time of its retry. A retry is counted; the last one makes a dead
+    letter.
 
         raise Retry("the bank is closed", at="2030-03-01T08:00:00Z")
 

@@ -1,4 +1,4 @@
-"""`Periodic`: work that is queued again and again, each tick once, however many workers run."""
+"""`Periodic`: work that is queued on a schedule, each tick once, however many workers run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("headgate.dispatch")
 
 POLL_SECONDS = 1.0
-"""How soon a worker sees what was changed elsewhere; ticks it waits for exactly."""
+"""How soon a worker sees changes of other processes; ticks themselves are on time."""
 LONGEST_NAME = 100
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", re.ASCII)
 
@@ -42,7 +42,7 @@ class PeriodicTask:
     last_tick: datetime | None = None
     """The latest tick that was queued."""
     revision: int = 0
-    """Grows with every write: whoever decided on an older one changes nothing."""
+    """Grows with every write: a write based on an older revision is rejected."""
 
     def item(self, tick: datetime) -> EnqueueRequest:
         """The item of a tick. Its id is the tick's, so that the queue holds it once."""
@@ -121,7 +121,7 @@ class Periodic:
         Raises:
             InvalidInput: the name or the context is wrong.
             NotFound: there is no such item type.
-            Conflict: somebody else changed it at the same time.
+            Conflict: it was changed concurrently.
         """
         checked_name(name)
         context_json = EnqueueRequest.of(item_type, "x", {} if context is None else context).context_json
@@ -175,8 +175,8 @@ class Periodic:
         return (await self._queue.store.enqueue([request], now=now))[0]
 
     async def tick(self, *, now: datetime | None = None) -> timedelta | None:
-        """Queues what is due, and returns how long it is to the next tick; None if there is none. Any number of
-        processes may do so at once."""
+        """Queues what is due, and returns how long it is to the next tick; None if there is none. Safe to call from any
+        number of processes concurrently."""
         tasks, moment = await self._store.tasks(now=now)
         waits: list[timedelta] = []
         for task in tasks:
@@ -186,7 +186,7 @@ class Periodic:
                 ticks, until = task.schedule.due(task.ticked_until, moment)
                 following = task.schedule.next_tick(until)
             except HeadgateError as error:
-                # An extra that this process lacks, say. Others may do better, and the other tasks go on.
+                # For example, an extra that this process lacks. Another process may have it, and other tasks continue.
                 log.error("the periodic task %s can't tick here: %s", task.name, error)
                 continue
             if ticks and await self._store.advance(task, ticks, until, now=now):
@@ -209,7 +209,7 @@ class Periodic:
 
 @asynccontextmanager
 async def ticking(queue: DispatchQueue) -> AsyncIterator[None]:
-    """Inside, this process queues the periodic tasks' ticks, together with all others that do."""
+    """Queues the ticks of periodic tasks while the block runs; several processes may do so."""
     running = asyncio.create_task(_tick_on(Periodic(queue)))
     try:
         yield

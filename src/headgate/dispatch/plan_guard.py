@@ -14,7 +14,7 @@ from headgate.limits.model import Reason, SlidingLog
 
 SHORTEST_PAUSE = 0.1
 SLACK = 0.01
-"""This share of the window is kept free, for what may hold a call up between its admission and its first step."""
+"""The share of the window that is kept free, for delays between a call's admission and its start."""
 
 
 @dataclass(slots=True)
@@ -26,12 +26,12 @@ class _CallTimes:
 
 
 class PlanGuard:
-    """A `Guard` on a limiter. A hard limit that opens when its store fails would be none, so it stays shut then,
-    whatever the plan's own failure policy; work waits, and nothing is lost.
+    """A `Guard` on a limiter. If the store fails, it fails closed, whatever the plan's own failure policy: it is a hard
+    limit. Work waits, and nothing is lost.
 
     Under a sliding log, no span of the plan's window sees more calls *begin* in this process than the plan allows, if
-    whoever is admitted begins at once; `SLACK` of the window is given up for that. All processes together keep the
-    limit by the store's clock, give or take how long its answers are on the way.
+    each admitted call begins at once; `SLACK` of the window is reserved for that. All processes together keep the limit
+    by the store's clock, up to its network latency.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class PlanGuard:
         if calls is None:
             calls = self._calls[plan, key] = _CallTimes()
         async with calls.turn:
-            # Room here first: whoever waited here after the store had admitted it would begin late, and bunch.
+            # Local room first: a call that waited here after the store's admission would begin late, and bunch.
             while (early := self._early(calls, plan, key)) > 0:
                 await self._pause(early)
             await self._admitted(plan, key)

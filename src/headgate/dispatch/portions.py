@@ -1,4 +1,4 @@
-"""How many items a transaction carries when very many are queued at once, and what marks a group of them. Pure."""
+"""How many items one transaction carries when very many are queued at once, and the marks of groups. Pure."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Iterator, Sequence
 from headgate.dispatch.model import EnqueueRequest
 
 BULK = 5000
-"""Items a transaction, when very many are queued at once, …"""
+"""Items per transaction when very many are queued at once, …"""
 BULK_CHARACTERS = 16_000_000
-"""… and of context: databases refuse messages of a gigabyte."""
+"""… and characters of context: databases reject messages of a gigabyte."""
 
 
 GROUPS = ("batch-", "chain-")
-"""What the mark of a group begins with."""
+"""The prefixes of a group's mark."""
 
 
 def group_mark(kind: str, requests: Sequence[EnqueueRequest]) -> str:
-    """What the first item of a batch or chain keeps, as its `init_workflow_id`, when its context is long deleted: the
-    same calls have the same mark."""
+    """The `init_workflow_id` of the first item of a batch or chain, which outlives its context: the same calls have the
+    same mark."""
     digest = hashlib.sha256()
     for request in requests:
         for text in (request.item_type, request.item_id, request.context_json):

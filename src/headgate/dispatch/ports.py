@@ -1,4 +1,4 @@
-"""What dispatch needs from the outside: a store, an engine, a guard at the call, and an observer."""
+"""The ports of dispatch: a store, an engine, a guard at the call, and an observer."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ from headgate.dispatch.turns import DEFAULT_LANE, DEFAULT_PRIORITY, UNLIMITED, P
 
 
 class QueueStore(Protocol):
-    """Keeps the queue: what dispatching needs of it, then what operating it needs.
+    """Keeps the queue: first the methods of dispatching, then those of operators.
 
-    Time is the store's own clock unless `now` is given. Every method is one transaction: it happens whole or not at
-    all, and whatever was returned survives a crash.
+    Time is the store's own clock unless `now` is given. Every method is one atomic transaction, and a result that was
+    returned survives a crash.
     """
 
     @property
     def workers(self) -> WorkerStore:
-        """Who works on the queue."""
+        """The heartbeats of workers."""
         ...
 
     @property
     def periodic(self) -> PeriodicStore:
-        """What is queued again and again."""
+        """The periodic tasks."""
         ...
 
     async def config(self, item_type: str) -> DispatchConfig | None:
@@ -81,14 +81,14 @@ class QueueStore(Protocol):
     ) -> Batch:
         """Claims up to `limit` items that are due before `look_ahead` from now, with their contexts, and ends before
         the contexts have more bytes than the store's bound. Lanes take turns; in a lane, they come by priority, then
-        by time. No item is claimed twice, whoever else is claiming; nobody waits for anybody, unless `places` are
-        limited: then no more items are in flight than that, whoever claims."""
+        by time. No item is claimed twice. Concurrent claims do not wait for each other, unless `places` are limited:
+        then no more items than that are in flight, over all processes."""
         ...
 
     async def stale(
         self, item_type: str, stale_after: timedelta, limit: int, *, now: datetime | None = None
     ) -> list[tuple[Claim, Status]]:
-        """Claims in flight without a heartbeat for `stale_after`, the longest silent first."""
+        """Claims in flight without a heartbeat for `stale_after`, the oldest heartbeat first."""
         ...
 
     async def settle(
@@ -132,7 +132,7 @@ class QueueStore(Protocol):
         self, item_type: str, changes: Mapping[str, Any], *, now: datetime | None = None
     ) -> DispatchConfig | None:
         """Changes some of an item type's settings, as `DispatchConfig.changed` does, and returns them all; None if it
-        has none. Whoever changes others at the same time loses nothing, least of all a kill switch."""
+        has none. Concurrent changes of other settings are not lost, least of all a kill switch."""
         ...
 
     async def configs(self) -> list[DispatchConfig]:
@@ -167,7 +167,7 @@ class QueueStore(Protocol):
         ...
 
     async def statuses(self, item_type: str, item_ids: Sequence[str]) -> dict[Status, int]:
-        """How many of these items stand where; those that are not there are not counted."""
+        """How many of these items have each status; those that do not exist are not counted."""
         ...
 
     async def error_groups(self, item_type: str) -> list[ErrorGroup]:
@@ -175,11 +175,11 @@ class QueueStore(Protocol):
         ...
 
     async def lanes(self, item_type: str) -> list[LaneDepth]:
-        """What of each lane is not finished, the longest lane first."""
+        """The unfinished items per lane, the longest lane first."""
         ...
 
     async def stats(self, item_type: str, *, now: datetime | None = None) -> QueueStats:
-        """How many items stand where."""
+        """How many items have each status."""
         ...
 
     async def left_at(self, item_type: str, times: Sequence[datetime]) -> list[int]:
@@ -217,24 +217,24 @@ class QueueStore(Protocol):
         ...
 
     async def prune(self, before: datetime) -> PruneResult:
-        """Forgets items that finished, and audit entries written, before a time; in batches."""
+        """Deletes items that finished, and audit entries written, before a time; in batches."""
         ...
 
     async def close(self) -> None:
-        """Frees what the store holds."""
+        """Closes the store's connections."""
         ...
 
 
 class Follower(Protocol):
-    """What of an application moves together with its items: called by the queue's store, in the transaction that moves
-    them. A store of SQL passes its connection; the queue does not know what the follower does with it."""
+    """An application's records that change together with its items. The queue's store calls it in the transaction that
+    changes them; an SQL store passes its connection."""
 
     def refusals(self, within: Any, moves: Sequence[ItemMove]) -> dict[str, str]:
         """By item id: why an operator's move can't be made. Nothing is written."""
         ...
 
     def follow(self, within: Any, moves: Sequence[ItemMove], now: datetime) -> None:
-        """The items moved; what goes with them moves now. Raising rolls everything back."""
+        """Changes the application's records of these items. Raising rolls everything back."""
         ...
 
 
@@ -248,9 +248,9 @@ class StartRequest(NamedTuple):
     """Checked: it parses."""
     start_delay: timedelta
     traceparent: str | None = None
-    """What the execution is part of, if it is traced."""
+    """The trace of the execution, if there is one."""
     claim_requested_at: float | None = None
-    """When this process requested the claim, by `uptime`: nobody else takes it for dead sooner than `stale_after` from
+    """When this process requested the claim, by `uptime`: no other process treats it as stale before `stale_after` from
     then. None for just now."""
     lane: str = DEFAULT_LANE
     priority: int = DEFAULT_PRIORITY
@@ -263,14 +263,14 @@ class StartRequest(NamedTuple):
 
 
 class Start(StrEnum):
-    """What came of a start."""
+    """The result of a start."""
 
     STARTED = "STARTED"
     ALREADY_STARTED = "ALREADY_STARTED"
     """An execution with this id runs, or ran and ended well. As good as started."""
     EXHAUSTED = "EXHAUSTED"
-    """The engine takes no more just now, or can't be reached. The claim is released, no retry is counted, the cycle
-    slows down."""
+    """The engine has no capacity, or can't be reached. The claim is released, no retry is counted, the cycle backs
+    off."""
     FAILED = "FAILED"
     """Not started; worth a retry."""
     POISONED = "POISONED"
@@ -286,13 +286,13 @@ STARTED = StartOutcome(Start.STARTED)
 
 
 class Execution(StrEnum):
-    """What an engine knows of an execution."""
+    """The state of an execution at its engine."""
 
     RUNNING = "RUNNING"
     """Runs, or waits for its start delay."""
     COMPLETED = "COMPLETED"
     FAILED = "FAILED"
-    """Ended badly: failed, timed out, terminated or cancelled."""
+    """Failed, timed out, was terminated or cancelled."""
     NOT_FOUND = "NOT_FOUND"
     """The engine knows of none: it was never started, or is lost."""
     UNKNOWN = "UNKNOWN"
@@ -303,28 +303,27 @@ class ExecutionState(NamedTuple):
     execution: Execution
     detail: str = ""
     completion: Completion | None = None
-    """What one that completed returned, if the engine kept it."""
+    """The result of a completed execution, if the engine kept it."""
 
 
 class WorkflowEngine(Protocol):
-    """Runs executions. It may be started twice for the same item, and makes it one.
+    """Runs executions. Starts are idempotent: two starts of the same item are one execution.
 
-    It reports to an `OutcomeSink` how executions ended; what it could not report is found by `describe`.
+    It reports outcomes to an `OutcomeSink`; `describe` finds those that it could not report.
     """
 
     async def start(self, requests: Sequence[StartRequest]) -> list[StartOutcome]:
-        """Starts all of them concurrently and says for each what came of it, in order. Never raises for one item's
-        sake."""
+        """Starts all of them concurrently and returns each outcome, in order. Never raises because of one item."""
         ...
 
     async def describe(self, claims: Sequence[Claim]) -> list[ExecutionState]:
-        """What is known of each claim's execution, in order, in as few calls as the engine allows. One that runs
-        under an older epoch is RUNNING too."""
+        """The state of each claim's execution, in order, in as few calls as the engine allows. One that runs under an
+        older epoch is RUNNING too."""
         ...
 
     async def stop(self, claims: Sequence[Claim], *, running: bool = False) -> None:
         """Ends executions of these items that wait for their start delay, as far as the engine can; with `running`,
-        also cancels those that run. Never raises: an execution that begins all the same finds its item cancelled."""
+        also cancels those that run. Never raises: an execution that begins nevertheless finds its item cancelled."""
         ...
 
     def room(self, item_type: str) -> int | None:
@@ -332,16 +331,16 @@ class WorkflowEngine(Protocol):
         ...
 
     async def close(self) -> None:
-        """Stops taking work. What is lost by it is found by stale recovery."""
+        """Stops taking work. Stale recovery finds what it leaves behind."""
         ...
 
 
 class OutcomeSink(Protocol):
     """Where an engine reports outcomes. Each call returns when it is committed: True, or False if the claim was lost
-    meanwhile and nothing was changed. `StoreError` means: not committed, try again."""
+    meanwhile and nothing was changed. `StoreError` means: not committed; retry."""
 
     async def completed(self, claim: Claim, completion: Completion | None = None) -> bool:
-        """The execution ended well."""
+        """The execution succeeded."""
         ...
 
     async def failed(self, claim: Claim, error: str, pause: timedelta | None = None) -> bool:
@@ -350,7 +349,7 @@ class OutcomeSink(Protocol):
         ...
 
     async def progress(self, claim: Claim, progress: Progress) -> bool:
-        """The execution says how far it is."""
+        """The execution reported its progress."""
         ...
 
     async def gave_up(self, claim: Claim, reason: str, verdict: str | None) -> bool:
@@ -358,16 +357,16 @@ class OutcomeSink(Protocol):
         ...
 
     async def released(self, claim: Claim, reason: str, pause: timedelta | None = None) -> bool:
-        """The execution was not begun, or ended through nobody's fault: the item goes back, no retry is counted. With
-        `pause` it is not due again before that."""
+        """The execution did not begin, or ended through no fault of the item: the item goes back, no retry is counted.
+        With `pause` it is not due again before that."""
         ...
 
     def executed(self, item_type: str, seconds: float) -> None:
-        """An execution took so long, whether it ended well or badly. For metrics."""
+        """An execution ended after `seconds`, in success or failure. For metrics."""
         ...
 
     async def alive(self, claims: Sequence[Claim]) -> list[bool]:
-        """A heartbeat of executions that go on; False where the claim is lost."""
+        """A heartbeat of running executions; False where the claim is lost."""
         ...
 
     async def holds(self, claims: Sequence[Claim]) -> list[bool]:
@@ -375,12 +374,12 @@ class OutcomeSink(Protocol):
         ...
 
     async def enabled(self, item_type: str) -> bool:
-        """Whether executions of this type may begin, by the kill switch; less than a second old. If the store can't
-        say so, `StoreError`, and none may begin."""
+        """Whether executions of this type may begin, by the kill switch; less than a second old. If the store can't be
+        read, `StoreError`, and none may begin."""
         ...
 
     def learn(self, config: DispatchConfig, requested_at: float) -> None:
-        """Settings that were read anyway, with the kill switch, and when they were requested, by `uptime`."""
+        """Takes over settings, with the kill switch, that were requested at `requested_at` by `uptime`."""
         ...
 
     def was_on(self, item_type: str) -> bool:
@@ -397,7 +396,7 @@ class Guard(Protocol):
 
 
 class NoGuard:
-    """Admits everybody."""
+    """Admits every call."""
 
     async def admit(self, plan: str, key: str) -> None: ...
 
@@ -426,7 +425,7 @@ class DispatchObserver(Protocol):
         return
 
     def executed(self, item_type: str, seconds: float) -> None:
-        """An execution in this process ended, well or badly, after that long."""
+        """An execution in this process ended after `seconds`, in success or failure."""
         return
 
     def dead_lettered(self, item_type: str, items: int) -> None:
@@ -434,7 +433,7 @@ class DispatchObserver(Protocol):
         return
 
     def switch_unread(self, item_type: str) -> None:
-        """The kill switch could not be read, or so slowly that the answer no longer counts: nothing begins."""
+        """The kill switch could not be read, or so slowly that the result was stale: nothing begins."""
         return
 
     def cycled(self, item_type: str, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""What a queue shows: its configs, workers, items, dead letters and audit."""
+"""Read-only views of a queue: its configs, workers, items, dead letters and audit."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from headgate.errors import InvalidInput, NotFound
 from headgate.slots.model import checked_id
 
 MOST_COUNTED = 100_000
-"""Items that match are counted up to here: the count is for an operator's eyes, and must stay cheap."""
+"""The highest count of matching items: it is for display, and must stay cheap."""
 
 
 class QueueViews:
-    """The reading half of a `DispatchQueue`."""
+    """The read-only half of a `DispatchQueue`."""
 
     def __init__(self, store: QueueStore) -> None:
         self.store = store
@@ -59,7 +59,7 @@ class QueueViews:
         return await self.store.configs()
 
     async def stats(self, item_type: str, *, now: datetime | None = None) -> QueueStats:
-        """How many items stand where, and how late the oldest due one is.
+        """How many items have each status, and how late the oldest due one is.
 
         Raises:
             NotFound: there is no such item type.
@@ -68,7 +68,7 @@ class QueueViews:
         return await self.store.stats(item_type, now=now)
 
     async def workers(self, *, now: datetime | None = None) -> tuple[Sequence[Worker], Sequence[str]]:
-        """The workers of all item types, and the item types that nobody works on."""
+        """The workers of all item types, and the item types without live workers."""
         workers = await self.store.workers.workers(now=now)
         return workers, unattended(workers, [config.item_type for config in await self.store.configs()])
 
@@ -128,7 +128,7 @@ class QueueViews:
         return await self.store.error_groups(item_type)
 
     async def lanes(self, item_type: str) -> Sequence[LaneDepth]:
-        """What of each lane is not finished, the longest lane first.
+        """The unfinished items per lane, the longest lane first.
 
         Raises:
             NotFound: there is no such item type.
@@ -137,7 +137,7 @@ class QueueViews:
         return await self.store.lanes(item_type)
 
     async def progress_of(self, item_type: str, item_ids: Iterable[str]) -> dict[str, Progress]:
-        """By item id: how far the executions that run now say they are; those that say nothing are left out.
+        """By item id: the progress of running executions; those without a report are left out.
 
         Raises:
             InvalidInput: an id is wrong.
@@ -176,6 +176,6 @@ class QueueViews:
         return await self.store.audit(item_type, item_id, checked_limit(limit), before)
 
     async def _check_known(self, item_type: str) -> None:
-        # Only what exists is remembered, and types are never deleted: no answer can turn stale.
+        # Only existing types are cached, and types are never deleted, so the cache can't go stale.
         if item_type not in self._known:
             await self.config(item_type)

@@ -1,4 +1,4 @@
-"""Where a domain says what its items are and how they run."""
+"""The registry of domains: their item types, and how items run."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ thread. Raising means failed. It may be run again after a crash, so its effects 
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """One item type: its first settings and how it runs."""
+    """One item type: its first settings and how it runs.
+
+    Domain(DispatchConfig("REPORT"), execute=write_report)
+    """
 
     config: DispatchConfig
-    """Written when the database has none for this type; afterwards the database's word stands."""
+    """Written when the database has none for this type; afterwards the database's settings apply."""
     execute: Execute
     workflow: type | None = None
     """The workflow class an engine with workflows of its own runs instead of `execute`."""
@@ -37,7 +40,7 @@ class Domain:
         return self.config.item_type
 
     def with_config(self, config: DispatchConfig) -> Domain:
-        """The same with the settings that are in force."""
+        """The same domain, with the settings in force."""
         return replace(self, config=config)
 
     @property
@@ -46,7 +49,11 @@ class Domain:
 
 
 class Registry:
-    """The domains of this process."""
+    """The domains of this process.
+
+    registry = Registry()
+    registry.register("REPORT", write_report, concurrency=5)
+    """
 
     def __init__(self, *domains: Domain) -> None:
         self._domains: dict[str, Domain] = {}
@@ -54,6 +61,11 @@ class Registry:
             self.add(domain)
 
     def add(self, domain: Domain) -> None:
+        """Adds a domain.
+
+        Raises:
+            ConfigurationError: its item type is registered already.
+        """
         if domain.item_type in self._domains:
             raise ConfigurationError("item_type", f"{domain.item_type!r} is registered twice")
         self._domains[domain.item_type] = domain
@@ -68,7 +80,11 @@ class Registry:
         guarded: Iterable[str] | None = None,
         **settings: Any,
     ) -> Domain:
-        """Registers an item type; `settings` are its first `DispatchConfig`."""
+        """Registers an item type; `settings` are its first `DispatchConfig`.
+
+        Raises:
+            ConfigurationError: the item type is registered already, or a setting is wrong.
+        """
         config = DispatchConfig(item_type=item_type, **settings)
         domain = Domain(config, execute, workflow, tuple(activities), None if guarded is None else tuple(guarded))
         self.add(domain)

@@ -28,7 +28,7 @@ MAX_TICKS = 1000
 
 
 class CatchUp(StrEnum):
-    """What becomes of ticks that were missed, because no worker ran."""
+    """What happens to ticks that were missed because no worker ran."""
 
     SKIP = "skip"
     """None of them runs."""
@@ -91,7 +91,8 @@ class Schedule:
         return next(self._ticks(after), None)
 
     def due(self, ticked_until: datetime, now: datetime) -> tuple[list[datetime], datetime]:
-        """The ticks after `ticked_until` that shall run now, by the policy, and the time until which that settles."""
+        """The ticks after `ticked_until` that run now by the policy, and the time up to which ticks are then
+        settled."""
         first = self.next_tick(ticked_until)
         if first is None or first > now:
             return [], ticked_until
@@ -111,7 +112,7 @@ class Schedule:
                 after = tick
                 horizon = after + SEARCHED if until is None else until
                 continue
-            # Straight to where it opens: a weekend has many seconds.
+            # Skip to the next opening: a weekend has many seconds.
             assert self.calendar is not None
             opens = self.calendar.next_open_window(to_ms(tick), 1)
             if opens is None:
@@ -153,7 +154,7 @@ def _checked_cron(cron: str) -> str:
 
     if not isinstance(cron, str) or not 0 < len(cron) <= LONGEST_CRON or not cron.isascii() or not cron.isprintable():
         raise ConfigurationError("cron", "must be a cron expression such as 0 16 * * MON-FRI")
-    if len(cron.split()) != FIELDS:  # the parser would take a sixth, of seconds
+    if len(cron.split()) != FIELDS:  # the parser would accept a sixth field, seconds
         raise ConfigurationError("cron", f"{cron!r} must have five fields, as 0 16 * * MON-FRI; for seconds use every")
     try:
         CronSim(cron, datetime.now(UTC))

@@ -1,4 +1,4 @@
-"""Which items an operator means, and how errors are grouped. Pure."""
+"""Filters and orders of items, and groups of errors. Pure."""
 
 from __future__ import annotations
 
@@ -35,8 +35,7 @@ class ItemFilter:
     prefix: str | None = None
     """What the id begins with."""
     error: str | None = None
-    """What the last error holds, in capital letters or small ones; `*` stands for any characters, as in the names of
-    groups."""
+    """A text in the last error, case-insensitive; `*` stands for any characters, as in the names of groups."""
     since: datetime | None = None
     """`execute_at` is not before this, …"""
     until: datetime | None = None
@@ -74,7 +73,7 @@ class ErrorGroup:
 
 @dataclass(frozen=True, slots=True)
 class LaneDepth:
-    """What of a lane is not finished."""
+    """The unfinished items of a lane."""
 
     lane: str
     ready: int
@@ -163,11 +162,11 @@ class ItemOrder:
             raise InvalidInput("sort", f"must be one of {', '.join(SORTS)}") from None
 
     def key(self, item: Item) -> tuple[datetime, str]:
-        """Where an item stands in this order."""
+        """The sort key of an item in this order."""
         return EPOCH if self.by == "item_id" else getattr(item, self.by), item.item_id
 
     def cursor(self, item: Item) -> str:
-        """The place of an item, as a text: the next page goes on behind it."""
+        """The place of an item, as a text: the next page begins behind it."""
         at, item_id = self.key(item)
         return item_id if self.by == "item_id" else f"{(at - EPOCH) // _US}.{item_id}"
 

@@ -20,22 +20,22 @@ from headgate.errors import Conflict
 
 
 class Status(StrEnum):
-    """Where an item stands."""
+    """The status of an item."""
 
     READY = "READY"
     """Waits for its time."""
     CLAIMED = "CLAIMED"
-    """Taken by a dispatcher that has not said yet what came of it."""
+    """Claimed by a dispatcher that has not reported the start yet."""
     DISPATCHED = "DISPATCHED"
     """An engine has it: it runs, or waits there for its start delay."""
     COMPLETED = "COMPLETED"
-    """Its execution ended well. Final; the context is gone."""
+    """Its execution succeeded. Final; the context is deleted."""
     FAILED = "FAILED"
     """Its execution failed. Passed through on the way to READY or DEAD_LETTER."""
     DEAD_LETTER = "DEAD_LETTER"
     """Out of retries, or never able to run. An operator requeues or discards it."""
     CANCELLED = "CANCELLED"
-    """Discarded by an operator. Final; the context is gone."""
+    """Discarded by an operator. Final; the context is deleted."""
 
 
 TRANSITIONS: dict[Status, frozenset[Status]] = {
@@ -54,7 +54,7 @@ TRANSITIONS: dict[Status, frozenset[Status]] = {
 IN_FLIGHT = (Status.CLAIMED, Status.DISPATCHED)
 """Held by a claim: only the holder of its epoch may change it."""
 FINISHED = (Status.COMPLETED, Status.CANCELLED)
-"""Nothing will ever happen to it again; retention may forget it."""
+"""Final; retention may delete it."""
 
 
 def may(before: Status, after: Status) -> bool:

@@ -32,7 +32,7 @@ class Threads:
         """What `function` returns or raises. Its context variables are the caller's.
 
         Raises:
-            TimeoutError: it ran longer than `timeout` seconds, not counting the wait for a place; it goes on running.
+            TimeoutError: it ran longer than `timeout` seconds, not counting the wait for a place; it keeps running.
         """
         await self._places.acquire()
         loop = asyncio.get_running_loop()
@@ -72,19 +72,19 @@ class Threads:
             # `sys.exit()` in a task ends the task, not the worker.
             failure = RuntimeError(f"{type(error).__name__}: {error}")
             deliver = partial(self._deliver, ended, ended.set_exception, failure)
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits any more
             loop.call_soon_threadsafe(deliver)
 
     def _deliver(self, ended: asyncio.Future[Any], put: Callable[[Any], None], value: Any) -> None:
         self._places.release()
         put(value)
         if isinstance(value, BaseException):
-            ended.exception()  # seen: a caller that stopped waiting does not look at it
+            ended.exception()  # retrieved: a caller that stopped waiting never does
 
 
 def is_coroutine_function(function: Callable[..., Any]) -> bool:
     """Whether calling it gives a coroutine: an `async def`, a method or partial of one, or an object whose call is."""
-    # The two commonest forms, without the questions that `inspect` asks.
+    # The two commonest forms, without the cost of `inspect`.
     if _is_async(function) or _is_async(type(function).__call__):
         return True
     while isinstance(function, partial):

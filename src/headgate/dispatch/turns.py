@@ -1,4 +1,4 @@
-"""Fair turns between lanes: whoever queued a million items shares every claim with whoever queued ten. Pure."""
+"""Fair turns between lanes: a lane with a million items shares every claim with a lane that has ten. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 from headgate.errors import InvalidInput
 
 DEFAULT_LANE = "default"
-"""Where items are that name no lane."""
+"""The lane of items that name none."""
 LONGEST_LANE = 64
 DEFAULT_PRIORITY = 5
 LAST_PRIORITY = 9

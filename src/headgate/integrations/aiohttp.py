@@ -21,10 +21,10 @@ from typing import Any, TypeVar, Unpack
 
 from headgate.errors import ConfigurationError, RateLimitExceeded
 from headgate.extras import needed
+from headgate.integrations.denial_bodies import own_body
 from headgate.integrations.installed_limits import InstalledLimits
 from headgate.integrations.limit import Cost, Limit, LimitOptions, OnDenied, PathRule, Plans, Response, resolved
 from headgate.integrations.outbound import OutboundKey, OutboundLimiter, OutboundOptions
-from headgate.integrations.own_answers import own_body
 from headgate.integrations.request_limiter import Refusal, RequestLimiter, ResponseCharge, denial
 from headgate.integrations.response_fields import ResponseFields
 from headgate.integrations.route_patterns import Route, in_braces

@@ -17,7 +17,7 @@ from headgate.integrations.route_patterns import ANYTHING, DEEPEST, Route, flat_
 from headgate.integrations.stack import LIMITED, is_exempt
 
 
-class Applied(NamedTuple):
+class AppliedLimit(NamedTuple):
     """A limit of a route, and where it comes from: `route`, `default` or `rule`."""
 
     limit: Limit
@@ -31,7 +31,7 @@ class RouteLimits:
     path: str
     methods: list[str]
     """None if the route takes any, or is a WebSocket."""
-    limits: list[Applied] = field(default_factory=list)
+    limits: list[AppliedLimit] = field(default_factory=list)
     exempt: bool = False
 
 
@@ -101,13 +101,13 @@ def _joined(
 ) -> AppLimits:
     limits, matched = AppLimits(), set()
     for path, pattern, own, exempt in served:
-        shown = RouteLimits(path, _methods(pattern.methods), [Applied(limit, "route") for limit in own], exempt)
+        shown = RouteLimits(path, _methods(pattern.methods), [AppliedLimit(limit, "route") for limit in own], exempt)
         if not own and not exempt:
-            shown.limits += [Applied(limit, "default") for limit in defaults]
+            shown.limits += [AppliedLimit(limit, "default") for limit in defaults]
         for rule in rules:
             if meets(rule, pattern):
                 matched.add(id(rule))
-                shown.limits.append(Applied(rule.limit, "rule"))
+                shown.limits.append(AppliedLimit(rule.limit, "rule"))
         limits.routes.append(shown)
     limits.routes.sort(key=lambda route: (route.path, route.methods))
     limits.unmatched = [rule for rule in rules if id(rule) not in matched]

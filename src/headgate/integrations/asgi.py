@@ -16,8 +16,8 @@ from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias, Unpack
 
 from headgate.errors import InvalidInput, NotFound, StoreUnavailable
+from headgate.integrations.denial_bodies import own_body
 from headgate.integrations.limit import Limit, OnDenied, PathRule, Response, resolved
-from headgate.integrations.own_answers import own_body
 from headgate.integrations.request_limiter import (
     Admission,
     Refusal,

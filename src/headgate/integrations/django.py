@@ -27,8 +27,8 @@ from typing import Any, TypeVar, Unpack
 
 from headgate.errors import RateLimitExceeded
 from headgate.extras import needed
+from headgate.integrations.denial_bodies import own_body
 from headgate.integrations.limit import Limit, LimitOptions, PathRule, Plans, Response, check_defaults, resolved
-from headgate.integrations.own_answers import own_body
 from headgate.integrations.request_limiter import (
     Admission,
     Fields,

@@ -20,9 +20,9 @@ from typing import Any, TypeVar, Unpack
 from headgate.errors import ConfigurationError, RateLimitExceeded
 from headgate.extras import needed
 from headgate.integrations.asgi import DECISION, AsgiRequest, AsgiRequestLimiter
+from headgate.integrations.denial_bodies import own_body
 from headgate.integrations.exchanges import EXCHANGE, Exchange, with_exchanges
 from headgate.integrations.limit import Limit, LimitOptions, OnDenied, Plans, check_defaults, resolved
-from headgate.integrations.own_answers import own_body
 from headgate.integrations.request_limiter import Refusal, denial, run_blocking
 from headgate.integrations.stack import LIMITED, attach_limits, attached_limits, exempt, is_exempt
 from headgate.limits._blocking import Limiter

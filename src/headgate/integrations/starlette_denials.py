@@ -9,9 +9,9 @@ from typing import Any
 from headgate.errors import RateLimitExceeded
 from headgate.extras import needed
 from headgate.integrations.asgi import TRY_LATER
+from headgate.integrations.denial_bodies import own_body
 from headgate.integrations.exchanges import EXCHANGE, Exchange
 from headgate.integrations.limit import resolved
-from headgate.integrations.own_answers import own_body
 from headgate.integrations.request_limiter import Refusal, denial
 from headgate.limits.model import Decision
 

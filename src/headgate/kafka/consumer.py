@@ -1,8 +1,8 @@
 """One member of a Kafka consumer group, for event loops.
 
 librdkafka's consumer blocks, so it has a thread of its own. Offsets are committed by hand, each partition up to the
-first record that is not done: what was received and not committed comes again. A partition that is taken away in a
-rebalance is forgotten; nothing of it is committed after that.
+first record that is not done: what was received and not committed is delivered again. Once a partition is revoked in a
+rebalance, nothing of it is committed any more.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from headgate.errors import BrokerUnavailable
 from headgate.kafka.producer import TRACE
-from headgate.messaging import Delivered, Record
+from headgate.messaging import LogEntry, Record
 from headgate.tracing import accepted
 
 T = TypeVar("T")
 
 SLICE_SECONDS = 0.2
-"""The longest the thread is away in one go, so that closing need not wait."""
+"""The longest poll of the thread, so that closing need not wait."""
 _LEFT = {
     KafkaError.ILLEGAL_GENERATION,
     KafkaError.UNKNOWN_MEMBER_ID,
@@ -35,7 +35,7 @@ _LEFT = {
     KafkaError._STATE,
     KafkaError._NO_OFFSET,
 }
-"""Why a commit fails when the partition is no longer ours: somebody else will get the records again."""
+"""Commit errors that mean that the partition was revoked: another member will get the records again."""
 
 LAG_SECONDS = 1.0
 """How often a member's lag is reported."""
@@ -57,12 +57,12 @@ class KafkaSource:
         self._topic = topic
         self._report_lag = report_lag
         self._lag_due = 0.0
-        self._handed: dict[int, deque[int]] = {}
-        """Positions by partition, in order: given out and not yet committed."""
+        self._uncommitted: dict[int, deque[int]] = {}
+        """Positions by partition, in order: delivered and not yet committed."""
         self._done: dict[int, set[int]] = {}
         self._paused = False
         self._is_behind = False
-        """Whether a commit came during a rebalance and is to be made again."""
+        """Whether a commit failed during a rebalance and must be retried."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="headgate-kafka-reader")
         self._settings = {
             "bootstrap.servers": bootstrap,
@@ -70,9 +70,9 @@ class KafkaSource:
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
             "partition.assignment.strategy": "cooperative-sticky",
-            # A member that dies keeps its partitions for so long.
+            # How long a dead member keeps its partitions.
             "session.timeout.ms": 10_000,
-            # A broker that hangs is given up after so long, and its successor asked. librdkafka would take a minute.
+            # The timeout of a request to a broker that hangs; librdkafka's default is a minute.
             "socket.timeout.ms": 10_000,
             "reconnect.backoff.ms": 50,
             "reconnect.backoff.max.ms": 500,
@@ -81,7 +81,7 @@ class KafkaSource:
         }
         self._consumer = self._joined()
 
-    async def receive(self, max_records: int, wait: float) -> list[Delivered]:
+    async def receive(self, max_records: int, wait: float) -> list[LogEntry]:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
         while True:
@@ -90,10 +90,10 @@ class KafkaSource:
             if records or loop.time() >= deadline:
                 return records
 
-    def holds(self, delivered: Delivered) -> bool:
-        return delivered.partition in self._handed
+    def holds(self, entry: LogEntry) -> bool:
+        return entry.partition in self._uncommitted
 
-    async def commit(self, done: Sequence[Delivered]) -> None:
+    async def commit(self, done: Sequence[LogEntry]) -> None:
         await self._run(self._commit, done)
 
     async def close(self) -> None:
@@ -113,8 +113,8 @@ class KafkaSource:
 
     # On the consumer's thread from here on.
 
-    def _consume(self, max_records: int, wait: float) -> list[Delivered]:
-        records: list[Delivered] = []
+    def _consume(self, max_records: int, wait: float) -> list[LogEntry]:
+        records: list[LogEntry] = []
         if self._is_behind:
             with contextlib.suppress(BrokerUnavailable):
                 self._commit_done()
@@ -140,26 +140,25 @@ class KafkaSource:
             partition, offset = message.partition(), message.offset()
             assert partition is not None
             assert offset is not None
-            self._handed.setdefault(partition, deque()).append(offset)
+            self._uncommitted.setdefault(partition, deque()).append(offset)
             record = Record(self._topic, key, value, _trace(message.headers()))
-            records.append(Delivered(record, partition, offset))
-        self._tell_lag()
+            records.append(LogEntry(record, partition, offset))
+        self._report_own_lag()
         if outage is not None and not records:
             raise BrokerUnavailable(f"Kafka: {outage.str()}")
-        # What came from other brokers is handed out all the same: the consumer is past it, so it would not come again.
+        # Records from other brokers are returned nevertheless: the consumer is past them, so they would not come again.
         return records
 
-    def _tell_lag(self) -> None:
-        """Reports how many records of this member's partitions are not done, by what the brokers said last. Asks no
-        broker."""
+    def _report_own_lag(self) -> None:
+        """Reports how many records of this member's partitions are not done, as of the last fetch. Sends no request."""
         if self._report_lag is None or time.monotonic() < self._lag_due:
             return
         self._lag_due = time.monotonic() + LAG_SECONDS
         lag = 0
         for partition in self._consumer.position(self._consumer.assignment()):
             _, end = self._consumer.get_watermark_offsets(partition, cached=True)
-            handed = self._handed.get(partition.partition)
-            begin = handed[0] if handed else partition.offset
+            uncommitted = self._uncommitted.get(partition.partition)
+            begin = uncommitted[0] if uncommitted else partition.offset
             # Negative until something of the partition was fetched.
             lag += max(0, end - begin) if begin >= 0 else 0
         self._report_lag(lag)
@@ -168,24 +167,23 @@ class KafkaSource:
         """While the caller takes nothing, `poll` only keeps the membership alive (`max.poll.interval.ms`)."""
         partitions = self._consumer.assignment()
         if paused:
-            # Again with each call: a partition that came meanwhile is not paused yet.
+            # Repeated with each call: a newly assigned partition is not paused yet.
             self._consumer.pause(partitions)
         elif self._paused:
             self._consumer.resume(partitions)
         self._paused = paused
 
-    def _commit(self, done: Sequence[Delivered]) -> None:
-        for delivered in done:
-            if delivered.partition in self._handed:
-                self._done.setdefault(delivered.partition, set()).add(delivered.position)
+    def _commit(self, done: Sequence[LogEntry]) -> None:
+        for entry in done:
+            if entry.partition in self._uncommitted:
+                self._done.setdefault(entry.partition, set()).add(entry.position)
         self._commit_done()
 
     def _commit_done(self) -> None:
-        """Commits each partition up to the first record that is not done. What could not be committed is part of the
-        next commit."""
+        """Commits each partition up to the first record that is not done. Failed commits are part of the next one."""
         ended = {}
         for partition, finished in self._done.items():
-            if positions := list(takewhile(finished.__contains__, self._handed[partition])):
+            if positions := list(takewhile(finished.__contains__, self._uncommitted[partition])):
                 ended[partition] = positions
         if not ended:
             return
@@ -197,31 +195,31 @@ class KafkaSource:
             code = error.args[0].code()
             if code not in _LEFT:
                 raise BrokerUnavailable(f"Kafka: {error.args[0].str()}") from error
-            # Of a rebalance that goes on nobody knows yet whom it will leave without a partition.
+            # During a rebalance it is unknown which partitions this member will keep.
             self._is_behind = code == KafkaError.REBALANCE_IN_PROGRESS
             _log.info("a commit of %s came during or after a rebalance", self._topic)
             return
         for partition, positions in ended.items():
-            handed, finished = self._handed[partition], self._done[partition]
+            uncommitted, finished = self._uncommitted[partition], self._done[partition]
             for position in positions:
-                handed.popleft()
+                uncommitted.popleft()
                 finished.discard(position)
 
     def _rejoin(self) -> None:
-        """A consumer that failed for good is of no use any more; what it had comes again to the next one."""
-        self._handed.clear()
+        """Replaces a consumer after a fatal error; its uncommitted records are delivered again to the next one."""
+        self._uncommitted.clear()
         self._done.clear()
         self._consumer.close()
         self._consumer = self._joined()
 
     def _revoked(self, _consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
         for partition in partitions:
-            self._handed.pop(partition.partition, None)
+            self._uncommitted.pop(partition.partition, None)
             self._done.pop(partition.partition, None)
 
 
 def _trace(headers: Any) -> str | None:
-    """The traceparent among a record's headers, if it is one."""
+    """The traceparent among a record's headers, if it is valid."""
     for name, value in headers or ():
         if name == TRACE and isinstance(value, bytes):
             return accepted(value.decode("latin-1"))

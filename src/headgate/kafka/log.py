@@ -21,7 +21,7 @@ _BREAKER = BreakerPolicy(failures=3, first_pause=0.5, longest_pause=2.0)
 
 
 class KafkaLog:
-    """Topics on a cluster. Nothing is connected before it is needed, so a process starts while Kafka is down."""
+    """Topics on a cluster. It connects lazily, so that a process can start while Kafka is down."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class KafkaLog:
         report_replicas: Callable[[Mapping[str, int]], None] | None = None,
     ) -> None:
         self._report_lag = report_lag
-        """Called with a topic, a group and the records of the topic that this process has yet to do for the group."""
+        """Called with a topic, a group and this process's lag: the records that it has yet to process."""
         self._report_replicas = report_replicas
         """Called at each `ping` that is answered, with the number of under-replicated partitions of each topic."""
         self._bootstrap = bootstrap
@@ -47,7 +47,7 @@ class KafkaLog:
         self._breaker = Breaker(_BREAKER)
         self._clock = clock or SystemClock()
         self._succeeded_us = -1
-        """When a record arrived last."""
+        """When a record was last acknowledged."""
 
     async def publish(self, records: Sequence[Record]) -> list[HeadgateError | None]:
         began_us = self._clock.monotonic_us()
@@ -63,7 +63,7 @@ class KafkaLog:
             self._succeeded_us = now_us
             self._breaker.record_success()
         elif self._succeeded_us < began_us:
-            # Where any record has arrived meanwhile, Kafka answers: a partition is without a leader.
+            # If any record was acknowledged meanwhile, Kafka is up: a partition has no leader.
             self._breaker.record_failure(now_us)
         return outcomes
 

@@ -1,7 +1,7 @@
 """An idempotent Kafka producer for event loops.
 
-librdkafka sends in threads of its own and reports through callbacks from `poll`. One thread polls; what it hears is
-handed to the event loop in one step a poll. A record counts as published when all in-sync replicas have it.
+librdkafka sends in threads of its own and reports through callbacks from `poll`. One thread polls, and passes the
+reports to the event loop, one call per poll. A record counts as published when all in-sync replicas have it.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ class KafkaProducer:
             "linger.ms": 1,
             "delivery.timeout.ms": round(delivery_seconds * 1000),
             "socket.connection.setup.timeout.ms": 2000,
-            # A broker that comes back should be found at once, not after librdkafka's ten seconds.
+            # Reconnect quickly after an outage; librdkafka's default backoff is ten seconds.
             "reconnect.backoff.ms": 50,
             "reconnect.backoff.max.ms": 500,
             "queue.buffering.max.messages": LARGEST_QUEUE,
-            # Murmur2, as Kafka's own clients do it, so that a user's records of any producer share a partition.
+            # Murmur2, as in Kafka's Java client, so that all producers send a user's records to the same partition.
             "partitioner": "murmur2_random",
             "log_level": 0,
             **settings,
         }
         self._timeout = delivery_seconds + 5.0
         self._ping_seconds = min(PING_SECONDS, delivery_seconds)
-        # Of its own: an event loop's default threads are few, and a broker that is away holds each for a while.
+        # Separate: an event loop's default executor is small, and a broker that is down blocks each thread for a while.
         self._pinger = ThreadPoolExecutor(1, thread_name_prefix="headgate-kafka-ping")
         self._producer = Producer(self._settings)
         self._retired: list[Producer] = []
-        """Producers that failed for good and still have outcomes to report."""
+        """Producers after a fatal error that still have outcomes to report."""
         self._replacing = threading.Lock()
         self._reports: list[tuple[asyncio.Future[HeadgateError | None], HeadgateError | None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -113,8 +113,8 @@ class KafkaProducer:
 
     def _translated(self, error: KafkaError, producer: Producer) -> HeadgateError:
         if error.fatal():
-            # Idempotence can't be kept up by this producer any more; a new one begins afresh. Every record of the old
-            # one fails like this.
+            # A fatal error: this producer can no longer guarantee idempotence, and is replaced. Each of its records
+            # fails like this.
             with self._replacing:
                 if producer is self._producer:
                     _log.error("the Kafka producer failed for good and is replaced: %s", error.str())
@@ -138,14 +138,14 @@ class KafkaProducer:
         return under_replicated(metadata)
 
     def _list_topics(self) -> Any:
-        # A broker that hangs still has the first request, so librdkafka sends the second to another.
+        # If a broker hangs with the first request, librdkafka sends the second to another.
         try:
             return self._producer.list_topics(timeout=self._ping_seconds / 2)
         except KafkaException:
             return self._producer.list_topics(timeout=self._ping_seconds / 2)
 
     async def close(self) -> None:
-        """Waits for what is under way, not longer than a delivery may take."""
+        """Waits for records in flight, at most the delivery timeout."""
         deadline = time.monotonic() + self._timeout
         # librdkafka reports its backlog only on request.
         while len(self._producer) and self._thread is not None and time.monotonic() < deadline:  # noqa: ASYNC110
@@ -157,7 +157,7 @@ class KafkaProducer:
 
 
 def under_replicated(metadata: Any) -> dict[str, int]:
-    """By topic, how many partitions have a replica that is away or behind, or no leader."""
+    """By topic, how many partitions have an out-of-sync replica, or no leader."""
     return {
         name: sum(
             partition.leader < 0 or len(partition.isrs) < len(partition.replicas)

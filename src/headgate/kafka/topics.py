@@ -1,5 +1,5 @@
-"""A cluster's topics: which there are, and making those that are missing, before a producer's first record makes them
-with other partitions."""
+"""A cluster's topics: listing them, and creating missing ones, before auto-creation makes them with other
+partitions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BROKERS_DEFAULT = -1
 
 
 class KafkaInfo(NamedTuple):
-    """The brokers, and how many partitions each of the given topics has; None for one that is not there."""
+    """The brokers, and how many partitions each of the given topics has; None for one that does not exist."""
 
     brokers: int
     partitions: dict[str, int | None]
@@ -27,7 +27,7 @@ class KafkaInfo(NamedTuple):
 async def kafka_info(
     bootstrap: str, topics: Collection[str], settings: Mapping[str, Any] | None = None, *, timeout: float
 ) -> KafkaInfo:
-    """What any broker says of the cluster. Changes nothing.
+    """The cluster's metadata, from any broker. Read-only.
 
     Raises:
         BrokerUnavailable: no broker answers in time.
@@ -67,7 +67,7 @@ def _ensure(bootstrap: str, topics: Collection[str], settings: Mapping[str, Any]
 
 def _metadata(settings: Mapping[str, Any], seconds: float) -> Any:
     try:
-        # Of all topics: a request for one by name might make it.
+        # Of all topics: a request by name might auto-create one.
         return AdminClient({"log_level": 0, **settings}).list_topics(timeout=seconds)
     except KafkaException as error:
         raise BrokerUnavailable(f"Kafka: {error.args[0].str()}") from error

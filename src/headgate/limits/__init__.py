@@ -19,7 +19,7 @@ store_health.py    circuit breaker and failure policy      observing.py   observ
 wait_queues.py     fair waiting
 reservations.py    what a reservation accepts             renewals.py    places renewed while a block runs
 handles.py         a reservation to settle, places to leave
-keys.py            whom a request counts against           addresses.py   the client's address behind proxies
+keys.py            the key of a request                   addresses.py   the client's address behind proxies
 headers.py         decisions as HTTP fields
 stores/            memory.py  sql.py  redis.py  lua/: by URL scheme
 """

@@ -107,7 +107,7 @@ class Limiter(ActivePlans):
             InvalidInput: the key, the plans or the cost can't be used.
             NotFound: there is no such plan.
             CostExceedsCapacity: a plan can never admit the cost.
-            StoreError: the store answered with an error. `StoreUnavailable` is decided by the plans' `on_error`.
+            StoreError: the store answered with an error. On `StoreUnavailable`, the plans' `on_error` decides.
         """
         try:
             if cost is ONE:
@@ -147,7 +147,7 @@ class Limiter(ActivePlans):
 
         The decisions are independent: a denial of one denies no other. Requests of the same key are decided in their
         order. All requests are checked before the first is decided. A request that can't be used is raised, and nothing
-        is charged; with `return_errors` its error stands in its place, and the others are decided.
+        is charged; with `return_errors` its error is returned in its place, and the others are decided.
 
         Raises:
             InvalidInput: a request can't be used; names its number. Besides, what `acquire` raises.
@@ -177,16 +177,16 @@ class Limiter(ActivePlans):
         return self._decide(self._chain(key, plans, cost), spend=False)
 
     def wait(self, key: str, plans: str | Sequence[str], cost: int = 1, *, timeout: float | None = None) -> Decision:
-        """`acquire` as soon as there is room. Callers of this limiter who wait for the same key and plans are served in
-        the order they came, one at a time. A denial means that there was no room within `timeout` seconds, or could
-        not be any. Raises what `acquire` does."""
+        """`acquire` as soon as there is room. Callers of this limiter that wait for the same key and plans are served
+        first come, first served, one at a time. A denial means that there was no room within `timeout` seconds, or
+        never can be. Raises what `acquire` does."""
         return self._health.observe(decide_in_turn(self, (key, plans, cost), timeout))
 
     def refund(self, key: str, plans: str | Sequence[str], cost: int = 1) -> None:
         """Gives `cost` back to every plan, at most what is spent there.
 
-        A refund does not say when its cost was taken. So it makes room now, even if the cost was taken in a window that
-        has passed: refund soon, or use `reserve`, which knows. A sliding log gives up its oldest entries.
+        A refund has no time of its charge. So it makes room now, even if the cost was taken in a window that has
+        passed: refund soon, or use `reserve`. A sliding log drops its oldest entries.
 
         Raises:
             StoreUnavailable: the store can't be reached. Besides, what `acquire` raises.
@@ -221,7 +221,7 @@ class Limiter(ActivePlans):
         `timeout`, waits for room as `wait` does.
 
         It is idempotent: reserving the same `id` on the same plans again charges nothing, unless it was cancelled; then
-        it is decided anew. A reservation that is not settled in time stays spent. Raises what `acquire` does.
+        it is decided again. A reservation that is not settled in time stays spent. Raises what `acquire` does.
         """
         chain = self._chain(key, plans, cost)
         hold = Hold(check_id(id) if id is not None else uuid4().hex, check_ttl(ttl))
@@ -272,7 +272,7 @@ class Limiter(ActivePlans):
         """
         if self._loader is not None:
             self._loader.close(self._timeout)
-        self._may_lease = False  # calls after this go to the store: nobody would give a new lease back
+        self._may_lease = False  # later calls go to the store: a new lease would never be returned
         if self._leases is not None and (leases := self._leases.clear()):
             self._return_leases(leases)
         while self._opened_stores:
@@ -361,12 +361,12 @@ class Limiter(ActivePlans):
                 answer = self._fallback.decide(fallback_chain, spend=spend, hold=hold)
                 return health.mark_fallback(answer)
             except StoreUnavailable as error:
-                log.warning("the fallback store can't be asked either: %s", error)
+                log.warning("the fallback store can't be reached either: %s", error)
         return health.policy_decision(chain)
 
     def _call_store(self, operation: str, call: Callable[[], T]) -> T:
         if self._health.blocks():
-            raise StoreUnavailable("the limit store can't be asked now")
+            raise StoreUnavailable("the limit store can't be reached now")
         started = perf_counter()
         try:
             result = call()
@@ -386,7 +386,7 @@ class Limiter(ActivePlans):
             return decision
         refills = lease.refills
         with lease.lock:
-            # The result of a refill holds for all who waited for it: one deadline for all, not one each.
+            # All callers that waited share the refill's result: one timeout in total, not one per caller.
             waited = lease.refills != refills
             decision = leases.spin_lock.run(lease.spend, cost, self._clock.monotonic_us(), waited)
             if decision is not None:

@@ -25,8 +25,8 @@ RENEWALS_PER_LIFE = 3
 def decide_in_turn(
     limiter: Any, request: tuple[str, str | Sequence[str], int], timeout: float | None, hold: Hold | None = None
 ) -> Decision:
-    """The decision on a request as soon as there is room, in the order in which callers came; a denial if there is none
-    within `timeout` seconds. With a hold, its cost is reserved."""
+    """The decision on a request as soon as there is room, first come, first served; a denial after a timeout of
+    `timeout` seconds. With a hold, its cost is reserved."""
     key, _, cost = request
     chain = limiter._chain(*request)
     deadline_us = deadline_of(timeout, limiter._clock.monotonic_us())
@@ -35,7 +35,7 @@ def decide_in_turn(
         if not first:
             return timeout_denial(limiter._decide(chain, spend=False))
         while True:
-            # Built anew each time: plans may have changed meanwhile.
+            # Rebuilt each time: plans may have changed meanwhile.
             chain = limiter._chain(*request)
             if hold is None:
                 decision: Decision = limiter._acquire_with_lease(chain)
@@ -75,7 +75,7 @@ class Reservation:
         return applied
 
     def cancel(self) -> bool:
-        """Gives back all of the cost that still counts, and frees the id to be reserved anew."""
+        """Gives back all of the cost that still counts. The id can be reserved again."""
         return self.settle(0)
 
     def __enter__(self) -> Self:
@@ -136,8 +136,8 @@ class HeldPlaces:
             log.info("a place of plan %r is free when it expires: %s", self._places[0].rule.owner, error)
 
     def _renew(self) -> None:
-        """Renews the places. If they were lost, because the store forgot them or renewals failed for too long, it takes
-        them anew, if there is room."""
+        """Renews the places. If they were lost, because the store lost its data or renewals failed for too long, it
+        takes them again if there is room."""
         store = self._store
         try:
             renewal = store.renew(self._id, self._places, self._ttl_us)

@@ -21,7 +21,7 @@ from headgate.limits.rates import is_rate
 from headgate.limits.store_health import StoreHealth
 
 NEVER_LOADED = -1
-"""The time of the next refresh while a registry's plans were never loaded: long past."""
+"""The time of the next refresh until a registry's plans are first loaded: long past."""
 
 
 class ActivePlans:
@@ -68,7 +68,7 @@ class ActivePlans:
         Raises:
             ConfigurationError: the file can't be read, or a setting can't be used; names it as it was given.
         """
-        # Imported here: most limiters are made in code, and need no parser of files.
+        # Imported here: most limiters are configured in code and need no file parser.
         from headgate.limits.settings_file import limiter_options
 
         return cls(**{**limiter_options(file), **options})
@@ -81,9 +81,8 @@ class ActivePlans:
     def require(self, plans: Iterable[str], keys: Sequence[Sequence[KeyStart]] = ()) -> None:
         """Checks limits when they are configured, before their first request.
 
-        `plans` must exist, or be rate strings. Plans that come from a registry, or were not given yet, may still come:
-        then every name is accepted. `keys` are decided together, each given by how it may begin: the store must be able
-        to do so.
+        `plans` must exist, or be rate strings. If plans come from a registry, or none were given yet, every name is
+        accepted. `keys` are decided together, each given by its possible prefixes: the store must support that.
 
         Raises:
             ConfigurationError: there is no plan of such a name, or the keys never share a slot of a Redis Cluster.
@@ -135,7 +134,7 @@ class ActivePlans:
         return dict(self._exempt_calls)
 
     def record_exempt(self, plan: str) -> None:
-        """Counts a call that no limit was asked about, and reports it to the observer."""
+        """Counts a call that is exempt from `plan`, and reports it to the observer."""
         self._exempt_calls[plan] += 1
         if self._observer is not None:
             self._observer.decided(Decision.of(True, 0, 0, 0, 0, plan, Reason.EXEMPT))
@@ -171,7 +170,7 @@ class ActivePlans:
         self.fast_paths = observed(self._bare_paths, self._clock, self._observer, due_us)
 
     def _decide_first(self, requests: Sequence[Request]) -> list[Decision]:
-        """The first decisions of a batch, as far as fast paths lead."""
+        """The leading decisions of a batch that fast paths can make."""
         if not self._bare_paths:
             return []
         return self._health.observe_many(decide_first(self._bare_paths, requests))
@@ -186,7 +185,7 @@ class ActivePlans:
 
     @staticmethod
     def _check_store(option: str, store: Any) -> None:
-        """Refuses what is neither a URL nor a store."""
+        """Raises `ConfigurationError` for anything but a URL or a store."""
         if not isinstance(store, str) and not callable(getattr(store, "decide", None)):
             raise ConfigurationError(
                 option,

@@ -1,6 +1,6 @@
-"""The client address of a request behind proxies, where anybody can write a forwarding header.
+"""The client address of a request behind proxies, where any client can forge a forwarding header.
 
-A forwarding header is believed only if a trusted proxy wrote it. Every function is pure.
+A forwarding header is used only if a trusted proxy wrote it. Every function is pure.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def hops(field: str, value: str) -> list[str]:
     if field != "forwarded":
         return [hop.strip() for hop in value.split(",")]
     if value.count('"') % 2:
-        # Proxies close what they open: a stranger's open quote would swallow what they appended.
+        # Proxies close their quotes. A client's unclosed quote would swallow what the proxies appended.
         return [""]
     addresses = []
     for element in _split(value, ","):
@@ -80,8 +80,8 @@ def hops(field: str, value: str) -> list[str]:
 def nearest_untrusted(peer: Address | None, listed: Sequence[str], proxies: Sequence[Network]) -> Address | None:
     """The client: going back from the peer, the first address that is no trusted proxy.
 
-    If all are trusted, the farthest of them. `None` if a trusted proxy named its client in a way we can't read:
-    taking the proxy's own address then would put all such clients on one key.
+    If all are trusted, the farthest of them. `None` if a trusted proxy's entry can't be parsed: the proxy's own address
+    would put all such clients on one key.
     """
     client = peer
     for hop in reversed(listed):

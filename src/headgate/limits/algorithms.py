@@ -7,7 +7,7 @@ new, so an algorithm can be changed under live keys. Time is integer microsecond
     at_opened(…)              the same, for a window that an application opened before its first use
     room(spec, view, now, n)  what is left, how long until `n` fits, how long until as new
     take(spec, view, now, n)  the state after `n` more were spent
-    give(spec, view, n)       the state after `n` were given back, nobody knows of which time
+    give(spec, view, n)       the state after a refund of `n` whose time is unknown
     hold(spec, view, n)       the state after the `n` just taken were taken to be held, and their place in it
     release(spec, view, n, actual, place)  the state after `n` held there turned out to be `actual`, or more
 
@@ -53,7 +53,7 @@ def at(spec: Spec, state: State | None, now_us: int) -> State:
     """The state as of `now_us`.
 
     A clock that went back stands still for the key until it has caught up; if that would take longer than a state
-    lives, the key counts as spent as of now. So going back never grants anything, nor locks a key for long.
+    lives, the key counts as spent as of now. So a clock that goes back never grants anything, nor locks a key for long.
     """
     if state is None or state[0] != spec.tag:
         return ARITHMETIC[spec.tag].new(spec, now_us)
@@ -84,8 +84,8 @@ def take(spec: Spec, view: State, now_us: int, cost: int) -> State:
 def give(spec: Spec, view: State, cost: int) -> State:
     """`view` with `cost` given back, at most what it has spent.
 
-    Nobody says when it was taken. So a log gives up its oldest entries, whose room would be free the soonest anyway;
-    the others give back what they count now.
+    The time it was taken is unknown. A log drops its oldest entries, which would expire first; other algorithms reduce
+    their present count.
     """
     return ARITHMETIC[spec.tag].give(spec, view, cost)
 
@@ -99,13 +99,13 @@ def release(spec: Spec, view: State, held: int, actual: int, place: Place) -> St
     """`view` with `held` units no longer held and all but `actual` of them given back, as far as they still count.
 
     What is left is at least what would be spent had `actual` been taken in the first place: so no release, however
-    late, lets more than the limit of other work in.
+    late, admits more than the limit of other work.
     """
     return ARITHMETIC[spec.tag].release(spec, view, held, actual, place)
 
 
 def renew(spec: Concurrency, view: State, now_us: int, held: int, place: Place) -> State | None:
-    """`view` with the `held` places of `place` taken anew as of now; `None` if they have expired and there is no room.
+    """`view` with the `held` places of `place` renewed as of now; `None` if they have expired and there is no room.
 
     A holder that still has its places keeps them, even if the limit was lowered below what is in flight.
     """
@@ -134,8 +134,8 @@ def life_us(spec: Spec, state: State, now_us: int) -> int:
 #
 # Held ticks stand in a line, in the order they were taken, numbered from 0 as of `born`; `end` is the next number. The
 # first `paid` of them can no longer be given back: the refill has paid for them, or may have. No more ticks wait in
-# line than there is debt; so who gives back what it still has in line leaves at least the debt there would be had it
-# never been taken. Whoever is settled leaves if it is the last in line, else its place stays until it counts as paid.
+# line than there is debt; so a hold that gives back its ticks in line leaves at least the debt there would be without
+# it. A settled hold leaves the line if it is last; else its place stays until it counts as paid.
 
 
 def _in_line(lent: State, debt: int) -> State:

@@ -20,7 +20,7 @@ _LATEST = LATEST - timedelta(days=100)
 
 
 def check_zone(zone: object) -> None:
-    """Refuses what is no IANA time zone.
+    """Checks that `zone` is an IANA time zone.
 
     Raises:
         ConfigurationError: there is no such zone.
@@ -42,7 +42,7 @@ def calendar_edges(calendar: str, zone: str, now_us: int) -> Edges:
 
 
 _last: dict[tuple[str, str], tuple[int, int]] = {}
-"""The window that was needed last, by calendar and zone: the next call needs it too."""
+"""The last window used, by calendar and zone: the next call usually needs the same."""
 
 
 def window_around(calendar: str, zone: str, now_us: int) -> tuple[int, int]:

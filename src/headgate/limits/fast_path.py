@@ -20,7 +20,7 @@ FastPath: TypeAlias = Callable[[str], Decision | None]
 
 
 def fast_paths(book: PlanBook, store: Any, leases: LocalLeases | None, clock: Clock) -> dict[str, FastPath]:
-    """Fast paths by plan. Nobody hears of their decisions."""
+    """Fast paths by plan. They report to no observer."""
     paths: dict[str, FastPath] = {}
     for name, rules in (book.inline | book.rules).items():
         rule = rules[0]
@@ -50,8 +50,8 @@ def observed(
 
 
 def decide_first(paths: dict[str, FastPath], requests: Sequence[Request]) -> list[Decision]:
-    """The decisions of the first requests of a batch, up to the one whose path is not a fast one. Those after it wait:
-    they may be of the same key."""
+    """The decisions of the first requests of a batch, up to the first that needs the slow path. Later ones must wait:
+    they may have the same key."""
     decisions: list[Decision] = []
     try:
         for key, plans, cost in requests:  # type: ignore[misc]
@@ -63,7 +63,7 @@ def decide_first(paths: dict[str, FastPath], requests: Sequence[Request]) -> lis
                 break
             decisions.append(decision)
     except (KeyError, TypeError, ValueError):
-        pass  # the slow path says what is wrong
+        pass  # the slow path raises the error
     return decisions
 
 

@@ -28,8 +28,8 @@ RENEWALS_PER_LIFE = 3
 async def decide_in_turn(
     limiter: Any, request: tuple[str, str | Sequence[str], int], timeout: float | None, hold: Hold | None = None
 ) -> Decision:
-    """The decision on a request as soon as there is room, in the order in which callers came; a denial if there is none
-    within `timeout` seconds. With a hold, its cost is reserved."""
+    """The decision on a request as soon as there is room, first come, first served; a denial after a timeout of
+    `timeout` seconds. With a hold, its cost is reserved."""
     key, _, cost = request
     chain = await limiter._chain(*request)
     deadline_us = deadline_of(timeout, limiter._clock.monotonic_us())
@@ -38,7 +38,7 @@ async def decide_in_turn(
         if not first:
             return timeout_denial(await limiter._decide(chain, spend=False))
         while True:
-            # Built anew each time: plans may have changed meanwhile.
+            # Rebuilt each time: plans may have changed meanwhile.
             chain = await limiter._chain(*request)
             if hold is None:
                 decision: Decision = await limiter._acquire_with_lease(chain)
@@ -78,7 +78,7 @@ class AsyncReservation:
         return applied
 
     async def cancel(self) -> bool:
-        """Gives back all of the cost that still counts, and frees the id to be reserved anew."""
+        """Gives back all of the cost that still counts. The id can be reserved again."""
         return await self.settle(0)
 
     async def __aenter__(self) -> Self:
@@ -122,7 +122,7 @@ class AsyncHeldPlaces:
         try:
             decision: Decision = limiter._health.observe(await limiter._decide(chain, hold=hold))
         except asyncio.CancelledError:
-            # The store may have admitted a caller who is gone.
+            # The store may have admitted a call that was cancelled.
             self._store = limiter._store
             await limiter._shielded(None, self._leave())
             raise
@@ -148,8 +148,8 @@ class AsyncHeldPlaces:
             log.info("a place of plan %r is free when it expires: %s", self._places[0].rule.owner, error)
 
     async def _renew(self) -> None:
-        """Renews the places. If they were lost, because the store forgot them or renewals failed for too long, it takes
-        them anew, if there is room."""
+        """Renews the places. If they were lost, because the store lost its data or renewals failed for too long, it
+        takes them again if there is room."""
         store = self._store
         try:
             renewal = store.renew(self._id, self._places, self._ttl_us)

@@ -2,9 +2,9 @@
 
     RateLimit-Policy: "gold";q=10;w=10, "daily";q=1000;w=86400      what holds
     RateLimit: "gold";r=5;t=1, "daily";r=904;t=3600                 what is left, and when there is more
-    Retry-After: 3                                                  on denials only: wait so long and be admitted
+    Retry-After: 3                                                  on denials only: seconds until admitted
 
-Every number is a whole one, times rounded up. Shadow plans are not shown: they limit nobody.
+All numbers are integers, times rounded up. Shadow plans are not shown: they never deny.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ REDUCED_CAPACITY = "https://iana.org/assignments/http-problem-types#temporary-re
 TITLE = "Rate Limit Exceeded"
 
 RawFields: TypeAlias = Sequence[tuple[bytes, bytes]]
-"""Response fields as ASGI wants them."""
+"""Response fields in ASGI's form."""
 
 LARGEST = 10**15 - 1
 """The largest integer a structured field can carry."""
 
 ASCII = "".join(map(chr, range(0x20, 0x7F)))
-OK = Reason.OK  # looked up once: in an enumeration that is slow
+OK = Reason.OK  # looked up once: enum attribute access is slow
 UNKNOWN = (Reason.FAIL_OPEN, Reason.FAIL_CLOSED)
-"""Decisions made without asking anybody: nothing is known of what is left."""
+"""Decisions made without the store: what is left is unknown."""
 
 
 def fields(decision: Decision, rules: Sequence[Rule], keys: Sequence[str] | None = None) -> list[tuple[str, str]]:
@@ -131,7 +131,7 @@ def partition(key: str) -> str:
 
 
 def retry_after(decision: Decision) -> int:
-    """Whole seconds after which a lone caller is admitted: at least 1, so that nobody retries at once."""
+    """Whole seconds after which a lone caller is admitted: at least 1, so that no client retries immediately."""
     return seconds_up(decision.retry_after_us) or 1
 
 

@@ -54,7 +54,7 @@ class HoldRecord:
 
     @property
     def cancelled(self) -> bool:
-        """Whether it was settled at nothing: then its id is free to be reserved, and charged, anew."""
+        """Whether it was settled at nothing: then its id can be reserved, and charged, again."""
         return self.settled and self.cost == 0
 
 
@@ -87,7 +87,7 @@ def place_hold(
 def renew_hold(
     chain: Sequence[Charge], states: Sequence[State | None], now_us: int, record: HoldRecord, expires_us: int
 ) -> tuple[Sequence[State | None], HoldRecord]:
-    """The states after the places of `record` were taken anew, and the record to keep then. If a place has expired and
+    """The states after the places of `record` were renewed, and the record to keep then. If a place has expired and
     there is no room for it, the hold is cancelled."""
     after: list[State | None] = [None] * len(chain)
     marks = list(record.marks)

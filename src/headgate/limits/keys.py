@@ -1,8 +1,8 @@
-"""Whom does a request count against? Key resolvers, the same for every web framework.
+"""Key resolvers: which key a request counts against. The same for every web framework.
 
     header("X-API-Key")        a header's value
     principal()                the authenticated user
-    client_address()           the client's address; proxies are believed only if trusted
+    client_address()           the client's address; forwarding headers count only from trusted proxies
     path()                     the path
     route()                    the route's pattern: /items/1 and /items/2 are both /items/{id}
     method()                   the method: GET, POST, …
@@ -10,7 +10,7 @@
     everyone("search")         one key for all requests, on purpose
     lambda request: ...        anything, from the framework's own request; may be async
 
-A request without its key is an error (HTTP 400), never a bucket shared by mistake. To allow such requests, say how
+A request without its key is an error (HTTP 400), never a bucket shared by mistake. To allow such requests, choose how
 they count: `default="anonymous"` puts them on one key, `skip=True` does not limit them. If a function returns `None`,
 the request is not limited. Requests that are not limited are counted: `Limiter.exempt_calls`.
 """
@@ -139,7 +139,7 @@ class Key:
         if value is None or value == "":
             return self._missing()
         if isinstance(value, bool) or not isinstance(value, str | int | UUID):
-            # Its text might differ for every request (an object's address), and then nothing would be limited.
+            # An object's `str` may differ per request (its address), and then nothing would be limited.
             raise ConfigurationError("key", f"{self.source} gave a {type(value).__name__}; give a string")
         return f"{self.prefix}{value}"
 
@@ -189,9 +189,9 @@ def client_address(
 ) -> Key:
     """The client's address; an IPv6 address by its /64, because a subscriber owns that many.
 
-    `forwarded` names the one header your proxies write, `X-Forwarded-For` or `Forwarded`; the other one comes from
-    strangers. It is read only if the peer lies in `trusted_proxies`, networks such as `10.0.0.0/8`, or `unix` for
-    peers on a Unix socket. The client is then the nearest address that is no trusted proxy.
+    `forwarded` names the one header your proxies write, `X-Forwarded-For` or `Forwarded`; clients can forge the other.
+    It is read only if the peer lies in `trusted_proxies`, networks such as `10.0.0.0/8`, or `unix` for peers on a Unix
+    socket. The client is then the nearest address that is no trusted proxy.
     """
     proxies, unix = addresses.networks(trusted_proxies)
     field = forwarded.lower()
@@ -252,7 +252,7 @@ def _method(request: RequestSource) -> str:
 
 
 def everyone(name: str) -> Key:
-    """One key for all requests: the limit is shared by everybody."""
+    """One key for all requests, which share the limit."""
     if not isinstance(name, str) or not name:
         raise ConfigurationError("key", "everyone() needs a name for the key all requests share")
     return Key("everyone", "", lambda request: name, start=KeyStart(name, True))
@@ -287,7 +287,7 @@ def composite(*parts: Key | KeyFunction, separator: str = "|") -> Key:
 
 
 def key_from(value: Key | KeyFunction) -> Key:
-    """A `Key` of whatever may stand for one: itself, or a function of the framework's request."""
+    """A `Key` as it is, or made of a function of the framework's request."""
     if isinstance(value, Key):
         return value
     if callable(value):

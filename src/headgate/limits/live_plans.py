@@ -29,7 +29,11 @@ class LivePlans:
         return await self._editor.all()
 
     async def find(self, name: str) -> Plan:
-        """The plan of this name; `NotFound` if there is none."""
+        """The plan of this name.
+
+        Raises:
+            NotFound: there is none.
+        """
         plan = (await self._editor.all()).get(name)
         if plan is None:
             raise NotFound("plan", name)
@@ -41,7 +45,11 @@ class LivePlans:
         await self.refresh()
 
     async def delete(self, name: str) -> Plan:
-        """Removes a plan and returns what it was; `NotFound` if there is none of this name."""
+        """Removes a plan and returns it.
+
+        Raises:
+            NotFound: there is none of this name.
+        """
         plan = await self.find(name)
         await self._editor.delete(name)
         await self.refresh()

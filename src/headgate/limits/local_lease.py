@@ -1,4 +1,4 @@
-"""Local leases: take many tokens from the store at once, decide in this process, give back what is left.
+"""Local leases: take many tokens from the store at once, decide in this process, return the rest.
 
 Every token of a lease was taken from the store before it is spent, so no number of processes admits more than the plans
 allow: since the first use of a key, at most what its plans give in that time. A lease can delay a token: it is spent up
@@ -49,10 +49,10 @@ DENIED_US = 10_000
 """How long a denial is repeated without a call to the store. It is short, as tokens may be given back any time."""
 
 RETURN_MARGIN_US = 10_000_000
-"""How long a refund may be on its way: a store that stood still works off what its clients have given up."""
+"""How long a refund may be in flight: a store that was frozen still executes requests that have timed out."""
 
 UNLEASED = SlidingLog | CalendarWindow | Gcra | Concurrency
-"""What promises more than a lease keeps: exact spans, midnight, spacing, places."""
+"""Algorithms whose promise a lease would break: exact spans, midnight, spacing, places."""
 
 _OK = Reason.OK
 
@@ -134,8 +134,8 @@ class LocalLease:
         return all(rule is charge.rule for rule, charge in zip(self.rules, chain, strict=True))
 
     def spend(self, cost: int, now_us: int, waited: bool = False) -> Decision | None:
-        """A decision from this lease; `None` if it needs a refill. A caller who `waited` for the refill in flight gets
-        the denial it ended in, however old that is."""
+        """A decision from this lease; `None` if it needs a refill. A caller that `waited` for the refill in flight gets
+        its denial, however old that is."""
         last = self.last
         if self.tokens >= cost and now_us < self.until_us:
             self.tokens -= cost
@@ -166,7 +166,7 @@ class LocalLease:
             self.rule = rule
 
     def record_failed_refill(self) -> None:
-        """Records that the store was unavailable, so that callers who waited do not try as well."""
+        """Records that the store was unavailable, so that callers that waited do not retry as well."""
         self.refills += 1
         self.refill_failed = True
 
@@ -296,8 +296,8 @@ class LocalLeases:
             if before is not None and before.matches(chain):
                 return before
             lease = self._by_name[name] = LocalLease(name, chain, self._policy, self._new_lock())
-            # Tokens left under plans that only grew go back, by the new arithmetic. Others stay spent: they could make
-            # room that nobody left, or undo the state of another algorithm.
+            # Tokens left under plans that only grew go back, by the new arithmetic. Others stay spent: a refund could
+            # make room that was never taken, or undo another algorithm's state.
             if before is not None and all(map(_grew, before.chain, chain)):
                 before.chain = [charge._replace(cost=1) for charge in chain]
                 self._retired.append(before)
@@ -376,7 +376,7 @@ class LocalLeases:
             return Decision((True, last.remaining + left, last.limit, 0, reset, plan, _OK, False, ()))
 
         def spend_one_on_a_loop(key: str) -> Decision | None:
-            # Between two awaits nobody else runs: no lock.
+            # No other task runs between two awaits, so no lock is needed.
             lease = leases.get((key, plan))
             return None if lease is None or lease.rule is not rule else lease.spend(1, monotonic_us())
 

@@ -13,7 +13,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 SPIN_SECONDS = 0.000_01
-"""How long a thread that waits for a `SpinLock` gives up the GIL, in seconds. The holder needs less to release it."""
+"""How long a thread waiting for a `SpinLock` releases the GIL, in seconds. The holder needs less to release it."""
 
 
 class SpinLock:
@@ -21,7 +21,7 @@ class SpinLock:
 
     A `threading.Lock` is handed to a waiter before that waiter has the GIL, so under contention every call would wait
     for a thread switch. Here a token is taken out of a list and put back, by the thread that runs first.
-    `try_acquire()` raises `IndexError` while another thread holds the lock. Nobody is notified of a release, so
+    `try_acquire()` raises `IndexError` while another thread holds the lock. A release notifies no waiter, so
     `acquire()` spins: only the first waiter does, and seldom, as the holder needs only the GIL to release.
 
     A signal handler may raise anywhere (Ctrl-C, a worker's time limit), and the token must not be lost. Python runs
@@ -89,7 +89,7 @@ class SpinLock:
 
 
 class NoLock(SpinLock):
-    """A `SpinLock` for an event loop, where nobody else runs between two awaits."""
+    """A `SpinLock` for an event loop, where no other task runs between two awaits."""
 
     def run(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return work(*args, **kwargs)

@@ -232,6 +232,9 @@ class Decision(tuple[Any, ...]):
     """The decision on a call. True if allowed. `plan` names the plan that bound it: of a denial the one to wait longest
     for.
 
+        decision = limiter.acquire("user:1", "gold")
+        if not decision.allowed: time.sleep(decision.retry_after)
+
     A tuple with names, made of a tuple of all its fields, or by `of`. It is no `NamedTuple` because the constructor of
     one is a Python function, which would take a tenth of the time of a decision in memory.
     """

@@ -12,7 +12,7 @@ log = logging.getLogger("headgate.limits")
 
 
 class QuietObserver:
-    """Logs the exceptions of an observer. Raised, they would reach a caller who was charged already and might retry."""
+    """Logs the exceptions of an observer. Raised, they would reach a caller that is charged already and might retry."""
 
     __slots__ = ("_observer", "_raised")
 

@@ -33,7 +33,7 @@ Rules: TypeAlias = tuple[Rule, ...]
 class PlanBook:
     """Plans as rules. A rule stays the same object for as long as its plan stays the same.
 
-    Where a plan is named, a rate string may stand: it is a plan of its own, whose name is the string.
+    A rate string may be used as a plan name: it is a plan of its own, named by the string.
     """
 
     __slots__ = ("_cache", "exceptions", "inline", "plans", "rules")
@@ -209,7 +209,8 @@ def _check_unique(names: Sequence[str]) -> Sequence[str]:
 
 
 def check_key(key: object) -> None:
-    """Refuses what can't be a key: a missing key must be an error, never one bucket for everybody."""
+    """Raises `InvalidInput` for an invalid key: a missing key must be an error, never a bucket that all callers
+    share."""
     if not isinstance(key, str):
         raise InvalidInput("key", f"a key is text, not {type(key).__name__}")
     if not key:
@@ -225,7 +226,7 @@ def check_key(key: object) -> None:
 
 
 def check_cost(cost: object) -> None:
-    """Refuses every cost but a whole number of at least 1."""
+    """Raises `InvalidInput` unless the cost is a whole number of at least 1."""
     if isinstance(cost, bool) or not isinstance(cost, int) or cost < 1:
         raise InvalidInput("cost", f"{cost!r} is not a whole number of at least 1")
 

@@ -85,7 +85,7 @@ class AsyncPlanLoader:
         self._shared: asyncio.Task[None] | None = None
 
     async def load_first(self) -> None:
-        """Loads now. Callers who come meanwhile share the load and its error."""
+        """Loads now. Concurrent callers share the load and its error."""
         if self._shared is None or self._shared.done():
             self._shared = self._start(self._load_in_turn())
         await asyncio.shield(self._shared)

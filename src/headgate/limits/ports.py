@@ -4,8 +4,8 @@ Promises every `LimitStore` makes, checked by `tests/contracts/limit_store.py`:
 
 - A chain is one atomic decision; a denial changes nothing anywhere. Decisions equal `chain.rule_on` exactly.
 - Time is the store's own unless `now_us` is given (tests give it; then the store's own clock must not interfere).
-- A state is kept at least for its life (`algorithms.life_us`) and goes away by itself some time after.
-- The state of (plan, key) is shared by everybody who names the same plan, whatever spec they have.
+- A state is kept at least for its life (`algorithms.life_us`) and expires by itself some time after.
+- The state of (plan, key) is shared by all limiters with a plan of that name, whatever its spec.
 - The only error that means "retry later" is `StoreUnavailable`. A call that raised it may or may not have counted;
   the store never retries by itself.
 """
@@ -73,10 +73,10 @@ class LimitStore(Protocol):
         ...
 
     def renew(self, hold_id: str, chain: Sequence[Charge], ttl_us: int, *, now_us: int | None = None) -> Settlement:
-        """Takes held places anew as of now, and remembers the hold for `ttl_us`. `chain` has concurrency limits only.
+        """Renews held places as of now, and keeps the hold for `ttl_us`. `chain` has concurrency limits only.
 
-        `UNKNOWN`, and nothing changes, if the hold is not remembered, or settled. `UNKNOWN`, and the hold is cancelled,
-        if a place has expired and there is no room for it (`holds.renew_hold`).
+        `UNKNOWN`, and nothing changes, if the hold is unknown, or settled. `UNKNOWN`, and the hold is cancelled, if a
+        place has expired and there is no room for it (`holds.renew_hold`).
         """
         ...
 
@@ -114,7 +114,7 @@ class AsyncLimitStore(Protocol):
 
 
 class PlanRegistry(Protocol):
-    """Where plans come from: code, a file, a database."""
+    """A source of plans: code, a file, a database."""
 
     @property
     def refresh_every(self) -> float | None:
@@ -137,7 +137,7 @@ class AsyncPlanRegistry(Protocol):
 
 
 class PlanEditor(Protocol):
-    """Where plans can be changed at run time; limiters see a change when they load again."""
+    """Changes plans at run time; limiters see a change when they next load."""
 
     async def all(self) -> Mapping[str, Plan]:
         """All plans by name."""

@@ -1,4 +1,4 @@
-"""Renewals: what is done again and again while a block runs, in the background of a limiter."""
+"""Periodic renewals while a block runs, in the background of a limiter."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 
 class AsyncRenewals:
-    """Renewals on an event loop: a task per block."""
+    """Renewals on an event loop: one task per block."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
@@ -59,7 +59,7 @@ class Renewals:
         renewal = Renewal(renew, every)
         with self._changed:
             self._push(renewal)
-            if self._thread is None or not self._thread.is_alive():  # a forked child has no thread of its parent's
+            if self._thread is None or not self._thread.is_alive():  # threads do not survive a fork
                 self._thread = threading.Thread(target=self._run, name="headgate-renewals", daemon=True)
                 self._thread.start()
             else:

@@ -1,4 +1,4 @@
-"""What a reservation accepts, and what its settlement came to."""
+"""Checks a reservation's arguments, and the result of its settlement."""
 
 from __future__ import annotations
 

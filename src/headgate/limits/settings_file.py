@@ -70,7 +70,7 @@ TOP = frozenset(
 
 
 def limiter_options(file: str | Path | None, environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """What a limiter is made with: store, plans, failure policy, deadline and leases.
+    """The constructor's options: store, plans, failure policy, deadline and leases.
 
     Raises:
         ConfigurationError: the file can't be read, or a setting can't be used; names it as it was given.
@@ -100,7 +100,7 @@ def limiter_options(file: str | Path | None, environment: Mapping[str, str] = os
             raise ConfigurationError(settings.spelled("limits", name), error.problem) from None
     if path is not None:
         plans = TomlPlans(path, refresh_every=settings.limits("plans_ttl_seconds", _positive) or 1.0)
-        plans.load()  # a plan that can't be used is an error of the start, not of the first request
+        plans.load()  # an invalid plan fails at start-up, not at the first request
         options["plans"] = plans
     settings.refuse_unknown()
     return options
@@ -171,7 +171,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _store(settings: _Settings) -> str:
-    """The store's URL. Without a Redis and a database, limits are counted in this process."""
+    """The store's URL. Without a Redis or database URL, limits are counted in this process."""
     choice = settings.limits("store", _choice) or "auto"
     redis, database = settings.top("redis_url"), settings.top("database_url")
     if choice == "memory":

@@ -30,6 +30,8 @@ MOST_LOGGED = 100_000
 class TokenBucket:
     """Holds up to `capacity` tokens and gains `per_second` of them, continuously, losing no fraction.
 
+        Plan("gold", TokenBucket(capacity=10, per_second=1))
+
     A float rate is read as the nearest simple fraction (0.1 is 1/10, 0.6666666666666666 is 2/3); give a `Fraction` to
     choose one yourself.
     """
@@ -246,6 +248,8 @@ class CalendarWindow(_Limit):
 class SlidingWindow(_Window):
     """`limit` per `window`, estimated from two counters: this window's, and the last one's by its share still in view.
 
+        Plan("free", SlidingWindow(limit=100, window="PT1M"))
+
     It stores two integers per key, whatever the limit. Use `SlidingLog` where the estimate is not good enough.
     """
 
@@ -265,7 +269,10 @@ class SlidingWindow(_Window):
 
 @dataclass(frozen=True, slots=True, init=False)
 class SlidingLog(_Window):
-    """`limit` in every span of length `window`, exactly, by storing each admitted call."""
+    """`limit` in every span of length `window`, exactly, by storing each admitted call.
+
+    Plan("login", SlidingLog(limit=5, window="PT1M"))
+    """
 
     tag: ClassVar[int] = 4
     algorithm: ClassVar[str] = "sliding_log"
@@ -309,7 +316,7 @@ class Concurrency(_Limit):
 
     @property
     def span(self) -> timedelta:
-        """How long a place lasts that is not renewed."""
+        """How long a place lasts if it is not renewed."""
         return self.expires
 
 
@@ -354,7 +361,7 @@ def _rate(value: object) -> Fraction:
         raise ConfigurationError("per_second", f"{value} would never admit a second call; use a rate above 0")
     rate = Fraction(value)
     if isinstance(value, float):
-        # 0.1 is not 1/10 in binary; the fraction its writer meant is the simplest one nearby, on either side of 1.
+        # 0.1 is not 1/10 in binary; the intended fraction is the simplest one nearby, on either side of 1.
         rate = rate.limit_denominator(10**6) if rate >= 1 else 1 / (1 / rate).limit_denominator(10**6)
     return rate
 

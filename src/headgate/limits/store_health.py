@@ -78,7 +78,7 @@ class StoreHealth:
     def record_failure(self, operation: str, started: float, error: StoreUnavailable) -> None:
         """Records that the store could not be reached, or not within the deadline."""
         if self._breaker.record_failure(self._clock.monotonic_us()):
-            log.warning("the limit store can't be asked, plans' on_error decides: %s", error)
+            log.warning("the limit store can't be reached, plans' on_error decides: %s", error)
             if self._observer is not None:
                 self._observer.breaker_moved(self._breaker.state.value)
         if self._observer is not None:
@@ -125,7 +125,7 @@ class StoreHealth:
         return decision
 
     def observe_many(self, decisions: list[Decision]) -> list[Decision]:
-        """`observe` for each of a batch; the observer hears of them together."""
+        """`observe` for each decision of a batch; the observer gets them in one call."""
         for decision in decisions:
             if decision.chain or decision.degraded:
                 self._count(decision)
@@ -134,7 +134,7 @@ class StoreHealth:
         return decisions
 
     def close(self) -> None:
-        """Logs the decisions that were let through and are not logged yet: nobody would after this."""
+        """Logs the decisions that were let through and are not logged yet."""
         if self._let_through:
             self._log_let_through()
 
@@ -147,7 +147,7 @@ class StoreHealth:
             self._count_let_through(decision.plan)
 
     def _count_let_through(self, plan: str) -> None:
-        """Counts a decision that was let through. The count is logged now and then: an outage has thousands of them."""
+        """Counts a decision that was let through. The count is logged periodically: an outage has thousands of them."""
         with self._count_lock:
             self._let_through += 1
             due = self._logged_us is None or self._clock.monotonic_us() - self._logged_us >= LOG_EVERY_US
@@ -161,7 +161,7 @@ class StoreHealth:
             self._logged_us = now_us
         if count:
             log.warning(
-                "%d decision%s let through by on_error=open%s%s: the limit store can't be asked",
+                "%d decision%s let through by on_error=open%s%s: the limit store can't be reached",
                 count,
                 "" if count == 1 else "s",
                 "" if before_us is None else f" in the last {(now_us - before_us) / 1_000_000:.0f} s",

@@ -31,18 +31,23 @@ class TomlPlans:
 
     Any number of limiters may share it; the file is read once per change.
 
-    The first load of a bad file raises. A file that turns bad later is logged, once, and the plans it had stay. So they
-    do when it is empty, as a file is while it is saved in place; a table `[plans]` without a plan removes all.
+    The first load of an invalid file raises. If the file becomes invalid later, that is logged once and the plans in
+    force stay. They also stay while it is empty, as a file is while it is saved in place; an empty table `[plans]`
+    removes all.
     """
 
     def __init__(self, path: str | Path, *, refresh_every: float | None = 1.0) -> None:
         self.refresh_every = refresh_every
         self._path = Path(path)
         self._last: tuple[tuple[int, int, int], Mapping[str, Plan]] | None = None
-        """The file's marks when it was last read, and the plans it had last. Limiters' threads set both at once."""
+        """The file's stat when it was last read, and its plans. One tuple, because threads replace both together."""
 
     def load(self) -> Mapping[str, Plan]:
-        """All plans by name; those it had, if the file turned bad."""
+        """All plans by name; the last valid ones if the file became invalid.
+
+        Raises:
+            ConfigurationError: the first load of an invalid file.
+        """
         last = self._last
         try:
             seen = _marks(self._path)
@@ -50,7 +55,7 @@ class TomlPlans:
                 return last[1]
             plans = read_plans(self._path)
             if last is not None and seen != _marks(self._path):
-                return last[1]  # it is being saved: what was read may be half of it; the next look reads it again
+                return last[1]  # it is being saved: what was read may be incomplete; the next load reads it again
             if last is not None and last[1] and not seen[1]:
                 raise ConfigurationError("plans", "the file is empty; to remove all plans write [plans]")
         except (OSError, ConfigurationError) as error:

@@ -1,6 +1,6 @@
-"""Fair waiting: callers who wait for the same key and plans form one queue, and only the first calls the store.
+"""Fair waiting: callers that wait for the same key and plans form one queue, and only the first calls the store.
 
-So the store gets the calls of one waiter, however many wait. A waiter that was served wakes exactly one other.
+So the store gets the calls of a single waiter. A waiter that was served wakes exactly one other.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headgate.limits.model import Decision, Reason
 MAX_PAUSE_SECONDS = 5.0
 """The longest pause between two attempts: a refund, a reset or a raised plan makes room early."""
 FOREVER = 1e9
-"""Seconds beyond which a timeout is none: not far above is the longest that threads can wait."""
+"""A timeout of more seconds means no timeout: threads can't wait much longer."""
 
 Event = TypeVar("Event", threading.Event, asyncio.Event)
 
@@ -100,5 +100,5 @@ def beyond_deadline(denial: Decision, deadline_us: int | None, clock: Clock) -> 
 
 
 def timeout_denial(decision: Decision) -> Decision:
-    """The denial of a caller who timed out in the queue: others were first, even if there is room by now."""
+    """The denial of a caller that timed out in the queue: others were first, even if there is room by now."""
     return decision.but(allowed=False, reason=Reason.DENIED)

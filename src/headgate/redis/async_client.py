@@ -1,7 +1,7 @@
 """Redis for event loops: a command goes to the server that has its keys.
 
-A command is sent again only after a reply that says it was not run (`redirects.py`). Callers who need a discovery at
-the same time share one and its result, also if it fails.
+A command is retried only after a reply that says it was not run (`redirects.py`). Concurrent callers share one
+discovery and its result, also if it fails.
 `RedisClient`, the same for threads, is generated from this file: `scripts/generate_blocking.py`.
 """
 
@@ -148,7 +148,7 @@ class AsyncRedisClient:
             if address is None:
                 self._forget(error_reply.server)
                 break
-            # A node that imports the slot, and lacks the script, must be asked again as it was before.
+            # A node that imports the slot, and lacks the script, needs ASKING again.
             asking = action is Action.ASK or (asking and action is Action.WITH_SCRIPT)
             reply = await self._send(address, *((ASKING, command) if asking else (command,)))
             if not isinstance(reply, ErrorReply):

@@ -37,7 +37,7 @@ class Receiver(Protocol):
 class AsyncRedisConnection(asyncio.Protocol):
     """One connection. Calls of one turn of the loop are sent together; each gets its reply or `StoreUnavailable`.
 
-    If the oldest call waits longer than `timeout`, the connection is closed: the calls behind it would wait as long.
+    If the oldest call times out, the connection is closed: the calls behind it would wait as long.
     """
 
     __slots__ = (
@@ -80,7 +80,7 @@ class AsyncRedisConnection(asyncio.Protocol):
         try:
             async with asyncio.timeout(due - time.monotonic()):
                 if login.provider is not None:
-                    login = await asyncio.to_thread(login.current)  # it may ask a service
+                    login = await asyncio.to_thread(login.current)  # it may call a service
                 if address.is_socket:
                     _, connection = await loop.create_unix_connection(
                         lambda: cls(loop, address, url.timeout), address.host

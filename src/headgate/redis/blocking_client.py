@@ -1,8 +1,8 @@
 # Generated from redis/async_client.py by scripts/generate_blocking.py. Do not edit.
 """Redis for threads: a command goes to the server that has its keys.
 
-A command is sent again only after a reply that says it was not run (`redirects.py`). Callers who need a discovery at
-the same time share one and its result, also if it fails.
+A command is retried only after a reply that says it was not run (`redirects.py`). Concurrent callers share one
+discovery and its result, also if it fails.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class RedisClient:
             if address is None:
                 self._forget(error_reply.server)
                 break
-            # A node that imports the slot, and lacks the script, must be asked again as it was before.
+            # A node that imports the slot, and lacks the script, needs ASKING again.
             asking = action is Action.ASK or (asking and action is Action.WITH_SCRIPT)
             reply = self._send(address, *((ASKING, command) if asking else (command,)))
             if not isinstance(reply, ErrorReply):

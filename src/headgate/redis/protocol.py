@@ -41,7 +41,7 @@ def introduction() -> list[bytes]:
 
 
 def find_master(service: str) -> bytes:
-    """The command that asks a sentinel for the master: host and port, or nothing."""
+    """The command for the master's address at a sentinel: host and port, or nothing."""
     return packed(b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", service.encode())
 
 

@@ -1,6 +1,6 @@
-"""Redirects: what to do when Redis replies with an error. Redis has not run the command then, so it may be sent again.
+"""Redirects: what to do when Redis replies with an error. Redis has not run the command then, so a retry is safe.
 
-A command that was sent and never answered is not sent again: it may have run.
+A command without a reply is never retried: it may have run.
 """
 
 from __future__ import annotations
@@ -147,5 +147,5 @@ class SlotMap:
         """
         address = self._owners[slot]
         if address is None:
-            raise StoreUnavailable(f"nobody owns slot {slot} of the Redis cluster")
+            raise StoreUnavailable(f"no node owns slot {slot} of the Redis cluster")
         return address

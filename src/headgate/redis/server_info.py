@@ -31,7 +31,7 @@ class RedisInfo(NamedTuple):
     eviction: str
     """What it evicts when memory is full; `noeviction`: nothing."""
     now: datetime
-    asked: datetime
+    requested: datetime
     answered: datetime
     """When, by our own clock, the TIME command was sent and its reply came."""
     scripts: str | None
@@ -78,7 +78,7 @@ def _server(address: Address, url: RedisUrl) -> RedisInfo:
     connection = RedisConnection(address, url, url.login, time.monotonic() + url.timeout, url.database)
     try:
         info = _sections(_execute(connection, INFO))
-        asked = datetime.now(UTC)
+        requested = datetime.now(UTC)
         seconds, us = _execute(connection, TIME)
         answered = datetime.now(UTC)
         try:
@@ -96,7 +96,7 @@ def _server(address: Address, url: RedisUrl) -> RedisInfo:
         maxmemory=int(info.get("maxmemory", 0)),
         eviction=info.get("maxmemory_policy", "?"),
         now=datetime.fromtimestamp(int(seconds) + int(us) / 1_000_000, UTC),
-        asked=asked,
+        requested=requested,
         answered=answered,
         scripts=scripts,
     )

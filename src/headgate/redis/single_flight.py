@@ -1,4 +1,4 @@
-"""Single flight: callers who need the same work at the same time share one run of it, and its result or error."""
+"""Single flight: concurrent callers of the same work share one run of it, and its result or error."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class SingleFlight:
             result = work()
         except BaseException as error:
             self._in_flight = None
-            # An interrupt of this thread is not for the others.
+            # An interrupt of this thread must not reach the others.
             future.set_exception(error if isinstance(error, StoreError) else StoreUnavailable("interrupted"))
             raise
         self._in_flight = None
@@ -42,7 +42,7 @@ class SingleFlight:
 
 
 class AsyncSingleFlight:
-    """Shares work among the tasks of an event loop. It goes on while any caller is left."""
+    """Shares work among the tasks of an event loop. It runs on while any caller waits."""
 
     def __init__(self) -> None:
         self._in_flight: dict[Hashable, asyncio.Task[Any]] = {}

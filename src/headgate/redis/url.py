@@ -65,7 +65,8 @@ class Topology(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """A password, and perhaps a user name. Not in its `repr`. A `provider` returns both anew for each connection."""
+    """A password, and perhaps a user name. Not in its `repr`. A `provider` is called for each connection, and returns
+    both."""
 
     username: str | None = field(default=None, repr=False)
     password: str | None = field(default=None, repr=False)

@@ -1,8 +1,8 @@
-"""The log of a process: one line an event on standard error, as text or as JSON.
+"""The log of a process: one line per event on standard error, as text or as JSON.
 
-A line says which request it belongs to (`request_id`), which trace (`trace_id`, if there is one), and which event or
-item it is about. No value can begin a line of its own or give orders to a terminal, whatever it holds, and what
-libraries log is written without the secrets of the settings.
+A line has the request it belongs to (`request_id`), the trace (`trace_id`, if there is one), and the event or item it
+is about. No value can inject a line or a terminal sequence, and secrets of the settings are removed from what libraries
+log.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from headgate.extras import require
 from headgate.server.settings import Settings, unknown_variable_warnings
 
 REQUEST_ID: ContextVar[str] = ContextVar("headgate_request_id", default="")
-"""Of the request that is being answered; empty outside of all."""
+"""The current request's id; empty outside of requests."""
 FIELDS = ("event_id", "item_type", "item_id", "batch_id", "config", "config_version", "user_id", "message_id", "plan")
-"""What a line may be about: given as `extra` to Python's own logging."""
+"""The fields of a line: given as `extra` to Python's logging."""
 _CONTROLS = {
     number: f"\\u{number:04x}"
     for number in (*range(0x7F, 0xA0), 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))
 }
-"""What JSON allows as it is, and some readers take for the end of a line, or for an order."""
+"""Characters that JSON allows unescaped, and that some readers treat as a line end or a control sequence."""
 _CALLED = re.compile(r"(with url: )\S+")
-"""How an HTTP client's error message shows the path it called."""
+"""The URL in an HTTP client's error message."""
 
 
 def warn_unknown_variables() -> None:
@@ -85,13 +85,13 @@ def configure(settings: Settings) -> None:
 
 
 def _of_a_library(_logger: Any, _method: str, event: Any) -> Any:
-    """Marks what came by Python's own logging."""
+    """Marks lines of Python's logging."""
     event["_foreign"] = True
     return event
 
 
 def _belonging(_logger: Any, _method: str, event: Any) -> Any:
-    """Says which request and which trace a line belongs to."""
+    """Adds the request and the trace of a line."""
     request_id = REQUEST_ID.get()
     if request_id:
         event.setdefault("request_id", request_id)
@@ -102,14 +102,14 @@ def _belonging(_logger: Any, _method: str, event: Any) -> Any:
 
 
 def _text(_logger: Any, _method: str, event: Any) -> str:
-    """One plain line. Every request writes one, so this is a tenth of what structlog's own renderer costs."""
+    """One plain line. Every request writes one, so it is fast: a tenth of the cost of structlog's renderer."""
     time, level, what, trace = (event.pop(key, "") for key in ("timestamp", "level", "event", "exception"))
     rest = " ".join([f"{key}={_quoted(value)}" for key, value in event.items()])
     return f"{time} {level:<7} {escaped(str(what))} {rest}".rstrip(" ") + (_indented(trace) if trace else "")
 
 
 def _harmless(_logger: Any, _method: str, event: Any) -> Any:
-    """For a terminal: every value without what a terminal obeys."""
+    """For a terminal: values without control sequences."""
     trace = event.pop("exception", None)
     for key, value in event.items():
         if not isinstance(value, int | float | None):
@@ -120,7 +120,7 @@ def _harmless(_logger: Any, _method: str, event: Any) -> Any:
 
 
 def _without_secrets(settings: Settings) -> Callable[[Any, str, Any], Any]:
-    """A processor that hides secrets in what others wrote: tracebacks, and the lines of libraries."""
+    """A processor that redacts secrets in tracebacks, and in the lines of libraries."""
 
     redact = settings.redactor()
 
@@ -135,7 +135,7 @@ def _without_secrets(settings: Settings) -> Callable[[Any, str, Any], Any]:
 
 
 def hidden(settings: Settings, text: str) -> str:
-    """What a library says, without secrets."""
+    """A library's message, without secrets."""
     return settings.redacted(_without_paths(text))
 
 
@@ -154,12 +154,13 @@ def escaped(text: str) -> str:
 
 def _quoted(value: Any) -> str:
     text = str(value)
-    # Quoted and escaped: a path may hold spaces, and must not be able to start a line of its own.
+    # Quoted and escaped: a path may hold spaces, and must not inject a line.
     return text if text.isprintable() and " " not in text and '"' not in text else repr(text)
 
 
 def _indented(trace: str) -> str:
-    """A traceback below its line; what an exception says may hold line breaks, and must not look like a line either."""
+    """A traceback, indented below its line; an exception's message may hold line breaks, and must not look like a
+    line."""
     return "".join([f"\n    {escaped(line)}" for line in trace.split("\n")])
 
 
@@ -169,7 +170,7 @@ def _json(value: Any, **options: Any) -> str:
     try:
         line = orjson.dumps(value, default=options.get("default"), option=orjson.OPT_NON_STR_KEYS).decode()
     except TypeError:
-        # Half a surrogate pair, in what some library says.
+        # A lone surrogate, in some library's message.
         return json.dumps(value, default=str)
     return line if line.isascii() and "\x7f" not in line else line.translate(_CONTROLS)
 

@@ -62,7 +62,7 @@ def _checked_url(value: str) -> str:
 
 
 ProviderUrl = Annotated[str, AfterValidator(_checked_url)]
-"""Where payments or messages are posted."""
+"""The URL to which payments or messages are posted."""
 
 
 def _parsed_object(value: object) -> object:
@@ -83,11 +83,11 @@ class SlotSettings(Section):
     """Slots, for `HEADGATE_SLOTS_…`."""
 
     default_config: str = Field("default", min_length=1, max_length=128)
-    """The config a request means when it names none; created at start, if there is none of that name."""
+    """The config of a request that names none; created at start, if it does not exist."""
     default_max_per_window: int = Field(100, ge=1)
     default_window: str = "PT4S"
     cache_ttl_seconds: float = Field(5.0, ge=0)
-    """How long a policy is still shown while the database does not answer; bookings always read it under its lock."""
+    """How long a cached policy is shown while the database does not answer; bookings always read it under its lock."""
     batch: int = Field(1000, ge=1, le=100_000)
     """The most single calls that share a transaction."""
     bulk_batch: int = Field(10_000, ge=1, le=100_000)
@@ -118,7 +118,7 @@ class HttpSettings(Section):
     session_seconds: int = Field(12 * 3600, ge=60, le=30 * 86_400)
     """How long a login to the console lasts."""
     trusted_proxies: str = ""
-    """Networks of proxies whose word about their clients is believed, as `10.0.0.0/8,192.0.2.7`."""
+    """Networks of trusted proxies, whose forwarding headers are used, as `10.0.0.0/8,192.0.2.7`."""
 
     @field_validator("trusted_proxies")
     @classmethod
@@ -155,7 +155,7 @@ class OidcSettings(Section):
     groups_claim: str = Field("groups", min_length=1)
     """The claim of the ID token that has the groups."""
     request_scopes: str = "openid profile email"
-    """What is asked of the provider."""
+    """The scopes that are requested from the provider."""
 
     @field_validator("issuer")
     @classmethod
@@ -171,8 +171,8 @@ class IngressSettings(Section):
     """The service's own limits, for `HEADGATE_INGRESS_…`."""
 
     per_second: float | None = Field(None, gt=0, le=1_000_000)
-    """How many requests a second a caller may make: a token or, where none is asked for, an address. Unset, as many as
-    it likes: callers are few and known, and a feed is meant to come as fast as it can."""
+    """Requests per second that a caller may make: a token or, where none is required, an address. Unset, no limit:
+    callers are few and known, and a feed should arrive as fast as it can."""
     burst: int | None = Field(None, ge=1, le=10_000_000)
     """How many at once; unset, a second's worth."""
     failures_per_minute: int = Field(600, ge=0, le=1_000_000)
@@ -185,13 +185,13 @@ class LimitSettings(Section):
     store: Literal["auto", "memory", "database"] = "auto"
     """Where limits are counted: `auto` is Redis if there is one, else the database; `memory` is each process's own."""
     on_error: Literal["open", "closed", "fallback"] = "open"
-    """What plans that don't say so themselves do while the store can't be asked."""
+    """The failure policy of plans without one of their own, while the store can't be reached."""
     deadline_seconds: float | None = Field(None, gt=0, le=60)
     """How long the store may take to decide; 0.5 with Redis, 5 with a database."""
     plans_ttl_seconds: float = Field(1.0, gt=0, le=3600)
     """After how long a plan changed by another process is in force here."""
     lease_seconds: float | None = Field(None, gt=0, le=60)
-    """For how long tokens may be leased to this process; unset, every decision is the store's."""
+    """For how long tokens may be leased to this process; unset, the store makes every decision."""
     lease_share: float = Field(0.1, gt=0, le=1)
     """The largest share of a plan that one lease takes."""
     lease_most: int = Field(10_000, ge=1)
@@ -202,7 +202,7 @@ class GrpcSettings(Section):
     """gRPC, for `HEADGATE_GRPC_…`. It listens on the service's host."""
 
     port: Port | None = None
-    """Where Envoy's rate limit service is served; unset, it is not."""
+    """The port of Envoy's rate limit service; unset, it is not served."""
     cert_file: Path | None = None
     key_file: Path | None = None
     ca_file: Path | None = None
@@ -226,7 +226,8 @@ class DispatchSettings(Section):
     """Item types of your own, as `package.module:name` with commas between: a `Domain`, a `Registry`, or a function of
     the settings that returns one."""
     worker: Literal["auto", "inline", "worker"] = "auto"
-    """Who dispatches without Temporal: the service itself (`inline`), or `headgate worker`. `auto`: the service."""
+    """Which process dispatches without Temporal: the service itself (`inline`), or `headgate worker`. `auto`: the
+    service."""
     concurrency: int = Field(100, ge=1, le=100_000)
     """The most executions of an item type at once, in one process, without Temporal."""
     backlog: int = Field(2000, ge=1, le=1_000_000)
@@ -239,7 +240,7 @@ class DispatchSettings(Section):
     """Keys for contexts and results at rest, and for payloads of Temporal, each base64 of 32 bytes, with commas
     between: the first one encrypts, all of them decrypt."""
     shutdown_seconds: int = Field(90, ge=1)
-    """How long `headgate worker` may take to finish or give back its work after SIGTERM; then it ends as it stands."""
+    """How long `headgate worker` may take to finish or give back its work after SIGTERM; then it is ended."""
 
 
 class PaymentSettings(Section):
@@ -252,7 +253,7 @@ class PaymentSettings(Section):
     downstream_token: SecretStr | None = Field(None, min_length=1)
     """Sent as `Authorization: Bearer …`."""
     downstream_token_file: Path | None = None
-    """The token, in a file that is read anew for each call."""
+    """The token, in a file that is read for every call."""
     downstream_headers: dict[str, str] = Field(default_factory=dict, repr=False)
     """More headers, as a JSON object."""
     downstream_client_cert: Path | None = None
@@ -262,13 +263,13 @@ class PaymentSettings(Section):
     downstream_timeout: float = Field(10.0, ge=0.05, le=300)
     """Seconds for a whole call."""
     downstream_attempts: int = Field(4, ge=1, le=20)
-    """Calls of an execution, before the queue tries again later."""
+    """Calls per execution, before the queue retries later."""
     downstream_inquiry_path: str = "/payments/{key}"
-    """Where the downstream says what it knows of a payment."""
+    """The path of the downstream's status inquiry."""
     downstream_rejected_statuses: str = "400,402,422"
     """The statuses that are a verdict on the payment."""
     breaker: Literal["wait", "pause", "off"] = "wait"
-    """What happens while the downstream is in trouble: calls wait for a probe, or the kill switch is thrown too."""
+    """What happens while the downstream fails: calls wait for a probe, or the kill switch is turned off as well."""
     tps: int = Field(50, ge=1, le=100_000)
     """The downstream's hard limit in any sliding second."""
     burst: int = Field(1, ge=1, le=1000)
@@ -278,10 +279,10 @@ class PaymentSettings(Section):
     rules: str | None = None
     """A TOML file with limits, blocked parties, fees and clearing calendars; unset, nothing is refused."""
     worker: Literal["auto", "inline", "worker"] = "auto"
-    """Who executes: the service itself (`inline`), or `headgate worker`. `auto`: the service, unless there is
+    """Which process executes: the service itself (`inline`), or `headgate worker`. `auto`: the service, unless there is
     Temporal."""
     topic: str = Field("payments-inbound", pattern=r"^[A-Za-z0-9._-]{1,120}$")
-    """With Kafka, payments are also taken from this topic; what is refused goes to the topic of this name and
+    """With Kafka, payments are also read from this topic; rejections are published to the topic of this name and
     `-rejected`."""
 
     @field_validator("downstream_headers", mode="before")
@@ -346,12 +347,13 @@ class SmsSettings(Section):
     """The notification application, for `HEADGATE_SMS_…`."""
 
     providers: str = ""
-    """Who sends, in order of preference, with commas: `webhook`, `twilio`, `console`, `name=package.module:attribute`.
+    """The providers, in order of preference, with commas: `webhook`, `twilio`, `console`,
+    `name=package.module:attribute`.
     Empty: the webhook, if its URL is set, else the console."""
     provider_rates: str = Field("", pattern=r"^(\s*[\w.-]+=\d{1,6}\s*(,|$))*$")
-    """Messages per second that a provider takes: `twilio=10,backup=1`. Shared through Redis, if there is one."""
+    """Messages per second that a provider accepts: `twilio=10,backup=1`. Shared through Redis, if there is one."""
     log_texts: bool = False
-    """Whether texts of messages may stand in the log; the console provider, which exists to show them, always does."""
+    """Whether texts of messages may be logged; the console provider, which exists to show them, always logs them."""
     webhook_url: ProviderUrl | None = Field(None, repr=False)
     """Unset: messages are written to the log."""
     webhook_headers: JsonObject = Field(default_factory=dict, repr=False)
@@ -363,10 +365,10 @@ class SmsSettings(Section):
     twilio_from: str | None = None
     """A number, or the SID of a messaging service."""
     twilio_receipts_url: ProviderUrl | None = None
-    """Where Twilio reports deliveries: the public address of `/api/receipts/twilio`."""
+    """The URL for Twilio's delivery reports: the public address of `/api/receipts/twilio`."""
     sender: Literal["auto", "inline", "worker"] = "auto"
-    """Who sends: the service itself (`inline`), or `headgate worker sender`. `auto`: the service, unless there is
-    Kafka."""
+    """Which process sends: the service itself (`inline`), or `headgate worker sender`. `auto`: the service, unless
+    there is Kafka."""
     topic: str = Field("sms-outbound", pattern=r"^[A-Za-z0-9._-]{1,120}$")
     """Dead letters go to the topic of this name and `-dlt`."""
     events_topic: str = Field("notification-events", pattern=r"^[A-Za-z0-9._-]{1,120}$")
@@ -380,13 +382,13 @@ class SmsSettings(Section):
     redis_timeout_seconds: float = Field(0.5, gt=0, le=60)
     """How long Redis may take before the SQL path decides."""
     attempts: int = Field(5, ge=1, le=100)
-    """How often a message is tried in a row, while others go out, before it is put aside for a while."""
+    """Consecutive attempts for a message, while others are accepted, before it is parked for a while."""
     timeout_seconds: float = Field(10.0, gt=0, le=300)
     """How long a provider may take to answer."""
     concurrency: int = Field(64, ge=1, le=1000)
     """Calls of one sender in flight."""
     lease_seconds: float = Field(10.0, ge=1, le=600)
-    """How long the messages of a sender that died wait for another one."""
+    """How long the messages of a dead sender wait for another one."""
     expires_in: str = "PT24H"
     """How long a message that names no expiry may wait."""
     quiet_hours: str | None = None

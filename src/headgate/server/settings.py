@@ -48,19 +48,19 @@ PREFIX = "HEADGATE_"
 FILE_VARIABLE = "HEADGATE_SETTINGS_FILE"
 DEFAULT_FILE = "headgate.toml"
 PLACEHOLDER = "CHANGE-ME"
-"""What `deploy/kubernetes` has in the place of tokens."""
+"""The placeholder of tokens in `deploy/kubernetes`."""
 LONG_SECRET = 16
-"""Characters of a token that nobody guesses."""
+"""Characters of a token that can't be guessed."""
 SHORTEST_SECRET = 4
 """A shorter option of a provider's URL (`v=1`) is no secret."""
 COLLECTOR_PATH = ("otlp", "traces")
-"""Parts of a collector's address that are everybody's."""
+"""Parts of a collector's address that are no secrets."""
 
 
 class Settings(Section):
-    """The whole tree. Read it with `Settings.load`, which explains what is wrong."""
+    """The whole tree. Read it with `Settings.load`, whose errors name what is wrong."""
 
-    # URLs may hold passwords, so they stay out of every repr.
+    # URLs may hold passwords, so they are not in the repr.
     database_url: str = Field("sqlite:///headgate.db", repr=False)
     database_pool_size: int = Field(10, ge=1, le=1000)
     database_timeout_seconds: float = Field(10, ge=0.5, le=600)
@@ -85,7 +85,7 @@ class Settings(Section):
     api_token: SecretStr | None = Field(None, min_length=1)
     admin_token: SecretStr | None = Field(None, min_length=1)
     audit_key: SecretStr | None = Field(None, min_length=LONG_SECRET)
-    """Makes the audit's chain of hashes one that nobody without it can continue; the same for every process."""
+    """The key of the audit's hash chain, which can't be forged without it; the same for every process."""
     log_format: Literal["text", "json"] = "text"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     traces: Literal["off", "otlp", "console"] = "off"
@@ -128,7 +128,7 @@ class Settings(Section):
 
     @classmethod
     def load(cls, **overrides: Any) -> Settings:
-        """The settings of this process; what is given by name here (unless None) wins over everything."""
+        """The settings of this process; overrides given here (unless None) take precedence over everything."""
         try:
             return cls(**{name: value for name, value in overrides.items() if value is not None})
         except ValidationError as error:
@@ -162,11 +162,11 @@ class Settings(Section):
         return frozenset(written for secret in plain if secret for written in (secret, quote(secret, safe="")))
 
     def redacted(self, text: str) -> str:
-        """`text`, which somebody else wrote, without the secrets of these settings."""
+        """A foreign `text`, without the secrets of these settings."""
         return self.redactor()(text)
 
     def redactor(self) -> Callable[[str], str]:
-        """`redacted` for many texts: the secrets are collected once, which takes longer than a line of the log."""
+        """`redacted` for many texts: the secrets are collected once, which takes longer than redacting a log line."""
         secrets = sorted(self.secrets(), key=len, reverse=True)
 
         def redact(text: str) -> str:
@@ -177,8 +177,8 @@ class Settings(Section):
         return redact
 
     def refuse_exposure(self, *, other_tokens: bool = False) -> None:
-        """Raises unless it is safe to listen on `host`: on the loopback, or with a token to ask for, and no admin token
-        that can be guessed."""
+        """Raises unless it is safe to listen on `host`: on the loopback, or with tokens, and no admin token that can be
+        guessed."""
         admin = self.admin_token
         if not is_loopback(self.host) and admin is not None and len(admin.get_secret_value()) < LONG_SECRET:
             raise ConfigurationError(
@@ -205,11 +205,11 @@ def is_loopback(host: str) -> bool:
 
 
 def masked(url: str) -> str:
-    """A URL fit for eyes and logs: its passwords are stars."""
+    """A URL for display and logs: its passwords are masked."""
     scheme, there, rest = url.partition("://")
     if not there:
         return "***"
-    # Up to the last @, whatever is before it: a password may hold every sign that was forgotten to be escaped.
+    # Up to the last @: a password may contain unescaped special characters.
     caller, at, place = rest.rpartition("@") if not scheme.startswith("sqlite") else ("", "", rest)
     user, colon, _ = caller.partition(":")
     if re.search(r"[\s/?#@]", user) or (user and not colon and re.match("https?|rediss?", scheme)):
@@ -236,7 +236,7 @@ def _passwords(url: str) -> set[str]:
 
 
 def _private_parts(url: str) -> set[str]:
-    """What of a provider's URL may be a secret: who calls, and every option."""
+    """The parts of a provider's URL that may be secret: the credentials, and every option."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -247,8 +247,7 @@ def _private_parts(url: str) -> set[str]:
 
 
 def _collector_secrets() -> set[str]:
-    """The secrets in the OTEL_EXPORTER_OTLP_… variables: headers, and all of the endpoint but
-    where it is."""
+    """The secrets in the OTEL_EXPORTER_OTLP_… variables: headers, and all of the endpoint but its origin."""
     secrets: set[str] = set()
     for kind in ("", "TRACES_"):
         endpoint = os.environ.get(f"OTEL_EXPORTER_OTLP_{kind}ENDPOINT", "")
@@ -269,7 +268,7 @@ def _collector_secrets() -> set[str]:
 
 
 def unknown_variables() -> list[str]:
-    """Variables that look like settings and are none: likely typing mistakes."""
+    """Variables that look like settings and are none: likely typos."""
     known = {*_known_variables(), *map(_variable, _sections()), f"{PREFIX}REQUIRE"}
     return sorted(
         name
@@ -284,7 +283,7 @@ def unknown_variable_warnings() -> list[str]:
 
 
 def meant_instead(variable: str) -> str:
-    """A question about the variable that was likely meant; empty if none comes near."""
+    """A suggestion of the variable that was likely meant; empty if none is similar."""
     nearest = difflib.get_close_matches(variable, _known_variables(), 1)
     return f"; did you mean {nearest[0]}?" if nearest else ""
 
@@ -299,8 +298,8 @@ def settings_file() -> Path | None:
 
 
 def spelled(*path: str) -> str:
-    """A setting's name as the user types it: as the settings file has it, if it stands there and in no variable, else
-    the variable."""
+    """A setting's name as the user types it: as in the settings file, if it is there and in no variable, else the
+    variable."""
     depth = 2 if path[0] in _sections() else 1
     own, inner = path[:depth], path[depth:]
     variable = _variable(*own)
@@ -330,8 +329,8 @@ def _sections() -> dict[str, type[Section]]:
 
 
 def _environment_values() -> dict[str, Any]:
-    """What the environment says, as the settings file would. Names count in any case; empty is unset. Unknown ones are
-    left out: `unknown_variable_warnings` reports them."""
+    """The environment's values, in the form of the settings file. Names are case-insensitive; empty means unset.
+    Unknown ones are left out: `unknown_variable_warnings` reports them."""
     variables = {name.lower(): value for name, value in os.environ.items() if value}
     values: dict[str, Any] = {}
     sections = _sections()
@@ -381,7 +380,7 @@ def _file_values() -> dict[str, Any]:
 
 
 def _explained(error: ValidationError) -> ConfigurationError:
-    """The first thing that is wrong, under the name the user gave it; never with the value, which may be secret."""
+    """The first error, under the name the user typed; never with the value, which may be secret."""
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     path = [str(part) for part in first["loc"]]
     if first["type"] == "extra_forbidden":

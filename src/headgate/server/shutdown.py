@@ -1,4 +1,4 @@
-"""Ends a process in time: SIGTERM is answered within its grace, whatever hangs."""
+"""A shutdown deadline: the process exits within its grace period after SIGTERM, whatever hangs."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 CLOSE_SECONDS = 15
 """How long a service may take to close its stores, after its requests were finished or cancelled."""
 HUNG_SECONDS = 30.0
-"""An event loop that makes no turn for so long is not coming back."""
+"""An event loop without an iteration for so long counts as hung."""
 
 
 def closing_part(seconds: float, longest: float) -> float:
-    """How long one step of closing may take when the process has so long to end: letting work finish, giving back the
-    rest, and the last transactions have a third each."""
+    """The time for one step of a shutdown of `seconds`: finishing work, giving back the rest, and the last transactions
+    get a third each."""
     return min(longest, seconds / 3)
 
 
 class ShutdownDeadline:
-    """Ends the process with status 1 if it is still there `seconds` after the first signal; shows what every thread,
-    and every task of `loop`, was doing.
+    """Ends the process with status 1 if it still runs `seconds` after the first signal; prints the stacks of all
+    threads, and of all tasks of `loop`.
 
     The deadline is kept by a thread: an event loop that is blocked can't keep one.
     """
@@ -40,7 +40,7 @@ class ShutdownDeadline:
         self.loop: asyncio.AbstractEventLoop | None = None
 
     def arm(self) -> None:
-        """Starts the clock; once."""
+        """Starts the timer, once."""
         if not self._armed:
             self._armed = True
             threading.Thread(target=self._end, name="shutdown-deadline", daemon=True).start()
@@ -53,7 +53,7 @@ class ShutdownDeadline:
 def stop_on_signals(stop: asyncio.Event, seconds: float) -> None:
     """From now on, SIGTERM and SIGINT set `stop` on the running event loop, and the process ends within `seconds`.
 
-    Python's own handlers instead of the loop's: those of a blocked loop are never called.
+    Uses Python's signal handlers, not the loop's: those of a blocked loop are never called.
     """
     deadline = ShutdownDeadline(seconds)
     loop = deadline.loop = asyncio.get_running_loop()
@@ -82,8 +82,8 @@ def add_deadline(seconds: float, end: Callable[[], None] = lambda: None) -> None
 
 
 def end_when_hung(loop: asyncio.AbstractEventLoop, seconds: float = HUNG_SECONDS) -> None:
-    """Ends this process when its event loop makes no turn for `seconds`, so that its parent starts another. For the
-    workers of `headgate serve`: no probe from outside reaches a certain one of them."""
+    """Ends this process when its event loop hangs for `seconds`, so that its parent restarts it. For the workers of
+    `headgate serve`: no probe from outside can reach a particular worker."""
     turned = threading.Event()
 
     def watch() -> None:
@@ -103,7 +103,7 @@ def end_when_hung(loop: asyncio.AbstractEventLoop, seconds: float = HUNG_SECONDS
 
 
 def end_at_once(reason: str, loop: asyncio.AbstractEventLoop | None = None) -> None:
-    """Ends the process with status 1 and says why, on standard error, with the stacks of threads and of tasks."""
+    """Ends the process with status 1, and prints the reason and the stacks of threads and tasks on standard error."""
     try:
         sys.stderr.write(f"headgate: {reason}\n")
         sys.stderr.flush()
@@ -116,7 +116,7 @@ def end_at_once(reason: str, loop: asyncio.AbstractEventLoop | None = None) -> N
 
 
 def _awaited(task: asyncio.Task[Any]) -> Iterator[str]:
-    """The coroutines of a task, the innermost last: `Task.print_stack` knows the outermost only."""
+    """The coroutines of a task, the innermost last: `Task.print_stack` shows the outermost only."""
     waiting: Any = task.get_coro()
     while (frame := getattr(waiting, "cr_frame", None)) is not None:
         yield f"{frame.f_code.co_name} ({Path(frame.f_code.co_filename).name}:{frame.f_lineno})"

@@ -53,8 +53,8 @@ async def run_temporal_workers(
 
 
 def end_process(status: int = 0) -> NoReturn:
-    """Ends this process at once, with everything written. After Temporal was used, the interpreter's own way out now
-    and then ends in an abort: threads of the SDK outlive it (temporalio/sdk-python#300)."""
+    """Ends this process at once, with everything written. After Temporal was used, a normal interpreter exit sometimes
+    aborts: threads of the SDK outlive it (temporalio/sdk-python#300)."""
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -62,8 +62,7 @@ def end_process(status: int = 0) -> NoReturn:
 
 
 async def _unless_stopped(stop: asyncio.Event, opening: Coroutine[Any, Any, T]) -> T | None:
-    """What was opened; None if `stop` was set first. A server that accepts connections and says nothing would keep us
-    for a minute and a half."""
+    """The result of `opening`; None if `stop` was set first. The SDK's connect timeout is 90 seconds."""
     opened, stopped = asyncio.ensure_future(opening), asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait({opened, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -76,7 +75,7 @@ async def _unless_stopped(stop: asyncio.Event, opening: Coroutine[Any, Any, T]) 
 
 @asynccontextmanager
 async def _until(stop: asyncio.Event | None) -> AsyncIterator[asyncio.Event]:
-    """The given event, or one that the signals to end set."""
+    """The given event, or one that SIGTERM and SIGINT set."""
     if stop is not None:
         yield stop
         return

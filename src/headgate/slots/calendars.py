@@ -1,8 +1,8 @@
 """When work may run at all: business hours, bank holidays, blackouts.
 
 An instant is open when its wall clock in the calendar's zone stands inside an open rule, its local date is no holiday,
-and no blackout covers it. That one sentence settles daylight saving: an hour that does not exist is never open, an
-hour that happens twice is open twice. A window is open only if it lies wholly inside open time.
+and no blackout covers it. This defines daylight saving, too: an hour that is skipped is never open, an hour that
+repeats is open twice. A window is open only if it lies wholly inside open time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DAY_MS = 86_400_000
 DAYS = ("MON", "TUE", "WED", "THU", "FRI", "SAT", "SUN")
 _LATEST_MS = to_ms(LATEST)
 _MOST_RULES = 1000
-_PATIENCE_MS = 3660 * DAY_MS
+_SEARCHED_MS = 3660 * DAY_MS
 """How far past its last blackout a calendar is searched: hours that open no window in ten years never will."""
 
 Interval = tuple[int, int]
@@ -55,7 +55,11 @@ class Calendar:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Calendar:
-        """The calendar of the contract's JSON form; a `ConfigurationError` names what is wrong in it."""
+        """The calendar of the contract's JSON form.
+
+        Raises:
+            ConfigurationError: a member is wrong; names it.
+        """
         _only(value, {"zone", "open", "holidays", "blackouts"}, "calendar")
         if "zone" not in value:
             raise ConfigurationError("calendar.zone", "is required; write an IANA name such as Europe/Berlin")
@@ -94,7 +98,7 @@ class Calendar:
         """The start of the first epoch-aligned window at or after `earliest_ms` that is wholly open; None: never."""
         start = -(-earliest_ms // size_ms) * size_ms
         blackouts = self._closures
-        searched = max(start, blackouts[-1][1] if blackouts else 0) + _PATIENCE_MS
+        searched = max(start, blackouts[-1][1] if blackouts else 0) + _SEARCHED_MS
         while start + size_ms <= _LATEST_MS and start <= searched:
             closed = self._first_closed(start, start + size_ms)
             if closed is None:
@@ -106,7 +110,7 @@ class Calendar:
         return None
 
     def open_until(self, at_ms: int) -> int:
-        """Until when it is open at a time, as far as the UTC day goes; the time itself if it is closed."""
+        """When the opening at a time ends, within the UTC day; the time itself if it is closed."""
         interval = self._interval_at(at_ms)
         return at_ms if interval is None else interval[1]
 
@@ -122,7 +126,7 @@ class Calendar:
         return False
 
     def changes_after(self, at_ms: int) -> int:
-        """Until when it stays open or closed as it is at a time, as far as the UTC day goes."""
+        """When it next opens or closes after a time, within the UTC day."""
         intervals = self._open_on(at_ms // DAY_MS)
         index = bisect_right(intervals, (at_ms, _LATEST_MS)) - 1
         if index >= 0 and at_ms < intervals[index][1]:
@@ -243,7 +247,7 @@ def _holidays_of(code: str, year: int) -> frozenset[date]:
     country, dash, part = code.partition("-")
     if dash and not part:
         raise NotImplementedError
-    # Looked up first: the package would take any name it has for a country, its own functions too.
+    # Looked up first: the package would accept any of its names as a country, its functions too.
     if any(country in codes for _, *codes in COUNTRIES.values()):
         return frozenset(holidays.country_holidays(country, subdiv=part or None, years=year))
     if any(country in codes for _, *codes in FINANCIAL.values()):

@@ -1,4 +1,4 @@
-"""What carries slots: work that starts at a slot's time, such as queue items and payments. It moves with its slot."""
+"""Slot carriers: work that starts at a slot's time, such as queue items and payments. It moves with its slot."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class Standing(StrEnum):
     WAITING = "waiting"
     """It waits for the slot's time, and may be moved."""
     BEGUN = "begun"
-    """It has begun, or somebody is at it right now: the slot stays."""
+    """It has begun, or is locked by another transaction: the slot stays."""
     ENDED = "ended"
-    """It is over: the slot stays, and is in nobody's way."""
+    """It is over: the slot stays, and blocks no other."""
 
 
 class SlotMove(NamedTuple):
-    """A slot's new place."""
+    """A slot's new time and window."""
 
     slot: AssignedSlot
     window_start_ms: int
@@ -34,7 +34,7 @@ class SlotMove(NamedTuple):
 
 class SlotCarrier(Protocol):
     """Finds, moves and cancels the work of slots, in the transaction that moves or cancels the slots. A move never
-    waits for a lock: work that somebody else has locked counts as begun."""
+    waits for a lock: work that another transaction has locked counts as begun."""
 
     def standings(self, within: Any, slots: Sequence[AssignedSlot], *, lock: bool) -> dict[str, Standing]:
         """How far the work of these slots has come, by event; a slot without work is not in it. With `lock`, work that

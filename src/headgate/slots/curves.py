@@ -1,6 +1,6 @@
 """Capacity curves: the limit of a window by time of day and weekday. Pure.
 
-An entry holds at the instants at which a calendar of its hours would be open, so daylight saving is settled as it is
+An entry holds at the instants at which a calendar of its hours would be open, so daylight saving is handled as it is
 there. A window that touches an entry has at most the entry's limit: no instant of an entry sees more. Where several
 entries hold, the lowest counts; where none does, the policy's own limit.
 """
@@ -47,7 +47,7 @@ class CurveLimits:
     """The limits of the windows of one size, in one zone."""
 
     def __init__(self, entries: Sequence[CurveEntry], zone: str, size_ms: int, otherwise: int) -> None:
-        # The lowest first: the first one that holds is the one that counts.
+        # The lowest first: the first that holds applies.
         ordered = sorted(entries, key=lambda entry: entry.limit)
         self._entries = [(entry.limit, Calendar(zone, (entry.hours,))) for entry in ordered]
         self._size_ms = size_ms
@@ -66,7 +66,7 @@ class CurveLimits:
         return self._otherwise
 
     def alike_until(self, start_ms: int) -> int:
-        """Until when windows have the limit of this one: no window that begins and ends in between differs."""
+        """The time until which every window has the limit of this one."""
         return min(calendar.changes_after(start_ms) for _, calendar in self._entries)
 
 

@@ -1,4 +1,4 @@
-"""What the scheduler did, for the log and for traces. One line per transaction; single slots are logged at DEBUG."""
+"""Log lines and spans of the scheduler. One line per transaction; single slots are logged at DEBUG."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger("headgate.slots")
 
 
 def log_bookings(name: str, batch: Sequence[SlotRequest], bookings: Sequence[Booking]) -> None:
-    """Logs what a transaction booked; builds no line that would not be logged."""
+    """Logs what a transaction booked; formats nothing below the log level."""
     if SlotsExhausted in map(type, bookings):
         refused = [at for at, booking in enumerate(bookings) if isinstance(booking, SlotsExhausted)]
         first = batch[refused[0]].event_id
@@ -64,8 +64,7 @@ def log_change(version: PolicyVersion, history: Sequence[PolicyVersion]) -> None
 
 
 def trace_bookings(name: str, batch: Sequence[SlotRequest], bookings: Sequence[Booking] | HeadgateError) -> None:
-    """A span for each request that is part of a trace, from when it was asked to when all of its transaction was
-    committed."""
+    """One span per request that is part of a trace, from the request to the commit of its transaction."""
     for at, request in enumerate(batch):
         if isinstance(request, TracedRequest):
             booking = bookings if isinstance(bookings, HeadgateError) else bookings[at]

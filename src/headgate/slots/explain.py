@@ -1,7 +1,7 @@
 """Why an event got the time it has. Pure.
 
 A booking takes the earliest open window with room, so what lies between the effective time and the slot's window was
-full, closed, or too short in proportion when the slot was booked. Nothing has to be remembered to say which.
+full, closed, or too short in proportion when the slot was booked. So the reasons need not be stored.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Reason(StrEnum):
     FULL = "full"
     """It held its limit."""
     PROPORTIONAL = "proportional"
-    """It is the window of the wanted time, and offered only the share of what was left of it."""
+    """It is the window of the requested time, and offered only a share for what was left of it."""
     CLOSED = "closed"
     """The calendar closes it, or a part of it."""
     JOINT = "joint"
@@ -160,8 +160,8 @@ def _add_closed(steps: list[Step], name: str, policy: WindowPolicy, start: int, 
     while start < opening:
         rule = policy.calendar.closing_rule(start, size)
         low, high = 1, (opening - start) // size
-        # Rules close long stretches: the end of this one's is searched, not walked to. It may overlook a short
-        # stretch of another rule in between, all of which is closed too.
+        # Rules close long stretches: the end is found by bisection. It may miss a short stretch of another rule in
+        # between, which is closed, too.
         while low < high:
             middle = (low + high + 1) // 2
             if policy.calendar.closing_rule(start + (middle - 1) * size, size) == rule:
@@ -173,8 +173,8 @@ def _add_closed(steps: list[Step], name: str, policy: WindowPolicy, start: int, 
 
 
 def _add_rest(steps: list[Step], name: str, policy: WindowPolicy, start: int, until_ms: int, reason: Reason) -> int:
-    """The windows from here on, as far as it is open; all of them if there are too many stretches to tell apart.
-    Returns how long they are."""
+    """The windows from here on, while it is open; all of them if there are too many stretches to list. Returns how long
+    they are."""
     end = until_ms
     if policy.calendar is not None and len(steps) < 2 * MOST_STEPS:
         end = min(until_ms, policy.calendar.open_until(start))

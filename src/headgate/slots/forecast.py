@@ -23,7 +23,7 @@ NEXT_WINDOWS = 30
 PEAK_SAMPLE = 200
 """Windows of which the placements are drawn, to show what a second or a tenth of one would see."""
 PEAK_EVENTS = 10_000
-"""Placements that are drawn; of larger samples a part, as evenly spread, stands for the whole."""
+"""Placements that are drawn; of a larger sample, an evenly spread part."""
 
 Fill = tuple[int, int, int, int]
 """A window's start, what it holds, what is added, its limit."""
@@ -50,7 +50,7 @@ class Peaks:
 
 @dataclass(frozen=True, slots=True)
 class Delays:
-    """How long after the wanted time events would run: of so many in a hundred, at most so many milliseconds."""
+    """Percentiles of the delay after the requested time, in milliseconds."""
 
     p50_ms: int
     p90_ms: int
@@ -78,7 +78,7 @@ class Forecast:
     windows: tuple[WindowFill, ...]
     """The first windows that would take some of the events, at most 120."""
     next_windows: tuple[WindowFill, ...]
-    """The next open windows from the wanted time on, full ones too: how full each would be."""
+    """The next open windows from the requested time on, full ones too: how full each would be."""
     peaks: tuple[Peaks, ...]
     """For the policy's own spread first, then for the other one."""
     drain: tuple[tuple[datetime, int], ...] = ()
@@ -148,7 +148,7 @@ class _Filling:
         self._events = events
         self.left = events
         self.fills: list[Fill] = []
-        """The first windows, as many as are looked at closely."""
+        """The first windows, up to the number that is shown in detail."""
         self.count = 0
         self.last_ms: int | None = None
         self.drain: list[tuple[int, int]] = []
@@ -189,8 +189,8 @@ class _Filling:
         return start + size
 
     def _add_alike(self, start: int) -> int | None:
-        """Fills empty windows up to the next one with a slot in it, the end of the opening or the horizon: they are
-        all alike, and only the first few are looked at closely. Returns where that ends; None if there are none."""
+        """Fills empty windows up to the next one with a slot in it, the end of the opening or the horizon: they are all
+        alike, and only the first few are kept in detail. Returns where that ends; None if there are none."""
         limit, size, calendar = self._policy.limit_at(start), self._policy.size_ms, self._policy.calendar
         end = min(self._occupancy.empty_until(start), self._horizon + 1)
         if calendar is not None:
@@ -279,7 +279,7 @@ def delays(drain: Sequence[tuple[datetime, int]], placed: int, requested: dateti
     start = drain[0][1]
 
     def after(run: float) -> int:
-        """When so many events have run, in milliseconds after the wanted time."""
+        """When so many events have run, in milliseconds after the requested time."""
         for (before_at, before), (at, left) in pairwise(drain):
             if start - left >= run:
                 share = (run - (start - before)) / ((before - left) or 1)

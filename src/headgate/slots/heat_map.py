@@ -13,7 +13,7 @@ MAX_WINDOWS = 200_000
 """Counted windows that are read; hours beyond them are left out."""
 PAGE = 10_000
 SAMPLES = 30
-"""Windows of an hour that a calendar or a curve is asked about; the others are taken to be like them."""
+"""Windows per hour that are checked against the calendar and the curve; the others are assumed alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def heat_map(version: PolicyVersion, occupancy: Occupancy, now_ms: int, days: in
 
 
 def hourly_capacity(policy: WindowPolicy, hour_ms: int) -> int:
-    """How much the windows hold, together, that start in an hour."""
+    """The total capacity of the windows that start in an hour."""
     size, end = policy.size_ms, hour_ms + HOUR_MS
     first = -(-hour_ms // size) * size
     windows = max(0, -(-(end - first) // size))

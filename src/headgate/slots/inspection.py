@@ -1,4 +1,4 @@
-"""Looking at slots: which are booked, why at their times, and what a change of policy would do to them."""
+"""Read-only views of slots: which are booked, why at their times, and what a change of policy would do to them."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from headgate.slots.templates import is_template
 Started = Callable[[Sequence[AssignedSlot]], Awaitable[set[str]]]
 """Returns, of some slots, the events whose work has started."""
 OPENS_WITHIN = timedelta(days=3660)
-"""A calendar that opens no window within ten years is taken for a mistake."""
+"""A calendar that opens no window within ten years is rejected as a mistake."""
 
 
 async def check_opens(policy: WindowPolicy, now_ms: int | None = None) -> None:
     """Raises: ConfigurationError: the policy's calendar never opens."""
     at = int(time.time() * 1000) if now_ms is None else now_ms
-    # On a thread: a calendar that never opens takes a while to be found out.
+    # On a thread: a calendar that never opens takes long to search.
     if await asyncio.to_thread(policy.next_open, at) > at + duration_ms(OPENS_WITHIN):
         raise ConfigurationError("calendar", "opens no whole window within ten years; widen its hours or blackouts")
 
@@ -55,7 +55,7 @@ def check_version(if_version: Collection[int] | None, name: str, current: Policy
 
 
 class SlotInspection:
-    """The part of `SlotScheduler` that looks and changes nothing."""
+    """The read-only part of `SlotScheduler`."""
 
     _store: SlotStore
 

@@ -2,8 +2,8 @@
 
 A config admits an instant if the window that holds it is open and has room for the event. The instant of a slot under
 several configs lies in one such window of each, and each is charged. The search jumps: each config names the next
-window of its own that has room, past its full runs and closed hours, and the latest of these windows is where the
-others go on, until one instant lies in a window of each.
+window of its own that has room, past its full runs and closed hours, and the others continue at the latest of these
+windows, until one instant lies in a window of each.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class JointRoom(NamedTuple):
     low_ms: int
     high_ms: int
     places: int
-    """For how many further events all of them have room."""
+    """How many further events fit into all of them."""
     step_ms: float
     """How far the low end moves with each place taken, if a horizon ends the part before its windows do."""
 
@@ -136,7 +136,7 @@ class JointPacker:
         return room, places
 
     def _search(self, effective_ms: int) -> JointRoom | Full:
-        # Whoever comes later is admitted to nothing that an earlier event was refused: its first windows offer less.
+        # A later event gets no window that an earlier one was denied: its first windows offer less.
         at = effective_ms
         if self._effective_ms <= effective_ms < self._reached_ms:
             at = self._reached_ms

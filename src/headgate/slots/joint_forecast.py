@@ -29,7 +29,8 @@ from headgate.slots.packing import Full
 
 
 def joint_forecast(sides: Sequence[JointSide], now_ms: int, events: int, requested_ms: int) -> Forecast:
-    """Fills the windows of several configs in order, as `JointPacker` would. What it takes, nobody may write back."""
+    """Fills the windows of several configs in order, as `JointPacker` would. The counts it takes must not be written
+    back."""
     if not isinstance(events, int) or isinstance(events, bool) or not 1 <= events <= MOST_EVENTS:
         raise InvalidInput("events", f"must be a whole number from 1 to {MOST_EVENTS}")
     first, effective = sides[0], max(requested_ms, now_ms)
@@ -69,7 +70,7 @@ class _JointFilling:
         self.packer = JointPacker(sides, now_ms, lambda: 0.0)
         self.left = events
         self.fills: list[list[Fill]] = [[] for _ in sides]
-        """The first windows of each config, as many as are looked at closely."""
+        """The first windows of each config, up to the number that is shown in detail."""
         self.count = 0
         """Windows of the first config that take some of the events."""
         self.last: JointRoom | None = None

@@ -1,4 +1,4 @@
-"""What a listing shows: booked slots and cancelled ones, by scheduled time, page by page."""
+"""Listings of booked and cancelled slots, by scheduled time, page by page."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SORTS = ("scheduledTime", "-scheduledTime")
 
 
 class SlotStatus(StrEnum):
-    """Whether a slot holds its room."""
+    """Whether a slot is counted in its window."""
 
     BOOKED = "BOOKED"
     CANCELLED = "CANCELLED"
@@ -31,7 +31,7 @@ class SlotStatus(StrEnum):
 
 
 class SlotFilter(NamedTuple):
-    """Which slots to list; what is None selects nothing away."""
+    """Which slots to list; None means no restriction."""
 
     config_name: str | None = None
     from_ms: int = 0
@@ -69,14 +69,14 @@ EVERYTHING = SlotFilter()
 
 
 class Cursor(NamedTuple):
-    """The place of a slot in a listing: the next page goes on behind it."""
+    """The place of a slot in a listing: the next page begins behind it."""
 
     scheduled_ms: int
     event_id: str
     serial: int
 
     def encoded(self) -> str:
-        """As the opaque text that a caller hands back."""
+        """The opaque text that a caller passes for the next page."""
         return base64.urlsafe_b64encode("\n".join(map(str, self)).encode()).decode().rstrip("=")
 
     @classmethod

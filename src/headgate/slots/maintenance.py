@@ -1,4 +1,4 @@
-"""Keeping slots in order: re-plans, slots whose work never started, and retention."""
+"""Maintenance of slots: re-plans, reconciliation of slots whose work never started, and retention."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headgate.slots.replanning import Replan, ReplanStore, checked_direction, re
 
 
 class SlotMaintenance(SlotInspection):
-    """The part of `SlotScheduler` that moves, frees and forgets slots."""
+    """The part of `SlotScheduler` that moves, frees and prunes slots."""
 
     _replans: ReplanStore | None
 
@@ -40,7 +40,7 @@ class SlotMaintenance(SlotInspection):
         """Moves booked slots to earlier free places, in order; or, with `direction="spread"`, what is over the limit to
         later ones. `since` and `until` bound the slots that are moved. A slot that is booked under several configs
         moves to where all of them have room, and is charged there. No slot within `notice` (one minute) of now moves,
-        nor one whose work has begun. Bookings go on meanwhile; a call that broke off may be repeated.
+        nor one whose work has begun. Bookings continue meanwhile. It is idempotent: a call that failed may be repeated.
 
         Raises:
             ConfigurationError: the scheduler was made without a store for it.
@@ -63,9 +63,8 @@ class SlotMaintenance(SlotInspection):
     ) -> list[AssignedSlot]:
         """Finds slots scheduled before a time whose work never started (a crash between booking and starting).
 
-        `started` returns, page by page, which events are known to have work. The others are handed to `redispatch`,
-        or, without one, cancelled so that their room is free again. Returns them. Slots that belong to another than
-        `owner` are left alone.
+        `started` returns, page by page, which events are known to have work. The others are passed to `redispatch`, or,
+        without one, cancelled so that their room is free again. Returns them. Slots of other owners are left alone.
         """
         leaked: list[AssignedSlot] = []
         async for slot in self._unstarted(started, before, page):
@@ -79,7 +78,7 @@ class SlotMaintenance(SlotInspection):
                 except SlotInUse:
                     continue
                 except NotFound:
-                    pass  # cancelled by somebody else in the meantime
+                    pass  # cancelled concurrently
             leaked.append(slot)
         return leaked
 
@@ -87,7 +86,7 @@ class SlotMaintenance(SlotInspection):
         self, started: Started, *, before: datetime, reason: str | None = None, actor: str | None = None
     ) -> list[AssignedSlot]:
         """Cancels slots of any owner that were scheduled before a time and whose work never started, for an operator.
-        Returns those that were there to cancel."""
+        Returns the slots that it cancelled."""
         freed: list[AssignedSlot] = []
         async for slot in self._unstarted(started, before):
             with suppress(NotFound, SlotInUse, SlotOwned):  # cancelled, booked again or begun in the meantime
@@ -95,8 +94,8 @@ class SlotMaintenance(SlotInspection):
         return freed
 
     async def prune(self, before: datetime) -> PruneResult:
-        """Forgets slots and windows that lie before a time. A slot whose work is known to be still to be done stays,
-        however late it is. A forgotten event that comes again gets a new slot.
+        """Deletes slots and windows that lie before a time. A slot whose work is still pending stays, however late it
+        is. An event whose slot was deleted gets a new one if it is booked again.
 
         Raises:
             InvalidInput: the time lies in the future.

@@ -20,7 +20,7 @@ LONGEST_NAME = 128
 MOST_CONFIGS = 8
 """Configs that one event may be booked under."""
 _FORBIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-"""Control characters, line separators, and surrogates that have lost their other half. `schemas.py` says the same."""
+"""Control characters, line separators, and lone surrogates. The wire schema has the same pattern."""
 MOST_PER_WINDOW = 2**31 - 1
 SHORTEST_WINDOW = timedelta(milliseconds=10)
 LONGEST_WINDOW = timedelta(days=366)
@@ -37,7 +37,7 @@ class Spread(StrEnum):
 
 
 class FirstWindow(StrEnum):
-    """What the window offers in which the wanted time lies."""
+    """What the window of the requested time offers."""
 
     PROPORTIONAL = "proportional"
     """The limit in proportion to what is left of the window."""
@@ -49,9 +49,12 @@ class FirstWindow(StrEnum):
 class WindowPolicy:
     """How much may happen in each window of time.
 
-    `window` is an ISO-8601 duration or a timedelta; `max_delay`, if given, is how far past the wanted time a slot may
-    lie before nothing is booked at all. `first_window` says what the window of the wanted time itself offers. A `curve`
-    gives windows another limit by time of day and weekday, in the calendar's zone or, without a calendar, in UTC.
+        WindowPolicy(max_per_window=100, window="PT4S", spread="even")
+
+    `window` is an ISO-8601 duration or a timedelta; `max_delay`, if given, is how long after the requested time a slot
+    may lie at most; later, nothing is booked. `first_window` is what the window of the requested time itself offers. A
+    `curve` gives windows another limit by time of day and weekday, in the calendar's zone or, without a calendar, in
+    UTC.
     """
 
     max_per_window: int
@@ -160,14 +163,21 @@ class PolicyVersion:
 
 
 class SlotRequest(NamedTuple):
-    """An event that wants a time. Build it with `SlotRequest.of`, which checks."""
+    """A request for a slot. Build it with `SlotRequest.of`, which validates.
+
+    SlotRequest.of("pay-1", "2027-03-01T16:00:00Z")
+    """
 
     event_id: str
     requested_ms: int
 
     @classmethod
     def of(cls, event_id: str, requested_time: str | datetime) -> SlotRequest:
-        """A checked request; the wanted time is rounded up to the millisecond, so that nothing runs early."""
+        """A checked request; the requested time is rounded up to the millisecond, so that nothing runs early.
+
+        Raises:
+            InvalidInput: the id or the time is wrong.
+        """
         return cls(checked_id(event_id), to_ms(parse_instant(requested_time, "requested_time")))
 
 
@@ -196,7 +206,11 @@ class SlotWindow(NamedTuple):
 
 
 class AssignedSlot(NamedTuple):
-    """A booked time. Times are kept as epoch milliseconds and turned into datetimes when asked for."""
+    """A booked time. Times are kept as epoch milliseconds; the properties return datetimes.
+
+    slot = await slots.assign("pay-1", "default", "2027-03-01T16:00:00Z")
+    slot.scheduled_time, slot.delay
+    """
 
     event_id: str
     config_name: str
@@ -235,7 +249,7 @@ class AssignedSlot(NamedTuple):
 
     @property
     def delay(self) -> timedelta:
-        """How long after the wanted time the slot lies."""
+        """How long after the requested time the slot lies."""
         return timedelta(milliseconds=self.scheduled_ms - self.requested_ms)
 
 
@@ -245,8 +259,8 @@ def checked_id(event_id: object, field: str = "event_id") -> str:
         raise InvalidInput(field, "must be a text of 1 to 255 characters")
     if len(event_id) > LONGEST_ID:
         raise InvalidInput(field, f"has {len(event_id)} characters; at most {LONGEST_ID} are allowed")
-    # Printable is nearly always so, and quicker to check; by itself it would refuse spaces other than the common one,
-    # and whatever Unicode has named since this Python was built.
+    # `isprintable` is true of nearly all ids, and faster; alone it would reject other spaces, and characters that are
+    # newer than this Python's Unicode tables.
     if not event_id.isprintable() and _FORBIDDEN.search(event_id):
         raise InvalidInput(field, "holds a control character, a line separator or half a surrogate pair")
     return event_id

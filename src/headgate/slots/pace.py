@@ -1,8 +1,7 @@
 """How many requests one transaction carries: as many as fit into a fraction of a second.
 
-Callers of a config wait for the transaction in front of them. What a transaction takes depends on its requests: many
-for one time share a few windows, while each time of its own costs reads and writes of its own. So both kinds have a
-pace of their own.
+Callers of a config wait for the transaction in front of them. Its duration depends on its requests: requests for one
+time share a few windows, requests for different times each cost reads and writes. So each kind has its own pace.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class Pace:
         self._max_size = max_size
 
     def learn(self, count: int, seconds: float) -> None:
-        """Learns that a transaction of `count` requests took that long. A small one that was quick says nothing."""
+        """Learns that a transaction of `count` requests took that long. A small, quick one is ignored."""
         if seconds > TARGET_SECONDS:
             self.size = max(min(LEAST, self._max_size), int(count * TARGET_SECONDS / seconds))
         elif count >= self.size:

@@ -1,4 +1,4 @@
-"""What slots need from the outside: a store and an observer."""
+"""The ports of slots: a store and an observer."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class PruneResult(NamedTuple):
 class SlotStore(Protocol):
     """Keeps policies, slots and window counters.
 
-    Time is the store's own clock unless `now_ms` is given. Every method is one transaction: it happens whole or not
-    at all, and whatever was returned survives a crash.
+    Time is the store's own clock unless `now_ms` is given. Every method is one atomic transaction, and a result that
+    was returned survives a crash.
     """
 
     async def configure(
@@ -75,7 +75,7 @@ class SlotStore(Protocol):
         Serialised per name.
 
         Raises:
-            Conflict: another writer was booking the same event; nothing was booked, try again.
+            Conflict: another writer was booking the same event; nothing was booked; retry.
         """
         ...
 
@@ -90,7 +90,7 @@ class SlotStore(Protocol):
         record stays, with the cause.
 
         Raises:
-            Conflict: the slot was moved at the same time; nothing was changed, try again.
+            Conflict: the slot was moved concurrently; nothing was changed; retry.
             SlotInUse: the work has begun; nothing was changed.
             SlotOwned: the slot is not `owner`'s; nothing was changed.
         """
@@ -119,7 +119,7 @@ class SlotStore(Protocol):
         ...
 
     async def count_beyond(self, name: str, max_delay_ms: int) -> int:
-        """How many slots still to come lie later than so long after they were requested and booked."""
+        """How many future slots have a delay above `max_delay_ms`, counted from the later of request and booking."""
         ...
 
     async def survey(self, name: str, look: Callable[[PolicyVersion, Occupancy, int], T]) -> T:
@@ -136,13 +136,13 @@ class SlotStore(Protocol):
         ...
 
     async def prune(self, before_ms: int) -> PruneResult:
-        """Forgets windows that ended before a time, and the slots in them, in batches; the records of slots that were
-        cancelled before it, and of moves that nobody has read; and configs made from a template that have no windows
+        """Deletes windows that ended before a time, and the slots in them, in batches; the records of slots that were
+        cancelled before it, and of moves that were not read yet; and configs made from a template that have no windows
         left."""
         ...
 
     async def close(self) -> None:
-        """Frees what the store holds."""
+        """Closes the store's connections."""
         ...
 
 
@@ -154,15 +154,15 @@ class SlotObserver(Protocol):
         return
 
     def assigned(self, name: str, seconds: float) -> None:
-        """One caller got its answer, after waiting and booking."""
+        """One call returned, after `seconds` of waiting and booking."""
         return
 
     def failed(self, name: str, requests: int, error: HeadgateError) -> None:
-        """A transaction failed: none of its requests got an answer, or none that is known."""
+        """A transaction failed: its requests were not booked, or the outcome is unknown."""
         return
 
     def contended(self, name: str) -> None:
-        """A batch had to be tried again because another writer was in the way."""
+        """A batch was retried because of a concurrent writer."""
         return
 
     def policy_looked_up(self, name: str, *, cached: bool) -> None:

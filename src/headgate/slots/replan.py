@@ -194,8 +194,8 @@ def assign_earlier(
     reached_ms: int,
     others: Others = NO_OTHERS,
 ) -> list[Assignment]:
-    """The window of each candidate, in order: the earliest one with room that keeps the order, or its own. Those before
-    them have reached `reached_ms`, and nobody goes before that."""
+    """The window of each candidate, in order: the earliest one with room that keeps the order, or its own. Earlier
+    candidates have reached `reached_ms`, and no slot moves before that."""
     policy, earliest = limits.policy, limits.earliest_ms
     size = policy.size_ms
     counts = Counts(config)
@@ -208,7 +208,7 @@ def assign_earlier(
         scheduled = slot.scheduled_ms
         own = start = scheduled - scheduled % size
         starts: tuple[int, ...] = ()
-        low = scheduled  # nobody goes before a slot that stays
+        low = scheduled  # no slot moves before one that stays
         if candidate.may_move and scheduled >= earliest:
             effective = slot.requested_ms if slot.requested_ms > earliest else earliest
             if slot.other_windows:
@@ -280,7 +280,7 @@ def assign_spread(
 
 class _Spread:
     """Assigns one candidate after another. All that may move leave their windows first, and enter one when they are
-    assigned: whoever is moved later makes room for those before it."""
+    assigned: a slot that is assigned later makes room for those before it."""
 
     def __init__(self, limits: Limits, candidates: Sequence[Candidate], config: PlannedConfig, others: Others) -> None:
         self._limits = limits
@@ -289,7 +289,7 @@ class _Spread:
         self._joint = _JointCounts(self._counts, others)
         self._reached = 0
         self._apart: set[tuple[str, ...]] = set()
-        """Sets of configs that have no instant in common any more."""
+        """Sets of configs that have no common instant any more."""
         self._entered: set[tuple[str, int]] = set()
         """Windows of further configs that slots from elsewhere were assigned to."""
         for candidate in filter(limits.may_move, candidates):

@@ -13,7 +13,7 @@ from headgate.slots.replan_places import place
 
 
 class Reading(NamedTuple):
-    """Where reading slots goes on: at or behind a time and event."""
+    """Where reading slots continues: at or behind a time and event."""
 
     at_ms: int
     event_id: str = ""
@@ -43,7 +43,7 @@ class Puller:
         self._others = others
         self._waiting: list[Candidate] = []
         self.reading = reading
-        """Where those begin that are not decided yet."""
+        """Where the undecided slots begin."""
 
     def pull(self, candidates: Sequence[Candidate], *, is_last: bool) -> Part:
         """Moves the next candidates as far forward as they go. The occupancies get the changed counts."""
@@ -69,7 +69,7 @@ def broken_off(
     following: Reading | None,
 ) -> tuple[Sequence[AssignedSlot], Reading]:
     """Of a plan from `reading` to `following`, of which only the first moves were made: the slots whose places are
-    decided, and where those begin that are not."""
+    decided, and where the others begin."""
     unmade = moves[made].slot.event_id
     cut = next(index for index, slot in enumerate(examined) if slot.event_id == unmade)
     if not cut:

@@ -1,7 +1,7 @@
 """Re-plan: where inside their windows slots lie. Pure, given a view of the windows.
 
 To make room inside a window, the places of those that come are added to the places of those that are there, and all of
-them are given out again in order: of a larger set, the n-th place lies no later than before, so nobody moves the wrong
+them are given out again in order: of a larger set, the n-th place lies no later than before, so no slot moves the wrong
 way. A slot under several configs must stay inside a window of each. Each slot therefore has a span; spans are narrowed
 until neither their starts nor their ends go back from one slot to the next, and then the n-th place lies in the n-th
 span.
@@ -44,7 +44,7 @@ def place(
     direction: Direction = Direction.EARLIER,
 ) -> list[SlotMove]:
     """The moves, in order, that bring slots into their windows. The occupancies get the changed counts. Slots before
-    `floor_ms` are not among the assignments, and nobody overtakes them."""
+    `floor_ms` are not among the assignments, and no slot overtakes them."""
     moves: list[SlotMove] = []
     configs = {**others, config.active.name: config}
     for window, group in groupby(sorted(assignments, key=_WINDOW), key=_WINDOW):
@@ -75,7 +75,7 @@ def _place_single(
     config: PlannedConfig,
     floor_ms: int,
 ) -> list[SlotMove]:
-    """`place` in one window, of slots that have one config and may move: nearly all of them are such."""
+    """`place` in one window, for slots that have one config and may move: the common case."""
     end, spread, low = window + limits.policy.size_ms, limits.policy.spread, max(window, floor_ms, limits.earliest_ms)
     slots = [assignment.candidate.slot for assignment in assignments]
     left = [config.own(slot) for slot in slots if not window <= slot.scheduled_ms < end]

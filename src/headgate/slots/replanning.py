@@ -1,4 +1,4 @@
-"""`replan`: moves booked slots, in transactions of bounded time, while booking goes on."""
+"""`replan`: moves booked slots, in transactions of bounded time, while bookings continue."""
 
 from __future__ import annotations
 
@@ -37,13 +37,14 @@ MOST_WHOLE = 2000
 MOST_OTHERS = 256
 """Further configs whose slots one transaction moves: it locks all of them."""
 TARGET_SECONDS = 0.1
-"""How long one transaction has its locks while nobody waits for them, …"""
+"""How long one transaction holds its locks while no booking waits for them, …"""
 SHORT_SECONDS = 0.002
-"""… and while somebody does, …"""
+"""… and while one does, …"""
 CALM_SECONDS = 2.0
-"""… which it is taken for until nobody has waited for so long."""
+"""… which is assumed until no booking has waited for so long."""
 PAUSE = 3
-"""While somebody waits, a pause follows that is so many times as long: bookings have three quarters of the time."""
+"""While a booking waits, a pause of so many times a transaction's time follows: bookings get three quarters of the
+time."""
 
 
 class Span(NamedTuple):
@@ -59,12 +60,12 @@ class Span(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """What one transaction did."""
+    """The result of one transaction."""
 
     examined: Sequence[AssignedSlot]
     moves: Sequence[SlotMove]
     following: Reading | None
-    """Where the next one goes on; None if this was the last."""
+    """Where the next one continues; None if this was the last."""
     is_awaited: bool = False
     """Whether others waited for its locks, as far as the store knows."""
     seconds: float = 0.0
@@ -88,10 +89,10 @@ class ReplanStore(Protocol):
 
     async def pull_forward(self, span: Span, reading: Reading, limit: int, *, reads_again: bool = False) -> Chunk:
         """Moves the next slots to earlier places. With `reads_again` it reads them again once the configs are locked:
-        that takes longer, and nobody can change them in between.
+        that takes longer, and rules out concurrent changes.
 
         Raises:
-            Conflict: one of them was changed at the same time; nothing was moved, try again.
+            Conflict: one of them was changed concurrently; nothing was moved; retry.
         """
         ...
 
@@ -117,7 +118,7 @@ class ReplanStore(Protocol):
         """Makes these planned moves to earlier places, in order, up to the first that is no longer possible.
 
         Raises:
-            Conflict: one of them was changed at the same time; nothing was moved.
+            Conflict: one of them was changed concurrently; nothing was moved.
         """
         ...
 
@@ -125,7 +126,7 @@ class ReplanStore(Protocol):
         """Makes those of these moves to later places that are still possible.
 
         Raises:
-            Conflict: one of them was changed at the same time; nothing was moved, try again.
+            Conflict: one of them was changed concurrently; nothing was moved; retry.
         """
         ...
 
@@ -214,7 +215,7 @@ async def replan(store: ReplanStore, span: Span, direction: Direction, *, dry_ru
     if is_template(span.name):
         await store.survey(span)
         for name in await store.followers(span.name):
-            with suppress(NotFound):  # idle, and forgotten since
+            with suppress(NotFound):  # idle, and deleted since
                 result = result.joined(await replan(store, span._replace(name=name), direction, dry_run=dry_run))
         return result
     if direction is Direction.SPREAD:
@@ -227,7 +228,7 @@ async def replan(store: ReplanStore, span: Span, direction: Direction, *, dry_ru
 async def _pull(store: ReplanStore, span: Span, result: Replan) -> Replan:
     active, now_ms = await store.survey(span)
     pace = Pace(active.policy.highest_limit + 1)
-    # From the start of a window: those who are in it make room for those who come.
+    # From the start of a window: its slots make room for those that move in.
     reading: Reading | None = Reading(align(span.earliest(now_ms), active.policy.size_ms))
     while reading is not None:
         if pace.is_calm:
@@ -250,15 +251,15 @@ async def _pull_some(store: ReplanStore, span: Span, reading: Reading, pace: Pac
 
 
 async def _pull_locked(store: ReplanStore, span: Span, reading: Reading, limit: int, pace: Pace) -> Chunk:
-    """Moves the next slots, whoever changes them at the same time."""
+    """Moves the next slots under lock, despite concurrent changes."""
     chunk = await _retried(partial(store.pull_forward, span, reading, limit, reads_again=True))
     await pace.give_way(chunk)
     return chunk
 
 
 async def _pull_in_pieces(store: ReplanStore, span: Span, reading: Reading, pace: Pace) -> Chunk:
-    """Plans the next windows without a lock, and then moves a few slots a transaction: bookings that wait for one wait
-    for little. They may take a place that the plan meant to use; then the rest is planned again."""
+    """Plans the next windows without a lock, and then moves a few slots per transaction, so that bookings wait only
+    briefly. A booking may take a place that was planned; then the rest is planned again."""
     try:
         plan = await store.plan_forward(span, reading, pace.whole)
     except Conflict:
@@ -289,11 +290,11 @@ class Pace:
         self.whole = min(max(FEWEST, min(window, MOST_WHOLE)), MANY)
         self.limit = self.whole
         self.is_calm = True
-        """Nobody waits, or has waited lately."""
+        """Whether no booking waits, or has waited lately."""
         self._calm_from = float("-inf")
 
     async def give_way(self, chunk: Chunk) -> None:
-        """Adapts to what a transaction took. If bookings wait, they go first, and those who come meanwhile."""
+        """Adapts to what a transaction took. If bookings wait, they go first, and so do those that arrive meanwhile."""
         pause = self.adapt(time.perf_counter(), chunk)
         if pause:
             await asyncio.sleep(pause)
@@ -304,7 +305,7 @@ class Pace:
             self._calm_from = now + CALM_SECONDS
         self.is_calm = now >= self._calm_from
         least = self.whole if self.is_calm else FEWEST
-        # Slots that stay cost next to nothing: they do not say how long it takes to move as many.
+        # Slots that stay cost almost nothing, so they do not predict the time of moves.
         if self.is_calm or chunk.moves:
             target = TARGET_SECONDS if self.is_calm else SHORT_SECONDS
             growth = min(2.0, target / max(chunk.seconds, 1e-4))
@@ -380,7 +381,7 @@ def without_strangers(candidates: Sequence[Candidate], names: set[str]) -> list[
 
 
 async def _preview(store: ReplanStore, span: Span, result: Replan) -> Replan:
-    """`_pull` without a change: what would have been moved is remembered here."""
+    """`_pull` without writing: the moves are kept in memory."""
     active, now_ms = await store.survey(span)
     limits = Limits(active.policy, span.earliest(now_ms))
     reading = Reading(align(limits.earliest_ms, active.policy.size_ms))

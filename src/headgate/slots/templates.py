@@ -32,13 +32,13 @@ def refuse_template(name: str, field: str = "config_name") -> str:
 
 
 def best_template(templates: Iterable[str], name: str) -> str | None:
-    """The template that a config is made from: of those that match, the one that says most of the name."""
+    """The template that a config is made from: of those that match, the one that matches most literal characters."""
     matching = [template for template in templates if is_template(template) and _pattern(template).fullmatch(name)]
     return min(matching, key=lambda template: (template.count(WILDCARD) - len(template), template), default=None)
 
 
 @lru_cache(maxsize=1024)
 def _pattern(template: str) -> re.Pattern[str]:
-    # Runs of `*` mean no more than one does, and would take time without end to match.
+    # Runs of `*` are collapsed: as a regular expression they would backtrack exponentially.
     parts = [re.escape(part) for part in re.split(r"\*+", template)]
     return re.compile(".+".join(parts), re.DOTALL)

@@ -36,7 +36,7 @@ def usable(
     """What a window offers to a slot that may lie neither before `effective_ms` nor after `horizon_ms`.
 
     The first window, unless it is offered whole, and the one that the horizon cuts offer the limit in proportion. A
-    horizon shorter than the first window's share of one slot still leaves that one, or such a policy would never book
+    horizon shorter than the first window's share of one slot still admits one slot, or such a policy would never book
     anything.
     """
     low, high = max(start_ms, effective_ms), min(start_ms + size_ms, horizon_ms + 1)

@@ -1,4 +1,4 @@
-"""Databases by URL: one pool per URL and event loop, at this version's schema when it is handed out."""
+"""Databases by URL: one pool per URL and event loop, migrated to this version's schema."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _databases: WeakKeyDictionary[asyncio.AbstractEventLoop, _Databases] = WeakKeyDi
 async def database(url: str, *, pool_size: int = 10, timeout: float | None = None) -> Database:
     """The database at a URL, at this version's schema or a later one.
 
-    Whoever asks for the same URL on the same event loop gets the same pool: on SQLite, two pools in one process would
-    wait for each other's locks by sleeping. `memory://` is a database of the caller's own, gone when it is closed. A
-    transaction on a server ends after `timeout` seconds; left out, after 10.
+    Callers with the same URL on the same event loop share a pool: on SQLite, two pools in one process would wait for
+    each other's locks by sleeping. `memory://` is a new database per call, gone when it is closed. A transaction on a
+    server ends after `timeout` seconds; left out, after 10.
 
     Raises:
         HeadgateError: The schema is older, and this process may not migrate it.
@@ -35,7 +35,7 @@ async def database(url: str, *, pool_size: int = 10, timeout: float | None = Non
     if url.startswith("memory:"):
         return await _migrated(Database("sqlite://"))
     here = _databases.setdefault(asyncio.get_running_loop(), _Databases())
-    # One after the other, so that nobody is handed a database that is still being migrated.
+    # Serialised, so that no caller gets a database that is still being migrated.
     async with here.opening:
         known = here.by_url.get(url)
         if known is not None and not known.closed:
@@ -45,7 +45,7 @@ async def database(url: str, *, pool_size: int = 10, timeout: float | None = Non
 
 
 def hasten_databases(seconds: float = CLOSING_SECONDS) -> None:
-    """Shortens the deadline of what is still written on this event loop, because the process ends."""
+    """Shortens the timeout of writes in flight on this event loop, because the process ends."""
     here = _databases.get(asyncio.get_running_loop())
     for opened in [] if here is None else here.by_url.values():
         opened.hasten(seconds)

@@ -316,7 +316,7 @@ class Database:
             # Not before it is closed: a rollback may have to be cut too.
             use.connection = None
         if news:
-            self.hints.ring_everywhere(news)
+            self.hints.notify(news)
         return result
 
     def _on_thread(
@@ -341,7 +341,7 @@ class Database:
                 use.connection = None
         if news:
             with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
-                loop.call_soon_threadsafe(self.hints.ring_everywhere, news)
+                loop.call_soon_threadsafe(self.hints.notify, news)
         return result
 
     def _note_cut(self, error: BaseException) -> None:
@@ -436,7 +436,7 @@ def _note_birth(_connection: Any, record: Any) -> None:
 
 
 def announce(connection: Connection, name: str) -> None:
-    """Rings the bells of a name (`Database.hints`) when the caller's transaction has been committed."""
+    """Notifies the subscribers of a name (`Database.hints`) once the caller's transaction is committed."""
     news: set[str] | None = connection.info.get(NEWS)
     if news is not None:
         news.add(name)

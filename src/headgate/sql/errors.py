@@ -10,13 +10,13 @@ import sqlalchemy as sa
 from headgate.errors import Conflict, StoreError, StoreRefused, StoreUnavailable
 
 _RETRYABLE_STATES = {"40001", "40P01", "55P03", "23505", "22012"}
-"""PostgreSQL: serialization failure, deadlock, lock not available, unique violation; division by zero, which is how a
-statement of ours fails that finds less to change than was read."""
+"""PostgreSQL: serialization failure, deadlock, lock not available, unique violation; division by zero, by which our
+statements fail if they find fewer rows than were read."""
 _OUTAGE_CLASSES = {"08", "53", "57", "58"}
-"""PostgreSQL: connection lost, no resources, shut down by an operator, system error."""
+"""PostgreSQL: connection lost, insufficient resources, operator intervention, system error."""
 
 _SILENT_STATE = "25P03"
-"""PostgreSQL: the session was silent for too long inside a transaction, and was ended. Nothing of it was committed."""
+"""PostgreSQL: idle-in-transaction timeout. The session was ended, and nothing was committed."""
 
 _READ_ONLY_STATE = "25006"
 """PostgreSQL: the server is a standby, or became one."""
@@ -27,24 +27,24 @@ _REFUSED_CLASS = "28"
 _TURNED_AWAY = re.compile(
     r"password authentication failed|no password supplied|no pg_hba\.conf entry|(role|database) \".*\" does not exist"
 )
-"""What says so when a connection can't even be made: then the driver tells no state."""
+"""The same as messages: an error while connecting has no SQLSTATE."""
 _NOT_OPENED = "unable to open database file"
-"""SQLite: no such folder, a folder instead of a file, or no right to write. It does not name the file."""
+"""SQLite: no such folder, a folder instead of a file, or no write permission. The message lacks the file's name."""
 
 
 _NONE_LEFT = "This connection is closed"
-"""What SQLAlchemy's pool says if every connection that it tried to hand out was refused, also new ones."""
+"""The message of SQLAlchemy's pool if every connection that it tried, new ones too, was invalid."""
 
 DRIVER_ERRORS = (sa.exc.SQLAlchemyError, OSError, sqlite3.Error)
-"""What SQLAlchemy, a driver or a timeout raises. A `TimeoutError` is an `OSError`."""
+"""The errors of SQLAlchemy, drivers and timeouts. A `TimeoutError` is an `OSError`."""
 
 
 class ReadOnlyServer(StoreUnavailable):
-    """The server takes no writes: it is a standby. Another connection may lead to the primary."""
+    """The server is a read-only standby. Another connection may lead to the primary."""
 
 
 def is_read_only(error: BaseException | None) -> bool:
-    """Whether a driver says that its server takes no writes."""
+    """Whether a driver reports that its server is read-only."""
     return getattr(error, "sqlstate", None) == _READ_ONLY_STATE
 
 
@@ -68,7 +68,7 @@ def translated(error: Exception, file: str | None = None) -> StoreError:
 
 
 def fault(state: str, message: str) -> StoreError:
-    """What a PostgreSQL error is to headgate. `Conflict` means: roll back, try again."""
+    """The `StoreError` of a PostgreSQL error. `Conflict` means: roll back and retry."""
     summary = message.strip().partition("\n")[0][:200]
     if state in _RETRYABLE_STATES:
         return Conflict(f"conflicting write: {summary}")

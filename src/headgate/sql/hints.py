@@ -1,7 +1,8 @@
 """Hints that a table may have news: within this process always, from other processes by PostgreSQL's LISTEN/NOTIFY, or
 by the data version of an SQLite file.
 
-A hint may be lost or come for nothing. Polling stays the truth; hints only make it sooner, so that it may be slow.
+A hint may be lost or spurious. Correctness rests on polling; hints only reduce the latency, so that polling may be
+slow.
 """
 
 from __future__ import annotations
@@ -34,87 +35,87 @@ QUIET_SECONDS = 0.02
 """The shortest time between two notifications of one name: every NOTIFY serialises its commit with all others."""
 LONGEST_PAUSE = 30.0
 ECHO_SECONDS = 30.0
-"""How often PostgreSQL has to show that hints still come."""
+"""How often a notification to ourselves checks that LISTEN still works."""
 WATCH_SECONDS = 0.1
-"""How often the data version of an SQLite file is read. That is no transaction, and takes some microseconds."""
+"""How often the data version of an SQLite file is read. It takes no transaction, and some microseconds."""
 
 
 class Hints:
-    """Rings bells by name, and hears those that other processes ring. One per `Database`."""
+    """Notifies subscribers by name, in this process and in others. One per `Database`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._bells: dict[str, WeakSet[asyncio.Event]] = defaultdict(WeakSet)
-        self._commit_bells: WeakSet[asyncio.Event] = WeakSet()
-        self._rung: dict[str, float] = {}
-        self._trailing: dict[str, asyncio.Task[None]] = {}
+        self._subscribers: dict[str, WeakSet[asyncio.Event]] = defaultdict(WeakSet)
+        self._commit_subscribers: WeakSet[asyncio.Event] = WeakSet()
+        self._notified: dict[str, float] = {}
+        self._delayed: dict[str, asyncio.Task[None]] = {}
         self._listener: asyncio.Task[None] | None = None
         self._is_listening = False
 
     @property
-    def are_heard(self) -> bool:
-        """Whether hints from other processes reach this one. Never on Oracle, nor behind a pooler that hands each
-        transaction to another connection of PostgreSQL."""
+    def are_received(self) -> bool:
+        """Whether hints from other processes reach this one. Never on Oracle, nor behind a transaction pooler of
+        PostgreSQL."""
         return self._is_listening
 
-    def bell(self, name: str, *, any_commit: bool = False) -> asyncio.Event:
-        """A bell of the caller's own, for as long as the caller keeps it. With `any_commit`, every commit to an SQLite
-        file rings it, also one of a process that rings no bells."""
-        bell = asyncio.Event()
-        self._bells[name].add(bell)
+    def subscribe(self, name: str, *, any_commit: bool = False) -> asyncio.Event:
+        """An event that is set by notifications of `name`, for as long as the caller keeps it. With `any_commit`, every
+        commit to an SQLite file sets it, also one of a process that sends no notifications."""
+        event = asyncio.Event()
+        self._subscribers[name].add(event)
         if any_commit:
-            self._commit_bells.add(bell)
-        return bell
+            self._commit_subscribers.add(event)
+        return event
 
     def due(self, names: Iterable[str]) -> list[str]:
-        """Those of the names that other processes have not been notified of just now. Counts as notifying them."""
+        """The names of which other processes were not notified just now. They count as notified from now on."""
         now = time.monotonic()
-        due = sorted(name for name in set(names) if now - self._rung.get(name, -1.0) >= QUIET_SECONDS)
+        due = sorted(name for name in set(names) if now - self._notified.get(name, -1.0) >= QUIET_SECONDS)
         for name in due:
-            self._rung[name] = now
+            self._notified[name] = now
         return due
 
-    def trail(self, names: Iterable[str]) -> None:
-        """Notifies other processes soon of names that were not due, whose news are committed by now."""
+    def notify_later(self, names: Iterable[str]) -> None:
+        """Notifies other processes after `QUIET_SECONDS` of names that were not due, whose changes are committed."""
         for name in names:
-            if name not in self._trailing:
-                self._trailing[name] = asyncio.create_task(self._notify_soon(name))
+            if name not in self._delayed:
+                self._delayed[name] = asyncio.create_task(self._notify_soon(name))
 
     async def _notify_soon(self, name: str) -> None:
         await asyncio.sleep(QUIET_SECONDS)
-        del self._trailing[name]
+        del self._delayed[name]
         with contextlib.suppress(StoreError):
             for due in self.due([name]):
-                await self._database.once(ring, due)
+                await self._database.once(notify, due)
 
-    def ring(self, names: Iterable[str]) -> None:
-        """Rings in this process."""
+    def wake(self, names: Iterable[str]) -> None:
+        """Sets the events of subscribers in this process."""
         for name in names:
-            for bell in self._bells.get(name, ()):
-                bell.set()
+            for event in self._subscribers.get(name, ()):
+                event.set()
 
-    def ring_everywhere(self, names: Iterable[str]) -> None:
-        """Rings for news that are committed: here at once, in other processes soon."""
+    def notify(self, names: Iterable[str]) -> None:
+        """Notifies of committed changes: this process at once, others soon."""
         names = list(names)
-        self.ring(names)
+        self.wake(names)
         if self._database.dialect == "postgresql":
-            self.trail(names)
+            self.notify_later(names)
 
-    async def wait(self, bell: asyncio.Event, timeout: float) -> bool:
-        """Waits for a ring of the bell, up to `timeout` seconds; returns whether it rang. Afterwards it is silent."""
+    async def wait(self, event: asyncio.Event, timeout: float) -> bool:
+        """Waits for the event, up to `timeout` seconds; returns whether it was set, and clears it."""
         if self._listener is None and self._database.dialect in ("postgresql", "sqlite"):
-            hear = self._listen if self._database.dialect == "postgresql" else self._watch_commits
-            self._listener = asyncio.create_task(hear())
-        if timeout > 0 and not bell.is_set():
+            listen = self._listen if self._database.dialect == "postgresql" else self._watch_commits
+            self._listener = asyncio.create_task(listen())
+        if timeout > 0 and not event.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout):
-                    await bell.wait()
-        rang = bell.is_set()
-        bell.clear()
-        return rang
+                    await event.wait()
+        was_set = event.is_set()
+        event.clear()
+        return was_set
 
     async def close(self) -> None:
-        await asyncio.gather(*self._trailing.values(), return_exceptions=True)
+        await asyncio.gather(*self._delayed.values(), return_exceptions=True)
         if self._listener is not None:
             listener, self._listener = self._listener, None
             listener.cancel()
@@ -131,9 +132,9 @@ class Hints:
                 try:
                     await connection.execute(f"LISTEN {CHANNEL}")
                     pause = 1.0
-                    # What was said while nobody listened is unknown: look once.
-                    self.ring(list(self._bells))
-                    while await self._hear_echo(connection) or not self._is_listening:
+                    # Notifications before LISTEN were missed: look once.
+                    self.wake(list(self._subscribers))
+                    while await self._receive_echo(connection) or not self._is_listening:
                         pass
                 finally:
                     await connection.close()  # at once; `async with` would first wait for a rollback
@@ -145,39 +146,39 @@ class Hints:
             finally:
                 self._is_listening = False
 
-    async def _hear_echo(self, connection: psycopg.AsyncConnection[Any]) -> bool:
-        """Listens for a while, and returns whether a hint of our own came back. If the hints that came before do not
-        come any more, the server hangs, its host is gone, or another server is the primary now."""
+    async def _receive_echo(self, connection: psycopg.AsyncConnection[Any]) -> bool:
+        """Listens for a while, and returns whether our own notification came back. If not, the server hangs, its host
+        is gone, or another server is the primary now."""
         echo = f"echo:{uuid.uuid4().hex}"
-        await self._database.once(ring, echo)
-        is_heard = False
+        await self._database.once(notify, echo)
+        is_received = False
         async for notice in connection.notifies(timeout=ECHO_SECONDS):
             if notice.payload == echo:
-                self._is_listening = is_heard = True
-            self.ring([notice.payload])
-        return is_heard
+                self._is_listening = is_received = True
+            self.wake([notice.payload])
+        return is_received
 
     async def _watch_commits(self) -> None:
-        """Rings after commits to an SQLite file, of any process."""
+        """Sets events after commits to an SQLite file, of any process."""
         while (opened := await self._database.watch_connection()) is not None:
             with contextlib.closing(opened), contextlib.suppress(sqlite3.Error):
-                await self._ring_after_commits(opened)
+                await self._wake_after_commits(opened)
             self._is_listening = False
             await asyncio.sleep(1.0)
-        self._is_listening = True  # a database in memory has no other process
+        self._is_listening = True  # a database in memory is used by this process only
 
-    async def _ring_after_commits(self, opened: sqlite3.Connection) -> None:
+    async def _wake_after_commits(self, opened: sqlite3.Connection) -> None:
         version = None
         while True:
             [(latest,)] = opened.execute("PRAGMA data_version").fetchall()
             if latest != version:
                 version = latest
-                for bell in self._commit_bells:
-                    bell.set()
+                for event in self._commit_subscribers:
+                    event.set()
             self._is_listening = True
             await asyncio.sleep(WATCH_SECONDS)
 
 
-def ring(connection: sa.Connection, name: str) -> None:
-    """Rings in every process that listens."""
+def notify(connection: sa.Connection, name: str) -> None:
+    """Notifies every process that listens."""
     connection.exec_driver_sql("SELECT pg_notify(%s, %s)", (CHANNEL, name))

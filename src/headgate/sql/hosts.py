@@ -1,4 +1,4 @@
-"""In which order the hosts of a PostgreSQL URL are tried."""
+"""The order in which the hosts of a PostgreSQL URL are tried."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from sqlalchemy.engine import Engine
 
 
 class HostOrder:
-    """Begins with another host when the last attempt to connect did not end well.
+    """Begins with another host after a failed attempt to connect.
 
-    A host that hangs takes its whole connect timeout. Callers whose deadline is shorter would never come to the next.
+    A host that hangs takes the whole connect timeout. Callers with a shorter deadline would never reach the next.
     """
 
     def __init__(self) -> None:

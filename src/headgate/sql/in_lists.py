@@ -20,7 +20,8 @@ def where_in(connection: Connection, column: sa.Column[Any], values: Sequence[An
         # Imported here: the driver is an extra that SQLite's users do not have.
         from headgate.sql.pipeline import texts
 
-        # One parameter whatever their number, and as text: the driver takes longer to write a list than we to ask.
+        # One parameter for any number of values, as text: the driver's conversion of a list takes longer than the
+        # query.
         kind = "TEXT" if isinstance(column.type, sa.String) else str(column.type.compile(connection.dialect))
         yield column == sa.any_(sa.literal(texts(map(str, values)), _ArrayText(kind)))
         return
@@ -29,9 +30,9 @@ def where_in(connection: Connection, column: sa.Column[Any], values: Sequence[An
 
 
 class _ArrayText(sa.types.UserDefinedType[str]):
-    """A PostgreSQL array that is sent as text. The parameter itself has the array's type: were it a text that is cast,
-    the array would be read again for every row of a table that is scanned. Nor has it the length of a column: longer
-    values would be cut, and find what nobody asked for."""
+    """A PostgreSQL array that is sent as text. The parameter itself has the array's type: a text with a cast would be
+    parsed again for every row of a table scan. Nor has it the length of a column: longer values would be truncated, and
+    match wrong rows."""
 
     cache_ok = True
     render_bind_cast = True

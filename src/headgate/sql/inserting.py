@@ -12,12 +12,12 @@ from sqlalchemy.engine import Connection
 from headgate.sql.schema import execute_rows
 
 MANY = 20
-"""Rows from which one statement for all of them is worth its making."""
+"""The number of rows from which one statement for all of them pays off."""
 
 
 def insert_rows(connection: Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Inserts rows, which have the same members. On PostgreSQL many of them go in one statement, as arrays: the
-    driver's own way is one statement per row, and a slow server would not end a thousand within a deadline."""
+    """Inserts rows, which have the same members. On PostgreSQL many of them go in one statement, as arrays: the driver
+    executes one statement per row, and a slow server would not finish a thousand within a deadline."""
     if len(rows) < MANY or connection.dialect.name != "postgresql":
         execute_rows(connection, sa.insert(table), [dict(row) for row in rows])
         return

@@ -1,9 +1,9 @@
 """Brings a database to the schema this version needs. Safe to run from many processes at once.
 
-Two tables say where a database stands. `headgate_schema_revision` has the last step that was applied.
+Two tables hold the state of a database. `headgate_schema_revision` has the last step that was applied.
 `headgate_schema_version` has the oldest step that a program must know to run on it: steps that only add leave it alone
-(expand), a step that takes something away raises it (contract, `OLDEST_RUNNABLE`). A program that meets a step it does
-not know runs, if it knows that one. Version 0.2.0 has the second table only, and takes it for the first.
+(expand), a step that removes something raises it (contract, `OLDEST_RUNNABLE`). A program runs on a newer schema if it
+knows that step. Version 0.2.0 has the second table only, and reads it as the first.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ log = logging.getLogger(__name__)
 VERSIONS = Path(__file__).with_name("migrations") / "versions"
 
 OLDEST_RUNNABLE = "0012_slot_owner"
-"""The step that a program must know to run on this version's schema. Raised by whoever takes away a column or a table
-that an earlier version uses, one release after the last version that uses it."""
+"""The step that a program must know to run on this version's schema. Raise it in a step that removes a column or a
+table, one release after the last version that uses it."""
 REVISION_TABLE = "headgate_schema_revision"
 FLOOR_TABLE = "headgate_schema_version"
 _LOCK = 0x68656164
-"""The advisory lock that makes concurrent starters take turns ("head")."""
+"""The advisory lock that serialises concurrent migrations ("head")."""
 
 
 class _DryRunDone(Exception):
-    """Rolls back what was only tried."""
+    """Rolls back a dry run."""
 
 
 async def prepare(database: Database) -> None:
@@ -80,8 +80,8 @@ async def downgrade(database: Database, *, discard_data: bool = False) -> str:
     """Undoes the last step, and returns its name.
 
     Raises:
-        HeadgateError: There is nothing to undo, or what the step would take away holds data; with `discard_data`, that
-            is lost.
+        HeadgateError: There is nothing to undo, or what the step would remove holds data; with `discard_data`, that is
+            lost.
     """
     revision = await database.read(current)
     if revision is None:
@@ -180,7 +180,7 @@ def _take_turns(connection: Connection) -> None:
 
 
 def _adopt(connection: Connection) -> None:
-    """Writes down where a database stands that version 0.2.0 migrated."""
+    """Records the revision of a database that version 0.2.0 migrated."""
     earlier = _revision(connection, FLOOR_TABLE)
     if earlier is not None and _revision(connection, REVISION_TABLE) is None:
         _alembic().stamp(_config(connection), earlier)
@@ -193,8 +193,8 @@ def _set_floor(connection: Connection, revision: str) -> None:
 
 
 async def _data_lost(database: Database) -> list[str]:
-    """What the last step would take away and holds data, by trying it in a transaction that is rolled back. Oracle
-    commits such a step at once, so there nobody knows before."""
+    """What the last step would remove although it holds data, by a dry run in a transaction that is rolled back. Oracle
+    commits DDL at once, so there it can't be known."""
     if database.dialect == "oracle":
         return ["whatever the step has added"]
     lost: list[tuple[str, str | None]] = []

@@ -11,7 +11,7 @@ class Migrations(Enum):
     """When opening a database may migrate it."""
 
     ALWAYS = "always"
-    """A program that uses headgate as a library, or a service that was told to."""
+    """A program that uses headgate as a library, or a service that is configured to."""
     EMBEDDED = "embedded"
     """If it is this program's own, SQLite, or still empty. Others are shared with programs of other versions: an
     operator migrates them."""
@@ -24,13 +24,13 @@ class _Permission:
 
 
 def permit_migrations(when: Migrations) -> None:
-    """Says when this process may migrate the databases it opens from now on."""
+    """Sets when this process may migrate the databases it opens from now on."""
     _Permission.migrations = when
 
 
 @contextmanager
 def permitting(when: Migrations) -> Iterator[None]:
-    """Inside, this process may migrate the databases it opens then."""
+    """Sets when this process may migrate the databases it opens in the block."""
     earlier = _Permission.migrations
     _Permission.migrations = when
     try:

@@ -1,12 +1,12 @@
 """A message log in the database: the outbox.
 
-A record is published by inserting it, alone or in a transaction that changes other things too. One reader a topic at a
-time, by a lease that it renews with every call to `receive`, takes records in the order of their ids and deletes them
-when they are done. A record may be available only from a time on. A record whose
-transaction commits late has a low id and is simply taken next; nothing is skipped, because nothing remembers a place.
+A record is published by inserting it, alone or in a transaction that changes other things too. One reader per topic, by
+a lease that it renews with every call to `receive`, takes records in the order of their ids and deletes them when they
+are done. A record may be available only from a time on. A record whose transaction commits late has a low id and is
+taken next; nothing is skipped, because no offset is stored.
 
-A reader looks when a bell says that there may be records (`Database.hints`), and every other second besides. Where no
-bell of another process can be heard, it looks every `poll_seconds`.
+A reader polls when it is notified of new records (`Database.hints`), and every two seconds besides. Where notifications
+of other processes can't arrive, it polls every `poll_seconds`.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from sqlalchemy.engine import Connection, Row
 
 from headgate.batching import Batcher
 from headgate.errors import Conflict, HeadgateError
-from headgate.messaging import Delivered, Record
+from headgate.messaging import LogEntry, Record
 from headgate.sql.engine import Database, announce
 from headgate.sql.in_lists import where_in
 from headgate.sql.outbox_tables import outbox, outbox_reader
 from headgate.sql.schema import now, sqlite_connection
 
 LEASE = timedelta(seconds=30)
-"""A reader that says nothing for so long is taken for dead."""
+"""The lease of a reader without a heartbeat expires after this."""
 POLL_SECONDS = 0.2
-HEARD_POLL_SECONDS = 2.0
-"""How often a reader that hears bells looks: for records whose time has come, and for those of an older version."""
+NOTIFIED_POLL_SECONDS = 2.0
+"""How often a reader with notifications polls: for records that become available, and for those of an older version."""
 BATCH = 1000
 
-# As bytes: SQLite stores texts that are no UTF-8, and its driver would refuse all records because of one of them.
+# As bytes: SQLite may hold texts that are no UTF-8, and its driver would fail for all records because of one.
 _SQLITE_RECORDS = """
     SELECT id, CAST(message_key AS BLOB), CAST(message_value AS BLOB), CAST(traceparent AS BLOB)
     FROM headgate_outbox WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id
@@ -78,7 +78,7 @@ class SqlOutbox:
 
 
 class OutboxSource:
-    """One reader. It waits, empty-handed, while another holds the topic's lease."""
+    """One reader. It receives nothing while another holds the topic's lease."""
 
     def __init__(self, database: Database, topic: str, poll_seconds: float, lease: timedelta = LEASE) -> None:
         self._database = database
@@ -86,21 +86,21 @@ class OutboxSource:
         self._poll_seconds = poll_seconds
         self._lease = lease
         self._owner = uuid.uuid4().hex
-        self._bell = database.hints.bell(bell_of(topic), any_commit=True)
+        self._new_records = database.hints.subscribe(hint_of(topic), any_commit=True)
         self._look_at = 0.0
-        """When to look for records, whether the bell rang or not."""
+        """When to poll, with or without a notification."""
         self._is_leased = False
         self._renew_at = 0.0
         self._held: set[int] = set()
-        """Handed out and not yet removed."""
+        """Delivered and not yet deleted."""
         self._done: set[int] = set()
-        """Committed and not yet removed, because the database was away."""
+        """Committed and not yet deleted, because the database was unavailable."""
 
-    async def receive(self, max_records: int, wait: float) -> list[Delivered]:
+    async def receive(self, max_records: int, wait: float) -> list[LogEntry]:
         now = asyncio.get_running_loop().time
         deadline = now() + wait
         while True:
-            if now() >= self._look_at or self._bell.is_set() or (self._is_leased and now() >= self._renew_at):
+            if now() >= self._look_at or self._new_records.is_set() or (self._is_leased and now() >= self._renew_at):
                 fresh = await self._look(max_records)
                 if fresh:
                     return fresh
@@ -108,43 +108,43 @@ class OutboxSource:
             if left <= 0:
                 return []
             if max_records == 0:
-                # The bell is for a call that takes records.
+                # Notifications are for calls that take records.
                 await asyncio.sleep(min(left, self._poll_seconds))
-            elif await self._database.hints.wait(self._bell, min(left, self._look_at - now())):
+            elif await self._database.hints.wait(self._new_records, min(left, self._look_at - now())):
                 self._look_at = 0.0
 
-    async def _look(self, max_records: int) -> list[Delivered]:
-        """Renews the lease, and takes what is there."""
+    async def _look(self, max_records: int) -> list[LogEntry]:
+        """Renews the lease, and takes available records."""
         if max_records:
-            # Before it looks: what is published from here on rings again.
-            self._bell.clear()
-        fresh: list[Delivered] = []
-        pause = HEARD_POLL_SECONDS if self._database.hints.are_heard else self._poll_seconds
+            # Cleared before the query: later records notify again.
+            self._new_records.clear()
+        fresh: list[LogEntry] = []
+        pause = NOTIFIED_POLL_SECONDS if self._database.hints.are_received else self._poll_seconds
         free_in = await self._lease_topic()
         if free_in:
-            # Whoever holds the topic now is given what we had.
+            # The new holder of the lease receives our records.
             self._held.clear()
             pause = min(pause, free_in)
         else:
             await self.commit([])
             fresh = await self._fresh(max_records) if max_records else []
-            self._held.update(delivered.position for delivered in fresh)
+            self._held.update(entry.position for entry in fresh)
         if max_records:
-            # If there was something, there may be more.
+            # If there were records, there may be more.
             self._look_at = 0.0 if fresh else asyncio.get_running_loop().time() + pause
         return fresh
 
-    async def _fresh(self, max_records: int) -> list[Delivered]:
-        # Records that are held come first again, so as many more are read.
+    async def _fresh(self, max_records: int) -> list[LogEntry]:
+        # Held records come first again, so as many more are read.
         ids = await self._database.read(first_ids, self._topic, max_records + len(self._held))
         fresh = [position for position in ids if position not in self._held][:max_records]
         return await self._database.read(records_of, self._topic, fresh) if fresh else []
 
-    def holds(self, delivered: Delivered) -> bool:
-        return delivered.position in self._held
+    def holds(self, entry: LogEntry) -> bool:
+        return entry.position in self._held
 
-    async def commit(self, done: Sequence[Delivered]) -> None:
-        self._done.update(delivered.position for delivered in done)
+    async def commit(self, done: Sequence[LogEntry]) -> None:
+        self._done.update(entry.position for entry in done)
         if self._done:
             await self._database.write(remove, sorted(self._done))
             self._held -= self._done
@@ -154,8 +154,8 @@ class OutboxSource:
         await self._database.write(leave, self._topic, self._owner)
 
     async def _lease_topic(self) -> float:
-        """0 if we hold the lease; else the seconds until another's ends. Costs a write only when the lease is to be had
-        or to be renewed."""
+        """0 if we hold the lease; else the seconds until another's ends. Writes only when the lease is free or due for
+        renewal."""
         asked_at = asyncio.get_running_loop().time()
         if self._is_leased and asked_at < self._renew_at:
             return 0.0
@@ -168,8 +168,8 @@ class OutboxSource:
         return 0.0 if self._is_leased else self._poll_seconds
 
 
-def bell_of(topic: str) -> str:
-    """The name of the bell that rings for new records of a topic."""
+def hint_of(topic: str) -> str:
+    """The name of the notification for new records of a topic."""
     return f"outbox:{topic}"
 
 
@@ -178,7 +178,7 @@ def append(connection: Connection, records: Sequence[Record], *, available_at: d
     at = now(connection)
     if available_at is None:
         for topic in {record.topic for record in records}:
-            announce(connection, bell_of(topic))
+            announce(connection, hint_of(topic))
     connection.execute(
         outbox.insert(),
         [
@@ -209,12 +209,12 @@ def holds_as_many(connection: Connection, topic: str, count: int) -> bool:
     return connection.execute(counted).first() is not None
 
 
-def records_of(connection: Connection, topic: str, ids: Sequence[int]) -> list[Delivered]:
+def records_of(connection: Connection, topic: str, ids: Sequence[int]) -> list[LogEntry]:
     """The records of these ids, in their order."""
     if connection.dialect.name == "sqlite":
         rows = sqlite_connection(connection).execute(_SQLITE_RECORDS, (json.dumps(ids),))
         return [
-            Delivered(Record(topic, _text(key), _text(value), None if trace is None else _text(trace)), 0, position)
+            LogEntry(Record(topic, _text(key), _text(value), None if trace is None else _text(trace)), 0, position)
             for position, key, value, trace in rows
         ]
     columns = (outbox.c.id, outbox.c.message_key, outbox.c.message_value, outbox.c.traceparent)
@@ -222,7 +222,7 @@ def records_of(connection: Connection, topic: str, ids: Sequence[int]) -> list[D
     for some in where_in(connection, outbox.c.id, ids):
         query = sa.select(*columns).where(some).order_by(outbox.c.id)
         records += [
-            Delivered(Record(topic, row.message_key, row.message_value, row.traceparent), 0, row.id)
+            LogEntry(Record(topic, row.message_key, row.message_value, row.traceparent), 0, row.id)
             for row in connection.execute(query)
         ]
     return records
@@ -240,12 +240,12 @@ def remove(connection: Connection, positions: Sequence[int]) -> None:
 
 def leave(connection: Connection, topic: str, owner: str) -> None:
     """Gives the lease back."""
-    announce(connection, bell_of(topic))
+    announce(connection, hint_of(topic))
     connection.execute(outbox_reader.delete().where(outbox_reader.c.topic == topic, outbox_reader.c.owner == owner))
 
 
 def free_after(connection: Connection, topic: str, owner: str) -> float:
-    """The seconds for which somebody else holds the topic's lease; 0 if nobody does."""
+    """The seconds for which another reader holds the topic's lease; 0 if none does."""
     row, at = _lease_row(connection, topic), now(connection)
     return (row.leased_until - at).total_seconds() if row is not None and _held_by_another(row, owner, at) else 0.0
 

@@ -33,5 +33,5 @@ outbox_reader = sa.Table(
     sa.Column("topic", sa.String(128), primary_key=True),
     sa.Column("owner", sa.String(64), nullable=False),
     sa.Column("leased_until", Instant, nullable=False),
-    info={"about": "Who reads a topic now. One reader at a time keeps the order; its lease ends if it dies."},
+    info={"about": "The reader of a topic. One at a time keeps the order; its lease expires if it dies."},
 )

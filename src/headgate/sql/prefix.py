@@ -1,4 +1,4 @@
-"""Texts that begin with others, in SQL."""
+"""Prefix matches in SQL."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import sqlalchemy as sa
 
 
 def begins_with(column: sa.Column[Any], prefix: str) -> sa.ColumnElement[bool]:
-    """Whether a text begins so. The second condition lets an index begin there.
+    """Whether a text has the prefix. The second condition lets an index range scan start there.
 
-    LIKE would not tell capital letters from small ones on SQLite.
+    On SQLite, LIKE would be case-insensitive.
     """
     return sa.and_(sa.func.substr(column, 1, len(prefix)) == prefix, column >= prefix)

@@ -1,4 +1,4 @@
-"""Every table, in one metadata; each feature's tables stand in a module of their own."""
+"""All tables, in one metadata; each feature has its own module of tables."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _second_text(second: int) -> str:
 
 
 def now(connection: sa.Connection) -> datetime:
-    """The database's clock. SQLite has none but this host's, and gives milliseconds of it."""
+    """The database's clock. SQLite uses this host's, in milliseconds."""
     if connection.dialect.name == "sqlite":
         return from_ms(time.time_ns() // 1_000_000)
     moment = connection.execute(sa.select(database_now())).scalar_one()
@@ -114,7 +114,7 @@ def sqlite_connection(connection: sa.Connection) -> sqlite3.Connection:
 
 
 def instant_form(connection: sa.Connection) -> Callable[[int], str | datetime]:
-    """Makes of epoch milliseconds what `insert_rows` takes for a time."""
+    """The conversion from epoch milliseconds to what `insert_rows` takes for a time."""
     return instant_text if connection.dialect.name == "sqlite" else from_ms
 
 

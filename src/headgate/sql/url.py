@@ -1,4 +1,4 @@
-"""Database URLs: what users type, as SQLAlchemy and the drivers understand it."""
+"""Database URLs, from the users' form to SQLAlchemy's and the drivers'."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headgate.extras import DATABASES, require
 
 CONNECT_SECONDS = 10
 CONNECT_SECONDS_PER_HOST = 3
-"""With several hosts. A new connection waits so long for each host that hangs before it tries the next."""
+"""The connect timeout per host, with several hosts."""
 
 _DRIVERS = {
     "sqlite": "sqlite+pysqlite",
@@ -45,7 +45,7 @@ def database_url(text: str) -> URL:
     except (sa.exc.ArgumentError, ValueError):
         _refuse()
     if "@" in (url.host or ""):
-        # Said before a driver says it cannot find that host, and with it half a password.
+        # Checked here: the driver's error for that host would contain half a password.
         raise ConfigurationError("database_url", "write the sign @ in a user's name or password as %40")
     family = url.drivername.partition("+")[0]
     if family not in _DRIVERS:
@@ -76,7 +76,7 @@ def _postgresql_url(url: URL, hosts: list[tuple[str, str]]) -> URL:
     several = has_several_hosts(url)
     defaults = {"connect_timeout": str(CONNECT_SECONDS_PER_HOST if several else CONNECT_SECONDS)}
     if several:
-        # headgate writes, so a standby is of no use to it.
+        # headgate writes, so a standby is useless.
         defaults["target_session_attrs"] = "read-write"
     return url.update_query_dict({name: value for name, value in defaults.items() if name not in url.query})
 

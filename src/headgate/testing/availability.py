@@ -1,4 +1,4 @@
-"""Which servers this machine can run, and what a test does about the others."""
+"""Which servers this machine can run, and the skip or failure of tests that need others."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _start_failures: dict[str, str] = {}
 
 
 def why_unavailable(name: str) -> str | None:
-    """Why the server `name` can't be had here; None if nothing speaks against it."""
+    """Why the server `name` is not available here; None if it seems to be."""
     if name in _start_failures:
         return _start_failures[name]
     missing = [module for module in MODULES[name] if find_spec(module) is None]
@@ -47,19 +47,20 @@ def why_unavailable(name: str) -> str | None:
 
 
 def required() -> set[str]:
-    """The servers `HEADGATE_REQUIRE` demands: `all`, or names with commas."""
+    """The servers that `HEADGATE_REQUIRE` requires: `all`, or names with commas."""
     words = {word.strip() for word in os.environ.get(VARIABLE, "").split(",")} - {""}
     return set(MODULES) if "all" in words else words
 
 
 def check_requirements() -> None:
-    """Refuses a misspelt name, which would otherwise demand nothing."""
+    """Rejects a misspelt name, which would otherwise require nothing."""
     if unknown := required() - set(MODULES):
         raise pytest.UsageError(f"{VARIABLE}: no server {sorted(unknown)}; there are {sorted(MODULES)}, or all")
 
 
 def require(name: str) -> None:
-    """Skips the test if the server can't be had; with `HEADGATE_REQUIRE=all`, or its name there, fails it instead."""
+    """Skips the test if the server is not available; with `HEADGATE_REQUIRE=all`, or its name there, fails it
+    instead."""
     reason = why_unavailable(name)
     if reason is not None:
         _give_up(name, reason)

@@ -8,7 +8,11 @@ from headgate.durations import EPOCH
 
 
 class FakeClock:
-    """A `Clock` for tests: stands still until `advance` or `set` moves it."""
+    """A `Clock` for tests: stands still until `advance` or `set` moves it.
+
+    clock = FakeClock(datetime(2027, 3, 1, tzinfo=UTC))
+    clock.advance(1.5)
+    """
 
     def __init__(self, start: datetime) -> None:
         self._now_us = (start - EPOCH) // timedelta(microseconds=1)

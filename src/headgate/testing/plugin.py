@@ -1,9 +1,9 @@
 """The pytest plugin: `-p headgate.testing.plugin` gives a test suite headgate's fixtures.
 
-Shared servers (`postgres_url`, `redis_url`, …) start when first asked for, once per run, also under pytest-xdist.
-Tests that stop, kill or pause a server take one of their own (`own_postgres`, `own_redis`, …).
-A test is skipped, with the reason, if its server can't be had on this machine; `HEADGATE_REQUIRE=all`, or a list of
-names with commas, makes that a failure. Tests are marked with the servers their fixtures need: `-m "not kafka"`.
+Shared servers (`postgres_url`, `redis_url`, …) start at their first use, once per run, also under pytest-xdist. Tests
+that stop, kill or pause a server take one of their own (`own_postgres`, `own_redis`, …). A test is skipped, with the
+reason, if its server is not available on this machine; `HEADGATE_REQUIRE=all`, or a list of names with commas, makes
+that a failure. Tests are marked with the servers their fixtures need: `-m "not kafka"`.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def redis_url(pytestconfig: pytest.Config) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def redis_cluster(pytestconfig: pytest.Config) -> RedisClusterAddress:
-    """Where the run's shared Redis Cluster of three masters is; tests keep apart by their keys."""
+    """The address of the run's shared Redis Cluster of three masters; tests are isolated by their keys."""
     with available("redis"):
         location: RedisClusterAddress = pytestconfig.stash[SHARED].locate("redis_cluster")
         return location
@@ -117,14 +117,14 @@ def redis_cluster(pytestconfig: pytest.Config) -> RedisClusterAddress:
 
 @pytest.fixture(scope="session")
 def temporal_address(pytestconfig: pytest.Config) -> str:
-    """`host:port` of the run's shared Temporal, in memory; tests keep apart by workflow ids and task queues."""
+    """`host:port` of the run's shared Temporal, in memory; tests are isolated by workflow ids and task queues."""
     with available("temporal"):
         return str(pytestconfig.stash[SHARED].locate("temporal"))
 
 
 @pytest.fixture(scope="session")
 def kafka_bootstrap(pytestconfig: pytest.Config) -> str:
-    """`host:port` of the run's shared Kafka broker; tests keep apart by topics and groups."""
+    """`host:port` of the run's shared Kafka broker; tests are isolated by topics and groups."""
     with available("kafka"):
         return str(pytestconfig.stash[SHARED].locate("kafka"))
 

@@ -20,7 +20,11 @@ async def eventually(probe: Callable[[], T | None], *, within: float = 30.0, eve
 
 
 async def eventually(probe: Callable[[], object], *, within: float = 30.0, every: float = 0.02) -> object:
-    """The first truthy value of `probe`; `TimeoutError` with its last value after `within` seconds."""
+    """The first truthy value of `probe`.
+
+    Raises:
+        TimeoutError: there was none within `within` seconds; has the last value.
+    """
     deadline = time.monotonic() + within
     while True:
         value = probe()

@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from headgate.dispatch.encryption import PREFIX, Encryption, KeyMissing, Tampered, shown_key
+from headgate.dispatch.encryption import PREFIX, Encryption, InvalidCiphertext, KeyMissing, shown_key
 from headgate.errors import ConfigurationError
 
 OLD, NEW = (base64.b64encode(bytes([n]) * 32).decode() for n in (1, 2))
@@ -45,7 +45,7 @@ def test_a_changed_or_moved_text_is_refused() -> None:
         (start, "context/PAY/1"),
         (start + "!!", "context/PAY/1"),
     ]:
-        with pytest.raises(Tampered):
+        with pytest.raises(InvalidCiphertext):
             encryption.decrypt(text, about)
 
 

@@ -1,4 +1,4 @@
-"""While the store can't be asked: each plan's policy, the breaker, recovery. No call is ever repeated."""
+"""While the store can't be reached: each plan's policy, the breaker, recovery. No call is ever repeated."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ async def test_giving_back_and_resetting_are_no_matter_of_policy(limiter: Any, w
         with pytest.raises(StoreUnavailable):
             await call("u", "open")
     calls = len(world.store.calls)
-    with pytest.raises(StoreUnavailable, match="can't be asked now"):
+    with pytest.raises(StoreUnavailable, match="can't be reached now"):
         await limiter.settle("u", "open", "some-id", 1)
     assert len(world.store.calls) == calls
 

@@ -1,7 +1,7 @@
 """The SMS gateway: quotas per user, the message log, the sender, and analytics of the attempts.
 
 model.py         quotas, messages, outcomes; the window's arithmetic, pure
-ports.py         what it needs: a quota store, a cache, a message log, senders, an analytics store
+ports.py         its ports: a quota store, a cache, a message log, senders, an analytics store
 intake.py        POST /api/config and POST /api/send; decided in the database, many calls in one transaction
 cached_quota.py  deciding in Redis, with the database kept in step (path_lock.py, count_sync.py)
 delivery.py      the sender: at least once, each message id once

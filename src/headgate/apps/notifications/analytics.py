@@ -1,6 +1,6 @@
 """Analytics of the attempts: rates, the share that was limited, peaks, and users far above their own baseline.
 
-Pure functions of counted minutes; the store counts, the routes show.
+Pure functions of counts per minute, which the store provides.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import NamedTuple
 from headgate.apps.notifications.model import MINUTE_MS, Outcome
 
 RECENT_MINUTES = 5
-"""An anomaly is looked for in the last minutes, against the user's minutes before them."""
+"""The last minutes, which are compared with the user's earlier ones."""
 BASELINE_MINUTES = 60
-"""How far back a baseline goes at least, however short the span is that is asked for."""
+"""The shortest baseline, however short the requested span is."""
 LEAST_BASELINE_MINUTES = 5
 LEAST_RECENT = 20
-"""Attempts below which nobody is called unusual."""
+"""Fewer attempts are never an anomaly."""
 LEAST_BURST = 100
-"""Attempts of a user without a baseline, new or long silent, above which that is unusual."""
+"""More attempts of a user without a baseline are an anomaly."""
 FAR = 4.0
-"""Deviations above the baseline that count as far."""
+"""Standard deviations above the baseline that count as far."""
 
 
 class MinuteCount(NamedTuple):
@@ -53,7 +53,7 @@ class Summary(NamedTuple):
 
 
 class Anomaly(NamedTuple):
-    """A user who lately sends far more than before."""
+    """A user that sends far more than before."""
 
     user_id: int
     recent_per_minute: float
@@ -132,7 +132,7 @@ def _anomaly(user_id: int, counts: Sequence[MinuteCount], since_ms: int, now_ms:
     first = max(since_ms, min(earlier, default=since_ms))
     minutes = (border - first) // MINUTE_MS
     if not earlier or minutes < LEAST_BASELINE_MINUTES:
-        # Somebody who begins to send, or begins again, is unusual only by the number.
+        # A user without a baseline is judged by the number of attempts alone.
         if recent < LEAST_BURST:
             return None
         return Anomaly(user_id, rate, 0.0, rate * math.sqrt(RECENT_MINUTES), newly_limited)
@@ -143,5 +143,5 @@ def _anomaly(user_id: int, counts: Sequence[MinuteCount], since_ms: int, now_ms:
     spread = max(math.sqrt(variance / minutes), math.sqrt(mean), 1.0) / math.sqrt(RECENT_MINUTES)
     deviations = (rate - mean) / spread
     far = recent >= LEAST_RECENT and deviations >= FAR and rate >= 2 * mean
-    # Whoever meets the limit for the first time is unusual at any rate.
+    # A user that is limited for the first time is an anomaly at any rate.
     return Anomaly(user_id, rate, mean, deviations, newly_limited) if far or newly_limited else None

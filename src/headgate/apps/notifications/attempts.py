@@ -17,7 +17,7 @@ from headgate.errors import HeadgateError, InvalidInput
 from headgate.messaging import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
-    Delivered,
+    LogEntry,
     MessageLog,
     MessageSource,
     Record,
@@ -47,10 +47,10 @@ class AttemptLog:
         self._queue: asyncio.Queue[AttemptEvent] = asyncio.Queue(capacity)
         self._task: asyncio.Task[None] | None = None
         self._refused = False
-        """The log did not take what was published last."""
+        """Whether the log refused the last records."""
 
     def record(self, user_id: int, outcome: Outcome, at_ms: int) -> None:
-        """Takes note; returns at once."""
+        """Queues an event; returns at once."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._publish())
         try:
@@ -59,7 +59,7 @@ class AttemptLog:
             self._observer.events_dropped(1)
 
     async def close(self) -> None:
-        """Publishes what is queued, if the log takes it and that takes no longer than a few seconds."""
+        """Publishes what is queued, with a timeout of a few seconds."""
         if self._task is None:
             return
         try:
@@ -82,7 +82,7 @@ class AttemptLog:
                 self._queue.task_done()
 
     async def _publish_with_retries(self, records: list[Record]) -> None:
-        """Tries again and again what the broker did not take; meanwhile the queue fills up."""
+        """Retries records that the broker refused; meanwhile the queue fills up."""
         pause = FIRST_PAUSE
         while records:
             try:
@@ -98,7 +98,8 @@ class AttemptLog:
 
 
 class AttemptReader:
-    """Brings attempt events from the log into the analytics store; each counts once, however often it comes."""
+    """Brings attempt events from the log into the analytics store; idempotent: each counts once, however often it is
+    delivered."""
 
     def __init__(
         self,
@@ -110,15 +111,15 @@ class AttemptReader:
         self._join = join
         self._store = store
         self._copies = copies
-        """A log and a topic to which events go on from here."""
+        """A log and a topic to which events are copied."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Reads until `stop` is set, then leaves. Waits for stores that do not answer."""
         await process_until_stopped(self._join, self._count, stop, batch=BATCH)
 
-    async def _count(self, delivered: Sequence[Delivered]) -> None:
+    async def _count(self, entries: Sequence[LogEntry]) -> None:
         events = []
-        for message in delivered:
+        for message in entries:
             try:
                 events.append(AttemptEvent.from_record_value(message.record.value))
             except InvalidInput:
@@ -127,6 +128,6 @@ class AttemptReader:
             await self._store.add(events)
         if self._copies is not None:
             log, topic = self._copies
-            for failure in await log.publish([message.record._replace(topic=topic) for message in delivered]):
+            for failure in await log.publish([message.record._replace(topic=topic) for message in entries]):
                 if failure is not None:
                     raise failure

@@ -1,7 +1,7 @@
-"""Whether the broker answers, asked before anything is counted: so a 503 means nothing was, and nothing will be sent.
+"""Checks the broker before anything is counted, so that a 503 means that nothing was counted or will be sent.
 
-A message that is accepted a moment before the broker freezes waits in the outbox. Callers who come together share one
-ping; while the broker is known to be away, one of them at a time asks again and the others are answered at once.
+A message that is accepted a moment before the broker freezes waits in the outbox. Concurrent callers share one ping;
+while the broker is known to be down, one caller at a time pings again and the others fail at once.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from headgate.clock import Clock, SystemClock
 from headgate.errors import BrokerUnavailable, StoreError
 
 FRESH_US = 500_000
-"""For so long an answer counts as the present."""
+"""How long the result of a ping is reused."""
 _BREAKER = BreakerPolicy(failures=1, first_pause=0.2, longest_pause=1.0)
 
 
 class BrokerHealth:
-    """Remembers when the broker answered last."""
+    """Caches when the broker last answered."""
 
     def __init__(self, ping: Callable[[], Awaitable[None]], *, timeout: float, clock: Clock | None = None) -> None:
         self._ping = ping
@@ -43,7 +43,7 @@ class BrokerHealth:
                 raise BrokerUnavailable("the broker did not answer a moment ago")
             self._pinging = asyncio.create_task(self._call())
             self._pinging.add_done_callback(self._done)
-        # Shielded: a caller that leaves does not end the ping of the others.
+        # Shielded: a cancelled caller does not cancel the shared ping.
         await asyncio.shield(self._pinging)
 
     async def _call(self) -> None:

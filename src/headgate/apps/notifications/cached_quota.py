@@ -35,7 +35,7 @@ from headgate.errors import BrokerUnavailable, NotFound, StoreError
 from headgate.messaging import MessageLog, Record
 
 MAX_VALIDATED = 100_000
-"""Users whose validation is remembered; beyond that the store is read again, which is always right."""
+"""Users whose validation is cached; beyond that the store is read again, which is always correct."""
 MAX_PENDING_FORGETS = 10_000
 MAX_ROUNDS = 5
 BUSY_PAUSE = 0.05
@@ -66,7 +66,7 @@ class CachedQuota:
         self._cache = cache
         self._log = log
         self._admissions = admissions
-        """What is decided in the store."""
+        """Decisions in the store, batched."""
         self._topic = topic
         self._expiry_ms = expiry_ms
         self._observer = observer
@@ -76,7 +76,7 @@ class CachedQuota:
         self.sync = CountSync(store, observer, self._invalidate)
         self._failures = 0
         self._pending_forgets: dict[int, Quota] = {}
-        """Quotas configured while the cache was away, whose old copies are still to be dropped."""
+        """Quotas configured while the cache was down, whose old copies are still to be deleted."""
         self._forgetting: asyncio.Task[None] | None = None
         self._validated: OrderedDict[int, tuple[int, int]] = OrderedDict()
         """By user: the epoch in which the cache's copy was compared with the store's row."""
@@ -84,7 +84,7 @@ class CachedQuota:
         """Users whose quota is of a kind that only the store decides on."""
 
     async def send(self, attempt: Attempt) -> tuple[Verdict, Path]:
-        """Decides, and accepts the message if allowed; and says which path decided.
+        """Decides, and accepts the message if allowed. Returns the verdict and the path that decided.
 
         Raises:
             NotFound: The user has no quota.
@@ -107,7 +107,7 @@ class CachedQuota:
         return verdict, Path.SQL
 
     async def forget(self, quota: Quota) -> None:
-        """The user's quota was configured anew: its copy goes, now or when the cache answers again."""
+        """Deletes the copy of a quota that was reconfigured, now or when the cache answers again."""
         self._validated.pop(quota.user_id, None)
         self._uncached.discard(quota.user_id)
         try:
@@ -117,7 +117,7 @@ class CachedQuota:
             _log.warning("user %d: the old quota could not be dropped from Redis yet", quota.user_id, extra=ids)
             self._pending_forgets[quota.user_id] = quota
             if len(self._pending_forgets) > MAX_PENDING_FORGETS:
-                # Its copy goes away by itself when its window ends.
+                # Its copy expires when its window ends.
                 self._pending_forgets.pop(next(iter(self._pending_forgets)))
 
     async def close(self) -> None:
@@ -176,8 +176,8 @@ class CachedQuota:
                     self.sync.add(answer.spending)
                 if self._validated.get(user_id) == self._epoch:
                     return answer
-                # The server changed under this very call, or a sync found the copy invalid: what was counted is
-                # counted, but it does not admit anybody.
+                # The server changed during this call, or a sync found the copy invalid: what was counted stays counted,
+                # but admits no message.
         raise _CacheUnavailable
 
     async def _learn(self, attempt: Attempt) -> None:
@@ -195,7 +195,7 @@ class CachedQuota:
             await self._call_cache(self._cache.learn(quota, quota.ends_ms - now_ms, now_ms=attempt.now_ms))
             if epoch == self._epoch:
                 break
-            # This very call opened the connection: whether it, or an earlier one, taught the server is not known.
+            # This call opened the connection: it is unknown whether the write reached this server or its predecessor.
         else:
             raise _CacheUnavailable
         self._validated[attempt.user_id] = epoch
@@ -204,7 +204,7 @@ class CachedQuota:
             self._validated.popitem(last=False)
 
     async def _replay(self, attempt: Attempt) -> Verdict | None:
-        """The answer to a key that the store remembers as sent."""
+        """The verdict on a key that the store has as sent."""
         fingerprint = await self._store.key_fingerprint(attempt.message_id, now_ms=attempt.now_ms)
         if fingerprint is None:
             return None
@@ -221,7 +221,7 @@ class CachedQuota:
             await self._call_cache(self._cache.settle(attempt, sent=sent))
         except _CacheUnavailable:
             _log.warning(
-                "user %d: Redis was not told what became of message %s",
+                "user %d: the outcome of message %s was not recorded in Redis",
                 attempt.user_id,
                 attempt.message_id,
                 extra={"user_id": attempt.user_id, "message_id": attempt.message_id},
@@ -232,7 +232,7 @@ class CachedQuota:
         return self._failures, self._cache.incarnation
 
     async def _call_cache(self, call: Awaitable[T]) -> T:
-        """What the cache answers; counts its failures."""
+        """The cache's result; counts its failures."""
         try:
             answer = await call
         except StoreError as error:

@@ -1,4 +1,4 @@
-"""A bound on the calls in flight, with the most urgent first in line."""
+"""A semaphore for calls in flight, whose waiters are served by priority."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _RANK = {Priority.HIGH: 0, Priority.NORMAL: 1, Priority.LOW: 2}
 
 
 class CallSlots:
-    """At most `limit` are between `acquire` and `release`; among those who wait, by priority, then in order."""
+    """At most `limit` callers are between `acquire` and `release`; waiters are served by priority, then in order."""
 
     def __init__(self, limit: int) -> None:
         self._free = limit
@@ -34,7 +34,7 @@ class CallSlots:
             raise
 
     def release(self) -> None:
-        """The call has ended: the next in line may make one."""
+        """Ends a call, and wakes the next waiter."""
         while self._waiting:
             _, _, turn = heapq.heappop(self._waiting)
             if not turn.done():

@@ -1,7 +1,7 @@
 """Writes what the cache admitted to the store, in batches, off the send path.
 
 Spendings of one copy are added up while a transaction is in flight, so the backlog is one entry per user, and a busy
-user costs one row per transaction. A failed write is kept and retried. A crash loses it; then the cache still has it.
+user costs one row per transaction. A failed write is kept and retried. A crash loses it, but the cache still has it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headgate.errors import StoreError
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
 MAX_MESSAGES = 10_000
-"""Messages whose status is still to be written; beyond that the sender writes it when it takes the message."""
+"""Messages whose status is still to be written; for further ones the sender writes it."""
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class CountSync:
         self._wake()
 
     def remember(self, message: Message, fingerprint: str | None) -> None:
-        """Queues a message that was sent, and the fingerprint it has under its idempotency key, if any."""
+        """Queues a sent message, and the fingerprint of its idempotency key, if any."""
         if len(self._messages) < MAX_MESSAGES:
             self._messages.append(message)
         if fingerprint is not None:
@@ -69,7 +69,7 @@ class CountSync:
             await self._writer.submit(None)
 
     async def close(self) -> None:
-        """Tries once more to write what is left."""
+        """Makes one last attempt to write what is queued."""
         self._closing = True
         if self._task is not None:
             self._task.cancel()

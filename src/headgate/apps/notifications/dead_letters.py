@@ -1,4 +1,4 @@
-"""Dead letters: made of a record, and copied to a topic for those who read topics."""
+"""Dead letters: made of a record, and copied to a topic."""
 
 from __future__ import annotations
 

@@ -1,14 +1,13 @@
-"""The sender: takes messages from the log and hands each to a provider.
+"""The sender: reads messages from the log and passes each to a provider.
 
-At least once: a record is committed only after its message is sent or dead-lettered, and noted as such; so after a
-crash it comes again. Each message id once: a sender claims a message before it calls a provider (`DeliveryStore.claim`)
-and keeps the claim alive while it waits; if it could not, it claims the message anew before the next call. Only a call
-that was on the wire when its sender was killed is made again, with the same message id, so that the provider can
-deduplicate.
+At least once: a record is committed only after its message is stored as sent or dead-lettered, so after a crash it is
+delivered again. Each message id once: a sender claims a message before it calls a provider (`DeliveryStore.claim`) and
+renews the claim while it waits; if that failed, it claims the message again before the next call. Only a call that was
+in flight when its sender was killed is repeated, with the same message id, so that the provider can deduplicate.
 
-Messages of one user and priority go out in order; users do not wait for each other. A provider that is away is no
-property of a message: the message waits until it expires. A dead letter is made by the provider's verdict, by expiry,
-by a record that can't be read, or if the provider's own code fails at one message time after time (`retry_rounds`).
+Messages of one user and priority go out in order; users do not wait for each other. While a provider is unavailable,
+messages wait until they expire. A message is dead-lettered by the provider's verdict, by expiry, if its record can't be
+read, or if the provider's own code fails for it again and again (`retry_rounds`).
 """
 
 from __future__ import annotations
@@ -31,15 +30,15 @@ from headgate.apps.notifications.lanes import Lanes
 from headgate.apps.notifications.model import LONGEST_WAIT, Message, Priority
 from headgate.apps.notifications.ports import (
     Claim,
-    Claimed,
     DeliveryOutcome,
     DeliveryStore,
+    MessageClaim,
     NotificationObserver,
     NullObserver,
     Status,
 )
 from headgate.apps.notifications.provider import Accepted, Rejected, SmsMessage, Unavailable
-from headgate.apps.notifications.provider_chain import Handed, ProviderChain, ProviderFault
+from headgate.apps.notifications.provider_chain import ProviderChain, ProviderFault, ProviderResponse
 from headgate.apps.notifications.quiet_hours import QuietHours
 from headgate.apps.notifications.retry_rounds import Round, retry_at_ms
 from headgate.batching import Batcher
@@ -50,7 +49,7 @@ from headgate.messaging import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
     RECEIVE_SECONDS,
-    Delivered,
+    LogEntry,
     MessageLog,
     MessageSource,
     Record,
@@ -62,12 +61,12 @@ SENDER_GROUP = "sms-sender"
 CONCURRENCY = 64
 """Calls in flight."""
 WINDOW = 1000
-"""Records held at a time: in lanes, or done and not yet committed behind one that is not."""
+"""Records held at a time: in lanes, or done and not committed because an earlier one is not done."""
 ATTEMPTS = 5
 LEASE_SECONDS = 10.0
 BUSY_PAUSE = 0.5
 BUSY_SECONDS = 0.2
-"""How long what is done may wait to be committed."""
+"""How long finished records may wait for their commit."""
 FULL_SECONDS = 0.02
 
 T = TypeVar("T")
@@ -76,31 +75,31 @@ _log = logging.getLogger(__name__)
 
 
 def parked_topic(topic: str) -> str:
-    """Where records wait for their time: in the outbox, whatever the log is."""
+    """The topic where records wait for their time: in the outbox, whatever the log is."""
     return f"{topic}-later"
 
 
 class _Work(NamedTuple):
     """A record in its lane."""
 
-    delivered: Delivered
+    entry: LogEntry
     message: Message | None
     problem: str = ""
-    """Why there is no message in it."""
+    """Why the record has no message."""
 
 
-class _Tried(NamedTuple):
-    """How a message fared: its outcome, or (None) why it has none yet."""
+class _SendResult(NamedTuple):
+    """The provider's response, or None and the reason why there is none yet."""
 
     attempts: int
-    handed: Handed | None
+    response: ProviderResponse | None
     reason: str
     last: Round = Round(0)
-    """The attempts of this time, all of which failed."""
+    """The failed attempts of this round."""
 
 
 class _ClaimExpired(Exception):
-    """This process stood still, or could not renew its claims: another member may have sent the message."""
+    """This process was frozen, or could not renew its claim: another member may have sent the message."""
 
 
 class Delivery:
@@ -128,7 +127,7 @@ class Delivery:
         self._providers = providers
         self._topic = topic
         self._copies = copies
-        """Where dead letters are published too; None: nowhere."""
+        """The log to which dead letters are copied, if any."""
         self._observer = observer or NullObserver()
         self._quiet_hours = quiet_hours
         self._attempts = attempts
@@ -141,12 +140,12 @@ class Delivery:
         self._suspects = CallSlots(max(1, concurrency // 4))
         """Messages that failed before: they may hang again, and must not take every slot from the others."""
         self._lanes: Lanes[_Work] = Lanes(self._handle)
-        self._finished: list[Delivered] = []
-        self._claimed: dict[str, float] = {}
-        """When each claim was requested, or last renewed, by `uptime`: the lease counts from later on."""
+        self._finished: list[LogEntry] = []
+        self._claim_times: dict[str, float] = {}
+        """When each claim was requested, or last renewed, by `uptime`: its lease starts no earlier."""
         self._parked: dict[tuple[str, Priority], int] = {}
-        """Lanes that were put aside, until when: what arrives meanwhile follows them, to stay in order."""
-        self._claims: Batcher[Message, Claimed] = Batcher(self._claim_batch)
+        """Until when lanes are parked: later records of a lane follow it, to stay in order."""
+        self._claims: Batcher[Message, MessageClaim] = Batcher(self._claim_batch)
         self._renewals: Batcher[str, bool] = Batcher(self._renew_batch)
         self._settlements: Batcher[DeliveryOutcome, bool] = Batcher(self._settle_batch)
         self._source: MessageSource | None = None
@@ -155,8 +154,8 @@ class Delivery:
         """The store's clock minus this host's."""
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Sends until `stop` is set; then ends what is being sent, commits it, and leaves the group. What waited for
-        another attempt stays in the log for the next member."""
+        """Sends until `stop` is set; then finishes the calls in flight, commits them, and leaves the group. Messages
+        that wait for a retry stay in the log for the next member."""
         self._stop = stop
         heartbeat = asyncio.create_task(self._renew_claims())
         pause = self._first_pause
@@ -178,23 +177,23 @@ class Delivery:
             await self._leave()
 
     async def _step(self) -> None:
-        """Takes what has come, as much as there is room for, and commits what is done."""
+        """Receives as many records as there is room for, and commits finished ones."""
         if self._source is None:
             self._skew_ms = await self._store.now_ms() - _host_ms()
             self._source = await self._join()
         room = max(self._window - self._lanes.held - len(self._finished), 0)
         wait = BUSY_SECONDS if self._lanes.held or self._finished else RECEIVE_SECONDS
-        for delivered in await self._source.receive(room, wait if room else FULL_SECONDS):
-            self._add(delivered)
+        for entry in await self._source.receive(room, wait if room else FULL_SECONDS):
+            self._add(entry)
         await self._commit()
 
-    def _add(self, delivered: Delivered) -> None:
+    def _add(self, entry: LogEntry) -> None:
         try:
-            message = Message.from_record_value(delivered.record.value)
+            message = Message.from_record_value(entry.record.value)
         except InvalidInput as error:
-            self._lanes.add(delivered.record.key, _Work(delivered, None, str(error)))
+            self._lanes.add(entry.record.key, _Work(entry, None, str(error)))
         else:
-            self._lanes.add((delivered.record.key, message.priority), _Work(delivered, message))
+            self._lanes.add((entry.record.key, message.priority), _Work(entry, message))
 
     async def _commit(self) -> None:
         if self._finished and self._source is not None:
@@ -208,13 +207,13 @@ class Delivery:
     async def _leave(self) -> None:
         self._lanes.clear()
         try:
-            if self._claimed:
-                await self._store.release(sorted(self._claimed), self._owner)
+            if self._claim_times:
+                await self._store.release(sorted(self._claim_times), self._owner)
             await self._commit()
         except StoreError as error:
             _log.warning("what is done could not be committed, and will be recognised by its ids: %s", error)
         finally:
-            self._claimed.clear()
+            self._claim_times.clear()
             source, self._source = self._source, None
             if source is not None:
                 await leave(source)
@@ -223,122 +222,122 @@ class Delivery:
             await self._settlements.close()
 
     async def _renew_claims(self) -> None:
-        """A claim lives as long as its work."""
+        """Heartbeat: renews the leases of all claims."""
         while True:
             await asyncio.sleep(self._lease_seconds / 3)
             try:
-                if self._claimed:
-                    await self._renew_batch(list(self._claimed))
+                if self._claim_times:
+                    await self._renew_batch(list(self._claim_times))
             except StoreError as error:
                 _log.warning("claims could not be renewed: %s", error)
 
     # -- one record, at the head of its lane ---------------------------------------------------------------------
 
     async def _handle(self, work: _Work, lane: deque[_Work]) -> bool:
-        """Whether the record is dealt with; False if this member stops before."""
+        """Whether the record is done; False if this member stops before."""
         if self._stop.is_set():
             return False
         assert self._source is not None
-        if not self._source.holds(work.delivered):
-            return True  # another member has it now
+        if not self._source.holds(work.entry):
+            return True  # another member holds it now
         if work.message is None:
-            done = await self._bury(work.delivered.record, None, work.problem, 0, Status.FAILED)
+            done = await self._bury(work.entry.record, None, work.problem, 0, Status.FAILED)
         else:
-            done = await self._deliver(work.delivered.record, work.message, lane)
+            done = await self._deliver(work.entry.record, work.message, lane)
         if done:
-            self._finished.append(work.delivered)
+            self._finished.append(work.entry)
         return done
 
     async def _deliver(self, record: Record, message: Message, lane: deque[_Work]) -> bool:
         while True:
-            claimed = await self._claim(message)
-            if claimed is None:
+            claim = await self._claim(message)
+            if claim is None:
                 return False
-            if claimed.kind is Claim.DONE:
+            if claim.kind is Claim.DONE:
                 self._observer.delivered("duplicate")
                 return True
             try:
-                done = await self._send_or_park(record, message, claimed, lane)
+                done = await self._send_or_park(record, message, claim, lane)
             except _ClaimExpired:
-                self._claimed.pop(message.message_id, None)
+                self._claim_times.pop(message.message_id, None)
                 continue
             if done:
-                self._claimed.pop(message.message_id, None)
+                self._claim_times.pop(message.message_id, None)
             return done
 
-    async def _send_or_park(self, record: Record, message: Message, claimed: Claimed, lane: deque[_Work]) -> bool:
-        if claimed.opted_out:
+    async def _send_or_park(self, record: Record, message: Message, claim: MessageClaim, lane: deque[_Work]) -> bool:
+        if claim.opted_out:
             self._observer.delivered("opted_out")
             return await self._settle(DeliveryOutcome(message.message_id, Status.FAILED, 0, reason="opted out"))
-        if (until_ms := self._quiet_until(message, claimed)) is not None:
-            return await self._park(lane, {message.message_id: claimed.attempts}, until_ms)
+        if (until_ms := self._quiet_until(message, claim)) is not None:
+            return await self._park(lane, {message.message_id: claim.attempts}, until_ms)
         if (until_ms := self._parked.get((record.key, message.priority))) is not None:
             if until_ms > self._now_ms():
-                return await self._park(lane, {message.message_id: claimed.attempts}, until_ms)
+                return await self._park(lane, {message.message_id: claim.attempts}, until_ms)
             del self._parked[record.key, message.priority]
-        tried = await self._send_in_trace(record.traceparent, message, claimed)
-        if tried.handed is None:
-            return await self._put_off(record, message, tried, lane)
-        result, provider = tried.handed
+        send_result = await self._send_in_trace(record.traceparent, message, claim)
+        if send_result.response is None:
+            return await self._put_off(record, message, send_result, lane)
+        result, provider = send_result.response
         if isinstance(result, Rejected):
-            return await self._bury(record, message, str(result.reason), tried.attempts, Status.FAILED, provider)
+            return await self._bury(record, message, str(result.reason), send_result.attempts, Status.FAILED, provider)
         self._observer.delivered("sent")
         outcome = DeliveryOutcome(
-            message.message_id, Status.SENT, tried.attempts, provider, result.stored_id, result.stored_segments
+            message.message_id, Status.SENT, send_result.attempts, provider, result.stored_id, result.stored_segments
         )
         return await self._settle(outcome)
 
-    async def _put_off(self, record: Record, message: Message, tried: _Tried, lane: deque[_Work]) -> bool:
-        """A message that has no outcome: it has expired, this member stops, or it is tried again later."""
+    async def _put_off(self, record: Record, message: Message, result: _SendResult, lane: deque[_Work]) -> bool:
+        """A message that has no outcome: it has expired, this member stops, or it is retried later."""
         if _has_expired(message, self._now_ms()):
-            return await self._bury(record, message, f"expired; {tried.reason}", tried.attempts, Status.EXPIRED)
+            return await self._bury(record, message, f"expired; {result.reason}", result.attempts, Status.EXPIRED)
         if self._stop.is_set():
             return False
-        until_ms = retry_at_ms(tried.last, self._now_ms(), message.expires_ms)
+        until_ms = retry_at_ms(result.last, self._now_ms(), message.expires_ms)
         if until_ms is None:
-            return await self._bury(record, message, tried.reason, tried.attempts, Status.FAILED)
+            return await self._bury(record, message, result.reason, result.attempts, Status.FAILED)
         self._parked[record.key, message.priority] = until_ms
-        return await self._park(lane, {message.message_id: tried.attempts}, until_ms)
+        return await self._park(lane, {message.message_id: result.attempts}, until_ms)
 
     # -- sending ---------------------------------------------------------------------------------------------------
 
-    async def _send_in_trace(self, parent: str | None, message: Message, claimed: Claimed) -> _Tried:
+    async def _send_in_trace(self, parent: str | None, message: Message, claim: MessageClaim) -> _SendResult:
         """`_send_with_retries`, as part of the trace the message was sent in, if there is one."""
         if parent is None or not tracing.is_on():
-            return await self._send_with_retries(message, claimed)
+            return await self._send_with_retries(message, claim)
         attributes = {"headgate.message_id": message.message_id}
         span = tracing.begin("sms.deliver", attributes, parent=parent, kind="CONSUMER")
         with tracing.inside(span):
-            tried = await self._send_with_retries(message, claimed)
-        is_sent = tried.handed is not None and isinstance(tried.handed.result, Accepted)
+            send_result = await self._send_with_retries(message, claim)
+        is_sent = send_result.response is not None and isinstance(send_result.response.result, Accepted)
         span.end(
-            {"headgate.attempt": tried.attempts, "headgate.outcome": "sent" if is_sent else "failed"},
-            failed=None if is_sent else "Rejected" if tried.handed else "Unavailable",
+            {"headgate.attempt": send_result.attempts, "headgate.outcome": "sent" if is_sent else "failed"},
+            failed=None if is_sent else "Rejected" if send_result.response else "Unavailable",
         )
-        return tried
+        return send_result
 
-    async def _send_with_retries(self, message: Message, claimed: Claimed) -> _Tried:
+    async def _send_with_retries(self, message: Message, claim: MessageClaim) -> _SendResult:
         """Tries until there is an outcome, the message expires, this member stops, or the message alone has failed
         `attempts` times in a row while others went out."""
-        attempts, failures, reason = claimed.attempts, 0, "no provider was available"
+        attempts, failures, reason = claim.attempts, 0, "no provider was available"
         faults, accepted_before = 0, self._providers.accepted
         pause = self._first_pause
         while not self._stop.is_set() and not _has_expired(message, self._now_ms()):
-            sms = self._sms(message, claimed, attempts + 1)
-            slots = self._suspects if failures or claimed.attempts else self._slots
+            sms = self._sms(message, claim, attempts + 1)
+            slots = self._suspects if failures or claim.attempts else self._slots
             await slots.acquire(message.priority)
             started = time.perf_counter()
             try:
                 if self._stop.is_set():
                     break
                 if failures:
-                    # A member that had it before, and was cut off, may note late that the message is sent.
-                    with contextlib.suppress(StoreError):  # while the store is away the lease alone decides
+                    # An earlier holder that was cut off may record late that the message is sent.
+                    with contextlib.suppress(StoreError):  # while the store is down, the lease alone decides
                         await self._renewals.submit(message.message_id)
                     started = time.perf_counter()
-                if uptime() - self._claimed.get(message.message_id, -inf) >= self._lease_seconds:
+                if uptime() - self._claim_times.get(message.message_id, -inf) >= self._lease_seconds:
                     raise _ClaimExpired
-                handed = await self._providers.send(sms)
+                response = await self._providers.send(sms)
             except Unavailable as error:
                 reason, wait = str(error), error.retry_after
                 self._observer.provider_called("any", "unavailable", time.perf_counter() - started)
@@ -349,39 +348,39 @@ class Delivery:
                     if failures >= self._attempts:
                         break
             else:
-                result = "accepted" if isinstance(handed.result, Accepted) else "rejected"
-                self._observer.provider_called(handed.provider, result, time.perf_counter() - started)
-                return _Tried(attempts + 1, handed, reason)
+                result = "accepted" if isinstance(response.result, Accepted) else "rejected"
+                self._observer.provider_called(response.provider, result, time.perf_counter() - started)
+                return _SendResult(attempts + 1, response, reason)
             finally:
                 slots.release()
-            # Spread, so that many messages that failed together do not come back together.
+            # Jitter, so that messages that failed together are not retried together.
             seconds = max(wait or 0.0, pause) * random.uniform(0.5, 1.0)
             await wait_for_stop(self._stop, min(seconds, self._seconds_left(message)))
             pause = min(pause * 2, self._longest_pause)
         others_accepted = self._providers.accepted > accepted_before
         last = Round(max(attempts // self._attempts, 1), 0 < faults == failures, others_accepted)
-        return _Tried(attempts, None, reason, last)
+        return _SendResult(attempts, None, reason, last)
 
-    def _sms(self, message: Message, claimed: Claimed, attempt: int) -> SmsMessage:
+    def _sms(self, message: Message, claim: MessageClaim, attempt: int) -> SmsMessage:
         expires_ms = message.expires_ms
         if expires_ms is None:
             expires_ms = self._now_ms() + int(LONGEST_WAIT.total_seconds() * 1000)
         return SmsMessage(
             message.message_id,
-            message.to or claimed.recipient.phone,
+            message.to or claim.recipient.phone,
             message.text,
             message.segments,
             attempt,
             from_ms(expires_ms),
             message.user_id,
-            claimed.recipient.locale,
+            claim.recipient.locale,
         )
 
-    def _quiet_until(self, message: Message, claimed: Claimed) -> int | None:
-        """When the recipient's quiet hours end, if it is any, and the message can wait."""
+    def _quiet_until(self, message: Message, claim: MessageClaim) -> int | None:
+        """When the recipient's quiet hours end, if they apply now; None for urgent messages."""
         if self._quiet_hours is None or message.priority is Priority.HIGH:
             return None
-        return self._quiet_hours.ends_ms(self._now_ms(), claimed.recipient.zone)
+        return self._quiet_hours.ends_ms(self._now_ms(), claim.recipient.zone)
 
     def _now_ms(self) -> int:
         return _host_ms() + self._skew_ms
@@ -389,20 +388,20 @@ class Delivery:
     def _seconds_left(self, message: Message) -> float:
         return 3600.0 if message.expires_ms is None else max(message.expires_ms - self._now_ms(), 0) / 1000 + 0.001
 
-    # -- the store, retried while it is away ----------------------------------------------------------------------
+    # -- the store, retried while it is down ----------------------------------------------------------------------
 
-    async def _claim(self, message: Message) -> Claimed | None:
-        """The claim on a message, once nobody else has one; None if this member stops first."""
+    async def _claim(self, message: Message) -> MessageClaim | None:
+        """The claim on a message, once no other sender holds it; None if this member stops first."""
         while True:
-            claimed, requested_at = None, uptime()
-            if message.message_id not in self._claimed:
-                claimed = await self._retry_until_stored(lambda: self._claims.submit(message))
-                if claimed is None:
+            claim, requested_at = None, uptime()
+            if message.message_id not in self._claim_times:
+                claim = await self._retry_until_stored(lambda: self._claims.submit(message))
+                if claim is None:
                     return None
-            if claimed is not None and claimed.kind is not Claim.BUSY and message.message_id not in self._claimed:
-                if claimed.kind is Claim.MINE:
-                    self._claimed[message.message_id] = requested_at
-                return claimed
+            if claim is not None and claim.kind is not Claim.BUSY and message.message_id not in self._claim_times:
+                if claim.kind is Claim.MINE:
+                    self._claim_times[message.message_id] = requested_at
+                return claim
             if await wait_for_stop(self._stop, BUSY_PAUSE):
                 return None
 
@@ -436,9 +435,9 @@ class Delivery:
         return True
 
     async def _park(self, lane: deque[_Work], attempts: dict[str, int], until_ms: int) -> bool:
-        """Puts the whole lane aside, so that its messages stay in order."""
+        """Parks the whole lane, so that its messages stay in order."""
         works = [work for work in lane if work.message is not None]
-        records = [work.delivered.record._replace(topic=parked_topic(self._topic)) for work in works]
+        records = [work.entry.record._replace(topic=parked_topic(self._topic)) for work in works]
         store, owner = self._store, self._owner
         if await self._retry_until_stored(lambda: _true(store.park(records, attempts, until_ms, owner))) is None:
             return False
@@ -446,21 +445,22 @@ class Delivery:
         head = lane[0]
         for work in works:
             if work is not head:
-                self._finished.append(work.delivered)
+                self._finished.append(work.entry)
                 lane.remove(work)
         return True
 
-    async def _claim_batch(self, messages: Sequence[Message]) -> list[Claimed]:
-        claimed = await self._store.claim(list({each.message_id: each for each in messages}.values()), self._owner)
-        return [claimed[message.message_id] for message in messages]
+    async def _claim_batch(self, messages: Sequence[Message]) -> list[MessageClaim]:
+        unique = {message.message_id: message for message in messages}
+        claims = await self._store.claim(list(unique.values()), self._owner)
+        return [claims[message.message_id] for message in messages]
 
     async def _renew_batch(self, message_ids: Sequence[str]) -> list[bool]:
         requested_at = uptime()
         held = set(await self._store.renew(sorted(set(message_ids)), self._owner))
-        for each in message_ids:
-            if each in self._claimed:
-                self._claimed[each] = requested_at if each in held else -inf
-        return [each in held for each in message_ids]
+        for message_id in message_ids:
+            if message_id in self._claim_times:
+                self._claim_times[message_id] = requested_at if message_id in held else -inf
+        return [message_id in held for message_id in message_ids]
 
     async def _settle_batch(self, outcomes: Sequence[DeliveryOutcome]) -> list[bool]:
         await self._store.settle(outcomes)

@@ -1,4 +1,4 @@
-"""The gateway's front: configure a user, send a message."""
+"""The gateway's use case: configure a user, send a message."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Intake:
         self._observer = observer or NullObserver()
         self._clock = clock or SystemClock()
         self._broker = broker
-        """None: the log lies in the database that decides."""
+        """None if the log is in the database that decides."""
         self._admissions: Batcher[Attempt, Verdict] = Batcher(store.admit, max_batch=BATCH)
         """Concurrent calls share transactions: however many wait for one user's row, they hold one connection."""
         self.attempts = AttemptLog(log, topic=events_topic, observer=self._observer)
@@ -136,7 +136,7 @@ class Intake:
         if not await self._store.delete(user_id):
             raise NotFound("user", str(user_id))
         if self.cached is not None:
-            # The next configuration begins with version 1 again, so that version is not refused.
+            # The next configuration starts at version 1 again, which must not be rejected as old.
             await self.cached.forget(replace(quota, version=0))
 
     async def send(
@@ -152,8 +152,7 @@ class Intake:
     ) -> Verdict:
         """Decides, and accepts the message if allowed: then it is counted, and will be sent.
 
-        The same `key` of the same user, within a day, is sent, counted and answered once: the second answer repeats
-        the first.
+        Sends are idempotent by `key`, per user and for a day: a repeated call returns the first verdict.
 
         Raises:
             InvalidInput: A value can't be used.
@@ -190,7 +189,7 @@ class Intake:
             else:
                 verdict, path = await self.cached.send(attempt)
         except StoreError:
-            # The stores' clocks can't be read now; this process's own is near enough for analytics.
+            # The stores' clocks can't be read now; this process's clock is good enough for analytics.
             self.attempts.record(user_id, Outcome.FAILED, self._clock.now_us() // 1000)
             self._observer.attempted(path.value, Outcome.FAILED, time.perf_counter() - started)
             raise
@@ -201,8 +200,8 @@ class Intake:
         return verdict._replace(segments=attempt.segments)
 
     async def _refused(self, attempt: Attempt) -> Verdict | None:
-        """None if the broker answers. If it does not, nothing is counted; users who are unknown or have used up their
-        quota are told so."""
+        """None if the broker answers. If it does not, nothing is counted; unknown users and used-up quotas are still
+        reported."""
         if self._broker is None:
             return None
         try:

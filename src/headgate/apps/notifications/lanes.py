@@ -1,6 +1,6 @@
-"""Lanes: work of one key in order, keys beside each other.
+"""Lanes: work of one key in order, keys concurrently.
 
-A lane exists while it has work. Its head is being worked on, and stays there until that is done; the rest waits.
+A lane exists while it has work. Its head is in progress, and stays in the lane until it is done.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ Work = TypeVar("Work")
 
 
 class Lanes(Generic[Work]):
-    """Hands each piece of work to `handle`, one at a time per key, in order of arrival.
+    """Passes each piece of work to `handle`, one at a time per key, in order of arrival.
 
-    `handle` returns whether the work is done. If it is not, its lane stops there, and what is left stays in `held`.
+    `handle` returns whether the work is done. If it is not, its lane stops there, and its work stays in `held`.
     """
 
     def __init__(self, handle: Callable[[Work, deque[Work]], Awaitable[bool]]) -> None:
@@ -39,12 +39,12 @@ class Lanes(Generic[Work]):
             lane.append(work)
             return
         self._lanes[key] = deque([work])
-        # In a context of its own: the work is no part of what the reader does.
+        # In its own context: the work is not part of the reader's trace.
         task = asyncio.get_running_loop().create_task(self._drain(key), context=Context())
         self._tasks[key] = task
 
     async def finish(self) -> None:
-        """Returns when no lane moves any more: each is empty, or has stopped."""
+        """Returns when every lane is empty, or has stopped."""
         while self._tasks:
             await asyncio.wait(list(self._tasks.values()))
 

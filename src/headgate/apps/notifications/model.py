@@ -1,4 +1,4 @@
-"""Attempts to send, verdicts on them, messages on their way. Times are epoch milliseconds."""
+"""Attempts to send, their verdicts, and messages. Times are epoch milliseconds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LONGEST_WAIT = timedelta(days=30)
 """Of a message's expiry."""
 MINUTE_MS = 60_000
 _LATEST_MS = 4_102_444_800_000
-"""The year 2100. A time in a record beyond it is no time."""
+"""The year 2100. A later time in a record is invalid."""
 _KEYED = uuid.UUID("6d0e7d1a-8a0f-4f6e-9d43-3f1d1c6b7a52")
 """The namespace of message ids made from idempotency keys."""
 
@@ -38,7 +38,7 @@ class Priority(StrEnum):
 
 
 class Attempt(NamedTuple):
-    """One call to send. Build it with `Attempt.of`, which checks."""
+    """One call to send. Build it with `Attempt.of`, which validates."""
 
     user_id: int
     message: str
@@ -46,7 +46,7 @@ class Attempt(NamedTuple):
     keyed: bool
     """The id comes from an idempotency key, so it may have been sent before."""
     call_id: str
-    """Of this very call, among those with the same key."""
+    """Distinguishes calls with the same key."""
     now_ms: int | None = None
     traceparent: str | None = None
     """The trace its delivery will be part of."""
@@ -57,7 +57,7 @@ class Attempt(NamedTuple):
     """None: the gateway's default."""
     segments: int = 1
     fingerprint: str = ""
-    """Of what is sent: the same key with another fingerprint is a mistake."""
+    """A hash of the content: the same key with another fingerprint is an error."""
 
     @classmethod
     def of(
@@ -147,7 +147,7 @@ class AttemptEvent(NamedTuple):
 
     @classmethod
     def from_record_value(cls, value: str) -> AttemptEvent:
-        """The event in a record of the log; `InvalidInput` if it is none."""
+        """The event in a record of the log; `InvalidInput` if there is none."""
         try:
             document = json.loads(value)
             event = cls(document["eventId"], document["userId"], Outcome(document["outcome"]), document["atMs"])
@@ -160,7 +160,7 @@ class AttemptEvent(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What came of an attempt. A refusal says when to come back; nothing was counted or published for it."""
+    """The decision on an attempt. A refusal has the time to retry; nothing was counted or published for it."""
 
     allowed: bool
     message_id: str
@@ -182,7 +182,7 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message on its way, as the log carries it."""
+    """An accepted message, as the log carries it."""
 
     user_id: int
     text: str
@@ -213,7 +213,7 @@ class Message:
         """The message in a record of the log.
 
         Raises:
-            InvalidInput: It is none, whatever the bytes are.
+            InvalidInput: The record holds no valid message.
         """
         try:
             document = json.loads(value)
@@ -240,7 +240,7 @@ class Message:
 
 
 def checked_integer(value: Any, field: str, least: int) -> int:
-    """`value`, which must be a whole number in range; true and false are none."""
+    """`value`, which must be a whole number in range, and no boolean."""
     if not _is_integer(value) or not least <= value <= LARGEST:
         raise InvalidInput(field, f"must be a whole number from {least} to {LARGEST}")
     number: int = value
@@ -248,7 +248,7 @@ def checked_integer(value: Any, field: str, least: int) -> int:
 
 
 def checked_message(value: Any) -> str:
-    """`value`, which must be a text with something in it."""
+    """`value`, which must be a non-empty text."""
     if not isinstance(value, str) or not value.strip():
         raise InvalidInput("message", "must be a text that is not blank")
     if len(value) > LONGEST_MESSAGE:
@@ -279,7 +279,7 @@ def _is_integer(value: Any) -> bool:
 
 
 def storable(text: str, longest: int) -> str:
-    """What every store can keep of a text that somebody else wrote: without NUL and halves of characters."""
+    """The part of a foreign text that every store can keep: without NUL and lone surrogates."""
     return text.replace("\0", "")[:longest].encode(errors="replace").decode()
 
 

@@ -1,8 +1,8 @@
 """A lock per user between the two paths of deciding: the cache (Redis) and the store (SQL).
 
 While the cache decides on a user's sends, the store must not, and the other way round: each would admit without
-knowing what the other is about to admit. Any number may pass on the same path at once; a change of path waits until
-the last of them is through.
+knowing what the other is about to admit. Any number of sends may hold the same path at once; a change of path waits
+until the last of them ends.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class _UserLock:
 
 
 class PathLock:
-    """One lock for each user who is being decided on; none for anybody else."""
+    """One lock per user with a decision in progress."""
 
     def __init__(self) -> None:
         self._locks: dict[int, _UserLock] = {}
 
     @asynccontextmanager
     async def hold(self, user_id: int, path: Path) -> AsyncIterator[None]:
-        """Inside, nobody is deciding on the user's sends on the other path."""
+        """While the block runs, no send of the user is decided on the other path."""
         lock = self._locks.get(user_id)
         if lock is None:
             lock = self._locks[user_id] = _UserLock(path)
@@ -59,7 +59,7 @@ class PathLock:
     def _leave(self, user_id: int, lock: _UserLock) -> None:
         lock.inside -= 1
         while not lock.inside and lock.waiting:
-            # Whoever waited longest says which path it is now; all who want the same and stand right behind come too.
+            # The longest waiter chooses the path; waiters right behind it for the same path enter as well.
             lock.path = lock.waiting[0][0]
             while lock.waiting and lock.waiting[0][0] is lock.path:
                 _, turn = lock.waiting.popleft()

@@ -1,4 +1,4 @@
-"""What the gateway needs from the outside.
+"""The ports of the gateway.
 
 A store (SQL) is authoritative for quotas. A cache (Redis) may decide in its place. A message log (Kafka, or an outbox
 in SQL) carries messages from intake to the sender, at least once, in order per key.
@@ -47,19 +47,19 @@ class QuotaStore(Protocol):
         ...
 
     async def find(self, user_id: int, *, renew: bool = True, now_ms: int | None = None) -> tuple[Quota, int] | None:
-        """The user's quota, and the time. With `renew` an elapsed window is begun anew, which takes a lock."""
+        """The user's quota, and the time. With `renew` an elapsed window is restarted, which takes a lock."""
         ...
 
     async def sync(
         self, spendings: Sequence[Spending], sent_keys: Mapping[str, str], messages: Sequence[Message]
     ) -> set[int]:
-        """Counts what a cache admitted (`quota.merge_spending`), and remembers the messages and the fingerprints of
-        those that were sent under an idempotency key, in one transaction. Returns the users whose copies in the cache
-        are no longer valid."""
+        """Counts what a cache admitted (`quota.merge_spending`), and stores the messages and the fingerprints of those
+        that were sent under an idempotency key, in one transaction. Returns the users whose copies in the cache are no
+        longer valid."""
         ...
 
     async def key_fingerprint(self, message_id: str, *, now_ms: int | None = None) -> str | None:
-        """The fingerprint of a message whose id was made from an idempotency key, if it is remembered as sent."""
+        """The fingerprint of a message whose id was made from an idempotency key, if it is stored as sent."""
         ...
 
 
@@ -71,11 +71,11 @@ class Hit(NamedTuple):
 
 
 class Miss(NamedTuple):
-    """The cache knows nothing valid of this user."""
+    """The cache has no valid copy of this user."""
 
 
 class Busy(NamedTuple):
-    """The same idempotency key is being published by somebody else right now."""
+    """Another call with the same idempotency key is being published right now."""
 
 
 class QuotaCache(Protocol):
@@ -84,7 +84,7 @@ class QuotaCache(Protocol):
 
     @property
     def incarnation(self) -> int:
-        """Grows whenever the server behind may be another, or may have lost something."""
+        """Grows whenever the server may have been replaced, or may have lost data."""
         ...
 
     async def spend(self, attempt: Attempt) -> Hit | Miss | Busy:
@@ -93,7 +93,7 @@ class QuotaCache(Protocol):
         ...
 
     async def settle(self, attempt: Attempt, *, sent: bool) -> None:
-        """Notes whether a keyed attempt that was counted has been published."""
+        """Records whether a counted attempt with a key has been published."""
         ...
 
     async def learn(self, quota: Quota, left_ms: int, *, now_ms: int | None = None) -> None:
@@ -102,7 +102,7 @@ class QuotaCache(Protocol):
         ...
 
     async def forget(self, quota: Quota) -> None:
-        """Drops the user's copy, and refuses copies of versions before this one from now on."""
+        """Deletes the user's copy, and rejects copies of earlier versions from now on."""
         ...
 
     async def close(self) -> None: ...
@@ -112,7 +112,7 @@ class QuotaCache(Protocol):
 
 
 class Status(StrEnum):
-    """Where a message is. `SENDING` is shown as queued: it may have been tried before."""
+    """The status of a message. `SENDING` is shown as queued: it may have failed attempts."""
 
     QUEUED = "QUEUED"
     SENDING = "SENDING"
@@ -123,16 +123,16 @@ class Status(StrEnum):
 
 
 class Claim(StrEnum):
-    """Who may send a message now."""
+    """Whether the caller may send a message now."""
 
     MINE = "MINE"
     BUSY = "BUSY"
-    """Another living sender is at it."""
+    """Another live sender has it."""
     DONE = "DONE"
 
 
-class Claimed(NamedTuple):
-    """The answer to a claim."""
+class MessageClaim(NamedTuple):
+    """The result of claiming a message."""
 
     kind: Claim
     attempts: int
@@ -142,7 +142,7 @@ class Claimed(NamedTuple):
 
 
 class DeliveryOutcome(NamedTuple):
-    """What became of a message at the sender."""
+    """The result of a message at the sender."""
 
     message_id: str
     status: Status
@@ -154,7 +154,7 @@ class DeliveryOutcome(NamedTuple):
 
 
 class DeadLetter(NamedTuple):
-    """A record that will not be sent, unless somebody redrives it."""
+    """A record that will not be sent, unless an operator redrives it."""
 
     letter_id: str
     message_id: str | None
@@ -181,12 +181,12 @@ class DeadLetter(NamedTuple):
 
 
 class Receipt(NamedTuple):
-    """What a provider reports about a message it took."""
+    """A provider's delivery report on a message that it accepted."""
 
     provider: str
     delivered: bool
     message_id: str | None = None
-    """Our id, if the provider gives it back; else `provider_id` names the message."""
+    """Our id, if the provider returns it; else `provider_id` names the message."""
     provider_id: str | None = None
     reason: str = ""
 
@@ -227,14 +227,14 @@ class MessageFilter(NamedTuple):
 
 
 class DeliveryStore(Protocol):
-    """The status of messages, and who is sending them."""
+    """The status of messages, and the claims on them."""
 
-    async def claim(self, messages: Sequence[Message], owner: str) -> Mapping[str, Claimed]:
-        """Claims messages for `owner`, by id. A claim ends if it is not renewed for the length of a lease."""
+    async def claim(self, messages: Sequence[Message], owner: str) -> Mapping[str, MessageClaim]:
+        """Claims messages for `owner`, by id. A claim expires if its lease is not renewed."""
         ...
 
     async def renew(self, message_ids: Sequence[str], owner: str) -> Collection[str]:
-        """Keeps claims alive, and returns those that are still the owner's."""
+        """Renews the leases of claims, and returns those that are still the owner's."""
         ...
 
     async def release(self, message_ids: Sequence[str], owner: str) -> None:
@@ -242,15 +242,15 @@ class DeliveryStore(Protocol):
         ...
 
     async def settle(self, outcomes: Sequence[DeliveryOutcome]) -> None:
-        """Notes outcomes; again is fine."""
+        """Stores outcomes. Idempotent."""
         ...
 
     async def bury(self, letters: Sequence[DeadLetter], outcomes: Sequence[DeliveryOutcome]) -> None:
-        """Keeps dead letters and notes outcomes, in one transaction; again is fine."""
+        """Stores dead letters and outcomes, in one transaction. Idempotent."""
         ...
 
     async def park(self, records: Sequence[Record], attempts: Mapping[str, int], until_ms: int, owner: str) -> None:
-        """Puts records aside until a time, and gives back the owner's claims on their messages, in one transaction."""
+        """Parks records until a time, and releases the owner's claims on their messages, in one transaction."""
         ...
 
     async def now_ms(self) -> int:
@@ -265,7 +265,7 @@ class AnalyticsStore(Protocol):
     """Attempts, counted."""
 
     async def add(self, events: Sequence[AttemptEvent]) -> None:
-        """Takes the events in; one it has already is ignored."""
+        """Stores the events. Idempotent by event id."""
         ...
 
     async def counts(self, since_ms: int, until_ms: int, users: Sequence[int]) -> list[MinuteCount]:
@@ -281,7 +281,7 @@ class AnalyticsStore(Protocol):
         ...
 
     async def suspects(self, since_ms: int, until_ms: int) -> list[int]:
-        """Users who may be unusual: with many attempts, or with a limited one."""
+        """Users that may be anomalies: with many attempts, or with a limited one."""
         ...
 
     async def now_ms(self) -> int:
@@ -295,7 +295,7 @@ class NotificationObserver(Protocol):
     """Observes what happens, for metrics. Must be quick and must not raise."""
 
     def attempted(self, path: str, outcome: str, seconds: float) -> None:
-        """A send was answered, on the path `sql` or `redis`."""
+        """A send was decided, on the path `sql` or `redis`."""
         ...
 
     def fell_back(self) -> None:
@@ -311,12 +311,11 @@ class NotificationObserver(Protocol):
         ...
 
     def events_indexed(self, indexed: int, refused: int, expired: int) -> None:
-        """The search index took so many events and refused so many; others had waited for it too long."""
+        """How many events the search index accepted, refused, or got too late."""
         ...
 
     def delivered(self, outcome: str) -> None:
-        """The sender dealt with a message: `sent`, `duplicate`, `retried`, `parked`, `opted_out` or
-        `dead_lettered`."""
+        """The sender processed a message: `sent`, `duplicate`, `retried`, `parked`, `opted_out` or `dead_lettered`."""
         ...
 
     def provider_called(self, provider: str, result: str, seconds: float) -> None:
@@ -324,15 +323,16 @@ class NotificationObserver(Protocol):
         ...
 
     def reader_restarted(self, reader: str) -> None:
-        """A reader of the message log failed and was started again."""
+        """A reader of the message log failed and was restarted."""
         ...
 
     def receipt(self, provider: str, delivered: bool, seconds: float) -> None:
-        """A provider reported on a message, so long after it was sent."""
+        """A provider reported on a message, `seconds` after it was sent."""
         ...
 
     def backlog(self, waiting: int, oldest_seconds: float, dead_letters: int, available: bool) -> None:
-        """So many messages wait, the oldest for so long; so many dead letters; whether a provider is available."""
+        """The number of waiting messages, the age of the oldest, the number of dead letters, and whether a provider is
+        available."""
         ...
 
 

@@ -20,10 +20,13 @@ LONGEST_PROVIDER_ID = 128
 
 @dataclass(frozen=True, slots=True)
 class SmsMessage:
-    """A message as a provider is given it. Its text and its number stay out of every repr."""
+    """A message as a provider receives it. Its text and its number are not in its repr.
+
+    await post(message.to, message.text, key=message.id)
+    """
 
     id: str
-    """The same for every attempt: pass it on, so that the other side can recognise a repetition."""
+    """The same for every attempt: pass it on as an idempotency key."""
     to: str | None = field(repr=False)
     """E.164; None if neither the user nor the message has a number."""
     text: str = field(repr=False)
@@ -38,7 +41,10 @@ class SmsMessage:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The provider has taken the message."""
+    """The provider accepted the message.
+
+    return Accepted(provider_id=answer["id"], segments=2)
+    """
 
     provider_id: str | None = None
     """The provider's own id, by which its receipts name the message."""
@@ -47,8 +53,8 @@ class Accepted:
 
     @property
     def stored_id(self) -> str | None:
-        """The provider's id as the store can keep it. Whatever it is, the message was taken: an id that is a number in
-        the provider's answer must not make it be sent again."""
+        """The provider's id as the store can keep it. The message was accepted, whatever the id's type: a numeric id in
+        the provider's response must not cause a retry."""
         return None if self.provider_id is None else storable(str(self.provider_id), LONGEST_PROVIDER_ID)
 
     @property
@@ -59,15 +65,18 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A verdict on this message: no other attempt would end otherwise. It becomes a dead letter."""
+    """A final verdict on this message: a retry can't help. It becomes a dead letter.
+
+    return Rejected("unknown number")
+    """
 
     reason: str
 
 
 class Unavailable(HeadgateError):
-    """The provider can't take messages now. That is no property of the message, which waits for another attempt.
+    """The provider can't accept messages now. The message waits for a retry.
 
-    `retry_after` is in seconds, if the provider said so. `throttled` means: it works, and wants fewer calls.
+    `retry_after` is in seconds, if the provider sent it. `throttled` means that it works, and limits the rate of calls.
     """
 
     def __init__(
@@ -83,14 +92,14 @@ class Unavailable(HeadgateError):
 
 
 class Provider(Protocol):
-    """Hands messages to a network. It may also have `async close()`, `receipt(headers, url, body)` for the delivery
-    receipts that arrive at `/api/receipts/{name}`, and `receipts()`, an asynchronous generator, for those that arrive
-    over its own connection."""
+    """Sends messages. It may also have `async close()`, `receipt(headers, url, body)` for the delivery receipts that
+    arrive at `/api/receipts/{name}`, and `receipts()`, an asynchronous generator, for those that arrive over its own
+    connection."""
 
     async def send(self, message: SmsMessage) -> Accepted | Rejected:
-        """Returns when the provider has taken the message, or has refused it for good.
+        """Returns when the provider has accepted the message, or rejected it for good.
 
         Raises:
-            Unavailable: Neither; the message is tried again.
+            Unavailable: Neither; the message is retried.
         """
         ...

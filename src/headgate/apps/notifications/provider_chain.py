@@ -32,7 +32,7 @@ class NamedProvider:
     """Its plan has the provider's name."""
     breaker: Breaker = field(default_factory=lambda: Breaker(BREAKER))
     failed_user: int | None = None
-    """Whose message failed last. Failures of one user alone do not open the breaker."""
+    """The user whose message failed last. Failures of one user alone do not open the breaker."""
     is_refused: bool = False
     """Whether the limiter's store refused to decide the last time."""
 
@@ -41,8 +41,8 @@ class ProviderFault(Unavailable):
     """No provider can take the message: each raised an exception of its own."""
 
 
-class Handed(NamedTuple):
-    """The result of a send, and the provider that gave it."""
+class ProviderResponse(NamedTuple):
+    """The result of a send, and the provider that returned it."""
 
     result: Accepted | Rejected
     provider: str
@@ -58,15 +58,15 @@ class ProviderChain:
         self._timeout = timeout
         self._clock = clock or SystemClock()
         self.accepted = 0
-        """Messages that a provider took."""
+        """Messages that a provider accepted."""
 
-    async def send(self, message: SmsMessage) -> Handed:
-        """The first answer of a provider.
+    async def send(self, message: SmsMessage) -> ProviderResponse:
+        """The first response of a provider.
 
         Raises:
             Unavailable: No provider is available. `retry_after` is the shortest pause of any of them. If one of them
-                wants fewer calls, it is `throttled`.
-            ProviderFault: Every provider failed by a mistake of its own.
+                limits the rate of calls, it is `throttled`.
+            ProviderFault: Every provider failed with an exception of its own.
             StoreError: Every provider has a limiter, and their store refuses to decide.
         """
         reason, pause = "no provider is available", None
@@ -75,7 +75,7 @@ class ProviderChain:
         for entry in self.providers:
             try:
                 await self._admit(entry)
-                return Handed(await self._call(entry, message), entry.name)
+                return ProviderResponse(await self._call(entry, message), entry.name)
             except Unavailable as error:
                 reason = f"{entry.name}: {error}"
                 faults, throttled = faults + isinstance(error, ProviderFault), throttled or error.throttled
@@ -136,8 +136,7 @@ class ProviderChain:
             self._record_failure(entry, message)
             raise Unavailable(f"no answer within {self._timeout:g} s") from None
         except BaseException as error:
-            # A provider's own mistake must not keep every later message waiting: not its own cancellation either, nor
-            # an error that is no Exception.
+            # A provider's bug must not block every later message: neither its own cancellation, nor a BaseException.
             if isinstance(error, SystemExit | KeyboardInterrupt) or _is_cancelled(error):
                 raise
             _log.exception("provider %s failed", entry.name, extra={"message_id": message.id})
@@ -158,6 +157,6 @@ class ProviderChain:
 
 
 def _is_cancelled(error: BaseException) -> bool:
-    """Whether this task is cancelled, and not something that a provider waited for."""
+    """Whether this task itself is cancelled, not something that a provider awaited."""
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0

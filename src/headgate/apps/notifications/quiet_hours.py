@@ -1,4 +1,4 @@
-"""Quiet hours: when a recipient's own clock allows messages, by the calendars of slots."""
+"""Quiet hours in a recipient's time zone, by the calendars of slots."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class QuietHours:
         if not dash:
             raise ConfigurationError("quiet_hours", f"{text!r:.80} names no two times; write for example 21:00-08:00")
         try:
-            # Open from the end of the quiet hours to their beginning; that may be over midnight.
+            # Open from the end of the quiet hours to their beginning, perhaps past midnight.
             hours = {"days": list(DAYS), "from": end.strip(), "to": begin.strip()}
             self._calendar = lru_cache(1000)(lambda zone: Calendar.from_json({"zone": zone, "open": [hours]}))
             self._calendar(default_zone)
@@ -32,7 +32,7 @@ class QuietHours:
         self._default_zone = default_zone
 
     def ends_ms(self, now_ms: int, zone: str | None) -> int | None:
-        """When the quiet hours end that it is now in `zone`; None if it is none."""
+        """When the present quiet hours in `zone` end; None if there are none now."""
         calendar = self._calendar(zone or self._default_zone)
         if calendar.open_until(now_ms) > now_ms:
             return None

@@ -31,7 +31,7 @@ class Unit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Recipient:
-    """Where a user's messages go, unless a message says so itself."""
+    """A user's default recipient, unless a message names one."""
 
     phone: str | None = None
     """E.164."""
@@ -50,9 +50,9 @@ class Quota:
     count: int
     refreshed_ms: int
     version: int = 1
-    """Grows with every configuration, so that a copy of an older one is recognised."""
+    """Grows with every configuration, so that an outdated copy is recognised."""
     generation: int = 0
-    """Grows whenever the store counts by itself, so that a copy which missed that is recognised."""
+    """Grows whenever the store itself counts, so that an outdated copy is recognised."""
     algorithm: str = FixedWindow.algorithm
     unit: Unit = Unit.MESSAGE
     state: State | None = None
@@ -137,7 +137,7 @@ def decide(quota: Quota, attempt: Attempt, now_ms: int) -> tuple[Quota, Verdict 
 
 
 def replay(quota: Quota, attempt: Attempt, now_ms: int) -> Verdict:
-    """The answer to an idempotency key that was sent before."""
+    """The verdict on an idempotency key that was sent before."""
     current = quota.current(now_ms)
     return _verdict(current, attempt, now_ms, max(current.ends_ms - now_ms, 0), allowed=True)._replace(replayed=True)
 
@@ -156,7 +156,7 @@ def _verdict(quota: Quota, attempt: Attempt, now_ms: int, reset_ms: int, *, allo
 
 
 class Spending(NamedTuple):
-    """Sends a cache admitted and the store does not know of yet."""
+    """Sends that a cache admitted and the store has not counted yet."""
 
     user_id: int
     version: int
@@ -172,11 +172,11 @@ class Spending(NamedTuple):
 
 
 def merge_spending(quota: Quota, spending: Spending) -> tuple[Quota, bool]:
-    """The store's row brought in step with a cache, and whether the cache's copy is a valid one.
+    """The store's row merged with a cache's count, and whether the cache's copy is valid.
 
-    On a valid copy the cache's count holds, and never lowers the row's. If the store has counted by itself since the
-    copy was made, the sends are added: the copy's count did not know of the store's. Sends of another window or
-    another configuration no longer matter.
+    On a valid copy the cache's count applies, and never lowers the row's. If the store itself has counted since the
+    copy was made, the sends are added, because the copy's count lacks the store's. Sends of another window or
+    configuration are ignored.
     """
     if (quota.version, quota.refreshed_ms) != (spending.version, spending.refreshed_ms):
         return quota, False

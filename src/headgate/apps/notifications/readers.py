@@ -1,4 +1,4 @@
-"""Keeps readers of the message log running: one that fails is logged, counted and started again."""
+"""Keeps readers of the message log running: one that fails is logged, counted and restarted."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ class Readers:
         self._stop = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._failing: dict[str, int] = {}
-        """Failures in a row, of readers that do not run now."""
+        """Consecutive failures of readers that are not running now."""
 
     def start(self, name: str, run: Callable[[asyncio.Event], Awaitable[None]]) -> None:
-        """Runs a reader, and again whenever it fails."""
+        """Runs a reader, and restarts it when it fails."""
         self._tasks.append(asyncio.create_task(self._keep_running(name, run)))
 
     async def check(self) -> None:
-        """Raises `StoreUnavailable` if a reader failed and waits to be started again."""
+        """Raises `StoreUnavailable` if a reader failed and waits for its restart."""
         if self._failing:
             raise StoreUnavailable(f"{', '.join(sorted(self._failing))} failed")
 
     async def close(self) -> None:
-        """Returns when all have ended in good order."""
+        """Returns when all have stopped gracefully."""
         self._stop.set()
         if self._tasks:
             await asyncio.wait(self._tasks)

@@ -1,5 +1,5 @@
 """Receipts that arrive over a provider's own connection, as in SMPP, and those that arrive before the answer to their
-message. Those that providers send over HTTP come to `POST /api/receipts/{provider}`."""
+message. Receipts over HTTP come to `POST /api/receipts/{provider}`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headgate.errors import InvalidInput, StoreError
 from headgate.messaging import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
-    Delivered,
+    LogEntry,
     MessageSource,
     process_until_stopped,
     wait_for_stop,
@@ -27,16 +27,16 @@ PAUSES = (0.1, 0.4, 1.5, 5.0)
 answer to its message."""
 MAX_WAITING = 1000
 EARLY_TRIES = 10
-"""How often an early receipt is tried: for 8 minutes, which is longer than a provider may take to answer."""
+"""Attempts for an early receipt: over 8 minutes, longer than a provider's timeout."""
 EARLY_BATCH = 100
 
 _log = logging.getLogger(__name__)
 
 
 class ReceiptReader:
-    """Notes what `receipts` yields, until it is stopped.
+    """Stores the receipts that `receipts` yields, until it is stopped.
 
-    While the provider is away, it waits and begins again. A receipt waits while the store is away.
+    While the provider or the store is unavailable, it retries.
     """
 
     def __init__(
@@ -117,19 +117,19 @@ class ReceiptReader:
 
 
 def early_topic(topic: str) -> str:
-    """Where receipts wait for the answer to their message: in the outbox, whatever the log is."""
+    """The topic where receipts wait for the response to their message: in the outbox, whatever the log is."""
     return f"{topic}-receipts"
 
 
 class EarlyReceipt(NamedTuple):
-    """A receipt by the provider's id of a message, which is not known by that id yet."""
+    """A receipt by a provider's id that no message has yet."""
 
     receipt: Receipt
     tries: int = 0
 
     @property
     def pause(self) -> timedelta:
-        """How long it waits for its next try."""
+        """The backoff before its next attempt."""
         return timedelta(seconds=0.5 * 2**self.tries)
 
     def to_record_value(self) -> str:
@@ -151,7 +151,7 @@ class EarlyReceipt(NamedTuple):
 
 
 class ReceiptStore(Protocol):
-    """Notes receipts."""
+    """Stores receipts."""
 
     async def receive(self, receipt: Receipt) -> float | None:
         """Returns the seconds since the message was sent: None if no such message is known, negative if the receipt
@@ -159,12 +159,12 @@ class ReceiptStore(Protocol):
         ...
 
     async def keep_receipt(self, early: EarlyReceipt) -> bool:
-        """Keeps a receipt for its next try, unless it can't be that of a message: then False."""
+        """Keeps a receipt for its next attempt. False if it can't belong to a message."""
         ...
 
 
 class EarlyReceipts:
-    """Tries kept receipts again, until their message is known or they have been tried `EARLY_TRIES` times."""
+    """Retries early receipts until their message is known, at most `EARLY_TRIES` times."""
 
     def __init__(
         self, join: Callable[[], Awaitable[MessageSource]], store: ReceiptStore, observer: NotificationObserver
@@ -174,11 +174,11 @@ class EarlyReceipts:
         self._observer = observer
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Reads until `stop` is set. Waits for a store that does not answer."""
+        """Reads until `stop` is set. Retries while the store does not answer."""
         await process_until_stopped(self._join, self._try_again, stop, batch=EARLY_BATCH)
 
-    async def _try_again(self, delivered: Sequence[Delivered]) -> None:
-        for message in delivered:
+    async def _try_again(self, entries: Sequence[LogEntry]) -> None:
+        for message in entries:
             try:
                 receipt, tries = EarlyReceipt.from_record_value(message.record.value)
             except InvalidInput:

@@ -1,4 +1,4 @@
-"""Phone numbers: checked, brought to E.164, masked for logs; and the zone a number's quiet hours go by."""
+"""Phone numbers: validated, normalised to E.164, masked for logs; and the time zone of quiet hours."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def checked_phone(value: Any, field: str = "phone") -> str:
     """`value` as E.164. Spaces, dashes and brackets may be in it.
 
     Raises:
-        InvalidInput: It is no number that can exist.
+        InvalidInput: It is no valid number.
         MissingExtra: The extra `sms` is not installed.
     """
     try:
-        # Imported here: it comes with the extra, and holds the numbering plans of the whole world.
+        # Imported here: it is an extra, and large.
         import phonenumbers
     except ImportError:
         raise MissingExtra("a phone number", "sms") from None

@@ -1,7 +1,7 @@
-"""Carries records from one log to another, at least once, those of a key in order: from the outbox to Kafka, and what
-was put aside back to the senders when its time has come.
+"""Copies records from one log to another, at least once, those of a key in order: from the outbox to Kafka, and parked
+records back to the senders when they are due.
 
-Keys do not wait for each other. If a partition has no leader, the records of its keys wait, and others go on, until
+Keys do not wait for each other. If a partition has no leader, the records of its keys wait, and others continue, until
 `WINDOW` records wait.
 """
 
@@ -16,7 +16,7 @@ from headgate.messaging import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
     RECEIVE_SECONDS,
-    Delivered,
+    LogEntry,
     MessageLog,
     MessageSource,
     read_until_stopped,
@@ -27,11 +27,12 @@ BATCH = 500
 WINDOW = 5000
 """Records held at a time."""
 BUSY_SECONDS = 0.05
-"""How long what is carried may wait to be committed."""
+"""How long published records may wait for their commit."""
 
 
 class Relay:
-    """Reads from what `join` opens and publishes to `topic` of `log`. A record leaves the one when the other has it."""
+    """Reads from what `join` opens and publishes to `topic` of `log`. A record is committed at its source once it is
+    published."""
 
     def __init__(
         self,
@@ -46,17 +47,17 @@ class Relay:
         self._topic = topic
         self._first_pause = first_pause
         self._stop = asyncio.Event()
-        self._lanes: Lanes[Delivered] = Lanes(self._carry)
-        self._carried: list[Delivered] = []
+        self._lanes: Lanes[LogEntry] = Lanes(self._carry)
+        self._carried: list[LogEntry] = []
         self._source: MessageSource | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Carries until `stop` is set. Waits for logs that do not answer."""
+        """Copies until `stop` is set. Retries while a log does not answer."""
         self._stop = stop
         try:
             await read_until_stopped(self._join, self._step, stop)
         finally:
-            # What was published and not committed is carried again; readers know a message by its id.
+            # Records that were published and not committed are published again; readers deduplicate by message id.
             await self._lanes.finish()
             self._lanes.clear()
             self._carried.clear()
@@ -67,17 +68,17 @@ class Relay:
             raise self._lanes.failure
         room = min(BATCH, WINDOW - self._lanes.held)
         wait = BUSY_SECONDS if self._lanes.held or self._carried else RECEIVE_SECONDS
-        for delivered in await source.receive(room, wait):
-            self._lanes.add(delivered.record.key, delivered)
+        for entry in await source.receive(room, wait):
+            self._lanes.add(entry.record.key, entry)
         if self._stop.is_set():
             await self._lanes.finish()
         if self._carried:
             carried, self._carried = self._carried, []
             await source.commit(carried)
 
-    async def _carry(self, head: Delivered, _lane: deque[Delivered]) -> bool:
-        """Publishes the head of a lane; False if this member stops before. Those behind it wait: of two that are under
-        way together, the first might fail and the second arrive."""
+    async def _carry(self, head: LogEntry, _lane: deque[LogEntry]) -> bool:
+        """Publishes the head of a lane; False if this member stops before. Later ones wait: of two in flight, the first
+        might fail and the second succeed."""
         pause = self._first_pause
         while self._source is not None and self._source.holds(head):
             (failure,) = await self._log.publish([head.record._replace(topic=self._topic)])

@@ -1,4 +1,4 @@
-"""A message that failed by itself, while its provider was available: when it is tried again, and when it never is."""
+"""Retries of a message that failed while its provider was available: when, and when no more."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import NamedTuple
 FIRST_PAUSE_SECONDS = 30
 LONGEST_PAUSE_SECONDS = 600
 FAULTY_ROUNDS = 3
-"""If other messages were accepted during the last of them."""
+"""The most rounds, if other messages were accepted during the last of them."""
 LONE_FAULTY_ROUNDS = 8
-"""If none was: it may be an outage that no other message shows. About 35 minutes."""
+"""The most rounds, if none was: it may be an outage that no other message shows. About 35 minutes."""
 
 
 class Round(NamedTuple):
-    """A row of attempts that failed."""
+    """A series of failed attempts."""
 
     number: int
     """1 for a message's first."""
@@ -24,7 +24,7 @@ class Round(NamedTuple):
 
 
 def retry_at_ms(last: Round, now_ms: int, expires_ms: int | None) -> int | None:
-    """When the next round begins; None: never, because what fails is the message."""
+    """When the next round begins; None if the message itself is at fault."""
     if last.is_fault and last.number >= (FAULTY_ROUNDS if last.others_accepted else LONE_FAULTY_ROUNDS):
         return None
     seconds = min(FIRST_PAUSE_SECONDS << min(last.number - 1, 10), LONGEST_PAUSE_SECONDS)

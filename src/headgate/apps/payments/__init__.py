@@ -1,4 +1,4 @@
-"""Payments: half a million for 16:00, and a downstream that never gets more calls than it can take.
+"""Payments: half a million due at 16:00, and a downstream with a hard limit on its call rate.
 
 parsing.py        a payment of JSON or CSV, checked       rules.py   the bank's rules, fees, value dates
 intake.py         phase A: check, book a slot, queue      feed.py, intake_topic.py   many at once

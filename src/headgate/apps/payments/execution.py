@@ -1,8 +1,8 @@
-"""Phase B: execute → post-process → notify. Pure business logic on the context; it knows nothing of dispatch but how to
-give its item up or back (`GiveUp`, `Postponed`).
+"""Phase B: execute → post-process → notify. Pure business logic on the context; of dispatch it knows only how to give
+its item up or back (`GiveUp`, `Postponed`).
 
-Each step may run again after a crash and does nothing twice: the downstream is asked under the payment's id, and a
-change of status counts once.
+Each step is idempotent, so that it may run again after a crash: the payment's id is the downstream's idempotency key,
+and a change of status counts once.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 from headgate.apps.payments.model import Payment, PaymentEvent, PaymentRecord, PaymentStatus, StatusChange
 from headgate.apps.payments.notifier import notices_for
 from headgate.apps.payments.ports import (
+    CallNotSent,
     Downstream,
     DownstreamBusy,
     DownstreamObserver,
@@ -27,7 +28,6 @@ from headgate.apps.payments.ports import (
     PaymentRefused,
     PaymentStore,
     Receipt,
-    Unsent,
 )
 from headgate.apps.payments.serialization import read_context
 from headgate.batching import Batcher
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 LONGEST_REASON = 2000
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 WRITE_ATTEMPTS = 12
-"""How often the downstream's answer is written while the store is unavailable: for about half a minute."""
+"""Attempts to write the downstream's response while the store is unavailable: about half a minute."""
 
 
 class PaymentExecution:
@@ -70,15 +70,15 @@ class PaymentExecution:
         """SCHEDULED → ACCEPTED if the downstream executes the payment. True if it is accepted.
 
         Raises:
-            GiveUp: The downstream's verdict is no.
-            DownstreamBusy: The outcome is not known. A retry asks under the same key.
+            GiveUp: The downstream rejected the payment.
+            DownstreamBusy: The outcome is unknown. A retry has the same idempotency key.
             Postponed: It was not the payment's fault: switch, breaker, connection or store. Nothing is counted.
         """
         try:
             record = await self._begins.submit(payment.payment_id)
         except StoreError as error:
             self._observer.settled("POSTPONED")
-            raise Postponed(f"the store can't be asked: {error}") from error
+            raise Postponed(f"the store can't be reached: {error}") from error
         if record.status is not PaymentStatus.SCHEDULED:
             return record.status is PaymentStatus.ACCEPTED
         try:
@@ -88,7 +88,7 @@ class PaymentExecution:
             reason = str(refusal)[:LONGEST_REASON]
             log.warning("payment %s was refused: %s", payment.payment_id, reason, extra={"item_id": payment.payment_id})
             raise GiveUp(reason, PaymentEvent.REFUSED) from refusal
-        except Unsent as error:
+        except CallNotSent as error:
             self._observer.settled("POSTPONED")
             if record.begun_at is None and record.began_now is not None:
                 await self._withdraw(payment.payment_id, record.began_now)
@@ -107,7 +107,7 @@ class PaymentExecution:
         return True
 
     async def _pay(self, payment: Payment, wait: float | None) -> Receipt:
-        """The downstream's receipt. If no attempt got an answer, the inquiry may know one."""
+        """The downstream's receipt. If no attempt got a response, the inquiry may find it."""
         try:
             return await self._downstream.pay(payment, wait=wait)
         except DownstreamBusy as busy:
@@ -136,8 +136,8 @@ class PaymentExecution:
         await self._writes.close()
 
     async def _change(self, change: StatusChange) -> None:
-        """Writes what the downstream said. A store that is unavailable is tried again for a while: the answer is
-        known only here. If that does not help, the next execution gets the same answer under the same key."""
+        """Writes the downstream's response, with retries while the store is unavailable: the response is known only
+        here. If they fail, the next execution gets the same response under the same key."""
         pause = FIRST_PAUSE
         for attempt in range(1, WRITE_ATTEMPTS + 1):
             try:
@@ -154,7 +154,7 @@ class PaymentExecution:
             log.info(message, change.payment_id, change.before, extra=ids)
 
     async def _withdraw(self, payment_id: str, began: datetime) -> None:
-        with contextlib.suppress(StoreError):  # it can't be cancelled, then, which is safe
+        with contextlib.suppress(StoreError):  # then it can't be cancelled, which is safe
             await self._store.withdraw(payment_id, began)
 
     async def _begin(self, payment_ids: Sequence[str]) -> list[PaymentRecord | BaseException]:

@@ -1,6 +1,6 @@
 """Bulk feeds: CSV or JSON lines, read in constant memory, one transaction per chunk.
 
-A record is one line, always: a broken line is refused with its number and reason, and cannot swallow the next one.
+A record is always one line: a malformed line is rejected with its number and reason, and cannot swallow the next one.
 Lines are counted from 1 as an editor does; a CSV feed's first line names its columns.
 """
 
@@ -22,7 +22,7 @@ CHUNK = 1000
 LONGEST_LINE = 64 * 1024
 SMALL_BLOCK = 4096
 IN_FLIGHT = 2
-"""Chunks on their way at once: while one is being written the next is being booked and a third is being parsed."""
+"""Chunks in flight: while one is being written, the next is being booked and a third is being parsed."""
 
 
 class FeedFormat(StrEnum):
@@ -33,7 +33,7 @@ class FeedFormat(StrEnum):
 
 
 class Line(NamedTuple):
-    """A line of a feed, cut out but not yet understood."""
+    """A line of a feed, not parsed yet."""
 
     number: int
     raw: bytes | None
@@ -81,7 +81,7 @@ Initiate = Callable[[Sequence[Payment]], Awaitable[list[IntakeResult]]]
 
 @dataclass(slots=True)
 class LineCutter:
-    """Cuts blocks of bytes into lines, whatever the blocks' borders; a line without an end is never kept whole."""
+    """Splits blocks of bytes into lines across block boundaries; the length of a line is bounded."""
 
     number: int = 0
     position: int = 0
@@ -154,7 +154,7 @@ def parse(lines: Iterable[Line], kind: FeedFormat) -> tuple[list[ParsedLine], li
 
 
 def check_header(line: Line) -> None:
-    """Raises unless a CSV feed's first line names the columns: nothing of such a feed can be understood."""
+    """Raises `InvalidInput` unless a CSV feed's first line names the columns."""
     text = (line.raw or b"").decode("utf-8-sig", "replace").strip()
     if [name.strip().strip('"') for name in text.split(",")] != list(COLUMNS):
         raise InvalidInput("line 1", f"must name the columns: {','.join(COLUMNS)}")
@@ -169,10 +169,10 @@ async def initiate_feed(
     chunk: int = CHUNK,
     in_flight: int = IN_FLIGHT,
 ) -> AsyncIterator[Progress]:
-    """Sends a feed through `initiate`, chunk by chunk, and yields the progress, both in the feed's order.
+    """Passes a feed to `initiate`, chunk by chunk, and yields the progress, both in the feed's order.
 
-    `start` is (lines, bytes) of an earlier `Progress`: the blocks go on from there. An error of the store ends the
-    feed; the progress yielded before it is done, and the rest may be sent again.
+    `start` is (lines, bytes) of an earlier `Progress`: the blocks continue from there. A store error ends the feed;
+    progress that was yielded before is durable, and the rest may be sent again.
     """
     running: list[asyncio.Task[Progress]] = []
     turn = asyncio.Event()
@@ -204,7 +204,7 @@ async def line_chunks(
     waiting: list[Line] = []
     unchecked = kind is FeedFormat.CSV and start == (0, 0)
     async for block in blocks:
-        # A large block may be nothing but line ends: cutting it here would keep the event loop from other requests.
+        # A large block may be nothing but line ends: splitting it here would block the event loop.
         waiting += cutter.feed(block) if len(block) <= SMALL_BLOCK else await asyncio.to_thread(cutter.feed, block)
         if unchecked and waiting:
             check_header(waiting[0])
@@ -224,8 +224,8 @@ async def _initiate_chunk(
     lines: list[Line], kind: FeedFormat, initiate: Initiate, turn: asyncio.Event, following: asyncio.Event
 ) -> Progress:
     try:
-        # On a thread, so that other requests of a service are served meanwhile. Threads end in any order, while
-        # slots are to be asked for in the feed's.
+        # On a thread, so as not to block the event loop. Threads end in any order, while slots are booked in the
+        # feed's.
         payments, rejected = await asyncio.to_thread(parse, lines, kind)
         await turn.wait()
     finally:
@@ -245,7 +245,7 @@ async def _initiate_chunk(
 def reject_reason(error: HeadgateError, kind: FeedFormat) -> str:
     """Why a payment can't be accepted, in the words of its feed. An error of the store is raised."""
     if isinstance(error, StoreError) and not isinstance(error, PaymentExists):
-        # Not the line's fault: the feed must stop here and be sent again, not go on without it.
+        # Not the line's fault: the feed must stop here and be retried, not continue without it.
         raise error
     if isinstance(error, InvalidInput) and kind is FeedFormat.CSV:
         role, _, member = error.field.partition(".")

@@ -1,7 +1,7 @@
-"""Phase A: validate → enrich → rules → book a slot → keep as SCHEDULED, with its context, in the queue.
+"""Phase A: validate → enrich → rules → book a slot → store as SCHEDULED, with its context, in the queue.
 
-A crash on the way leaves nothing, or a slot without a payment. The slot is found again when the payment is sent again,
-and given back when it is not (`reclaim_slots`). Payment, audit, context and queue entry are one transaction.
+A crash in between leaves nothing, or a slot without a payment. A retry finds the slot again; without a retry it is
+cancelled (`reclaim_slots`). Payment, audit, context and queue entry are one transaction.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MAX_TRIES = 5
 ORPHANED_AFTER = timedelta(minutes=10)
 RECLAIM_EVERY = 300.0
 AHEAD_MINS = 10_080
-"""A week: how far ahead a direct start hands payments to the engine."""
+"""A week: how far ahead a direct start passes payments to the engine."""
 
 log = logging.getLogger(__name__)
 
@@ -59,10 +59,10 @@ async def leave_to_dispatcher(_payments: Sequence[NewPayment]) -> None:
 
 
 class DirectStart:
-    """Mode `direct`: hands queued payments to the engine at once, with a start delay until their slots.
+    """Mode `direct`: passes queued payments to the engine at once, with a start delay until their slots.
 
-    Nothing depends on it. The payments are in the queue, so the dispatcher starts what could not be started here or
-    lies too far ahead. Other payments that wait in the queue may be started too.
+    It is an optimisation. The payments are in the queue, so the dispatcher starts those that could not be started here
+    or lie too far ahead. Other payments that wait in the queue may be started too.
     """
 
     def __init__(self, store: QueueStore, engine: WorkflowEngine) -> None:
@@ -90,7 +90,7 @@ class DirectStart:
 
 
 class PaymentIntake:
-    """Accepts payments. Idempotent: a payment may be submitted any number of times and is kept once."""
+    """Accepts payments. Idempotent: a payment may be submitted any number of times and is stored once."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class PaymentIntake:
         """Accepts one payment. Concurrent callers share transactions.
 
         Raises:
-            InvalidInput: A rule refuses the payment.
+            InvalidInput: A rule rejects the payment.
             PaymentExists: The id belongs to a payment with other contents.
             SlotsExhausted: No slot is free within the policy's horizon.
             StoreUnavailable: The database does not answer.
@@ -125,8 +125,8 @@ class PaymentIntake:
     async def initiate(
         self, payments: Sequence[Payment], *, init_workflow_id: str | None = None, feed_id: str | None = None
     ) -> list[IntakeResult]:
-        """One result per payment, in order. All valid payments are kept in one transaction. `feed_id` is the feed that
-        brings them.
+        """One result per payment, in order. All valid payments are stored in one transaction. `feed_id` is the feed
+        that brings them.
 
         A single payment is part of the caller's trace. If there are several, each begins a trace of its own when it is
         executed.
@@ -158,7 +158,7 @@ class PaymentIntake:
         return [results[index] for index in range(len(payments))]
 
     async def reclaim_slots(self, older_than: timedelta = ORPHANED_AFTER) -> int:
-        """Cancels slots whose payment was never kept: a crash in between, and nobody sent it again."""
+        """Cancels slots whose payment was never stored: a crash in between, and no retry."""
         orphans = await self._store.orphaned_slots(OWNER, SLOT_PREFIX, older_than)
         for event_id in orphans:
             with suppress(NotFound):
@@ -166,7 +166,7 @@ class PaymentIntake:
         return len(orphans)
 
     async def run_reclaiming(self, stop: asyncio.Event, every: float = RECLAIM_EVERY) -> None:
-        """`reclaim_slots`, now and then, until `stop` is set."""
+        """`reclaim_slots`, periodically, until `stop` is set."""
         while not stop.is_set():
             with suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), every)
@@ -180,7 +180,7 @@ class PaymentIntake:
                     log.info("%d slots without a payment were given back", reclaimed)
 
     async def close(self) -> None:
-        """Returns when all accepted payments are kept."""
+        """Returns when all accepted payments are stored."""
         await self._singles.close()
 
     # -- keeping -------------------------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ class PaymentIntake:
                 with _end_spans(spans):
                     await self._store.schedule(fresh)
             except Conflict:
-                # Another process kept one of them meanwhile: the next round finds it.
+                # Another process stored one of them meanwhile: the next round finds it.
                 if attempt == MAX_TRIES:
                     raise
                 continue
@@ -248,8 +248,9 @@ class PaymentIntake:
         return terms
 
     async def _refuse_duplicates(self, payments: dict[int, Payment], results: dict[int, IntakeResult]) -> None:
-        """Refuses payments with the same accounts, amount and currency as another. If two arrive at the same moment in
-        different chunks, both may pass: the rule is for mistakes in feeds. Exactness comes from the payment's id."""
+        """Rejects payments with the same accounts, amount and currency as another. If two arrive concurrently in
+        different chunks, both may pass: the rule is for mistakes in feeds. The payment's id is what makes intake
+        idempotent."""
         queries = {index: DuplicateQuery(fingerprint(p), p.payment_id, p.execute_at) for index, p in payments.items()}
         duplicates = (
             await self._store.find_duplicates(list(queries.values()), self._rules.duplicate_window) if queries else {}
@@ -270,7 +271,7 @@ class PaymentIntake:
     def _begin_spans(
         self, payments: Mapping[int, Payment], slots: Mapping[int, AssignedSlot], origins: Mapping[int, Origin]
     ) -> dict[int, Span]:
-        """A span for each payment that has its slot and is part of a trace."""
+        """One span per payment that has its slot and is part of a trace."""
         return {
             index: enqueue_span(ITEM_TYPE, payments[index].payment_id, origin.traceparent)
             for index, origin in origins.items()
@@ -296,11 +297,11 @@ class PaymentIntake:
                     results[index] = booking
                 elif booking.owner != OWNER:
                     problem = (
-                        f"its slot {request.event_id!r} was booked by somebody else; cancel that, or use another id"
+                        f"its slot {request.event_id!r} was booked by another owner; cancel that, or use another id"
                     )
                     results[index] = InvalidInput("paymentId", problem)
                 elif booking.existing and (booking.requested_ms, booking.config_names) != (request.requested_ms, own):
-                    # Left by an attempt that was never kept, and asked for another time.
+                    # Left by an earlier attempt for another time, whose payment was never stored.
                     await self._slots.cancel(request.event_id, owner=OWNER)
                     slots[index] = (await self._slots.assign_many([request], names, owner=OWNER))[0]
                 else:

@@ -1,7 +1,7 @@
 """Payments from a topic: one JSON object per record, as `POST /api/v1/payments` takes it.
 
-A record is committed once its payment is kept, or its refusal is published to the topic of rejections: neither is ever
-lost, and a record that comes twice is one payment.
+A record is committed once its payment is stored, or its rejection is published to the topic of rejections: neither is
+ever lost, and a record that is delivered twice is one payment.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from functools import partial
 from headgate.apps.payments.model import IntakeResult, Payment, PaymentExists
 from headgate.apps.payments.parsing import payment_of_json
 from headgate.errors import HeadgateError, InvalidInput, StoreError
-from headgate.messaging import Delivered, MessageLog, Record, process_until_stopped
+from headgate.messaging import LogEntry, MessageLog, Record, process_until_stopped
 
 log = logging.getLogger(__name__)
 
 GROUP = "payments-intake"
 BATCH = 1000
 LONGEST_COPY = 100_000
-"""Characters of a refused record that are passed on."""
+"""Characters of a rejected record that are published."""
 
 
 def rejected_topic(topic: str) -> str:
@@ -40,14 +40,14 @@ class PaymentTopic:
         self._initiate = initiate
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Reads until `stop` is set, then leaves. Waits for stores that do not answer."""
+        """Reads until `stop` is set, then leaves. Retries while a store does not answer."""
         join = partial(self._messages.read, self._topic, GROUP)
         await process_until_stopped(join, self._accept, stop, batch=BATCH)
 
-    async def _accept(self, delivered: Sequence[Delivered]) -> None:
-        payments: list[tuple[Delivered, Payment]] = []
-        refused: list[tuple[Delivered, HeadgateError]] = []
-        for message in delivered:
+    async def _accept(self, entries: Sequence[LogEntry]) -> None:
+        payments: list[tuple[LogEntry, Payment]] = []
+        refused: list[tuple[LogEntry, HeadgateError]] = []
+        for message in entries:
             try:
                 payments.append((message, _payment(message.record.value)))
             except InvalidInput as error:
@@ -61,7 +61,7 @@ class PaymentTopic:
         if refused:
             await self._publish_rejections(refused)
 
-    async def _publish_rejections(self, refused: Sequence[tuple[Delivered, HeadgateError]]) -> None:
+    async def _publish_rejections(self, refused: Sequence[tuple[LogEntry, HeadgateError]]) -> None:
         records = [
             Record(
                 rejected_topic(self._topic),

@@ -1,7 +1,7 @@
 """An ISO 20022 document as a stream: constant memory, no document tree.
 
-A document type declaration is refused, so there are no entities to expand and nothing to fetch. Depth, the length of a
-text and the length of a tag have bounds.
+A document type declaration is rejected, so there are no entities to expand and nothing to fetch. Depth, text length and
+tag length are bounded.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ NOT_PROVIDED = "NOTPROVIDED"
 class DocumentStream:
     """Takes a document in blocks, and calls `start(name, attributes)` and `end(name)` for its elements.
 
-    `texts` says which texts are kept in `values`, and as what: (parent, element) → name. An `Id` between the two does
-    not count.
+    `texts` maps (parent, element) to the name under which its text is kept in `values`. An `Id` between the two is
+    skipped.
     """
 
     def __init__(
@@ -67,10 +67,10 @@ class DocumentStream:
             raise InvalidInput("document", f"has a tag or text of more than {LONGEST_TOKEN} bytes")
 
     def finish(self) -> None:
-        """The document ended.
+        """Ends the document.
 
         Raises:
-            InvalidInput: It broke off.
+            InvalidInput: It is truncated.
         """
         self._parse(b"", True)
 

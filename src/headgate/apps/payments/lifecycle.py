@@ -1,4 +1,4 @@
-"""The one state machine of a payment: states × events → state, who may, and what becomes of its item and slot.
+"""The state machine of a payment: states × events → state, the actor, and the effect on its item and slot.
 
 Pure. The stores apply it in one transaction to the payment, its queue item and its slot. `docs/explanation/payments.md`
 holds the same table, and a test compares the two.
@@ -14,7 +14,7 @@ from headgate.errors import Conflict
 
 
 class PaymentStatus(StrEnum):
-    """Where a payment stands."""
+    """The status of a payment."""
 
     SCHEDULED = "SCHEDULED"
     """Checked, slotted and queued; waits for its time."""
@@ -27,11 +27,11 @@ class PaymentStatus(StrEnum):
     CANCELLED = "CANCELLED"
     """Cancelled before its execution began. Final."""
     UNKNOWN = "UNKNOWN"
-    """Sent, and no answer says what became of it. The inquiry decides it before anybody retries or gives up."""
+    """Sent, with an unknown outcome. The inquiry decides it before a retry, or before it is given up."""
 
 
 class Actor(StrEnum):
-    """Who may cause an event."""
+    """The parties that may cause an event."""
 
     EXECUTION = "execution"
     INQUIRY = "inquiry"
@@ -46,9 +46,9 @@ class PaymentEvent(StrEnum):
     NOTIFIED = "NOTIFIED"
     """The notices are on their way."""
     REFUSED = "REFUSED"
-    """The downstream's verdict is no."""
+    """The downstream rejected it."""
     LOST = "LOST"
-    """It was sent, all attempts are used up, and nobody knows the outcome."""
+    """It was sent, all attempts are used up, and the outcome is unknown."""
     UNSENT = "UNSENT"
     """It never left, and never will by itself: its context can't be read, or no start succeeded."""
     FOUND_EXECUTED = "FOUND_EXECUTED"
@@ -62,7 +62,7 @@ class PaymentEvent(StrEnum):
     RETRY = "RETRY"
     """An operator sends it again."""
     DISCARD = "DISCARD"
-    """An operator takes its item out of the queue for good."""
+    """An operator removes its item from the queue for good."""
 
 
 class Transition(NamedTuple):
@@ -73,7 +73,7 @@ class Transition(NamedTuple):
     before: PaymentStatus
     after: PaymentStatus
     item: Status | None
-    """Where its item stands afterwards; None: where it stood."""
+    """The status of its item afterwards; None: unchanged."""
     frees_slot: bool = False
     """Its slot is given back, if it is still to come."""
 
@@ -100,8 +100,8 @@ TABLE: tuple[Transition, ...] = (
     Transition(_E.DISCARD, _A.OPERATOR, _S.ACCEPTED, _S.PROCESSING, Status.CANCELLED),
     Transition(_E.DISCARD, _A.OPERATOR, _S.PROCESSING, _S.PROCESSING, Status.CANCELLED),
 )
-"""Every event that may happen, by status. What is not here is refused. CANCEL and DISCARD of a SCHEDULED payment also
-need that its execution has not begun: `refusal` says so."""
+"""Every allowed event, by status. All others are rejected. CANCEL and DISCARD of a SCHEDULED payment also require that
+its execution has not begun: see `refusal`."""
 
 _BY_KEY = {(row.before, row.event): row for row in TABLE}
 
@@ -112,7 +112,7 @@ TRANSITIONS: dict[PaymentStatus, frozenset[PaymentStatus]] = {
 """Status → the statuses that can follow it."""
 
 FINAL_STATUSES = (PaymentStatus.PROCESSING, PaymentStatus.FAILED, PaymentStatus.CANCELLED)
-"""Nothing happens to such a payment by itself; retention may delete it once its item is gone."""
+"""Statuses that nothing changes automatically; retention may delete such a payment once its item is deleted."""
 
 
 def transition(status: PaymentStatus, event: PaymentEvent) -> Transition:
@@ -128,7 +128,7 @@ def transition(status: PaymentStatus, event: PaymentEvent) -> Transition:
 
 
 def refusal(status: PaymentStatus, event: PaymentEvent, *, begun: bool) -> str | None:
-    """Why the event can't happen to a payment that stands so; None if it can."""
+    """Why the event is not allowed for a payment in this status; None if it is."""
     if (status, event) not in _BY_KEY:
         return _refused(status, event)
     if begun and status is PaymentStatus.SCHEDULED and event in (PaymentEvent.CANCEL, PaymentEvent.DISCARD):
@@ -143,7 +143,7 @@ def _refused(status: PaymentStatus, event: PaymentEvent) -> str:
 
 
 def dead_letter_event(verdict: str | None, *, begun: bool) -> PaymentEvent:
-    """What a dead letter means for its payment. `verdict` is what the execution raised `GiveUp` with, if it did."""
+    """The event of a payment whose item is a dead letter. `verdict` is that of its `GiveUp`, if any."""
     if verdict is not None and verdict in (PaymentEvent.REFUSED, PaymentEvent.LOST):
         return PaymentEvent(verdict)
     return PaymentEvent.LOST if begun else PaymentEvent.UNSENT

@@ -1,4 +1,4 @@
-"""`PaymentMeter`: measures payments and the downstream's breaker now and then, for metrics."""
+"""`PaymentMeter`: measures payments and the downstream's breaker periodically, for metrics."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ EVERY = 30.0
 
 
 class PaymentObserver(Protocol):
-    """Takes what the meter measured. Must be quick and must not raise."""
+    """Receives the measurements. Must be quick and must not raise."""
 
     def measured(self, load: PaymentLoad, tps: int) -> None:
-        """So many payments stand where, and so many calls may be made in a second."""
+        """The payments per status, and the calls per second that are allowed."""
         ...
 
 

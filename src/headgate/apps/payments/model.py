@@ -19,9 +19,9 @@ from headgate.errors import Conflict, HeadgateError, InvalidInput
 ITEM_TYPE = "PAYMENT"
 """Payments in the dispatch queue."""
 OWNER = "payments"
-"""The owner of payments' slots. Nobody else cancels them, and payments cancel nobody else's."""
+"""The owner of payments' slots: no other owner cancels them, and payments cancel no others."""
 SLOT_PREFIX = "payment:"
-"""A slot's event id is this and the payment's id. Others may use such ids too: the owner counts."""
+"""The prefix of a payment's id in its slot's event id. Other owners may use such ids, too: the owner decides."""
 
 
 def slot_id(payment_id: str) -> str:
@@ -30,7 +30,7 @@ def slot_id(payment_id: str) -> str:
 
 
 class Party(NamedTuple):
-    """Who pays, or is paid."""
+    """The payer, or the payee."""
 
     name: str
     iban: str
@@ -41,7 +41,7 @@ class Party(NamedTuple):
 
 
 class Payment(NamedTuple):
-    """A payment somebody asked for. Build it with `headgate.apps.payments.parsing`, which checks."""
+    """A requested payment. Build it with `headgate.apps.payments.parsing`, which validates."""
 
     payment_id: str
     amount: str
@@ -69,7 +69,7 @@ class Payment(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """What enrichment adds: what it costs, and the day it counts for."""
+    """The result of enrichment: the fee, and the value date."""
 
     fee: str
     value_date: date
@@ -83,7 +83,7 @@ class StatusChange(NamedTuple):
     after: PaymentStatus
     detail: str | None = None
     reference: str | None = None
-    """What the downstream calls it; None keeps what is known."""
+    """The downstream's reference; None keeps the stored one."""
 
     @classmethod
     def of(
@@ -118,7 +118,7 @@ class StatusChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PaymentRecord:
-    """A payment as it is kept."""
+    """A payment as it is stored."""
 
     payment: Payment
     terms: Terms
@@ -134,7 +134,7 @@ class PaymentRecord:
     feed_id: str | None = None
     """The feed that brought it."""
     began_now: datetime | None = None
-    """When the execution began that `PaymentStore.begin` returned this to; what it takes back."""
+    """When the execution began that called `PaymentStore.begin`; the argument of `withdraw`."""
 
 
 class PaymentFilter(NamedTuple):
@@ -184,7 +184,7 @@ class PaymentExists(Conflict):
 
 
 class AcceptedPayment(NamedTuple):
-    """A payment that will be made, at its time."""
+    """A payment that will be executed at its time."""
 
     payment_id: str
     status: PaymentStatus

@@ -56,7 +56,7 @@ Send = Callable[..., Awaitable[Any]]
 
 
 class GatewayNotifier:
-    """A `Notifier` on the notification gateway: parties who subscribed get a message, once, within their quota."""
+    """A `Notifier` on the notification gateway: subscribed parties get a message, once, within their quota."""
 
     def __init__(self, send: Send, subscribers: Mapping[str, int]) -> None:
         self._send = send
@@ -71,9 +71,13 @@ class GatewayNotifier:
             try:
                 verdict = await self._send(user, notice.text, key=key)
             except (NotFound, InvalidInput) as error:
-                # A payment is executed whether or not its parties can be notified.
+                # A failed notification does not fail the payment.
                 log.warning(
-                    "payment %s: the %s can't be told: %s", notice.payment_id, notice.role, error, extra=_ids(notice)
+                    "payment %s: the %s can't be notified: %s",
+                    notice.payment_id,
+                    notice.role,
+                    error,
+                    extra=_ids(notice),
                 )
             else:
                 if not verdict.allowed:

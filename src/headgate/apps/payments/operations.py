@@ -1,4 +1,4 @@
-"""What operators and clients do with payments that are kept: show, list, cancel, retry."""
+"""Operations on stored payments: show, list, cancel, retry."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ DECIDED = {
     InquiryStatus.REJECTED: PaymentEvent.FOUND_REFUSED,
     InquiryStatus.NEVER_SEEN: PaymentEvent.NEVER_SEEN,
 }
-"""What the inquiry's answer means; PENDING decides nothing."""
+"""The event of each inquiry result; PENDING has none."""
 
 StopExecutions = Callable[[Sequence[str]], Awaitable[None]]
 """Ends executions that wait in an engine for payments which have just been cancelled."""
 
 
 async def leave_to_execution(_payment_ids: Sequence[str]) -> None:
-    """Ends nothing: the execution finds the payment cancelled, and ends by itself."""
+    """Does nothing: the execution finds the payment cancelled, and ends."""
 
 
 class PaymentOperations:
@@ -78,7 +78,7 @@ class PaymentOperations:
         return await self._store.count_matching(selection, MOST_COUNTED)
 
     async def cancel(self, payment_id: str, reason: str = "cancelled on request") -> PaymentRecord:
-        """Cancels a payment whose execution has not begun, its item and its slot. A second call changes nothing.
+        """Cancels a payment whose execution has not begun, its item and its slot. Idempotent.
 
         Raises:
             NotFound: There is no such payment.
@@ -93,8 +93,8 @@ class PaymentOperations:
         return await self._find(payment_id)
 
     async def retry(self, payment_id: str, by: str) -> PaymentRecord:
-        """Sends a FAILED payment again. An UNKNOWN one is decided by the inquiry first: what the downstream executed is
-        not sent again, and what it refused is FAILED.
+        """Sends a FAILED payment again. An UNKNOWN one is decided by the inquiry first: a payment that the downstream
+        executed is not sent again, and one that it rejected is FAILED.
 
         Raises:
             NotFound: There is no such payment.

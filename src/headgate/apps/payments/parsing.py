@@ -1,6 +1,6 @@
 """Payments as they arrive: a JSON object, or the fields of a CSV line. Every value is checked here, once.
 
-Errors name the field as it stands in the document: `payer.iban` in JSON, `payerIban` in CSV.
+Errors name the field as in the document: `payer.iban` in JSON, `payerIban` in CSV.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LONGEST_ID = 128
 LONGEST_NAME = 140
 """As in ISO 20022."""
 LONGEST_IBAN = 64
-"""With spaces; more is not worth looking at."""
+"""With spaces."""
 
 _AMOUNT = re.compile(r"(0|[1-9][0-9]{0,12})(?:\.([0-9]{1,4}))?", re.ASCII)
 
@@ -119,7 +119,7 @@ def checked_iban(value: object, field: str) -> str:
 
 
 def checked_time(value: object) -> datetime:
-    """An instant, to the millisecond; a fraction of one counts up, so that nothing runs early."""
+    """An instant, to the millisecond; fractions are rounded up, so that nothing runs early."""
     if not isinstance(value, str):
         raise InvalidInput("executeAt", "must be a text such as 2027-03-01T16:00:00Z")
     return _time(value)

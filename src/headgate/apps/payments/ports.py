@@ -1,4 +1,4 @@
-"""What payments need from the outside: a store, a downstream, a notifier, and permits for calls."""
+"""The ports of payments: a store, a downstream, a notifier, and permits for calls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from headgate.errors import HeadgateError
 
 
 class NewPayment(NamedTuple):
-    """A payment that is about to be kept: checked, enriched and slotted, with its place in the queue."""
+    """A payment that is about to be stored: checked, enriched and slotted, with its place in the queue."""
 
     payment: Payment
     terms: Terms
@@ -36,7 +36,7 @@ class NewPayment(NamedTuple):
 
 
 class DuplicateQuery(NamedTuple):
-    """Asks whether another payment has the same fingerprint."""
+    """A search for another payment with the same fingerprint."""
 
     fingerprint: int
     payment_id: str
@@ -44,19 +44,19 @@ class DuplicateQuery(NamedTuple):
 
 
 class PaymentLoad(NamedTuple):
-    """Where payments stand, at a time."""
+    """The payments per status, at a time."""
 
     counts: Mapping[PaymentStatus, int]
     overdue: timedelta
-    """How long ago the oldest payment that is not made was to be made, whether it waits, is claimed, or is held up at
-    the bank's limit or breaker. Zero if none is due."""
+    """How late the oldest due payment is, whether it waits, is claimed, or is delayed by the bank's limit or breaker.
+    Zero if none is due."""
 
 
 class PaymentStore(Protocol):
     """Keeps payments and their history, beside the queue's and the slots' tables.
 
-    Time is the store's own clock. Every method is one transaction: it happens whole or not at all, and whatever was
-    returned survives a crash.
+    Time is the store's own clock. Every method is one atomic transaction, and a result that was returned survives a
+    crash.
     """
 
     async def find(self, payment_ids: Sequence[str]) -> dict[str, PaymentRecord]:
@@ -82,8 +82,8 @@ class PaymentStore(Protocol):
         ...
 
     async def schedule(self, payments: Sequence[NewPayment]) -> None:
-        """Keeps the payments as SCHEDULED, with their audit, and queues them; all or none. `Conflict` if somebody
-        else kept one of them at the same time."""
+        """Stores the payments as SCHEDULED, with their audit, and queues them; all or none. `Conflict` if another
+        process stored one of them concurrently."""
         ...
 
     async def advance(self, changes: Sequence[StatusChange]) -> list[bool]:
@@ -92,21 +92,21 @@ class PaymentStore(Protocol):
         ...
 
     async def begin(self, payment_ids: Sequence[str]) -> dict[str, PaymentRecord]:
-        """The executions of these payments begin: from now on they can't be cancelled. Returns all that exist, as they
-        stood before. Only one that was SCHEDULED may be sent; if its `begun_at` was set, it may have been sent before.
-        """
+        """Begins the executions of these payments: from now on they can't be cancelled. Returns all that exist, in
+        their earlier state. Only one that was SCHEDULED may be sent; if its `begun_at` was set, it may have been sent
+        before."""
         ...
 
     async def withdraw(self, payment_id: str, began: datetime) -> None:
-        """Takes back the `begin` of that time (`began_now`) of a payment that is SCHEDULED, because no call of it has
-        left. If another execution has begun since, nothing changes: this may arrive late."""
+        """Undoes the `begin` of that time (`began_now`) of a SCHEDULED payment, because no call of it has left. If
+        another execution has begun since, nothing changes: this may arrive late."""
         ...
 
     async def move(
         self, payment_ids: Sequence[str], event: PaymentEvent, detail: str, reference: str | None = None
     ) -> dict[str, str]:
-        """Moves each payment together with its queue item and its slot, as `lifecycle.TABLE` says, with its audit.
-        Returns, by id, why a payment could not be moved; nothing of such a one is changed."""
+        """Moves each payment together with its queue item and its slot, by `lifecycle.TABLE`, with its audit. Returns,
+        by id, why a payment could not be moved; such a payment is unchanged."""
         ...
 
     async def orphaned_slots(self, owner: str, prefix: str, older_than: timedelta) -> list[str]:
@@ -115,16 +115,16 @@ class PaymentStore(Protocol):
         ...
 
     async def prune(self, before: datetime) -> int:
-        """Forgets payments that are over, were asked for and last changed before a time, and have left the queue; with
-        their history, in batches. Says how many. One that comes again is a new payment."""
+        """Deletes payments that are final, were requested and last changed before a time, and have left the queue; with
+        their history, in batches. Returns how many. The same id is then a new payment."""
         ...
 
     async def count(self) -> dict[PaymentStatus, int]:
-        """How many payments stand where."""
+        """How many payments have each status."""
         ...
 
     async def measure(self) -> PaymentLoad:
-        """How many payments stand where, and how late they are."""
+        """How many payments have each status, and how late they are."""
         ...
 
 
@@ -132,23 +132,23 @@ class Receipt(NamedTuple):
     """The downstream's confirmation."""
 
     reference: str | None
-    """What the downstream calls it."""
+    """The downstream's name for the payment."""
 
 
 class DownstreamBusy(HeadgateError):
-    """All attempts are used up, and nobody knows what became of the payment. Worth trying again later."""
+    """All attempts are used up, and the outcome of the payment is unknown. Retry later."""
 
 
 class PaymentRefused(HeadgateError):
-    """The downstream's verdict on the payment is no."""
+    """The downstream rejected the payment."""
 
 
-class Unsent(Postponed):
-    """No call left: the downstream knows nothing of this execution."""
+class CallNotSent(Postponed):
+    """No call was sent: the downstream has not seen this execution."""
 
 
 class InquiryStatus(StrEnum):
-    """What the downstream knows of a payment."""
+    """The downstream's status of a payment."""
 
     EXECUTED = "EXECUTED"
     REJECTED = "REJECTED"
@@ -166,7 +166,7 @@ class InquiryResult(NamedTuple):
 
 
 class Inquiry(Protocol):
-    """Asks the downstream what became of a payment; changes nothing there."""
+    """Queries the downstream for the outcome of a payment; read-only."""
 
     async def inquire(self, payment: Payment) -> InquiryResult:
         """The downstream's answer; `DownstreamBusy` if it gives none."""
@@ -174,7 +174,7 @@ class Inquiry(Protocol):
 
 
 class Downstream(Protocol):
-    """Executes payments. The same payment may be asked for again and is executed once.
+    """Executes payments. Idempotent: the same payment is executed once, however often it is requested.
 
     Every call is made within the hard limit, while the kill switch is on and the breaker closed. `wait` is how many
     seconds the call may wait for that; None for as long as it takes.
@@ -184,10 +184,10 @@ class Downstream(Protocol):
         """Executes the payment.
 
         Raises:
-            PaymentRefused: The downstream's verdict is no.
-            DownstreamBusy: All attempts are used up and the outcome is not known.
-            Postponed: The payment may be tried again: the switch is off, the connection is wrong, or the downstream
-                asked to be left alone for long. `Unsent` if no call left.
+            PaymentRefused: The downstream rejected the payment.
+            DownstreamBusy: All attempts are used up and the outcome is unknown.
+            Postponed: The payment may be retried: the kill switch is off, the connection is misconfigured, or the
+                downstream sent a long `Retry-After`. `CallNotSent` if no call was sent.
         """
         ...
 
@@ -195,8 +195,8 @@ class Downstream(Protocol):
         """What the downstream knows of a payment.
 
         Raises:
-            DownstreamBusy: It gave no answer, or one that says nothing.
-            Postponed: It could not be asked now.
+            DownstreamBusy: There was no response, or an undecided one.
+            Postponed: It could not be called now.
         """
         ...
 
@@ -238,13 +238,13 @@ class PermitStore(Protocol):
     """The permits that all processes share; `downstream.permits` is what it decides by."""
 
     async def take(self, holder: str, hold: float) -> Grant:
-        """Grants a permit until `hold` seconds after the call leaves, or says how long to wait. A holder that has one
-        exchanges it. `StoreUnavailable` if the store does not answer."""
+        """Grants a permit until `hold` seconds after the call leaves, or returns how long to wait. A holder that has
+        one exchanges it. `StoreUnavailable` if the store does not answer."""
         ...
 
     async def free(self, holder: str, at_us: int) -> None:
         """The holder's permit is free at a time, in microseconds of the store's clock, if that is sooner than it would
-        be; 0 is at once. However long the store takes to hear of it, the time stands."""
+        be; 0 is at once. The time applies however late the store receives it."""
         ...
 
     async def close(self) -> None:
@@ -279,7 +279,7 @@ class BreakerStore(Protocol):
         ...
 
     async def claim_probe(self, hold: float) -> bool:
-        """True for one caller if a probe is due. If nothing comes of it, the next is due after the same pause, and not
+        """True for one caller if a probe is due. If it reports no result, the next is due after the same pause, and not
         within `hold` seconds."""
         ...
 
@@ -308,7 +308,7 @@ class DownstreamObserver(Protocol):
         ...
 
     def waited(self, seconds: float) -> None:
-        """A call was let through after that long."""
+        """A call was admitted after `seconds`."""
         ...
 
     def settled(self, verdict: str) -> None:
@@ -346,5 +346,5 @@ class Notifier(Protocol):
     """Sends notices to payer and payee."""
 
     async def notify(self, notices: Sequence[Notice]) -> None:
-        """Returns when all are on their way; the same notice may come twice."""
+        """Returns when all are accepted for sending; the same notice may be sent twice."""
         ...

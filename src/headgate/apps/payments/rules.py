@@ -1,10 +1,10 @@
-"""The bank's own rules: what a payment costs, the day it counts for, and what is not paid at all. Pure.
+"""The bank's own rules: fees, value dates, limits and blocked parties. Pure.
 
 A rule book is a TOML file (`HEADGATE_PAYMENTS_RULES`):
 
     duplicates = "reject"            # another payment alike within duplicate_window: "allow" (default) or "reject"
     duplicate_window = "P1D"
-    horizon = "P366D"                # how far ahead a payment may be asked for
+    horizon = "P366D"                # how far ahead a payment may be requested
     configs = ["payer-{payerIban}", "scheme-{scheme}"]   # slot configs that count beside the global one
 
     [limits]                         # the most one payment may move, by currency
@@ -89,7 +89,7 @@ class Tariff:
 
 @dataclass(frozen=True)
 class RuleBook:
-    """All rules, checked. The defaults cost nothing, clear on weekdays until 18:00 UTC, and refuse nothing."""
+    """All rules, checked. The defaults cost nothing, clear on weekdays until 18:00 UTC, and reject nothing."""
 
     limits: Mapping[str, Decimal] = field(default_factory=dict)
     blocked_ibans: frozenset[str] = frozenset()
@@ -106,7 +106,7 @@ class RuleBook:
     slot_configs: SlotConfigs = field(default_factory=SlotConfigs)
 
     def __post_init__(self) -> None:
-        # A feed asks for the same currency and time again and again.
+        # A feed has the same currency and time many times.
         object.__setattr__(self, "_value_date", lru_cache(maxsize=4096)(self._find_value_date))
         object.__setattr__(self, "_flat_terms", lru_cache(maxsize=4096)(self._terms_of_any_amount))
 
@@ -122,7 +122,7 @@ class RuleBook:
             raise InvalidInput("executeAt", f"is more than {self.horizon.days} days ahead")
 
     def terms(self, payment: Payment) -> Terms:
-        """What the payment costs, and the day it counts for."""
+        """The payment's fee and value date."""
         tariff = self.tariffs.get(payment.currency, self.tariff)
         if not tariff.percent:
             terms: Terms = self._flat_terms(payment.currency, payment.execute_at)  # type: ignore[attr-defined]
@@ -159,7 +159,7 @@ def fingerprint(payment: Payment) -> int:
 
 
 def fold_name(name: str) -> str:
-    """A name without what must not hide it: case, accents, spacing."""
+    """A name without case, accents and spacing."""
     plain = "".join(c for c in unicodedata.normalize("NFKD", name.casefold()) if not unicodedata.combining(c))
     return " ".join(plain.split())
 

@@ -1,5 +1,5 @@
-"""Payments as JSON between processes: the context that phase A hands to phase B, and what `PaymentInitWorkflow` takes
-and returns."""
+"""Payments as JSON between processes: the context that phase A passes to phase B, and the arguments and results of
+`PaymentInitWorkflow`."""
 
 from __future__ import annotations
 

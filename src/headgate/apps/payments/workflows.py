@@ -38,7 +38,7 @@ INITIATE = "initiate_payments"
 EXECUTE = "execute_payment"
 NOTIFY = "send_notifications"
 TRACE_MEMO = "traceparent"
-"""The memo by which workers know which trace a workflow is part of."""
+"""The memo with a workflow's trace."""
 
 INTAKE_TIMEOUT = 60.0
 """Seconds for which `WorkflowIntake` waits for the init worker."""
@@ -49,16 +49,16 @@ LONGEST_WAIT = EXECUTE_TIMEOUT.total_seconds() / 3
 """Seconds a call waits for limit and breaker before its item goes back to the queue."""
 NOTIFY_TIMEOUT = timedelta(seconds=30)
 HEARTBEAT_TIMEOUT = timedelta(seconds=10)
-"""An activity whose worker died is noticed after this, and run again elsewhere."""
+"""An activity whose worker died is detected after this, and retried elsewhere."""
 INITIATE_RETRY = RetryPolicy(initial_interval=timedelta(milliseconds=200), maximum_interval=timedelta(seconds=10))
 EXECUTE_RETRY = RetryPolicy(initial_interval=timedelta(milliseconds=500), maximum_attempts=5)
-"""Beyond these the queue retries, with longer pauses, and in the end dead-letters."""
+"""After these the queue retries, with a longer backoff, and finally dead-letters."""
 NOTIFY_RETRY = RetryPolicy(initial_interval=timedelta(milliseconds=200), maximum_attempts=5)
 
 
 @workflow.defn
 class PaymentInitWorkflow:
-    """Phase A: a chunk of a feed, or a single payment, is checked, slotted, kept and queued; then it is over."""
+    """Phase A: a chunk of a feed, or a single payment, is checked, slotted, stored and queued."""
 
     @workflow.run
     async def run(self, payments: list[dict[str, Any]], feed_id: str | None = None) -> list[dict[str, Any]]:
@@ -97,7 +97,7 @@ class PaymentExecWorkflow:
 
 
 class InitActivities:
-    """What `PaymentInitWorkflow` calls. Repeated, it finds what it did before."""
+    """The activities of `PaymentInitWorkflow`. Idempotent."""
 
     def __init__(self, intake: PaymentIntake) -> None:
         self._intake = intake
@@ -123,7 +123,7 @@ class InitActivities:
 
 
 class ExecActivities:
-    """What `PaymentExecWorkflow` calls."""
+    """The activities of `PaymentExecWorkflow`."""
 
     def __init__(self, execution: PaymentExecution) -> None:
         self._execution = execution
@@ -154,7 +154,7 @@ class ExecActivities:
 class WorkflowIntake:
     """Accepts payments through the init worker: each call is a `PaymentInitWorkflow`, whose result it waits for.
 
-    The workflow's id is made from the payments, so the same payments sent twice at once are one workflow.
+    The workflow's id is made from the payments, so the same payments sent twice concurrently are one workflow.
     """
 
     def __init__(self, client: Client, task_queue: str, *, timeout: float = INTAKE_TIMEOUT) -> None:
@@ -173,8 +173,8 @@ class WorkflowIntake:
         """One result per payment, in order.
 
         Raises:
-            StoreUnavailable: Temporal or the init worker did not answer in time. The payments may yet be accepted, and
-                can be sent again.
+            StoreUnavailable: Temporal or the init worker did not answer in time. The payments may yet be accepted;
+                retrying is safe.
         """
         documents = [payment_to_json(payment) for payment in payments]
         digest = blake2b(json.dumps(documents).encode(), digest_size=12).hexdigest()

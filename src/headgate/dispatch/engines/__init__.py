@@ -1,1 +1,1 @@
-"""What runs an item: this process, or Temporal."""
+"""The engines that run items: this process, or Temporal."""

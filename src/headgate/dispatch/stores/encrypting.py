@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from headgate.dispatch.encryption import PREFIX, Encryption, KeyMissing, Tampered
+from headgate.dispatch.encryption import PREFIX, Encryption, InvalidCiphertext, KeyMissing
 from headgate.dispatch.model import CONTEXT_VERSION, ENCRYPTED_VERSION, Change, ClaimedItem, EnqueueRequest
 
 
@@ -61,7 +61,7 @@ def decrypted_item(encryption: Encryption | None, item: ClaimedItem) -> ClaimedI
         text = encryption.decrypt(item.context_json, about)
     except KeyMissing:
         return item
-    except Tampered:
+    except InvalidCiphertext:
         text = item.context_json
     return item._replace(context_json=text, context_version=CONTEXT_VERSION)
 
@@ -72,7 +72,7 @@ def shown(encryption: Encryption | None, kind: str, item_type: str, item_id: str
         return text
     try:
         return encryption.decrypt(text, _about(kind, item_type, item_id))
-    except (KeyMissing, Tampered):
+    except (KeyMissing, InvalidCiphertext):
         return text
 
 

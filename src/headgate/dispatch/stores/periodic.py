@@ -51,7 +51,7 @@ class SqlPeriodicStore:
     ) -> bool:
         is_written = await self._database.write(advance, self._enqueue, task, ticks, until, now)
         if is_written:
-            self._hints.ring([task.item_type])
+            self._hints.wake([task.item_type])
         return is_written
 
 

@@ -51,7 +51,7 @@ from headgate.dispatch.stores.workers import SqlWorkerStore
 from headgate.dispatch.turns import UNLIMITED, Places
 from headgate.errors import Conflict
 from headgate.sql.engine import Database
-from headgate.sql.hints import ring
+from headgate.sql.hints import notify
 
 if TYPE_CHECKING:
     from headgate.dispatch.stores.claims import Claims
@@ -82,7 +82,7 @@ class SqlQueueStore:
         self.workers = SqlWorkerStore(database)
         self._followers = dict(followers or {})
         self._hints = database.hints
-        self._bells: dict[str, asyncio.Event] = {}
+        self._wakeups: dict[str, asyncio.Event] = {}
         """By item type."""
         self._postgres = database.dialect == "postgresql"
         self._statements: Any = portable
@@ -133,9 +133,9 @@ class SqlQueueStore:
             )
         else:
             new = await self._retried(self._enqueued, ordered, now, hints)
-            self._hints.ring(item_types)
+            self._hints.wake(item_types)
             if self._postgres:
-                self._hints.trail(item_types.difference(hints))
+                self._hints.notify_later(item_types.difference(hints))
         return _results(requests, new)
 
     async def _enqueued(
@@ -158,7 +158,7 @@ class SqlQueueStore:
         new = await self._retried(
             self._database.write, groups.enqueue, self._statements.enqueue, first, others, None, sorted(item_types)
         )
-        self._hints.ring(item_types)
+        self._hints.wake(item_types)
         return _results([*members, head], new)
 
     async def claim(
@@ -170,7 +170,7 @@ class SqlQueueStore:
         places: Places = UNLIMITED,
         now: datetime | None = None,
     ) -> Batch:
-        self._bell(item_type)  # what is enqueued from here on rings, for `wait`
+        self._wakeup(item_type)  # subscribed before the claim: later items wake `wait`
         request = ClaimRequest(item_type, limit, look_ahead, self._claim_bytes, places)
         batch = await self._claim(request, now)
         if self._encryption is None:
@@ -248,7 +248,7 @@ class SqlQueueStore:
         return await self._database.write(reports.record_progress, progress, now)
 
     async def wait(self, item_type: str, timeout: float) -> None:
-        await self._hints.wait(self._bell(item_type), timeout)
+        await self._hints.wait(self._wakeup(item_type), timeout)
 
     async def close(self) -> None:
         await self._settling.close()
@@ -383,22 +383,22 @@ class SqlQueueStore:
             self._claims.forget(item_type)
         await self._notify(item_type)
 
-    def _bell(self, item_type: str) -> asyncio.Event:
-        bell = self._bells.get(item_type)
-        if bell is None:
-            bell = self._bells[item_type] = self._hints.bell(item_type)
-        return bell
+    def _wakeup(self, item_type: str) -> asyncio.Event:
+        event = self._wakeups.get(item_type)
+        if event is None:
+            event = self._wakeups[item_type] = self._hints.subscribe(item_type)
+        return event
 
     def _tell(self, item_type: str) -> None:
         """There is room for another item of a type with limited places. Only a hint: polling finds it too."""
-        self._hints.ring([item_type])
+        self._hints.wake([item_type])
         if self._postgres:
-            self._hints.trail([item_type])
+            self._hints.notify_later([item_type])
 
     async def _notify(self, item_type: str) -> None:
-        self._hints.ring([item_type])
+        self._hints.wake([item_type])
         if self._postgres:
-            await self._database.once(ring, item_type)
+            await self._database.once(notify, item_type)
 
 
 def _results(requests: Sequence[EnqueueRequest], new: set[tuple[str, str]]) -> list[EnqueueResult]:

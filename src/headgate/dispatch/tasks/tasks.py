@@ -19,12 +19,12 @@ from headgate.dispatch.ports import DispatchObserver, Guard
 from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.registry import Domain
 from headgate.dispatch.schedules import CatchUp, Schedule
-from headgate.dispatch.tasks.around import AroundItem
 from headgate.dispatch.tasks.batches import TaskCall, batch_requests, chain_request
+from headgate.dispatch.tasks.declarations import first_config, state_config, state_schedules
 from headgate.dispatch.tasks.execution import CANCEL_SECONDS, EventListener, Middleware, TaskExecution
 from headgate.dispatch.tasks.in_memory import InMemory
 from headgate.dispatch.tasks.policies import Backoff, Duration, Exponential, checked_backoff, checked_timeout, rate_plan
-from headgate.dispatch.tasks.stated import first_config, state_config, state_schedules
+from headgate.dispatch.tasks.related_items import RelatedItems
 from headgate.dispatch.tasks.task import CallOptions, Definition, Task
 from headgate.dispatch.tasks.unique import checked_unique
 from headgate.dispatch.threads import DEFAULT_LIMIT, Threads
@@ -242,7 +242,7 @@ class Tasks:
             self._middleware,
             self._listeners,
             self._cancel_seconds,
-            AroundItem(self),
+            RelatedItems(self),
         )
 
     def _on_loop(self) -> _OnLoop:

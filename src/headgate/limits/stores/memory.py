@@ -150,7 +150,7 @@ class MemoryLimitStore:
         repeated = record is not None and not record.cancelled
         states = [self._read(charge) for charge in chain]
         if spend:
-            for charge in chain:  # a denied key is in use, too: evicted, it would be admitted
+            for charge in chain:  # a denied key is in use, too: evicted, it would be admitted again
                 self._table(charge.rule).touch(charge.key, now_us)
         ruling = rule_on(chain, states, now_us, spend=spend and not repeated, wall_us=wall_us)
         decision, writes = ruling
@@ -261,7 +261,7 @@ class MemoryLimitStore:
 
 
 def _free(tables: Sequence[KeyTable]) -> None:
-    """Empties dropped tables key by key. Python would free a million keys in one go, while nothing else runs."""
+    """Empties dropped tables key by key. Freeing a million keys at once would hold the GIL."""
     for table in tables:
         for segment in table.segments():
             while segment:

@@ -34,7 +34,7 @@ class AsyncRedisLimitStore:
         self._coalescer = Coalescer(self._commands, self._client)  # async only
 
     def check_chain(self, keys: Sequence[Sequence[KeyStart]]) -> None:
-        """Refuses keys, by how they may begin, that never share a slot of a cluster."""
+        """Raises `ConfigurationError` if keys with these prefixes never share a slot of a cluster."""
         if self._is_cluster:
             check_slots(keys)
 

@@ -26,7 +26,7 @@ class RedisLimitStore:
         self._commands = Commands(self._client.url.prefix)
 
     def check_chain(self, keys: Sequence[Sequence[KeyStart]]) -> None:
-        """Refuses keys, by how they may begin, that never share a slot of a cluster."""
+        """Raises `ConfigurationError` if keys with these prefixes never share a slot of a cluster."""
         if self._is_cluster:
             check_slots(keys)
 

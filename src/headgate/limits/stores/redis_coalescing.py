@@ -1,7 +1,7 @@
 """Coalescing: equal calls of one turn of the event loop become one run of the script.
 
-The script decides one caller after another, as it would in as many calls; only cheaper. It matters for a hot key under
-many tasks, where a limiter is needed most.
+The script decides one caller after another, as separate calls would, at a lower cost. It matters for a hot key under
+many tasks.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Coalescer:
         """A future of the reply, and of the caller's place in it."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
-            # Another loop than last time: the callers on that one are gone with it.
+            # A new event loop: the callers of the last one are gone with it.
             self._loop = loop
             self._pending = {}
         pending = self._pending
@@ -99,7 +99,7 @@ class Coalescer:
                 self.run(self._execute(call))
 
     def run(self, work: Any) -> None:
-        """Runs work that nobody awaits."""
+        """Runs work in a task that is not awaited."""
         task = asyncio.get_running_loop().create_task(work)
         # Held here: the loop itself keeps only weak references to tasks.
         self._tasks.add(task)
@@ -112,7 +112,7 @@ class Coalescer:
             call.set_exception(error)
 
     async def follow_redirects(self, call: _SharedCall, error_reply: ErrorReply) -> None:
-        """Sends a call again that got an error reply, which means that it was not run."""
+        """Retries a call that got an error reply, which means that it was not run."""
         script = self._commands.script
         try:
             call.set_result(await self._client.follow_redirects(error_reply, call.command, script, call.slot))

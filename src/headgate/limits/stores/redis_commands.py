@@ -23,14 +23,14 @@ _LUA = Path(__file__).with_name("lua")
 _CHARGE = struct.Struct("<BBdddddd")
 _VERDICT = struct.Struct("<qqqq")
 _unpack_verdict = _VERDICT.unpack_from
-_OK, _DENIED = Reason.OK, Reason.DENIED  # looked up once: in an enumeration that is slow
+_OK, _DENIED = Reason.OK, Reason.DENIED  # looked up once: enum attribute access is slow
 _SPEND = word(b"s")
 _MAX_CACHED = 10_000
 _SETTLEMENTS = {1: Settlement.APPLIED, 0: Settlement.REPEATED, -1: Settlement.UNKNOWN}
 
 
 MAX_TIMES = 128
-"""The most decisions of one script run: Redis serves nobody else meanwhile."""
+"""The most decisions of one script run: Redis serves no other client meanwhile."""
 
 
 class Run(NamedTuple):
@@ -122,7 +122,7 @@ class Commands:
 
     def _end(self, rule: Rule, cost: int, now_us: int | None) -> tuple[bytes, bytes]:
         if len(self._ends) >= _MAX_CACHED:
-            # Rules are made anew when plans are reloaded, and costs may be anything.
+            # Bounded: reloading plans makes new rules, and costs vary.
             self._ends.clear()
         end = (_suffix(rule.plan), word(_charge(rule, cost, now_us)))
         if not isinstance(rule.spec, CalendarWindow):  # its edges move on
@@ -174,7 +174,7 @@ def common_slot(chain: Sequence[Charge]) -> int:
 
 
 def check_slots(keys: Sequence[Sequence[KeyStart]]) -> None:
-    """Refuses keys of one chain, by how each may begin, of which two never have the same hash tag.
+    """Checks that the keys of a chain, each given by its possible prefixes, can share a hash tag.
 
     Raises:
         ConfigurationError: two keys are certain to be in different slots.

@@ -2,7 +2,7 @@
 
 Calls made while a transaction is in flight are batched into the next one, so many callers cost one commit. Rows are
 locked in the order of their keys, all before any is written, and no transaction that holds one waits to insert
-another: so there are no deadlocks. An expired row means the same as a missing one; some are deleted now and then.
+another: so there are no deadlocks. An expired row means the same as a missing one; some are deleted periodically.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class AsyncSqlLimitStore:
     ) -> Any:
         call = _Call(tuple(map(cell_of, chain)), hold, writes, work)
         if self._is_new_file and not self._database.is_prepared:
-            # Making the tables of a new file takes longer than a decision may, and is no outage.
+            # Creating the tables of a new file may exceed a decision's timeout, and is no outage.
             await migrate.prepare_once(self._database)
         try:
             async with asyncio.timeout(self._deadline):
@@ -215,7 +215,7 @@ def _read_states(connection: Connection, cells: Sequence[Cell], *, lock: bool) -
     query = (
         sa.select(limit_state.c.key, limit_state.c.plan, limit_state.c.state)
         .where(sa.tuple_(limit_state.c.key, limit_state.c.plan).in_(cells))
-        # Sorted before the rows are locked, so everybody locks in the same order. Byte order, as Python sorts.
+        # Sorted before the rows are locked, so all transactions lock in the same order. Byte order, as Python sorts.
         .order_by(_bytewise(connection, limit_state.c.key), _bytewise(connection, limit_state.c.plan))
     )
     if lock and connection.dialect.name == "postgresql":

@@ -1,4 +1,4 @@
-"""Plans in the database: changed at run time, seen by every limiter when it loads again."""
+"""Plans in the database: changed at run time, seen by every limiter at its next load."""
 
 from __future__ import annotations
 
@@ -103,9 +103,9 @@ def _documents(connection: Connection) -> list[tuple[str, str]]:
 
 
 def _put(connection: Connection, name: str, document: str | None) -> bool:
-    """Whether something was there to be replaced, or is there now."""
+    """Whether there was something to replace, or there is now."""
     if connection.dialect.name != "sqlite":
-        # Two writers at once would take the same revision, and whoever had seen one would never see the other.
+        # Two concurrent writers would take the same revision, and a reader that saw one would never see the other.
         connection.exec_driver_sql(f"LOCK TABLE {limit_plan.name} IN EXCLUSIVE MODE")
     mine = limit_plan.c.name == name
     before = connection.execute(sa.select(limit_plan.c.plan).where(mine)).one_or_none()

@@ -1,8 +1,7 @@
-"""The audit as a chain of hashes: what was written can't be changed, removed or slipped in unnoticed. Pure.
+"""The audit as a hash chain: changed, removed or inserted entries are detected. Pure.
 
 A change has two links: its begin and its end. The hash of a link covers its contents and the hash of the link before.
-With a key (`HEADGATE_AUDIT_KEY`), which the database does not have, nobody who writes to the database can make a chain
-of their own.
+With a key (`HEADGATE_AUDIT_KEY`), which is not in the database, a writer to the database can't forge a chain.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ class AuditRow(NamedTuple):
 
 
 class Verification(NamedTuple):
-    """What the audit's verification found."""
+    """The result of verifying the audit."""
 
     entries: int
     links: int
     head: str
-    """The hash of the last link. Keep it elsewhere: it stands for all before it."""
+    """The hash of the last link. Keep it elsewhere: it covers all links before it."""
     earlier: int
     """Entries from before the chain began."""
     problems: list[str]
@@ -70,7 +69,7 @@ def verify(
     rows: Iterable[AuditRow], head: tuple[int, str] | None, key: bytes = b"", kept: str | None = None
 ) -> Verification:
     """Compares every row with the chain, and the chain with its last link, and with a hash that was kept elsewhere:
-    whoever writes to the database may cut off the end, and restate the last link."""
+    a writer to the database could truncate the chain, and rewrite the last link."""
     problems: list[str] = []
     links: list[_Link] = []
     count, earlier, chained = 0, 0, False

@@ -1,4 +1,4 @@
-"""`Authenticator`: which token does a secret belong to? Tokens are cached: a call costs a digest and no round trip."""
+"""`Authenticator`: finds the token of a secret. Tokens are cached: a call costs a digest and no round trip."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from headgate.server.access.model import (
 from headgate.server.access.ports import TokenStore
 
 TOKEN_CACHE_SECONDS = 5.0
-"""A token revoked elsewhere is refused here after this long at the latest."""
+"""A token that is revoked elsewhere is rejected here within this time."""
 REREAD_SECONDS = 0.25
 """How old the cache may be for an unknown secret, which may belong to a token that was created a moment ago."""
 
@@ -33,8 +33,8 @@ _log = logging.getLogger(__name__)
 class Authenticator:
     """Maps secrets to callers.
 
-    Open to anyone if only this machine can reach it (`local`) and there never was a token. Once it asked for tokens it
-    always does: somebody who revokes the last token wants fewer callers, not all of them.
+    Open to anyone if only this machine can reach it (`local`) and there never was a token. Once tokens are required,
+    they stay required: revoking the last token must not open the service to all callers.
 
         authenticator = Authenticator(store)
         caller = await authenticator.caller(secret)  # None: 401
@@ -51,7 +51,7 @@ class Authenticator:
         self._store = store
         self._fixed = tuple(fixed)
         self._clock = clock or SystemClock()
-        # Without a layer between: every request asks how old the cache is.
+        # Called directly: every request checks the cache's age.
         self._monotonic = time.monotonic if clock is None else lambda: clock.monotonic_us() / 1e6
         self._keyring = Keyring(self._fixed, self._clock)
         self._closed = not local or self._keyring.had_any
@@ -76,7 +76,7 @@ class Authenticator:
         return not self._closed
 
     async def keyring(self, max_age: float = TOKEN_CACHE_SECONDS) -> Keyring:
-        """The valid tokens, read `max_age` seconds ago at most. If their store is away, the last known ones."""
+        """The valid tokens, read `max_age` seconds ago at most. If their store is unavailable, the last known ones."""
         if self._store is not None and self._monotonic() - self._read_at > max_age:
             async with self._lock:
                 if self._monotonic() - self._read_at > max_age:
@@ -89,7 +89,7 @@ class Authenticator:
             self._closed = self._closed or self._keyring.had_any
         except StoreError:
             if self._read_at == float("-inf"):
-                raise  # no tokens were ever read: letting anyone in would be a guess
+                raise  # no tokens were ever read: fail closed
             _log.warning("tokens can't be read; the last known ones stay good")
         self._read_at = self._monotonic()
 
@@ -109,7 +109,7 @@ async def create_token(
 
 
 async def rotate_token(store: TokenStore, name: str, overlap: timedelta) -> tuple[str, Token]:
-    """Gives a token another secret, and returns that; the earlier secret is good for `overlap` more.
+    """Gives a token another secret, and returns that; the earlier secret stays valid for `overlap`.
 
     Raises:
         NotFound: no valid token has that name.

@@ -17,16 +17,16 @@ from headgate.durations import EPOCH
 from headgate.errors import InvalidInput
 
 PREFIX = "hg_"
-"""Marks a secret as headgate's, so that scanners find one that leaked."""
+"""Marks a secret as headgate's, so that secret scanners find a leaked one."""
 RESERVED_PREFIX = "headgate_"
 """In upper case, how the names of the settings' tokens start."""
 
 
 class Scope(StrEnum):
-    """What a token is good for."""
+    """What a token permits."""
 
     READ = "read"
-    """Look: GET under `/api`."""
+    """GET under `/api`."""
     ASSIGN = "assign"
     """Book slots, decide limits, submit payments."""
     SEND = "send"
@@ -50,7 +50,7 @@ class Token:
     earlier_until: datetime | None = None
 
     def matches(self, presented: str, now: datetime) -> bool:
-        """Whether a secret of this digest is good now."""
+        """Whether a secret of this digest is valid now."""
         if self.revoked_at is not None or (self.expires_at is not None and self.expires_at <= now):
             return False
         if hmac.compare_digest(presented, self.digest):
@@ -60,7 +60,7 @@ class Token:
         return hmac.compare_digest(presented, self.earlier_digest)
 
     def is_good(self, now: datetime) -> bool:
-        """Whether it can be presented now."""
+        """Whether it is valid now."""
         return self.revoked_at is None and (self.expires_at is None or self.expires_at > now)
 
 
@@ -98,7 +98,7 @@ class Keyring:
         return None if token is None else Caller(token.name, token.scopes)
 
     def token(self, secret: str) -> Token | None:
-        """The token with this secret. All tokens are compared, in constant time: the duration reveals nothing."""
+        """The token with this secret. All tokens are compared, in constant time, against timing attacks."""
         presented, now = digest(secret), self._now()
         match: Token | None = None
         for token in self._tokens:
@@ -127,7 +127,7 @@ def needed_scope(method: str, path: str) -> Scope | None:
 
 
 def new_secret() -> str:
-    """A secret of 256 random bits: too many to guess, so a plain digest is enough to keep it by."""
+    """A secret of 256 random bits: too many to guess, so a plain digest is enough to store."""
     return PREFIX + secrets.token_urlsafe(32)
 
 
@@ -137,7 +137,7 @@ def digest(secret: str) -> str:
 
 
 def checked_token_name(name: str) -> str:
-    """The token's name, which stands in audit rows and logs: short and plain.
+    """The token's name, which appears in audit rows and logs: short and plain.
 
     Raises:
         InvalidInput: the name is too long, has other characters, or is reserved.

@@ -1,4 +1,4 @@
-"""People log in with their organisation's account: OpenID Connect by discovery, with PKCE; groups decide the scopes."""
+"""Login with an organisation's account: OpenID Connect by discovery, with PKCE; groups decide the scopes."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from joserfc.jwk import KeySet
 
 ALGORITHMS = ["RS256", "PS256", "ES256", "EdDSA", "RS384", "RS512", "ES384", "ES512", "PS384", "PS512"]
-"""Signatures that prove the provider. None with a shared secret, and not `none`."""
+"""Accepted signature algorithms: asymmetric ones only, and not `none`."""
 TIMEOUT_SECONDS = 10.0
 LEEWAY_SECONDS = 60
-"""How far the clocks of provider and service may be apart."""
+"""The clock skew between provider and service that is tolerated."""
 KEYS_AGE_SECONDS = 60.0
-"""How often the provider's keys are asked for, at most, when a token names one that is not known."""
+"""The shortest time between two reads of the provider's keys, when a token names an unknown key."""
 
 
 class LoginRefused(HeadgateError):
-    """The provider's answer proves nobody, or somebody without a scope here."""
+    """The provider's response is invalid, or the user has no scope here."""
 
 
 class PendingLogin(NamedTuple):
-    """What the browser keeps between its way to the provider and its way back."""
+    """The browser's state between the redirect to the provider and the callback."""
 
     state: str
     nonce: str
@@ -73,7 +73,7 @@ class OidcProvider:
         self._keys_at = float("-inf")
 
     async def authorization_url(self, pending: PendingLogin, redirect_uri: str) -> str:
-        """Where the browser is sent to log in.
+        """The URL to which the browser is redirected to log in.
 
         Raises:
             StoreUnavailable: The provider does not answer.
@@ -93,10 +93,10 @@ class OidcProvider:
         return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(query)}"
 
     async def caller(self, pending: PendingLogin, code: str, redirect_uri: str) -> Caller:
-        """Who came back with this code, with the scopes of their groups.
+        """The caller of this code, with the scopes of their groups.
 
         Raises:
-            LoginRefused: The code or the token is not good, or no group has a scope here.
+            LoginRefused: The code or the token is invalid, or no group has a scope here.
             StoreUnavailable: The provider does not answer.
         """
         form = {
@@ -142,14 +142,14 @@ class OidcProvider:
             try:
                 decoded = jwt.decode(token, await self._key_set(), algorithms=ALGORITHMS)
             except (JoseError, ValueError):
-                # The provider may have new keys since.
+                # The provider may have rotated its keys.
                 decoded = jwt.decode(token, await self._key_set(renew=True), algorithms=ALGORITHMS)
             registry.validate(decoded.claims)
         except (JoseError, ValueError) as error:
             raise LoginRefused(f"the provider's ID token is not good: {type(error).__name__}") from error
         audience = decoded.claims["aud"]
         if isinstance(audience, list) and len(audience) > 1 and decoded.claims.get("azp") != self._client_id:
-            raise LoginRefused("the provider's ID token is for somebody else, too")
+            raise LoginRefused("the provider's ID token has another audience, too")
         return decoded.claims
 
     async def _key_set(self, *, renew: bool = False) -> KeySet:

@@ -9,7 +9,7 @@ from headgate.server.access.model import Token
 
 
 class AuditEntry(NamedTuple):
-    """One change that was requested. `status` is None while it is under way, or if its process died."""
+    """One change that was requested. `status` is None while it is in progress, or if its process died."""
 
     at: datetime
     caller: str
@@ -18,9 +18,9 @@ class AuditEntry(NamedTuple):
     request_id: str
     status: int | None
     detail: str | None = None
-    """The beginning of the request's body, or a command's options. None while it is under way."""
+    """The beginning of the request's body, or a command's options. None while it is in progress."""
     address: str | None = None
-    """Where the request came from; None for a command."""
+    """The client's address; None for a command."""
 
 
 class TokenStore(Protocol):
@@ -31,7 +31,7 @@ class TokenStore(Protocol):
         ...
 
     async def rotate(self, name: str, digest: str, overlap: timedelta) -> Token:
-        """Gives a token another secret; the earlier one is good for `overlap` more. `NotFound` if no valid token has
+        """Gives a token another secret; the earlier one stays valid for `overlap`. `NotFound` if no valid token has
         that name."""
         ...
 
@@ -52,7 +52,7 @@ class Session(NamedTuple):
     seal: str
     expires_at: datetime
     scopes: str | None = None
-    """Those of a person without a token; None if the token has them."""
+    """The scopes of a person without a token; None if the token has them."""
 
 
 class SessionStore(Protocol):
@@ -65,11 +65,11 @@ class SessionStore(Protocol):
     async def open(
         self, digest: str, token_name: str, seal: str, lifetime: timedelta, scopes: str | None = None
     ) -> Session:
-        """Keeps a new session, and forgets those whose time is over."""
+        """Stores a new session, and deletes expired ones."""
         ...
 
     async def find(self, digest: str) -> Session | None:
-        """The session, unless it was closed or its time is over."""
+        """The session, unless it was closed or has expired."""
         ...
 
     async def close(self, digest: str) -> None:
@@ -85,9 +85,9 @@ class AdminAudit(Protocol):
         ...
 
     async def end(self, number: int, status: int, detail: str | None = None) -> None:
-        """Records the status of the answer, and the beginning of the request's body."""
+        """Records the status of the response, and the beginning of the request's body."""
         ...
 
     async def recent(self, limit: int, before: int | None = None) -> list[tuple[int, AuditEntry]]:
-        """The last entries with their numbers, newest first; `before` goes on from an earlier page."""
+        """The last entries with their numbers, newest first; `before` continues an earlier page."""
         ...

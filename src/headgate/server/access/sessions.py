@@ -1,7 +1,7 @@
-"""Sessions: a token is shown once, at login; from then on a random secret stands for it, until one of the two ends.
+"""Sessions: a token is sent once, at login; then a random session secret replaces it, until either expires.
 
-The store keeps a digest of that secret, and a seal made of the secret and the token. A reader of the store can
-neither take a session over nor learn anything about a token.
+The store keeps a digest of that secret, and a seal made of the secret and the token. A reader of the store can neither
+hijack a session nor learn anything about a token.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headgate.server.access.ports import SessionStore
 
 
 class Login(NamedTuple):
-    """Somebody who is logged in."""
+    """An open login."""
 
     caller: Caller
     expires_at: datetime | None
@@ -50,7 +50,7 @@ class Sessions:
         return Login(caller, session.expires_at, secret)
 
     async def open_person(self, caller: Caller) -> Login:
-        """Opens a session for a person whom somebody else has authenticated, and who has no token."""
+        """Opens a session for a person without a token, whom an identity provider has authenticated."""
         secret, scopes = _new_secret(await self.key()), " ".join(sorted(caller.scopes))
         seal = _person_seal(secret, caller.name, scopes)
         session = await self._store.open(digest(secret), caller.name, seal, self._lifetime, scopes)
@@ -59,8 +59,8 @@ class Sessions:
     async def find(self, secret: str) -> Login | None:
         """The login with this session's secret; None if there is none.
 
-        Tokens are read anew each time: the session of a revoked one ends with its next request, not seconds later. A
-        secret that somebody made up costs no read.
+        Tokens are read from the store each time: the session of a revoked token ends with its next request, not seconds
+        later. A forged secret costs no read.
         """
         await self._authenticator.keyring()
         if self._authenticator.is_open:
@@ -86,14 +86,14 @@ class Sessions:
             await self._store.close(digest(secret))
 
     async def key(self) -> bytes:
-        """The key that marks what browsers keep for us."""
+        """The key that authenticates cookies."""
         if self._key is None:
             self._key = await self._store.key()
         return self._key
 
 
 def _new_secret(key: bytes) -> str:
-    """128 random bits, and their authentication code under the shared key: whoever makes a secret up has no code."""
+    """128 random bits, and their authentication code under the shared key: a forged secret fails without a read."""
     random = secrets.token_bytes(16)
     return base64.urlsafe_b64encode(random + _code(random, key)).rstrip(b"=").decode()
 
@@ -111,7 +111,7 @@ def _code(random: bytes, key: bytes) -> bytes:
 
 
 def _person_seal(secret: str, name: str, scopes: str) -> str:
-    """Ties scopes to the session's secret: whoever writes to the store can't give a session more of them."""
+    """Ties scopes to the session's secret: a writer to the store can't add scopes to a session."""
     return hmac.new(secret.encode(), f"{name}\n{scopes}".encode(), hashlib.sha256).hexdigest()
 
 

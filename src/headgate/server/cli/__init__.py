@@ -1,4 +1,4 @@
-"""The command line: one module per command group, loaded when it is called."""
+"""The command line: one module per command group, loaded on demand."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def app() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs the command line: exit status 0, 1 if it failed, 2 if the arguments are wrong; errors in one line."""
-    # A command has no log, and OpenTelemetry logs headers it can't read. Handlers of `serve` and `worker` still get it.
+    # A command has no log, and OpenTelemetry warns about headers it can't parse. Handlers of `serve` and `worker` still
+    # get it.
     logging.getLogger("opentelemetry").addHandler(logging.NullHandler())
     try:
         with permitting(Migrations.EMBEDDED):
@@ -46,7 +47,7 @@ def main(arguments: list[str] | None = None) -> None:
     except (KeyboardInterrupt, click.Abort):
         _fail("interrupted", 130)
     except BrokenPipeError:
-        # The reader of our output closed it (`| head`). Python would complain again when it flushes at exit.
+        # The reader of our output closed it (`| head`). Python would report that again when it flushes at exit.
         sys.stderr.close()
         sys.exit(1)
 
@@ -58,10 +59,10 @@ def _fail(message: str, status: int) -> NoReturn:
 
 
 def _redacted(message: str) -> str:
-    """Without the secrets of the settings: part of it may be a driver's words."""
+    """The message without the secrets of the settings: a driver's text may contain them."""
     from headgate.server.settings import Settings
 
     try:
         return Settings.load().redacted(message)
     except HeadgateError:
-        return message  # nothing was read, so nothing of it can be in there
+        return message  # the settings were not read, so none of them can be in it

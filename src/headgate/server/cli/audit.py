@@ -74,8 +74,8 @@ STATUSES: tuple[tuple[type[HeadgateError], int], ...] = (
 
 @asynccontextmanager
 async def audit_change(settings: Settings, *words: str) -> AsyncIterator[None]:
-    """Records the change made inside, under this command and its user: before it is made, so that one that can't be
-    recorded is not made, and after it with the status that HTTP would have answered."""
+    """Audits the change made in the block, under this command and its user: before it, so that a change that can't be
+    recorded is not made, and after it with the equivalent HTTP status."""
     requested = _options()
     async with open_access_store(settings) as audit:
         number = await audit.begin(f"cli:{user()}"[:64], METHOD, " ".join(words), os.urandom(12).hex())
@@ -92,7 +92,7 @@ async def audit_change(settings: Settings, *words: str) -> AsyncIterator[None]:
 
 
 def _options() -> str | None:
-    """What was typed after the command, as JSON by the options' names. No command takes a secret there."""
+    """The command's arguments, as JSON by the options' names. No command takes a secret there."""
     context = click.get_current_context(silent=True)
     if context is None:
         return None

@@ -1,4 +1,4 @@
-"""Every command, and where it is: `headgate --help` loads none of them, and each command only itself."""
+"""All commands and their modules: `headgate --help` imports none of them, and each command only its own."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import click
 from click.shell_completion import CompletionItem
 
 ABOUT = {
-    "serve": "Run the service until it is told to stop (Ctrl+C, SIGTERM); requests in flight are finished first.",
-    "worker": "Work until told to stop (Ctrl+C, SIGTERM); what is in flight is finished or given back first.",
+    "serve": "Run the service until it is stopped (Ctrl+C, SIGTERM); requests in flight are finished first.",
+    "worker": "Work until stopped (Ctrl+C, SIGTERM); what is in flight is finished or given back first.",
     "demo": "Send a feed of payments that all want the same second through a downstream that takes so many",
-    "forecast": "Tell when a number of events would run, without booking anything.",
+    "forecast": "Show when a number of events would run, without booking anything.",
     "doctor": "Check every configured dependency and say what to do; exit status 1 if anything is wrong.",
     "prune": "Forget slots, windows, finished items, payments, messages and audit entries that far in the past.",
     "migrate": "Bring the database to this version's schema, or one step back. The service does so itself on SQLite.",
@@ -21,15 +21,15 @@ ABOUT = {
     "payments": "Submit feeds of payments; show and cancel payments.",
     "sms": "Send messages and follow them; look after quotas, opt-outs and dead letters.",
     "plans": "Show and change plans: what limits hold.",
-    "limits": "Ask the limiter. Exit status 0 if allowed, 1 if denied.",
+    "limits": "Query the limiter. Exit status 0 if allowed, 1 if denied.",
     "tokens": "Create, list, rotate and revoke the tokens that callers present.",
     "audit": "Check the record of who changed what.",
     "queue": "Look at the dispatch queue and operate it.",
     "periodic": "List, pause and trigger periodic tasks.",
-    "workers": "Show who works on which queue, and which queues nobody works on.",
+    "workers": "Show the workers of each queue, and the queues without workers.",
     "completion": "Print the script that completes commands and options on TAB in your shell.",
 }
-"""What each does, as it says itself (a test compares)."""
+"""The first sentence of each command's help (a test compares)."""
 
 
 class Commands(click.Group):
@@ -52,7 +52,7 @@ class Commands(click.Group):
         return command
 
     def load_all(self) -> Commands:
-        """This, with every command in `commands`: for those who read them all."""
+        """This group, with every command loaded into `commands`."""
         for name in ABOUT:
             self.get_command(None, name)
         return self
@@ -63,7 +63,7 @@ class Commands(click.Group):
             formatter.write_dl([(name, _short(about, width)) for name, about in ABOUT.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        # click's own loads every command for its help text, at every press of TAB.
+        # click's own would import every command for its help text, at every press of TAB.
         names = [name for name in ABOUT if name.startswith(incomplete)]
         commands = [CompletionItem(name, help=_short(ABOUT[name], 60)) for name in names]
         return commands + click.Command.shell_complete(self, ctx, incomplete)
@@ -76,7 +76,7 @@ def _loaded(name: str) -> click.Command:
 
 
 def _short(about: str, width: int) -> str:
-    """The first sentence, as long as there is room, by whole words."""
+    """The first sentence, truncated at a word to fit."""
     sentence = about.partition(". ")[0].rstrip(".")
     if len(sentence) <= width:
         return sentence

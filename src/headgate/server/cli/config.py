@@ -49,7 +49,7 @@ def get(config_name: str | None, as_json: bool) -> None:
 @click.option("--calendar", type=click.Path(), help="A file with the calendar as JSON, or 'none' for always open.")
 @click.option("--curve", type=click.Path(), help="A file with the limits by time of day as JSON, or 'none'.")
 @click.option("--max-delay", help="How late a slot may be, such as PT1H, or 'none' for no limit.")
-@click.option("--first-window", help="What the window of the wanted time offers: proportional (its rest) or whole.")
+@click.option("--first-window", help="What the window of the requested time offers: proportional (its rest) or whole.")
 @click.option("--if-version", type=int, help="Change it only if this version is active; 0: only create it.")
 @click.option("--dry-run", is_flag=True, help="Say what it would do to booked slots, and change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask on a terminal, whatever it does to booked slots.")
@@ -89,7 +89,7 @@ def set_(
     except HeadgateError:
         if dry_run:
             raise
-        version, warnings = None, []  # the change itself says why not, and is recorded
+        version, warnings = None, []  # the change itself reports the error, and is audited
     for warning in warnings:
         print_status(f"warning: {warning.detail}")
     if dry_run:

@@ -1,4 +1,4 @@
-"""Files of events that want a slot: JSON lines, each with a config of its own or that of the command."""
+"""Files of slot requests: JSON lines, each with its own config or that of the command."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LONGEST_LINE = 64 * 1024
 
 
 class Event(NamedTuple):
-    """A line that asks for a slot."""
+    """A line with a slot request."""
 
     line: int
     config_names: ConfigNames
@@ -24,7 +24,7 @@ class Event(NamedTuple):
 
 
 class EventFile:
-    """Reads events in batches; bad lines go to `refuse`, with their number."""
+    """Reads events in batches; invalid lines are passed to `refuse`, with their number."""
 
     def __init__(
         self, file: IO[bytes], names: ConfigNames, at: str | None, refuse: Callable[[int, InvalidInput], None]
@@ -43,8 +43,8 @@ class EventFile:
         batch: list[Event] = []
         configs: dict[str, ConfigNames] = {}
         for event in self._events():
-            # A batch is booked config by config. An event that comes again for another config waits for the next
-            # batch: the slot it gets is that of its first line.
+            # A batch is booked config by config. An event that is repeated for another config waits for the next batch:
+            # its slot is that of its first line.
             if configs.get(event.request.event_id, event.config_names) != event.config_names:
                 yield batch
                 batch, configs = [], {}
@@ -65,7 +65,7 @@ class EventFile:
                 self._refuse(self.lines, error)
 
     def _raw(self) -> Iterator[bytes]:
-        """Lines; what is longer than any line may be comes cut, and is refused by its parser."""
+        """Lines; one that is too long is truncated, and rejected by its parser."""
         while raw := self._file.readline(LONGEST_LINE):
             self.lines += 1
             self.position += len(raw)
@@ -87,7 +87,7 @@ class EventFile:
 
 
 async def book(slots: SlotScheduler, events: list[Event]) -> list[Booking]:
-    """What came of each event, in order."""
+    """The result of each event, in order."""
     by_config: dict[ConfigNames, list[int]] = {}
     for index, event in enumerate(events):
         by_config.setdefault(event.config_names, []).append(index)

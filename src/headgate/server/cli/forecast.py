@@ -31,7 +31,7 @@ SHOWN = 20
     help="The config; left out, the default one. Several times: events that are booked under all of them.",
 )
 @click.option("--events", type=int, default=1, help="How many events want that time.")
-@click.option("--at", help="The wanted time; left out, now.")
+@click.option("--at", help="The requested time; left out, now.")
 @click.option("--max", "max_per_window", type=int, help="As if this were the limit already.")
 @click.option("--window", help="As if this were the window's length already, such as PT4S.")
 @click.option("--spread", help="As if this were the spread already: jitter or even.")
@@ -41,7 +41,7 @@ SHOWN = 20
 @click.option("--curve", type=click.Path(), help="As if the limits in this JSON file held; 'none': no curve.")
 @click.option(
     "--latency",
-    help="How long the payments' downstream takes to answer, such as PT0.2S: also tell how many calls a second its "
+    help="How long the payments' downstream takes to answer, such as PT0.2S: also show how many calls per second its "
     "hard limit lets through.",
 )
 @click.option(
@@ -71,7 +71,7 @@ def forecast(
     plot: Path | None,
     as_json: bool,
 ) -> None:
-    """Tell when a number of events would run, without booking anything."""
+    """Show when a number of events would run, without booking anything."""
     changes = policy_changes(max_per_window, window, spread, calendar, max_delay, first_window, curve)
     piped = csv is not None and str(csv) == "-"
     if piped and as_json:
@@ -104,7 +104,7 @@ def forecast(
 
 
 def _calls(tps: int, latency: float) -> dict[str, float]:
-    """Calls a second to the payments' downstream, by where its limit is counted."""
+    """Calls per second to the payments' downstream, by where its limit is counted."""
     from headgate.apps.payments.downstream.pacing import sustained_rate
 
     return {
@@ -119,7 +119,7 @@ def _show(forecast: Forecast) -> None:
         return
     print_line(
         f"config {forecast.config_name} (version {forecast.config_version}), "
-        f"wanted at {format_instant(forecast.requested_time)}"
+        f"requested for {format_instant(forecast.requested_time)}"
     )
     if forecast.config_names:
         print_line(f"under {', '.join(forecast.config_names)}; windows are those of {forecast.config_name}")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BARS = 40
-"""Windows that are drawn one by one; more could not be told apart."""
+"""The most windows that are drawn one by one."""
 BLUE, PALE, RED = "#2f7dc4", "#9db4c8", "#c0392b"
 
 

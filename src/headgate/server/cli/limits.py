@@ -28,7 +28,7 @@ cost_option = click.option("--cost", type=int, default=1, help="How much to char
 
 @click.group("limits", cls=Group, no_args_is_help=True)
 def app() -> None:
-    """Ask the limiter. Exit status 0 if allowed, 1 if denied."""
+    """Query the limiter. Exit status 0 if allowed, 1 if denied."""
 
 
 @app.command("acquire")

@@ -1,4 +1,4 @@
-"""How far a long piece of work is: a bar with percent, rate and time left on a terminal, a line now and then elsewhere.
+"""The progress of long work: a bar with percent, rate and time left on a terminal, a line every few seconds elsewhere.
 
 Both go to standard error, so that the result on standard output can be redirected.
 """
@@ -21,7 +21,7 @@ CLEAR = "\r\x1b[K"
 
 
 class Meter:
-    """Shows how much of a file's lines is done. A pipe has no size, so it has neither percent nor time left."""
+    """Shows the progress through a file's lines. A pipe has no size, so it has neither percent nor time left."""
 
     def __init__(self, what: str, size: int | None, lines: int = 0, position: int = 0) -> None:
         """`lines` and `position` (in bytes) are done already, by an earlier run."""
@@ -42,7 +42,7 @@ class Meter:
         self.clear()
 
     def move(self, lines: int, position: int) -> None:
-        """The file is done up to here."""
+        """Reports that the file is done up to here."""
         self._lines, self._position = lines, position
         now = time.monotonic()
         if self._live and (now - self._shown >= DRAWN_EVERY or not self._drawn):
@@ -55,7 +55,7 @@ class Meter:
             print_status(f"{self._what}: {lines} lines, {self._rate(now):.0f}/s{about}")
 
     def clear(self) -> None:
-        """Takes the bar away, so that something else can be written; the next `move` draws it again."""
+        """Removes the bar, so that something else can be written; the next `move` draws it again."""
         if self._drawn:
             self._drawn = False
             sys.stderr.write(CLEAR)
@@ -71,7 +71,7 @@ class Meter:
         if left is not None:
             minutes, seconds = divmod(round(left), 60)
             parts.append(f"{minutes}:{seconds:02d} left")
-        # A line that wraps could not be taken away again.
+        # A line that wraps could not be removed again.
         sys.stderr.write(CLEAR + f"{self._what} {'  '.join(parts)}"[: shutil.get_terminal_size().columns - 1])
         sys.stderr.flush()
         self._drawn = True

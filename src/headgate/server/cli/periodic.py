@@ -1,4 +1,4 @@
-"""`headgate periodic`: work that is queued again and again."""
+"""`headgate periodic`: work that is queued on a schedule."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COLUMNS = ["name", "itemType", "cron", "every", "zone", "catchUp", "enabled", "n
 
 
 def _with_periodic(work: Callable[[Periodic], Awaitable[T]], *changing: str) -> T:
-    """Does `work` on the periodic tasks; if it changes something, recorded under these words."""
+    """Does `work` on the periodic tasks; a change is audited under these words."""
 
     async def opened(settings: Settings) -> T:
         async with AsyncExitStack() as opened:
@@ -103,7 +103,7 @@ def pause(name: str, as_json: bool) -> None:
 @name_argument
 @as_json
 def resume(name: str, as_json: bool) -> None:
-    """Let a paused task go on, with the first tick from now."""
+    """Resume a paused task, with the first tick from now."""
     _print(_with_periodic(lambda periodic: periodic.switch(name, enabled=True), "periodic resume", name), as_json)
 
 

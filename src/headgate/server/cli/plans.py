@@ -76,7 +76,7 @@ def list_(as_json: bool) -> None:
 @click.option("--zone", help="The calendar's time zone, such as Europe/Berlin; UTC if not given.")
 @click.option("--expires", help="After how long a place counts as dead, with concurrency; PT30S if not given.")
 @click.option("--burst", type=int, help="How many may come at once, with gcra.")
-@click.option("--on-error", help="While the store can't be asked: open, closed or fallback; 'none' for the default.")
+@click.option("--on-error", help="While the store can't be reached: open, closed or fallback; 'none' for the default.")
 @click.option("--shadow/--no-shadow", default=None, help="Decide and count, but never deny.")
 @click.option(
     "--override",
@@ -175,7 +175,7 @@ def lint(application: str, strict: bool, as_json: bool) -> None:
 def _load(name: str) -> Any:
     module, _, attribute = name.partition(":")
     if "" not in sys.path:
-        sys.path.insert(0, "")  # as `python -m` has it: modules of the working directory are found
+        sys.path.insert(0, "")  # as with `python -m`: finds modules of the working directory
     try:
         return getattr(import_module(module), attribute or "app")
     except Exception as error:

@@ -1,4 +1,4 @@
-"""`headgate prune`: forget what is long past."""
+"""`headgate prune`: delete old records."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ COLUMNS = ["itemId", "status", "executeAt", "lane", "priority", "retryCount", "l
 
 
 def _with_queue(work: Callable[[DispatchQueue], Awaitable[T]], *changing: str) -> T:
-    """Does `work` on the queue; if it changes something, recorded under these words."""
+    """Does `work` on the queue; a change is audited under these words."""
 
     async def opened(settings: Settings) -> T:
         async with AsyncExitStack() as opened:
@@ -60,7 +60,7 @@ def app() -> None:
 @click.argument("item_type", cls=Argument, metavar="[TYPE]", required=False, about="Left out, every item type.")
 @as_json
 def stats(item_type: str | None, as_json: bool) -> None:
-    """Show how many items stand where."""
+    """Show how many items have each status."""
 
     async def work(queue: DispatchQueue) -> list[QueueStats]:
         types = [config.item_type for config in await queue.configs()] if item_type is None else [item_type]
@@ -163,7 +163,7 @@ def discard(item_type: str, ids: tuple[str, ...], every: bool, as_json: bool) ->
 
 
 def _matching(command: Callable[..., None]) -> Callable[..., None]:
-    """The options that say which items, instead of their ids."""
+    """The options that select items, instead of their ids."""
     for option in (
         click.option("--to", "until", help="… and before this one."),
         click.option("--from", "since", help="All that run at this time or later, …"),
@@ -248,7 +248,7 @@ def pause(item_type: str, as_json: bool) -> None:
 @type_argument
 @as_json
 def resume(item_type: str, as_json: bool) -> None:
-    """Let a paused type go on."""
+    """Resume a paused type."""
     _print_switch(_with_queue(lambda queue: queue.resume(item_type), "queue resume", item_type), as_json)
 
 

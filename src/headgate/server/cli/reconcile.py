@@ -45,7 +45,7 @@ async def compare_file(
 
 
 def statement_format(path: Path, kind: str | None) -> str:
-    """csv or camt053, as it was typed or by the file's name."""
+    """csv or camt053, as given or by the file's name."""
     name = kind or SUFFIXES.get(path.suffix.lower())
     if name is None or name not in SUFFIXES.values():
         raise InvalidInput("--format", "must be csv or camt053; left out, the file's name ends in .csv or .xml")

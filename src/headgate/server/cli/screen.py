@@ -1,4 +1,4 @@
-"""A few lines on a terminal that are drawn anew again and again, with plain ANSI sequences."""
+"""A few lines on a terminal that are redrawn, with plain ANSI sequences."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COLOURS = {"green": "32", "blue": "34", "cyan": "36", "dim": "2", "bold": "1"}
 
 
 class Screen:
-    """Lines on standard error; gone when the block ends, so that a report can take their place."""
+    """Lines on standard error; cleared when the block ends, so that a report can take their place."""
 
     def __init__(self) -> None:
         self._height = 0
@@ -28,9 +28,9 @@ class Screen:
         sys.stderr.flush()
 
     def show(self, lines: Sequence[str]) -> None:
-        """Draws these instead of the ones before; what is too high for the terminal is left out."""
+        """Redraws the lines; those beyond the terminal's height are left out."""
         lines = lines[: shutil.get_terminal_size().lines - 1]
-        # Each line is overwritten and its rest cleared, rather than all cleared first: nothing flickers.
+        # Each line is overwritten and its rest cleared, rather than all cleared first, to avoid flicker.
         sys.stderr.write(self._start() + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J")
         sys.stderr.flush()
         self._height = len(lines)

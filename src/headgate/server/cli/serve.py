@@ -47,7 +47,7 @@ BACKLOG = 2048
 @click.option("--workers", type=int, help="How many processes share the work.")
 @click.option("--migrate", is_flag=True, help="Migrate the database first, also one that other programs share.")
 def serve(host: str | None, port: int | None, grpc_port: int | None, workers: int | None, migrate: bool) -> None:
-    """Run the service until it is told to stop (Ctrl+C, SIGTERM); requests in flight are finished first."""
+    """Run the service until it is stopped (Ctrl+C, SIGTERM); requests in flight are finished first."""
     settings = Settings.load(host=host, port=port, grpc=None if grpc_port is None else {"port": grpc_port})
     permit(settings, migrate)
     workers = settings.http.workers if workers is None else workers
@@ -56,7 +56,7 @@ def serve(host: str | None, port: int | None, grpc_port: int | None, workers: in
     if workers > 1 and settings.database_url.startswith(("memory:", "sqlite://:", "sqlite:///:")):
         raise ConfigurationError("--workers", "needs a database that processes can share; set HEADGATE_DATABASE_URL")
     for signum in (signal.SIGTERM, signal.SIGINT):
-        # The server finishes its work when signalled and then signals again, to us: that is a clean end.
+        # uvicorn shuts down on a signal and then raises it again: that is a clean exit.
         signal.signal(signum, _end)
     require_extras(settings, "server")
     logs.configure(settings)
@@ -75,20 +75,20 @@ def serve(host: str | None, port: int | None, grpc_port: int | None, workers: in
 
 
 def permit(settings: Settings, migrate: bool) -> None:
-    """Lets this process migrate a database that other programs share, if it was told to."""
+    """Lets this process migrate a database that other programs share, if `--migrate` was given."""
     if migrate or settings.database_migrate:
         permit_migrations(Migrations.ALWAYS)
 
 
 async def _prepare(settings: Settings) -> None:
-    """Migrates and makes the default config once, before any worker starts; what is wrong shows here, in one line."""
+    """Migrates and makes the default config once, before any worker starts; an error is reported here, in one line."""
     check_providers(settings)
     check_downstream(settings)
     rule_book(settings)
     load_domains(settings)
     oidc_provider(settings)
     if missing_file(settings) is not None:
-        # Before the file is made: nobody has a token in a database that is not there yet.
+        # Before the file is made: a database that does not exist has no tokens.
         settings.refuse_exposure()
     async with open_access_store(settings) as access:
         settings.refuse_exposure(other_tokens=bool(await open_authenticator(settings, access).keyring()))
@@ -100,7 +100,7 @@ def listen(host: str, port: int) -> socket.socket:
     """A socket bound to an address.
 
     Raises:
-        HeadgateError: Nobody may listen there, or somebody else does.
+        HeadgateError: The address is in use, or not permitted.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family)
@@ -134,7 +134,7 @@ def _serve_here(settings: Settings, listening: socket.socket) -> None:
                 deadline.loop.call_soon_threadsafe(self.exits.set)
 
         async def main_loop(self) -> None:
-            """uvicorn's own, which wakes ten times a second to see whether to exit; here a signal wakes it."""
+            """uvicorn's own polls ten times per second whether to exit; here a signal wakes it."""
             tenths = 0
             while not await self.on_tick(tenths):
                 tenths += 10
@@ -153,7 +153,7 @@ def _serve_here(settings: Settings, listening: socket.socket) -> None:
 def _serve_in_workers(settings: Settings, listening: socket.socket, workers: int) -> None:
     import uvicorn.supervisors
 
-    # Workers are fresh processes: they read the environment, so what was typed here must stand there.
+    # Workers are new processes and read the environment, so the options must be there.
     os.environ["HEADGATE_HOST"], os.environ["HEADGATE_PORT"] = settings.host, str(settings.port)
     os.environ["HEADGATE_HTTP_WORKERS"] = str(workers)
     if settings.grpc.port is not None:
@@ -162,7 +162,7 @@ def _serve_in_workers(settings: Settings, listening: socket.socket, workers: int
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = counted
     configuration = _configuration("headgate.server.http.app:from_environment", settings, workers)
     try:
-        # From here on connections wait for the workers instead of being refused.
+        # From here on connections are queued for the workers instead of being refused.
         listening.listen(BACKLOG)
         _announce(listening, settings.grpc.port)
         uvicorn.supervisors.Multiprocess(configuration, sockets=[listening]).run()
@@ -183,19 +183,19 @@ def _configuration(app: object, settings: Settings, workers: int = 1) -> uvicorn
         access_log=False,
         log_config=None,
         server_header=False,
-        # Without a trusted proxy nobody's word about addresses and schemes is believed, not even a neighbour's.
+        # Without a trusted proxy, no forwarding header is used, not even from loopback.
         proxy_headers=bool(settings.http.trusted_proxies),
         forwarded_allow_ips=settings.http.trusted_proxies,
         backlog=BACKLOG,
         timeout_graceful_shutdown=settings.http.shutdown_seconds,
-        # Longer than proxies and clients keep idle connections (60 s mostly): who closes first must be them, or a
-        # request is lost now and then to a connection that is just going away.
+        # Longer than the keep-alive of proxies and clients (mostly 60 s): if the server closed first, a request on a
+        # closing connection would be lost.
         timeout_keep_alive=75,
     )
 
 
 def _protocol() -> Any:
-    """The bounded connection or, where its parser is not installed, uvicorn's other one, which has a bound."""
+    """The connection with limits or, if its parser is not installed, uvicorn's h11 protocol, which has a limit."""
     try:
         from headgate.server.http.connection import BoundedConnection
     except ModuleNotFoundError:

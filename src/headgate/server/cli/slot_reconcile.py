@@ -80,7 +80,7 @@ def reconcile(before: str, known: str, apply: bool, as_json: bool) -> None:
 
 
 async def _freed(slots: SlotScheduler, started: Started, before: datetime) -> list[AssignedSlot]:
-    """Cancels the slots under their owners' names, and returns those that were there to cancel."""
+    """Cancels the slots under their owners' names, and returns those that it cancelled."""
     return await slots.free_unstarted(started, before=before, reason=REASON, actor=f"cli:{user()}")
 
 
@@ -112,7 +112,7 @@ def _read_ids(known: str) -> set[str]:
                 return _ids(answer, known)
         except OSError as error:
             if isinstance(error, urllib.error.HTTPError):
-                error.close()  # it is the answer, too
+                error.close()  # it is the response, too
             raise InvalidInput("--known", f"{known} can't be read: {error}") from None
     try:
         with Path(known).open("rb") as file:
@@ -130,6 +130,6 @@ def _ids(lines: Iterable[bytes], name: str) -> set[str]:
             text = line.decode().strip()
             ids.add(json.loads(text)["eventId"] if text.startswith("{") else text)
         except (ValueError, KeyError):
-            # A line that can't be read may name an event whose slot must not be freed.
+            # An unreadable line may name an event whose slot must not be freed.
             raise InvalidInput("--known", f"{name}, line {number}: write an id, or an object with eventId") from None
     return ids - {""}

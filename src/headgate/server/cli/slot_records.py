@@ -54,7 +54,7 @@ def list_slots(
 @click.argument("event_id", cls=Argument, metavar="ID")
 @as_json
 def explain(event_id: str, as_json: bool) -> None:
-    """Tell why an event got its time: the windows that were passed over, and what would happen today."""
+    """Show why an event got its time: the windows that were passed over, and what would happen today."""
     explanation = read_slots(lambda slots, _: slots.explain(event_id))
     shape = Explained.of_explanation(explanation)
     if as_json:

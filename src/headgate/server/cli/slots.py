@@ -40,7 +40,7 @@ def app() -> None:
     multiple=True,
     help="The config; left out, the default one. Several times, up to 8: the slot lies in a window of each.",
 )
-@click.option("--at", "requested_time", help="The wanted time, such as 2027-03-01T16:00:00Z.")
+@click.option("--at", "requested_time", help="The requested time, such as 2027-03-01T16:00:00Z.")
 @click.option("--event", "event_id", help="The event's id.")
 @click.option(
     "--file",
@@ -105,7 +105,7 @@ app.add_command(reconcile)
 
 
 async def _assign_file(settings: Settings, names: ConfigNames, path: Path, at: str | None, as_json: bool) -> int:
-    """Books each good line, reports each bad or refused one with its number, and returns how many failed."""
+    """Books each valid line, reports each invalid or failed one with its number, and returns how many failed."""
     failed = booked = existing = 0
 
     def refuse(line: int, error: InvalidInput) -> None:
@@ -116,7 +116,7 @@ async def _assign_file(settings: Settings, names: ConfigNames, path: Path, at: s
 
     with _opened(path) as file:
         async with open_slots(settings) as slots:
-            # An unknown config is reported once, and not again for every line.
+            # An unknown config is reported once, not for every line.
             await slots.check_configs(names)
             events = EventFile(file, names, at, refuse)
             with Meter("slots", size_of(file)) as meter:
@@ -159,7 +159,7 @@ def _show(slot: AssignedSlot, as_json: bool) -> None:
 
 
 def _show_refused(event: Event, error: HeadgateError, as_json: bool) -> None:
-    """An event without a slot: on standard output for machines, who read what came of each event there."""
+    """Shows an event without a slot: with `--json` on standard output, where the result of each event is."""
     shape = FailedLine(event_id=event.request.event_id, line=event.line, error=str(error))
     earliest = ""
     if isinstance(error, SlotsExhausted):

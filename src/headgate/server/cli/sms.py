@@ -131,7 +131,7 @@ def quota(
     deletes: bool,
     as_json: bool,
 ) -> None:
-    """Show a user's quota; with --limit and --minutes, set it anew; with --delete, remove it."""
+    """Show a user's quota; with --limit and --minutes, set it; with --delete, remove it."""
     if (limit is None) != (minutes is None) or (deletes and limit is not None):
         raise InvalidInput("--limit", "give --limit and --minutes together, or --delete alone")
     if limit is None and any(value is not None for value in (algorithm, unit, phone, zone)):
@@ -238,13 +238,13 @@ def _check_selection(ids: tuple[str, ...], everything: bool) -> None:
 
 
 async def _check_letters(notifications: Notifications, ids: tuple[str, ...]) -> None:
-    """Refuses ids of no dead letter, before anything is done with the others."""
+    """Rejects ids of no dead letter, before anything is done with the others."""
     for unknown in await notifications.messages.unknown_dead_letters(ids):
         raise NotFound("dead letter", unknown)
 
 
 def _with(work: Callable[[Notifications], Awaitable[T]], *, only_reads: bool = False) -> T:
-    """What `work` returns, on the gateway of the settings; messages are left to those who send."""
+    """The result of `work`, on the gateway of the settings; messages are left to the senders."""
 
     async def opened(settings: Settings) -> T:
         sms = settings.sms.model_copy(update={"sender": "worker"})

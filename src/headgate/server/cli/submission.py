@@ -36,7 +36,7 @@ class Submission(NamedTuple):
 
 
 async def submit_feed(payments: Payments, file: IO[bytes], submission: Submission) -> FeedReport:
-    """Receives the feed and accepts it; what an interrupted run has accepted is not accepted again."""
+    """Receives the feed and accepts it; idempotent, so an interrupted run may be repeated."""
     from headgate.apps.payments.feeds.model import FeedState
 
     started = time.monotonic()

@@ -1,4 +1,4 @@
-"""Tables that fit a terminal: the widest text is wrapped, a time never is."""
+"""Tables that fit a terminal: the widest text is wrapped, times never are."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> 
 
 
 def _fitted(columns: Sequence[str], cells: Sequence[Sequence[str]], width: int) -> list[int]:
-    """How wide each column is: as wide as its longest text, less what the widest must give up.
+    """How wide each column is: as wide as its longest text, less what the widest must lose.
 
     Headings are wrapped first, then sentences between their words, and last of all words.
     """
@@ -52,7 +52,7 @@ def _floors(name: str, column: Sequence[str]) -> tuple[int, int, int]:
 
 
 def _heading(name: str, width: int) -> list[str]:
-    """A column's name; one that is too long is cut where it has its humps: maxPerWindow."""
+    """A column's name; one that is too long is split at its capitals: maxPerWindow."""
     lines = [""]
     for hump in _HUMPS.findall(name):
         if lines[-1] and len(lines[-1]) + len(hump) > width:

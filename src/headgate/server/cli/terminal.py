@@ -1,4 +1,4 @@
-"""What commands share: running async work, and showing its result to people or machines."""
+"""Functions that commands share: running async work, and printing its result for people or machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`headgate tokens`: who may call the service."""
+"""`headgate tokens`: the tokens of the service's callers."""
 
 from __future__ import annotations
 

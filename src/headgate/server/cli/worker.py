@@ -1,4 +1,4 @@
-"""`headgate worker`: does the work that the service leaves to others."""
+"""`headgate worker`: dispatches and executes items, and sends messages, outside the service."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Role(StrEnum):
 @click.option("--metrics-port", type=int, help="Serve Prometheus metrics on this port.")
 @click.option("--migrate", is_flag=True, help="Migrate the database first, also one that other programs share.")
 def worker(work: str, domains: tuple[str, ...], metrics_port: int | None, migrate: bool) -> None:
-    """Work until told to stop (Ctrl+C, SIGTERM); what is in flight is finished or given back first.
+    """Work until stopped (Ctrl+C, SIGTERM); what is in flight is finished or given back first.
 
     With Temporal, dispatch, init and exec are workers of their own. Without it, one process dispatches and executes.
     MODULE:NAME is a Tasks object: its tasks run in this process, on the database that it names; with Temporal, as
@@ -108,7 +108,7 @@ def _role(name: str) -> Role:
 
 
 def _ignore_signals() -> None:
-    """All is done: a second signal must not change the exit status."""
+    """Called at the end: a second signal must not change the exit status."""
     for signum in SIGNALS:
         signal.signal(signum, signal.SIG_IGN)
 
@@ -163,7 +163,7 @@ async def _work(settings: Settings, role: Role, shown: _MetricsListener | None) 
         try:
             await asyncio.gather(*working)
         finally:
-            # If one failed the others finish in good order before the failure is raised.
+            # If one failed, the others shut down gracefully before the failure is raised.
             stop.set()
             await asyncio.gather(*working, hastening, return_exceptions=True)
 
@@ -175,7 +175,7 @@ async def _dispatch(
     stop: asyncio.Event,
     registry: CollectorRegistry | None,
 ) -> None:
-    # Messages are left to the sender: this process only writes them.
+    # This process only queues messages; the sender sends them.
     quiet = settings.model_copy(update={"sms": settings.sms.model_copy(update={"sender": "worker"})})
     async with (
         open_dispatch_observer(settings, registry) as observer,
@@ -185,7 +185,7 @@ async def _dispatch(
         open_notifications(quiet) as notifications,
         AsyncExitStack() as applications,
     ):
-        # Item types of your own need nothing of the bank's.
+        # Custom item types need no payments extra.
         if installed("payments"):
             maintenance = settings.temporal_address is None or "init" in roles
             payments = await applications.enter_async_context(
@@ -208,13 +208,14 @@ async def _dispatch(
 
 
 async def _hasten(settings: Settings, stop: asyncio.Event) -> None:
-    """Shortens the deadlines of the database once the worker was told to stop: one that hangs must not keep it."""
+    """Shortens the timeouts of the database once the worker is stopped: a database that hangs must not delay the
+    exit."""
     await stop.wait()
     hasten_databases(closing_part(settings.dispatch.shutdown_seconds, CLOSING_SECONDS))
 
 
 class _MetricsListener(NamedTuple):
-    """What a worker shows of itself, and where."""
+    """The metrics and health of a worker, and their address."""
 
     settings: Settings
     registry: CollectorRegistry
@@ -229,7 +230,7 @@ class _MetricsListener(NamedTuple):
 
 @asynccontextmanager
 async def _database_ready(settings: Settings) -> AsyncIterator[None]:
-    """A database that can't be used, or whose schema is too old, shows here, before the worker says that it works."""
+    """Checks the database and its schema before the worker reports that it is ready."""
     shared = await shared_database(settings)
     try:
         yield
@@ -239,7 +240,7 @@ async def _database_ready(settings: Settings) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _show(shown: _MetricsListener | None) -> AsyncIterator[None]:
-    """Inside, the worker's metrics and health are served, if they are to be."""
+    """Serves the worker's metrics and health while the block runs, if configured."""
     if shown is None:
         yield
         return

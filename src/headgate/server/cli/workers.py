@@ -1,4 +1,4 @@
-"""`headgate workers`: who works on which queue."""
+"""`headgate workers`: the workers of each queue."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COLUMNS = ["host", "pid", "version", "engine", "roles", "itemTypes", "concurrenc
 @click.command("workers", cls=Command)
 @as_json
 def workers(as_json: bool) -> None:
-    """Show who works on which queue, and which queues nobody works on.
+    """Show the workers of each queue, and the queues without workers.
 
     A worker that was killed is shown as not alive for a day.
     """

@@ -1,4 +1,4 @@
-"""`BacklogAhead`: how the backlog would go down if everything ran when it is due."""
+"""`BacklogAhead`: how the backlog would drain if everything ran when it is due."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from headgate.dispatch.ports import QueueStore
 
 POINTS = 24
 SHARE = 3
-"""A third of the past that is shown is shown of the time to come."""
+"""The forecast covers a third of the span of the history."""
 CACHE_SECONDS = 30.0
-"""Each read passes over everything that waits."""
+"""Each read scans all waiting items."""
 
 Points = list[tuple[int, int]]
 
 
 class BacklogAhead:
-    """Reads the queues at most every half a minute per range, however many people look."""
+    """Reads the queues at most twice a minute per range, however many viewers there are."""
 
     def __init__(
         self, store: QueueStore, *, clock: Callable[[], float] = uptime, wall: Callable[[], float] = time.time

@@ -1,4 +1,4 @@
-"""The console's files, as they lie in the package, and the headers that fence them in."""
+"""The console's files in the package, and their security headers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HEADERS = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    # Asked for again each time and answered with 304 as long as it is the same: a new release shows at once.
+    # Revalidated each time, and answered with 304 while unchanged: a new release shows at once.
     "Cache-Control": "no-cache",
 }
 
@@ -60,7 +60,7 @@ def _load(*directory: str) -> dict[str, File]:
 
 FILES = _load()
 VENDOR = _load("vendor")
-"""Libraries as their authors publish them, with their licences."""
+"""Unmodified third-party libraries, with their licences."""
 
 router = APIRouter(include_in_schema=False)
 
@@ -73,7 +73,7 @@ async def page(request: Request) -> Response:
 
 @router.get("/console/{name}")
 async def file(request: Request, name: str) -> Response:
-    """One of the files the page is made of."""
+    """One of the page's files."""
     if name not in FILES:
         raise HTTPException(404)
     return answer(request, FILES[name])
@@ -88,7 +88,7 @@ async def library(request: Request, name: str) -> Response:
 
 
 def answer(request: Request, file: File, fence: Mapping[str, str] = HEADERS) -> Response:
-    """The file, packed if the browser takes that, or 304 if it has it."""
+    """The file, compressed if the browser accepts that, or 304 if it is cached."""
     packed = "gzip" in request.headers.get("accept-encoding", "")
     headers = {**fence, "ETag": f'"{file.tag}{"-gzip" if packed else ""}"', "Vary": "Accept-Encoding"}
     if headers["ETag"] in request.headers.get("if-none-match", ""):

@@ -1,4 +1,4 @@
-"""`/console/session`: who is logged in. A token opens a session; its secret travels in a cookie no script can read."""
+"""`/console/session`: login and logout. A token opens a session, whose secret is in an HttpOnly cookie."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ router = api_router("/console/session", "console")
 
 @router.get("", summary="Who is logged in?", response_model=SessionShown)
 async def show(request: Request) -> Response:
-    """The name and the scopes of the token behind the session; no name if nobody is logged in."""
+    """The name and the scopes of the token behind the session; no name without a login."""
     services = services_of(request)
     login = await services.sessions.find(session_secret(request.scope) or "")
     return json_response(SessionShown.of_login(login, openid=services.oidc is not None))

@@ -22,9 +22,9 @@ from headgate.server.http.services import Services, services_of
 COOKIE = "headgate-oidc"
 PATH = "/console/oidc"
 LIFETIME_SECONDS = 600
-"""How long somebody may take to log in at the provider."""
+"""The time limit for logging in at the provider."""
 BACK = '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url=../../"><title>headgate</title>'
-"""After a redirect, which counts as coming from the provider's site, browsers would leave the session's cookie out."""
+"""A page instead of a redirect: that would be cross-site, and browsers would not send the session's cookie."""
 
 router = api_router(PATH, "console")
 _ANSWERS = documented(401, 403, 404, 503)
@@ -41,14 +41,14 @@ async def begin(request: Request) -> Response:
         raise Problem(403, "forbidden", "Forbidden", str(error)) from None
     value = await _sealed(services, pending)
     answer = Response(status_code=302, headers={"Location": url, "Cache-Control": "no-store"})
-    # Lax: it has to come along when the provider sends the browser back.
+    # Lax: the provider's redirect must carry it.
     answer.headers["Set-Cookie"] = _cookie(request, value, LIFETIME_SECONDS)
     return answer
 
 
 @router.get("/callback", summary="Come back from the OpenID provider", response_class=Response, responses=_ANSWERS)
 async def complete(request: Request) -> Response:
-    """Opens a session for whoever comes back with the provider's code, with the scopes of their groups."""
+    """Opens a session for the user of the provider's code, with the scopes of their groups."""
     services, log = services_of(request), structlog.get_logger()
     provider = _provider(services)
     pending = await _opened(services, request.cookies.get(COOKIE, ""))
@@ -83,7 +83,7 @@ def _provider(services: Services) -> OidcProvider:
 
 
 def _redirect_uri(request: Request) -> str:
-    """This service's callback as the browser reaches it. The provider takes none that was not registered there."""
+    """This service's callback as the browser reaches it. The provider accepts only registered ones."""
     url = urlsplit(str(request.url))
     return f"{url.scheme}://{url.netloc}{request.scope.get(PREFIX, '')}{PATH}/callback"
 

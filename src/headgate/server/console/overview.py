@@ -1,4 +1,4 @@
-"""`Overview`: what the console's first page shows, read once for everybody who looks."""
+"""`Overview`: the data of the console's first page, read once for all viewers."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from headgate.server.shapes.console import NumberShown, OverviewShown, QueueShow
 from headgate.server.shapes.forecast import ForecastShown
 
 TIMEOUT_SECONDS = 5.0
-"""A part that takes longer is left out: the rest is more useful than none."""
+"""The timeout per part: a slow part is left out."""
 
 T = TypeVar("T")
 
 
 class Overview:
-    """Reads each part at once. Readers share their reads."""
+    """Reads all parts concurrently. Readers share their reads."""
 
     def __init__(self, services: Services) -> None:
         self._services = services

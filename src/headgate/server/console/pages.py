@@ -28,7 +28,7 @@ MAX_READS = 16
 MAX_PART_BYTES = 4 * 1024 * 1024
 TARGET = r"/(api|admin)/[!-~]{0,4000}"
 NOT_READ = re.compile(r"/api/v1/console/(stream|page)(\?.*)?")
-"""Reading these here would read for ever."""
+"""Streams and pages, which can't be parts of a page."""
 
 router = api_router("/api/v1/console", "console")
 
@@ -42,7 +42,7 @@ READS: dict[str, Any] = {
 
 
 KEPT = ("type", "asgi", "http_version", "app", SERVICES, "scheme", "client", "server")
-"""What the scope of a part has of the scope of its page."""
+"""The members of a page's ASGI scope that its parts inherit."""
 
 
 class Part(NamedTuple):
@@ -106,10 +106,10 @@ async def page(request: Request) -> Response:
 
 async def read_page(request: Request, targets: list[str], *, shared: bool = False) -> PageRead:
     """The parts as the caller of a request may see them, now; or at most a second ago, if reads may be `shared` with
-    other callers who may see the same."""
+    other callers with the same access."""
     reads: SharedReads[Part] = services_of(request).page_reads
     is_admin = request.scope["state"]["is_admin"]
-    # One after another: a page takes one connection of the pool, however many parts it has.
+    # Sequentially: a page takes one connection of the pool, however many parts it has.
     get = reads.get if shared else reads.renew
     parts = {target: await get((is_admin, target), partial(_read, request, target)) for target in targets}
     return PageRead(format_instant(datetime.now(UTC)), parts)
@@ -139,7 +139,7 @@ class _Unreadable(Exception):
 
 
 class _Answer:
-    """Collects what an endpoint sends, and ends it where that is no JSON document or a large one."""
+    """Collects an endpoint's response, and aborts it if it is no JSON document or too large."""
 
     def __init__(self) -> None:
         self.status = 500

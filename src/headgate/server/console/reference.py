@@ -1,5 +1,5 @@
-"""`/docs`: the API to read and to try out. Swagger UI comes from an installed package, never from another host: what
-runs on this page may do whatever its reader may."""
+"""`/docs`: the API to read and to try out. Swagger UI comes from an installed package, never from another host: scripts
+on this page have its reader's rights."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PACKAGE = "fastapi_offline"
 """Ships Swagger UI's files."""
 FENCE = {
     **HEADERS,
-    # Swagger UI sets styles inline and makes markup, of a document that is ours.
+    # Swagger UI needs inline styles and creates markup, from our own document.
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
         "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -46,7 +46,7 @@ async def page(request: Request) -> Response:
     return answer(request, File.of(PAGE, TYPES[".html"]), FENCE)
 
 
-# Not async: the first to ask waits in a thread while a large file is packed.
+# Not async: the first request waits in a thread while a large file is compressed.
 @router.get("/console/docs/{name}")
 def file(request: Request, name: str) -> Response:
     """One of the files the page is made of."""
@@ -61,7 +61,7 @@ def _file(name: str) -> File | None:
     media_type = TYPES[name[name.rindex(".") :]]
     if name == "start.js":
         return File.of(START, media_type)
-    # Found, not imported: the package has code of its own, which nobody needs.
+    # Located, not imported: its code is not needed.
     package = find_spec(PACKAGE)
     if package is None or package.origin is None:
         return None

@@ -1,4 +1,4 @@
-"""`SharedReads`: one read for everybody who looks at the same thing at the same time."""
+"""`SharedReads`: concurrent readers of the same data share one read."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from headgate.clock import uptime
 
 FRESH_SECONDS = 1.0
 TIMES_ITS_COST = 20
-"""What takes long to read is read less often: watching it takes a twentieth of the time at most."""
+"""Slow reads are cached longer: reading takes a twentieth of the time at most."""
 MAX_SECONDS = 10.0
-"""What takes long because a server is away must show soon that it is back."""
+"""The longest cache time: a recovery after slow, failing reads must show soon."""
 
 T = TypeVar("T")
 
 
-class _Known(NamedTuple, Generic[T]):
+class _CacheEntry(NamedTuple, Generic[T]):
     begun: float
-    """What changed after that is not in it."""
+    """The time of the read: later changes are not in it."""
     fresh_until: float
     value: T
 
@@ -31,12 +31,12 @@ class SharedReads(Generic[T]):
     def __init__(self, clock: Callable[[], float] = uptime, *, max_seconds: float = MAX_SECONDS) -> None:
         self._clock = clock
         self._max_seconds = max_seconds
-        self._known: dict[Hashable, _Known[T]] = {}
+        self._known: dict[Hashable, _CacheEntry[T]] = {}
         self._reading: dict[Hashable, asyncio.Task[T]] = {}
 
     async def get(self, key: Hashable, read: Callable[[], Awaitable[T]]) -> T:
-        """What `read` returned at most a second ago, or at most twenty times as long ago as it took. A reader that
-        leaves does not end the read of the others."""
+        """What `read` returned at most a second ago, or at most twenty times as long ago as it took. A cancelled reader
+        does not cancel the shared read."""
         now = self._clock()
         self._known = {name: known for name, known in self._known.items() if now < known.fresh_until}
         if key in self._known:
@@ -53,5 +53,5 @@ class SharedReads(Generic[T]):
         if key not in self._known or self._known[key].begun <= begun:
             cost = self._clock() - begun
             fresh = min(self._max_seconds, max(FRESH_SECONDS, TIMES_ITS_COST * cost))
-            self._known[key] = _Known(begun, begun + fresh, value)
+            self._known[key] = _CacheEntry(begun, begun + fresh, value)
         return value

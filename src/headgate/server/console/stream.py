@@ -1,7 +1,7 @@
 """`/api/v1/console/stream`: the overview, or any page of the console, as server-sent events: each part when it changes.
 
-An event's id says which version of each part its reader has by then. A reader that comes back with that id gets what
-has changed since, from whichever process it reaches.
+An event's id holds the version of each part. A reader that reconnects with that id gets what has changed since, from
+any process.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ MAX_STREAMS = 100
 EVERY_SECONDS = 2
 TICK_SECONDS = 1.0
 ALIVE_SECONDS = 5.0
-"""A stream is not silent for longer: its reader can tell that it is dead."""
+"""The heartbeat interval of a stream: a reader detects a dead one."""
 ACCESS_SECONDS = 2.0
-"""How often it is checked whether the reader may still read."""
+"""How often the reader's access is checked."""
 RETRY_MS = 2000
 VERSION = rf"([0-9a-f]{{12}}(\.[0-9a-f]{{12}}){{0,{MAX_READS - 1}}})?"
 router = api_router("/api/v1/console", "console")
@@ -79,7 +79,7 @@ async def stream(request: Request) -> Response:
         if not targets:
             return overview_snapshot(await services.overview.read())
         nonlocal is_first
-        # What the page has already may be newer than what others read.
+        # The page's own read may be newer than a shared one.
         shown, is_first = await read_page(request, targets, shared=not is_first), False
         return Snapshot("page", shown.versions, shown.dump_json)
 
@@ -94,14 +94,14 @@ async def stream(request: Request) -> Response:
 
 
 class CountedStream(StreamingResponse):
-    """A response that is counted among the streams as long as it goes on."""
+    """A response that is counted among the streams while it is open."""
 
     def __init__(self, events: AsyncIterator[bytes], streams: Streams) -> None:
         super().__init__(events, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
         self._streams = streams
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # The time that an answer takes ends here, for metrics: a stream is no slow answer.
+        # For metrics, the response time ends here: a stream is no slow response.
         scope["state"][STREAM_BEGAN] = time.perf_counter()
         self._streams.open += 1
         try:
@@ -111,7 +111,7 @@ class CountedStream(StreamingResponse):
 
 
 class Snapshot(NamedTuple):
-    """What a stream shows at a time: the versions of its parts, and their JSON for the names of some of them."""
+    """The state of a stream: the versions of its parts, and a function for the JSON of some of them."""
 
     kind: str
     versions: dict[str, str]
@@ -139,7 +139,7 @@ async def changes(
     clock: Callable[[], float] = uptime,
 ) -> AsyncIterator[bytes]:
     """Events until `ended` is set, or until the reader may not read any more. The parts are read `every` so many
-    seconds; whether the reader may still read, and still hears something, is checked at each tick."""
+    seconds; access and the heartbeat are checked at each tick."""
     known = last_id.split(".")
     yield b"retry: %d\n\n" % RETRY_MS
     sent_at = checked_at = clock()
@@ -177,8 +177,8 @@ def _event(kind: str, data: bytes, event_id: str | None = None) -> bytes:
 
 
 async def may_read(services: Services, scope: Scope) -> bool:
-    """Whether the token or the session that the stream was opened with is still good. While the store does not answer,
-    it counts as good: then there is nothing to read, either."""
+    """Whether the stream's token or session is still valid. While the store does not answer, it counts as valid: then
+    there is nothing to read, either."""
     secret = bearer_token(scope)
     try:
         if secret is not None:

@@ -12,7 +12,7 @@ from headgate.server.envoy.descriptors import Entries, Match, Unit, override_mat
 from headgate.server.envoy.plans import EnvoyPlans
 
 UNKNOWN = (Reason.FAIL_OPEN, Reason.FAIL_CLOSED)
-"""Decisions made without asking anybody: nothing is known of what is left."""
+"""Decisions made without the store: what is left is unknown."""
 
 
 class Descriptor(NamedTuple):
@@ -20,7 +20,7 @@ class Descriptor(NamedTuple):
 
     entries: Entries
     hits: int = 1
-    """What it costs. 0 asks whether there is room, and charges nothing; less than 0 is given back."""
+    """Its cost. 0 checks for room, and charges nothing; a negative cost is refunded."""
     reported: bool = False
     """Whether the hits were given for this descriptor. Envoy reports such hits after the work, so they count even if
     there is no room for all of them."""
@@ -29,7 +29,7 @@ class Descriptor(NamedTuple):
 
 
 class Status(NamedTuple):
-    """How one descriptor stands."""
+    """The state of one descriptor."""
 
     allowed: bool
     match: Match | None = None
@@ -40,12 +40,12 @@ class Status(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The decision on a request: whether it may pass, and how each descriptor stands."""
+    """The decision on a request: whether it may pass, and the state of each descriptor."""
 
     allowed: bool
     statuses: Sequence[Status]
     decision: Decision | None = None
-    """The limiter's decision, if it was asked."""
+    """The limiter's decision, if there was one."""
     rules: Sequence[Rule] = ()
     """The rules of `decision`, in its order."""
 
@@ -77,7 +77,7 @@ class DescriptorLimiter:
         """Decides one request.
 
         Raises:
-            StoreError: the store answered with an error. `StoreUnavailable` is decided by the plans' `on_error`.
+            StoreError: the store answered with an error. On `StoreUnavailable`, the plans' `on_error` decides.
         """
         if len(descriptors) == 1 and (outcome := await self._decide_plain(domain, descriptors[0])) is not None:
             return outcome
@@ -192,7 +192,7 @@ class DescriptorLimiter:
         return state._replace(allowed=True) if link.cost < 0 else state
 
     async def _peek(self, link: _Link) -> Status:
-        """How a count stands. A cost that never fits is refused, whatever is left."""
+        """The state of a count. A cost that never fits is denied, whatever is left."""
         decision = await self._limiter.peek(link.key, link.rule.plan, min(link.cost, link.rule.size))
         state = _states(decision, [link])[link.key, link.rule.plan]
         return state._replace(allowed=False) if link.cost > link.rule.size else state
@@ -209,7 +209,7 @@ class DescriptorLimiter:
                 continue
             if descriptor.reported and descriptor.hits > 0:
                 async with await self._limiter.reserve(match.key, match.plan, 1) as reservation:
-                    # More than was reserved is taken as far as there is room.
+                    # A cost above the reservation is charged up to the limit.
                     await reservation.settle(min(descriptor.hits, state.rule.size))
 
 
@@ -232,7 +232,7 @@ def _status(match: Match, state: Status | None) -> Status:
 
 
 def is_over(status: Status) -> bool:
-    """Whether a descriptor is over its limit, as Envoy is told. A limit in shadow never is."""
+    """Whether a descriptor is reported to Envoy as over its limit. A shadow limit never is."""
     if status.allowed:
         return False
     limit = None if status.match is None else status.match.limit

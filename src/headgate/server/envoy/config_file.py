@@ -47,7 +47,8 @@ Marks = tuple[tuple[str, int, int, int], ...]
 class EnvoyConfig:
     """The rules of a file or a folder, which may be edited while the service runs.
 
-    The first load of a bad file raises. A file that turns bad later is logged, once, and the rules it had stay.
+    The first load of an invalid file raises. If a file becomes invalid later, that is logged once, and the rules in
+    force stay.
     """
 
     def __init__(self, path: Path) -> None:
@@ -58,7 +59,7 @@ class EnvoyConfig:
         self._domains: list[RuleNode] | None = None
 
     def load(self) -> list[RuleNode]:
-        """The rules of each domain: read anew if a file changed, else the same objects as before.
+        """The rules of each domain: reread if a file changed, else the same objects as before.
 
         Raises:
             ConfigurationError: the file can't be used, and no rules were ever read.
@@ -70,7 +71,7 @@ class EnvoyConfig:
             if self._domains is None or seen != self._seen:
                 domains = read_domains(files)
                 if self._domains is not None and seen != tuple(_marks(file) for file in files):
-                    return self._domains  # one is being saved: the next look reads it again, whole
+                    return self._domains  # one is being saved: the next load reads it again
                 self._domains = domains
                 if self._seen is not None:
                     log.info("envoy config: %s was changed and is in force", self.path)
@@ -246,7 +247,7 @@ def _number(value: Any, where: str) -> int:
 def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
-    # A dot first: the folders through which Kubernetes swaps a ConfigMap, and what editors leave.
+    # Hidden names: the folders by which Kubernetes swaps a ConfigMap, and editors' temporary files.
     names = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES and not file.name.startswith("."))
     if not names:
         raise ConfigurationError(str(path), f"has no file that ends with {' or '.join(SUFFIXES)}")

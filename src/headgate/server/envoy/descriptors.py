@@ -1,4 +1,4 @@
-"""Which limit does a descriptor fall under, and whose count is it? Pure.
+"""The limit of a descriptor, and the key of its count. Pure.
 
 A descriptor is a list of (key, value) that Envoy sends. Rules form a tree per domain, one level per entry. At each
 level the exact `key_value` is tried first, then wildcards in the order of the file, then the key alone. A rule applies
@@ -83,7 +83,7 @@ class RateLimit:
 
 
 PLAN_ALONE = RateLimit()
-"""The limit of a rule that stands in no file: its plan says everything."""
+"""The limit of a rule that is in no file: its plan alone decides."""
 
 
 @dataclass(slots=True)
@@ -114,15 +114,16 @@ class RuleNode:
 
 
 class Match(NamedTuple):
-    """What a descriptor falls under."""
+    """The rule of a descriptor."""
 
     plan: str
     """The name of the plan that decides."""
     key: str
-    """Whose count it is. Keys of a domain share a hash tag: a Redis Cluster decides on all of them at once."""
+    """The key of its count. Keys of a domain share a hash tag, so that a Redis Cluster can decide all of them at
+    once."""
     limit: RateLimit
     metric: str
-    """What the decision is counted under."""
+    """The metric label of the decision."""
 
 
 class DescriptorRules:

@@ -1,8 +1,8 @@
 """Envoy's messages: the definitions of `envoy-data-plane`, for the parser of `protobuf`.
 
-That package writes messages as dataclasses, which take a quarter of a millisecond to read. protobuf's own take
-microseconds, and want the same definitions as descriptors: those are made here, in a pool of their own, so that an
-application which has Envoy's descriptors in the global pool meets no second ones.
+That package defines messages as dataclasses, which take a quarter of a millisecond to parse. protobuf's own classes
+take microseconds, and need the same definitions as descriptors. They are made here, in a separate pool, so that they do
+not conflict with Envoy's descriptors in an application's global pool.
 
 (`xds-protos` would have them ready-made, but it overwrites files of `opentelemetry-proto`: grpc/grpc#42926.)
 """
@@ -17,7 +17,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
 with warnings.catch_warnings():
-    # It uses a form of validators that pydantic 2 takes and pydantic 3 will not; that is not ours to report.
+    # It uses validators that are deprecated in pydantic 2; that is the package's concern.
     warnings.simplefilter("ignore", DeprecationWarning)
     from envoy_data_plane.envoy.service.ratelimit import v3
 

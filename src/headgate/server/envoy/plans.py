@@ -11,7 +11,7 @@ from headgate.server.envoy.config_file import EnvoyConfig
 from headgate.server.envoy.descriptors import DescriptorRules, Match, RuleNode
 
 MAX_OVERRIDES = 1000
-"""Of the limits that descriptors bring, this many are kept; the oldest goes first."""
+"""How many limits of descriptors are kept; the oldest is evicted first."""
 
 
 class StoredPlans(Protocol):

@@ -24,7 +24,7 @@ METHOD = "ShouldRateLimit"
 MAX_DESCRIPTORS = 100
 MAX_ENTRIES = 32
 MAX_REMEMBERED, MAX_REMEMBERED_BYTES = 4096, 512
-"""So many requests are parsed once, if they are short."""
+"""The size of the cache of parsed requests, and the longest request in it."""
 UNLIMITED = 2**32 - 1
 
 _UNITS = {round(unit.window.total_seconds() * 1_000_000): UNITS[unit.name] for unit in Unit}
@@ -44,7 +44,7 @@ class RateLimitServicer:
         self._log = structlog.get_logger("headgate.envoy")
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """What a gRPC server is given."""
+        """The handler for a gRPC server."""
         method = grpc.unary_unary_rpc_method_handler(
             self.should_rate_limit,
             request_deserializer=_parsed,
@@ -79,14 +79,14 @@ class BadRequest(InvalidInput):
 
 
 class ParsedRequest(NamedTuple):
-    """What is decided by."""
+    """The parsed request."""
 
     domain: str
     descriptors: Sequence[Descriptor]
 
 
 def _parsed(message: bytes) -> ParsedRequest | BadRequest:
-    """The request, or what is wrong with it. An error raised here would be answered as one of the server's."""
+    """The request, or what is wrong with it. An error raised here would be reported as a server error."""
     try:
         return _read_again(message) if len(message) <= MAX_REMEMBERED_BYTES else _read(message)
     except DecodeError:
@@ -101,7 +101,7 @@ def _read(message: bytes) -> ParsedRequest:
 
 
 _read_again = lru_cache(MAX_REMEMBERED)(_read)
-"""Envoy sends the same bytes for each request of the same caller to the same place."""
+"""Envoy sends equal bytes for equal requests of the same caller."""
 
 
 def _descriptors(request: Any) -> list[Descriptor]:
@@ -110,7 +110,7 @@ def _descriptors(request: Any) -> list[Descriptor]:
         raise BadRequest("domain", "must not be empty")
     if not 0 < len(descriptors) <= MAX_DESCRIPTORS:
         raise BadRequest("descriptors", f"must be from 1 to {MAX_DESCRIPTORS}, not {len(descriptors)}")
-    hits = request.hits_addend or 1  # 0 is what a request that names no hits has
+    hits = request.hits_addend or 1  # 0 means that the request has no hits_addend
     return [_descriptor(written, hits, index) for index, written in enumerate(descriptors)]
 
 

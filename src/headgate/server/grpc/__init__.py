@@ -1,1 +1,1 @@
-"""gRPC beside HTTP: the server, and who may call it."""
+"""gRPC beside HTTP: the server, and its access control."""

@@ -1,4 +1,4 @@
-"""Who may call over gRPC: the same tokens and limits as over HTTP."""
+"""Access control of gRPC: the same tokens and limits as over HTTP."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class GrpcAccess:
         self._scope = scope
 
     async def admit(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        """Ends the call with `UNAUTHENTICATED`, `PERMISSION_DENIED` or `RESOURCE_EXHAUSTED` unless it may go on."""
+        """Ends the call with `UNAUTHENTICATED`, `PERMISSION_DENIED` or `RESOURCE_EXHAUSTED` unless it is admitted."""
         try:
             caller = await self._authenticator.caller(_bearer_token(context))
         except HeadgateError as error:

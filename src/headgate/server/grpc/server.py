@@ -1,4 +1,4 @@
-"""The gRPC server of a process: its port, TLS, health, and how it ends."""
+"""The gRPC server of a process: its port, TLS, health and shutdown."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def grpc_server(
 ) -> AsyncIterator[int]:
     """Serves the handlers, by the names of their services, and `grpc.health.v1.Health`. Yields the port.
 
-    If it is `shared`, several processes may listen on the port. Leaving reports NOT_SERVING, refuses new calls, and
+    If it is `shared`, several processes may listen on the port. On exit it reports NOT_SERVING, rejects new calls, and
     lets calls in flight finish.
 
     Raises:
@@ -84,7 +84,7 @@ def server_credentials(settings: GrpcSettings) -> grpc.ServerCredentials | None:
 
 
 def check_port(host: str, port: int) -> None:
-    """Raises `HeadgateError` if the port is taken. gRPC would share it with whoever shares it, too."""
+    """Raises `HeadgateError` if the port is taken. With SO_REUSEPORT, gRPC would share it silently."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

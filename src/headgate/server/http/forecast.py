@@ -39,7 +39,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "firstWindow": {
         "type": "string",
         "enum": ["proportional", "whole"],
-        "description": "As if the window of the wanted time offered this already.",
+        "description": "As if the window of the requested time offered this already.",
     },
 }
 

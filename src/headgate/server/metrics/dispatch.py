@@ -51,7 +51,7 @@ class DispatchMetrics:
             "Items in the queue, by status.",
             ["item_type", "status"],
             registry=registry,
-            # Every process measures the same queue: the newest word is the true one.
+            # Every process measures the same queue: the newest measurement is the right one.
             multiprocess_mode="mostrecent",
         )
         self._overdue = Gauge(
@@ -64,14 +64,14 @@ class DispatchMetrics:
 
         self._workers = Gauge(
             "dispatch_workers",
-            "Living workers of an item type; 0 if nobody claims its items, or nobody executes them.",
+            "Live workers of an item type; 0 if none claims its items, or none executes them.",
             ["item_type"],
             registry=registry,
             multiprocess_mode="mostrecent",
         )
 
     def known(self, item_type: str) -> None:
-        # A rate sees no rise in a counter that is born above zero: the first dead letter would wake nobody.
+        # `rate()` sees no increase in a counter that starts above zero: the first dead letter would fire no alert.
         for counter in self._counters:
             counter.labels(item_type)
 

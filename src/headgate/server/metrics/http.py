@@ -1,4 +1,4 @@
-"""Requests and dependencies, counted: what an outage alert and the objectives of the service are written on."""
+"""Metrics of requests and dependencies, for outage alerts and service level objectives."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 OTHER = "(other)"
 UNROUTED = "(none)"
-"""The route of a request that reached none: no such path, or refused before it was routed."""
+"""The route of a request that matched none: no such path, or rejected before routing."""
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 
@@ -55,5 +55,5 @@ class DependencyMetrics:
         )
 
     def checked(self, dependency: str, up: bool) -> None:
-        """A dependency was asked whether it is there."""
+        """A dependency was checked."""
         self._up.labels(dependency).set(up)

@@ -8,7 +8,7 @@ from headgate.limits.model import Decision
 
 
 class IngressMetrics:
-    """An `AdmissionObserver` of the limiter at the service's own door."""
+    """An `AdmissionObserver` of the service's own request limiter."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._decisions = Counter(
@@ -24,7 +24,7 @@ class IngressMetrics:
         )
         self._open = Gauge(
             "ingress_breaker_open",
-            "1 while the store of the service's own limits is not asked, because it does not answer.",
+            "1 while the store of the service's own limits is not called, because it does not answer.",
             registry=registry,
             multiprocess_mode="livemax",
         )
@@ -46,4 +46,4 @@ class IngressMetrics:
         self._open.set(state != "closed")
 
     def leased(self, plan: str, tokens: int) -> None:
-        """How much is taken at once is of no interest here."""
+        """Lease sizes are not measured here."""

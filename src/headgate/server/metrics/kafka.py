@@ -6,10 +6,10 @@ from prometheus_client import CollectorRegistry, Gauge
 
 
 class KafkaMetrics:
-    """How far consumer groups are behind, and which topics miss a replica."""
+    """The lag of consumer groups, and the under-replicated partitions of topics."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        # Each process tells of the partitions that it reads.
+        # Each process reports the partitions that it reads.
         self._lag = Gauge(
             "kafka_lag_records",
             "Records of a topic that a consumer group has not done, by what the brokers said last.",
@@ -26,9 +26,9 @@ class KafkaMetrics:
         )
 
     def lags(self, topic: str, group: str, records: int) -> None:
-        """This process has yet to do so many records of a topic for a group."""
+        """Sets this process's lag in a topic for a group."""
         self._lag.labels(topic, group).set(records)
 
     def under_replicated(self, topic: str, partitions: int) -> None:
-        """So many partitions of a topic miss a replica."""
+        """Sets the under-replicated partitions of a topic."""
         self._under_replicated.labels(topic).set(partitions)

@@ -1,4 +1,4 @@
-"""Admission, counted: decisions by plan and outcome, what the store takes, how the breaker stands, lease sizes."""
+"""Metrics of admission: decisions by plan and outcome, store latency, breaker state, lease sizes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class AdmissionMetrics:
         )
         self._degraded = Counter(
             "rate_limiter_degraded_decisions",
-            "Decisions made by a failure policy because the store could not be asked.",
+            "Decisions made by a failure policy because the store could not be reached.",
             ["plan"],
             registry=registry,
         )
@@ -72,7 +72,7 @@ class AdmissionMetrics:
         self.breaker_moved("closed")
 
     def known(self, plans: Iterable[str]) -> None:
-        """There are these plans, though nothing may have been decided by them yet."""
+        """Creates the counters of these plans, before their first decision."""
         for plan in plans:
             self._label(plan)
 
@@ -122,7 +122,7 @@ class AdmissionMetrics:
             if len(self._plans) >= MAX_PLANS:
                 return OTHER
             self._plans.add(plan)
-            # A rate sees no rise in a counter that is born above zero: the first outage would wake nobody.
+            # `rate()` sees no increase in a counter that starts above zero: the first outage would fire no alert.
             self._degraded.labels(plan)
             self._shadow.labels(plan)
         return plan

@@ -57,7 +57,7 @@ class NotificationMetrics:
             registry=registry,
             buckets=(1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400, 86400),
         )
-        # Of several processes each shows the same, so the largest is the present.
+        # All processes measure the same, so the largest value is the right one.
         self._backlog = Gauge(
             "notification_backlog_messages",
             "Accepted messages that are not sent yet.",
@@ -72,7 +72,7 @@ class NotificationMetrics:
         )
         self._dead_letters = Gauge(
             "notification_dead_letters",
-            "Dead letters that nobody has redriven or dropped.",
+            "Dead letters that were not redriven or dropped.",
             registry=registry,
             multiprocess_mode="livemax",
         )

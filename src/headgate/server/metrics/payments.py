@@ -61,8 +61,8 @@ class DownstreamMetrics:
 
 
 class PaymentMetrics:
-    """What the meter of payments measures, as gauges. Every process measures the same: the newest word is the true
-    one."""
+    """What the meter of payments measures, as gauges. Every process measures the same: the newest measurement is the
+    right one."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._payments = Gauge(
@@ -89,7 +89,7 @@ class PaymentMetrics:
 
 
 class IntakeMetrics:
-    """Counts the payments that came in, by what became of them."""
+    """Counts submitted payments by their result."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._intake = Counter(
@@ -104,7 +104,7 @@ class IntakeMetrics:
             self._intake.labels(outcome)
 
     def came(self, result: IntakeResult, payments: int = 1) -> None:
-        """So many payments had this result."""
+        """Counts `payments` with this result."""
         if isinstance(result, HeadgateError):
             outcome = "REFUSED" if isinstance(result, Conflict) or not isinstance(result, StoreError) else "FAILED"
         else:

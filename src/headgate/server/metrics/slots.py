@@ -18,7 +18,7 @@ MAX_NAMES = 1000
 OTHER = "(other)"
 EXHAUSTED = "exhausted"
 DEPTH_SAMPLE = 100
-"""Bookings of one transaction whose depth is observed, so that bulk work is not slowed by being watched."""
+"""Bookings of one transaction whose depth is observed: a sample, so that metrics do not slow down bulk work."""
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
 
@@ -49,7 +49,7 @@ class SlotMetrics:
         )
         self._depths = Histogram(
             "rate_limiter_window_lookahead_depth",
-            "Windows between the wanted one and the booked one; sampled in large batches.",
+            "Windows between the requested one and the booked one; sampled in large batches.",
             ["config"],
             registry=registry,
             buckets=(0, 1, 2, 5, 10, 50, 100, 500, 1000, 5000, 10_000, 100_000),
@@ -80,7 +80,7 @@ class SlotMetrics:
         self._learning: dict[str, asyncio.Task[None]] = {}
 
     def learn_sizes_from(self, history: Callable[[str], Awaitable[Sequence[PolicyVersion]]]) -> None:
-        """Where to ask for the window sizes of a config's versions, which a depth is measured in."""
+        """Sets the source of the window sizes of a config's versions, the unit of a depth."""
         self._history = history
 
     def remember(self, versions: Sequence[PolicyVersion]) -> None:
@@ -90,7 +90,7 @@ class SlotMetrics:
             self._sizes[version.name, version.version] = version.policy.size_ms
 
     def booked(self, name: str, bookings: Sequence[Booking], seconds: float) -> None:
-        # A name that is no config's must not use up a label: typing mistakes are without number.
+        # An unknown name must not use up a label: the number of typos is unbounded.
         label = self._label(name) if proves_config(name, bookings) else OTHER
         self._transactions.labels(label).observe(seconds)
         self._batches.labels(label).observe(len(bookings))
@@ -136,13 +136,13 @@ class SlotMetrics:
         if len(self._names) >= MAX_NAMES:
             return OTHER
         self._names.add(name)
-        # A rate sees no rise in a counter that is born above zero: the first refusal would wake nobody.
+        # `rate()` sees no increase in a counter that starts above zero: the first refusal would fire no alert.
         self._failures.labels(name, EXHAUSTED)
         self._failures.labels(name, StoreUnavailable.__name__)
         return name
 
     def _learn(self, name: str) -> None:
-        """Asks for the sizes in the background; until they come, depths are not observed."""
+        """Reads the sizes in the background; until then, depths are not observed."""
         if self._history is None or name in self._learning or len(self._learning) >= MAX_NAMES:
             return
 
@@ -150,7 +150,7 @@ class SlotMetrics:
             try:
                 self.remember(await history(name))
             except HeadgateError:
-                pass  # Metrics must not make noise about a store that has troubles of its own.
+                pass  # Not logged: a store outage is reported elsewhere.
             finally:
                 self._learning.pop(name, None)
 

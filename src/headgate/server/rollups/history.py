@@ -1,4 +1,4 @@
-"""Rollups as lines over time, and what happened lately. Pure."""
+"""Rollups as time series, and recent rates. Pure."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from headgate.server.rollups import model
 from headgate.server.rollups.model import COARSE, MINUTE, Counts, Key, Period, percentile
 
 SETTLED_SECONDS = 10
-"""After its end, a minute takes so long until all processes have written it."""
+"""Seconds after the end of a minute until all processes have written it."""
 RANGES = {"PT15M": 900, "PT6H": 21_600, "P1D": 86_400, "P7D": 604_800}
-"""How far back lines may go, in seconds."""
+"""The ranges of time series, in seconds."""
 
 
 def step_of(seconds: int) -> int:
@@ -30,26 +30,26 @@ class History:
 
     @classmethod
     def of(cls, periods: Mapping[Period, Counts], step: int, seconds: int, now: float) -> History:
-        """The last so many seconds before `now`. The period that goes on is the last one."""
+        """The last so many seconds before `now`. The present period is the last one."""
         last = Period.of(step, now).start
         return cls(step, range(last - seconds + step, last + step, step), periods)
 
     def labels(self, *series: str) -> list[str]:
-        """Whom something of these series was counted for, by name."""
+        """The labels that these series have counts for."""
         return sorted({key.label for counts in self._counts() for key in counts if key.series in series})
 
     def values(self, series: str, label: str) -> list[int]:
-        """What was counted; 0 where nothing was."""
+        """The counts; 0 where there were none."""
         key = Key(series, label)
         return [counts.get(key, 0) for counts in self._counts()]
 
     def measurements(self, series: str, label: str) -> list[int | None]:
-        """What a gauge showed; None where nobody measured."""
+        """A gauge's values; None where there was no measurement."""
         key = Key(series, label)
         return [counts.get(key) for counts in self._counts()]
 
     def sums(self, series: str) -> list[int]:
-        """What was counted under all labels."""
+        """The counts of all labels together."""
         return [sum(value for key, value in counts.items() if key.series == series) for counts in self._counts()]
 
     def percentiles(self, series: str, label: str, *shares: float) -> list[list[float | None]]:
@@ -87,7 +87,7 @@ class Number:
     """In the last minute that all processes have written; None before there is one."""
     last_day: int
     minutes: Sequence[int]
-    """The last quarter of an hour by the minute; the last one goes on."""
+    """The last 15 minutes, one value each; the last one is incomplete."""
 
 
 def numbers(day: Mapping[Period, Counts], minutes: Mapping[Period, Counts], now: float) -> list[Number]:
@@ -96,7 +96,7 @@ def numbers(day: Mapping[Period, Counts], minutes: Mapping[Period, Counts], now:
     recent = History.of(minutes, MINUTE, RANGES["PT15M"], now)
     settled = Period.of(MINUTE, now - SETTLED_SECONDS).start - MINUTE
     index = recent.times.index(settled)
-    # A new installation has no minute that is over; what there is of the current one is better than nothing.
+    # A new installation has no complete minute; the current one is better than nothing.
     began = next((start for start in recent.times if recent.periods.get(Period(MINUTE, start))), None)
     shown = []
     for name, series in NUMBERS.items():

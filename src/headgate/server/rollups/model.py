@@ -1,7 +1,7 @@
 """Rollups: counts per minute that add up across processes. Pure.
 
-A series is what is counted, a label whom it is counted for (a config, a plan, an item type). Durations are counted in
-buckets, so that the percentiles of several processes can be told from their sum.
+A series is what is counted, a label is the config, plan or item type it is counted for. Durations are counted in
+buckets, so that percentiles over several processes can be computed from their sum.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ CALLS_FAILED = "downstream.failed"
 MESSAGES_SENT = "messages.sent"
 MESSAGES_REFUSED = "messages.refused"
 GAUGES = frozenset({ITEMS_BACKLOG})
-"""Of these the largest measurement of a period counts; of all others, the sum."""
+"""Series whose periods merge by the maximum; all others merge by the sum."""
 
 MINUTE = 60
 COARSE = 600
 """Seconds of a period: the last hours are kept by the minute, the last days by ten minutes."""
 STEPS = (MINUTE, COARSE)
 KEPT = {MINUTE: 7 * 3600, COARSE: 8 * 86_400}
-"""Seconds after which periods of a length are forgotten."""
+"""Seconds after which periods of a length are deleted."""
 
 FASTEST = 0.001
 BUCKETS = 46

@@ -48,7 +48,7 @@ class SlotRollups:
         self._recorder.add(model.SLOTS_REFUSED, self._label(name), requests)
 
     def _label(self, name: str) -> str:
-        """A name that is no config's must not become a series: typing mistakes are without number."""
+        """An unknown name must not become a series: the number of typos is unbounded."""
         return name if name in self._names else OTHER
 
 
@@ -132,7 +132,7 @@ class _Both:
         method, other = getattr(first, name), getattr(second, name, None)
         if other is not None and callable(method):
             method = _one_after_the_other(method, other)
-        # Kept: the next call finds it as an attribute, without coming here.
+        # Cached: the next call finds it as an attribute.
         setattr(self, name, method)
         return method
 

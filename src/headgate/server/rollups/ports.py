@@ -1,4 +1,4 @@
-"""What rollups need from the outside: a store that all processes share."""
+"""The port of rollups: a store that all processes share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class RollupStore(Protocol):
         ...
 
     async def write(self, process: str, periods: Mapping[Period, Counts]) -> None:
-        """Makes these the process's counts in these periods. Idempotent: a call whose answer was lost is repeated.
+        """Makes these the process's counts in these periods. Idempotent: a call whose response was lost may be retried.
 
         Raises:
             StoreUnavailable: no answer; it may then have been written or not.
@@ -25,11 +25,11 @@ class RollupStore(Protocol):
         ...
 
     async def add(self, periods: Mapping[Period, Counts]) -> None:
-        """Adds the counts of a process that is over and wrote nothing before to those of others like it: commands must
-        not leave rows of their own each. Not idempotent.
+        """Adds the counts of a process that ends and never wrote to a shared row: commands must not leave one row each.
+        Not idempotent.
 
         Raises:
-            Conflict: another process did so at the same time; nothing was added, try again.
+            Conflict: another process did so concurrently; nothing was added; retry.
             StoreUnavailable: no answer; it may then have been added or not.
         """
         ...
@@ -43,5 +43,5 @@ class RollupStore(Protocol):
         ...
 
     async def prune(self, now: datetime) -> int:
-        """Forgets periods that are older than their kind is kept; returns how many rows that were."""
+        """Deletes periods past their retention; returns the number of rows."""
         ...

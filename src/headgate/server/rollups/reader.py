@@ -1,4 +1,4 @@
-"""`RollupReader`: the numbers of all processes, and of this one up to this moment."""
+"""`RollupReader`: the counts of all processes, and the unwritten ones of this process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headgate.server.rollups.ports import RollupStore
 from headgate.server.rollups.recorder import Recorder
 
 CACHE_SECONDS = 10.0
-"""Processes write once a minute: reading more often shows nothing new."""
+"""Processes write once per minute: reading more often shows nothing new."""
 
 
 class _CacheEntry(NamedTuple):
@@ -26,7 +26,7 @@ class _CacheEntry(NamedTuple):
 
 
 class RollupReader:
-    """Reads the store at most every few seconds per range, however many people look."""
+    """Reads the store at most every few seconds per range, however many viewers there are."""
 
     def __init__(self, store: RollupStore, recorder: Recorder, *, clock: Callable[[], float] = uptime) -> None:
         self._store = store
@@ -56,7 +56,7 @@ class RollupReader:
     async def _periods(self, step: int, seconds: int) -> dict[Period, Counts]:
         async with self._reading:
             cached = self._cached.get((step, seconds))
-            # What this process wrote since is neither in the cache nor unwritten any more.
+            # Counts that this process wrote since are neither in the cache nor unwritten.
             if cached is None or self._clock() >= cached.fresh_until or cached.writes != self._recorder.writes:
                 since = datetime.fromtimestamp(Period.of(step, self._recorder.now - seconds).start, UTC)
                 writes = self._recorder.writes

@@ -1,7 +1,7 @@
-"""`Recorder`: counts what happens in this process and writes it to the store once a minute.
+"""`Recorder`: counts events of this process and writes them to the store once per minute.
 
-Counting is one step in memory: no decision waits for the store. While the store does not answer, minutes wait in
-memory, an hour of them at most.
+Counting is in memory: no decision waits for the store. While the store does not answer, minutes are kept in memory, at
+most an hour of them.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from headgate.server.rollups.ports import RollupStore
 log = logging.getLogger(__name__)
 
 MAX_KEYS = 2000
-"""Of one minute; what comes beyond is counted under `OTHER`."""
+"""The most keys per minute; further ones are counted under `OTHER`."""
 OTHER = "(other)"
 MAX_MINUTES = 60
 """Minutes that wait for a store that does not answer."""
 SPREAD_SECONDS = 5.0
-"""Processes write at different moments of the minute's first seconds."""
+"""Jitter: processes write at different moments of the minute's first seconds."""
 CLOSE_SECONDS = 2.0
-"""How long the end of a process may wait for the store."""
+"""The timeout of the last write at shutdown."""
 PRUNE_SECONDS = 3600
 REMEMBERED_SECONDS = 1800
-"""How long a period may be written again, after which nothing belongs to it any more."""
+"""How long after its end a period may be written again."""
 
 
 class Recorder:
@@ -66,8 +66,8 @@ class Recorder:
         self._has_tried = False
 
     def add(self, series: str, label: str, count: int = 1) -> None:
-        """Counts something that happened."""
-        # Called for every decision: a plain tuple finds its key, and is made in a fifth of the time.
+        """Adds to a count."""
+        # Called for every decision: a plain tuple equals its `Key`, and is made in a fifth of the time.
         counts: dict[Any, int] = self._counts
         try:
             counts[series, label, 0] += count
@@ -82,12 +82,12 @@ class Recorder:
         self._counts[key] = self._counts.get(key, 0) + 1
 
     def measure(self, series: str, label: str, value: int) -> None:
-        """Notes a measurement of a gauge; the largest one of a minute is kept."""
+        """Records a measurement of a gauge; the largest one of a minute is kept."""
         key = self._admitted(Key(series, label))
         self._counts[key] = max(self._counts.get(key, 0), value)
 
     def _admitted(self, key: Key) -> Key:
-        """Labels are what users typed: their number is bounded."""
+        """Bounds the number of labels, which are user input."""
         if key in self._counts or len(self._counts) < MAX_KEYS:
             return key
         return Key(key.series, OTHER, key.bucket)
@@ -98,12 +98,12 @@ class Recorder:
         return self._clock() + self._offset
 
     def unwritten(self, step: int) -> dict[Period, Counts]:
-        """What was counted here and is not in the store yet, by periods of that length."""
+        """Counts of this process that are not in the store yet, by periods of that length."""
         current = Period.of(MINUTE, self.now)
         return merged([*self._in_flight.items(), *self._unwritten.items(), (current, self._counts)], step)
 
     def end_minute(self, period: Period) -> None:
-        """What was counted since the last call belongs to this minute."""
+        """Assigns the counts since the last call to this minute."""
         counts, self._counts = self._counts, {}
         if counts:
             merge(self._unwritten.setdefault(period, {}), counts)
@@ -122,7 +122,7 @@ class Recorder:
         await self._read_clock()
         minutes, self._unwritten = self._unwritten, {}
         self._in_flight = minutes
-        # A process writes the whole of each period again, so that a write that is repeated counts once.
+        # A process rewrites each period as a whole, so that a retried write is idempotent.
         periods = {
             period: merge(dict(self._written.get(period, {})), counts)
             for step in STEPS
@@ -143,7 +143,7 @@ class Recorder:
         }
 
     async def run(self) -> None:
-        """Writes once a minute until it is cancelled. A store that does not answer is tried again a minute later."""
+        """Writes once a minute until it is cancelled. A failed write is retried a minute later."""
         while True:
             period = Period.of(MINUTE, self.now)
             await asyncio.sleep(max(0.0, period.start + MINUTE - self.now))
@@ -168,7 +168,7 @@ class Recorder:
             self._failing = False
 
     async def close(self) -> None:
-        """Writes what is left, if the store answers soon."""
+        """Writes the rest, with a short timeout."""
         if not self._counts and not self._unwritten:
             return
         with contextlib.suppress(HeadgateError, TimeoutError):
@@ -178,7 +178,7 @@ class Recorder:
                 await (self.flush() if self._has_tried else self._add())
 
     async def _add(self) -> None:
-        """Writes the counts of a process that never wrote, without rows of its own."""
+        """Writes the counts of a process that never wrote, to the shared row."""
         periods: dict[Period, Counts] = {}
         for step in STEPS:
             periods |= merged(self._unwritten.items(), step)

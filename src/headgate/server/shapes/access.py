@@ -1,4 +1,4 @@
-"""Who may call, and who changed what, on the wire."""
+"""Tokens, sessions and the audit on the wire."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class LoginRequest(Shape):
 
 
 class SessionShown(Shape):
-    """Who uses the console."""
+    """The user of the console."""
 
     login_required: bool
     name: str | None
@@ -58,12 +58,12 @@ class TokenCreated(TokenShown):
 
 
 class ChangeShown(Shape):
-    """A change somebody asked for."""
+    """A requested change."""
 
     id: int
     at: Annotated[Instant, WithJsonSchema(INSTANT)]
     caller: Annotated[
-        str, Field(description="A token's name, `anyone` where none is asked for, or `cli:` and who ran a command.")
+        str, Field(description="A token's name, `anyone` where none is required, or `cli:` and who ran a command.")
     ]
     method: Annotated[str, Field(description="`CLI` for a command.")]
     path: Annotated[str, Field(description="Or the command.")]
@@ -72,7 +72,7 @@ class ChangeShown(Shape):
     detail: Annotated[
         str | None,
         Field(
-            description="What exactly was asked for: the first thousand characters of the body, if it has one, or of "
+            description="The content of the request: the first thousand characters of the body, if it has one, or of "
             "a command's options."
         ),
     ]

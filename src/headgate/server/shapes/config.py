@@ -63,8 +63,8 @@ class Calendar(Shape):
 
 
 class ConfigRequest(Shape):
-    """What is not given stays as it is; `null` removes. A new config needs `maxPerWindow` and the window's length, as
-    `windowSize` or as `windowSizeSecs`."""
+    """A member that is not given stays as it is; `null` removes it. A new config needs `maxPerWindow` and the window's
+    length, as `windowSize` or as `windowSizeSecs`."""
 
     model_config = ConfigDict(json_schema_extra={"not": {"required": ["windowSize", "windowSizeSecs"]}})
 
@@ -131,7 +131,7 @@ class ConfigRequest(Shape):
 
 
 class ChangeWarning(Shape):
-    """What a change does to slots that are booked."""
+    """An effect of a change on booked slots."""
 
     code: str
     slots: int
@@ -161,7 +161,7 @@ class Config(Shape):
 
     @classmethod
     def of_change(cls, version: PolicyVersion, warnings: Sequence[impact.ChangeWarning], *, dry_run: bool) -> Self:
-        """The answer to a change, or to a dry run of one."""
+        """The response to a change, or to a dry run of one."""
         config = cls.of_version(version, active=not dry_run)
         if dry_run:
             config.dry_run = True

@@ -55,7 +55,7 @@ class OverviewShown(Shape):
 PARTS = ("checks", "numbers", "queues", "windows")
 """The parts of an overview; its version has one text per part, in this order, between dots."""
 UNSTABLE = {"requested_time", "delays", "drain", "peaks", "windows", "last_window", "drained_by"}
-"""Members of a forecast that are new at every look, and that nobody shows."""
+"""Members of a forecast that change with every read, and are not shown."""
 
 
 def versions_of(shown: OverviewShown) -> dict[str, str]:
@@ -65,14 +65,14 @@ def versions_of(shown: OverviewShown) -> dict[str, str]:
 
 
 class PartShown(Shape):
-    """What a path answered."""
+    """The response of a path."""
 
     status: int
     body: Annotated[Any, Field(description="The JSON of the answer, or a problem document.")]
 
 
 class PageShown(Shape):
-    """What several paths answered at a time, by path."""
+    """The responses of several paths at a time, by path."""
 
     version: Annotated[str, Field(description="For `lastEventId` of the stream of the same paths.")]
     at: Instant
@@ -96,7 +96,7 @@ class PlanLines(Shape):
 
 
 class Ahead(Shape):
-    """How many items still wait at a time to come, if all run when they are due."""
+    """How many items still wait at a future time, if all run when they are due."""
 
     at: Annotated[int, Field(description="In seconds since 1970.")]
     items: int
@@ -125,7 +125,7 @@ class DownstreamLines(Shape):
 
 
 class HistoryShown(Shape):
-    """What happened in all processes over time. Each line has a value per period; the last period goes on."""
+    """What happened in all processes over time. Each line has a value per period; the last period is incomplete."""
 
     step_seconds: int
     times: Annotated[list[int], Field(description="The starts of the periods, in seconds since 1970.")]

@@ -8,12 +8,12 @@ from headgate.server.shapes.shape import Instant, Shape
 
 
 class Dependency(Shape):
-    """A server or part, asked just now."""
+    """A server or part, checked just now."""
 
     name: str
     status: str = Field(description="`UP` or `DOWN`.")
     latency_ms: float
-    """How long it took to answer, or until it was given up."""
+    """How long it took to answer, or until the timeout."""
     reason: str | None
     data: dict[str, str | int] | None
 

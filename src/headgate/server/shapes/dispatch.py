@@ -36,7 +36,7 @@ def _places(where: str) -> WithJsonSchema:
 
 
 class DispatchChanges(Shape):
-    """What is left out stays as it is. Effective from the next cycle."""
+    """A member that is left out stays as it is. Effective from the next cycle."""
 
     # `dispatch.DispatchConfig` checks the values.
     enabled: Annotated[Any, WithJsonSchema({"type": "boolean", "description": "The kill switch."})] = None
@@ -114,7 +114,7 @@ class WorkerShown(Shape):
 
 
 class WorkersShown(Shape):
-    """Every worker, and the item types that nobody works on."""
+    """Every worker, and the item types without live workers."""
 
     workers: list[WorkerShown]
     unattended: list[str]
@@ -152,7 +152,7 @@ class ItemShown(_OfType):
 
 
 class ProgressShown(Shape):
-    """How far an execution says it is."""
+    """The progress that an execution reported."""
 
     fraction: float
     text: str
@@ -170,7 +170,7 @@ class ItemsShown(Shape):
     items: list[ItemListed]
     next: str | None
     total: int | None
-    """How many match; null unless asked for."""
+    """How many match; null unless requested."""
 
     @classmethod
     def of_page(
@@ -200,7 +200,7 @@ class ErrorGroupsShown(Shape):
 
 
 class LaneShown(Shape):
-    """What of a lane is not finished."""
+    """The unfinished items of a lane."""
 
     lane: str
     ready: int

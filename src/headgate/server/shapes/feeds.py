@@ -1,4 +1,4 @@
-"""A feed on the wire: where it stands, its figures, and its rejects."""
+"""A feed on the wire: its state, its figures, and its rejects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FEED_ID: dict[str, Any] = members.EVENT_ID | {"example": "feed-0123456789abcdef"
 
 
 class FeedShown(Shape):
-    """A feed and where it stands."""
+    """A feed and its state."""
 
     feed_id: str
     format: str
@@ -41,7 +41,7 @@ class FeedPage(Shape):
     feeds: list[FeedShown]
     next: str | None
     total: int | None = None
-    """How many match, if that was asked for; 100,001 if there are more."""
+    """How many match, if requested; 100,001 if there are more."""
 
 
 class CancelledFeed(FeedShown):
@@ -54,7 +54,7 @@ class CancelledFeed(FeedShown):
 
 
 class RejectedRecord(Shape):
-    """A record that was refused, as it came."""
+    """A rejected record, as it was received."""
 
     line: int
     reason: str

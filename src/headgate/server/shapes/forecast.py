@@ -28,7 +28,7 @@ class Peak(Shape):
 
 
 class Delay(Shape):
-    """How long after the wanted time events would run: of so many in a hundred, at most so many milliseconds."""
+    """Percentiles of the delay after the requested time, in milliseconds."""
 
     p50_ms: int
     p90_ms: int

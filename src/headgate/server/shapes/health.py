@@ -21,7 +21,7 @@ class Health(Shape):
 
 
 class FindingShown(Shape):
-    """One thing that `headgate doctor` looked at."""
+    """One check of `headgate doctor`."""
 
     name: str
     ok: bool

@@ -1,4 +1,4 @@
-"""Changes to items on the wire: which items, by their ids or by what they have in common, and what becomes of them."""
+"""Changes to items on the wire: the selection, by ids or by a filter, and the change."""
 
 from __future__ import annotations
 
@@ -110,12 +110,12 @@ class Redirection(Selection):
 
 
 class Previewed(Shape):
-    """What a change of all items that match would do."""
+    """The effect of a change on all items that match."""
 
     matching: int
     changing: int
     is_whole: Annotated[bool, Field(alias="whole")]
-    """False if more match than were looked at; then both figures are lower bounds."""
+    """False if more match than were examined; then both figures are lower bounds."""
 
 
 class Rescheduled(Selection):

@@ -37,7 +37,7 @@ _COST = {"type": ["integer", "null"], "minimum": 1, "maximum": 2**50}
 
 
 class LimitResetRequest(Shape):
-    """Whose limits, under which plans."""
+    """A key, and the plans under which it is reset."""
 
     key: Annotated[str, WithJsonSchema(_KEY), Expects("a text")]
     plans: Annotated[
@@ -49,7 +49,7 @@ class LimitResetRequest(Shape):
 
     @property
     def charge(self) -> tuple[str, list[str], int]:
-        """What a call of the limiter takes."""
+        """The arguments of a call to the limiter."""
         return self.key, self.plans, 1
 
 
@@ -80,7 +80,7 @@ class LimitBatchRequest(Shape):
     ]
 
     def charges(self) -> list[tuple[str, list[str], int]]:
-        """What `acquire_many` takes.
+        """The arguments of `acquire_many`.
 
         Raises:
             InvalidMember: a member of a request is missing, unknown, or of the wrong type.
@@ -95,7 +95,7 @@ def _charge(value: object, number: int) -> tuple[str, list[str], int]:
 
 
 class PlanStateShown(Shape):
-    """Where one plan stands; times are seconds."""
+    """The state of one plan; times are seconds."""
 
     plan: str
     allowed: bool

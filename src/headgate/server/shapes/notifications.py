@@ -1,4 +1,4 @@
-"""The SMS gateway on the wire: quotas, messages, and what the attempts to send tell."""
+"""The SMS gateway on the wire: quotas, messages, and analytics of attempts."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class NotificationConfig(Shape):
 
     @classmethod
     def of_quota(cls, quota: Quota) -> Self:
-        """The members beyond the first five are there if they say more than the defaults do."""
+        """The members beyond the first five are there if they differ from the defaults."""
         recipient = quota.recipient
         further = {"phone": recipient.phone, "locale": recipient.locale, "zone": recipient.zone}
         if not quota.is_plain:
@@ -96,7 +96,7 @@ class NotificationConfig(Shape):
 
 
 class NotificationSent(Shape):
-    """The message is on its way."""
+    """The message was accepted."""
 
     status: str
     message_id: str
@@ -134,7 +134,7 @@ class NotificationBatch(Shape):
 
 
 class MessageStatus(Shape):
-    """Where a message is."""
+    """The status of a message."""
 
     message_id: str
     user_id: int
@@ -159,24 +159,24 @@ class MessagePage(Shape):
     messages: list[MessageStatus]
     next: str | None
     total: int | None = None
-    """How many match, if that was asked for; 100,001 if there are more."""
+    """How many match, if requested; 100,001 if there are more."""
 
 
 class OptOutRequest(Shape):
-    """Why a number wants no messages."""
+    """The reason of an opt-out."""
 
     reason: Annotated[str, Field(min_length=1, max_length=255), Expects("a text of 1 to 255 characters")] = "STOP"
 
 
 class OptOut(Shape):
-    """A number that wants no messages."""
+    """A number that has opted out."""
 
     phone: str
     reason: str
 
 
 class DeadLetter(Shape):
-    """A message that will not be sent, unless somebody redrives it. Its text is not shown."""
+    """A message that will not be sent, unless an operator redrives it. Its text is not shown."""
 
     id: str
     message_id: str | None
@@ -197,11 +197,11 @@ class DeadLetters(Shape):
     dead_letters: list[DeadLetter]
     next: str | None
     total: int | None = None
-    """How many there are, if that was asked for; 100,001 if there are more."""
+    """How many there are, if requested; 100,001 if there are more."""
 
 
 class DeadLetterSelection(Shape):
-    """Which dead letters are meant: `ids`, or `all`."""
+    """Which dead letters: `ids`, or `all`."""
 
     model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["ids"]}, {"required": ["all"]}]})
 
@@ -215,7 +215,7 @@ class DeadLetterSelection(Shape):
 
 
 class Redriven(Shape):
-    """How many dead letters were published again; `kept` could not be, because they were not stored whole."""
+    """How many dead letters were published again; `kept` could not be, because they were truncated."""
 
     redriven: int
     kept: int
@@ -235,7 +235,7 @@ class PeakMinute(Shape):
 
 
 class Minute(Shape):
-    """What came of one minute's attempts."""
+    """The outcomes of one minute's attempts."""
 
     minute: Instant
     sent: int
@@ -244,7 +244,7 @@ class Minute(Shape):
 
 
 class Anomaly(Shape):
-    """A user who lately sends far more than before."""
+    """A user that sends far more than before."""
 
     user_id: int
     recent_per_minute: Rounded

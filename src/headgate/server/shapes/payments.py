@@ -1,4 +1,4 @@
-"""A payment on the wire: its request, what is answered, and what came of a feed."""
+"""A payment on the wire: its request, its response, and the result of a feed."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ _IBAN: dict[str, Any] = {
 
 
 class Party(Shape):
-    """Who pays, or is paid."""
+    """The payer, or the payee."""
 
     name: Annotated[str, WithJsonSchema(_NAME)]
     iban: Annotated[str, WithJsonSchema(_IBAN)]
 
 
 class PaymentRequest(Shape):
-    """A payment somebody asks for."""
+    """A requested payment."""
 
     # `apps.payments.parsing` checks it: lines of a feed and messages of a topic are such documents, too.
     payment_id: Annotated[str, WithJsonSchema(PAYMENT_ID)]
@@ -57,7 +57,7 @@ class PaymentRequest(Shape):
 
 
 class AcceptedPayment(Shape):
-    """A payment that will be made at its time."""
+    """A payment that will be executed at its time."""
 
     payment_id: str
     status: str
@@ -72,7 +72,7 @@ class RejectedLine(Shape):
 
 
 class BulkResult(Shape):
-    """What came of a feed."""
+    """The result of a feed."""
 
     accepted: int
     duplicates: int
@@ -80,7 +80,7 @@ class BulkResult(Shape):
 
 
 class FeedReport(BulkResult):
-    """What came of a feed on the command line, with the first rejected records."""
+    """The result of a feed on the command line, with the first rejected records."""
 
     feed_id: str
     rejected_count: int
@@ -90,7 +90,7 @@ class FeedReport(BulkResult):
 
 
 class DemoReport(Shape):
-    """What came of a run of `headgate demo`."""
+    """The result of a run of `headgate demo`."""
 
     payments: int
     tps: int
@@ -122,7 +122,7 @@ class PaymentEvent(Shape):
 
 
 class PaymentView(Shape):
-    """A payment and where it stands."""
+    """A payment and its status."""
 
     payment_id: str
     amount: str
@@ -153,7 +153,7 @@ class PaymentPage(Shape):
     next: str | None
     """The cursor of the next page; null if this is the last."""
     total: int | None = None
-    """How many match, if that was asked for; 100,001 if there are more."""
+    """How many match, if requested; 100,001 if there are more."""
 
 
 class PaymentShown(PaymentView):

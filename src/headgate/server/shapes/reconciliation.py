@@ -1,4 +1,4 @@
-"""What came of a reconciliation, on the wire."""
+"""The result of a reconciliation, on the wire."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headgate.server.shapes.shape import Shape
 
 
 class DifferenceShown(Shape):
-    """One difference: what is here, and what the bank says."""
+    """One difference: the value here, and on the bank's statement."""
 
     payment_id: str
     field: str
@@ -41,7 +41,7 @@ class GroupShown(Shape):
 
 
 class ReconciliationShown(Shape):
-    """Planned = executed = bank, and every difference."""
+    """The figures of a reconciliation, and every difference."""
 
     matched: int
     missing_at_bank: list[DifferenceShown]
@@ -53,9 +53,9 @@ class ReconciliationShown(Shape):
     unknown: list[DifferenceShown]
     """UNKNOWN here: the inquiry or this statement decides."""
     stuck: list[DifferenceShown]
-    """Payments whose item can't bring them further, or that wait an hour past their time."""
+    """Payments whose item can't make progress, or that are overdue by an hour."""
     leaked_slots: list[DifferenceShown]
-    """Slots still to come that no payment will use."""
+    """Future slots that no payment will use."""
     counts: dict[str, int]
     """All differences by kind, also those that the lists leave out."""
     truncated: bool

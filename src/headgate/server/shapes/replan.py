@@ -16,7 +16,7 @@ _OPTIONAL = {"type": ["string", "null"]}
 
 
 class ReplanRequest(Shape):
-    """Which slots to move, and which way."""
+    """Which slots to move, and in which direction."""
 
     # The rules for names, times and durations are the domain's.
     config_name: Annotated[
@@ -54,7 +54,7 @@ class ReplanRequest(Shape):
     ] = None
 
     def options(self) -> dict[str, Any]:
-        """What `SlotScheduler.replan` takes beside the name."""
+        """The arguments of `SlotScheduler.replan`, besides the name."""
         return {
             "since": self.since,
             "until": self.until,
@@ -65,7 +65,7 @@ class ReplanRequest(Shape):
 
 
 class ReplanShown(Shape):
-    """What was moved, or would be."""
+    """The result of a re-plan, or of its dry run."""
 
     config_name: str
     direction: str

@@ -1,4 +1,4 @@
-"""What a search has found, on the wire."""
+"""The results of a search, on the wire."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from headgate.server.shapes.shape import Instant, Shape
 
 
 class Found(Shape):
-    """Something whose id is, or begins with, the text that was searched for."""
+    """A match: its id is, or begins with, the searched text."""
 
     kind: str = Field(description="`event`, `payment`, `item`, `message`, `feed` or `key`.")
     id: str
@@ -21,7 +21,7 @@ class Found(Shape):
 
 
 class SearchResults(Shape):
-    """What was found, exact ids first."""
+    """The matches, exact ids first."""
 
     query: str
     results: list[Found]

@@ -37,11 +37,11 @@ def _as_text(value: datetime | int) -> str:
 
 
 Instant = Annotated[str, BeforeValidator(_as_text)]
-"""A time in an answer: `Shape.of` formats a `datetime` or epoch milliseconds."""
+"""A time in a response: `Shape.of` formats a `datetime` or epoch milliseconds."""
 
 
 class Shape(BaseModel):
-    """One JSON object. Python says `event_id`, JSON says `eventId`; unknown members are refused.
+    """One JSON object. `event_id` in Python is `eventId` in JSON; unknown members are rejected.
 
     request = SlotRequest.parse({"eventId": "pay-1", "requestedTime": "2027-03-01T16:00:00Z"})
     request.event_id
@@ -76,7 +76,7 @@ class Shape(BaseModel):
     @classmethod
     def _explain(cls, error: ValidationError, value: dict[str, Any], prefix: str) -> InvalidMember:
         errors = error.errors(include_url=False, include_context=False, include_input=False)
-        # A misspelt member is unknown, and another one is missing because of that: the unknown one is to be corrected.
+        # A misspelt member is unknown, and so another one is missing: report the unknown one.
         first = min(errors, key=lambda problem: problem["type"] != "extra_forbidden")
         member, *inner = first["loc"]
         name, fields = f"{prefix}{member}", {field.alias: field for field in cls.model_fields.values()}
@@ -104,7 +104,7 @@ class Shape(BaseModel):
         try:
             return self.__pydantic_serializer__.to_json(self, exclude_unset=True)
         except PydanticSerializationError:
-            # Half of a surrogate pair, which only a JSON escape can bring in, is escaped again.
+            # A lone surrogate, which can come only from a JSON escape, is escaped again.
             return json.dumps(self.model_dump(exclude_unset=True)).encode()
 
     @classmethod
@@ -117,14 +117,14 @@ class Shape(BaseModel):
 
 
 def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:
-    """The schema with its definitions in their places: `$defs` mean nothing inside an OpenAPI document."""
+    """The schema with its definitions in their places: `$defs` have no meaning inside an OpenAPI document."""
     if isinstance(schema, list):
         return [_inlined(inner, definitions) for inner in schema]
     if not isinstance(schema, dict):
         return schema
     if "$ref" in schema:
         return _inlined(definitions[schema["$ref"].removeprefix("#/$defs/")], definitions)
-    # The default of an optional member is null, which says no more than that the member is not required.
+    # The default of an optional member is null, which is redundant.
     kept = {name: inner for name, inner in schema.items() if name != "default" or inner is not None}
     return {name: _inlined(inner, definitions) for name, inner in kept.items()}
 
@@ -140,7 +140,7 @@ def prepare(shape: type[Shape], *others: str) -> Callable[[object], dict[str, An
 
 
 class _UntitledMembers(GenerateJsonSchema):
-    """A member's name says as much as pydantic's title of it would."""
+    """Without pydantic's titles, which repeat the members' names."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False

@@ -1,4 +1,4 @@
-"""Slots in a listing, and why a slot lies where it does."""
+"""Slots in a listing, and the explanation of a slot's time."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class SlotPage(Shape):
     next: str | None
     """The cursor of the next page; null if this is the last."""
     total: int | None = None
-    """How many match, if that was asked for; 100,001 if there are more."""
+    """How many match, if requested; 100,001 if there are more."""
 
 
 class PassedWindow(Shape):

@@ -1,4 +1,4 @@
-"""A slot on the wire: its request, alone and in batches, and what is answered."""
+"""A slot on the wire: its request, alone and in batches, and its response."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class BatchEvent(Shape):
 
 
 class SlotRequest(ConfigChoice, BatchEvent):
-    """An event that wants a time."""
+    """A request for a slot."""
 
 
 class BatchRequest(ConfigChoice):
@@ -119,8 +119,8 @@ class Slot(Shape):
 
 
 def slot_members(slot: slots.AssignedSlot, *, show_windows: bool = False) -> dict[str, Any]:
-    """The members of a `Slot`; an owner and windows only if there are any to show. For fast routes, which check nothing
-    that they have made themselves."""
+    """The members of a `Slot`; an owner and windows only if there are any to show. For fast routes, which do not
+    validate their own output."""
     members = {
         "eventId": slot.event_id,
         "scheduledTime": format_instant(from_ms(slot.scheduled_ms)),
@@ -158,7 +158,7 @@ class FailedLine(Shape):
 
 
 class BatchResult(Shape):
-    """What came of each event, in the order they were sent."""
+    """The result of each event, in the order of the request."""
 
     results: list[Slot | FailedEvent]
 

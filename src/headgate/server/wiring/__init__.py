@@ -1,1 +1,1 @@
-"""Settings -> the parts that work together: a module per feature, the only place that joins them."""
+"""Wiring: builds the objects of a process from its settings, one module per feature."""

@@ -67,8 +67,7 @@ def oidc_provider(settings: Settings) -> OidcProvider | None:
 
 
 def open_authenticator(settings: Settings, store: TokenStore) -> Authenticator:
-    """Who may call: the tokens of the settings, and those of the store; anyone on the loopback, if there never was
-    one."""
+    """The authenticator of the settings' and the store's tokens; open to the loopback, if there never was a token."""
     fixed = {
         "HEADGATE_API_TOKEN": (settings.api_token, frozenset({Scope.READ, Scope.ASSIGN, Scope.SEND})),
         "HEADGATE_ADMIN_TOKEN": (settings.admin_token, frozenset({Scope.ADMIN})),

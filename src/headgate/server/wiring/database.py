@@ -26,7 +26,7 @@ async def shared_database(settings: Settings) -> Database:
 
 
 class DatabaseInfo(NamedTuple):
-    """What a database says about itself."""
+    """Facts about a database."""
 
     dialect: str
     version: str
@@ -35,7 +35,7 @@ class DatabaseInfo(NamedTuple):
     pending: list[str]
     """Migrations this version of headgate knows and the database lacks."""
     tokens: int
-    """How many tokens callers may present."""
+    """How many valid tokens there are."""
 
 
 async def migrate_up(url: str) -> list[str]:
@@ -57,7 +57,7 @@ async def migrate_down(url: str, *, discard_data: bool) -> str:
 
 
 async def database_info(url: str) -> DatabaseInfo:
-    """Asks a database about itself, changing nothing."""
+    """Reads facts about a database. Read-only."""
     opened = Database(url)
     try:
         revision, pending = await migrate.status(opened)

@@ -40,7 +40,7 @@ def load_domains(settings: Settings) -> Registry:
 
 @cache
 def _installed_domains() -> tuple[str, ...]:
-    """Kept: to look them up, the metadata of every installed package is read."""
+    """Cached: a lookup reads the metadata of every installed package."""
     return tuple(point.value for point in entry_points(group="headgate.domains"))
 
 
@@ -64,7 +64,7 @@ def load_tasks(name: str) -> Tasks:
 def _imported(name: str, default: str) -> Any:
     module, _, attribute = name.partition(":")
     if "" not in sys.path:
-        sys.path.insert(0, "")  # as `python -m` has it: modules of the working directory are found
+        sys.path.insert(0, "")  # as with `python -m`: finds modules of the working directory
     return getattr(import_module(module), attribute or default)
 
 
@@ -100,8 +100,8 @@ async def local_dispatch(
     limits: DispatchSettings | None = None,
     shutdown_seconds: float | None = None,
 ) -> AsyncIterator[WorkflowEngine]:
-    """Inside, items of these domains are dispatched and executed in this process. Leaving ends what runs, within its
-    grace, and gives the rest back. The grace is a part of `shutdown_seconds`, which the whole process has."""
+    """Dispatches and executes items of these domains in this process while the block runs. On exit it lets executions
+    finish within a grace period, part of `shutdown_seconds`, and gives the rest back."""
     limits = limits or DispatchSettings()
     if shutdown_seconds is None:
         shutdown_seconds = limits.shutdown_seconds
@@ -122,7 +122,8 @@ async def local_dispatch(
 async def open_dispatch(
     settings: Settings, *, guard: Guard | None = None, observer: DispatchObserver | None = None
 ) -> AsyncIterator[DispatchQueue]:
-    """The queue of a service, measured; the domains of the settings are dispatched beside it, if that is left to it."""
+    """The queue of a service, measured; the domains of the settings are dispatched beside it, if it is configured
+    to."""
     known = load_domains(settings)
     dispatch_settings = settings.dispatch
     inline = dispatch_settings.worker == "inline" or (

@@ -1,5 +1,4 @@
-"""What the servers of a settings tree say about themselves, for `/health/ready` and `headgate doctor`. Asking changes
-nothing."""
+"""Facts about the servers of a settings tree, for `/health/ready` and `headgate doctor`. Read-only."""
 
 from __future__ import annotations
 
@@ -19,12 +18,12 @@ if TYPE_CHECKING:
 Probe: TypeAlias = Callable[[], Awaitable[object]]
 
 TIMEOUT_SECONDS = 1.5
-"""How long a server may take to say that it is there."""
+"""The timeout of a probe."""
 TASK_QUEUES = ("dispatch-task-queue", "payment-init-task-queue", "payment-exec-task-queue")
 
 
 async def server_probes(settings: Settings) -> dict[str, Probe]:
-    """How to ask Redis and Temporal, if the settings name them, whether they are there."""
+    """Probes of Redis and Temporal, if the settings name them."""
     probes: dict[str, Probe] = {}
     if settings.redis_url is not None:
         # Imported here, as below: the driver is an extra.
@@ -55,7 +54,7 @@ async def kafka_info(settings: Settings, *, timeout: float) -> KafkaInfo:
 
 
 async def temporal_info(settings: Settings, *, timeout: float) -> TemporalInfo:
-    """Temporal, and who polls the task queues of payments."""
+    """Temporal, and the pollers of the task queues of payments."""
     from headgate.dispatch.engines.temporal.server_info import temporal_info as ask
 
     return await ask(await _temporal_client(settings), TASK_QUEUES, timeout=timeout)

@@ -36,12 +36,11 @@ if TYPE_CHECKING:
 INQUIRY_WAIT = 20.0
 """Seconds an operator's inquiry may wait for limit and breaker."""
 PERMIT_TIMEOUT = 3.0
-"""Seconds in which the store of permits must answer; no call is made meanwhile. What takes longer than `rate_gate.LATE`
-would come too late."""
+"""The timeout of the permit store, in seconds; no call is made meanwhile. It must not exceed `rate_gate.LATE`."""
 
 
 class OperatorInquiry:
-    """The `Inquiry` port for operators, who don't wait for long."""
+    """The `Inquiry` port for operators, with a timeout."""
 
     def __init__(self, bank: Downstream) -> None:
         self._bank = bank
@@ -50,7 +49,7 @@ class OperatorInquiry:
         try:
             return await self._bank.inquire(payment, wait=INQUIRY_WAIT)
         except Postponed as postponed:
-            raise DownstreamBusy(f"the downstream can't be asked now: {postponed}") from postponed
+            raise DownstreamBusy(f"the downstream can't be called now: {postponed}") from postponed
 
 
 async def check_breaker(breaker: BreakerStore) -> None:
@@ -79,14 +78,14 @@ async def open_downstream_observer(
 
 
 def payment_observer(registry: CollectorRegistry) -> PaymentObserver:
-    """Shows payments by status in a registry."""
+    """The metrics of payments by status, in a registry."""
     from headgate.server.metrics.payments import PaymentMetrics
 
     return PaymentMetrics(registry)
 
 
 def downstream_connection(settings: Settings) -> DownstreamConnection:
-    """How the downstream is called.
+    """The connection to the downstream.
 
     Raises:
         ConfigurationError: A setting can't work.
@@ -112,7 +111,7 @@ def downstream_connection(settings: Settings) -> DownstreamConnection:
 
 
 def check_downstream(settings: Settings) -> None:
-    """Refuses settings with which no call could be made.
+    """Checks the settings of the downstream.
 
     Raises:
         ConfigurationError: A setting can't work, or the file that it names can't be read.
@@ -123,7 +122,7 @@ def check_downstream(settings: Settings) -> None:
 
 @contextmanager
 def _settings_named() -> Iterator[None]:
-    """Inside, a setting that can't work is named as the user types it."""
+    """Translates errors, so that they name a setting as the user types it."""
     try:
         yield
     except ConfigurationError as error:

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from headgate.server.http.services import Services
 
 CLOSING_SECONDS = 5.0
-"""How long calls in flight may take at the end. HTTP has had its time by then."""
+"""The grace period of calls in flight at shutdown, after that of HTTP."""
 
 
 def check_grpc(settings: Settings, workers: int) -> None:
-    """What is wrong with the gRPC settings shows here, before anything is started.
+    """Checks the gRPC settings, before anything is started.
 
     Raises:
         ConfigurationError: a setting, the config file or a certificate can't be used.

@@ -19,7 +19,7 @@ INGRESS = "ingress"
 INGRESS_FAILURES = "ingress-failures"
 INGRESS_LOGINS = "ingress-logins"
 LOGINS_PER_MINUTE = 10
-"""A person types a token once; who needs more tries than this is guessing."""
+"""Login attempts per address: more than this is guessing."""
 TIMEOUT_SECONDS = 0.25
 
 
@@ -27,7 +27,7 @@ TIMEOUT_SECONDS = 0.25
 async def open_ingress(settings: Settings, *, registry: CollectorRegistry | None = None) -> AsyncIterator[AsyncLimiter]:
     """Limits the callers of the service itself: in Redis for all its processes, if there is one, else in each.
 
-    While Redis is away everybody passes. With it, tokens are leased, so that most requests cost no round trip.
+    It fails open while Redis is down. With Redis, tokens are leased, so that most requests cost no round trip.
     """
     ingress_settings = settings.ingress
     plans = []

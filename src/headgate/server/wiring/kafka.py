@@ -1,4 +1,4 @@
-"""What the applications have in common on Kafka: their topics, and the gauges of these."""
+"""The applications' Kafka topics, and their gauges."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ async def open_limits(settings: Settings, *, registry: CollectorRegistry | None 
     url = _limits_url(settings)
     in_memory = settings.database_url.startswith("memory:")
     database = Database("sqlite://" if in_memory else settings.database_url, pool_size=2)
-    # Asking again is left to `stay_fresh`: an idle limiter would else decide its next call by old plans.
+    # `stay_fresh` reloads them: an idle limiter would otherwise decide its next call by old plans.
     documents = AsyncSqlPlans(database, refresh_every=None)
     deadline = limit_settings.deadline_seconds or (5.0 if url == settings.database_url else None)
     descriptors = None
@@ -83,8 +83,8 @@ async def open_limits(settings: Settings, *, registry: CollectorRegistry | None 
 
 
 def _limits_url(settings: Settings) -> str:
-    """Where a settings tree counts its limits. A database all processes share keeps one count for the service, its
-    workers and the command line; one that only this process has, or that can't count limits, leaves memory."""
+    """The store of a settings tree's limits. A shared database keeps one count for the service, its workers and the
+    command line. If the database is private to this process, or can't count limits, memory is used."""
     if settings.limits.store == "auto" and settings.redis_url is not None:
         return settings.redis_url
     url = settings.database_url

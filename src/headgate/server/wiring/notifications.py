@@ -48,7 +48,7 @@ class Notifications(NamedTuple):
     analytics: SqlAnalyticsStore
     messages: SqlDeliveryStore
     providers: ProviderChain
-    """For receipts; who sends has a chain of its own."""
+    """For receipts; the sender has its own chain."""
     observer: NotificationObserver
     probes: dict[str, Callable[[], Awaitable[object]]]
 
@@ -57,8 +57,8 @@ class Notifications(NamedTuple):
 async def open_notifications(
     settings: Settings, *, relays: bool = True, registry: CollectorRegistry | None = None
 ) -> AsyncIterator[Notifications]:
-    """The gateway, with its sender running beside it if the settings say so; counted in `registry`, if given. Without
-    `relays` what it accepts is left to others."""
+    """The gateway, with its sender, if the settings say so; counted in `registry`, if given. Without `relays`, other
+    processes send what it accepts."""
     sms_settings = settings.sms
     inline = sms_settings.sender == "inline" or (sms_settings.sender == "auto" and settings.kafka_bootstrap is None)
     async with _gateway_stores(settings, registry) as (shared, log), open_recorder(settings) as recorder:
@@ -123,8 +123,8 @@ async def run_sender(settings: Settings, stop: asyncio.Event, *, registry: Colle
 
 
 async def prune_notifications(settings: Settings, before: datetime) -> dict[str, int]:
-    """Forgets attempts, delivered message ids and idempotency keys from before a time; of the latter two only what
-    has no effect any more."""
+    """Deletes attempts, delivered message ids and idempotency keys from before a time; of the latter two only expired
+    ones."""
     async with _gateway_stores(settings) as (shared, _):
         before_ms = to_ms(before)
         return {
@@ -184,7 +184,7 @@ def _start_sender(
     observer: NotificationObserver,
     providers: ProviderChain,
 ) -> None:
-    """Lets messages be sent, attempts be counted, and receipts be read where a provider has them on its connection."""
+    """Starts the sender, the attempt reader, and readers of receipts for providers that have their own connection."""
     sms = settings.sms
 
     def delivery() -> Delivery:
@@ -224,7 +224,7 @@ def _start_sender(
 
 
 def _start_relays(readers: Readers, settings: Settings, shared: Database, log: MessageLog) -> None:
-    """Lets records go from the outbox to the log: all of them, if that is Kafka, and those whose time has come."""
+    """Starts the relays from the outbox to the log: of all records, if the log is Kafka, and of parked records."""
     topic = settings.sms.topic
     outbox = _outbox(settings, shared)
     sources = [parked_topic(topic)]
@@ -246,7 +246,7 @@ def _notification_observer(registry: CollectorRegistry | None) -> NotificationOb
 async def _watch_backlog(
     observer: NotificationObserver, messages: SqlDeliveryStore, providers: ProviderChain, stop: asyncio.Event
 ) -> None:
-    """Counts what waits, now and then."""
+    """Measures the backlog periodically."""
     while True:
         with suppress(StoreError):
             waiting, oldest, dead_letters = await messages.backlog()

@@ -1,4 +1,4 @@
-"""The payments application: intake, bank, and what tends them."""
+"""The payments application: intake, bank, and maintenance."""
 
 from __future__ import annotations
 
@@ -65,16 +65,16 @@ class Payments(NamedTuple):
     """The payments application of a settings tree."""
 
     intake: Intake
-    """Where payments are accepted: here, or by the init worker where there is Temporal."""
+    """Accepts payments: here, or by the init worker where there is Temporal."""
     operations: PaymentOperations
     """Shows, lists, cancels and retries payments."""
     local_intake: PaymentIntake
-    """Gives back slots without a payment."""
+    """Cancels slots without a payment."""
     feeds: Feeds
     """Accepts, shows and cancels feeds."""
     receiver: FeedReceiver
     statements: ReconciliationStore
-    """What a statement of the bank is compared with."""
+    """The payments that a bank statement is compared with."""
     background: Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]]
     """Runs work that outlives its request; it ends with the application."""
     store: PaymentStore
@@ -100,8 +100,8 @@ async def open_payments(
     registry: CollectorRegistry | None = None,
 ) -> AsyncIterator[Payments]:
     """The payments application. With `execute`, payments are executed in this process; with Temporal, by its workers,
-    wherever they are. With `maintenance`, this process takes payments from the Kafka topic, if there is Kafka, and
-    gives back slots whose payment never came."""
+    wherever they are. With `maintenance`, this process reads payments from the Kafka topic, if there is Kafka, and
+    cancels slots without a payment."""
     require("the payments application", "payments")
     from headgate.apps.payments.execution import PaymentExecution
     from headgate.apps.payments.intake import DirectStart, PaymentIntake, StartPayments, leave_to_dispatcher
@@ -193,8 +193,7 @@ async def open_payments(
 
 @asynccontextmanager
 async def _background() -> AsyncIterator[Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]]]:
-    """Inside, work is run beside the requests that began it; leaving cancels what is not done. A feed that is cut off
-    so is taken up again by the next process."""
+    """Runs work that outlives its request; on exit it is cancelled. The next process resumes an interrupted feed."""
     running: set[asyncio.Task[Any]] = set()
 
     def run(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
@@ -236,8 +235,8 @@ def _stop_executions(engine: WorkflowEngine | None) -> StopExecutions:
 
 
 async def prune_payments(settings: Settings, before: datetime, now: datetime) -> int:
-    """Forgets payments that are over since before a time; none that a rule against duplicates may still have to find.
-    Prune the queue first: what stands there is kept."""
+    """Deletes payments that ended before a time, except those that the duplicate rule may still need. Prune the queue
+    first: payments with items are kept."""
     if settings.payments.rules is not None:
         from headgate.apps.payments.rules import load_rules
 
@@ -255,8 +254,8 @@ async def prune_payments(settings: Settings, before: datetime, now: datetime) ->
 async def _maintenance(
     settings: Settings, application: Payments, registry: CollectorRegistry | None
 ) -> AsyncIterator[None]:
-    """Inside, payments are taken from their topic, feeds that nobody works on are taken up, and slots without a payment
-    are given back now and then."""
+    """While the block runs, reads payments from their topic, resumes feeds without a live runner, and cancels slots
+    without a payment periodically."""
     stop = asyncio.Event()
     tasks = [
         asyncio.create_task(application.local_intake.run_reclaiming(stop)),
@@ -285,7 +284,7 @@ async def _maintenance(
 
 
 def rule_book(settings: Settings) -> RuleBook:
-    """The bank's rules, as the settings name them; `ConfigurationError` says which setting to look at."""
+    """The bank's rules, as the settings name them; `ConfigurationError` names the setting."""
     from headgate.apps.payments.rules import RuleBook, load_rules
 
     if settings.payments.rules is None:
@@ -297,7 +296,7 @@ def rule_book(settings: Settings) -> RuleBook:
 
 
 def payment_domain(execution: PaymentExecution) -> Domain:
-    """Payments as dispatch knows them. Their own rate gate limits the calls, so no plan is named here."""
+    """The dispatch domain of payments. Their own rate gate limits the calls, so no plan is named here."""
     return Domain(DispatchConfig(item_type=PAYMENT, dispatch_interval_secs=2), execution.execute, guarded=())
 
 

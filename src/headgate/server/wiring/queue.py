@@ -44,7 +44,7 @@ def queue_encryption(settings: Settings) -> Encryption | None:
 
 
 def queue_followers() -> dict[str, Follower]:
-    """What moves together with items, by item type: payments, wherever their items are discarded or requeued."""
+    """The followers by item type: payments, wherever their items are discarded or requeued."""
     return {ITEM_TYPE: PaymentFollower()}
 
 
@@ -73,7 +73,7 @@ async def open_queue(settings: Settings) -> AsyncIterator[DispatchQueue]:
 
 
 def _cancel_workflows(settings: Settings) -> StopExecutions:
-    """In-process engines find out by themselves; workflows on Temporal have to be told."""
+    """Cancels workflows on Temporal; in-process engines notice a cancellation by themselves."""
 
     async def stop(claims: Sequence[Claim]) -> None:
         # Imported here: the SDK is an extra.

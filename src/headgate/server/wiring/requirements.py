@@ -1,4 +1,4 @@
-"""Which extras a settings tree asks for."""
+"""The extras that a settings tree needs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from headgate.server.settings import Settings
 
 
 def require_extras(settings: Settings, *others: str) -> None:
-    """Raises `MissingExtra` unless these extras, and all that the settings ask for, are installed. A process that runs
-    for long asks before it begins: one error then names everything that is missing."""
+    """Raises `MissingExtra` unless these extras, and all that the settings need, are installed. Long-running processes
+    call it at start, so that one error names everything that is missing."""
     require("these settings", *others, *_extras(settings))
 
 

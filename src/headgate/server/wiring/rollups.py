@@ -1,4 +1,4 @@
-"""The recorder of a process: one per database, whoever counts."""
+"""The recorder of a process: one per database, shared by all observers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headgate.server.wiring.database import embedded_url
 
 
 class Recording:
-    """A recorder that runs, and how many parts of the process count with it."""
+    """A running recorder, and the number of its users in this process."""
 
     def __init__(self, settings: Settings) -> None:
         url = embedded_url(settings)
@@ -30,7 +30,7 @@ class Recording:
         self._running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._running
-        # A database in memory that nobody else has open would be made for nothing.
+        # A closed in-memory database would be created only to be discarded.
         if self.store.is_open or not self._in_memory:
             await self.recorder.close()
         await self.store.close()
@@ -49,7 +49,7 @@ async def open_rollups(settings: Settings) -> AsyncIterator[RollupReader]:
 
 @asynccontextmanager
 async def open_recorder(settings: Settings, *, lazily: bool = False) -> AsyncIterator[Recorder]:
-    """The recorder of this event loop for the settings' database. The last part that leaves writes what is left.
+    """The recorder of this event loop for the settings' database. The last user writes the rest on exit.
 
     With `lazily`, the database is not opened before there is something to write.
     """

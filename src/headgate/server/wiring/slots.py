@@ -30,7 +30,7 @@ from headgate.server.wiring.database import embedded_url, shared_database
 
 
 def slot_carriers() -> Carriers:
-    """What moves together with slots, by owner: payments with their items, and items under the slot's own id."""
+    """The slot carriers by owner: payments with their items, and items under the slot's own id."""
     return {None: QueueCarrier(queue_followers()), OWNER: PaymentCarrier()}
 
 
@@ -48,7 +48,7 @@ async def slots_with_work(
             own = [slot for slot in slots if slot.owner == owner]
             carrier = carriers.get(owner)
             if carrier is None:
-                # Nobody here knows what this application does with its slots.
+                # The work of this owner is unknown here, so its slots count as used.
                 known.update(slot.event_id for slot in own)
             else:
                 known.update(await opened.read(carrier.known, own))

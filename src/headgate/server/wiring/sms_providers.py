@@ -30,7 +30,7 @@ def open_providers(settings: Settings) -> ProviderChain:
 
 
 def check_providers(settings: Settings) -> None:
-    """Refuses what `open_providers` would refuse. Nothing is closed: an object that the settings name is used later.
+    """Checks the settings of `open_providers`. Nothing is closed: an object that the settings name is used later.
 
     Raises:
         ConfigurationError: A provider is unknown, can't be imported, or lacks a setting.

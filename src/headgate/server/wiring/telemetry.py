@@ -1,9 +1,9 @@
-"""Where this process's spans go: nowhere, to a collector, or to standard error.
+"""The export of this process's spans: none, to a collector, or to standard error.
 
-The spans themselves are OpenTelemetry's: `headgate.tracing` begins them on whatever SDK is set up. Here it is set up,
-for a process of headgate's own. It batches spans and sends them from a thread of its own. A collector that is slow or
-away costs spans, not requests: the queue is bounded, and what does not fit is dropped. All else is OpenTelemetry's to
-configure: `OTEL_EXPORTER_OTLP_*`, `OTEL_BSP_*`, `OTEL_TRACES_SAMPLER`, `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`.
+`headgate.tracing` begins spans on whatever OpenTelemetry SDK is set up. Here it is set up for headgate's own processes.
+It sends spans in batches from a separate thread. A collector that is slow or down costs spans, not requests: the queue
+is bounded, and the excess is dropped. All else is configured by OpenTelemetry's variables: `OTEL_EXPORTER_OTLP_*`,
+`OTEL_BSP_*`, `OTEL_TRACES_SAMPLER`, `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 SERVICE = "headgate"
 CLOSING_SECONDS = 5.0
-"""How long the end of a process may wait for the collector."""
+"""The timeout of the last export at shutdown."""
 _flush: list[Callable[[], object]] = []
 """Of the provider that was set up here."""
 
 
 def collect_traces(settings: Settings) -> None:
-    """Sets up the SDK, unless traces are off or somebody has set one up.
+    """Sets up the SDK, unless traces are off or the application has set one up.
 
     While traces are off, nothing of OpenTelemetry is imported. Its own switch, OTEL_SDK_DISABLED, turns them off, too.
 
@@ -56,7 +56,7 @@ def collect_traces(settings: Settings) -> None:
 
 @asynccontextmanager
 async def traces_sent() -> AsyncIterator[None]:
-    """Leaving sends what is left to send, for a few seconds at most."""
+    """On exit, exports the remaining spans, with a timeout of a few seconds."""
     try:
         yield
     finally:
@@ -73,7 +73,7 @@ def span_provider(exporter: SpanExporter) -> TracerProvider:
         from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 
     class Ids(RandomIdGenerator):
-        """Random ids, but for spans whose id was given away before they began."""
+        """Random ids, except for spans whose id was chosen before they began."""
 
         takes_given_ids = True
 
@@ -92,7 +92,7 @@ def span_provider(exporter: SpanExporter) -> TracerProvider:
 
 
 def _within_seconds(flush: Callable[[], object]) -> None:
-    # On a thread that is left behind: the SDK itself would wait for a collector for half a minute.
+    # On a daemon thread: the SDK's own timeout is half a minute.
     closing = threading.Thread(target=flush, daemon=True)
     closing.start()
     closing.join(CLOSING_SECONDS)
@@ -108,7 +108,7 @@ def _otlp() -> SpanExporter:
 
 
 def _console() -> SpanExporter:
-    """To standard error, as JSON, one a line."""
+    """To standard error, as JSON, one span per line."""
     with needed("traces", "traces"):
         from opentelemetry.sdk.trace.export import ConsoleSpanExporter
 

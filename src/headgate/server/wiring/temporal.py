@@ -70,7 +70,7 @@ async def temporal_worker_group(
 
 
 def temporal_connection(settings: Settings) -> TemporalConnection:
-    """Where the settings' Temporal is.
+    """The connection to the settings' Temporal.
 
     Raises:
         ConfigurationError: it has no address.

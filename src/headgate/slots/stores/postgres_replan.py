@@ -30,7 +30,7 @@ from headgate.slots.stores.replanning import (
     TOPIC,
     WINDOWS,
     KnownPolicies,
-    Locked,
+    PlanningState,
     ReplanTransaction,
     movable,
     record_of,
@@ -236,10 +236,10 @@ class PostgresReplanTransaction(ReplanTransaction):
 
     def lock(
         self, span: Span, candidates: Sequence[Candidate], from_ms: int, planned: Sequence[SlotMove] = ()
-    ) -> Locked:
+    ) -> PlanningState:
         return self._configs(LOCK, span, candidates, from_ms, planned)
 
-    def look(self, span: Span, candidates: Sequence[Candidate], from_ms: int) -> Locked:
+    def look(self, span: Span, candidates: Sequence[Candidate], from_ms: int) -> PlanningState:
         return self._configs(LOOK, span, candidates, from_ms)
 
     def _configs(
@@ -249,7 +249,7 @@ class PostgresReplanTransaction(ReplanTransaction):
         candidates: Sequence[Candidate],
         from_ms: int,
         planned: Sequence[SlotMove] = (),
-    ) -> Locked:
+    ) -> PlanningState:
         names = sorted({span.name, *other_names(span.name, candidates)})
         guess = self.known.last.get(span.name)
         reads = None if guess is None else _WindowReads(guess, candidates, from_ms)
@@ -374,7 +374,7 @@ class PostgresReplanTransaction(ReplanTransaction):
                 known[active.name, active.version] = active
         return {name: known[name, version] for name, version in versions}
 
-    def _read_others(self, locked: Locked, at_ms: int) -> None:
+    def _read_others(self, locked: PlanningState, at_ms: int) -> None:
         """Reads the first windows of the further configs at once, from a time on."""
         reads = WindowReads()
         for config in locked.others.values():

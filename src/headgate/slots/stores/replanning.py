@@ -75,7 +75,7 @@ class KnownPolicies:
         self.last: dict[str, PolicyVersion] = {}
 
 
-class Locked(NamedTuple):
+class PlanningState(NamedTuple):
     """The configs whose rows are locked, and the time. A further one that does not exist is left out."""
 
     config: PlannedConfig
@@ -101,7 +101,7 @@ class ReplanTransaction:
 
     def lock(
         self, span: Span, candidates: Sequence[Candidate], from_ms: int, planned: Sequence[SlotMove] = ()
-    ) -> Locked:
+    ) -> PlanningState:
         """Locks the config and the slots' further ones, in the order of their names. What `finish` needs for moves that
         are planned already may be read along.
 
@@ -111,7 +111,7 @@ class ReplanTransaction:
         actives = policies.lock_all(self.connection, {span.name, *other_names(span.name, candidates)})
         return self.locked(span, actives, to_ms(now(self.connection)))
 
-    def look(self, span: Span, candidates: Sequence[Candidate], from_ms: int) -> Locked:
+    def look(self, span: Span, candidates: Sequence[Candidate], from_ms: int) -> PlanningState:
         """As `lock`, but locks nothing: for a plan that is checked when it is carried out."""
         names = {span.name, *other_names(span.name, candidates)}
         actives = {name: policies.find_active(self.connection, name) for name in names}
@@ -130,7 +130,7 @@ class ReplanTransaction:
             free.update(self.connection.execute(statement).scalars())
         return free
 
-    def locked(self, span: Span, actives: Mapping[str, PolicyVersion], now_ms: int) -> Locked:
+    def locked(self, span: Span, actives: Mapping[str, PolicyVersion], now_ms: int) -> PlanningState:
         configs = {
             name: PlannedConfig(active, Occupancy(active.policy, self.reader(name), chunk=WINDOWS))
             for name, active in actives.items()
@@ -138,7 +138,7 @@ class ReplanTransaction:
         config = configs.pop(span.name, None)
         if config is None:
             raise NotFound("config", span.name)
-        return Locked(config, configs, Limits(config.policy, span.earliest(now_ms)), now_ms)
+        return PlanningState(config, configs, Limits(config.policy, span.earliest(now_ms)), now_ms)
 
     def reader(self, name: str) -> SqlWindowReader:
         return SqlWindowReader(self.connection, name)

@@ -1,4 +1,4 @@
-"""The unprivileged account a server that refuses to run as root is given."""
+"""The unprivileged account of servers that refuse to run as root."""
 
 from __future__ import annotations
 

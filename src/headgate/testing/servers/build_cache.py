@@ -1,4 +1,4 @@
-"""What servers for tests are made of, built or fetched once and kept in the user's cache."""
+"""Builds and downloads of test servers, made once and kept in the user's cache."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def obtain(directory: Path, build: Build) -> Path:
             with tempfile.TemporaryDirectory(prefix=f"{directory.name}-", dir=directory.parent) as scratch:
                 built = Path(scratch, "built")
                 build(Path(scratch), built)
-                built.rename(directory)  # whole or not at all
+                built.rename(directory)  # atomically
     return directory
 
 

@@ -1,8 +1,8 @@
-"""What can go wrong with a server for tests.
+"""The errors of test servers.
 
 HeadgateError
-├── ServerUnavailable    it can't be had on this machine: a package, Java or a download is missing
-└── ServerFailed         it is here, but did not come up or go down as it should; carries the end of its log
+├── ServerUnavailable    not available on this machine: a package, Java or a download is missing
+└── ServerFailed         it did not start or stop as it should; carries the end of its log
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from headgate.errors import HeadgateError
 
 
 class ServerUnavailable(HeadgateError):
-    """This server can't be had on this machine."""
+    """This server is not available on this machine."""
 
 
 class ServerFailed(HeadgateError):

@@ -61,7 +61,7 @@ class ServerGroup:
             time.sleep(0.02)
 
     def stop(self) -> None:
-        """Asks the members to end in good order, the last started first; ports and data stay."""
+        """Stops the members gracefully, the last started first; ports and data stay."""
         for member in reversed(self.members()):
             member.stop()
 

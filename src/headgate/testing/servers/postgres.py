@@ -23,7 +23,7 @@ from headgate.testing.servers.server import HOST, Server
 
 USER = "postgres"
 SYSTEM, SHARED_FILES = Path("/usr/lib/postgresql"), Path("/usr/share/postgresql")
-"""Where Debian keeps its versions, and what is not programs of them."""
+"""Debian's folders of versions, and of their shared files."""
 INITDB = f"--username {USER} --auth trust --encoding UTF8 --locale C --no-sync --no-instructions".split()
 
 
@@ -52,6 +52,9 @@ class PostgresDatabases:
 
 class PostgresServer(Server):
     """A PostgreSQL server with user `postgres` and no password.
+
+        with PostgresServer() as server:
+            async with DispatchQueue.open(server.url) as queue: ...
 
     `fsync=False` is quick and survives `kill`, which loses no page the operating system has; only a crash of the
     machine would corrupt it. Benchmarks set it to True. `settings` are lines of postgresql.conf. `installation` is the
@@ -174,7 +177,7 @@ def installation_with(extension: str) -> Path:
 
 
 def copied_installation(installation: Path, directory: Path) -> Path:
-    """A copy in `directory`, for a user who can't go where packages are installed (a checkout in /root)."""
+    """A copy in `directory`, for a user without access to the installed packages (a checkout in /root)."""
     package = installation.parent
     copy = directory / package.name / installation.name
     shutil.copytree(installation, copy, symlinks=True)

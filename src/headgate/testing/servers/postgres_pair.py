@@ -26,7 +26,7 @@ class PostgresStandby(PostgresServer):
 
 class PostgresPair(ServerGroup):
     """A primary and a hot standby. With `synchronous=True` a commit is acknowledged when both have it on disk, so
-    that no acknowledged transaction is lost when the standby is promoted; commits wait while the standby is away."""
+    that no acknowledged transaction is lost when the standby is promoted; commits wait while the standby is down."""
 
     name = "postgres pair"
 
@@ -41,7 +41,7 @@ class PostgresPair(ServerGroup):
 
     def form(self) -> None:
         if self.synchronous:
-            # After the copy was made: the standby, once promoted, has nobody to wait for.
+            # After the copy was made: the standby, once promoted, must not wait for another.
             with psycopg.connect(self.primary.url, autocommit=True, connect_timeout=10) as connection:
                 connection.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
                 connection.execute("SELECT pg_reload_conf()")
@@ -52,8 +52,8 @@ class PostgresPair(ServerGroup):
         return states == [("streaming", "sync" if self.synchronous else "async")]
 
     def promote(self) -> None:
-        """Makes the standby a primary; returns when it takes writes. Kill or pause the primary first: there is nobody
-        here who keeps two primaries apart."""
+        """Makes the standby a primary; returns when it takes writes. Kill or pause the primary first: nothing here
+        fences an old primary."""
         with psycopg.connect(self.standby.url, autocommit=True, connect_timeout=10) as connection:
             connection.execute("SELECT pg_promote(true, 60)")
 

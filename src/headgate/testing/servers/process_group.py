@@ -30,7 +30,7 @@ class ProcessGroup:
         self._owner = 0
 
     def _running_reaper(self) -> subprocess.Popen[str]:
-        # After a fork the pipe is our parent's as well: a reaper of our own is needed.
+        # After a fork the pipe is shared with the parent: this process needs its own reaper.
         if self._reaper is None or self._owner != os.getpid() or self._reaper.poll() is not None:
             self._owner = os.getpid()
             self._reaper = subprocess.Popen(
@@ -46,7 +46,7 @@ class ProcessGroup:
         return self._reaper
 
     def _stop_reaper(self, owner: int) -> None:
-        """At a normal exit: has the reaper end what is left, and waits for it."""
+        """At a normal exit: lets the reaper kill what is left, and waits for it."""
         if self._reaper is None or owner != os.getpid():
             return
         assert self._reaper.stdin is not None

@@ -1,4 +1,4 @@
-"""The reaper: a small process that ends this process's servers once it is gone, however it went.
+"""The reaper: a small process that kills this process's servers once it is gone, however it ended.
 
 It is run as a script, so it imports the standard library only. It leads the process group every server is put in, and
 reads its standard input, whose other end only the process it serves holds. Each line names a directory to remove.
@@ -28,7 +28,7 @@ def table() -> dict[int, tuple[str, int, int]]:
         try:
             text = entry.read_text()
         except OSError:
-            continue  # it ended while we looked
+            continue  # it ended meanwhile
         state, parent, group = text[text.rindex(")") + 2 :].split(maxsplit=3)[:3]
         processes[int(entry.parent.name)] = (state, int(parent), int(group))
     return processes

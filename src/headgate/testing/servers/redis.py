@@ -19,6 +19,9 @@ DATABASES = 64
 class RedisServer(Server):
     """A Redis server with 64 databases.
 
+        with RedisServer() as server:
+            limiter = Limiter(server.url, plans=plans)
+
     `durable=True` logs every write before it is answered (append-only file), so that data survives `kill`;
     `durable=False` starts empty every time. `settings` are lines of redis.conf.
     """

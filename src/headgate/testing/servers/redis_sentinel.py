@@ -30,7 +30,7 @@ class SentinelProcess(RedisServer):
         return [*super().command(), "--sentinel"]
 
     def view(self) -> dict[str, Any]:
-        """What this sentinel says of the master."""
+        """This sentinel's view of the master."""
         with self.client() as client:
             return dict(client.sentinel_master(MASTER_NAME))
 
@@ -49,7 +49,7 @@ class Replica(RedisServer):
 class RedisSentinel(ServerGroup):
     """A master with `replicas` followers, and `sentinels` that make a follower master when the master is down.
 
-    `down_after_ms` is how long a master may be silent; on a busy machine a short time gives failovers nobody asked for.
+    `down_after_ms` is how long a master may be silent; on a busy machine a short time causes spurious failovers.
     """
 
     name = "redis sentinel"

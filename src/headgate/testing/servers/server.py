@@ -43,10 +43,10 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
         self._paused: set[int] = set()
 
-    # What each kind of server says about itself.
+    # What each kind of server overrides.
 
     def account(self) -> Account | None:
-        """Whom to run as; None for ourselves."""
+        """The account to run as; None for the current user."""
         return None
 
     def claim_ports(self) -> list[PortClaim]:
@@ -63,7 +63,7 @@ class Server:
         return dict(os.environ)
 
     def answers(self) -> bool:
-        """Whether this very server, not a stranger on its port, answers its protocol. An exception counts as no."""
+        """Whether this server, not another one on its port, answers its protocol. An exception counts as no."""
         raise NotImplementedError
 
     # Where it is.
@@ -132,7 +132,7 @@ class Server:
                 self._launch()
                 return
             except ServerFailed as failure:
-                # Someone who knows nothing of our claims may bind a port between our look and the server's.
+                # Another program may bind the port between our check and the server's start.
                 if attempt == PORT_ATTEMPTS or "address already in use" not in str(failure).lower():
                     raise
                 self._release_ports()
@@ -167,7 +167,7 @@ class Server:
             time.sleep(0.02)
 
     def stop(self) -> None:
-        """Asks it to end in good order and waits; kills it if it does not. Nothing happens if it does not run."""
+        """Stops it gracefully, and kills it after a timeout. Does nothing if it is not running."""
         if self._process is None:
             return
         self.resume()
@@ -190,23 +190,23 @@ class Server:
         self._wait_until(lambda: not family(members), 30, "left processes behind")
 
     def _members(self) -> set[int]:
-        """Its process and all that came from it; none once it has ended, when its number may be someone else's."""
+        """Its process and all descendants; none once it has ended, when its pid may be reused."""
         return family([self.pid]) if self.running else set()
 
     def restart(self) -> Self:
-        """Stops it in good order and starts it on the same port with its data."""
+        """Stops it gracefully and starts it on the same port with its data."""
         self.stop()
         return self.start()
 
     def pause(self) -> None:
         """SIGSTOP: connections stay open, nothing is answered."""
-        # Stopped from the top down, so that no new child slips through: a stopped parent starts none.
+        # Stopped from the top down, so that no new child is missed: a stopped parent starts none.
         while fresh := family([self.pid]) - self._paused:
             self._signal(fresh, signal.SIGSTOP)
             self._paused |= fresh
 
     def resume(self) -> None:
-        """SIGCONT: goes on where `pause` stopped it."""
+        """SIGCONT: continues after `pause`."""
         self._signal(self._paused, signal.SIGCONT)
         self._paused = set()
 
@@ -225,7 +225,7 @@ class Server:
 
     def close(self) -> None:
         """Ends it, gives its port back and removes its data."""
-        self.kill()  # no data to save: a graceful stop would only take its time
+        self.kill()  # no data to save: a graceful stop would only take longer
         self._release_ports()
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Temporal as people run it: several processes of the real server on PostgreSQL."""
+"""Temporal as in production: several processes of the real server on PostgreSQL."""
 
 from __future__ import annotations
 

@@ -8,11 +8,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from headgate.apps.notifications.model import Message
-from headgate.apps.notifications.ports import Claim, Claimed, DeadLetter, DeliveryOutcome
+from headgate.apps.notifications.ports import Claim, DeadLetter, DeliveryOutcome, MessageClaim
 from headgate.apps.notifications.provider import Accepted, Rejected, SmsMessage
 from headgate.apps.notifications.quota import Recipient, Spending
 from headgate.errors import HeadgateError, StoreUnavailable
-from headgate.messaging import Delivered, Record
+from headgate.messaging import LogEntry, Record
 
 
 class MemoryLog:
@@ -43,16 +43,16 @@ class MemorySource:
     """Hands out a list of records once; `drained` is set when all are committed."""
 
     def __init__(self, records: Sequence[Record]) -> None:
-        self._left = [Delivered(record, 0, position) for position, record in enumerate(records)]
+        self._left = [LogEntry(record, 0, position) for position, record in enumerate(records)]
         self._open = len(records)
-        self.committed: list[Delivered] = []
+        self.committed: list[LogEntry] = []
         self.failures = 0
         self.receives = 0
         self.lost: set[int] = set()
         self.closed = False
         self.drained = asyncio.Event()
 
-    async def receive(self, max_records: int, wait: float) -> list[Delivered]:
+    async def receive(self, max_records: int, wait: float) -> list[LogEntry]:
         if self.failures:
             self.failures -= 1
             raise StoreUnavailable
@@ -61,10 +61,10 @@ class MemorySource:
         await asyncio.sleep(0 if batch else min(wait, 0.005))
         return batch
 
-    def holds(self, delivered: Delivered) -> bool:
-        return delivered.position not in self.lost
+    def holds(self, entry: LogEntry) -> bool:
+        return entry.position not in self.lost
 
-    async def commit(self, done: Sequence[Delivered]) -> None:
+    async def commit(self, done: Sequence[LogEntry]) -> None:
         self.committed += done
         if len(self.committed) == self._open:
             self.drained.set()
@@ -87,17 +87,17 @@ class MemoryMessages:
         self.renewals = 0
         self.failures = 0
 
-    async def claim(self, messages: Sequence[Message], owner: str) -> dict[str, Claimed]:
+    async def claim(self, messages: Sequence[Message], owner: str) -> dict[str, MessageClaim]:
         self._fail()
         return {message.message_id: self._claim(message.message_id, owner) for message in messages}
 
-    def _claim(self, message_id: str, owner: str) -> Claimed:
+    def _claim(self, message_id: str, owner: str) -> MessageClaim:
         attempts = self.attempts.get(message_id, 0)
         if message_id in self.outcomes:
-            return Claimed(Claim.DONE, attempts, self.recipient)
+            return MessageClaim(Claim.DONE, attempts, self.recipient)
         if self.owners.setdefault(message_id, owner) != owner:
-            return Claimed(Claim.BUSY, attempts, self.recipient)
-        return Claimed(Claim.MINE, attempts, self.recipient, message_id in self.opted_out)
+            return MessageClaim(Claim.BUSY, attempts, self.recipient)
+        return MessageClaim(Claim.MINE, attempts, self.recipient, message_id in self.opted_out)
 
     async def renew(self, message_ids: Sequence[str], owner: str) -> list[str]:
         self._fail()

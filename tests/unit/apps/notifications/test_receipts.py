@@ -12,7 +12,7 @@ from headgate.apps.notifications.ports import NullObserver, Receipt
 from headgate.apps.notifications.provider import Unavailable
 from headgate.apps.notifications.receipts import EARLY_TRIES, EarlyReceipt, EarlyReceipts, ReceiptReader
 from headgate.errors import InvalidInput, StoreUnavailable
-from headgate.messaging import Delivered, Record
+from headgate.messaging import LogEntry, Record
 from headgate.testing import eventually
 
 
@@ -133,13 +133,13 @@ class Kept:
     async def join(self) -> Kept:
         return self
 
-    async def receive(self, max_records: int, wait: float) -> list[Delivered]:
+    async def receive(self, max_records: int, wait: float) -> list[LogEntry]:
         if not self.values:
             await asyncio.sleep(0.001)
         values, self.values = self.values[:max_records], self.values[max_records:]
-        return [Delivered(Record("t", "own", value), 0, number) for number, value in enumerate(values)]
+        return [LogEntry(Record("t", "own", value), 0, number) for number, value in enumerate(values)]
 
-    def holds(self, delivered: Delivered) -> bool:
+    def holds(self, entry: LogEntry) -> bool:
         return True
 
     async def commit(self, done: object) -> None:

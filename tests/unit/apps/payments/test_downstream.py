@@ -27,7 +27,7 @@ from headgate.apps.payments.downstream.simulator import (
     peak_per_second,
 )
 from headgate.apps.payments.model import Party, Payment
-from headgate.apps.payments.ports import DownstreamBusy, PaymentRefused, Permit, RateGate, Unsent
+from headgate.apps.payments.ports import CallNotSent, DownstreamBusy, PaymentRefused, Permit, RateGate
 from headgate.apps.payments.stores.sql_permits import SqlPermitStore
 from headgate.dispatch.kill_switch import KillSwitch
 from headgate.dispatch.model import Postponed
@@ -144,7 +144,7 @@ async def test_a_token_file_that_is_gone_is_nobodys_verdict(tmp_path: Path) -> N
     token.write_text("here")
     client = client_of(transport, token_file=token)
     token.unlink()
-    with pytest.raises(Unsent, match="token_file"):
+    with pytest.raises(CallNotSent, match="token_file"):
         await client.pay(payment())
     assert requests == []
 
@@ -203,7 +203,7 @@ async def test_a_wrong_connection_is_not_charged_to_the_payment(status: int) -> 
     with pytest.raises(Postponed, match=f"{status}.*; the connection is wrong") as raised:
         await client_of(transport).pay(payment())
     assert len(requests) == 1
-    assert not isinstance(raised.value, Unsent), "the bank has seen it"
+    assert not isinstance(raised.value, CallNotSent), "the bank has seen it"
 
 
 async def test_a_status_may_be_made_a_verdict() -> None:
@@ -275,7 +275,7 @@ async def test_the_switch_is_confirmed_when_the_call_leaves() -> None:
     gate, (transport, requests) = Slow(), answering(201)
     switch = KillSwitch(read, clock=lambda: times[0])
     client = HttpDownstream(DownstreamConnection("http://bank"), gate, switch=switch, transport=transport)
-    with pytest.raises(Unsent, match="kill switch"):
+    with pytest.raises(CallNotSent, match="kill switch"):
         await client.pay(payment())
     assert (requests, gate.given_back, len(reads)) == ([], 1, 2)
 

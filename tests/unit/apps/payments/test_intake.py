@@ -25,6 +25,7 @@ from headgate.apps.payments.model import (
 )
 from headgate.apps.payments.operations import PaymentOperations
 from headgate.apps.payments.ports import (
+    CallNotSent,
     DownstreamBusy,
     InquiryResult,
     InquiryStatus,
@@ -32,7 +33,6 @@ from headgate.apps.payments.ports import (
     Notice,
     PaymentRefused,
     Receipt,
-    Unsent,
 )
 from headgate.apps.payments.rules import rules_of
 from headgate.dispatch.config import DispatchConfig
@@ -328,7 +328,7 @@ async def test_after_all_attempts_the_inquiry_may_know_the_outcome(
     assert (await record(bench, "p")).status is status, "a verdict moves payment and item together, later"
 
 
-@pytest.mark.parametrize(("trouble", "cancellable"), [(Unsent("off"), True), (Postponed("429"), False)])
+@pytest.mark.parametrize(("trouble", "cancellable"), [(CallNotSent("off"), True), (Postponed("429"), False)])
 async def test_what_was_never_sent_may_still_be_cancelled(bench: Bench, trouble: Postponed, cancellable: bool) -> None:
     await bench.intake.submit(payment("p"))
     execution = PaymentExecution(bench.store, Bank(trouble), RecordingNotifier())

@@ -1,1 +1,1 @@
-"""Who brings a message to the phone: the log, or an HTTP provider."""
+"""The providers: the console, or an HTTP service."""

@@ -1,4 +1,4 @@
-"""The provider that only says so: one log line a message."""
+"""The provider that only logs: one line per message."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _log = logging.getLogger(__name__)
 
 
 class ConsoleProvider:
-    """Writes `SMS Sent: …` to the log, at INFO, with the text: that is what it is for."""
+    """Writes `SMS Sent: …` to the log, at INFO, with the text."""
 
     async def send(self, message: SmsMessage) -> Accepted:
         ids = {"user_id": message.user_id, "message_id": message.id}

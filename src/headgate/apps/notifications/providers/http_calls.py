@@ -1,4 +1,4 @@
-"""What HTTP providers share: the call in its trace, what each answer means, the log line without the text."""
+"""The code that HTTP providers share: the traced call, the meaning of each status, the log line without the text."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from headgate.apps.notifications.recipients import masked
 
 USER_AGENT = f"headgate/{__version__}"
 THROTTLED = {429, 503}
-"""With `Retry-After` the provider works and wants fewer calls."""
+"""With `Retry-After` the provider works, and limits the rate of calls."""
 NO_VERDICT = {401, 403, 404, 405, 407, 408, 409, 425, 429}
-"""Besides 3xx and 5xx: the connection is wrong or busy, whatever the message is."""
+"""Besides 3xx and 5xx: the connection is misconfigured or busy, whatever the message is."""
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class HttpCalls:
         self._client: httpx2.AsyncClient | None = None
         self._connections: Connections | None = None
         if address.scheme in getproxies() or "all" in getproxies():
-            # It knows proxies of every kind, and takes its time.
+            # Slower, but supports every kind of proxy.
             limits = httpx2.Limits(max_connections=None, max_keepalive_connections=100)
             self._client = httpx2.AsyncClient(timeout=timeout, limits=limits, headers=sent)
         else:
@@ -58,7 +58,7 @@ class HttpCalls:
         """The answer, if it is a verdict on the message.
 
         Raises:
-            Unavailable: It is none, or there is no answer.
+            Unavailable: It is no verdict, or there is no answer.
         """
         span = None
         if (origin := tracing.origin()) is not None:
@@ -91,7 +91,7 @@ class HttpCalls:
         return Answer(response.status_code, {**response.headers}, response.content)
 
     def log_sent(self, message: SmsMessage) -> None:
-        """The line of a message that is out: its text only if the settings say so."""
+        """Logs a sent message; its text only if the settings allow it."""
         ids = {"user_id": message.user_id, "message_id": message.id}
         if self._log_texts:
             _log.info("SMS Sent: %d: %s", message.user_id, on_one_line(message.text), extra=ids)
@@ -118,13 +118,13 @@ def basic_authorization(user: str, password: str) -> str:
 
 
 def _lines(headers: Mapping[str, str]) -> bytes:
-    """The headers as a request has them. No value breaks out of its line: settings are checked when they are read, and
-    a message id is printable."""
+    """The headers as a request has them. No value can inject a header: settings are validated when they are read, and a
+    message id is printable."""
     return "".join([f"{name}: {value}\r\n" for name, value in headers.items()]).encode()
 
 
 def _seconds(text: str | None) -> float | None:
-    """A Retry-After in seconds. A date is not read: no provider sends one."""
+    """A Retry-After in seconds. Dates are ignored: no provider sends one."""
     if text is None or not (text.isascii() and text.isdigit() and len(text) < 6):
         return None
     return float(text)

@@ -1,6 +1,6 @@
 """Keep-alive connections to one server: HTTP/1.1 on asyncio's transports, read by httptools.
 
-A general HTTP client takes ten times as long for a POST, several times as long as all else that a message costs.
+A general HTTP client takes ten times as long for a POST: several times the rest of a message's cost.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SECOND_ADDRESS_SECONDS = 0.25
 
 
 class Answer(NamedTuple):
-    """A response that has come whole."""
+    """A complete response."""
 
     status: int
     headers: dict[str, str]
@@ -44,7 +44,7 @@ class Answer(NamedTuple):
 
 
 class Connections:
-    """As many connections as there are requests at once; idle ones are used again."""
+    """A pool with one connection per concurrent request; idle ones are reused."""
 
     def __init__(self, host: str, port: int, *, tls: ssl.SSLContext | None, timeout: float) -> None:
         self._host = host
@@ -60,15 +60,15 @@ class Connections:
         """The answer to a request, which is sent once.
 
         Raises:
-            OSError: There is no answer: the server can't be reached, the connection ended, the time is over
-                (`TimeoutError`), or what came is no HTTP.
+            OSError: There is no answer: the server can't be reached, the connection closed, the timeout expired
+                (`TimeoutError`), or the response is no HTTP.
         """
         async with asyncio.timeout(self._timeout):
             connection = self._pop_idle() or await self._connect()
             try:
                 answer = await connection.exchange(request)
             except BaseException:
-                connection.abort()  # what comes on it now would be taken for the next request's answer
+                connection.abort()  # a late response would be taken for the next request's
                 raise
         if connection.is_reusable and len(self._idle) < MAX_IDLE:
             self._idle.append((connection, asyncio.get_running_loop().time()))
@@ -93,7 +93,7 @@ class Connections:
     async def _connect(self) -> _Connection:
         connected = await _connected_socket(self._host, self._port)
         if hasattr(socket, "TCP_USER_TIMEOUT"):
-            # What the server's host has not acknowledged is not sent again for minutes, after its sender gave up.
+            # The kernel must not retransmit for minutes after the caller has timed out.
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(self._timeout * 1000))
         name = None if self._tls is None else self._host
         loop = asyncio.get_running_loop()
@@ -110,7 +110,7 @@ class Connections:
 async def _connected_socket(host: str, port: int) -> socket.socket:
     """A connection to the first of a host's addresses that answers; the next one is tried when one fails or is slow.
 
-    Event loops do so only in part: uvloop tries addresses one after another, each for minutes.
+    Event loops do this only in part: uvloop tries addresses one after another, with a timeout of minutes each.
     """
     addresses = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     attempts: list[asyncio.Task[socket.socket]] = []
@@ -147,7 +147,7 @@ async def _connect_to(family: int, protocol: int, address: Any) -> socket.socket
 
 
 def _close_unused(attempt: asyncio.Task[socket.socket]) -> None:
-    """Of two attempts that succeeded at once, one is of no use."""
+    """Closes the second of two connections that succeeded at once."""
     if not attempt.cancelled() and attempt.exception() is None:
         attempt.result().close()
 
@@ -159,7 +159,7 @@ class _Connection(asyncio.Protocol):
         self._parser = HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
         self._answer: asyncio.Future[Answer] | None = None
-        """None: no request is under way."""
+        """None while no request is in flight."""
         self.is_reusable = True
         self._begin()
 
@@ -192,7 +192,7 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._bytes += len(data)
         if self._answer is None or self._answer.done():
-            self.abort()  # an answer that nobody asked for
+            self.abort()  # an unsolicited response
             return
         try:
             self._parser.feed_data(data)
@@ -236,6 +236,6 @@ class _Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         status = self._parser.get_status_code()
         if status < 200:
-            self._begin()  # 100 Continue and its like come before the answer
+            self._begin()  # informational responses such as 100 Continue precede the final one
         elif self._answer is not None and not self._answer.done():
             self._answer.set_result(Answer(status, self._headers, b"".join(self._body)))

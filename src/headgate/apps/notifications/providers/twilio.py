@@ -1,4 +1,4 @@
-"""The provider that speaks Twilio's HTTP API, or any that is compatible."""
+"""The provider for Twilio's HTTP API, or a compatible one."""
 
 from __future__ import annotations
 

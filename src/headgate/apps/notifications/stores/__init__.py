@@ -1,1 +1,1 @@
-"""Where the gateway keeps quotas, deliveries and attempts."""
+"""The gateway's stores of quotas, deliveries and attempts."""

@@ -60,8 +60,8 @@ def counts(connection: Connection, since_ms: int, until_ms: int, users: Sequence
 
 
 def totals(connection: Connection, since_ms: int, until_ms: int) -> tuple[list[MinuteCount], int]:
-    """Attempts of all users, by minute and outcome, and how many users they are of: counted by the database, so that
-    as few rows come here as there are minutes."""
+    """Attempts of all users, by minute and outcome, and how many users they are of: counted by the database, so that it
+    returns few rows."""
     grouped = (_attempt.minute, _attempt.outcome)
     query = (
         sa.select(*grouped, sa.func.count().label("attempts"))

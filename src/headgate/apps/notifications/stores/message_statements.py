@@ -1,7 +1,7 @@
-"""Messages in a database: their status, who is sending them, dead letters, opt-outs.
+"""Messages in a database: their status, claims, dead letters, opt-outs.
 
-A sender claims a message before it calls a provider, and renews the claim while it waits for the answer. So no message
-is handed to two providers by two healthy senders, whatever the log does.
+A sender claims a message before it calls a provider, and renews the claim while it waits for the response. So two
+healthy senders never send the same message, whatever the log delivers.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from sqlalchemy.engine import Connection, Row
 from headgate.apps.notifications.model import Message, storable
 from headgate.apps.notifications.ports import (
     Claim,
-    Claimed,
     DeadLetter,
     DeliveryOutcome,
+    MessageClaim,
     MessageFilter,
     MessageStatus,
     Status,
 )
 from headgate.apps.notifications.quota import Recipient
 from headgate.apps.notifications.stores import sqlite
-from headgate.apps.notifications.stores.rows import Settled, known_of
+from headgate.apps.notifications.stores.rows import OutcomeRow, known_of
 from headgate.apps.notifications.stores.tables import (
     notification_dead_letter,
     notification_delivery,
@@ -46,8 +46,8 @@ from headgate.sql.prefix import begins_with
 from headgate.sql.schema import execute_rows, now
 
 DELIVERY_LIFE = timedelta(hours=12)
-"""How long a message that was dealt with suppresses another of its id. Shorter than a key's life: a key that is used
-again after it has expired makes the same message id, and that message must go out."""
+"""How long a finished message suppresses another of its id. Shorter than a key's life: a key that is reused after it
+has expired makes the same message id, and that message must be sent."""
 LONGEST_VALUE = 60_000
 """Characters of a dead letter that are kept."""
 LONGEST_REASON = 255
@@ -65,7 +65,7 @@ _CLAIM_COLUMNS = (
     _message.attempts,
     _message.settled_at,
 )
-# A receipt may come before the answer: what is delivered stays so, and was sent before.
+# A receipt may precede the response: a delivered message stays delivered, and gets its sending time.
 _IS_EARLY = sa.and_(_message.status == Status.DELIVERED.value, sa.bindparam("status") == Status.SENT.value)
 _SETTLE = (
     notification_message.update()
@@ -84,7 +84,7 @@ _SETTLE = (
 
 
 def insert_messages(connection: Connection, messages: Sequence[Message], *, keep: bool = False) -> None:
-    """Rows for messages that were accepted. One of the same id begins anew, or with `keep` stays as it is."""
+    """Inserts rows for accepted messages. One of the same id is reset, or with `keep` stays as it is."""
     if not messages:
         return
     at = now(connection)
@@ -117,8 +117,8 @@ def _accepted_row(message: Message, at: datetime) -> dict[str, Any]:
     }
 
 
-def claim(connection: Connection, messages: Sequence[Message], owner: str, lease: timedelta) -> dict[str, Claimed]:
-    """Marks messages as being sent by `owner` for so long, unless they are done or another owner's."""
+def claim(connection: Connection, messages: Sequence[Message], owner: str, lease: timedelta) -> dict[str, MessageClaim]:
+    """Claims messages for `owner` for the length of the lease, unless they are done or another owner's."""
     rows = _lock(connection, sorted({message.message_id for message in messages}))
     at = now(connection)
     settled_before = set(
@@ -130,7 +130,7 @@ def claim(connection: Connection, messages: Sequence[Message], owner: str, lease
         )
     )
     recipients = _recipients(connection, {message.user_id for message in messages})
-    claimed: dict[str, Claimed] = {}
+    claims: dict[str, MessageClaim] = {}
     new: list[dict[str, Any]] = []
     taken: list[str] = []
     for message in messages:
@@ -140,7 +140,7 @@ def claim(connection: Connection, messages: Sequence[Message], owner: str, lease
         if row is None and message.message_id in settled_before:
             kind = Claim.DONE
         attempts = row.attempts if row is not None and kind is Claim.MINE and row.settled_at is None else 0
-        claimed[message.message_id] = Claimed(kind, attempts, recipient)
+        claims[message.message_id] = MessageClaim(kind, attempts, recipient)
         if kind is not Claim.MINE:
             continue
         if row is None:
@@ -154,7 +154,7 @@ def claim(connection: Connection, messages: Sequence[Message], owner: str, lease
         taken,
         {"status": Status.SENDING.value, "owner": owner, "claimed_until": at + lease, "settled_at": None},
     )
-    return _with_optouts(connection, messages, claimed)
+    return _with_optouts(connection, messages, claims)
 
 
 def _claim_of(row: Row[Any] | None, owner: str, at: datetime) -> Claim:
@@ -175,19 +175,19 @@ def _recipients(connection: Connection, user_ids: set[int]) -> dict[int, Recipie
 
 
 def _with_optouts(
-    connection: Connection, messages: Sequence[Message], claimed: dict[str, Claimed]
-) -> dict[str, Claimed]:
-    numbers = {message.message_id: message.to or claimed[message.message_id].recipient.phone for message in messages}
+    connection: Connection, messages: Sequence[Message], claims: dict[str, MessageClaim]
+) -> dict[str, MessageClaim]:
+    numbers = {message.message_id: message.to or claims[message.message_id].recipient.phone for message in messages}
     phones = sorted({number for number in numbers.values() if number})
     out = set(known_of(connection, notification_optout.c.phone, phones)) if phones else set()
     return {
-        message_id: each._replace(opted_out=True) if numbers[message_id] in out else each
-        for message_id, each in claimed.items()
+        message_id: claim._replace(opted_out=True) if numbers[message_id] in out else claim
+        for message_id, claim in claims.items()
     }
 
 
 def renew(connection: Connection, message_ids: Sequence[str], owner: str, lease: timedelta) -> list[str]:
-    """Keeps an owner's claims for so long from now. Returns the messages that are still the owner's."""
+    """Renews an owner's leases. Returns the messages that are still the owner's."""
     until = now(connection) + lease
     _update(connection, message_ids, {"claimed_until": until}, _message.owner == owner)
     return known_of(connection, _message.message_id, message_ids, _message.owner == owner)
@@ -200,8 +200,8 @@ def release(connection: Connection, message_ids: Sequence[str], owner: str) -> N
 
 
 def settle(connection: Connection, outcomes: Sequence[DeliveryOutcome]) -> None:
-    """Notes what became of messages. One that is known as delivered already stays so."""
-    rows = settled_rows(outcomes)
+    """Stores the outcomes of messages. A delivered one stays delivered."""
+    rows = outcome_rows(outcomes)
     if rows and connection.dialect.name == "sqlite" and sqlite.HAS_UPDATE_FROM:
         sqlite.settle(connection, rows)
     elif rows and connection.dialect.name == "postgresql":
@@ -214,10 +214,10 @@ def settle(connection: Connection, outcomes: Sequence[DeliveryOutcome]) -> None:
         execute_rows(connection, _SETTLE, [{"of_message": row.message_id, "at": at, **row._asdict()} for row in rows])
 
 
-def settled_rows(outcomes: Sequence[DeliveryOutcome]) -> list[Settled]:
+def outcome_rows(outcomes: Sequence[DeliveryOutcome]) -> list[OutcomeRow]:
     """The last outcome of each message, in order of the ids."""
     latest = {
-        outcome.message_id: Settled(
+        outcome.message_id: OutcomeRow(
             outcome.message_id,
             outcome.status.value,
             outcome.attempts,
@@ -234,8 +234,8 @@ def settled_rows(outcomes: Sequence[DeliveryOutcome]) -> list[Settled]:
 def park(
     connection: Connection, records: Sequence[Record], attempts: Mapping[str, int], until_ms: int, owner: str
 ) -> None:
-    """Puts records aside until a time; `attempts` are the tries so far, by message id. A message that is no longer the
-    owner's stays as it is: another may have sent it."""
+    """Parks records until a time; `attempts` are the attempts so far, by message id. A message that is no longer the
+    owner's stays as it is: another sender may have sent it."""
     append(connection, records, available_at=from_ms(until_ms))
     for message_id, count in attempts.items():
         values = {"status": Status.QUEUED.value, "owner": None, "claimed_until": None, "attempts": count}
@@ -243,7 +243,7 @@ def park(
 
 
 def status_of(connection: Connection, message_id: str) -> MessageStatus | None:
-    """What is known of a message."""
+    """The status of a message."""
     row = connection.execute(sa.select(notification_message).where(_message.message_id == message_id)).first()
     return None if row is None else _status(row)
 
@@ -256,7 +256,7 @@ def page(
     oldest_first: bool = False,
 ) -> list[MessageStatus]:
     """The newest or the oldest messages that match, past a time and id. Each status is read by its index, and they are
-    merged here: an index over all would cost every message."""
+    merged here: an index over all would slow down every write."""
     conditions = _conditions(selection)
     order = (_message.accepted_at, _message.message_id)
     if after is not None:
@@ -294,7 +294,7 @@ def _ordered(order: Order, oldest_first: bool) -> list[sa.ColumnElement[Any]]:
 
 
 def _past(order: Order, place: tuple[datetime, str], oldest_first: bool) -> list[sa.ColumnElement[bool]]:
-    """What lies behind a place. The time stands alone, too, so that its index is used."""
+    """The rows after a place. The condition on the time alone makes the planner use its index."""
     (time, name), (at, last) = order, place
     if oldest_first:
         return [time >= at, sa.or_(time > at, name > last)]
@@ -327,7 +327,7 @@ def _status(row: Row[Any]) -> MessageStatus:
 
 
 def backlog(connection: Connection) -> tuple[int, datetime | None, int]:
-    """Messages that wait, since when the oldest does, and dead letters."""
+    """The number of waiting messages, the time of the oldest, and the number of dead letters."""
     waiting = connection.execute(
         sa.select(sa.func.count(), sa.func.min(_message.accepted_at)).where(
             _message.status.in_((Status.QUEUED.value, Status.SENDING.value))
@@ -341,7 +341,7 @@ def backlog(connection: Connection) -> tuple[int, datetime | None, int]:
 
 
 def bury(connection: Connection, letters: Sequence[DeadLetter], outcomes: Sequence[DeliveryOutcome]) -> None:
-    """Keeps records that will not be sent, and notes what became of their messages. Again is fine."""
+    """Stores dead letters, and the outcomes of their messages. Idempotent."""
     known = set(known_of(connection, _letter.letter_id, [letter.letter_id for letter in letters]))
     at = now(connection)
     rows = {}
@@ -384,7 +384,8 @@ def count_dead_letters(connection: Connection, at_most: int) -> int:
 def redrive(
     connection: Connection, letter_ids: Sequence[str] | None, limit: int, topic: str, expiry_ms: int
 ) -> tuple[int, int]:
-    """Publishes dead letters again, with a new expiry. Returns how many, and how many were not kept whole and stay."""
+    """Publishes dead letters again, with a new expiry. Returns how many, and how many stay because they were
+    truncated."""
     letters = _chosen(connection, letter_ids, limit, whole=True)
     at_ms = to_ms(now(connection))
     records = []
@@ -450,7 +451,7 @@ def _dead_letter(row: Row[Any]) -> DeadLetter:
 
 
 def opt_out(connection: Connection, phone: str, reason: str) -> None:
-    """Notes that a number wants no messages; again changes the reason."""
+    """Stores the opt-out of a number, or changes its reason."""
     values = {"reason": reason, "created_at": now(connection)}
     optout = notification_optout
     if not connection.execute(optout.update().where(optout.c.phone == phone).values(values)).rowcount:

@@ -1,8 +1,8 @@
 """Attempt events in an index of OpenSearch, or of anything that takes its bulk requests, for dashboards over them.
 
 The reader of the events copies each to a topic of its own, and a second reader brings them from there into the index.
-So an index that is slow or away holds up nothing but itself: its events wait in the log, at most `LONGEST_WAIT_MS`. An
-event is indexed under its own id, so one that comes twice is there once.
+So a slow or unavailable index delays nothing else: its events wait in the log, at most `LONGEST_WAIT_MS`. Indexing is
+idempotent: an event's id is its document id.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headgate.apps.notifications.ports import NotificationObserver
 from headgate.clock import Clock, SystemClock
 from headgate.durations import from_ms
 from headgate.errors import InvalidInput, StoreUnavailable
-from headgate.messaging import Delivered, MessageSource, process_until_stopped
+from headgate.messaging import LogEntry, MessageSource, process_until_stopped
 
 INDEX_GROUP = "notification-index"
 BATCH = 500
@@ -46,7 +46,7 @@ class SearchIndex:
         """Indexes the events; returns how many the index refuses for good, which is logged.
 
         Raises:
-            StoreUnavailable: It did not answer, or has not taken all of them; to be tried again.
+            StoreUnavailable: It did not answer, or did not accept all of them; retry.
         """
         try:
             response = await self._client.post(self._url, content=bulk_body(self._index, events))
@@ -69,7 +69,7 @@ class SearchIndex:
 
 
 def bulk_body(index: str, events: Sequence[AttemptEvent]) -> str:
-    """A bulk request: a line that says where, and the document, for each event."""
+    """The body of a bulk request: an action line and the document, per event."""
     lines = []
     for event in events:
         document = {"@timestamp": from_ms(event.at_ms).isoformat(), "userId": event.user_id, "status": event.outcome}
@@ -78,7 +78,7 @@ def bulk_body(index: str, events: Sequence[AttemptEvent]) -> str:
 
 
 def outcomes(answer: Mapping[str, Any]) -> tuple[int, list[str]]:
-    """Of a bulk answer: how many events are to be sent again, and why others never can be indexed."""
+    """From a bulk response: how many events to retry, and the errors of those that can never be indexed."""
     if not answer["errors"]:
         return 0, []
     results = [item["index"] for item in answer["items"]]
@@ -104,16 +104,16 @@ class IndexReader:
         self._clock = clock or SystemClock()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Reads until `stop` is set, then leaves; waits for an index that does not answer."""
+        """Reads until `stop` is set, then leaves. Retries while the index does not answer."""
         try:
             await process_until_stopped(self._join, self._index_events, stop, batch=BATCH)
         finally:
             await self._index.close()
 
-    async def _index_events(self, delivered: Sequence[Delivered]) -> None:
+    async def _index_events(self, entries: Sequence[LogEntry]) -> None:
         oldest_ms = self._clock.now_us() // 1000 - LONGEST_WAIT_MS
         events, expired = [], 0
-        for message in delivered:
+        for message in entries:
             try:
                 event = AttemptEvent.from_record_value(message.record.value)
             except InvalidInput:

@@ -1,5 +1,5 @@
 """The sender's hot statements on PostgreSQL: one for all messages of a batch, with the batch as one parameter, in one
-flush. Row by row, the driver takes longer than the server."""
+flush. Executed row by row, the driver would take longer than the server."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from json import dumps
 from sqlalchemy.engine import Connection
 
 from headgate.apps.notifications.model import Message
-from headgate.apps.notifications.ports import Claim, Claimed, Status
+from headgate.apps.notifications.ports import Claim, MessageClaim, Status
 from headgate.apps.notifications.quota import Recipient
-from headgate.apps.notifications.stores.rows import Settled
+from headgate.apps.notifications.stores.rows import OutcomeRow
 from headgate.sql.engine import Database
 from headgate.sql.pipeline import BY_KEY, Statement, text_of, whole_of
 
-# Both lock in order of the ids, as all others do.
+# Both lock in order of the ids, as all other statements do.
 _CLAIM = Statement(
     "headgate_sms_claim",
     f"""
@@ -37,7 +37,7 @@ _CLAIM = Statement(
     RETURNING message.message_id, message.attempts, quota.phone, quota.locale, quota.zone, optout.phone IS NOT NULL
     """,  # noqa: S608  # our own names
 )
-# A receipt may come before the answer: what is delivered stays so, and was sent before.
+# A receipt may precede the response: a delivered message stays delivered, and gets its sending time.
 _EARLY = f"message.status = '{Status.DELIVERED.value}' AND new.status = '{Status.SENT.value}'"
 _SETTLE = Statement(
     "headgate_sms_settle",
@@ -64,27 +64,27 @@ _SETTLE = Statement(
 
 async def claim_queued(
     database: Database, messages: Sequence[Message], owner: str, lease: timedelta
-) -> dict[str, Claimed]:
+) -> dict[str, MessageClaim]:
     """Claims those of the messages that are queued, and returns them. The others are left as they are."""
     numbers = dumps({message.message_id: message.to for message in messages})
     parameters = numbers, owner, str(lease.total_seconds())
     _, rows = await database.pipeline([(BY_KEY, ()), (_CLAIM, parameters)])
-    claimed = {}
+    claims = {}
     for message_id, attempts, *texts, opted_out in rows:
         recipient = Recipient(*(None if text is None else text.decode() for text in texts))
-        claimed[text_of(message_id)] = Claimed(Claim.MINE, whole_of(attempts), recipient, opted_out == b"t")
-    return claimed
+        claims[text_of(message_id)] = MessageClaim(Claim.MINE, whole_of(attempts), recipient, opted_out == b"t")
+    return claims
 
 
-async def settle_alone(database: Database, outcomes: Sequence[Settled]) -> None:
+async def settle_alone(database: Database, outcomes: Sequence[OutcomeRow]) -> None:
     """`settle` in a transaction of its own."""
     await database.pipeline([(BY_KEY, ()), (_SETTLE, (_as_json(outcomes),))])
 
 
-def settle(connection: Connection, outcomes: Sequence[Settled]) -> None:
-    """Notes what became of messages."""
+def settle(connection: Connection, outcomes: Sequence[OutcomeRow]) -> None:
+    """Stores the outcomes of messages."""
     connection.exec_driver_sql(_SETTLE.sql.replace("$1", "%s"), (_as_json(outcomes),))
 
 
-def _as_json(outcomes: Sequence[Settled]) -> str:
+def _as_json(outcomes: Sequence[OutcomeRow]) -> str:
     return dumps([outcome._asdict() for outcome in outcomes])

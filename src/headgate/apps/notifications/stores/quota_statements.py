@@ -1,7 +1,6 @@
 """Quotas and idempotency keys in a database: plain functions over a connection.
 
-Whoever counts locks the users' rows first, in the order of their ids, so that two who lock several never wait for
-each other.
+Every transaction that counts locks the users' rows first, in the order of their ids, so that there are no deadlocks.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from headgate.sql.in_lists import where_in
 from headgate.sql.outbox import append
 
 KEY_LIFE = timedelta(hours=24)
-"""How long an idempotency key is remembered."""
+"""How long an idempotency key is kept."""
 
 
 def configure(connection: Connection, quota: Quota, now_ms: int | None) -> Quota:
@@ -34,7 +33,7 @@ def configure(connection: Connection, quota: Quota, now_ms: int | None) -> Quota
     earlier = _lock_rows(connection, [quota.user_id]).get(quota.user_id)
     quota = replace(quota, count=0, refreshed_ms=clock_ms(connection, now_ms), state=None)
     if earlier is None:
-        # Two who create the same user at once: the second waits here, fails on the key, and tries again.
+        # Of two transactions that create the same user, the second waits here, fails on the key, and is retried.
         connection.execute(notification_quota.insert().values(user_id=quota.user_id, **_columns(quota)))
         return quota
     quota = replace(quota, version=earlier.version + 1, generation=earlier.generation)
@@ -76,7 +75,7 @@ def admit(
             counted[attempt.user_id] = after
             accepted[attempt.message_id] = attempt, outcome
             if attempt.keyed:
-                # The same key twice in one batch: answered as the first of them is.
+                # The same key twice in one batch: the second gets the first one's verdict.
                 keys[attempt.message_id] = attempt.fingerprint
     _write(connection, counted.values())
     _remember(
@@ -146,7 +145,7 @@ def sync(
 
 
 def key_fingerprint(connection: Connection, message_id: str, now_ms: int | None) -> str | None:
-    """The fingerprint under which this id is remembered as sent; empty if none was noted, None if it is not."""
+    """The fingerprint of a message id that was sent; empty if none was stored, None if it was not sent."""
     keys = _keys(connection, [message_id], clock_ms(connection, now_ms))
     return (keys[message_id] or "") if keys else None
 
@@ -173,7 +172,7 @@ def _write(connection: Connection, quotas: Iterable[Quota]) -> None:
 
 
 def _keys(connection: Connection, message_ids: Sequence[str], now_ms: int) -> dict[str, str | None]:
-    """The fingerprints of those that are remembered as sent."""
+    """The fingerprints of the ids that were sent."""
     key = notification_key.c
     keys: dict[str, str | None] = {}
     for some in where_in(connection, key.message_id, message_ids):
@@ -183,7 +182,7 @@ def _keys(connection: Connection, message_ids: Sequence[str], now_ms: int) -> di
 
 
 def _remember(connection: Connection, sent: Mapping[str, tuple[int, str]]) -> None:
-    """Notes ids as sent; one that had expired begins anew."""
+    """Stores ids as sent; one that had expired gets a new expiry."""
     rows = {
         message_id: {"message_id": message_id, "created_at": from_ms(at_ms), "fingerprint": fingerprint}
         for message_id, (at_ms, fingerprint) in sent.items()

@@ -1,4 +1,4 @@
-"""Providers' receipts in a database: noted at their message, or kept until it is known by the provider's id."""
+"""Providers' receipts in a database: stored with their message, or kept until its provider id is known."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _message = notification_message.c
 
 
 def receive(connection: Connection, receipt: Receipt) -> float | None:
-    """Notes a provider's receipt. Returns the seconds since the message was sent; None if no such message is known,
+    """Stores a provider's receipt. Returns the seconds since the message was sent; None if no such message is known,
     negative if the receipt changes nothing."""
     if receipt.message_id is not None:
         query = _message.message_id == storable(receipt.message_id, LONGEST_ID)
@@ -48,7 +48,8 @@ def receive(connection: Connection, receipt: Receipt) -> float | None:
 
 
 def keep_receipt(connection: Connection, early: EarlyReceipt, topic: str) -> bool:
-    """Puts a receipt aside for its next try. False for a new one while no message is being sent: it is not ours.
+    """Keeps a receipt for its next attempt. False for a new one while no message is being sent: it belongs to no
+    message of ours.
 
     Raises:
         StoreUnavailable: Too many wait.

@@ -1,7 +1,7 @@
-"""Quotas of the SMS gateway in Redis: one hash a user at `RateLimiterCache:{userId}`, decided on by Lua.
+"""Quotas of the SMS gateway in Redis: one hash per user at `RateLimiterCache:{userId}`, decided by Lua.
 
-The hash goes away when its window ends. Beside it, in the same slot of a cluster, stand a note for each idempotency
-key and, after a change of configuration, the least version to accept.
+The hash expires when its window ends. In the same slot of a cluster are one record per idempotency key and, after a
+change of configuration, the least version to accept.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from headgate.redis.url import RedisUrl
 
 _LUA = Path(__file__).with_name("lua")
 KEY_LIFE_MS = 24 * 3_600_000
-"""How long a note about an idempotency key is kept; as long as the database remembers it."""
+"""How long the record of an idempotency key is kept; as long as in the database."""
 REFUSAL_MS = 3_600_000
-"""How long copies of older versions are refused: longer than any read of the database is under way."""
+"""How long copies of older versions are rejected: longer than any read of the database takes."""
 
 
 class RedisQuotaCache:

@@ -1,4 +1,4 @@
-"""What the statements of the gateway share: ids in lists, the clock, pruning."""
+"""Helpers of the gateway's statements: ids in lists, the clock, pruning."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from headgate.sql.in_lists import where_in
 from headgate.sql.schema import now
 
 
-class Settled(NamedTuple):
-    """What became of a message, as its row keeps it."""
+class OutcomeRow(NamedTuple):
+    """The outcome of a message, as its row stores it."""
 
     message_id: str
     status: str

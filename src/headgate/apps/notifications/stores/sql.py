@@ -11,9 +11,9 @@ import sqlalchemy as sa
 from headgate.apps.notifications.analytics import MinuteCount
 from headgate.apps.notifications.model import Attempt, AttemptEvent, Message, Verdict
 from headgate.apps.notifications.ports import (
-    Claimed,
     DeadLetter,
     DeliveryOutcome,
+    MessageClaim,
     MessageFilter,
     MessageStatus,
     Receipt,
@@ -88,7 +88,7 @@ class SqlQuotaStore:
         return await self._database.read(quota_statements.key_fingerprint, message_id, now_ms)
 
     async def prune(self, before_ms: int) -> int:
-        """Forgets idempotency keys from before a time, of those that have expired."""
+        """Deletes expired idempotency keys from before a time."""
         key = notification_key.c
         life = quota_statements.KEY_LIFE
         return await _prune_in_batches(self._database, key.created_at, key.message_id, before_ms, life)
@@ -105,21 +105,21 @@ class SqlDeliveryStore:
         self._expiry_ms = _milliseconds(expiry)
         self.lease = lease
 
-    async def claim(self, messages: Sequence[Message], owner: str) -> dict[str, Claimed]:
+    async def claim(self, messages: Sequence[Message], owner: str) -> dict[str, MessageClaim]:
         database, lease = self._database, self.lease
-        claimed: dict[str, Claimed] = {}
+        claims: dict[str, MessageClaim] = {}
         if database.dialect == "postgresql":
             # Imported here: the driver is an extra that SQLite's users do not have.
             from headgate.apps.notifications.stores import postgres
 
-            claimed = await _retry_conflicts(lambda: postgres.claim_queued(database, messages, owner, lease))
+            claims = await _retry_conflicts(lambda: postgres.claim_queued(database, messages, owner, lease))
         elif database.dialect == "sqlite":
-            claimed = await database.write(sqlite.claim_queued, messages, owner, lease)
-        # Those that were claimed before: hardly any.
-        others = [message for message in messages if message.message_id not in claimed]
+            claims = await database.write(sqlite.claim_queued, messages, owner, lease)
+        # Messages that were claimed before: hardly any.
+        others = [message for message in messages if message.message_id not in claims]
         if others:
-            claimed |= await _retry_conflicts(lambda: database.write(message_statements.claim, others, owner, lease))
-        return claimed
+            claims |= await _retry_conflicts(lambda: database.write(message_statements.claim, others, owner, lease))
+        return claims
 
     async def renew(self, message_ids: Sequence[str], owner: str) -> list[str]:
         return await self._database.write(message_statements.renew, message_ids, owner, self.lease)
@@ -131,7 +131,7 @@ class SqlDeliveryStore:
         if self._database.dialect == "postgresql":
             from headgate.apps.notifications.stores import postgres
 
-            settled = message_statements.settled_rows(outcomes)
+            settled = message_statements.outcome_rows(outcomes)
             await _retry_conflicts(lambda: postgres.settle_alone(self._database, settled))
         else:
             await _retry_conflicts(lambda: self._database.write(message_statements.settle, outcomes))
@@ -146,7 +146,7 @@ class SqlDeliveryStore:
         return await self._database.read(rows.clock_ms, None)
 
     async def status(self, message_id: str) -> MessageStatus | None:
-        """What is known of a message."""
+        """The status of a message."""
         return await self._database.read(message_statements.status_of, message_id)
 
     async def page(
@@ -169,15 +169,15 @@ class SqlDeliveryStore:
         return await self._database.read(message_statements.beginning, prefix, limit)
 
     async def receive(self, receipt: Receipt) -> float | None:
-        """Notes a receipt; see `receipt_statements.receive`."""
+        """Stores a receipt; see `receipt_statements.receive`."""
         return await self._database.write(receipt_statements.receive, receipt)
 
     async def keep_receipt(self, early: EarlyReceipt) -> bool:
-        """Keeps a receipt for its next try; see `receipt_statements.keep_receipt`."""
+        """Keeps a receipt for its next attempt; see `receipt_statements.keep_receipt`."""
         return await self._database.write(receipt_statements.keep_receipt, early, early_topic(self._topic))
 
     async def backlog(self) -> tuple[int, datetime | None, int]:
-        """Messages that wait, since when the oldest does, and dead letters."""
+        """The number of waiting messages, the time of the oldest, and the number of dead letters."""
         return await self._database.read_aside(message_statements.backlog)
 
     async def dead_letters(
@@ -216,15 +216,15 @@ class SqlDeliveryStore:
                 return total
 
     async def opt_out(self, phone: str, reason: str) -> None:
-        """Puts a number on the list of those who want no messages."""
+        """Stores the opt-out of a number."""
         await _retry_conflicts(lambda: self._database.write(message_statements.opt_out, phone, reason))
 
     async def opt_in(self, phone: str) -> bool:
-        """Takes a number off the list; whether it was on it."""
+        """Removes the opt-out of a number; returns whether there was one."""
         return await self._database.write(message_statements.opt_in, phone)
 
     async def prune(self, before_ms: int) -> int:
-        """Forgets messages that were dealt with before a time, of those that suppress nothing any more."""
+        """Deletes messages that finished before a time and no longer suppress duplicates."""
         life = message_statements.DELIVERY_LIFE
         total = 0
         for column in (notification_message.c.settled_at, notification_delivery.c.settled_at):
@@ -242,7 +242,7 @@ class SqlAnalyticsStore:
     async def add(self, events: Sequence[AttemptEvent]) -> None:
         await _retry_conflicts(lambda: self._database.write(attempt_statements.add_attempts, events))
 
-    # Aside: over a day of many users these take seconds, which no send must wait for.
+    # On a separate connection: over a day of many users these take seconds, and must not delay sends.
 
     async def counts(self, since_ms: int, until_ms: int, users: Sequence[int]) -> list[MinuteCount]:
         return await self._database.read_aside(attempt_statements.counts, since_ms, until_ms, users)
@@ -265,7 +265,7 @@ class SqlAnalyticsStore:
 
 
 async def _retry_conflicts(work: Callable[[], Awaitable[T]]) -> T:
-    """Runs a transaction again when somebody else inserted the same row first."""
+    """Retries a transaction when a concurrent one inserted the same row first."""
     for _ in range(MAX_TRIES - 1):
         try:
             return await work()

@@ -1,5 +1,5 @@
 """The sender's hot statements on SQLite, by the driver's own means: one for many messages. For each statement the
-driver gives up Python's lock, and has to wait for it again while messages are being sent."""
+driver releases the GIL, and has to wait for it again under load."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from json import dumps
 from sqlalchemy.engine import Connection
 
 from headgate.apps.notifications.model import Message
-from headgate.apps.notifications.ports import Claim, Claimed, Status
+from headgate.apps.notifications.ports import Claim, MessageClaim, Status
 from headgate.apps.notifications.quota import Recipient
-from headgate.apps.notifications.stores.rows import Settled
+from headgate.apps.notifications.stores.rows import OutcomeRow
 from headgate.durations import to_ms
 from headgate.sql.schema import instant_text, now, sqlite_connection
 
-# The messages in JSON are an object: the number of each, if it has one of its own, by id.
+# The messages are a JSON object of id to phone number, if a message has its own.
 _QUEUED = f"""
     SELECT message.message_id, message.attempts, quota.phone, quota.locale, quota.zone, optout.phone IS NOT NULL
     FROM json_each(?) AS requested
@@ -31,7 +31,7 @@ _TAKE = f"""
     UPDATE headgate_notification_message SET status = '{Status.SENDING.value}', owner = ?, claimed_until = ?
     WHERE message_id IN (SELECT value FROM json_each(?))
 """  # noqa: S608  # our own names
-# A receipt may come before the answer: what is delivered stays so, and was sent before.
+# A receipt may precede the response: a delivered message stays delivered, and gets its sending time.
 _EARLY = f"status = '{Status.DELIVERED.value}' AND ?2 = '{Status.SENT.value}'"
 _SETTLE = f"""
     UPDATE headgate_notification_message
@@ -46,22 +46,22 @@ HAS_UPDATE_FROM = sqlite3.sqlite_version_info >= (3, 33)
 
 def claim_queued(
     connection: Connection, messages: Sequence[Message], owner: str, lease: timedelta
-) -> dict[str, Claimed]:
+) -> dict[str, MessageClaim]:
     """Claims those of the messages that are queued, and returns them. The others are left as they are."""
     driver = sqlite_connection(connection)
     numbers = dumps({message.message_id: message.to for message in messages})
-    claimed = {
-        message_id: Claimed(Claim.MINE, attempts, Recipient(phone, locale, zone), bool(opted_out))
+    claims = {
+        message_id: MessageClaim(Claim.MINE, attempts, Recipient(phone, locale, zone), bool(opted_out))
         for message_id, attempts, phone, locale, zone, opted_out in driver.execute(_QUEUED, (numbers,))
     }
-    if claimed:
+    if claims:
         until = instant_text(to_ms(now(connection) + lease))
-        driver.execute(_TAKE, (owner, until, dumps(list(claimed))))
-    return claimed
+        driver.execute(_TAKE, (owner, until, dumps(list(claims))))
+    return claims
 
 
-def settle(connection: Connection, outcomes: Sequence[Settled]) -> None:
-    """Notes what became of messages: one statement for all that fared alike, whatever the provider's ids are."""
+def settle(connection: Connection, outcomes: Sequence[OutcomeRow]) -> None:
+    """Stores the outcomes of messages: one statement for all with equal outcomes, whatever the provider's ids are."""
     alike: dict[tuple[object, ...], dict[str, str | None]] = defaultdict(dict)
     for message_id, status, attempts, provider, provider_id, segments, reason in outcomes:
         alike[status, attempts, provider, segments, reason][message_id] = provider_id

@@ -23,7 +23,7 @@ notification_quota = sa.Table(
     sa.Column("locale", sa.String(35)),
     sa.Column("zone", sa.String(64)),
     info={
-        "about": "One row a user: what may be sent in time_window minutes, and what was sent since last_refresh_time. "
+        "about": "One row per user: what may be sent in time_window minutes, and was sent since last_refresh_time. "
         "version grows with each configuration, generation whenever the SQL path counts. algorithm (none: "
         "fixed_window), unit (none: message) and state are the limiter's; phone, locale and zone are the recipient's."
     },
@@ -48,7 +48,7 @@ notification_delivery = sa.Table(
     sa.Column("attempts", sa.Integer, nullable=False),
     sa.Column("settled_at", Instant, nullable=False),
     sa.Index("headgate_notification_delivery_settled_at_ix", "settled_at"),
-    info={"about": "Messages the sender of version 0.2 has dealt with. Read for twelve hours after an upgrade."},
+    info={"about": "Messages the sender of version 0.2 has processed. Read for twelve hours after an upgrade."},
 )
 
 notification_message = sa.Table(
@@ -72,7 +72,7 @@ notification_message = sa.Table(
     sa.Index("headgate_notification_message_status_accepted_at_ix", "status", "accepted_at"),
     sa.Index("headgate_notification_message_provider_id_ix", "provider_id"),
     info={
-        "about": "One row a message: QUEUED, SENDING by the owner whose claim ends at claimed_until, then SENT, "
+        "about": "One row per message: QUEUED, SENDING by the owner whose claim ends at claimed_until, then SENT, "
         "DELIVERED, FAILED or EXPIRED. Never its text."
     },
 )
@@ -91,8 +91,8 @@ notification_dead_letter = sa.Table(
     sa.Column("dead_at", Instant, nullable=False),
     sa.Index("headgate_notification_dead_letter_dead_at_ix", "dead_at", "letter_id"),
     info={
-        "about": "Records that were refused, expired or could not be read, until somebody redrives or drops them. "
-        "message_value is a JSON string, cut if it was very long; sha256 is of the whole."
+        "about": "Records that were refused, expired or could not be read, until an operator redrives or drops them. "
+        "message_value is a JSON string, truncated if it was very long; sha256 is of the whole."
     },
 )
 
@@ -102,7 +102,7 @@ notification_optout = sa.Table(
     sa.Column("phone", sa.String(32), primary_key=True),
     sa.Column("reason", sa.String(255), nullable=False),
     sa.Column("created_at", Instant, nullable=False),
-    info={"about": "Numbers that want no messages (STOP)."},
+    info={"about": "Numbers that have opted out (STOP)."},
 )
 
 notification_attempt = sa.Table(

@@ -1,8 +1,8 @@
 """The circuit breaker of calls to the downstream: one state for all processes, kept by a `BreakerStore`.
 
-It opens at once when the connection is wrong, and after `FAILURES` calls in a row that ended in trouble. Open, it lets
-one probe through, from one process, after a pause that doubles each time. A probe that ends well closes it. Calls wait
-meanwhile; in the mode `pause` the kill switch is thrown as well, and an operator decides when to go on.
+It opens at once when the connection is misconfigured, and after `FAILURES` consecutive failures. While open, it lets
+one probe through, from one process, with exponential backoff. A successful probe closes it. Calls wait meanwhile; in
+the mode `pause` the kill switch is turned off as well, and an operator decides when to continue.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class DownstreamBreaker:
         return self._status
 
     async def record_success(self, probe: bool) -> None:
-        """A call was answered, whatever the verdict. Only a probe closes the breaker: other calls may have been made
-        before it opened."""
+        """Records a response, whatever the verdict. Only a probe closes the breaker: other calls may have begun before
+        it opened."""
         self._failures = 0
         if probe:
             await self._store.close()
@@ -95,7 +95,7 @@ class DownstreamBreaker:
             log.warning("the downstream answers again; the breaker is closed")
 
     async def record_failure(self, reason: str, probe: bool, *, at_once: bool = False) -> None:
-        """A call ended in trouble; with `at_once`, the connection is wrong."""
+        """Records a failed call; with `at_once`, the breaker opens immediately."""
         self._failures += 1
         if not (probe or at_once or self._failures >= FAILURES):
             return

@@ -20,6 +20,7 @@ from headgate.apps.payments.downstream.connection import DownstreamConnection
 from headgate.apps.payments.downstream.outcomes import Answer, Verdict
 from headgate.apps.payments.model import Payment
 from headgate.apps.payments.ports import (
+    CallNotSent,
     DownstreamBusy,
     DownstreamObserver,
     InquiryResult,
@@ -28,7 +29,6 @@ from headgate.apps.payments.ports import (
     Permit,
     RateGate,
     Receipt,
-    Unsent,
 )
 from headgate.dispatch.kill_switch import KillSwitch
 from headgate.dispatch.model import Postponed
@@ -44,17 +44,17 @@ LARGEST_ANSWER = 64 * 1024
 
 
 class _NoAnswer(Exception):
-    """The call ended without an answer: a time-out, a reset, no connection."""
+    """The call ended without a response: a timeout, a reset, no connection."""
 
     def __init__(self, kind: str, message: str, *, was_sent: bool) -> None:
         super().__init__(message)
         self.kind = kind
         self.was_sent = was_sent
-        """It may be on its way to the downstream."""
+        """Whether the downstream may receive it."""
 
 
 class _Departure:
-    """Of a call: it may be on its way from the moment that its permit was confirmed."""
+    """When a call left: it may be in flight once its permit was confirmed."""
 
     def __init__(self, permit: Permit) -> None:
         self.permit = permit
@@ -66,15 +66,15 @@ class _Departure:
         self._at = time.monotonic()
 
     def seconds_ago(self) -> float:
-        """Since it left; since it was made, if it never left."""
+        """Seconds since it left, or since it was made if it never left."""
         return time.monotonic() - self._at
 
 
 class HttpDownstream:
-    """A `Downstream` over HTTP. `outcomes` says what an answer means; each attempt has the same `Idempotency-Key`.
+    """A `Downstream` over HTTP. `outcomes` maps responses to verdicts; each attempt has the same `Idempotency-Key`.
 
-    A `transport` of one's own calls httpcore's `trace` extension of each request, as httpcore does: a call leaves when
-    that returns from `send_request_headers.started`.
+    A custom `transport` must call the `trace` extension of each request, as httpcore does: a call leaves when that
+    returns from `send_request_headers.started`.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class HttpDownstream:
         self._breaker = breaker
         self._observer = observer or NullDownstreamObserver()
         self._pause = pause
-        # No limit on connections: a call that waits for one would be made long after it was admitted.
+        # No connection limit: a call that waited for a connection would leave long after its admission.
         self._http = httpx2.AsyncClient(
             timeout=connection.timeout,
             transport=transport,
@@ -114,7 +114,7 @@ class HttpDownstream:
             except Postponed as postponed:
                 if attempt > 1:
                     raise
-                raise Unsent(str(postponed), postponed.pause) from postponed
+                raise CallNotSent(str(postponed), postponed.pause) from postponed
             except _NoAnswer as failure:
                 last = str(failure)
             else:
@@ -148,7 +148,7 @@ class HttpDownstream:
         await self._http.aclose()
 
     async def _call(self, method: str, url: str, key: str, body: bytes, attempt: int, wait: float | None) -> Answer:
-        """One call, when it may be made, and what the breaker and the metrics learn from it."""
+        """Makes one call when it is admitted, and reports it to the breaker and the metrics."""
         operation, began = ("pay" if method == "POST" else "inquire"), time.monotonic()
         permit, probe = await self._admitted(wait)
         waited = time.monotonic() - began
@@ -166,7 +166,7 @@ class HttpDownstream:
         try:
             answer = await self._send(request, departure)
         except _NoAnswer as failure:
-            # What was sent may still arrive, so it keeps its permit for as long as the longest call.
+            # A sent request may still arrive, so it keeps its permit for the longest possible call.
             if not failure.was_sent:
                 permit.give_back()
             _end_span(span, failure.kind)
@@ -193,7 +193,7 @@ class HttpDownstream:
         )
 
     async def _judge(self, answer: Answer, operation: str, probe: bool) -> None:
-        """Tells the breaker of an answer. A downstream without inquiries is no wrong connection."""
+        """Reports a response to the breaker. A downstream without inquiries is no misconfiguration."""
         verdict = outcomes.verdict_of(answer, self._connection.rejected_statuses)
         wrong = verdict is Verdict.MISCONFIGURED and (operation == "pay" or answer.status in (401, 403))
         trouble = wrong or (verdict is Verdict.RETRY and outcomes.is_trouble(answer.status))
@@ -202,7 +202,7 @@ class HttpDownstream:
     async def _record(self, probe: bool, reason: str, *, trouble: bool, at_once: bool = False) -> None:
         if self._breaker is None:
             return
-        # An answer counts whether the breaker's state can be written or not.
+        # The response counts even if the breaker's state can't be written.
         with suppress(StoreError):
             if trouble:
                 await self._breaker.record_failure(reason, probe, at_once=at_once)
@@ -210,7 +210,8 @@ class HttpDownstream:
                 await self._breaker.record_success(probe)
 
     async def _admitted(self, wait: float | None) -> tuple[Permit, bool]:
-        """A permit, once switch, breaker and limit let a call through; and whether it is the breaker's probe."""
+        """A permit, once the kill switch, the breaker and the limit admit a call; and whether it is the breaker's
+        probe."""
         try:
             if self._switch is not None:
                 await self._switch.check()
@@ -218,7 +219,7 @@ class HttpDownstream:
         except TimeoutError:
             raise Postponed(f"it waited {wait:g} s to be let through") from None
         except StoreError as error:
-            raise Postponed(f"the store can't be asked: {error}") from error
+            raise Postponed(f"the store can't be reached: {error}") from error
 
     async def _breaker_and_gate(self) -> tuple[Permit, bool]:
         while True:
@@ -248,7 +249,7 @@ class HttpDownstream:
         response: httpx2.Response | None = None
         body = b""
         try:
-            # The time counts from the first byte on: before it the call may have to wait for a new permit.
+            # The timeout starts at the first byte: before it the call may have to wait for a new permit.
             async with asyncio.timeout(None) as timeout:
 
                 async def before(event: str, details: dict[str, Any]) -> None:
@@ -266,7 +267,7 @@ class HttpDownstream:
                 response = await self._http.send(request, stream=True)
                 body = await _read(response)
         except (TimeoutError, httpx2.HTTPError) as error:
-            # The status alone is an answer, whatever becomes of the body.
+            # The status alone is a response, even if the body fails.
             if response is None:
                 raise _no_answer(error) from error
         finally:
@@ -302,8 +303,8 @@ def _end_span(span: Span | None, outcome: int | str) -> None:
 
 
 def _limit_delivery(connection: Any, timeout: float) -> None:
-    """Has the kernel drop what the downstream's host has not acknowledged in time. It would go on sending for minutes,
-    also after the connection was closed, and a call would arrive when its permit is long free."""
+    """Limits TCP retransmission to the timeout. The kernel would retransmit for minutes, even after the connection was
+    closed, and a call would arrive long after its permit was freed."""
     if connection is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
         with suppress(OSError):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(timeout * 1000))

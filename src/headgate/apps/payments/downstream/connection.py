@@ -1,4 +1,4 @@
-"""How the downstream is called: its address, who calls, what is signed, and how long an answer may take."""
+"""The connection to the downstream: address, credentials, signature, timeout."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SIGNATURE = "X-Signature"
 
 @dataclass(frozen=True, slots=True)
 class DownstreamConnection:
-    """The connection to the downstream. Its secrets stay out of every repr.
+    """The connection to the downstream. Its secrets are not in its repr.
 
     Raises:
         ConfigurationError: A value can't work; the error names the setting.
@@ -30,13 +30,13 @@ class DownstreamConnection:
     url: str = field(repr=False)
     token: str | None = field(default=None, repr=False)
     token_file: Path | None = None
-    """Read anew for each call, so that a rotated token counts at once."""
+    """Read for every call, so that a rotated token takes effect at once."""
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     client_cert: Path | None = None
     client_key: Path | None = None
     hmac_key: str | None = field(default=None, repr=False)
     timeout: float = TIMEOUT
-    """Seconds for a whole call, from its first byte to the last of its answer."""
+    """Seconds for a whole call, from the request's first byte to the response's last."""
     attempts: int = ATTEMPTS
     inquiry_path: str = INQUIRY_PATH
     rejected_statuses: frozenset[int] = REJECTED_STATUSES
@@ -61,7 +61,7 @@ class DownstreamConnection:
         return f"{self.url.rstrip('/')}/{self.inquiry_path.lstrip('/').replace('{key}', quote(key, safe=''))}"
 
     def request_headers(self, body: bytes) -> dict[str, str]:
-        """The headers of a call with this body: the configured ones, who calls, and the signature.
+        """The headers of a call with this body: the configured ones, the credentials, and the signature.
 
         Raises:
             ConfigurationError: The token file can't be read.
@@ -76,7 +76,7 @@ class DownstreamConnection:
         return headers
 
     def ssl_context(self) -> ssl.SSLContext | bool:
-        """What TLS uses: the client's certificate, if there is one.
+        """The TLS context, with the client's certificate, if there is one.
 
         Raises:
             ConfigurationError: The certificate or its key can't be read.

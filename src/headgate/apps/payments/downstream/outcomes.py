@@ -1,4 +1,4 @@
-"""What the downstream's answer means for a payment: one table. Pure.
+"""The verdict of each response of the downstream: one table. Pure.
 
 `docs/explanation/payments.md` shows the same table, and a test compares the two.
 """
@@ -17,16 +17,16 @@ LONGEST_REFERENCE = 255
 
 
 class Verdict(StrEnum):
-    """What an answer means."""
+    """The meaning of a response."""
 
     EXECUTED = "EXECUTED"
     """Done."""
     REJECTED = "REJECTED"
-    """The downstream's verdict on this payment: no."""
+    """The downstream rejected this payment for good."""
     MISCONFIGURED = "MISCONFIGURED"
-    """The connection is wrong: nothing is charged to the payment, and the breaker opens at once."""
+    """The connection is misconfigured: the payment is not charged an attempt, and the breaker opens at once."""
     RETRY = "RETRY"
-    """Try again, with the same key."""
+    """Retry, with the same idempotency key."""
 
 
 class Rule(NamedTuple):
@@ -44,7 +44,7 @@ REJECTED_STATUSES = frozenset({400, 402, 422})
 FORBIDDEN = 403
 RETRIED_STATUSES = frozenset({408, 409, 425, 429})
 TROUBLED_STATUSES = frozenset({408})
-"""Retried statuses that say that the downstream is in trouble, as every 5xx does; the breaker counts them."""
+"""Retried statuses that the breaker counts as failures, as it does every 5xx."""
 
 TABLE = (
     Rule("2xx", Verdict.EXECUTED, "`ACCEPTED`", frozenset(range(200, 300))),
@@ -76,7 +76,7 @@ TABLE = (
 
 
 class Answer(NamedTuple):
-    """What the downstream said, as far as it matters."""
+    """The parts of a response that decide the verdict."""
 
     status: int
     body: Any = None
@@ -99,7 +99,7 @@ def verdict_of(answer: Answer, rejected: frozenset[int] = REJECTED_STATUSES) -> 
 
 
 def is_trouble(status: int) -> bool:
-    """Whether an answer to be retried says that the downstream itself is in trouble."""
+    """Whether a retried status counts as a failure of the downstream itself."""
     return status >= 500 or status in TROUBLED_STATUSES
 
 
@@ -114,7 +114,7 @@ def says_no(body: Any) -> bool:
 
 
 def reason_of(answer: Answer) -> str:
-    """The downstream's words on an answer, on one line, with its status."""
+    """The downstream's reason, on one line, with the status."""
     words = ""
     if isinstance(answer.body, Mapping):
         members = (answer.body.get(name) for name in ("reason", "detail", "verdict", "title"))
@@ -125,14 +125,14 @@ def reason_of(answer: Answer) -> str:
 
 
 def reference_of(answer: Answer) -> str | None:
-    """What the downstream calls the payment, if it says so."""
+    """The downstream's reference of the payment, if it returned one."""
     value = answer.body.get("reference") if isinstance(answer.body, Mapping) else None
     return value[:LONGEST_REFERENCE] if isinstance(value, str) and value and value.isprintable() else None
 
 
 def inquiry_of(answer: Answer) -> InquiryResult | None:
     """The meaning of an answer to `GET {url}/payments/{key}`: 200 with a `status`, or 404 for a key never seen. None if
-    it says nothing."""
+    it is undecided."""
     if answer.status == 404:
         return InquiryResult(InquiryStatus.NEVER_SEEN)
     if not (200 <= answer.status < 300 and isinstance(answer.body, Mapping)):
@@ -145,7 +145,7 @@ def inquiry_of(answer: Answer) -> InquiryResult | None:
 
 
 def retry_after_of(header: str | None) -> float | None:
-    """Seconds; a date, which the header may also hold, is not worth believing another clock for."""
+    """`Retry-After` in seconds; dates are ignored, as they depend on another host's clock."""
     try:
         seconds = float(header or "")
     except ValueError:

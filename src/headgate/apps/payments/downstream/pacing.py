@@ -1,4 +1,4 @@
-"""What the hard limit makes of calls that all wait, by the arithmetic of the permits, in virtual time."""
+"""The rate and the departures of waiting calls under the hard limit, simulated in virtual time."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from headgate.apps.payments.downstream.rate_gate import LimitAt, longest_hold, p
 
 
 def sustained_rate(tps: int, latency: float, limit_at: LimitAt) -> float:
-    """Calls a second, once all permits are in use."""
+    """Calls per second, once all permits are in use."""
     return tps / (1 + latency) if limit_at == "answer" else float(tps)
 
 
 def departures(tps: int, latency: float, limit_at: LimitAt, seconds: float) -> list[float]:
-    """When calls leave in so many seconds, if each is answered after `latency` seconds."""
+    """The departures of calls within `seconds`, if each response takes `latency` seconds."""
     policy, state, now, times = permit_policy(tps, 1), Permits({}), 0, list[float]()
     hold_us, end_us = round(longest_hold(latency) * SECOND_US), round(seconds * SECOND_US)
     counted_us = round(latency * SECOND_US) if limit_at == "answer" else 0

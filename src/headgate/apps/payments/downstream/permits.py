@@ -1,12 +1,12 @@
-"""The permits of the downstream: who may call, and when. Pure: state and time in, the next state and a grant out.
+"""The permits for calls to the downstream. Pure: state and time in, the next state and a grant out.
 
 There are as many permits as calls may be made in a sliding second. A permit is held from its grant until its call can
 no longer count, so no sliding second sees more calls than permits. Calls are paced: two of them leave no closer than
 `spacing_us`, but for a burst after a pause. A grant may lie a little in the future (`LOOK_AHEAD_US`): its caller sleeps
-until then, and no time is lost between two calls to asking for the next permit.
+until then, so that no time is lost between two calls.
 
-A state that is new, or that comes from another life of its store, says nothing about the calls that were made before:
-the store may have forgotten them. Nothing is granted until all of them are over (`reopened`).
+A state that is new, or from another life of its store, may lack calls that were made before. So nothing is granted
+until all of them are over (`reopened`).
 
 `lua/permit_take.lua` is this module for Redis.
 """
@@ -29,7 +29,7 @@ class PermitPolicy(NamedTuple):
 
 
 class Permits(NamedTuple):
-    """Who holds a permit, and until when. All times are microseconds of the store's clock."""
+    """The holders of permits, and until when. All times are microseconds of the store's clock."""
 
     held: dict[str, int]
     """Holder → when its permit is free again."""
@@ -42,10 +42,10 @@ class Permits(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """What `take` decided."""
+    """The result of `take`."""
 
     wait_us: int
-    """0 if granted; else how long until it is worth asking again."""
+    """0 if granted; else the time until the next attempt."""
     delay_us: int = 0
     """How long from now until the call may leave, if granted."""
     now_us: int = 0
@@ -67,7 +67,7 @@ def take(state: Permits, policy: PermitPolicy, holder: str, hold_us: int, now_us
     if excess >= 0:
         leave_us = max(leave_us, sorted(held.values())[excess])
     if leave_us - now_us > LOOK_AHEAD_US:
-        # At most a second: a call that is answered in the meantime frees its permit no sooner than that.
+        # At most a second: a response in the meantime frees its permit no sooner than that.
         return state, Grant(max(1, min(leave_us - now_us, SECOND_US) - LOOK_AHEAD_US), 0, now_us)
     held[holder] = leave_us + hold_us
     paced_us = state.paced_us if is_exchange else max(state.paced_us, leave_us) + policy.spacing_us

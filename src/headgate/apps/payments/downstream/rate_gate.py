@@ -9,12 +9,12 @@ is counted is a choice:
 - `departure`: when it leaves. A permit is free again one second after its call *left*, so the rate is full at any
   latency; calls may bunch on their way by as much as the network's delay varies.
 
-In both, a permit is held for the longest possible call until its process says when it is free. So a process may stand
-still at any moment, also between the last check and the first byte.
+In both, a permit is held for the longest possible call, unless its process frees it earlier. So a process may freeze at
+any moment, even between the last check and the first byte.
 
 A caller gets its permit shortly before its call may leave. It prepares the request in that time, and waits for the
-instant right before the first byte (`Permit.confirm`). A call may be held up, by a handshake, a slow store or a busy
-machine. If that takes longer than the permit allows for, the permit is exchanged.
+instant right before the first byte (`Permit.confirm`). A handshake, a slow store or a busy machine may delay a call. If
+that takes longer than the permit allows, the permit is exchanged.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ LimitAt = Literal["answer", "departure"]
 
 SECOND = 1.0
 LATE = 3.0
-"""Seconds by which a call may leave late, and so the longest answer of a store with which calls can be made. The hold
+"""Seconds by which a call may leave late, and so the longest latency of a store with which calls can be made. The hold
 is that much longer, until the call has left or is answered."""
 PREPARATION = 0.02
 """Seconds before its call may leave, a caller gets its permit: to build the request, and to open a connection."""
 ASKING = 8
-"""So many callers of a process ask at once. Their requests share a transaction: one by one, a slow store would grant
-fewer permits than there are."""
+"""Concurrent permit requests per process. They share a transaction: one by one, a slow store would grant fewer permits
+than there are."""
 OUTAGE_PAUSE = 0.5
 SHORTEST_PAUSE = 0.001
 
@@ -59,7 +59,7 @@ def longest_hold(call_timeout: float) -> float:
     return LATE + call_timeout + SECOND
 
 
-class _Taken(NamedTuple):
+class _TimedPermit(NamedTuple):
     """A permit, and when its call may leave, by this process's clock."""
 
     holder: str
@@ -98,23 +98,23 @@ class PermitRateGate:
         """Returns when the permits of all answered calls are freed."""
         await asyncio.gather(*self._freeing)
 
-    async def take(self, holder: str) -> _Taken:
+    async def take(self, holder: str) -> _TimedPermit:
         """A permit, shortly before its call may leave."""
         async with self._asking:
             grant = await self._granted(holder)
         leave_us = grant.now_us + grant.delay_us
-        taken = _Taken(holder, self._clock.latest(leave_us), self._clock.earliest(leave_us) + LATE)
+        permit = _TimedPermit(holder, self._clock.latest(leave_us), self._clock.earliest(leave_us) + LATE)
         try:
-            await self._until(taken.leave_at - PREPARATION)
+            await self._until(permit.leave_at - PREPARATION)
         except BaseException:
             self.give_back(holder)
             raise
-        return taken
+        return permit
 
-    async def in_time(self, taken: _Taken) -> bool:
+    async def in_time(self, permit: _TimedPermit) -> bool:
         """Returns when the call may leave; False if it is too late for that."""
-        await self._until(taken.leave_at)
-        return self._monotonic() <= taken.late_at
+        await self._until(permit.leave_at)
+        return self._monotonic() <= permit.late_at
 
     async def _until(self, moment: float) -> None:
         delay = moment - self._monotonic()
@@ -127,7 +127,7 @@ class PermitRateGate:
             try:
                 grant = await self._permits.take(holder, self._hold)
             except StoreUnavailable as error:
-                # Too many calls are worse than late ones: none is made while the store can't count.
+                # Fail closed: too many calls are worse than late ones.
                 log.warning("calls to the downstream wait: %s", error)
                 await self._pause(OUTAGE_PAUSE)
                 continue
@@ -166,19 +166,19 @@ class PermitRateGate:
 class _SharedPermit:
     """The `Permit` of a `PermitRateGate`."""
 
-    def __init__(self, gate: PermitRateGate, taken: _Taken) -> None:
+    def __init__(self, gate: PermitRateGate, permit: _TimedPermit) -> None:
         self._gate = gate
-        self._taken = taken
+        self._permit = permit
 
     async def confirm(self) -> None:
-        while not await self._gate.in_time(self._taken):
-            self._taken = await self._gate.take(self._taken.holder)
+        while not await self._gate.in_time(self._permit):
+            self._permit = await self._gate.take(self._permit.holder)
 
     def left(self) -> None:
-        self._gate.left(self._taken.holder)
+        self._gate.left(self._permit.holder)
 
     def release(self) -> None:
-        self._gate.answered(self._taken.holder)
+        self._gate.answered(self._permit.holder)
 
     def give_back(self) -> None:
-        self._gate.give_back(self._taken.holder)
+        self._gate.give_back(self._permit.holder)

@@ -1,6 +1,6 @@
-"""A bank that takes so many calls a second and no more. It can be slow, fail, and lose answers, as `Behaviour` says.
+"""A simulated bank with a limit on calls per second. It can be slow, fail, and lose responses: see `Behaviour`.
 
-It keeps a record of every call, so that it can be proven what it saw.
+It records every call, as evidence for tests.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Behaviour:
     fail: float = 0.0
     """The share that is answered 503, nothing done."""
     lose: float = 0.0
-    """The share that is done and answered 500 all the same."""
+    """The share that is executed and still answered 500."""
     refuse: float = 0.0
     """The share of payments that is refused for good with 422."""
 
@@ -66,7 +66,7 @@ class Behaviour:
 
 
 class Answer(NamedTuple):
-    """What a caller hears, `delay` seconds later."""
+    """The response to a caller, `delay` seconds later."""
 
     status: int
     body: dict[str, Any]
@@ -75,7 +75,7 @@ class Answer(NamedTuple):
 
 
 class Simulator:
-    """The bank. Every payment's effect happens once, however often it is asked for."""
+    """The bank. Idempotent: every payment is executed once, however often it is requested."""
 
     def __init__(
         self, behaviour: Behaviour | None = None, *, clock: Clock | None = None, seed: int | None = None
@@ -113,7 +113,7 @@ class Simulator:
         self.calls.clear()
 
     def _wait(self, now: int) -> float | None:
-        """None if one more call is taken now; else the seconds until one would be."""
+        """None if one more call is admitted now; else the seconds until one would be."""
         while self._recent and self._recent[0] <= now - SECOND_US:
             self._recent.popleft()
         if len(self._recent) >= self.behaviour.tps:

@@ -1,7 +1,7 @@
-"""The clock of the permits' store, as this process can tell it. Pure.
+"""The clock of the permits' store, estimated by this process. Pure.
 
-An answer of the store tells its clock at some moment between the request and the answer. One slow answer says little;
-the bounds of all recent answers together say it to within the fastest of them.
+A response has the store's clock at some moment between request and response. One slow response gives wide bounds; all
+recent responses together bound it by the fastest round trip.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class StoreClock:
         self._at = 0.0
 
     def record(self, store_us: int, *, requested_at: float, answered_at: float) -> None:
-        """Learns from one answer. If it contradicts the earlier ones, a clock was set, and it replaces them."""
+        """Adds one response. If it contradicts the earlier ones, a clock was set, and it replaces them."""
         aged = DRIFT * max(0.0, answered_at - self._at)
         low, high = store_us / 1e6 - answered_at, store_us / 1e6 - requested_at
         self._low, self._high = max(self._low - aged, low), min(self._high + aged, high)

@@ -1,4 +1,4 @@
-"""Accepts feeds that are whole, chunk by chunk. A feed whose process died is taken up by another one."""
+"""Accepts complete feeds, chunk by chunk. If its process dies, another one resumes a feed."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ SORTS = ("createdAt", "-createdAt")
 """How a listing may be sorted; with `-`, the last first."""
 MOST_COUNTED = 100_001
 LEASE = timedelta(seconds=30)
-"""A feed whose runner gave no sign of life for so long is taken up by another one."""
+"""A feed whose runner had no heartbeat for so long is resumed by another one."""
 RESUME_EVERY = 10.0
 LOOK_EVERY = 0.5
 CANCEL_PAGE = 1000
 IN_FLIGHT = 3
-"""Chunks on their way at once."""
+"""Chunks in flight."""
 
 log = logging.getLogger(__name__)
 
@@ -74,19 +74,19 @@ class Feeds:
         self._runner = secrets.token_hex(8)
 
     async def accept(self, feed_id: str) -> Feed:
-        """Accepts what is left of the feed, and returns it as it then stands.
+        """Accepts the rest of the feed, and returns its final state.
 
         Raises:
             NotFound: There is no such feed.
-            StoreError: The database failed; the same call goes on from there.
+            StoreError: The database failed; a retry resumes from there.
         """
         async for _ in self.progress(feed_id):
             pass
         return await self.show(feed_id)
 
     async def progress(self, feed_id: str) -> AsyncIterator[int]:
-        """Accepts what is left of the feed; yields the number of each chunk that is done. While another process works
-        on the feed, this waits for it, and goes on if it dies."""
+        """Accepts the rest of the feed; yields the number of each chunk that is done. While another process holds the
+        feed, this waits, and resumes it if that process dies."""
         while (await self.show(feed_id)).state is FeedState.ACCEPTING:
             feed = await self._store.claim(self._runner, self._lease, feed_id)
             if feed is None:
@@ -99,7 +99,7 @@ class Feeds:
                 await asyncio.sleep(LOOK_EVERY)
 
     async def resume(self) -> int:
-        """Goes on with feeds that nobody works on; returns with how many."""
+        """Resumes feeds without a live runner; returns how many."""
         count = 0
         while (feed := await self._store.claim(self._runner, self._lease)) is not None:
             log.info("going on with the feed %s after chunk %d", feed.feed_id, feed.chunks_done)
@@ -109,7 +109,7 @@ class Feeds:
         return count
 
     async def run_resuming(self, stop: asyncio.Event, every: float = RESUME_EVERY) -> None:
-        """`resume`, now and then, until `stop` is set."""
+        """`resume`, periodically, until `stop` is set."""
         while not stop.is_set():
             try:
                 await self.resume()
@@ -119,7 +119,7 @@ class Feeds:
                 await asyncio.wait_for(stop.wait(), every)
 
     async def show(self, feed_id: str) -> Feed:
-        """The feed as it stands.
+        """The feed's present state.
 
         Raises:
             NotFound: There is no such feed.
@@ -168,8 +168,8 @@ class Feeds:
         return await self._store.rejects(feed_id, after, limit)
 
     async def cancel(self, feed_id: str, reason: str = "the feed was cancelled") -> tuple[Feed, int, int]:
-        """Cancels what has not begun: records that wait, and payments whose execution has not begun. Returns the feed,
-        how many payments were cancelled now, and how many could not be. A second call changes nothing more.
+        """Cancels records that wait, and payments whose execution has not begun. Returns the feed, how many payments
+        were cancelled now, and how many could not be. Idempotent.
 
         Raises:
             NotFound: There is no such feed.
@@ -213,7 +213,7 @@ class Feeds:
                 number, task = running[0]
                 rejects = await task
                 if rejects is None or not await self._store.advance(feed.feed_id, self._runner, number, rejects):
-                    return  # cancelled, or taken up by another process
+                    return  # cancelled, or resumed by another process
                 running.popleft()
                 yield number
             await self._store.finish(feed.feed_id, self._runner)

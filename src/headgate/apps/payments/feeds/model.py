@@ -16,14 +16,14 @@ LARGEST_COUNT = 1_000_000_000
 
 
 class FeedState(StrEnum):
-    """Where a feed stands."""
+    """The state of a feed."""
 
     RECEIVING = "RECEIVING"
     """Its records arrive; nothing is accepted yet."""
     REFUSED = "REFUSED"
-    """Its control figures are wrong, or it broke off. Nothing of it was accepted."""
+    """Its control figures are wrong, or it was truncated. Nothing of it was accepted."""
     ACCEPTING = "ACCEPTING"
-    """It is whole and checked; its payments are being accepted, chunk by chunk."""
+    """It is complete and checked; its payments are being accepted, chunk by chunk."""
     DONE = "DONE"
     """Every record was accepted, or is among the rejects."""
     CANCELLED = "CANCELLED"
@@ -73,7 +73,8 @@ class Totals:
 
 @dataclass(slots=True)
 class Figures:
-    """What arrived: every record, and the sum of all amounts whatever their currency, as in ISO 20022's CtrlSum."""
+    """Control figures of what arrived: every record, and the sum of all amounts whatever their currency, as in ISO
+    20022's CtrlSum."""
 
     records: int = 0
     rejected: int = 0
@@ -81,7 +82,7 @@ class Figures:
     totals: Totals = field(default_factory=Totals)
     """Of the records that are payments."""
     other: Decimal = Decimal(0)
-    """Amounts of records that are none, where they can be read."""
+    """Amounts of rejected records, where they can be read."""
 
     @property
     def control_sum(self) -> Decimal:
@@ -92,7 +93,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """What a feed says of itself; None: it does not say."""
+    """A feed's declared control figures; None if not declared."""
 
     count: int | None = None
     control_sum: Decimal | None = None
@@ -100,7 +101,7 @@ class Control:
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """A feed as it is kept."""
+    """A feed as it is stored."""
 
     feed_id: str
     format: str
@@ -131,7 +132,7 @@ class Feed:
 
 
 def check_control(figures: Figures, control: Control) -> None:
-    """Compares what arrived with what the feed says of itself.
+    """Compares what arrived with the declared control figures.
 
     Raises:
         InvalidInput: They differ. The message has both figures.

@@ -49,7 +49,7 @@ _FIELDS = {
 
 
 class Pain001Parser:
-    """Takes a document in blocks and collects its transactions; `take` hands them over.
+    """Takes a document in blocks and collects its transactions; `take` returns them.
 
     The document's own control figures are checked by `finish`, which raises `InvalidInput` if they are wrong.
     """
@@ -74,10 +74,10 @@ class Pain001Parser:
         self._document.feed(block)
 
     def finish(self) -> None:
-        """The document ended.
+        """Ends the document.
 
         Raises:
-            InvalidInput: It broke off, or is no pain.001 document.
+            InvalidInput: It is truncated, or no pain.001 document.
         """
         self._document.finish()
         if not self._seen_root:

@@ -1,4 +1,4 @@
-"""What feeds need from the outside: a store for them and for records that wait to be accepted."""
+"""The port of feeds: a store for them and for records that wait to be accepted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class FeedStore(Protocol):
         ...
 
     async def stage(self, feed_id: str, number: int, payload: bytes, rejects: Sequence[FeedReject]) -> None:
-        """Keeps a chunk of records until the feed is whole."""
+        """Keeps a chunk of records until the feed is complete."""
         ...
 
     async def drop(self, feed_id: str, reason: str) -> None:
@@ -28,16 +28,16 @@ class FeedStore(Protocol):
         ...
 
     async def complete(self, feed_id: str, digest: str, figures: Figures, name: str | None) -> str:
-        """RECEIVING → ACCEPTING. If another feed with the same digest is there, this one is deleted; the id that
-        counts is returned."""
+        """RECEIVING → ACCEPTING. If another feed has the same digest, this one is deleted. Returns the id of the feed
+        that stays."""
         ...
 
     async def claim(self, runner: str, lease: timedelta, feed_id: str | None = None) -> Feed | None:
-        """A feed to go on with: this one, or any that is ACCEPTING, if its runner gave no sign of life for `lease`."""
+        """A feed to resume: this one, or any that is ACCEPTING, if its runner had no heartbeat for `lease`."""
         ...
 
     async def release(self, feed_id: str, runner: str) -> None:
-        """Takes back `claim`: another runner may go on at once."""
+        """Releases a `claim`: another runner may resume at once."""
         ...
 
     async def chunk(self, feed_id: str, number: int) -> bytes | None:
@@ -76,7 +76,7 @@ class FeedStore(Protocol):
         ...
 
     async def prune(self, before: datetime) -> int:
-        """Forgets feeds that are over since before a time and have no payments left, with their rejects."""
+        """Deletes feeds that ended before a time and have no payments left, with their rejects."""
         ...
 
     async def rejects(self, feed_id: str, after: int, limit: int) -> list[FeedReject]:

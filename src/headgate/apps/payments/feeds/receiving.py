@@ -18,7 +18,7 @@ NO_CONTROL = Control()
 
 
 class FeedReceiver:
-    """Stages feeds: whatever breaks off, contradicts its control figures or is unreadable leaves nothing behind."""
+    """Stages feeds. One that is truncated, unreadable or contradicts its control figures leaves nothing behind."""
 
     def __init__(self, store: FeedStore) -> None:
         self._store = store
@@ -32,7 +32,7 @@ class FeedReceiver:
         name: str | None = None,
         config_name: str | None = None,
     ) -> str:
-        """The id of the feed, which is whole and waits to be accepted. The same bytes again are the same feed.
+        """The id of the feed, which is complete and waits to be accepted. Idempotent: the same bytes are the same feed.
 
         Raises:
             InvalidInput: It is no feed of this kind, or its control figures are wrong. Nothing was kept.
@@ -45,7 +45,7 @@ class FeedReceiver:
             await self._store.drop(feed_id, str(error)[:1000])
             raise
         except BaseException:
-            # The client broke off, or this process ends: what was staged is of no use to anybody.
+            # The client disconnected, or this process ends: the staged part is useless.
             await asyncio.shield(self._store.drop(feed_id, "it broke off"))
             raise
 
@@ -95,7 +95,7 @@ async def _hashed(blocks: AsyncIterator[bytes], digest: object) -> AsyncIterator
 
 async def _lines(blocks: AsyncIterator[bytes], kind: FeedFormat, figures: Figures) -> AsyncIterator[StagedChunk]:
     async for lines in line_chunks(blocks, kind, (0, 0), CHUNK):
-        # On a thread, so that other requests of a service are served meanwhile.
+        # On a thread, so as not to block the event loop.
         yield await asyncio.to_thread(stage_lines, lines, kind, figures)
 
 

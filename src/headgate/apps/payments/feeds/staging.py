@@ -1,4 +1,4 @@
-"""Records of a feed, checked once and kept in a compact form until the feed is whole."""
+"""Records of a feed, checked once and kept in a compact form until the feed is complete."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Planned = executed = bank: payments compared with the downstream's statement, every difference named."""
+"""Reconciliation: payments compared with the downstream's statement, every difference named."""

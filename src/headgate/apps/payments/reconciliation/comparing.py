@@ -1,7 +1,7 @@
 """Compares payments with a statement in one walk over each, in constant memory.
 
-The statement may come in any order, so its lines stand in a temporary SQLite file, by payment. The payments are read
-page by page; lines that no page asked for are looked up at the end.
+The statement may be in any order, so its lines are kept in a temporary SQLite file, by payment. The payments are read
+page by page; lines that belong to no page are looked up at the end.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ReconciliationStore(Protocol):
         ...
 
     async def leaked_slots(self, owner: str, prefix: str) -> list[str]:
-        """The owner's slots still to come whose payment is not there, or is over without having used them."""
+        """The owner's future slots whose payment does not exist, or ended without using them."""
         ...
 
 
@@ -93,7 +93,7 @@ async def reconcile(
 async def _compare_rest(
     store: ReconciliationStore, lines: _Lines, result: Reconciliation, report: Report, selection: PaymentFilter
 ) -> None:
-    """Lines that belong to no payment of the selection. One of a payment outside of it is not ours to compare."""
+    """Compares lines of no payment in the selection. Those of other payments are skipped."""
     after = ""
     while rest := await asyncio.to_thread(lines.rest, after, PAGE):
         after = rest[-1].payment_id
@@ -161,7 +161,7 @@ class _Lines:
         return lines
 
     def rest(self, after: str, limit: int) -> list[StatementLine]:
-        """Lines that nobody has taken, in order of their payments."""
+        """Lines that were not taken, in order of their payments."""
         rows = self._connection.execute(
             "SELECT payment_id, amount, currency, status, reference, executed_at FROM line"
             " WHERE seen = 0 AND payment_id > ? ORDER BY payment_id LIMIT ?",

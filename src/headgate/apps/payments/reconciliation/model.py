@@ -1,4 +1,4 @@
-"""What is compared, and what differs. Pure."""
+"""The compared records, and their differences. Pure."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ ITEM_MAY_BE: Mapping[PaymentStatus, frozenset[Status]] = {
     PaymentStatus.UNKNOWN: frozenset({Status.DEAD_LETTER}),
     PaymentStatus.CANCELLED: frozenset({Status.CANCELLED}),
 }
-"""Where an item may stand while its payment stands so. PROCESSING allows any: the bank's word is in."""
+"""The statuses that an item may have, by its payment's. PROCESSING allows any: the bank has decided."""
 MAY_BE_GONE = (PaymentStatus.PROCESSING, PaymentStatus.FAILED, PaymentStatus.CANCELLED)
-"""Retention forgets finished items before their payments."""
+"""Retention deletes finished items before their payments."""
 
 
 class BankStatus(StrEnum):
-    """What the statement says of a payment."""
+    """A payment's status on the statement."""
 
     EXECUTED = "EXECUTED"
     REJECTED = "REJECTED"
@@ -48,7 +48,7 @@ class StatementLine(NamedTuple):
 
 
 class PaymentRow(NamedTuple):
-    """One payment here, as much of it as is compared, and where its item stands."""
+    """The compared members of a payment, and the status of its item."""
 
     payment_id: str
     amount_minor: int
@@ -84,7 +84,7 @@ class Difference(NamedTuple):
 
 
 class GroupKey(NamedTuple):
-    """What figures are kept for."""
+    """The key of a group of figures."""
 
     feed_id: str | None
     day: date
@@ -106,7 +106,7 @@ class Group:
 
 @dataclass(slots=True)
 class Reconciliation:
-    """What came of the comparison."""
+    """The result of the comparison."""
 
     matched: int = 0
     counts: dict[Kind, int] = field(default_factory=lambda: dict.fromkeys(Kind, 0))
@@ -142,14 +142,14 @@ def compare(row: PaymentRow, line: StatementLine | None, now: datetime) -> list[
 
 
 def _agree(here: PaymentStatus, bank: BankStatus) -> bool:
-    """A refusal is FAILED here; what the bank has not decided is nothing to be compared yet."""
+    """A rejected payment is FAILED here; one that the bank has not decided can't be compared yet."""
     if bank is BankStatus.REJECTED:
         return here in (PaymentStatus.FAILED, PaymentStatus.CANCELLED)
     return bank is BankStatus.PENDING and here not in EXECUTED_HERE
 
 
 def _inner(row: PaymentRow, now: datetime) -> list[Difference]:
-    """What is wrong with a payment whatever the bank says."""
+    """Differences within headgate, whatever the statement has."""
     if row.status is PaymentStatus.UNKNOWN:
         return [Difference(Kind.UNKNOWN, row.payment_id, "status", row.status, None, row.feed_id)]
     allowed = ITEM_MAY_BE.get(row.status, frozenset(Status))

@@ -167,7 +167,7 @@ class _CamtStatement:
 
 
 def _trimmed(amount: str, currency: str) -> str:
-    """Banks write more decimals than the currency has: 12.30000 is 12.30."""
+    """The amount with the currency's decimals: banks may write 12.30000 for 12.30."""
     whole, point, fraction = amount.partition(".")
     digits = MINOR_UNITS.get(currency, 2)
     if point and len(fraction) > digits and not fraction[digits:].strip("0"):

@@ -1,1 +1,1 @@
-"""Where payments are kept, and the permits of the downstream."""
+"""The stores of payments, and of the permits of the downstream."""

@@ -105,8 +105,8 @@ def _stage(connection: Connection, feed_id: str, number: int, payload: bytes, re
 
 
 def _leave_to_next_commit(connection: Connection) -> None:
-    """Has PostgreSQL not wait for the disk. A chunk that is staged counts once the feed is complete, whose commit
-    follows; one that was accepted and not recorded is accepted again, and finds its payments there."""
+    """Turns off PostgreSQL's synchronous commit for this transaction. A staged chunk counts once the feed is complete,
+    whose commit follows; a chunk that was accepted and not recorded is accepted again, which is idempotent."""
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql("SET LOCAL synchronous_commit = off")
 
@@ -131,7 +131,8 @@ def _complete(connection: Connection, feed_id: str, digest: str, figures: Figure
         sa.select(feed.c.feed_id, feed.c.state, feed.c.rejected).where(feed.c.digest == digest)
     ).one_or_none()
     if same is not None and same.state == FeedState.DONE.value and same.rejected:
-        # What was refused then may be accepted now: a full horizon, a rule. The rest will be found as duplicates.
+        # Records that were rejected then may be accepted now: a full horizon, a rule. The others are found as
+        # duplicates.
         connection.execute(sa.update(feed).where(feed.c.feed_id == same.feed_id).values(digest=None))
     elif same is not None:
         for table in (feed_chunk, feed_reject, feed):
@@ -215,7 +216,7 @@ def _finish(connection: Connection, feed_id: str, runner: str) -> bool:
 
 
 def _brought(connection: Connection, feed_id: str) -> Totals:
-    """The payments that the feed brought: counted, so that a crash in between counts none of them twice."""
+    """The payments of the feed: counted from their rows, so that a crash counts none of them twice."""
     totals = Totals()
     rows = connection.execute(
         sa.select(payment.c.currency, sa.func.count(), sa.func.sum(payment.c.amount_minor))
@@ -232,7 +233,7 @@ def _cancel(connection: Connection, feed_id: str, reason: str) -> Feed | None:
     values = {"state": FeedState.CANCELLED.value, "reason": reason, "runner": None}
     figures = {"accepted": sum(totals.count.values()), "totals": json.dumps(totals.amounts())}
     _change(connection, feed_id, FeedState.ACCEPTING, **values, **figures)
-    # Its figures stand: payments may have been forgotten since it was done.
+    # Its figures stay: payments may have been pruned since it was done.
     _change(connection, feed_id, FeedState.DONE, **values)
     connection.execute(sa.delete(feed_chunk).where(feed_chunk.c.feed_id == feed_id))
     return _find(connection, feed_id)
@@ -315,7 +316,7 @@ def _rejects(connection: Connection, feed_id: str, after: int, limit: int) -> li
 
 
 def _record(row: Any) -> Feed:
-    # What the feed brought is counted when it ends; before that, and of chunks that were dropped, nothing is known.
+    # A feed's payments are counted when it ends; before that, and for dropped chunks, the totals are unknown.
     is_counted = row.state in (FeedState.DONE.value, FeedState.CANCELLED.value) and row.chunks_done == row.chunks
     return Feed(
         row.feed_id,

@@ -1,7 +1,7 @@
 """Payment, queue item and slot move together: plain functions over a connection, each inside one transaction.
 
-Rows are locked in one order everywhere, queue item, payment, slot config, and in the order of their ids: two who move
-the same payments wait for each other instead of deadlocking.
+Rows are locked in one order everywhere, queue item, payment, slot config, and in the order of their ids: two
+transactions that move the same payments wait for each other instead of deadlocking.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from headgate.sql.schema import now as database_clock
 DISCARDED = "discarded from the queue"
 REQUEUED = "requeued by an operator"
 GIVEN_UP = Cancellation("its payment will not be made", OWNER)
-"""What the record of a payment's slot says."""
+"""The cancellation that is recorded with a payment's slot."""
 _BY_ITEM = {Status.READY: PaymentEvent.RETRY, Status.CANCELLED: PaymentEvent.DISCARD}
-"""What an operator's move of an item means for its payment."""
+"""The event of a payment whose item an operator moves."""
 
 
 class _Standing(NamedTuple):
-    """Where a payment stands, locked."""
+    """The status of a payment whose row is locked."""
 
     status: PaymentStatus
     begun: bool
@@ -56,8 +56,8 @@ class _Step(NamedTuple):
 
 
 class PaymentFollower:
-    """The `Follower` of payments: whoever discards, requeues or dead-letters a payment's item moves the payment and its
-    slot too. A payment that is not there follows nothing: other programs may queue items of this type."""
+    """The `Follower` of payments: discarding, requeueing or dead-lettering a payment's item moves the payment and its
+    slot, too. Items without a payment are ignored: other programs may queue items of this type."""
 
     def refusals(self, within: Connection, moves: Sequence[ItemMove]) -> dict[str, str]:
         standings = _locked(within, [move.item_id for move in moves])
@@ -89,7 +89,7 @@ def move(
     connection: Connection, payment_ids: Sequence[str], event: PaymentEvent, detail: str, reference: str | None = None
 ) -> dict[str, str]:
     """Moves each payment with its item and slot, by an event that an operator or the inquiry causes. Returns, by id,
-    why a payment could not be moved; nothing of such a one is changed."""
+    why a payment could not be moved; such a payment is unchanged."""
     ids = sorted(set(payment_ids))
     items = _locked_items(connection, ids)
     standings = _locked(connection, ids)
@@ -120,12 +120,12 @@ def move(
 
 
 def begin(connection: Connection, payment_ids: Sequence[str]) -> dict[str, PaymentRecord]:
-    """Marks payments that are SCHEDULED as begun now. Returns all that exist, as they stood before."""
+    """Marks payments that are SCHEDULED as begun now. Returns all that exist, in their earlier state."""
     records: dict[str, PaymentRecord] = {}
     for some in where_in(connection, payment.c.payment_id, sorted(set(payment_ids))):
         rows = connection.execute(sa.select(payment).where(some).order_by(payment.c.payment_id).with_for_update())
         records.update((row.payment_id, record(row)) for row in rows)
-    # Also if it has begun before: whoever takes an earlier beginning back, late, must not take back this one.
+    # Also if it has begun before: a late `withdraw` of an earlier beginning must not undo this one.
     waiting = [payment_id for payment_id, kept in records.items() if kept.status is PaymentStatus.SCHEDULED]
     if waiting:
         moment = database_clock(connection)
@@ -135,7 +135,7 @@ def begin(connection: Connection, payment_ids: Sequence[str]) -> dict[str, Payme
 
 
 def withdraw(connection: Connection, payment_id: str, began: datetime) -> None:
-    """Takes back the `begin` of that time, of a payment of which no call has left."""
+    """Undoes the `begin` of that time, of a payment of which no call has left."""
     is_same = payment.c.begun_at == began
     waits = payment.c.status == PaymentStatus.SCHEDULED.value
     connection.execute(
@@ -214,5 +214,5 @@ def _item_refusal(status: Status | None, target: Status, event: PaymentEvent) ->
 def _detail(move: ItemMove, status: PaymentStatus) -> str:
     if move.after is Status.READY:
         return REQUEUED
-    # A payment that had failed keeps the reason: discarding says only that nobody will try it again.
+    # A failed payment keeps its reason: discarding only means that it will not be retried.
     return f"{DISCARDED}; before: {move.error}" if move.error and status is not PaymentStatus.SCHEDULED else DISCARDED

@@ -1,4 +1,4 @@
-"""Keeping many payments at once on PostgreSQL: COPY for the payments, one statement for the queue."""
+"""Bulk inserts of payments on PostgreSQL: COPY for the payments, one statement for the queue."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headgate.sql.pipeline import Raw, copy, run_async
 from headgate.sql.schema import now as database_clock
 
 SOON = timedelta(seconds=5)
-"""Payments due later are no reason to wake a dispatcher."""
+"""Payments that are due later do not wake a dispatcher."""
 
 COPY_PAYMENTS = """
     COPY headgate_payment (payment_id, amount_minor, currency, payer_name, payer_iban, payee_name, payee_iban,
@@ -30,8 +30,8 @@ COPY_AUDIT = "COPY headgate_payment_audit (payment_id, status_after, detail, cre
 
 
 def schedule(connection: Connection, payments: Sequence[NewPayment], encryption: Encryption | None = None) -> None:
-    """Keeps and queues new payments; an id that is taken fails on its key. Sorted by id, so that two writers wait for
-    each other instead of deadlocking."""
+    """Stores and queues new payments; an existing id fails on its key. Sorted by id, so that two writers wait for each
+    other instead of deadlocking."""
     moment = database_clock(connection)
     rows, audit = _copy_texts(payments, moment)
 

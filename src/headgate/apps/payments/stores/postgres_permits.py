@@ -10,8 +10,8 @@ from headgate.apps.payments.downstream.permits import Grant, PermitPolicy
 from headgate.apps.payments.stores.sql_permits import NAME, GateRow, Request, apply
 from headgate.sql.pipeline import BEGIN, COMMIT, Statement, run_pipeline, text_of, whole_of
 
-LONGEST_SILENCE = "1s"
-"""So long a process may keep the row's lock without a word."""
+IDLE_TIMEOUT = "1s"
+"""How long a process may be idle while it holds the row's lock."""
 ROW = Statement(
     "headgate_permit_row",
     """
@@ -26,7 +26,7 @@ ROW = Statement(
 """The row, locked, with the database's life and its clock; without the row its state is NULL.
 
 The clock is a column of the outer query, which has a row only when the inner one has the lock. PostgreSQL ends the
-session of a process that falls silent while it has the lock: a frozen worker would stop all.
+session of a process that is idle while it holds the lock: a frozen worker would block all others.
 """
 INSERT = Statement(
     "headgate_permit_insert",
@@ -46,8 +46,8 @@ UPDATE = Statement(
 
 
 def decide(connection: Connection, policy: PermitPolicy, longest_hold_us: int, work: Sequence[Request]) -> list[Grant]:
-    """Applies the requests in order, under the row's lock. A slow database has to answer twice."""
-    _, [(state, life, clock_us, _)] = run_pipeline(connection, [(BEGIN, ()), (ROW, (NAME, LONGEST_SILENCE))])
+    """Applies the requests in order, under the row's lock, in two round trips."""
+    _, [(state, life, clock_us, _)] = run_pipeline(connection, [(BEGIN, ()), (ROW, (NAME, IDLE_TIMEOUT))])
     row = GateRow(None if state is None else state.decode(), text_of(life), whole_of(clock_us))
     grants, written = apply(row, policy, longest_hold_us, work)
     write = INSERT if row.state is None else UPDATE

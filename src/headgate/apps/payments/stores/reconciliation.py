@@ -1,4 +1,4 @@
-"""What reconciliation reads: payments beside their items, and slots that nobody will use."""
+"""The reads of reconciliation: payments with their items, and leaked slots."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _rows_of(connection: Connection, payment_ids: Sequence[str]) -> list[Payment
 
 
 def _with_items(connection: Connection, rows: Sequence[Any]) -> list[PaymentRow]:
-    """The payments beside their items. Two statements by keys: of a join, the planner would hash the whole queue for
+    """The payments beside their items. Two statements by keys: for a join, the planner would hash the whole queue for
     every page."""
     items: dict[str, tuple[str, Any]] = {}
     for some in where_in(connection, queue.c.item_id, [row[0] for row in rows]):
@@ -89,12 +89,12 @@ def _row(
     item: str | None,
     due: Any,
 ) -> PaymentRow:
-    stands = None if item is None else _ITEMS[item]
-    return PaymentRow(payment_id, minor, currency, _STATUSES[status], reference, scheduled, feed_id, stands, due)
+    item_status = None if item is None else _ITEMS[item]
+    return PaymentRow(payment_id, minor, currency, _STATUSES[status], reference, scheduled, feed_id, item_status, due)
 
 
 def _leaked_slots(connection: Connection, owner: str, prefix: str) -> list[str]:
-    """Slots still to come whose payment is not there, or was cancelled."""
+    """Future slots whose payment does not exist, or was cancelled."""
     of_slot = sa.literal(prefix).concat(payment.c.payment_id) == slot.c.event_id
     in_use = sa.select(payment.c.payment_id).where(of_slot, payment.c.status != PaymentStatus.CANCELLED.value)
     rows = connection.execute(

@@ -16,9 +16,9 @@ KEY = b"payments:{downstream}:permits"
 
 
 class RedisPermitStore:
-    """The `PermitStore` port on one server, Sentinel or Cluster; whoever shares the Redis shares the permits.
+    """The `PermitStore` port on one server, Sentinel or Cluster; all processes on the same Redis share the permits.
 
-    Redis may forget: restarted without persistence, with an old snapshot, or as a replica that took over. It then has
+    Redis may lose data: after a restart without persistence or with an old snapshot, or after a failover. It then has
     another run id, and nothing is granted for `longest_hold` seconds.
     """
 

@@ -36,7 +36,7 @@ _MOVE_ALL = sa.text(
 class PaymentCarrier:
     """The `SlotCarrier` of payments: a slot may move while its payment is SCHEDULED and its item waits.
 
-    A slot whose payment is not there yet stays: the payment is being accepted, with the slot's time.
+    A slot without a payment yet stays: the payment is being accepted, with the slot's time.
     """
 
     def standings(self, within: Connection, slots: Sequence[AssignedSlot], *, lock: bool) -> dict[str, Standing]:
@@ -81,7 +81,7 @@ def _standing(item: Standing | None, is_scheduled: bool) -> Standing:
 
 
 def _scheduled(connection: Connection, ids: Sequence[str], *, lock: bool) -> set[str]:
-    """Those of these payments whose execution has not begun, and that nobody else has locked."""
+    """Those of these payments whose execution has not begun, and that no other transaction has locked."""
     scheduled: set[str] = set()
     for some in where_in(connection, payment.c.payment_id, sorted(ids)):
         query = sa.select(payment.c.payment_id).where(

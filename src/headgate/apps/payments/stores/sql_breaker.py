@@ -33,7 +33,7 @@ class SqlBreakerStore:
         try:
             await self._database.write(open_until_probe, shortened(reason), pause)
         except Conflict:
-            # Another process opened it in the same moment.
+            # Another process opened it concurrently.
             await self._database.write(open_until_probe, shortened(reason), pause)
 
     async def claim_probe(self, hold: float) -> bool:

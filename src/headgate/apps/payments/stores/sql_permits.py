@@ -1,4 +1,4 @@
-"""The permits of the payments' downstream in a database: one row, locked for each decision."""
+"""The permits of the payments' downstream in a database: one row, locked per decision."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ class GateRow(NamedTuple):
     state: str | None
     """None if there is no row yet."""
     life: str
-    """In which life of the database this is."""
+    """Identifies the database's run, between restarts and failovers."""
     now_us: int
     """The database's clock, read after the row was locked."""
 
 
 class SqlPermitStore:
-    """The `PermitStore` port in SQLite, PostgreSQL or Oracle; whoever shares the database shares the permits.
+    """The `PermitStore` port in SQLite, PostgreSQL or Oracle; all processes on the same database share the permits.
 
-    A restarted PostgreSQL, or a standby that took over, may have lost the last commits, so its permits open anew.
-    SQLite and Oracle keep what they committed.
+    A restarted PostgreSQL, or a standby that took over, may have lost the last commits, so its permits reopen after the
+    longest hold. SQLite and Oracle keep what they committed.
     """
 
     def __init__(self, database: Database, policy: PermitPolicy, *, longest_hold: float, timeout: float = 2.0) -> None:
@@ -88,7 +88,7 @@ class SqlPermitStore:
         try:
             return await self._database.flush(self._decide, self._policy, self._longest_hold_us, work)
         except Conflict:
-            # Two processes made the row at the same time; it is there now.
+            # Two processes inserted the row concurrently; it exists now.
             return await self._database.flush(self._decide, self._policy, self._longest_hold_us, work)
 
 
@@ -105,9 +105,9 @@ def decide(connection: Connection, policy: PermitPolicy, longest_hold_us: int, w
 
 
 def apply(row: GateRow, policy: PermitPolicy, longest_hold_us: int, work: Sequence[Request]) -> tuple[list[Grant], str]:
-    """What is granted, and the state that is to be written. Pure."""
+    """The grants, and the state to write. Pure."""
     text, life, now_us = row
-    # A database without the row is a new one: no call was made before it.
+    # Without the row, the database is new: no call was made before.
     state = Permits({}, life=life) if text is None else permits.reopened(_read(text), life, longest_hold_us, now_us)
     grants = []
     for request in work:

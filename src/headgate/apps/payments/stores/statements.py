@@ -111,7 +111,7 @@ def find_duplicates(connection: Connection, queries: Sequence[DuplicateQuery], w
 
 
 def schedule(connection: Connection, payments: Sequence[NewPayment], encryption: Encryption | None = None) -> None:
-    """Keeps and queues new payments; an id that is taken fails on its key."""
+    """Stores and queues new payments; an existing id fails on its key."""
     moment = database_clock(connection)
     insert_rows(connection, payment, [_new_row(new, moment) for new in payments])
     insert_rows(
@@ -147,7 +147,7 @@ def advance(connection: Connection, changes: Sequence[StatusChange]) -> list[boo
 
 
 def reason_columns(after: PaymentStatus, detail: str | None) -> dict[str, Any]:
-    """What a change of status writes beside the status: why, or that a new attempt begins."""
+    """The columns that a change of status writes beside it: the reason, or the start of a new attempt."""
     if after in (PaymentStatus.FAILED, PaymentStatus.CANCELLED, PaymentStatus.UNKNOWN):
         return {"reason": detail}
     if after is PaymentStatus.SCHEDULED:
@@ -156,7 +156,7 @@ def reason_columns(after: PaymentStatus, detail: str | None) -> dict[str, Any]:
 
 
 def orphaned_slots(connection: Connection, owner: str, prefix: str, older_than: timedelta) -> list[str]:
-    """The owner's slots still to come, booked for payments that are not there."""
+    """The owner's future slots whose payment does not exist."""
     moment = database_clock(connection)
     kept = sa.select(payment.c.payment_id).where(sa.literal(prefix).concat(payment.c.payment_id) == slot.c.event_id)
     rows = connection.execute(
@@ -175,7 +175,7 @@ def orphaned_slots(connection: Connection, owner: str, prefix: str, older_than: 
 
 def page_end(connection: Connection, after: str) -> str | None:
     """The last of the next `PRUNE_PAGE` ids past `after`; None if there is none. Pages walk the whole table once, by
-    its key: an index on status and time would cost every payment for the sake of a nightly walk."""
+    its key: an index on status and time would slow down every write for the sake of a nightly job."""
     page = sa.select(payment.c.payment_id).order_by(payment.c.payment_id).limit(PRUNE_PAGE)
     if after:  # to Oracle the empty text is NULL, and nothing is past that
         page = page.where(payment.c.payment_id > after)
@@ -184,7 +184,7 @@ def page_end(connection: Connection, after: str) -> str | None:
 
 
 def prune(connection: Connection, before: datetime, after: str, last: str) -> int:
-    """Deletes what may be forgotten past `after`, up to `last`."""
+    """Deletes prunable payments past `after`, up to `last`."""
     queued = sa.select(queue.c.item_id).where(queue.c.item_type == ITEM_TYPE, queue.c.item_id == payment.c.payment_id)
     conditions = [
         payment.c.payment_id <= last,

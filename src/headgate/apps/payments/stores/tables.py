@@ -33,7 +33,7 @@ payment = sa.Table(
     sa.Column("feed_id", sa.String(64)),
     sa.Index("headgate_payment_fingerprint_ix", "fingerprint"),
     sa.Index("headgate_payment_feed_ix", "feed_id", "payment_id"),
-    info={"about": "One row a payment. fingerprint is shared by payments alike: accounts, amount and currency."},
+    info={"about": "One row per payment. fingerprint is equal for equal accounts, amount and currency."},
 )
 
 payment_audit = sa.Table(
@@ -67,7 +67,7 @@ downstream_breaker = sa.Table(
     sa.Column("pause_ms", sa.BigInteger, nullable=False),
     sa.Column("probe_at", Instant, nullable=False),
     sa.Column("since", Instant, nullable=False),
-    info={"about": "The circuit breaker of calls to the downstream, shared by all processes; no row is closed."},
+    info={"about": "The circuit breaker of calls to the downstream, shared by all processes; no row means closed."},
 )
 
 feed = sa.Table(
@@ -91,7 +91,7 @@ feed = sa.Table(
     sa.Column("seen_at", Instant),
     sa.Column("created_at", Instant, nullable=False),
     sa.Column("updated_at", Instant, nullable=False),
-    info={"about": "One row a feed. digest is of its bytes: the same feed again is the same row."},
+    info={"about": "One row per feed. digest is of its bytes: the same feed is the same row."},
 )
 
 feed_chunk = sa.Table(
@@ -111,5 +111,5 @@ feed_reject = sa.Table(
     sa.Column("reason", sa.String(2000), nullable=False),
     sa.Column("payment_id", sa.String(255)),
     sa.Column("raw", sa.Text, nullable=False),
-    info={"about": "Records that were refused, as they came, and why."},
+    info={"about": "Rejected records, as received, and the reason."},
 )

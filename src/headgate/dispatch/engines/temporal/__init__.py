@@ -1,4 +1,4 @@
-"""Temporal: executions are workflows, and the dispatcher is one too."""
+"""Temporal: executions are workflows, and so is the dispatcher."""
 
 from headgate.extras import require
 

@@ -1,5 +1,5 @@
-"""The exec worker before each activity of an execution: the kill switch, and the item type's admission plan. Inside the
-activity, `current_task()` is the execution's item."""
+"""The exec worker's checks before each activity of an execution: the kill switch, and the item type's admission plan.
+Inside the activity, `current_task()` is the execution's item."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from headgate.errors import StoreError
 NOT_ADMITTED = "NotAdmitted"
 SWITCHED_OFF = "SwitchedOff"
 POSTPONED = "Postponed"
-"""What business code raised as `Postponed`."""
+"""The failure type of a `Postponed` that business code raised."""
 STORE_PAUSE = 0.5
-"""Seconds until the guard is tried again after its store failed."""
+"""Seconds until the guard retries after its store failed."""
 
 
 class ActivityGuard(ActivityInboundInterceptor):
@@ -62,7 +62,7 @@ class ActivityGuard(ActivityInboundInterceptor):
 
     async def _check(self, call: Call) -> None:
         info = activity.info()
-        # An attempt before this one may have called.
+        # An earlier attempt may have made the call.
         first = call.first and info.attempt == 1
         item_type, plan = call.memo.claim.item_type, call.memo.plan
         names = self._guarded.get(item_type)
@@ -72,7 +72,7 @@ class ActivityGuard(ActivityInboundInterceptor):
             raise _refusal(SWITCHED_OFF, OFF)
 
     async def _wait(self, plan: str | None, item_type: str, first: bool) -> None:
-        """Waits for the kill switch and the plan, and gives the attempt back while there is time left to say so."""
+        """Waits for the kill switch and the plan, and gives the attempt back before the activity times out."""
         info = activity.info()
         limit = _wait_timeout(info)
         heartbeats = None
@@ -83,7 +83,7 @@ class ActivityGuard(ActivityInboundInterceptor):
                 while not await self._admitted(plan, item_type):
                     if first:
                         raise _refusal(SWITCHED_OFF, OFF)
-                    # It has done something already: it goes on where it stands, when the switch is on again.
+                    # It has had an effect already: it continues from here when the switch is on again.
                     await asyncio.sleep(SWITCH_SECONDS)
         except TimeoutError:
             message = f"plan {plan!r} did not admit it within {limit} s" if plan else OFF
@@ -110,15 +110,15 @@ class ActivityGuard(ActivityInboundInterceptor):
 
 
 def _refusal(type: str, message: str, *, attempts: int = 0, pause: timedelta | None = None) -> ApplicationError:
-    """The guard's answer to the workflow: how many attempts the business has had, and for how many seconds the item
-    shall rest. It is nobody's failure."""
+    """The guard's answer to the workflow: how many attempts were made, and for how many seconds the item pauses. It
+    does not count as a failure."""
     seconds = None if pause is None else pause.total_seconds()
     details = (attempts, seconds)
     return ApplicationError(message, *details, type=type, non_retryable=True, category=ApplicationErrorCategory.BENIGN)
 
 
 def _wait_timeout(info: activity.Info) -> float | None:
-    """Half of the time the activity has left, in seconds."""
+    """Half of the activity's remaining time, in seconds."""
     left = []
     if info.start_to_close_timeout:
         left.append(info.start_to_close_timeout)

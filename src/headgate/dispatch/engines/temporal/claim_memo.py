@@ -1,7 +1,7 @@
-"""What an execution carries so that its end can be reported: the claim it was started under, its admission plan, its
-lane and its priority.
+"""An execution's memo, by which its outcome is reported: the claim it was started under, its admission plan, its lane
+and its priority.
 
-It travels as the workflow's memo, which business code need not know, and which `describe` shows.
+It is the workflow's memo: business code need not know it, and `describe` returns it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ClaimMemo(NamedTuple):
 
     @classmethod
     def from_json(cls, value: Any) -> ClaimMemo | None:
-        """None for anything that is not a memo: a workflow somebody else started."""
+        """None for anything that is not a memo: a workflow that no dispatcher started."""
         if not isinstance(value, Mapping):
             return None
         try:
@@ -49,11 +49,11 @@ class ClaimMemo(NamedTuple):
 
 
 class Call(NamedTuple):
-    """What an activity of the execution carries, as a header."""
+    """The header of an execution's activity."""
 
     memo: ClaimMemo
     first: bool
-    """Nothing else of this execution has happened: it may still be given back."""
+    """Whether the execution has had no effect yet, so that it may still go back."""
 
     def to_json(self) -> dict[str, Any]:
         return {**self.memo.to_json(), "first": self.first}

@@ -25,14 +25,14 @@ class _RunningExecution:
     claim: Claim
     task: asyncio.Task[object]
     lost: bool = False
-    """Its item is no longer its own: an operator cancelled it, or somebody else has it. It was cancelled."""
+    """Whether it lost its claim, to an operator's cancellation or to another claim, and was cancelled for that."""
 
 
 class ClaimWatch:
-    """Cancels executions whose claim is lost, whoever took it: one who has the database alone can't tell Temporal.
+    """Cancels executions whose claim is lost: a process that has only the database can't cancel them in Temporal.
 
-    It also sends heartbeats for the claims that hold, so that a worker which knows nothing of Temporal takes none of
-    them for dead. Temporal's own heartbeats say that the process lives, not that the item is its own.
+    It also sends heartbeats for the claims that hold, so that no worker without Temporal recovers them as stale.
+    Temporal's own heartbeats show that the process is alive, not that it still holds the item.
     """
 
     def __init__(self, sink: OutcomeSink) -> None:
@@ -42,7 +42,7 @@ class ClaimWatch:
 
     @asynccontextmanager
     async def watching(self, claim: Claim) -> AsyncIterator[None]:
-        """Inside, the current asyncio task is cancelled when the claim is lost, which it leaves as `lost_claim`."""
+        """Cancels the current asyncio task when the claim is lost; the block then raises `lost_claim`."""
         task = asyncio.current_task()
         assert task is not None
         watched = _RunningExecution(claim, task)
@@ -59,13 +59,13 @@ class ClaimWatch:
             self._running.discard(watched)
 
     async def _look(self) -> None:
-        """Goes on as long as something runs."""
+        """Checks until no execution runs."""
         looks = 0
         seen: set[_RunningExecution] = set()
         while self._running:
             await asyncio.sleep(LOOK_SECONDS)
             looks += 1
-            # What began since the last look is left out: most of it is over by the next one.
+            # Executions that began since the last check are left out: most end before the next one.
             due, seen = [watched for watched in self._running if watched in seen], set(self._running)
             if due:
                 with contextlib.suppress(StoreError):

@@ -15,16 +15,16 @@ from headgate.dispatch.encryption import Encryption
 from headgate.dispatch.engines.temporal.converter import data_converter
 from headgate.errors import ConfigurationError, StoreUnavailable
 
-IMPATIENT = RetryConfig(max_retries=2, max_elapsed_time_millis=2_000)
-"""A dispatcher that is refused gives its claims back within about a second, instead of sitting on them."""
+FAIL_FAST = RetryConfig(max_retries=2, max_elapsed_time_millis=2_000)
+"""Few retries: a dispatcher whose starts are refused gives its claims back within about a second."""
 
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """How the connection is protected: with anything set it is TLS, with nothing it is not."""
+    """TLS options of the connection; without any of them it is plain text."""
 
     tls: bool = False
-    """By the authorities this machine trusts."""
+    """With the system's certificate authorities."""
     api_key: str | None = field(default=None, repr=False)
     ca_file: Path | None = None
     """The authority that signed the server's certificate."""
@@ -50,7 +50,7 @@ OPEN = Security()
 
 @dataclass(frozen=True, slots=True)
 class TemporalConnection:
-    """Where Temporal is, and as which build workers come there.
+    """The address of Temporal, and the build id of this process's workers.
 
     A namespace belongs to one database, because the ids of workflows are made of item types and item ids.
     """
@@ -85,8 +85,7 @@ async def connect(
     encryption: Encryption | None = None,
     retry: RetryConfig | None = None,
 ) -> Client:
-    """A client for workers: without `retry`, calls are retried as long as the SDK sees fit. `lazy` connects with the
-    first call.
+    """A client for workers: without `retry`, the SDK's retry policy applies. `lazy` connects with the first call.
 
     Raises:
         ConfigurationError: a certificate can't be read, or its key is missing.
@@ -107,14 +106,14 @@ async def connect(
         raise StoreUnavailable(f"no Temporal answers at {address}: {error}") from error
 
 
-connect_for_dispatch = partial(connect, retry=IMPATIENT)
+connect_for_dispatch = partial(connect, retry=FAIL_FAST)
 """A client for `TemporalEngine`: a refusal surfaces quickly."""
 
 
 @cache
 def _runtime() -> Runtime:
-    """The SDK's own threads, one set for the process. What they have to say goes to the log, like everybody's; left to
-    themselves they write it to standard output, and stop for good where nobody reads that."""
+    """The SDK's own threads, one set for the process. Their messages go to the log. By default they write to standard
+    output, and block for ever if that pipe is not read."""
     forwarding = LogForwardingConfig(logging.getLogger("temporalio"))
     level = TelemetryFilter(core_level="WARN", other_level="ERROR")
     return Runtime(telemetry=TelemetryConfig(logging=LoggingConfig(level, forwarding)))

@@ -7,7 +7,7 @@ from typing import Any
 from headgate.dispatch.model import Completion
 
 MARK = "headgate:completion"
-"""The member by which a completion is told from whatever else a workflow returns."""
+"""The member that marks a completion among a workflow's possible results."""
 
 
 def completion_to_json(completion: Completion) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How values travel to and from Temporal: as Pydantic does it, large ones compressed, and encrypted if you like."""
+"""The data converter for Temporal: Pydantic's, large payloads compressed, optionally encrypted."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class EncryptionCodec(LargePayloadCodec):
 
 
 def data_converter(encryption: Encryption | None = None) -> DataConverter:
-    """How values travel; with `encryption`, Temporal sees nothing of them."""
+    """The data converter; with `encryption`, Temporal sees only ciphertext."""
     codec = LargePayloadCodec() if encryption is None else EncryptionCodec(encryption)
     return dataclasses.replace(pydantic_data_converter, payload_codec=codec)
 

@@ -1,6 +1,6 @@
-"""The dispatcher as a workflow: a Schedule fires it, it runs one cycle and is gone.
+"""The dispatcher as a workflow: a Schedule fires it, and it runs one cycle.
 
-This module is loaded into the workflow sandbox: no store, no driver is imported here.
+This module is loaded into the workflow sandbox: it imports no store and no driver.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ RUN_CYCLE = "headgate.run_cycle"
 RESCHEDULE = "headgate.reschedule"
 
 LONGEST_CYCLE = timedelta(minutes=5)
-LONGEST_SILENCE = timedelta(seconds=10)
-"""A cycle whose worker died is given up after this, and the next firing goes on."""
+HEARTBEAT_TIMEOUT = timedelta(seconds=10)
+"""A cycle whose worker died ends after this, and the next firing continues."""
 ONCE = RetryPolicy(maximum_attempts=1)
-"""The next firing is the retry; what a broken cycle had claimed is found by stale recovery."""
+"""The next firing is the retry; stale recovery finds the claims of a failed cycle."""
 SLOWEST = 60.0
-"""The longest pause, in seconds, of a dispatcher whose engine takes no more."""
+"""The longest pause, in seconds, of a dispatcher whose engine has no capacity."""
 
 
 @workflow.defn(name=DISPATCHER)
 class DispatcherWorkflow:
-    """One cycle. While it waits out a refusal, the Schedule skips its firings."""
+    """One cycle. While it pauses after a refusal, the Schedule skips its firings."""
 
     @workflow.run
     async def run(self, item_type: str, seconds: int) -> dict[str, Any]:
@@ -43,7 +43,7 @@ class DispatcherWorkflow:
             RUN_CYCLE,
             item_type,
             start_to_close_timeout=LONGEST_CYCLE,
-            heartbeat_timeout=LONGEST_SILENCE,
+            heartbeat_timeout=HEARTBEAT_TIMEOUT,
             retry_policy=ONCE,
         )
         if whole_seconds(report["interval"]) != seconds:
@@ -65,8 +65,8 @@ class DispatcherWorkflow:
 
 
 class DispatcherActivities:
-    """What the dispatcher does: `run_cycle` is the five steps, in one process, so that contexts stay out of the
-    workflow's history; `measure`, if given, tells the queue's depth now and then."""
+    """The dispatcher's activities: `run_cycle` runs all five steps in one process, so that contexts stay out of the
+    workflow's history; `measure`, if given, reports the queue's depth periodically."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class DispatcherActivities:
 
     @activity.defn(name=RUN_CYCLE)
     async def run_cycle(self, item_type: str) -> dict[str, Any]:
-        heartbeats = asyncio.create_task(send_heartbeats(LONGEST_SILENCE))
+        heartbeats = asyncio.create_task(send_heartbeats(HEARTBEAT_TIMEOUT))
         try:
             report = await self._run_cycle(item_type)
             await self._measured_now_and_then(item_type)

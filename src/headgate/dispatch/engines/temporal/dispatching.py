@@ -32,11 +32,12 @@ async def dispatching_on_temporal(
     concurrency: int = EXEC.activities,
     encryption: Encryption | None = None,
 ) -> AsyncIterator[WorkflowEngine]:
-    """Inside, this process claims items of these domains, starts them as workflows, and executes some of them. Leaving
-    takes no more work and lets what runs end, within its grace; Temporal gives the rest to another process.
+    """While the block runs, this process claims items of these domains, starts them as workflows, and executes some. On
+    exit it takes no more work and lets running executions finish within the grace period; Temporal gives the rest to
+    another process.
 
-    The dispatcher is not a Schedule: it wakes up when the database says so, and needs no task queue that item types of
-    another database might share.
+    The dispatcher is not a Schedule: it is woken by the database, and needs no task queue that item types of another
+    database might share.
 
     Raises:
         StoreUnavailable: no Temporal answers.
@@ -74,7 +75,7 @@ async def dispatching_on_temporal(
                 try:
                     yield engine
                 finally:
-                    # Nothing new is started while executions end.
+                    # Nothing new is started during the grace period.
                     dispatcher.stop()
                     stop.set()
         except BaseExceptionGroup as failures:

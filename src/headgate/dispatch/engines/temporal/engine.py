@@ -1,8 +1,8 @@
 """`TemporalEngine`: an execution is a workflow with the deterministic id `exec-{itemType}-{itemId}`.
 
-Temporal makes a second start of a running or completed workflow impossible, for as long as it keeps the first (its
-retention); beyond that, the queue's database knows it. No execution timeout is ever set, because it would run
-during the start delay; a run timeout counts from its end.
+Temporal rejects a second start of a running or completed workflow within its retention; after that, the queue's
+database prevents it. No execution timeout is ever set, because it would include the start delay; a run timeout starts
+after it.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ log = logging.getLogger("headgate.dispatch")
 
 RPC_TIMEOUT = timedelta(seconds=10)
 START_TIMEOUT = 15.0
-"""Seconds until a claim is given back whose start nobody answered. A client's first call also connects, and to a server
-that accepts connections and says nothing the SDK tries that for a minute and a half, whatever the call's timeout."""
-UNANSWERED = f"nobody answered within {START_TIMEOUT:g} s"
+"""The timeout of a start, in seconds; then the claim goes back. A client's first call also connects, and the SDK
+retries that for 90 seconds against a server that accepts connections and never answers, whatever the call's timeout."""
+UNANSWERED = f"no response within {START_TIMEOUT:g} s"
 CLOSING_SECONDS = 2.0
 """A failed execution reports before it closes; a retry that comes in between waits this long for it."""
 CLOSING_PAUSE = 0.05
@@ -53,7 +53,7 @@ NOT_BEGUN = 2
 class TemporalEngine:
     """A `WorkflowEngine` on Temporal. Give it a client of `connect_for_dispatch`.
 
-    With `sink` it completes an item at once that turns out, when it is started again, to have ended well.
+    With `sink`, an item whose execution turns out to have succeeded, when it is started again, is completed at once.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class TemporalEngine:
         return None
 
     async def close(self) -> None:
-        """Executions live on the server; there is nothing to give back."""
+        """Executions run on the server; there is nothing to release."""
 
     # -- starting ------------------------------------------------------------------------------------------------
 
@@ -114,7 +114,7 @@ class TemporalEngine:
             except Exception as error:
                 outcome = refusal(error)
             if outcome.start is Start.EXHAUSTED:
-                # The others of this batch would only be refused as well, and make it worse.
+                # The other starts of this batch would be refused as well, and add load.
                 batch.refusal = outcome
             return outcome
 
@@ -152,7 +152,7 @@ class TemporalEngine:
         )
 
     async def _existing_outcome(self, claim: Claim, *, last_look: bool) -> StartOutcome | None:
-        """What to make of an execution that exists already; None if a start may be tried again."""
+        """The outcome for an execution that exists already; None if the start may be retried."""
         try:
             description = await self._client.get_workflow_handle(claim.execution_id).describe(rpc_timeout=RPC_TIMEOUT)
         except RPCError:
@@ -166,7 +166,7 @@ class TemporalEngine:
         if epoch >= claim.epoch or not epoch:
             return StartOutcome(Start.ALREADY_STARTED)
         if description.history_length <= NOT_BEGUN:
-            # Its claim is lost, so it may not begin any more; nothing of it has happened.
+            # Its claim is lost and it has not begun, so it is safe to end it.
             await self._end(description, "its claim is lost: it is started under a newer one")
             return None
         return StartOutcome(Start.ALREADY_STARTED, "under an older claim") if last_look else None
@@ -210,13 +210,13 @@ class TemporalEngine:
         if description.status is WorkflowExecutionStatus.COMPLETED:
             return ExecutionState(Execution.COMPLETED, completion=await self._completion(description))
         if await _epoch(description) < claim.epoch:
-            # That failure was an earlier attempt's, and is counted; under this claim nothing was started.
+            # The failure is an earlier attempt's, already counted; under this claim nothing was started.
             return ExecutionState(Execution.NOT_FOUND)
         handle = self._client.get_workflow_handle(description.id, run_id=description.run_id)
         return ExecutionState(Execution.FAILED, await _failure(handle))
 
     async def _completion(self, description: WorkflowExecutionDescription) -> Completion | None:
-        """What an execution that ended well returned; None if that can't be read."""
+        """The result of a completed execution; None if it can't be read."""
         handle = self._client.get_workflow_handle(description.id, run_id=description.run_id)
         try:
             return completion_from_json(await handle.result(follow_runs=False, rpc_timeout=RPC_TIMEOUT))
@@ -232,8 +232,8 @@ class _Batch:
 
 
 def _priority(request: StartRequest) -> Priority:
-    """The item's place among what waits on Temporal. Temporal has five priorities, of which 3 is the default, as 5 is
-    of ours. Where a server has fairness turned on, it lets lanes take turns, too."""
+    """The task's priority on Temporal, which has five with 3 as the default, as 5 is ours. On a server with fairness,
+    lanes take turns, too."""
     if (request.lane, request.priority) == (DEFAULT_LANE, DEFAULT_PRIORITY):
         return Priority.default
     lane = request.lane.encode()

@@ -1,4 +1,4 @@
-"""What Temporal's errors mean to the queue."""
+"""Temporal's errors, translated for the queue."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOT_THE_ITEMS_FAULT = {
     RPCStatusCode.UNAUTHENTICATED,
     RPCStatusCode.FAILED_PRECONDITION,
 }
-"""The server is busy, away or misconfigured: any other item would be refused as well."""
+"""The server is busy, unavailable or misconfigured: any other item would be refused as well."""
 
 
 def refusal(error: Exception) -> StartOutcome:
@@ -41,7 +41,7 @@ def refusal(error: Exception) -> StartOutcome:
 
 def _too_large(error: RPCError) -> bool:
     if error.status is RPCStatusCode.RESOURCE_EXHAUSTED:
-        # gRPC itself answers a message above its limit so; Temporal's own refusals carry a detail.
+        # gRPC's own error for a message above its limit; Temporal's refusals carry a detail.
         return not _carries(error, ResourceExhaustedFailure()) and "larger than max" in error.message
     if error.status is not RPCStatusCode.INVALID_ARGUMENT:
         return False
@@ -49,12 +49,12 @@ def _too_large(error: RPCError) -> bool:
 
 
 def is_no_workflow(error: RPCError) -> bool:
-    """Whether the server knows no such workflow; it says NOT_FOUND of a missing namespace, too."""
+    """Whether the workflow does not exist; NOT_FOUND alone may also mean a missing namespace."""
     return error.status is RPCStatusCode.NOT_FOUND and not _carries(error, NamespaceNotFoundFailure())
 
 
 def is_no_connection(error: Exception) -> bool:
-    """Whether a client that connects with its first call could not: the SDK has no type for that."""
+    """Whether a lazy client's first call could not connect: the SDK has no type for that."""
     return isinstance(error, RuntimeError) and str(error).startswith("Failed client connect")
 
 
@@ -70,9 +70,9 @@ class Ending(NamedTuple):
     """A retry can't help."""
     verdict: str | None = None
     outage: bool = False
-    """A store did not answer, which is no item's fault."""
+    """A store was unavailable, which is not the item's fault."""
     pause: float | None = None
-    """Seconds until it shall be tried again; None if the config's backoff says so."""
+    """Seconds until the retry; None for the config's backoff."""
 
 
 def gave_up(error: GiveUp) -> ApplicationError:
@@ -88,7 +88,7 @@ def retry(error: Retry) -> ApplicationError:
 
 
 def lost_claim() -> ApplicationError:
-    """What an activity raises whose item was cancelled, or is another's: nobody's failure, and its report is void."""
+    """Raised by an activity whose claim is lost: no failure is counted, and its report is ignored."""
     message = "its item is no longer its own"
     return ApplicationError(message, type="ClaimLost", non_retryable=True, category=ApplicationErrorCategory.BENIGN)
 
@@ -124,7 +124,7 @@ def _root(error: BaseException) -> BaseException:
 
 
 def reason(error: BaseException) -> str:
-    """The root of a failure, in words: what the business code raised, not through how many layers it came."""
+    """The message of a failure's root cause: what the business code raised."""
     error = _root(error)
     if isinstance(error, ApplicationError):
         return f"{error.type}: {error.message}" if error.type else error.message

@@ -1,7 +1,7 @@
-"""What the exec worker does around business code that knows nothing of dispatch.
+"""The exec worker's interceptor, for business code that knows nothing of dispatch.
 
-Around the workflow: ask whether it may begin, and report how it ended. Before each activity: `activity_guard`, with
-`outbound_calls` for what the guard does not admit.
+Around the workflow it checks whether the execution may begin, and reports the outcome. Before each activity runs
+`activity_guard`, with `outbound_calls` for activities that are not admitted.
 """
 
 from __future__ import annotations
@@ -90,10 +90,10 @@ class _ReportingWorkflow(WorkflowInboundInterceptor):
             # Temporal would retry the workflow task for ever; the queue has its own retries and dead letters.
             await _report_failure(memo, error, began)
             raise ApplicationError(str(error), type=type(error).__name__) from error
-        given_back = self._calls.given_back
-        if given_back is not None:
-            await _notify_queue(RELEASE, memo, *given_back)
-        if not begins or given_back is not None:
+        deferral = self._calls.deferral
+        if deferral is not None:
+            await _notify_queue(RELEASE, memo, *deferral)
+        if not begins or deferral is not None:
             # A failure, because Temporal lets only failed executions be started again.
             raise ApplicationError("not begun: its claim is lost, or was given back", type=NOT_BEGUN)
         if isinstance(result, Completion):
@@ -104,15 +104,15 @@ class _ReportingWorkflow(WorkflowInboundInterceptor):
         return result
 
     async def _run_business(self, input: ExecuteWorkflowInput) -> Any:
-        """What the business workflow came to; it is abandoned if its first call was given back."""
+        """The result of the business workflow; it is abandoned if its first call was deferred."""
         work = asyncio.create_task(super().execute_workflow(input))
         while True:
             try:
-                await workflow.wait_condition(lambda: work.done() or self._calls.given_back is not None)
+                await workflow.wait_condition(lambda: work.done() or self._calls.deferral is not None)
             except asyncio.CancelledError:
                 work.cancel()
                 continue
-            return work.result() if self._calls.given_back is None else None
+            return work.result() if self._calls.deferral is None else None
 
 
 async def _may_begin(memo: ClaimMemo) -> bool:
@@ -128,7 +128,7 @@ async def _may_begin(memo: ClaimMemo) -> bool:
 
 
 def _seconds_since(began: datetime) -> float:
-    """By the workflow's clock, which goes on while its activities run, and replays as it was."""
+    """By the workflow's clock, which is deterministic on replay."""
     return (workflow.now() - began).total_seconds()
 
 
@@ -152,4 +152,4 @@ async def _notify_queue(what: str, memo: ClaimMemo, *more: Any) -> None:
             local_retry_threshold=RETRY_IN_WORKER,
         )
     except ActivityError as error:
-        workflow.logger.warning("the end of %s could not be told: %s", memo.claim.execution_id, reason(error))
+        workflow.logger.warning("the outcome of %s could not be reported: %s", memo.claim.execution_id, reason(error))

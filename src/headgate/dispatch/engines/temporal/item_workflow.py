@@ -27,9 +27,9 @@ from headgate.dispatch.threads import Threads
 
 EXECUTE = "headgate.execute"
 LONGEST_EXECUTION = timedelta(days=365)
-"""Temporal wants a bound. The queue has none: a task's own timeout is kept inside the activity."""
-LONGEST_SILENCE = timedelta(seconds=10)
-"""An activity whose worker died is noticed after this."""
+"""Temporal requires a timeout. The queue has none: a task's own timeout is enforced inside the activity."""
+HEARTBEAT_TIMEOUT = timedelta(seconds=10)
+"""An activity whose worker died is detected after this."""
 STOPPED = "its worker was stopped"
 RETRY = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_attempts=3)
 """For lost workers only: what `execute` raises is final, because the queue does the retrying."""
@@ -37,7 +37,7 @@ RETRY = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_attempts=3)
 
 @workflow.defn(dynamic=True)
 class ItemWorkflow:
-    """Stands in for any workflow type that has no class of its own on its worker."""
+    """The workflow of every type that has no class of its own on its worker."""
 
     @workflow.run
     async def run(self, args: Sequence[RawValue]) -> Completion | None:
@@ -50,7 +50,7 @@ class ItemWorkflow:
             EXECUTE,
             args=[memo.claim.item_type, item_id, context_json],
             start_to_close_timeout=LONGEST_EXECUTION,
-            heartbeat_timeout=LONGEST_SILENCE,
+            heartbeat_timeout=HEARTBEAT_TIMEOUT,
             retry_policy=RETRY,
         )
         return completion_from_json(returned)
@@ -66,14 +66,14 @@ class ItemActivities:
 
     @activity.defn(name=EXECUTE)
     async def execute(self, item_type: str, item_id: str, context_json: str) -> dict[str, Any] | None:
-        heartbeats = asyncio.create_task(send_heartbeats(LONGEST_SILENCE))
+        heartbeats = asyncio.create_task(send_heartbeats(HEARTBEAT_TIMEOUT))
         claim = current_claim()
         try:
             async with nullcontext() if claim is None else self._claims.watching(claim):
                 result = await self._run(self._registry[item_type].execute, item_id, json.loads(context_json))
         except asyncio.CancelledError:
             if activity.is_worker_shutdown():
-                # As in-process: it goes back, and a deployment costs neither an attempt nor a retry.
+                # As in-process: it goes back, so a deployment costs neither an attempt nor a retry.
                 raise Postponed(STOPPED) from None
             raise
         finally:

@@ -1,7 +1,7 @@
-"""What an execution sets in motion, seen from its workflow.
+"""The outbound calls of an execution, seen from its workflow.
 
-Each activity carries the execution's memo, so that its worker knows what to ask for. One that the guard did not admit
-in time is scheduled again, as often as it takes: waiting uses up none of the attempts the business granted it.
+Each activity carries the execution's memo, so that its worker knows the plan and the kill switch to check. An activity
+that the guard did not admit in time is rescheduled without limit: waiting uses none of its attempts.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ SHORTEST_REST = 1.0
 Start = TypeVar("Start", StartActivityInput, StartLocalActivityInput)
 
 
-class GivenBack(NamedTuple):
-    """Why an execution goes back, and for how many seconds it shall rest."""
+class Deferral(NamedTuple):
+    """Why an execution goes back, and for how many seconds it pauses."""
 
     reason: str
     pause: float | None
 
 
 class OutboundCalls(WorkflowOutboundInterceptor):
-    """`given_back` is set if the execution's very first call met the kill switch or was postponed: then the whole
-    execution goes back, and it never hears of that call's end."""
+    """`deferral` is set if the execution's very first call met the kill switch or was postponed: then the whole
+    execution goes back, and that call never returns."""
 
     def __init__(self, next: WorkflowOutboundInterceptor) -> None:
         super().__init__(next)
-        self.given_back: GivenBack | None = None
+        self.deferral: Deferral | None = None
         self._started = 0
-        """How many things it has set in motion."""
+        """How many calls it has started."""
 
     def start_activity(self, input: StartActivityInput) -> workflow.ActivityHandle[Any]:
         return self._call(input, super().start_activity)
@@ -106,7 +106,7 @@ class OutboundCalls(WorkflowOutboundInterceptor):
                     raise
             pause = refusal.details[1] if len(refusal.details) > 1 else None
             if refusal.type in (SWITCHED_OFF, POSTPONED) and self._started == 1:
-                self.given_back = GivenBack(refusal.message, pause)
+                self.deferral = Deferral(refusal.message, pause)
                 await asyncio.get_running_loop().create_future()
             if refusal.type == POSTPONED:
                 await asyncio.sleep(SHORTEST_REST if pause is None else pause)
@@ -115,7 +115,7 @@ class OutboundCalls(WorkflowOutboundInterceptor):
 
 
 def current_memo() -> ClaimMemo | None:
-    """What the current workflow carries; None if no dispatcher started it."""
+    """The current workflow's memo; None if no dispatcher started it."""
     return ClaimMemo.from_json(workflow.memo_value(KEY, None))
 
 
@@ -125,7 +125,7 @@ def _with_memo(input: Start, call: Call) -> Start:
 
 
 def _refusal(error: ActivityError) -> ApplicationError | None:
-    """What the guard said; None if it was not the guard who failed it."""
+    """The guard's refusal; None if another error failed the activity."""
     cause = error.cause
     if isinstance(cause, ApplicationError) and cause.non_retryable and cause.type in REFUSALS:
         return cause
@@ -138,7 +138,7 @@ def _is_cancelled() -> bool:
 
 
 def _with_fewer_attempts(input: Start, attempts: int) -> Start:
-    """Without the attempts that were made."""
+    """The same activity, with the attempts that were made subtracted."""
     policy = input.retry_policy
     if policy is None or not policy.maximum_attempts or not attempts:
         return input

@@ -1,4 +1,4 @@
-"""Local activities by which an execution talks to the queue. They run in the exec worker's own process."""
+"""Local activities by which an execution reports to the queue. They run in the exec worker's own process."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ OFF = "the kill switch was off at its time"
 
 CALL_TIMEOUT = timedelta(seconds=30)
 RETRY = RetryPolicy(initial_interval=timedelta(milliseconds=200), maximum_interval=timedelta(seconds=30))
-"""For ever: the effect has happened, and only the report may show it."""
+"""Without limit: the effect has happened, and only this report records it."""
 OUTAGE_PAUSE = timedelta(seconds=10)
-"""So long an item waits that met an outage of a store."""
+"""The pause of an item whose execution met a store outage."""
 RETRY_IN_WORKER = timedelta(seconds=5)
-"""Longer pauses become timers on the server, so that an outage of the store keeps no worker busy."""
+"""Longer pauses become timers on the server, so that a store outage occupies no worker."""
 
 
 class OutcomeActivities:
@@ -47,8 +47,8 @@ class OutcomeActivities:
 
     @activity.defn(name=MAY_BEGIN)
     async def may_begin(self, memo: dict[str, Any]) -> bool:
-        """Whether this execution may begin: not if the kill switch is off, and then its item has been given back; nor
-        if its claim is lost, because its item is another's by now, or nobody's."""
+        """Whether this execution may begin. Not if the kill switch is off; then its item has been given back. Not if
+        its claim is lost."""
         claim = _claim_memo(memo).claim
         with _retried_if_the_store_failed():
             if await self._sink.enabled(claim.item_type):
@@ -65,8 +65,8 @@ class OutcomeActivities:
         pause: float | None = None,
         seconds: float | None = None,
     ) -> bool:
-        """Reports to the queue how the execution ended: with what result, or that it failed, and shall be tried again
-        after `pause` seconds; and how long it took. False if its claim was lost meanwhile."""
+        """Reports how the execution ended, with its result or its error and the `pause` before the retry, and how long
+        it took. False if its claim was lost meanwhile."""
         claim = _claim_memo(memo).claim
         with _retried_if_the_store_failed():
             if failure is None:
@@ -78,7 +78,7 @@ class OutcomeActivities:
 
     @activity.defn(name=RELEASE)
     async def release(self, memo: dict[str, Any], reason: str = OFF, pause: float | None = None) -> bool:
-        """Gives the item of an execution back, to rest for `pause` seconds; False if its claim was lost."""
+        """Gives the item of an execution back, to pause for `pause` seconds; False if its claim was lost."""
         claim, rest = _claim_memo(memo).claim, None if pause is None else timedelta(seconds=pause)
         with _retried_if_the_store_failed():
             return await self._sink.released(claim, reason, rest)
@@ -93,7 +93,7 @@ class OutcomeActivities:
         return done
 
     def _count(self, claim: Claim, seconds: float | None) -> None:
-        """After the outcome is kept, so that a report which is retried counts once."""
+        """Called after the outcome is stored, so that a retried report counts once."""
         if seconds is not None:
             self._sink.executed(claim.item_type, seconds)
 
@@ -105,7 +105,7 @@ class OutcomeActivities:
 
 @contextmanager
 def _retried_if_the_store_failed() -> Iterator[None]:
-    """A retry helps against a failing store, and against nothing else; the reconciler finds the rest."""
+    """Only store errors are retried; the reconciler finds the rest."""
     try:
         yield
     except Exception as error:

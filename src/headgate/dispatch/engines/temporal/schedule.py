@@ -62,7 +62,7 @@ class DispatchSchedules:
             and isinstance(schedule.action, ScheduleActionStartWorkflow)
             and schedule.action.task_queue == self.task_queue
         )
-        # Written only if it differs: processes that start together would otherwise void each other's updates.
+        # Written only if it differs: processes that start together would otherwise overwrite each other's updates.
         return None if same else ScheduleUpdate(target)
 
     def _schedule(self, item_type: str, seconds: int, state: ScheduleState | None = None) -> Schedule:

@@ -1,4 +1,4 @@
-"""What a Temporal says about itself. Asking changes nothing."""
+"""Read-only facts about a Temporal server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TemporalInfo(NamedTuple):
 
 
 async def temporal_info(client: Client, task_queues: Collection[str], *, timeout: float) -> TemporalInfo:
-    """Asks the server; `NotFound` if it lacks the client's namespace, `StoreUnavailable` if it does not answer."""
+    """Queries the server; `NotFound` if it lacks the client's namespace, `StoreUnavailable` if it does not answer."""
     deadline = timedelta(seconds=timeout)
     service, namespace = client.workflow_service, client.namespace
     with _translated(namespace):

@@ -1,10 +1,10 @@
-"""Traces across Temporal: from whoever started a workflow, through the workflow, into its activities.
+"""Traces across Temporal: from a workflow's caller, through the workflow, into its activities.
 
-A workflow that is part of a trace carries its traceparent as a memo; one without it is not traced, as the dispatcher
-itself. Workflow code may be replayed, on another worker too, so nothing is recorded while it runs: its span has an id
-that every worker derives alike from the run, activities get it as their parent, and whoever sees the run end records
-the span, from its true beginning to its end. (`temporalio.contrib.opentelemetry` records spans of no length instead,
-traces every cycle of the dispatcher, and copies the messages of exceptions, which may tell names and accounts.)
+A traced workflow carries its traceparent as a memo; without one, as in the dispatcher itself, nothing is traced.
+Workflow code may be replayed, also on another worker, so no span is recorded while it runs. Its span id is derived from
+the run id, so that every worker computes the same, and activities get it as their parent. The worker that sees the run
+end records the span, with its true start and end. (`temporalio.contrib.opentelemetry` records spans of no length
+instead, traces every cycle of the dispatcher, and copies exception messages, which may contain names and accounts.)
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _TAKES_IDS = "headgate_takes_given_ids"
 
 
 class TraceInterceptor(Interceptor):
-    """For workers of traced workflows. It stands before the other interceptors, so that its spans hold theirs."""
+    """For workers of traced workflows. It is the first interceptor, so that its spans include the others'."""
 
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
         return _TracedActivities(next)
@@ -53,7 +53,7 @@ class TraceInterceptor(Interceptor):
     def _ended(
         self, name: str, workflow_id: str, parent: str, own: str, began: datetime, outcome: str, failed: str | None
     ) -> None:
-        """Called out of the workflow's sandbox."""
+        """Called from the workflow's sandbox."""
         attributes = {"headgate.workflow_id": workflow_id, "headgate.outcome": outcome}
         began_ns = int(began.timestamp() * 1_000_000) * 1000
         tracing.begin(name, attributes, parent=parent, at_ns=began_ns, own=own).end(failed=failed)
@@ -70,13 +70,13 @@ class _TracedWorkflow(WorkflowInboundInterceptor):
         try:
             result = await super().execute_workflow(input)
         except workflow.ContinueAsNewError:
-            _tell(parent, "continued", None)
+            _report_end(parent, "continued", None)
             raise
         except (FailureError, asyncio.CancelledError) as error:
-            # Other exceptions end no workflow: its task is tried again.
-            _tell(parent, "failed", type(error).__name__)
+            # Other exceptions end no workflow: its workflow task is retried.
+            _report_end(parent, "failed", type(error).__name__)
             raise
-        _tell(parent, "completed", None)
+        _report_end(parent, "completed", None)
         return result
 
 
@@ -86,11 +86,11 @@ def _parent() -> str | None:
 
 
 def _own(parent: str) -> str:
-    """The traceparent of the workflow's span; of its parent, if the SDK makes up all ids itself."""
+    """The traceparent of the workflow's span; of its parent, if the SDK generates all ids itself."""
     return derived(parent, workflow.info().run_id) if workflow.extern_functions()[_TAKES_IDS]() else parent
 
 
-def _tell(parent: str, outcome: str, failed: str | None) -> None:
+def _report_end(parent: str, outcome: str, failed: str | None) -> None:
     if not workflow.unsafe.is_replaying():
         info = workflow.info()
         ended = workflow.extern_functions()[_ENDED]
@@ -100,7 +100,7 @@ def _tell(parent: str, outcome: str, failed: str | None) -> None:
 
 
 class _TracedCalls(WorkflowOutboundInterceptor):
-    """Tells activities what they are part of; those by which an execution talks to the queue are of no interest."""
+    """Passes the trace to activities, except those that report to the queue."""
 
     def start_activity(self, input: StartActivityInput) -> workflow.ActivityHandle[Any]:
         input.headers = _with_parent(input.headers)

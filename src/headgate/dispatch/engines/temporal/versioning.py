@@ -1,7 +1,7 @@
-"""Worker versioning: a deployment's workers say which build they are, and executions stay with the build they began on.
+"""Worker versioning: a deployment's workers report their build, and executions stay on the build they began with.
 
-Temporal hands tasks to the deployment's current version only. The first version ever seen is made current here;
-later ones an operator promotes, when their workers are up: `temporal worker deployment set-current-version`.
+Temporal gives tasks to the deployment's current version only. The first version ever seen is made current here. An
+operator promotes later ones when their workers are up: `temporal worker deployment set-current-version`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def versioned(build_id: str, deployment: str = DEPLOYMENT) -> WorkerDeploymentCo
 
 async def make_current_if_first(client: Client, version: WorkerDeploymentVersion) -> bool:
     """Makes the version current if its deployment has none yet; True if it is current in the end. Its workers must be
-    running: Temporal hears of a version by their polling."""
+    running: Temporal learns of a version by their polling."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + REGISTRATION_SECONDS
     while True:
@@ -53,7 +53,7 @@ async def make_current_if_first(client: Client, version: WorkerDeploymentVersion
                 )
             )
         except RPCError as error:
-            # Not registered yet, or another worker was quicker: look again.
+            # Not registered yet, or another worker was faster: retry.
             if error.status not in NOT_THERE_YET or loop.time() >= deadline:
                 raise
             await asyncio.sleep(0.2)

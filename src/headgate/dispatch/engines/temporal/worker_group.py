@@ -1,4 +1,4 @@
-"""All the Temporal workers of one process, from their start to a graceful end."""
+"""All Temporal workers of one process, from start to graceful shutdown."""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ from headgate.dispatch.ports import Guard, OutcomeSink
 from headgate.dispatch.registry import Domain, Registry
 from headgate.errors import ConfigurationError
 
-# Modules the sandbox need not load anew for every workflow: they keep no state and do no input or output on import.
-# OpenTelemetry keeps the application's SDK, which the end of a workflow is reported to.
+# Modules the sandbox need not reload for every workflow: they keep no state and do no I/O on import. OpenTelemetry has
+# the application's SDK, which records the end of a workflow.
 PASSED_THROUGH = ("headgate", "pydantic", "pydantic_core", "annotated_types", "typing_extensions", "opentelemetry")
 
 
@@ -39,8 +39,8 @@ class Concurrency(NamedTuple):
 
 
 LONGEST_HEARTBEAT_PAUSE = timedelta(seconds=4)
-"""Heartbeats are sent at least this often. Left alone, the SDK keeps them back for 80 % of their timeout: a server that
-is slow for the rest then takes a living worker for a dead one."""
+"""Heartbeats are sent at least this often. By default the SDK throttles them to 80 % of their timeout; if the server is
+slow for the rest, it declares a live worker dead."""
 
 DISPATCH = Concurrency(5, 10)
 INIT = Concurrency(100, 200)
@@ -52,7 +52,7 @@ class WorkerOptions:
     """What all workers of a process have in common."""
 
     grace: timedelta = timedelta(seconds=10)
-    """How long activities in flight may take to finish after a shutdown was asked for."""
+    """How long activities in flight may take to finish after a shutdown request."""
     deployment: WorkerDeploymentConfig | None = None
     """The version this process belongs to; None for unversioned workers."""
     identity: str | None = None
@@ -109,7 +109,7 @@ def exec_workers(
     concurrency: Concurrency = EXEC,
     options: WorkerOptions | None = None,
 ) -> list[Worker]:
-    """An `exec_worker` for each task queue of the domains."""
+    """One `exec_worker` per task queue of the domains."""
     queues: dict[str, list[Domain]] = {}
     for domain in domains:
         queues.setdefault(domain.config.exec_task_queue, []).append(domain)

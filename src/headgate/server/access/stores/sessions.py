@@ -18,7 +18,7 @@ KEY = "sessions"
 
 
 class SqlSessionStore:
-    """A `SessionStore` over a database that somebody else closes."""
+    """A `SessionStore` over a database that its caller closes."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -31,7 +31,7 @@ class SqlSessionStore:
         try:
             return await self._database.write(_make_key, secrets.token_hex(32))
         except Conflict:
-            value = await self._database.read(_key)  # another process was first
+            value = await self._database.read(_key)  # another process made it first
             assert value is not None
             return value
 

@@ -35,7 +35,7 @@ R = TypeVar("R")
 
 
 class SqlAccessStore:
-    """A `TokenStore` and an `AdminAudit` over a database that somebody else closes."""
+    """A `TokenStore` and an `AdminAudit` over a database that its caller closes."""
 
     def __init__(self, database: Database, audit_key: bytes = b"") -> None:
         self._database = database
@@ -67,7 +67,7 @@ class SqlAccessStore:
         return await self._database.read_aside(_verify, self._audit_key, kept)
 
     async def _in_chain(self, work: Callable[..., R], *arguments: object) -> R:
-        """Adds a link. The first ones of several processes may meet; then the later one goes on from the earlier."""
+        """Adds a link. If the first links of several processes conflict, the later one is retried."""
         try:
             return await self._database.write(work, self._audit_key, *arguments)
         except Conflict:
@@ -78,7 +78,7 @@ class SqlAccessStore:
 
 
 def _plain(text: str) -> str:
-    # PostgreSQL's text holds no NUL, which a path may well do, and a command's words half a surrogate pair.
+    # PostgreSQL's text can't hold NUL, which a path may contain, nor lone surrogates, which arguments may.
     return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()
 
 
@@ -146,7 +146,7 @@ def _end(connection: Connection, key: bytes, number: int, status: int, detail: s
 
 
 def _add_link(connection: Connection, contents: Sequence[object], key: bytes) -> tuple[int, str]:
-    """Makes a link the chain's last one. Its row is locked, so links are added one after the other."""
+    """Makes a link the chain's last one. Its row is locked, so links are serialised."""
     chain = audit_chain.c.name == CHAIN
     last = connection.execute(sa.select(audit_chain).where(chain).with_for_update()).first()
     place = 1 if last is None else last.link + 1
@@ -159,7 +159,7 @@ def _add_link(connection: Connection, contents: Sequence[object], key: bytes) ->
 
 
 def _verify(connection: Connection, key: bytes, kept: str | None = None) -> Verification:
-    # The head first: what is added meanwhile is then beyond it, and left out.
+    # The head first: links that are added meanwhile lie beyond it, and are left out.
     last = connection.execute(sa.select(audit_chain).where(audit_chain.c.name == CHAIN)).first()
     end = sys.maxsize if last is None else last.link
     rows = connection.execution_options(yield_per=1000).execute(sa.select(admin_audit).order_by(admin_audit.c.id))
@@ -168,7 +168,7 @@ def _verify(connection: Connection, key: bytes, kept: str | None = None) -> Veri
 
 
 def _until(end: int, row: Row[Any]) -> AuditRow:
-    """The row as it stood when `end` was the last link."""
+    """The row as of the link `end`."""
     ended = row.end_link is None or row.end_link <= end
     status, detail = (row.status, row.detail) if ended else (None, None)
     entry = AuditEntry(row.at, row.caller, row.method, row.path, row.request_id, status, detail, row.address)

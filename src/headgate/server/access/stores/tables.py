@@ -19,7 +19,7 @@ token = sa.Table(
     sa.Column("earlier_until", Instant),
     info={
         "about": "Tokens by name. digest is the SHA-256 of the secret; the secret is kept nowhere. earlier_digest is "
-        "that of the secret before a rotation, good until earlier_until."
+        "that of the secret before a rotation, valid until earlier_until."
     },
 )
 
@@ -33,7 +33,7 @@ session = sa.Table(
     sa.Column("scopes", sa.String(64)),
     sa.Index("headgate_session_expires_at_ix", "expires_at"),
     info={
-        "about": "Who is logged in to the console. Neither the session's secret nor its token is "
+        "about": "The logins to the console. Neither the session's secret nor its token is "
         "kept. scopes are those of a person who has no token (OpenID Connect)."
     },
 )
@@ -63,8 +63,8 @@ admin_audit = sa.Table(
     sa.Column("end_link", sa.BigInteger),
     sa.Column("end_hash", sa.String(64)),
     info={
-        "about": "Every change asked for under /admin, by whom, from where, what exactly, and the status it was "
-        "answered with. Its begin and its end are two links of one chain of hashes: headgate audit verify."
+        "about": "Every change requested under /admin: caller, address, content and response status. "
+        "Its begin and its end are two links of one chain of hashes: headgate audit verify."
     },
 )
 

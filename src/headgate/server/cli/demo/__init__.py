@@ -86,7 +86,7 @@ async def _run(payments: int, tps: int, fail: float, live: bool) -> Report:
 
     bank = Simulator(Behaviour(tps=tps, fail=fail, lose=fail / 2))
     with tempfile.TemporaryDirectory(prefix="headgate-demo-") as directory:
-        # Nothing of the user's own settings is used or touched.
+        # The user's own settings are neither read nor changed.
         settings = Settings(
             database_url=f"sqlite:///{directory}/demo.db",
             redis_url=None,
@@ -101,7 +101,7 @@ async def _run(payments: int, tps: int, fail: float, live: bool) -> Report:
 
 
 async def _run_chaos(payments: int, tps: int, live: bool) -> Report:
-    """The same feed, executed by a worker process that calls the bank over HTTP, while things go wrong."""
+    """The same feed, executed by a worker process that calls the bank over HTTP, under faults."""
     require("the demo", "payments")
     from headgate.apps.payments.model import ITEM_TYPE
     from headgate.server.cli.demo.chaos import STALE_MINUTES, Chaos, RecordingBank, Worker, compared, served

@@ -1,4 +1,4 @@
-"""`headgate demo --chaos`: the same feed while things go wrong, with a real worker process and a bank behind HTTP.
+"""`headgate demo --chaos`: the same feed under faults, with a real worker process and a bank behind HTTP.
 
 A worker is killed, the bank is down for five seconds, three answers in a hundred are lost, and the kill switch is
 thrown and released. It ends with the reconciliation against the bank's own record.
@@ -30,9 +30,9 @@ LOST_ANSWERS = 0.03
 BANK_DOWN = 5.0
 SWITCHED_OFF = 4.0
 ACKNOWLEDGED = 1.0
-"""A second after the switch was thrown no new call leaves."""
+"""Seconds after the kill switch was turned off, from which no new call leaves."""
 STALE_MINUTES = 0.1
-"""So soon the claims of the killed worker are taken over: in production this is two minutes."""
+"""How soon the claims of the killed worker are recovered: in production this is two minutes."""
 
 Announce = Callable[[str], None]
 
@@ -56,7 +56,7 @@ class RecordingBank(Simulator):
         return answer
 
     async def statement(self) -> AsyncIterator[list[StatementLine]]:
-        """What the bank executed."""
+        """The payments that the bank executed."""
         yield list(self._lines.values())
 
 
@@ -96,7 +96,7 @@ class Worker:
             await self._process.wait()
 
     async def keep_alive(self) -> None:
-        """Starts the worker again if it ended by itself, as a service manager does."""
+        """Restarts the worker if it exits, as a service manager does."""
         while True:
             await asyncio.sleep(0.5)
             if self._process is not None and self._process.returncode is not None:
@@ -122,17 +122,17 @@ async def served(bank: Simulator) -> AsyncIterator[str]:
 
 
 class Chaos:
-    """What goes wrong, and when: shares of the time that the plan takes."""
+    """The faults, and when: as shares of the plan's duration."""
 
     def __init__(self, bank: RecordingBank, queue: DispatchQueue, worker: Worker) -> None:
         self._bank = bank
         self._queue = queue
         self._worker = worker
         self.late_calls = 0
-        """Calls that came while the switch was off, later than a second after it was thrown."""
+        """Calls that arrived while the kill switch was off, more than a second after it was turned off."""
 
     async def run(self, at: datetime, seconds: float, announce: Announce) -> None:
-        """Lets things go wrong, one after another."""
+        """Injects the faults, one after another."""
         await self._until(at, 0.15 * seconds)
         announce("a worker is killed (SIGKILL), another one is started")
         await self._worker.stop(signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""A feed for the demo: everybody pays at the same instant, and a few lines are broken."""
+"""A feed for the demo: all payments are due at the same instant, and a few lines are malformed."""
 
 from __future__ import annotations
 

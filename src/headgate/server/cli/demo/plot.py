@@ -38,7 +38,7 @@ def draw(report: Report, path: Path) -> None:
     made = sorted(plan.seconds(call) for call in report.calls if call.executed)
     lower.step(planned, range(1, len(planned) + 1), color="#9db4c8", linewidth=2.5, label="planned")
     lower.step(made, range(1, len(made) + 1), color="#2e8b57", linewidth=1.0, label="executed")
-    lower.set_xlabel(f"seconds after {plan.at:%H:%M:%S} UTC, the time everybody asked for")
+    lower.set_xlabel(f"seconds after {plan.at:%H:%M:%S} UTC, the requested time")
     lower.set_ylabel("payments")
     lower.legend(loc="lower right")
     _draw_modes(modes, plan.tps)

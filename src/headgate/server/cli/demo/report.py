@@ -1,4 +1,4 @@
-"""What a demo run planned, and what the bank saw of it."""
+"""The plan of a demo run, and the calls that the bank saw."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Plan:
     tps: int
     at: datetime
     scheduled: dict[str, float] = field(default_factory=dict)
-    """Payment -> seconds after the instant everybody wanted."""
+    """Payment -> seconds after the requested instant."""
     rejected: list[Rejection] = field(default_factory=list)
     _monotonic_of_at: float = 0.0
 
@@ -33,13 +33,13 @@ class Plan:
         self._monotonic_of_at = time.monotonic() + self.at.timestamp() - time.time()
 
     def note(self, outcomes: Sequence[IntakeResult]) -> None:
-        """Remembers when accepted payments are scheduled."""
+        """Records when accepted payments are scheduled."""
         for outcome in outcomes:
             if isinstance(outcome, AcceptedPayment):
                 self.scheduled[outcome.payment_id] = (outcome.scheduled_time - self.at).total_seconds()
 
     def seconds(self, call: Call) -> float:
-        """When a call came, in seconds after the instant everybody wanted."""
+        """When a call arrived, in seconds after the requested instant."""
         return call.at_us / 1e6 - self._monotonic_of_at
 
 
@@ -54,7 +54,7 @@ class Report:
     never_executed: int
     peak_per_second: int
     turned_away: int
-    """Calls the bank turned away."""
+    """Calls that the bank rejected with 429."""
     drift: list[float]
     """Seconds from each payment's slot to its execution."""
     statuses: Mapping[str, int]
@@ -62,7 +62,7 @@ class Report:
     reconciliation: ReconciliationShown | None = None
     """With chaos: the comparison with the bank's record."""
     late_calls: int = 0
-    """With chaos: calls that came although the kill switch was off."""
+    """With chaos: calls that arrived although the kill switch was off."""
 
     @classmethod
     def of(cls, plan: Plan, bank: Simulator, statuses: Mapping[PaymentStatus, int], dead_letters: int) -> Report:

@@ -1,4 +1,4 @@
-"""How a demo run is shown while it goes on: a live picture on a terminal, a plain line now and then otherwise."""
+"""The progress of a demo run: a live picture on a terminal, a plain line every few seconds otherwise."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class View(Protocol):
     def __exit__(self, *_: object) -> None: ...
 
     def show(self, stats: QueueStats) -> None:
-        """Shows how things stand now."""
+        """Shows the present state."""
         ...
 
     def announce(self, text: str) -> None:
-        """Shows what happens to the run."""
+        """Shows an event of the run."""
         ...
 
 

@@ -28,7 +28,7 @@ PACKAGES = ("sqlalchemy", "psycopg", "oracledb", "hiredis", "confluent-kafka", "
 def doctor(as_json: bool) -> None:
     """Check every configured dependency and say what to do; exit status 1 if anything is wrong."""
     settings = Settings.load()
-    # Drivers write their errors as they like.
+    # Drivers' error texts may contain secrets.
     findings = [_redacted(settings, finding) for finding in run(_examine(settings))]
     if as_json:
         print_json([FindingShown.of(finding, told=finding.summary).dump() for finding in findings])
@@ -42,7 +42,7 @@ def doctor(as_json: bool) -> None:
 
 
 async def _examine(settings: Settings) -> list[Finding]:
-    """All at once, so that it takes no longer than the slowest, each of which gives up in time."""
+    """Checks everything concurrently, each with a timeout."""
     groups = await asyncio.gather(
         database.examine(settings),
         servers.redis(settings),
@@ -74,7 +74,7 @@ def _here() -> list[Finding]:
 
 
 def _named(settings: Settings) -> list[Finding]:
-    """What the settings name by file or by module, loaded as the service loads it."""
+    """The files and modules that the settings name, loaded as the service loads them."""
 
     def rules() -> str:
         rule_book(settings)

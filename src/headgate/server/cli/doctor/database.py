@@ -19,7 +19,7 @@ MIN_TOKEN_LENGTH = 16
 
 
 async def examine(settings: Settings) -> list[Finding]:
-    """The database, and who may call: tokens are kept there."""
+    """The database, and the tokens that are stored there."""
     url = settings.database_url
     if url.startswith("memory:"):
         return [_listening(settings, 0), Finding("database", True, "memory: gone when the process ends")]
@@ -28,7 +28,7 @@ async def examine(settings: Settings) -> list[Finding]:
         return [_listening(settings, 0), *_absent(file)]
     findings = await within("database", masked(url), ADVICE, _query(settings, url, file))
     known = _listening(settings, 0)
-    # If it could not be reached, the database may still have tokens: then nothing is known to be wrong.
+    # If it could not be reached, the database may still have tokens: then this is no finding.
     return findings if findings[0].name == "listening" or not known.ok else [known, *findings]
 
 
@@ -56,7 +56,7 @@ def _absent(file: Path) -> list[Finding]:
 
 
 def _disk(file: Path) -> Finding:
-    """A writer needs the folder, too: SQLite keeps its log beside the file."""
+    """A writer needs write access to the folder, too: SQLite keeps its WAL beside the file."""
     folder = file.absolute().parent
     for path in (file, folder):
         if path.exists() and not os.access(path, os.W_OK):

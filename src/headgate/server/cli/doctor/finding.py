@@ -1,4 +1,4 @@
-"""What an examination finds, and how long it may take."""
+"""The findings of a check, and its timeouts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_OFFSET_SECONDS = 2.0
 
 
 class Finding(NamedTuple):
-    """One thing looked at. Advice about something that is not wrong is a warning."""
+    """The result of one check. Advice with an `ok` finding is a warning."""
 
     name: str
     ok: bool
@@ -26,7 +26,7 @@ class Finding(NamedTuple):
 
 
 async def within(name: str, what: str, advice: str, work: Awaitable[list[Finding]]) -> list[Finding]:
-    """What `work` finds, or why it found nothing: every error becomes a finding about `what`."""
+    """The findings of `work`; an error or timeout becomes a finding about `what`."""
     try:
         async with asyncio.timeout(MAX_SECONDS):
             return await work
@@ -37,13 +37,13 @@ async def within(name: str, what: str, advice: str, work: Awaitable[list[Finding
     except HeadgateError as error:
         return [Finding(name, False, f"{what}: {error}", advice)]
     except Exception as error:
-        # A doctor does not fall ill: whatever went wrong while looking is what was found.
+        # The doctor itself never fails: any exception is a finding.
         return [Finding(name, False, f"{what}: {type(error).__name__}: {error}", advice)]
 
 
 def clock_finding(name: str, whose: str, now: datetime, sent: datetime, received: datetime) -> Finding:
-    """How far a server's clock is from ours. The server read it between our request and its answer, so only what lies
-    outside of that span is offset."""
+    """How far a server's clock is from ours. The server read it between our request and its response, so only a time
+    outside that span is an offset."""
     offset = max((sent - now).total_seconds(), (now - received).total_seconds(), 0.0)
     wrong = offset > MAX_OFFSET_SECONDS
     advice = f"{whose} clock decides; set both clocks by NTP" if wrong else None

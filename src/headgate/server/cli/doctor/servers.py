@@ -39,7 +39,7 @@ async def _redis(settings: Settings) -> list[Finding]:
         if facts.scripts is not None:
             advice = "every decision is a script: allow EVAL and EVALSHA (ACL category @scripting)"
             findings.append(Finding("redis scripts", False, facts.scripts, advice))
-        findings.append(clock_finding("redis clock", "Redis's", facts.now, facts.asked, facts.answered))
+        findings.append(clock_finding("redis clock", "Redis's", facts.now, facts.requested, facts.answered))
     return findings
 
 
@@ -66,7 +66,7 @@ async def _kafka(settings: Settings) -> list[Finding]:
 
 
 async def temporal(settings: Settings) -> list[Finding]:
-    """Version, namespace, and whether anybody works."""
+    """Version, namespace, and whether workers poll."""
     address = settings.temporal_address
     if address is None:
         return [Finding("temporal", True, "not configured: work runs in this process")]
@@ -95,7 +95,7 @@ async def provider(name: str, setting: str, url: str | None, instead: str) -> li
 
 
 async def collector(settings: Settings) -> list[Finding]:
-    """Where spans go. One that is away costs nothing but spans; still, somebody wanted them."""
+    """The collector of spans. If it is down, only spans are lost; so it is a warning."""
     if settings.traces != "otlp":
         summary = "written to standard error" if settings.traces == "console" else "off"
         return [Finding("traces", True, summary)]
@@ -117,8 +117,8 @@ async def _head(name: str, url: str) -> list[Finding]:
         async with httpx2.AsyncClient(timeout=TIMEOUT_SECONDS) as client:
             answer = await client.head(f"{origin(url)}/")
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-        # Its text may hold the whole URL.
+        # Its text may contain the whole URL.
         raise StoreUnavailable(f"can't be reached ({type(error).__name__})") from None
     fails = answer.status_code >= 500
-    advice = "it answers, but fails; ask whoever runs it" if fails else None
+    advice = "it answers, but fails; ask its operator" if fails else None
     return [Finding(name, True, f"{origin(url)} answers (HTTP {answer.status_code})", advice)]

@@ -1,1 +1,1 @@
-"""Where rollups are kept."""
+"""The stores of rollups."""

@@ -15,7 +15,7 @@ from headgate.sql.engine import Database
 from headgate.sql.schema import now
 
 SHORT_LIVED = "commands"
-"""Under this name the counts of all processes are kept that ended within a minute."""
+"""The name of the row that short-lived processes share."""
 
 
 class SqlRollupStore:
@@ -47,7 +47,7 @@ class SqlRollupStore:
         return self._database is not None
 
     async def close(self) -> None:
-        """Gives the database back."""
+        """Releases the database."""
         opened, self._database = self._database, None
         if opened is not None:
             await opened.close()

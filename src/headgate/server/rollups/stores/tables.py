@@ -17,7 +17,7 @@ rollup = sa.Table(
     sa.Column("bucket", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("value", sa.BigInteger, nullable=False),
     info={
-        "about": "What each process counted in a period of step_seconds, for the console. Periods of a minute are kept "
+        "about": "The counts of each process per period of step_seconds, for the console. Periods of a minute are kept "
         "for seven hours, those of ten minutes for eight days. bucket numbers the buckets of durations."
     },
 )

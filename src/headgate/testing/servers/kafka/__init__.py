@@ -17,8 +17,8 @@ from headgate.testing.servers.kafka.jars import check_obtainable, class_archive,
 from headgate.testing.servers.ports import PortClaim
 from headgate.testing.servers.server import HOST, Server
 
-# One broker: nothing can be replicated, and nobody else will join the group while it waits. A killed broker may come
-# back only when its last session has expired.
+# One broker: nothing can be replicated, and no other member will join the group. A killed broker may come back only
+# when its last session has expired.
 SINGLE_BROKER = {
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "1",
@@ -44,7 +44,7 @@ class KafkaServer(Server):
     """
 
     name: ClassVar[str] = "kafka"
-    ready_within: ClassVar[float] = 180.0  # two runs of Java, which a busy machine makes long
+    ready_within: ClassVar[float] = 180.0  # two runs of Java on a busy machine
 
     def __init__(self, *, settings: Mapping[str, str] | None = None, heap: str = "256m") -> None:
         super().__init__()
@@ -68,8 +68,8 @@ class KafkaServer(Server):
 
     def prepare(self) -> None:
         format_storage = ["format", "--cluster-id", self._cluster_id, "--config", self._write_configuration()]
-        # The first on this machine to run Java keeps what it has loaded, for all later ones: they start in half the
-        # time. It is written beside and then renamed, as others may start meanwhile.
+        # Class data sharing: the first start on this machine writes an archive of loaded classes, and later ones start
+        # in half the time. It is renamed into place, as others may start meanwhile.
         archive, scratch = class_archive(), self.directory / "classes.jsa"
         classes = f"{USE_ARCHIVE}{archive}" if archive.is_file() else f"-XX:ArchiveClassesAtExit={scratch}"
         done = subprocess.run(
@@ -108,7 +108,7 @@ class KafkaServer(Server):
 
     def answers(self) -> bool:
         with socket.create_connection((HOST, self.port), timeout=1):
-            pass  # librdkafka would wait a second before it tries a refused connection again
+            pass  # librdkafka would wait a second before it retries a refused connection
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
         metadata = admin.list_topics(timeout=5)
         return metadata.cluster_id == self._cluster_id and bool(metadata.brokers)

@@ -34,7 +34,7 @@ class KafkaNode(KafkaServer):
 
 class KafkaCluster(ServerGroup):
     """A Kafka cluster: every topic has a replica on each of the `brokers`; `min_in_sync` of them must have a record
-    before it is acknowledged. It misses a broker that is dead or frozen after three seconds."""
+    before it is acknowledged. It detects a dead or frozen broker after three seconds."""
 
     name = "kafka cluster"
 
@@ -50,7 +50,7 @@ class KafkaCluster(ServerGroup):
             **replicated,
             "default.replication.factor": str(brokers),
             "min.insync.replicas": str(min_in_sync),
-            # 128 MB unless said otherwise, for each broker.
+            # 128 MB per broker by default.
             "log.cleaner.dedupe.buffer.size": "4194304",
             **(settings or {}),
         }

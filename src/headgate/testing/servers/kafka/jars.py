@@ -30,7 +30,7 @@ def jar_directory() -> Path:
 
 
 def check_obtainable() -> None:
-    """Raises `ServerUnavailable` if the jars are not here and could not be fetched."""
+    """Raises `ServerUnavailable` if the jars are neither cached nor can be fetched."""
     if not cache_directory().is_dir():
         _maven()
 
@@ -58,7 +58,7 @@ def java() -> str:
 
 @cache
 def installed_java() -> tuple[str, str]:
-    """The path of Java, and what it says of its version."""
+    """The path of Java, and its version text."""
     home = os.environ.get("JAVA_HOME")
     program = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
     if program is None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from headgate.dispatch.tasks.tasks import Tasks
 
 
-class AroundItem:
+class RelatedItems:
     """What `TaskExecution` asks for."""
 
     def __init__(self, tasks: Tasks) -> None:
