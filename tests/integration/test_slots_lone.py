@@ -424,3 +424,33 @@ async def test_lone_bookings_of_overlapping_sets_never_deadlock(postgres_url: st
         assert sum(held.values()) == 2 * 15 * sum(name in names for names in sets)
     for store in stores:
         await store.close()
+
+
+@pytest.mark.parametrize("names", [("c",), ("c", "b")])
+async def test_an_answer_that_comes_late_does_not_undo_what_was_learned_since(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]
+) -> None:
+    store = await joint_store(postgres_url)
+    for number in range(3):
+        await joint(store, f"e{number}", names)
+    stored, release = asyncio.Event(), asyncio.Event()
+
+    async def answer_late(connection: Any, calls: Any, seconds: float) -> Any:
+        results = await execute(connection, calls, seconds)
+        stored.set()
+        await release.wait()
+        return results
+
+    execute = DedicatedConnection.execute
+    with monkeypatch.context() as patched:
+        patched.setattr(DedicatedConnection, "execute", answer_late)
+        late = asyncio.create_task(joint(store, "late", names))
+        await stored.wait()
+    await book(store, wants(FILLED - 4, prefix="more"))
+    for number in range(2):
+        assert (await joint(store, f"learned{number}", names)).window_start_ms == T_MS + 4000
+    release.set()
+    assert (await late).window_start_ms == T_MS
+    assert (await joint(store, "next", names)).window_start_ms == T_MS + 4000
+    assert await check_windows(store, "c", NOW) == {T_MS: FILLED, T_MS + 4000: 3}
+    await store.close()

@@ -21,8 +21,8 @@ from headgate.slots.windows import align
 from headgate.sql.engine import Database
 from headgate.sql.pipeline import PLAN_BY_KEY, Calls, Statement
 
-MAX_EXPECTATIONS = 4000
-"""Configs and sets of configs of which it is remembered what their last booking left behind."""
+MAX_EXPECTED = 4000
+"""Configs of which it is remembered what their last booking left behind; a config counts in each of its sets."""
 
 # A statement of its own, once per config in the order of the names: what the next one reads is newer than the locks.
 LOCK_ONLY = Statement(
@@ -195,15 +195,28 @@ class ExpectedConfig(JointSide):
 
 
 class Expectation:
-    """What a booking will find of its configs."""
+    """What a booking will find of its configs, if nobody else writes."""
 
-    __slots__ = ("configs", "is_trusted", "locks", "packer")
+    __slots__ = ("configs", "packer")
+
+    def __init__(self, configs: Sequence[ExpectedConfig], uniform: Callable[[], float]) -> None:
+        self.configs = configs
+        self.packer: Packer | JointPacker | None
+        """Sees these configs' windows. None while a booking that it has placed is not known to be stored."""
+        if len(configs) == 1:
+            self.packer = Packer(configs[0].active.policy, configs[0].occupancy, 0, uniform)
+        else:
+            self.packer = JointPacker(configs, 0, uniform)
+
+
+class _Memory:
+    """Of one config, or of one set of configs."""
+
+    __slots__ = ("expectation", "is_trusted", "locks")
 
     def __init__(self, names: Sequence[str]) -> None:
         self.locks: Calls = [(LOCK_ONLY, (name,)) for name in sorted(names)]
-        self.configs: Sequence[ExpectedConfig] = ()
-        self.packer: Packer | JointPacker | None = None
-        """Sees these configs' windows. None while a booking that it has placed is not known to be stored."""
+        self.expectation: Expectation | None = None
         self.is_trusted = True
         """The last expectation was right. While others book too, asking first is quicker than guessing."""
 
@@ -214,20 +227,23 @@ class LoneBooker:
     def __init__(self, database: Database, uniform: Callable[[], float]) -> None:
         self._database = database
         self._uniform = uniform
-        self._expectations: dict[tuple[str, ...], Expectation] = {}
+        self._memories: dict[tuple[str, ...], _Memory] = {}
+        self._expected = 0
+        """How many configs these have."""
 
     async def book(
         self, names: tuple[str, ...], request: SlotRequest, now_ms: int | None, owner: str | None
     ) -> AssignedSlot | None:
         """The event's new slot; None if nothing was booked, and the windows have to be read first."""
-        expectation = self._expectations.get(names)
-        if expectation is None or not expectation.is_trusted or (packer := expectation.packer) is None:
+        memory = self._memories.get(names)
+        if memory is None or memory.expectation is None or not memory.is_trusted:
             return None
-        configs = expectation.configs
+        expectation = memory.expectation
+        configs, packer = expectation.configs, expectation.packer
         event_id, requested_ms = request
         guessed_now = int(time.time() * 1000) if now_ms is None else now_ms
         # An event for now is not packed before the server has told the time.
-        if requested_ms <= guessed_now:
+        if packer is None or requested_ms <= guessed_now:
             return None
         for config in configs:
             if requested_ms - requested_ms % config.size_ms != config.first_ms:
@@ -255,10 +271,10 @@ class LoneBooker:
             if config.occupancy.changes_runs:
                 return None
             parameters += config.parameters(start, windows)
-        calls = [*expectation.locks, (book_expected(len(configs)), parameters)]
+        calls = [*memory.locks, (book_expected(len(configs)), parameters)]
         *_, booked = await self._database.pipeline(calls)
         if not booked:
-            expectation.is_trusted = False
+            memory.is_trusted = False
             return None
         for config, start in zip(configs, starts, strict=True):
             config.book(start)
@@ -270,22 +286,20 @@ class LoneBooker:
 
     def remember(self, slot: AssignedSlot, sides: Sequence[JointSide], runs: Sequence[RunChanges]) -> None:
         """Learns from a booking that has read its configs' windows, and has stored this slot and changed these runs."""
-        names = slot.config_names
-        if len(self._expectations) >= MAX_EXPECTATIONS and names not in self._expectations:
-            self._expectations.clear()
-        expectation = self._expectations.setdefault(names, Expectation(names))
+        memory = self._memory(slot.config_names)
         starts = [window.window_start_ms for window in slot.windows]
         booked = list(map(BookedSide, sides, runs, starts))
-        expected = expectation.configs
+        expected = () if memory.expectation is None else memory.expectation.configs
         if expected and all(align(slot.requested_ms, config.size_ms) == config.first_ms for config in expected):
-            expectation.is_trusted = all(map(ExpectedConfig.was_right, expected, booked))
+            memory.is_trusted = all(map(ExpectedConfig.was_right, expected, booked))
         after = [ExpectedConfig.after(side, slot.requested_ms) for side in booked]
         configs = [config for config in after if config is not None]
-        expectation.configs, expectation.packer = (), None
-        if len(configs) == len(after):
-            expectation.configs = configs
-            expectation.packer = (
-                JointPacker(configs, 0, self._uniform)
-                if len(configs) > 1
-                else Packer(configs[0].active.policy, configs[0].occupancy, 0, self._uniform)
-            )
+        memory.expectation = Expectation(configs, self._uniform) if len(configs) == len(after) else None
+
+    def _memory(self, names: tuple[str, ...]) -> _Memory:
+        if names not in self._memories:
+            if self._expected + len(names) > MAX_EXPECTED:
+                self._memories, self._expected = {}, 0
+            self._memories[names] = _Memory(names)
+            self._expected += len(names)
+        return self._memories[names]
