@@ -112,6 +112,8 @@ class Occupancy:
         self._jumps: dict[int, int] = {}
         self._runs: dict[int, FullRun] = {}
         self._before: dict[int, FullRun | None] = {}
+        self.runs_read: dict[int, FullRun | None] = {}
+        """By time: the run with the greatest start at or before it, as the store has it."""
         self.stored: set[int] = set()
         """The windows for which the store has a row, as far as they have been read."""
         self._changed: set[int] = set()
@@ -208,6 +210,7 @@ class Occupancy:
 
     def learn_run(self, at_ms: int, run: FullRun | None) -> None:
         """Remembers what `run_before(at_ms)` returned."""
+        self.runs_read[at_ms] = run
         if run is not None:
             self._runs[run.resume_ms] = run
             if run.start_ms <= at_ms < run.resume_ms:
@@ -217,6 +220,18 @@ class Occupancy:
         """The counters of a window in which a place was taken."""
         return WindowCount(start_ms, *self._counts[start_ms])
 
+    def known_count(self, start_ms: int) -> WindowCount | None:
+        """The counters of a window; None if they have not been read."""
+        counts = self._counts.get(start_ms)
+        if counts is None and not self._is_known(start_ms):
+            return None
+        return WindowCount(start_ms, *(counts or (0, 0)))
+
+    @property
+    def changes_runs(self) -> bool:
+        """Whether a window was filled, or a full one has room again."""
+        return bool(self._filled or self._opened)
+
     def changed_windows(self) -> Iterator[WindowCount]:
         """The counters to write back, in order."""
         for start in sorted(self._changed):
@@ -224,7 +239,7 @@ class Occupancy:
 
     def changed_runs(self) -> RunChanges:
         """The runs to remove and write, so that the table again holds exactly the maximal full runs."""
-        if not self._filled and not self._opened:
+        if not self.changes_runs:
             return RunChanges([], [])
         fresh = self._fresh_runs()
         self._load_neighbours(fresh)

@@ -28,6 +28,9 @@ from headgate.sql.pipeline import (
     statement_error,
 )
 
+# Looked up once: an enumeration's member costs more to look up than a result's status to compare.
+FAILED, SYNCED = pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.PIPELINE_SYNC
+
 
 class DedicatedConnection:
     """Runs one pipeline at a time, on the event loop that opened it."""
@@ -111,7 +114,7 @@ class DedicatedConnection:
             self._lose()
         self.is_free = not self.closed
         for result in results:
-            if result.status == pq.ExecStatus.FATAL_ERROR:
+            if result.status == FAILED:
                 is_unknown = result.error_field(pq.DiagnosticField.SQLSTATE) == NOT_PREPARED
                 if self.is_free and is_unknown and len(fresh) < len({statement for statement, _ in calls}):
                     # A pooler has given this session another server, which knows our statements no more; or psycopg
@@ -139,11 +142,11 @@ class DedicatedConnection:
 
     def _read(self) -> None:
         """Takes what the server has sent, also while nobody waits: that it ends the session, for example."""
-        pgconn = self._raw.pgconn
+        pgconn, waiter = self._raw.pgconn, self._waiter
         is_end = False
         try:
             pgconn.consume_input()
-            while self._waiter is not None and not pgconn.is_busy():
+            while waiter is not None and not pgconn.is_busy():
                 result = pgconn.get_result()
                 if result is None:
                     if is_end:
@@ -151,9 +154,9 @@ class DedicatedConnection:
                     is_end = True  # of one statement's results
                     continue
                 is_end = False
-                if result.status == pq.ExecStatus.PIPELINE_SYNC:
-                    if not self._waiter.done():
-                        self._waiter.set_result(None)
+                if result.status == SYNCED:
+                    if not waiter.done():
+                        waiter.set_result(None)
                     return
                 self._results.append(result)
         except psycopg.Error as broken:

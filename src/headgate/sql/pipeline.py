@@ -105,7 +105,7 @@ async def execute_pipeline(raw: Raw, calls: Calls) -> list[Rows]:
     idle = pgconn.transaction_status == pq.TransactionStatus.IDLE
     try:
         pgconn.enter_pipeline_mode()
-        fresh = [statement for statement, _ in calls if statement.name not in known]
+        fresh = dict.fromkeys([statement for statement, _ in calls if statement.name not in known])
         send_all(pgconn, fresh, calls)
         await _flush(pgconn)
         results = await _results(pgconn)

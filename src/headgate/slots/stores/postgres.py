@@ -22,7 +22,7 @@ from headgate.slots.packing import Booking, Packer, book_all, unbooked
 from headgate.slots.stores import postgres_joint
 from headgate.slots.stores.joint import joint_label
 from headgate.slots.stores.other_windows import parse_other_windows
-from headgate.slots.stores.postgres_lone import LoneBooker, WindowRows, learn
+from headgate.slots.stores.postgres_lone import LoneBooker
 from headgate.slots.stores.sql import Booker
 from headgate.slots.stores.window_rows import SqlWindowReader, WindowQuery, window_queries
 from headgate.sql.engine import Database
@@ -157,6 +157,13 @@ class PostgresWindowReader(SqlWindowReader):
         return [runs.get(start) for start in starts_ms]
 
 
+class WindowRows(NamedTuple):
+    """The rows of one `WindowQuery`: the run at or before its next window, and counted windows in order."""
+
+    run: FullRun | None
+    counts: list[WindowCount]
+
+
 class BookingSnapshot(NamedTuple):
     """What the first flush read; `version` is None if there is no such config."""
 
@@ -192,7 +199,7 @@ class PostgresBooker(Booker):
         if guess is not active:
             queries = window_queries(policy, requests, snapshot.now_ms if now_ms is None else now_ms)
             rows_by_window = run_async(connection, lambda raw: _read_windows(raw, name, queries)) if queries else {}
-        learn(occupancy, queries, rows_by_window)
+        _learn(occupancy, queries, rows_by_window)
         at_ms = snapshot.now_ms if now_ms is None else now_ms
         packer = Packer(policy, occupancy, at_ms, self._uniform)
         bookings, fresh = book_all(active, packer, requests, snapshot.existing, owner)
@@ -201,9 +208,7 @@ class PostgresBooker(Booker):
             counts, runs = occupancy.changed_windows(), occupancy.changed_runs()
             run_async(connection, lambda raw: _write(raw, active, fresh, counts, runs, at_ms))
             if len(requests) == 1:
-                (query,) = queries
-                rows = rows_by_window[query.first_ms]
-                self.lone.remember(active, query, rows, occupancy, runs_change=any(runs))
+                self.lone.remember(fresh[0], [JointSide(active, occupancy)], [runs])
         return bookings
 
     def book_joint(
@@ -249,6 +254,8 @@ class PostgresBooker(Booker):
             # Before the pipeline opens: joining runs may have to read from the database.
             runs = {side.active.name: side.occupancy.changed_runs() for side in sides}
             run_async(connection, lambda raw: postgres_joint.write(raw, sides, fresh, runs, at_ms, COPY_FROM))
+            if len(requests) == 1:
+                self.lone.remember(fresh[0], sides, list(runs.values()))
         return bookings
 
     def _remember(self, names: Sequence[str], reached_ms: int) -> None:
@@ -277,6 +284,17 @@ async def _read(
 async def _read_windows(raw: Raw, name: str, queries: Sequence[WindowQuery]) -> dict[int, WindowRows]:
     (rows,) = await execute_pipeline(raw, [_windows_call(name, queries)])
     return _rows_by_window(rows)
+
+
+def _learn(occupancy: Occupancy, queries: Sequence[WindowQuery], rows_by_window: dict[int, WindowRows]) -> None:
+    """Hands the occupancy what each query read, and how far that reaches."""
+    for first_ms, next_ms, rows in queries:
+        run, counts = rows_by_window[first_ms]
+        resume_ms = next_ms if run is None else max(next_ms, run.resume_ms)
+        first = next((count for count in counts if count.start_ms == first_ms), None)
+        occupancy.learn_window(first_ms, first)
+        occupancy.learn_run(next_ms, run)
+        occupancy.learn_windows(resume_ms, sorted(count for count in counts if count.start_ms >= resume_ms), rows)
 
 
 def _windows_call(name: str, queries: Sequence[WindowQuery]) -> tuple[Statement, Sequence[str]]:

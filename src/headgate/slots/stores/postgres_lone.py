@@ -1,88 +1,107 @@
-"""A lone booking on PostgreSQL in one flush: lock, compare, insert, commit.
+"""A lone booking on PostgreSQL in one flush, under one config or several: lock, compare, insert, commit.
 
 A process that books alone knows what its last booking left behind. So it packs first, against what it expects to find,
-and sends the result along with the expectation. The server compares the two under the config's lock and writes only if
+and sends the result along with the expectation. The server compares the two under the configs' locks and writes only if
 they are the same: a wrong expectation costs a flush, never a wrong booking.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import NamedTuple
 
+from headgate.slots.joint import JointPacker, JointSide
 from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest
-from headgate.slots.occupancy import FullRun, Occupancy, WindowCount
+from headgate.slots.occupancy import FullRun, Occupancy, RunChanges, WindowCount
 from headgate.slots.packing import Full, Packer
-from headgate.slots.stores.window_rows import WindowQuery
+from headgate.slots.stores.other_windows import other_windows_text
+from headgate.slots.windows import align
 from headgate.sql.engine import Database
-from headgate.sql.pipeline import PLAN_BY_KEY, Statement
+from headgate.sql.pipeline import PLAN_BY_KEY, Calls, Statement
 
-MAX_EXPECTATIONS = 4000
-"""Configs of which it is remembered what their last booking left behind."""
+MAX_EXPECTED = 4000
+"""Configs of which it is remembered what their last booking left behind; a config counts in each of its sets."""
 
-# A statement of its own: what the next one reads is newer than the lock.
+# A statement of its own, once per config in the order of the names: what the next one reads is newer than the locks.
 LOCK_ONLY = Statement(
     "headgate_slot_lock_by_key",
     f"SELECT {PLAN_BY_KEY} FROM headgate_slot_config WHERE name = $1 FOR UPDATE",  # noqa: S608
 )
-# Reads what `WINDOWS` reads for one query, as one text.
-BOOK_EXPECTED = Statement(
-    "headgate_slot_book_expected",
-    """
-    WITH expected AS MATERIALIZED (
-        SELECT now
-        FROM (SELECT coalesce($14::bigint, ceil(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now) AS clock
-        WHERE now <= $8::bigint
-            AND $6::int = (SELECT version FROM headgate_slot_config WHERE name = $1)
-            AND NOT EXISTS (SELECT FROM headgate_slot WHERE event_id = $7)
-            AND $5 = (
-                SELECT string_agg(concat_ws(' ',
-                    coalesce((extract(epoch FROM run.window_start) * 1000)::bigint::text, '-'),
-                    coalesce((extract(epoch FROM run.resume_at) * 1000)::bigint::text, '-'),
-                    coalesce((extract(epoch FROM counted.window_start) * 1000)::bigint::text, '-'),
-                    coalesce(counted.taken::text, '-'), coalesce(counted.placed::text, '-')
-                ), ';' ORDER BY counted.window_start)
-                FROM (SELECT 'epoch'::timestamptz + $2::bigint * interval '1 ms' AS first,
-                    'epoch'::timestamptz + $3::bigint * interval '1 ms' AS next) AS query
-                LEFT JOIN LATERAL (
-                    SELECT window_start, resume_at FROM headgate_slot_run
-                    WHERE config_name = $1 AND window_start <= query.next
-                    ORDER BY window_start DESC LIMIT 1
-                ) AS run ON true
-                LEFT JOIN LATERAL (
-                    (SELECT window_start, taken, placed FROM headgate_slot_window
-                    WHERE config_name = $1 AND window_start = query.first)
-                    UNION ALL
-                    (SELECT window_start, taken, placed FROM headgate_slot_window
-                    WHERE config_name = $1 AND window_start >= greatest(query.next, run.resume_at)
-                    ORDER BY window_start LIMIT $4::int)
-                ) AS counted ON true
-            )
-    ), booked AS (
-        INSERT INTO headgate_slot
-            (event_id, config_name, config_version, requested_at, window_start, scheduled_at, created_at, owner)
-        SELECT $7, $1, $6::int, 'epoch'::timestamptz + $8::bigint * interval '1 ms',
-            'epoch'::timestamptz + $9::bigint * interval '1 ms', 'epoch'::timestamptz + $12::bigint * interval '1 ms',
-            'epoch'::timestamptz + now * interval '1 ms', $13
+
+
+@cache
+def book_expected(configs: int) -> Statement:
+    """The statement that books under so many configs, if it finds what is expected of all of them. Its parameters are
+    $1 to $6, and for each config those of `ExpectedConfig.parameters`."""
+    windows = _windows_sent(configs)
+    rows: list[str] = []
+    counts: list[str] = []
+    written: list[str] = []
+    for first in range(7, 7 + configs * (4 + 3 * windows), 4 + 3 * windows):
+        name = f"${first}"
+        rows.append(f"({name}, ${first + 1}::int, ${first + 2}::bigint, ${first + 3}::bigint)")
+        for start in range(first + 4, first + 4 + 3 * windows, 3):
+            counts.append(f"({name}, ${start}::bigint, ${start + 1}::int, ${start + 2}::int)")
+        written.append(counts[-1])
+    # OFFSET 0 and LIMIT keep each look-up one by key: a join might be planned to read the whole of a small table, and
+    # go on so when it is large.
+    return Statement(
+        f"headgate_slot_book_expected_{configs}",
+        f"""
+        WITH expected AS MATERIALIZED (
+            SELECT now
+            FROM (
+                SELECT coalesce($6::bigint, ceil(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now
+            ) AS clock
+            WHERE now <= $2::bigint
+                AND NOT EXISTS (SELECT FROM headgate_slot WHERE event_id = $1)
+                AND NOT EXISTS (
+                    SELECT FROM (VALUES {", ".join(rows)}) AS given(name, version, next, resume)
+                    LEFT JOIN LATERAL (
+                        SELECT version FROM headgate_slot_config WHERE name = given.name OFFSET 0
+                    ) AS config ON true
+                    LEFT JOIN LATERAL (
+                        SELECT resume_at FROM headgate_slot_run
+                        WHERE config_name = given.name
+                            AND window_start <= 'epoch'::timestamptz + given.next * interval '1 ms'
+                        ORDER BY window_start DESC LIMIT 1
+                    ) AS run ON true
+                    WHERE config.version IS DISTINCT FROM given.version
+                        OR run.resume_at IS DISTINCT FROM 'epoch'::timestamptz + given.resume * interval '1 ms'
+                )
+                AND NOT EXISTS (
+                    SELECT FROM (VALUES {", ".join(counts)}) AS given(name, start, taken, placed)
+                    LEFT JOIN LATERAL (
+                        SELECT taken, placed FROM headgate_slot_window
+                        WHERE config_name = given.name
+                            AND window_start = 'epoch'::timestamptz + given.start * interval '1 ms'
+                        OFFSET 0
+                    ) AS counted ON true
+                    WHERE coalesce(counted.taken, 0) <> given.taken OR coalesce(counted.placed, 0) <> given.placed
+                )
+        ), counted AS (
+            INSERT INTO headgate_slot_window (config_name, window_start, taken, placed)
+            SELECT name, 'epoch'::timestamptz + start * interval '1 ms', taken + 1, placed + 1
+            FROM expected, (VALUES {", ".join(written)}) AS given(name, start, taken, placed)
+            ON CONFLICT (config_name, window_start) DO UPDATE SET taken = EXCLUDED.taken, placed = EXCLUDED.placed
+        )
+        INSERT INTO headgate_slot (event_id, config_name, config_version, requested_at, window_start, scheduled_at,
+            created_at, owner, other_windows)
+        SELECT $1, $7, $8::int, 'epoch'::timestamptz + $2::bigint * interval '1 ms',
+            'epoch'::timestamptz + ${8 + 3 * windows}::bigint * interval '1 ms',
+            'epoch'::timestamptz + $3::bigint * interval '1 ms', 'epoch'::timestamptz + now * interval '1 ms', $4, $5
         FROM expected
         RETURNING 1
-    ), counted AS (
-        INSERT INTO headgate_slot_window (config_name, window_start, taken, placed)
-        SELECT $1, 'epoch'::timestamptz + $9::bigint * interval '1 ms', $10::int, $11::int FROM expected
-        ON CONFLICT (config_name, window_start) DO UPDATE SET taken = EXCLUDED.taken, placed = EXCLUDED.placed
+        """,  # noqa: S608  # numbers of parameters
     )
-    SELECT 1 FROM booked
-    """,
-)
 
 
-class WindowRows(NamedTuple):
-    """The rows of one `WindowQuery`: the run at or before its next window, and counted windows in order."""
-
-    run: FullRun | None
-    counts: list[WindowCount]
+def _windows_sent(configs: int) -> int:
+    """How many windows of each config are compared. The last is the one that is booked. Under several configs, the
+    first that has room in one of them may come before the first that has room in all."""
+    return 2 if configs == 1 else 3
 
 
 class _NotExpected(Exception):
@@ -105,115 +124,182 @@ class _NoReader:
         raise _NotExpected
 
 
-@dataclass(slots=True)
+class BookedSide(NamedTuple):
+    """A config whose windows a booking has read, and what it has changed there."""
+
+    side: JointSide
+    runs: RunChanges
+    booked_ms: int
+    """The window with the new slot."""
+
+
+class ExpectedConfig(JointSide):
+    """What a booking will find of one config, if nobody else writes. Its occupancy knows this and nothing else: what
+    is not compared must not be relied on."""
+
+    def __init__(
+        self, active: PolicyVersion, first_ms: int, next_ms: int, run: FullRun | None, windows: Sequence[WindowCount]
+    ) -> None:
+        super().__init__(active, Occupancy(active.policy, _NoReader()))
+        self.first_ms = first_ms
+        self._next_ms, self._run = next_ms, run
+        self._windows = {window.start_ms: tuple(map(str, window)) for window in windows}
+        """By start, as parameters."""
+        self._free_ms = windows[1].start_ms
+        resume = None if run is None else str(run.resume_ms)
+        self._config = (active.name, str(active.version), str(next_ms), resume)
+        self.occupancy.learn_run(next_ms, run)
+        for window in windows:
+            self.occupancy.learn_window(window.start_ms, window)
+
+    @classmethod
+    def after(cls, booked: BookedSide, requested_ms: int) -> ExpectedConfig | None:
+        """What a booking has left behind, as far as one more for the same time will need it; None if that is not
+        known."""
+        side, runs, booked_ms = booked
+        policy, occupancy = side.active.policy, side.occupancy
+        first_ms = align(requested_ms, side.size_ms)
+        next_ms = policy.next_open(first_ms + side.size_ms)
+        starts = (first_ms, occupancy.first_known_free(next_ms), booked_ms)
+        windows = [count for count in map(occupancy.known_count, starts) if count is not None]
+        if next_ms not in occupancy.runs_read or len(windows) < len(starts):
+            return None
+        run = occupancy.runs_read[next_ms]
+        before = [] if run is None or run.start_ms in runs.removed else [run]
+        before += [written for written in runs.written if written.start_ms <= next_ms]
+        return cls(side.active, first_ms, next_ms, max(before, default=None), windows)
+
+    def parameters(self, booked_ms: int, windows: int) -> list[str | None]:
+        """The config's name and version, the window after its first, the end of the run before that; the start and the
+        counters of so many windows."""
+        texts = self._windows
+        between = texts[self._free_ms] if windows == 3 else ()
+        return [*self._config, *texts[self.first_ms], *between, *texts[booked_ms]]
+
+    def book(self, booked_ms: int) -> None:
+        """A slot in this window is stored."""
+        self._windows[booked_ms] = tuple(map(str, self.occupancy.count(booked_ms)))
+
+    def was_right(self, booked: BookedSide) -> bool:
+        """Whether a booking has found this, as far as it has looked."""
+        side, _, booked_ms = booked
+        if side.active.version != self.active.version:
+            return False
+        if side.occupancy.runs_read.get(self._next_ms, self._run) != self._run:
+            return False
+        for start_ms, texts in self._windows.items():
+            count, own = side.occupancy.known_count(start_ms), start_ms == booked_ms
+            if count is not None and texts != (str(start_ms), str(count.taken - own), str(count.placed - own)):
+                return False
+        return True
+
+
 class Expectation:
-    """What a query will read, if nobody else writes."""
+    """What a booking will find of its configs, if nobody else writes."""
 
-    active: PolicyVersion
-    query: WindowQuery
-    rows: WindowRows
-    packer: Packer | None
-    """Sees these rows and nothing else. None while a booking that it has placed is not known to be stored."""
+    __slots__ = ("configs", "packer")
+
+    def __init__(self, configs: Sequence[ExpectedConfig], uniform: Callable[[], float]) -> None:
+        self.configs = configs
+        self.packer: Packer | JointPacker | None
+        """Sees these configs' windows. None while a booking that it has placed is not known to be stored."""
+        if len(configs) == 1:
+            self.packer = Packer(configs[0].active.policy, configs[0].occupancy, 0, uniform)
+        else:
+            self.packer = JointPacker(configs, 0, uniform)
 
 
-@dataclass(slots=True)
 class _Memory:
-    """Of one config."""
+    """Of one config, or of one set of configs."""
 
-    expectation: Expectation | None = None
-    is_trusted: bool = True
-    """The last expectation was right. While others book too, asking first is quicker than guessing."""
+    __slots__ = ("expectation", "is_trusted", "locks")
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.locks: Calls = [(LOCK_ONLY, (name,)) for name in sorted(names)]
+        self.expectation: Expectation | None = None
+        self.is_trusted = True
+        """The last expectation was right. While others book too, asking first is quicker than guessing."""
 
 
 class LoneBooker:
-    """Books one event at a time, where the last booking of its config leads one to expect what it will find."""
+    """Books one event at a time, where the last booking of its configs leads one to expect what it will find."""
 
     def __init__(self, database: Database, uniform: Callable[[], float]) -> None:
         self._database = database
         self._uniform = uniform
-        self._memories: dict[str, _Memory] = {}
+        self._memories: dict[tuple[str, ...], _Memory] = {}
+        self._expected = 0
+        """How many configs these have."""
 
-    async def book(self, name: str, request: SlotRequest, now_ms: int | None, owner: str | None) -> AssignedSlot | None:
+    async def book(
+        self, names: tuple[str, ...], request: SlotRequest, now_ms: int | None, owner: str | None
+    ) -> AssignedSlot | None:
         """The event's new slot; None if nothing was booked, and the windows have to be read first."""
-        memory = self._memories.get(name)
+        memory = self._memories.get(names)
         if memory is None or memory.expectation is None or not memory.is_trusted:
             return None
         expectation = memory.expectation
-        active, query, packer = expectation.active, expectation.query, expectation.packer
+        configs, packer = expectation.configs, expectation.packer
         event_id, requested_ms = request
         guessed_now = int(time.time() * 1000) if now_ms is None else now_ms
         # An event for now is not packed before the server has told the time.
-        if (
-            packer is None
-            or requested_ms <= guessed_now
-            or requested_ms - requested_ms % active.policy.size_ms != query.first_ms
-        ):
+        if packer is None or requested_ms <= guessed_now:
             return None
+        for config in configs:
+            if requested_ms - requested_ms % config.size_ms != config.first_ms:
+                return None
         expectation.packer = None
         packer.now_ms = guessed_now
         try:
             place = packer.place(requested_ms)
-            if isinstance(place, Full) or any(packer.occupancy.changed_runs()):
-                return None
         except _NotExpected:
             return None
-        count = packer.occupancy.count(place.window_start_ms)
-        slot = AssignedSlot(event_id, name, active.version, requested_ms, *place[:2], False, owner)
+        if isinstance(place, Full):
+            return None
+        start_ms, scheduled_ms, others = place
         parameters = [
-            name,
-            *map(str, query),
-            _as_text(expectation.rows),
-            str(active.version),
             event_id,
-            *map(str, (requested_ms, *count, slot.scheduled_ms)),
+            str(requested_ms),
+            str(scheduled_ms),
             owner,
+            other_windows_text(others),
             None if now_ms is None else str(now_ms),
         ]
-        _, booked = await self._database.pipeline([(LOCK_ONLY, (name,)), (BOOK_EXPECTED, parameters)])
+        windows = _windows_sent(len(configs))
+        starts = [start_ms, *(other.window_start_ms for other in others)] if others else [start_ms]
+        for config, start in zip(configs, starts, strict=True):
+            if config.occupancy.changes_runs:
+                return None
+            parameters += config.parameters(start, windows)
+        calls = [*memory.locks, (book_expected(len(configs)), parameters)]
+        *_, booked = await self._database.pipeline(calls)
         if not booked:
             memory.is_trusted = False
             return None
-        expectation.rows, expectation.packer = _after(expectation.rows, query, [count]), packer
-        return slot
+        for config, start in zip(configs, starts, strict=True):
+            config.book(start)
+        expectation.packer = packer
+        active = configs[0].active
+        return AssignedSlot(
+            event_id, active.name, active.version, requested_ms, start_ms, scheduled_ms, False, owner, others
+        )
 
-    def remember(
-        self, active: PolicyVersion, query: WindowQuery, rows: WindowRows, occupancy: Occupancy, *, runs_change: bool
-    ) -> None:
-        """Learns from a booking that has read `rows`, and has changed the windows of `occupancy` since."""
-        if len(self._memories) >= MAX_EXPECTATIONS:
-            self._memories.clear()
-        memory = self._memories.setdefault(active.name, _Memory())
-        if memory.expectation is not None and memory.expectation.query == query:
-            memory.is_trusted = memory.expectation.rows == rows
-        memory.expectation = None
-        if not runs_change:
-            rows = _after(rows, query, occupancy.changed_windows())
-            # Not that occupancy itself, which may know more: what is not compared must not be relied on.
-            expected = Occupancy(active.policy, _NoReader())
-            learn(expected, [query], {query.first_ms: rows})
-            packer = Packer(active.policy, expected, 0, self._uniform)
-            memory.expectation = Expectation(active, query, rows, packer)
+    def remember(self, slot: AssignedSlot, sides: Sequence[JointSide], runs: Sequence[RunChanges]) -> None:
+        """Learns from a booking that has read its configs' windows, and has stored this slot and changed these runs."""
+        memory = self._memory(slot.config_names)
+        starts = [window.window_start_ms for window in slot.windows]
+        booked = list(map(BookedSide, sides, runs, starts))
+        expected = () if memory.expectation is None else memory.expectation.configs
+        if expected and all(align(slot.requested_ms, config.size_ms) == config.first_ms for config in expected):
+            memory.is_trusted = all(map(ExpectedConfig.was_right, expected, booked))
+        after = [ExpectedConfig.after(side, slot.requested_ms) for side in booked]
+        configs = [config for config in after if config is not None]
+        memory.expectation = Expectation(configs, self._uniform) if len(configs) == len(after) else None
 
-
-def learn(occupancy: Occupancy, queries: Sequence[WindowQuery], rows_by_window: dict[int, WindowRows]) -> None:
-    """Hands the occupancy what each query read, and how far that reaches."""
-    for first_ms, next_ms, rows in queries:
-        run, counts = rows_by_window[first_ms]
-        resume_ms = next_ms if run is None else max(next_ms, run.resume_ms)
-        first = next((count for count in counts if count.start_ms == first_ms), None)
-        occupancy.learn_window(first_ms, first)
-        occupancy.learn_run(next_ms, run)
-        occupancy.learn_windows(resume_ms, sorted(count for count in counts if count.start_ms >= resume_ms), rows)
-
-
-def _after(rows: WindowRows, query: WindowQuery, changed: Iterable[WindowCount]) -> WindowRows:
-    """What the query reads when these windows are written, and runs stay as they are."""
-    counts = {count.start_ms: count for count in (*rows.counts, *changed)}
-    first = [counts.pop(query.first_ms)] if query.first_ms in counts else []
-    return WindowRows(rows.run, [*first, *sorted(counts.values())[: query.rows]])
-
-
-def _as_text(rows: WindowRows) -> str:
-    """As the server writes it."""
-    run = "- -" if rows.run is None else "{} {}".format(*rows.run)
-    return ";".join("{} {} {} {}".format(run, *count) for count in rows.counts) or f"{run} - - -"
+    def _memory(self, names: tuple[str, ...]) -> _Memory:
+        if names not in self._memories:
+            if self._expected + len(names) > MAX_EXPECTED:
+                self._memories, self._expected = {}, 0
+            self._memories[names] = _Memory(names)
+            self._expected += len(names)
+        return self._memories[names]

@@ -126,14 +126,14 @@ class SqlSlotStore:
     ) -> list[Booking]:
         if not requests:
             return []
-        if isinstance(names, str) or len(names) == 1:
-            name = names if isinstance(names, str) else names[0]
-            if self._lone is not None and len(requests) == 1:
-                slot = await self._lone.book(name, requests[0], now_ms, owner)
-                if slot is not None:
-                    return [slot]
-            return await self._database.write(self._booker.book, name, requests, now_ms, owner)
-        return await self._database.write(self._booker.book_joint, tuple(names), requests, now_ms, owner)
+        all_names = (names,) if isinstance(names, str) else tuple(names)
+        if self._lone is not None and len(requests) == 1:
+            slot = await self._lone.book(all_names, requests[0], now_ms, owner)
+            if slot is not None:
+                return [slot]
+        if len(all_names) == 1:
+            return await self._database.write(self._booker.book, all_names[0], requests, now_ms, owner)
+        return await self._database.write(self._booker.book_joint, all_names, requests, now_ms, owner)
 
     async def find(self, event_id: str) -> AssignedSlot | None:
         return (await self._database.read(_find_all, [event_id])).get(event_id)
