@@ -88,12 +88,13 @@ def parse_instant(value: str | datetime, field: str = "time") -> datetime:
         moment = value
     else:
         raise InvalidInput(field, f"{_shown(value)} is not an instant; write for example 2027-03-01T16:00:00Z")
-    if moment.tzinfo is None or moment.utcoffset() is None:
-        raise InvalidInput(field, f"{_shown(value)} has no time zone; add Z or an offset such as +02:00")
-    try:
-        moment = moment.astimezone(UTC)
-    except OverflowError:
-        raise InvalidInput(field, f"{_shown(value)} is out of range") from None
+    if moment.tzinfo is not UTC:
+        if moment.utcoffset() is None:
+            raise InvalidInput(field, f"{_shown(value)} has no time zone; add Z or an offset such as +02:00")
+        try:
+            moment = moment.astimezone(UTC)
+        except OverflowError:
+            raise InvalidInput(field, f"{_shown(value)} is out of range") from None
     if not EARLIEST <= moment < LATEST:
         raise InvalidInput(field, f"{_shown(value)} is out of range; use a time from 1970 up to the end of 2199")
     return moment

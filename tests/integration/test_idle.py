@@ -81,7 +81,13 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     async def counting(self: Database, *arguments: Any) -> Any:
         work = arguments[4]
         counted[f"{work.__module__.removeprefix('headgate.')}.{work.__qualname__}"] += 1
-        return await run(self, *arguments)
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SkippingLoop)
+        loop.threads_at_work += 1
+        try:
+            return await run(self, *arguments)
+        finally:
+            loop.threads_at_work -= 1
 
     monkeypatch.setattr(Database, "_run", counting)
     return counted

@@ -15,8 +15,8 @@ from typing import NamedTuple
 from headgate.durations import LATEST_MS
 from headgate.slots.model import PolicyVersion, SlotWindow, Spread
 from headgate.slots.occupancy import Occupancy
-from headgate.slots.packing import NOWHERE, Full, Place
-from headgate.slots.windows import Usable, align, position, usable
+from headgate.slots.packing import NOWHERE, Full, Place, Places
+from headgate.slots.windows import Usable, align, position, positions, usable
 
 DAY_MS = 86_400_000
 SEARCHED_MS = 3660 * DAY_MS
@@ -102,6 +102,15 @@ class JointPacker:
 
     def place(self, requested_ms: int) -> Place | Full:
         """Takes a place in a window of each config, or nothing at all."""
+        places = self.take_places(requested_ms, 1)
+        if isinstance(places, Full):
+            return places
+        start, times, others = places
+        return Place(start, times[0], others)
+
+    def take_places(self, requested_ms: int, most: int) -> Places | Full:
+        """Takes up to `most` places at once for events that want `requested_ms`, in the earliest windows, one of each
+        config, that have room."""
         effective = requested_ms if requested_ms > self.now_ms else self.now_ms
         if effective != self._effective_ms or not self._places:
             self._room = self._search(effective)
@@ -110,14 +119,16 @@ class JointPacker:
         room = self._room
         if isinstance(room, Full):
             return room
-        low = room.low_ms
-        if room.step_ms:
-            low = min(low + int(room.step_ms * (room.places - self._places)), room.high_ms - 1)
-        self._places -= 1
-        ordinals = [side.occupancy.take(start) for side, start in zip(self.sides, room.starts_ms, strict=True)]
-        spread = self.sides[self._narrowest].active.policy.spread
-        at = position(spread, ordinals[self._narrowest], low, room.high_ms, self.uniform)
-        return Place(room.starts_ms[0], at, room.others)
+        count, taken = min(most, self._places), room.places - self._places
+        self._places -= count
+        ordinals = [side.occupancy.take(start, count) for side, start in zip(self.sides, room.starts_ms, strict=True)]
+        ordinal, spread = ordinals[self._narrowest], self.sides[self._narrowest].active.policy.spread
+        low, high, step, uniform = room.low_ms, room.high_ms, room.step_ms, self.uniform
+        if not step:
+            return room.starts_ms[0], positions(spread, ordinal, count, low, high, uniform), room.others
+        lows = [min(low + int(step * (taken + n)), high - 1) for n in range(count)]
+        times = [position(spread, ordinal + n, lows[n], high, uniform) for n in range(count)]
+        return room.starts_ms[0], times, room.others
 
     @property
     def narrowest(self) -> int:

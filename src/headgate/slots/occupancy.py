@@ -101,11 +101,15 @@ class RunChanges(NamedTuple):
 class Occupancy:
     """A view of one config's windows that remembers what it has read and what it has changed."""
 
-    def __init__(self, policy: WindowPolicy, reader: WindowReader, *, chunk: int = 64) -> None:
+    def __init__(
+        self, policy: WindowPolicy, reader: WindowReader, *, chunk: int = 64, first_chunk: int | None = None
+    ) -> None:
+        """Reads up to `chunk` windows at once; of those, `first_chunk` at first, then twice as many each time."""
         self._policy = policy
         self._limit_at = policy.limit_at
         self.reader = reader
         self._chunk = chunk
+        self._next_chunk = chunk if first_chunk is None else first_chunk
         self._counts: dict[int, list[int]] = {}
         self._ordered: list[int] = []  # their starts, as of the last time they were sorted
         self._known: list[tuple[int, int]] = []  # disjoint, ordered stretches whose counters have been read
@@ -132,7 +136,9 @@ class Occupancy:
         """How many slots the window holds."""
         counts = self._counts.get(start_ms)
         if counts is None and not self._is_known(start_ms):
-            self.learn_windows(start_ms, self.reader.windows_from(start_ms, self._chunk), self._chunk)
+            limit = self._next_chunk
+            self._next_chunk = min(2 * limit, self._chunk)
+            self.learn_windows(start_ms, self.reader.windows_from(start_ms, limit), limit)
             counts = self._counts.get(start_ms)
         return 0 if counts is None else counts[0]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -10,7 +10,7 @@ from headgate.durations import LATEST_MS, from_ms
 from headgate.errors import HeadgateError, NotFound, SlotsExhausted
 from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, SlotWindow, WindowPolicy
 from headgate.slots.occupancy import Occupancy
-from headgate.slots.windows import align, position, usable
+from headgate.slots.windows import Usable, align, position, positions, usable
 
 Booking = AssignedSlot | HeadgateError
 """What came of one request: its slot, or why there is none."""
@@ -22,6 +22,10 @@ class Place(NamedTuple):
     window_start_ms: int
     scheduled_ms: int
     other_windows: tuple[SlotWindow, ...] = ()
+
+
+Places = tuple[int, list[int], tuple[SlotWindow, ...]]
+"""Where several slots lie, all in one window: its start, each one's time, the windows of their further configs."""
 
 
 class Room(NamedTuple):
@@ -59,24 +63,34 @@ class Packer:
     _effective_ms: int = -1
     _room: Room | Full = NOWHERE
     """The result of the last search, which was for the time above."""
+    _taken: int = 0
+    """How many slots the room's window holds."""
 
     def place(self, requested_ms: int) -> Place | Full:
         """Takes a place for an event that wants `requested_ms`, or nothing at all."""
+        places = self.take_places(requested_ms, 1)
+        return places if isinstance(places, Full) else Place(places[0], places[1][0])
+
+    def take_places(self, requested_ms: int, most: int) -> Places | Full:
+        """Takes up to `most` places at once for events that want `requested_ms`, all in the earliest window with
+        room."""
         effective = requested_ms if requested_ms > self.now_ms else self.now_ms
         room = self._room
-        if effective != self._effective_ms or (
-            isinstance(room, Room) and self.occupancy.taken(room.start_ms) >= room.capacity
-        ):
+        if effective != self._effective_ms or (isinstance(room, Room) and self._taken >= room.capacity):
             self._effective_ms, self._room = effective, (room := self._search(effective))
         if isinstance(room, Full):
             return room
         start, capacity, low, high, is_cut = room
-        if is_cut:
-            # The horizon moves with the clock, and under overload each step of it opens a little more of this window:
-            # places keep pace with it. Drawn from all of the span so far, they would crowd at the window's start.
-            low += self.occupancy.taken(start) * (high - low) // capacity
-        ordinal = self.occupancy.take(start)
-        return Place(start, position(self.policy.spread, ordinal, low, high, self.uniform))
+        spread, uniform, taken = self.policy.spread, self.uniform, self._taken
+        count = min(most, capacity - taken)
+        self._taken += count
+        ordinal = self.occupancy.take(start, count)
+        if not is_cut:
+            return start, positions(spread, ordinal, count, low, high, uniform), ()
+        # The horizon moves with the clock, and under overload each step of it opens a little more of this window:
+        # places keep pace with it. Drawn from all of the span so far, they would crowd at the window's start.
+        lows = [low + (taken + n) * (high - low) // capacity for n in range(count)]
+        return start, [position(spread, ordinal + n, lows[n], high, uniform) for n in range(count)], ()
 
     def _search(self, effective_ms: int) -> Room | Full:
         """The first open window with room for a slot that may not lie before `effective_ms`."""
@@ -89,16 +103,21 @@ class Packer:
             horizon = min(effective_ms + policy.max_delay_ms, horizon)
         start = align(effective_ms, size)
         following = policy.next_open(start)
+        part: Usable | None = None
         if following == start:
-            uncut = usable(policy.limit_at(start), size, start, effective_ms, start + size - 1, policy.first_window)
-            if occupancy.taken(start) >= uncut.capacity:
+            end = start + size - 1
+            part = usable(policy.limit_at(start), size, start, effective_ms, end, policy.first_window)
+            if occupancy.taken(start) >= part.capacity:
                 following = policy.next_open(start + size)
         if following != start:
-            start = occupancy.first_free(following)
+            start, part = occupancy.first_free(following), None
         if start > horizon:
             return Full(start if start < LATEST_MS else None)
-        capacity, low, high = usable(policy.limit_at(start), size, start, effective_ms, horizon, policy.first_window)
-        if occupancy.taken(start) >= capacity:
+        if part is None or horizon < start + size - 1:
+            part = usable(policy.limit_at(start), size, start, effective_ms, horizon, policy.first_window)
+        capacity, low, high = part
+        self._taken = occupancy.taken(start)
+        if self._taken >= capacity:
             # What this window has left lies beyond the horizon.
             return Full(high if high < LATEST_MS else None)
         return Room(start, capacity, low, high, high < start + size)
@@ -107,8 +126,9 @@ class Packer:
 class RequestPacker(Protocol):
     """Finds a place for each request: `Packer` under one config, `JointPacker` under several."""
 
-    def place(self, requested_ms: int) -> Place | Full:
-        """Takes a place for an event that wants `requested_ms`, or nothing at all."""
+    def take_places(self, requested_ms: int, most: int) -> Places | Full:
+        """Takes up to `most` places at once for events that want `requested_ms`, all in the earliest windows with
+        room."""
         ...
 
 
@@ -123,24 +143,64 @@ def book_all(
     """What comes of each request, in order, and which slots are new: these belong to `owner`. An event that has a slot
     keeps it, also when it got it earlier in the same list. `active` is the first of the configs; `label` names all of
     them in an error."""
+    known = dict(existing)
+    bookings: list[Booking] = []
+    fresh: list[AssignedSlot] = []
+    for stretch in _distinct_events(requests):
+        new = [request for request in stretch if request[0] not in known] if known else stretch
+        outcomes = _book_new(active, packer, new, owner, label)
+        slots = [outcome for outcome in outcomes if isinstance(outcome, AssignedSlot)]
+        fresh += slots
+        if len(new) < len(stretch):
+            following = iter(outcomes)
+            outcomes = [
+                known[event_id]._replace(existing=True) if event_id in known else next(following)
+                for event_id, _ in stretch
+            ]
+        bookings += outcomes
+        if len(bookings) < len(requests):
+            known.update((slot.event_id, slot) for slot in slots)
+    return bookings, fresh
+
+
+def _distinct_events(requests: Sequence[SlotRequest]) -> Iterator[Sequence[SlotRequest]]:
+    """The requests in order, cut before every one whose event was named since the last cut."""
+    first = 0
+    named: set[str] = set()
+    for index, (event_id, _) in enumerate(requests):
+        if event_id in named:
+            yield requests[first:index]
+            first = index
+            named.clear()
+        named.add(event_id)
+    yield requests[first:]
+
+
+def _book_new(
+    active: PolicyVersion, packer: RequestPacker, requests: Sequence[SlotRequest], owner: str | None, label: str | None
+) -> list[Booking]:
+    """What comes of requests of distinct events without a slot. Those in a row for one time are placed together."""
     name, version = active.name, active.version
     bookings: list[Booking] = []
-    fresh: dict[str, AssignedSlot] = {}
-    for event_id, requested_ms in requests:
-        earlier = existing.get(event_id) or fresh.get(event_id)
-        if earlier is not None:
-            bookings.append(earlier._replace(existing=True))
-            continue
-        place = packer.place(requested_ms)
-        if isinstance(place, Full):
-            earliest = None if place.earliest_ms is None else from_ms(place.earliest_ms)
-            bookings.append(SlotsExhausted(label or name, earliest))
-            continue
-        start, scheduled, others = place
-        slot = AssignedSlot(event_id, name, version, requested_ms, start, scheduled, False, owner, others)
-        fresh[event_id] = slot
-        bookings.append(slot)
-    return bookings, list(fresh.values())
+    first, total = 0, len(requests)
+    while first < total:
+        requested_ms = requests[first][1]
+        end = first + 1
+        while end < total and requests[end][1] == requested_ms:
+            end += 1
+        while first < end:
+            places = packer.take_places(requested_ms, end - first)
+            if isinstance(places, Full):
+                earliest = None if places.earliest_ms is None else from_ms(places.earliest_ms)
+                bookings += [SlotsExhausted(label or name, earliest) for _ in range(first, end)]
+                break
+            start, times, others = places
+            for at in times:
+                event_id = requests[first][0]
+                bookings.append(AssignedSlot(event_id, name, version, requested_ms, start, at, False, owner, others))
+                first += 1
+        first = end
+    return bookings
 
 
 def unbooked(name: str, requests: Sequence[SlotRequest], existing: Mapping[str, AssignedSlot]) -> list[Booking]:

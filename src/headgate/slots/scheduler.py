@@ -348,13 +348,7 @@ class SlotScheduler(SlotMaintenance):
     ) -> AsyncIterator[list[Booking]]:
         """Books an endless supply in constant memory, and yields the outcomes of each batch."""
         names = booking_names(config_name, config_names)
-        batch: list[SlotRequest] = []
-        async for request in _iterate(requests):
-            batch.append(request)
-            if len(batch) >= self._bulk_batch:
-                yield await self.book(batch, names)
-                batch = []
-        if batch:
+        async for batch in _batches(requests, self._bulk_batch):
             yield await self.book(batch, names)
 
     async def find(self, event_id: str) -> AssignedSlot:
@@ -465,10 +459,20 @@ def _slot_or_raise(booking: Booking) -> AssignedSlot:
     return booking
 
 
-async def _iterate(requests: AsyncIterable[SlotRequest] | Iterable[SlotRequest]) -> AsyncIterator[SlotRequest]:
+async def _batches(
+    requests: AsyncIterable[SlotRequest] | Iterable[SlotRequest], size: int
+) -> AsyncIterator[list[SlotRequest]]:
+    """The requests in order, `size` at a time; the last ones may be fewer."""
+    batch: list[SlotRequest] = []
     if isinstance(requests, AsyncIterable):
         async for request in requests:
-            yield request
+            batch.append(request)
+            if len(batch) >= size:
+                yield batch
+                batch = []
+        if batch:
+            yield batch
     else:
-        for request in requests:
-            yield request
+        supply = iter(requests)
+        while batch := list(itertools.islice(supply, size)):
+            yield batch

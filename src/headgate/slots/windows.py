@@ -39,7 +39,10 @@ def usable(
     horizon shorter than the first window's share of one slot still admits one slot, or such a policy would never book
     anything.
     """
-    low, high = max(start_ms, effective_ms), min(start_ms + size_ms, horizon_ms + 1)
+    low = start_ms if start_ms > effective_ms else effective_ms
+    high = start_ms + size_ms
+    if high > horizon_ms:
+        high = horizon_ms + 1
     counted_from = start_ms if first is FirstWindow.WHOLE else low
     capacity = limit * (high - counted_from) // size_ms
     if not capacity and start_ms <= effective_ms:
@@ -58,3 +61,13 @@ def position(spread: Spread, ordinal: int, low_ms: int, high_ms: int, uniform: C
     if spread is Spread.EVEN:
         return low_ms + even_position(ordinal, span)
     return low_ms + int(uniform() * span)
+
+
+def positions(
+    spread: Spread, ordinal: int, count: int, low_ms: int, high_ms: int, uniform: Callable[[], float]
+) -> list[int]:
+    """`position` of `count` slots, of which the first is the window's `ordinal`-th."""
+    span = high_ms - low_ms
+    if spread is Spread.EVEN:
+        return [low_ms + even_position(nth, span) for nth in range(ordinal, ordinal + count)]
+    return [low_ms + int(uniform() * span) for _ in range(count)]

@@ -24,9 +24,11 @@ from sqlalchemy.engine import URL, Connection, Engine
 from sqlalchemy.util import greenlet_spawn
 
 from headgate.errors import StoreUnavailable
+from headgate.sql import sqlite_file
 from headgate.sql.errors import DRIVER_ERRORS, ReadOnlyServer, is_read_only, translated
 from headgate.sql.hints import Hints
 from headgate.sql.hosts import HostOrder
+from headgate.sql.schema import sqlite_connection
 from headgate.sql.url import database_url, has_several_hosts
 
 if TYPE_CHECKING:
@@ -274,10 +276,10 @@ class Database:
                         use.timer = loop.call_later(max(deadline - _CUT_BEFORE, deadline / 2), use.cut)
                 if threads is None:
                     return await greenlet_spawn(self._on_loop, engine, use, deadline, work, args, kwargs)
-                # Shielded: a caller that is cancelled stops waiting, but the thread's transaction still ends properly.
-                return await asyncio.shield(
-                    loop.run_in_executor(threads, self._on_thread, loop, engine, use, read_only, work, args, kwargs)
-                )
+                # A caller that is cancelled stops waiting, but the thread's transaction still ends properly.
+                result: asyncio.Future[R] = loop.create_future()
+                threads.submit(self._settle, loop, result, engine, use, read_only, work, args, kwargs)
+                return await result
         except DRIVER_ERRORS as error:
             if self._is_hastened and (use.is_cut or isinstance(error, TimeoutError)):
                 self._deadline = min(self._deadline, LAST_SECONDS)
@@ -319,6 +321,16 @@ class Database:
             self.hints.notify(news)
         return result
 
+    def _settle(self, loop: asyncio.AbstractEventLoop, result: asyncio.Future[R], *transaction: Any) -> None:
+        """Runs a transaction on a thread; its outcome becomes the future's, unless nobody waits any more."""
+        set_outcome: Callable[[Any], None] = result.set_result
+        try:
+            outcome: Any = self._on_thread(loop, *transaction)
+        except BaseException as error:
+            set_outcome, outcome = result.set_exception, error
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
+            loop.call_soon_threadsafe(_unless_done, result, set_outcome, outcome)
+
     def _on_thread(
         self,
         loop: asyncio.AbstractEventLoop,
@@ -335,7 +347,7 @@ class Database:
             try:
                 with connection.begin():
                     if self.dialect == "sqlite":
-                        connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
+                        sqlite_connection(connection).execute("BEGIN" if read_only else "BEGIN IMMEDIATE")
                     result = work(connection, *args, **kwargs)
             finally:
                 use.connection = None
@@ -402,6 +414,11 @@ class _Use:
             end.shutdown(socket.SHUT_RDWR)
 
 
+def _unless_done(future: asyncio.Future[Any], set_outcome: Callable[[Any], None], outcome: Any) -> None:
+    if not future.done():
+        set_outcome(outcome)
+
+
 def _leave_read_only_server(context: Any) -> None:
     if is_read_only(context.original_exception):
         context.is_disconnect = True
@@ -462,7 +479,7 @@ def _threaded_engine(url: URL, width: int) -> Engine:
         connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False},
     )
     if url.database and not url.database.startswith(("file:", ":")):
-        sa.event.listen(engine, "do_connect", _create_file)
+        sa.event.listen(engine, "do_connect", sqlite_file.create)
     sa.event.listen(engine, "connect", _prepare_sqlite)
     return engine
 
@@ -472,33 +489,10 @@ def _use_numbers_for_booleans(oracle: Engine) -> None:
     oracle.dialect.supports_native_boolean = False
 
 
-def _create_file(_dialect: Any, _record: Any, arguments: Any, _options: Any) -> None:
-    """Creates a new database so that only its owner reads it: it holds payments and tokens' digests. SQLite gives its
-    other files (-wal, -shm) the same permissions."""
-    with contextlib.suppress(OSError):  # it is there, or SQLite says what is wrong
-        os.close(os.open(arguments[0], os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-
-
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
     # The driver must not begin transactions by itself: it would begin them deferred, and a deferred transaction that
     # turns from reading to writing fails with SQLITE_BUSY_SNAPSHOT instead of waiting.
     connection.isolation_level = None
     for pragma in (f"busy_timeout={BUSY_SECONDS * 1000}", f"synchronous={SYNCHRONOUS}"):
         connection.execute(f"PRAGMA {pragma}").close()
-    _use_wal(connection)
-
-
-def _use_wal(connection: Any) -> None:
-    """Switches a new database to the write-ahead log. Of several who do so at once all but one get "database is
-    locked" at once, without waiting; they try again."""
-    deadline = time.monotonic() + BUSY_SECONDS
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode=WAL").close()
-        except sqlite3.OperationalError as error:
-            is_locked = error.sqlite_errorcode in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-            if not is_locked or time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
-        else:
-            return
+    sqlite_file.use_wal(connection, BUSY_SECONDS)

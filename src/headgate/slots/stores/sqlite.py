@@ -15,20 +15,27 @@ from headgate.durations import to_ms
 from headgate.slots.model import AssignedSlot, SlotRequest
 from headgate.slots.occupancy import FullRun, Occupancy, RunChanges, WindowCount
 from headgate.slots.packing import Booking, Packer, book_all, unbooked
-from headgate.slots.stores.other_windows import other_windows_text, parse_other_windows
+from headgate.slots.stores.other_windows import parse_other_windows
 from headgate.slots.stores.sql import Booker
 from headgate.slots.stores.window_rows import FEW_WINDOWS, SqlWindowReader, read_ahead, window_queries
 from headgate.sql.schema import instant_ms, instant_text, now, sqlite_connection
 
 _VERSION = "SELECT version FROM headgate_slot_config WHERE name = ?"
+# A cross join, which SQLite never turns round; for an IN list it would sort the ids first.
 _SLOTS = """
     SELECT event_id, config_name, config_version, requested_at, window_start, scheduled_at, owner, other_windows
-    FROM headgate_slot WHERE event_id IN (SELECT value FROM json_each(?))
+    FROM json_each(?) AS listed CROSS JOIN headgate_slot ON event_id = listed.value
 """
+# Without a column that is null: the driver looks for an adapter for every None, which takes as long as the insert.
 _INSERT_SLOT = """
-    INSERT INTO headgate_slot (event_id, config_name, config_version, requested_at, window_start, scheduled_at, owner,
-        other_windows, created_at)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+    INSERT INTO headgate_slot (event_id, config_name, config_version, requested_at, window_start, scheduled_at,
+        created_at)
+    VALUES (?, ?, ?, ?, ?, ?, ?)
+"""
+_INSERT_OWNED_SLOT = """
+    INSERT INTO headgate_slot (event_id, config_name, config_version, requested_at, window_start, scheduled_at,
+        created_at, owner)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 """
 _WINDOWS_FROM = """
     SELECT window_start, taken, placed FROM headgate_slot_window
@@ -42,6 +49,10 @@ _RUN_BEFORE = """
 """
 _REMOVE_RUN = "DELETE FROM headgate_slot_run WHERE config_name = ? AND window_start = ?"
 _INSERT_RUN = "INSERT INTO headgate_slot_run (config_name, window_start, resume_at) VALUES (?, ?, ?)"
+
+
+FIRST_CHUNK = 2
+"""Windows that the first read asks for. Behind a full one the run of full windows is looked up, so it needs no more."""
 
 
 class SqliteBooker(Booker):
@@ -59,13 +70,13 @@ class SqliteBooker(Booker):
         active = self.policy(connection, name, row[0])
         now_ms = to_ms(now(connection)) if now_ms is None else now_ms
         reader = SqliteWindowReader(connection, name, driver)
-        occupancy = Occupancy(active.policy, reader)
+        occupancy = Occupancy(active.policy, reader, first_chunk=FIRST_CHUNK)
         if len(set(times)) > FEW_WINDOWS:
             read_ahead(reader, occupancy, window_queries(active.policy, requests, now_ms))
         packer = Packer(active.policy, occupancy, now_ms, self._uniform)
         bookings, fresh = book_all(active, packer, requests, existing, owner)
         if fresh:
-            _insert_slots(driver, fresh, now_ms)
+            _insert_slots(driver, fresh, now_ms, owner)
             _write_counts(driver, name, occupancy)
             _write_runs(driver, name, occupancy.changed_runs())
         return bookings
@@ -96,17 +107,18 @@ def _existing(driver: sqlite3.Connection, event_ids: Sequence[str]) -> dict[str,
     return slots
 
 
-def _insert_slots(driver: sqlite3.Connection, slots: Sequence[AssignedSlot], now_ms: int) -> None:
+def _insert_slots(driver: sqlite3.Connection, slots: Sequence[AssignedSlot], now_ms: int, owner: str | None) -> None:
+    """Writes the new slots of one config, which all belong to `owner`."""
     created_at = instant_text(now_ms)
     # Many events want the same time, or lie in the same window.
     texts = {ms: instant_text(ms) for ms in {slot[3] for slot in slots} | {slot[4] for slot in slots}}
-    further = {others: other_windows_text(others) for others in {slot.other_windows for slot in slots}}
+    same = (created_at,) if owner is None else (created_at, owner)
     driver.executemany(
-        _INSERT_SLOT,
-        [
-            (event_id, name, version, texts[at], texts[window], instant_text(place), owner, further[others], created_at)
-            for event_id, name, version, at, window, place, _, owner, others in slots
-        ],
+        _INSERT_SLOT if owner is None else _INSERT_OWNED_SLOT,
+        (
+            (event_id, name, version, texts[at], texts[window], instant_text(place), *same)
+            for event_id, name, version, at, window, place, *_ in slots
+        ),
     )
 
 
