@@ -365,7 +365,7 @@ async def test_an_enqueue_a_claim_and_an_outcome_are_one_flush_each(
     (claim,) = await claimed(store, "a")
     assert await store.settle([after_success(claim)]) == [True]
     assert [(names[0], names[-1]) for names in flushes] == [
-        ("headgate_by_key", "headgate_queue_enqueue"),
+        ("headgate_queue_enqueue", "headgate_queue_enqueue"),
         ("headgate_begin", "headgate_commit"),
         ("headgate_begin", "headgate_commit"),
     ]

@@ -119,10 +119,12 @@ class DispatchCycle:
         changes = await self.start(config, batch, config_requested_at) if batch else []
         counts = Counter([change.action for change in changes])
         claimed = len(batch.items) if batch else 0
+        # Without the items: the engine has them, and may be done with them before they are recorded.
+        recorded = batch and batch._replace(items=[])
 
         async def record() -> None:
-            if batch is not None:
-                await self.record(config, batch, changes, now=now)
+            if recorded is not None:
+                await self.record(config, recorded, changes, now=now)
             self._observer.cycled(item_type, time.monotonic() - began)
 
         report = CycleReport(

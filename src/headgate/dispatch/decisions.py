@@ -21,6 +21,9 @@ from headgate.dispatch.model import (
 from headgate.dispatch.ports import Execution, ExecutionState, Start, StartOutcome
 from headgate.dispatch.status import Status
 
+STARTED, ENDED_WELL = (Status.DISPATCHED,), (Status.COMPLETED,)
+"""Paths that nearly every item takes: made once."""
+
 
 def start_delay(
     item: ClaimedItem, config: DispatchConfig, now: datetime, uniform: Callable[[], float] = random.random
@@ -36,7 +39,7 @@ def after_start(claim: Claim, outcome: StartOutcome, config: DispatchConfig, bat
     """The engine answered a start."""
     if outcome.start in (Start.STARTED, Start.ALREADY_STARTED):
         detail = "already started" if outcome.start is Start.ALREADY_STARTED else None
-        return Change(claim, (Status.DISPATCHED,), Action.DISPATCHED, claim.retries, batch_id=batch_id, detail=detail)
+        return Change(claim, STARTED, Action.DISPATCHED, claim.retries, batch_id=batch_id, detail=detail)
     if outcome.start is Start.EXHAUSTED:
         return released(claim, f"engine exhausted: {outcome.detail}", batch_id)
     if outcome.start is Start.POISONED:
@@ -46,8 +49,7 @@ def after_start(claim: Claim, outcome: StartOutcome, config: DispatchConfig, bat
 
 def after_success(claim: Claim, detail: str | None = None, result_json: str | None = None) -> Change:
     """The execution ended well."""
-    path = (Status.COMPLETED,)
-    return Change(claim, path, Action.COMPLETED, claim.retries, detail=detail, result_json=result_json)
+    return Change(claim, ENDED_WELL, Action.COMPLETED, claim.retries, detail=detail, result_json=result_json)
 
 
 def after_failure(claim: Claim, config: DispatchConfig, error: str, pause: timedelta | None = None) -> Change:
@@ -64,7 +66,7 @@ def after_silence(claim: Claim, status: Status, state: ExecutionState, config: D
         return after_failure(claim, config, state.detail or "found failed")
     if state.execution is Execution.RUNNING and status is Status.CLAIMED:
         detail = "found running"
-        return Change(claim, (Status.DISPATCHED,), Action.ADOPTED, claim.retries, detail=detail, seen=status)
+        return Change(claim, STARTED, Action.ADOPTED, claim.retries, detail=detail, seen=status)
     if state.execution is not Execution.NOT_FOUND:
         return None
     lost = status is Status.DISPATCHED

@@ -94,6 +94,9 @@ class OutcomeReporter:
         return await self._store.holds(claims)
 
     async def enabled(self, item_type: str) -> bool:
+        cached = self._cached.get(item_type)
+        if cached is not None and self._clock() < cached.fresh_until:
+            return cached.config.enabled
         failure: StoreError = StoreUnavailable(
             f"the store took more than {TRUSTED_SECONDS:g} s to read the kill switch, which may have been thrown since"
         )

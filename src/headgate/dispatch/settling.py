@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from headgate.batching import Batcher
+from headgate.dispatch.decisions import STARTED
 from headgate.dispatch.model import BatchSummary, Change, Claim
 from headgate.dispatch.status import Status, may
 
@@ -108,6 +109,3 @@ def start_and_outcome(one: Change, other: Change) -> Change | None:
     if start.seen is not None or outcome.seen is not None or not may(Status.DISPATCHED, outcome.path[0]):
         return None
     return outcome._replace(start=start)
-
-
-STARTED = (Status.DISPATCHED,)

@@ -247,10 +247,10 @@ def numbers(values: Iterable[int]) -> str:
 def texts(values: Iterable[str]) -> str:
     """A PostgreSQL array of texts."""
     elements = list(values)
-    joined = "\x00".join(elements)  # which no text of PostgreSQL's contains
-    if not elements or '"' in joined or "\\" in joined:
-        return "{" + ",".join([quoted(element) for element in elements]) + "}"
-    return '{"' + joined.replace("\x00", '","') + '"}'
+    if not elements:
+        return "{}"
+    # Quoted as one, and cut at a character that no text of PostgreSQL's contains.
+    return "{" + quoted("\x00".join(elements)).replace("\x00", '","') + "}"
 
 
 def whole_of(value: bytes | None) -> int:

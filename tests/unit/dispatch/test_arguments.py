@@ -101,3 +101,19 @@ def test_a_number_that_json_has_not_is_not_kept_as_null(number: float) -> None:
         assert kept.result_json is None
         assert "its result was not kept" in str(kept.detail)
     assert Arguments(any_value).completion({"a": 1.5}) == ('{"a":1.5}', None)
+
+
+@pytest.mark.parametrize("args", [(), (1, 2, 3)])
+def test_a_call_by_position_has_as_many_arguments_as_the_function_takes(args: tuple[int, ...]) -> None:
+    def positional(first: int, second: int = 2) -> None: ...
+
+    def by_keyword(first: int = 1, *, second: int) -> None: ...
+
+    assert Arguments(positional).dump((1,), {}) == {"first": 1}
+    assert Arguments(positional).dump((1, 3), {}) == {"first": 1, "second": 3}
+    assert Arguments(by_keyword).dump((1,), {"second": 3}) == {"first": 1, "second": 3}
+    with pytest.raises(InvalidInput, match="positional"):
+        Arguments(positional).dump(args, {})
+    for count in range(3):
+        with pytest.raises(InvalidInput, match="by_keyword"):
+            Arguments(by_keyword).dump((1,) * count, {})

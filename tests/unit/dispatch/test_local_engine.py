@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from headgate.dispatch.config import DispatchConfig
+from headgate.dispatch.current_task import CurrentTask, current_task
 from headgate.dispatch.decisions import released
 from headgate.dispatch.model import Claim, EnqueueRequest
 from headgate.dispatch.ports import Start, StartRequest
@@ -30,6 +33,23 @@ async def test_no_more_run_at_once_than_allowed_and_the_rest_follows() -> None:
     await bench.engine.close()
     assert await bench.depth() == {Status.COMPLETED: 3}
     assert bench.engine.room("WORK") == 0
+
+
+async def test_an_execution_that_has_ended_leaves_nothing_for_the_garbage_collector() -> None:
+    bench, seen = Bench(), list[weakref.ref[CurrentTask]]()
+
+    async def note_task(_item_id: str, _context: Any) -> None:
+        seen.append(weakref.ref(current_task()))
+
+    bench.behave = note_task
+    gc.disable()
+    try:
+        await bench.start("a", "b")
+        await bench.engine.drained()
+        assert [task() for task in seen] == [None, None]
+    finally:
+        gc.enable()
+    await bench.engine.close()
 
 
 async def test_a_plain_function_is_a_handler_too() -> None:

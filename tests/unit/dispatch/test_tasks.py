@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
+from uuid import RFC_4122, UUID
 
 import pytest
 from pydantic import BaseModel, ConfigDict
 
 from headgate import CurrentTask, Discard, Exponential, Retry, Snooze, TaskEvent, Tasks, current_task
 from headgate.dispatch.status import Status
+from headgate.dispatch.tasks import unique
 from headgate.dispatch.tasks.policies import pause_before, rate_plan
 from headgate.errors import ConfigurationError, InvalidInput, NotFound
 from headgate.limits.model import SlidingLog
@@ -368,3 +370,16 @@ def test_a_wrong_periodic_task_is_refused_when_it_is_defined() -> None:
 
         @tasks.periodic(every=2, name="same")
         async def second() -> None: ...
+
+
+def test_ids_of_calls_without_a_key_sort_by_their_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = [1_800_000_000_000_000_000 + microseconds * 1000 for microseconds in (0, 1, 2, 999, 1000, 5_000_000)]
+    ids = []
+    for now in times:
+        monkeypatch.setattr("time.time_ns", lambda now=now: now)
+        ids += [unique.new_id(), unique.new_id()]
+    assert len(set(ids)) == 12
+    assert [one[:16] for one in ids] == sorted(one[:16] for one in ids)
+    assert len({one[:16] for one in ids}) == 6
+    assert {(UUID(one).version, UUID(one).variant) for one in ids} == {(7, RFC_4122)}
+    assert int(ids[0][:12], 16) == times[0] // 1_000_000

@@ -119,8 +119,10 @@ async def enqueue_alone(
     database: Database, requests: Sequence[EnqueueRequest], now: datetime | None, hints: Sequence[str] = ()
 ) -> set[tuple[str, str]]:
     """`enqueue` in a transaction of its own, on a connection of our own: all of it in one flush."""
-    statement = ENQUEUE_AT if _have_times(requests) else ENQUEUE
-    *_, rows = await database.pipeline([(BY_KEY, ()), (statement, _enqueue_parameters(requests, now, hints))])
+    parameters = _enqueue_parameters(requests, now, hints)
+    # `ENQUEUE` reads no table, so there is nothing to plan by key.
+    calls = [(BY_KEY, ()), (ENQUEUE_AT, parameters)] if _have_times(requests) else [(ENQUEUE, parameters)]
+    *_, rows = await database.pipeline(calls)
     return {(item_type.decode(), item_id.decode()) for item_type, item_id in rows if item_type and item_id}
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from operator import itemgetter
 from typing import NamedTuple
 
 import sqlalchemy as sa
@@ -197,11 +199,10 @@ def claim(
         return ClaimResult(Batch(batch_id, now or datetime.now(UTC), []), {}, [])
     items: list[ClaimedItem] = []
     ends: dict[Group, Position] = {}
-    for row in rows:
-        item_id, epoch, retries, execute_at, slotted, context, trace, version, lane, priority, due, *_ = row
+    for (lane, priority), grouped in groupby(rows, key=itemgetter(8, 9)):
         group = Group(text_of(lane), int(priority or 0))
-        ends[group] = Position(int(due or 0), text_of(item_id))
-        items.append(
+        rows_of_group = list(grouped)
+        items += [
             ClaimedItem(
                 Claim(item_type, text_of(item_id), int(epoch or 0), int(retries or 0)),
                 EPOCH + timedelta(microseconds=int(execute_at or 0)),
@@ -211,7 +212,9 @@ def claim(
                 CONTEXT_VERSION if version is None else int(version),
                 *group,
             )
-        )
+            for item_id, epoch, retries, execute_at, slotted, context, trace, version, *_ in rows_of_group
+        ]
+        ends[group] = Position(int(rows_of_group[-1][10] or 0), items[-1].claim.item_id)
     *_, claimed_at, quota, look_seconds, is_cut = rows[-1]
     per_lane = Counter(item.lane for item in items)
     batch = Batch(batch_id, EPOCH + timedelta(microseconds=int(claimed_at or 0)), items, is_cut=is_cut == b"t")

@@ -200,14 +200,15 @@ class SqlQueueStore:
         now: datetime | None = None,
     ) -> list[bool]:
         alone = now is not None or silent_for is not None
-        if alone or any(_is_followed(change, self._followers) for change in changes):
+        if alone or _are_followed(changes, self._followers):
             # What a follower refuses shall fail alone.
             done = await self._settled(changes, [] if summary is None else [summary], now, silent_for)
         else:
             done = await self._settling.settle(changes, summary)
-        ended = {change.claim.item_type for change in changes if change.status is not Status.DISPATCHED}
-        for item_type in ended & self._limited:
-            self._tell(item_type)
+        if self._limited:
+            ended = {change.claim.item_type for change in changes if change.status is not Status.DISPATCHED}
+            for item_type in ended & self._limited:
+                self._tell(item_type)
         return done
 
     async def _settled(
@@ -226,7 +227,7 @@ class SqlQueueStore:
             settle = reports.with_results(settle)
         if silent_for is not None:
             settle = recovering.of_silent(settle, silent_for)
-        if any(_is_followed(change, self._followers) for change in changes):
+        if _are_followed(changes, self._followers):
             return await self._database.write(following.settle, settle, self._followers, changes, summaries, now)
         if with_results or silent_for is not None:
             return await self._database.write(settle, changes, summaries, now)
@@ -403,13 +404,16 @@ class SqlQueueStore:
 
 def _results(requests: Sequence[EnqueueRequest], new: set[tuple[str, str]]) -> list[EnqueueResult]:
     results = []
-    for request in requests:
-        key = request.item_type, request.item_id
-        results.append(EnqueueResult(*key, existing=key not in new))
+    for item_type, item_id, *_ in requests:
+        key = item_type, item_id
+        results.append(EnqueueResult(item_type, item_id, key not in new))
         new.discard(key)  # a second request for the same item, in the same call, finds it
     return results
 
 
-def _is_followed(change: Change, followers: Mapping[str, Follower]) -> bool:
-    """Dead letters only: everything else that an engine reports leaves an application's own state as it is."""
-    return bool(followers) and change.status is Status.DEAD_LETTER and change.claim.item_type in followers
+def _are_followed(changes: Sequence[Change], followers: Mapping[str, Follower]) -> bool:
+    """Whether one is of interest to a follower. Dead letters only: everything else that an engine reports leaves an
+    application's own state as it is."""
+    return bool(followers) and any(
+        change.status is Status.DEAD_LETTER and change.claim.item_type in followers for change in changes
+    )

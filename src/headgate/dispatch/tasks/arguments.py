@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import typing
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -95,6 +95,9 @@ class Arguments:
         self._required = {one.name for one in parameters if one.default is one.empty}
         self._positional = [one.name for one in parameters if one.kind is not one.KEYWORD_ONLY]
         self._by_keyword = {one.name for one in parameters if one.kind is not one.POSITIONAL_ONLY}
+        needed = [place for place, name in enumerate(self._defaults, 1) if name in self._required]
+        self._fewest_args = max(needed, default=0)
+        """Of a call without keywords; more than there are positional ones if a keyword is required."""
 
     @cached_property
     def _codecs(self) -> dict[str, _Codec]:
@@ -126,6 +129,8 @@ class Arguments:
         Raises:
             InvalidInput: the function can't be called like this; names the argument.
         """
+        if not kwargs and self._fewest_args <= len(args) <= len(self._positional):
+            return self._dumped(zip(self._positional, args, strict=False))
         given = dict(zip(self._positional, args, strict=False))
         if (
             len(args) > len(self._positional)
@@ -133,11 +138,11 @@ class Arguments:
             or not given.keys().isdisjoint(kwargs)
             or not self._required <= given.keys() | kwargs.keys()
         ):
-            return self._dumped(self._bound(self._signature, args, kwargs))
+            return self._dumped(self._bound(self._signature, args, kwargs).items())
         if kwargs:
             given |= kwargs
             given = {name: given[name] for name in self._defaults if name in given}
-        return self._dumped(given)
+        return self._dumped(given.items())
 
     def dump_rest(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The context of a call whose first argument is not known yet.
@@ -148,7 +153,7 @@ class Arguments:
         first, *others = self._signature.parameters.values()
         if first.name in kwargs:
             raise InvalidInput(first.name, f"of {self._function.__name__} is the result of the call before")
-        return self._dumped(self._bound(self._signature.replace(parameters=others), args, kwargs))
+        return self._dumped(self._bound(self._signature.replace(parameters=others), args, kwargs).items())
 
     def first_parameter(self) -> str:
         """The name of the first parameter.
@@ -166,10 +171,10 @@ class Arguments:
         except TypeError as error:
             raise InvalidInput("arguments", f"of {self._function.__name__}: {error}") from None
 
-    def _dumped(self, given: dict[str, Any]) -> dict[str, Any]:
+    def _dumped(self, given: Iterable[tuple[str, Any]]) -> dict[str, Any]:
         codecs = self._codecs
         context: dict[str, Any] = {}
-        for name, value in given.items():
+        for name, value in given:
             codec = codecs[name]
             if codec.is_plain(value):
                 context[name] = value
@@ -219,10 +224,10 @@ class Arguments:
 
     def completion(self, result: Any) -> Completion | None:
         """What is kept of a result. A result that can't be kept does not undo the work: the audit says why."""
-        from pydantic_core import PydanticSerializationError
-
         if result is None:
             return None
+        from pydantic_core import PydanticSerializationError
+
         try:
             value = self._codecs["return"].dump(result, mode="json", by_alias=True, warnings="none")
             return Completion(context_json(value, LARGEST_RESULT))

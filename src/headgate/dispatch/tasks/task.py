@@ -48,6 +48,9 @@ class CallOptions(NamedTuple):
     connection: Any = None
 
 
+NO_OPTIONS = CallOptions()
+
+
 class Task(Generic[P, R]):
     """A function that workers run. Calling it runs it here and now, as before; `enqueue` queues a call of it.
 
@@ -148,7 +151,9 @@ class Task(Generic[P, R]):
                 was queued.
             StoreUnavailable: the store does not answer; the call may have been queued.
         """
-        options = CallOptions(**{name: kwargs.pop(name) for name in RESERVED if name in kwargs})
+        options = NO_OPTIONS
+        if kwargs and not RESERVED.isdisjoint(kwargs):
+            options = CallOptions(**{name: kwargs.pop(name) for name in RESERVED if name in kwargs})
         return await self._tasks.enqueue_item(self, self.arguments.dump(args, kwargs), options)
 
     def options(

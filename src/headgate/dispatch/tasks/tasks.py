@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, overload
 
 from headgate.dispatch.encryption import encryption_of
@@ -26,7 +25,7 @@ from headgate.dispatch.tasks.in_memory import InMemory
 from headgate.dispatch.tasks.policies import Backoff, Duration, Exponential, checked_backoff, checked_timeout, rate_plan
 from headgate.dispatch.tasks.related_items import RelatedItems
 from headgate.dispatch.tasks.task import CallOptions, Definition, Task
-from headgate.dispatch.tasks.unique import checked_unique
+from headgate.dispatch.tasks.unique import checked_unique, new_id
 from headgate.dispatch.threads import DEFAULT_LIMIT, Threads
 from headgate.dispatch.turns import checked_lane, checked_priority
 from headgate.durations import parse_instant
@@ -280,28 +279,29 @@ class Tasks:
 
     async def enqueue_item(self, task: Task[Any, Any], context: Any, options: CallOptions) -> EnqueueResult:
         """Queues an item of a task; `Task.enqueue` is the way to call it."""
-        definition, at, connection = task.definition, options.at, options.connection
-        moment = datetime.now(UTC) if at is None else parse_instant(at, "at")
+        definition, item_type = task.definition, task.item_type
+        at, connection = options.at, options.connection
+        moment = None if at is None else parse_instant(at, "at")
         item_id = definition.unique.item_id(options.key, context, moment)
         lane = definition.lane if options.lane is None else options.lane
         priority = definition.priority if options.priority is None else options.priority
         if self._in_memory is not None:
             if connection is not None:
                 raise InvalidInput("connection", "a queue in memory can't join a database transaction")
-            return await self._in_memory.enqueue(task.item_type, item_id, context, at, lane, priority)
+            return await self._in_memory.enqueue(item_type, item_id, context, at, lane, priority)
         here = self._on_loop()
-        if connection is not None and task.item_type not in here.defined and self.url.startswith("sqlite"):
+        if connection is not None and item_type not in here.defined and self.url.startswith("sqlite"):
             # Opening and defining would wait for the caller's own transaction.
             raise InvalidInput("connection", "call `await tasks.define()` once before your first transaction")
-        queue = await self.queue()
-        if task.item_type not in here.defined:
+        queue = here.queue or await self.queue()
+        if item_type not in here.defined:
             async with here.opening:
                 # Checked again: a thousand first calls at once shall define it once.
-                if task.item_type not in here.defined:
-                    await queue.define(task.definition.config)
-                    here.defined.add(task.item_type)
+                if item_type not in here.defined:
+                    await queue.define(definition.config)
+                    here.defined.add(item_type)
         return await queue.enqueue(
-            task.item_type,
+            item_type,
             item_id,
             context=context,
             execute_at=at,
@@ -324,7 +324,7 @@ class Tasks:
                 queued.
             StoreUnavailable: the store does not answer; call it again with the same key.
         """
-        key = uuid.uuid4().hex if key is None else checked_id(key, "key")
+        key = new_id() if key is None else checked_id(key, "key")
         head, members = batch_requests(calls, then, key)
         await self._queue_group(head, members, connection, {request.item_type for request in (head, *members)})
         return key
@@ -343,7 +343,7 @@ class Tasks:
                 queued.
             StoreUnavailable: the store does not answer; call it again with the same key.
         """
-        key = uuid.uuid4().hex if key is None else checked_id(key, "key")
+        key = new_id() if key is None else checked_id(key, "key")
         links = [link.call_with_result() if isinstance(link, Task) else link for link in following]
         head = chain_request([first, *links], key)
         await self._queue_group(head, [], connection, {call.task.item_type for call in (first, *links)})

@@ -1,10 +1,11 @@
-"""Which calls of a task are the same one, pure: by key, by arguments, by period. The item's id says it."""
+"""Which calls of a task are the same one: by key, by arguments, by period. The item's id says it."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import uuid
+import os
+import time
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -24,8 +25,9 @@ class Unique:
     by_arguments: bool = False
     period: timedelta | None = None
 
-    def item_id(self, key: str | None, context: Any, moment: datetime) -> str:
-        """The item's id. Calls with the same id are one item, for as long as the queue remembers it.
+    def item_id(self, key: str | None, context: Any, moment: datetime | None) -> str:
+        """The item's id, for a call that shall run at `moment`, or now. Calls with the same id are one item, for as
+        long as the queue remembers it.
 
         Raises:
             InvalidInput: the key is wrong.
@@ -36,7 +38,8 @@ class Unique:
             text = json.dumps(context, sort_keys=True, ensure_ascii=True)
             key = f"arguments-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
         if self.period is None:
-            return uuid.uuid4().hex if key is None else key
+            return new_id() if key is None else key
+        moment = moment or datetime.now(UTC)
         start = moment - (moment - EPOCH) % self.period
         suffix = f"@{start:%Y%m%dT%H%M%SZ}"
         if key is not None and len(key) + len(suffix) > LONGEST_ID:
@@ -45,6 +48,15 @@ class Unique:
 
 
 NOT_UNIQUE = Unique()
+
+
+def new_id() -> str:
+    """An id that nobody has: a UUID of version 7, as 32 hexadecimal digits. It begins with the time, to a quarter of a
+    microsecond: what is queued together stands together in every index, so that few of their pages are written."""
+    ms, ns = divmod(time.time_ns(), 1_000_000)
+    part = 0x7000 | ns * 4096 // 1_000_000
+    rest = 1 << 63 | int.from_bytes(os.urandom(8)) >> 2
+    return f"{ms:012x}{part:04x}{rest:016x}"
 
 
 def checked_unique(unique: str | None, period: Duration | None) -> Unique:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -43,7 +44,8 @@ GRACE_SECONDS = 10.0
 """How long executions may run on after the engine was told to close; cancelled, they have as long to report."""
 CANCEL_SECONDS = 0.5
 """How often running executions are checked for a cancellation."""
-Report = Callable[[], Awaitable[bool]]
+Report = Callable[[Claim], Awaitable[bool]]
+"""Reports an outcome under the run's claim."""
 
 
 class LocalEngine:
@@ -190,10 +192,14 @@ class LocalEngine:
                 del self._runs[run.execution_id]
             self._held[run.claim.item_type] -= 1
             self._context_bytes[run.claim.item_type] -= len(run.request.context_json)
+            # The task's context leads to its `CurrentTask`, and that to the run: a cycle that only the garbage
+            # collector would find.
+            run.task = None
 
     async def _execute(self, run: Run) -> Report | None:
         """Runs the item at its time; returns the report to make, if any."""
-        sink, request, item_type = self._sink, run.request, run.claim.item_type
+        # No closures in here: their cells would be made, and found by the garbage collector, for every execution.
+        request, item_type = run.request, run.claim.item_type
         try:
             if run.after is not None:
                 await asyncio.wait({run.after})
@@ -214,43 +220,45 @@ class LocalEngine:
             finally:
                 places.release()
         except StartRefused as refusal:
-            reason = refusal.reason
-            return None if refusal.lost else lambda: sink.released(run.claim, reason)
+            return None if refusal.lost else self._release(refusal.reason)
         except asyncio.CancelledError as error:
             if run.task is not None and not run.task.cancelling():
                 # The work's own: something that it waited for was cancelled.
                 return self._failure(run, error)
             if run.recalled:
-                return lambda: sink.released(run.claim, OFF)
+                return self._release(OFF)
             if run.lost or not self._closing:
                 raise
-            return lambda: sink.released(run.claim, "the engine was closed")
+            return self._release("the engine was closed")
         except Exception as error:
             return self._failure(run, error)
         run.well = True
-        completion = result if isinstance(result, Completion) else None
-        return lambda: sink.completed(run.claim, completion)
+        return self._completion(result) if isinstance(result, Completion) else self._sink.completed
+
+    def _completion(self, completion: Completion) -> Report:
+        return lambda claim: self._sink.completed(claim, completion)
+
+    def _release(self, reason: str, pause: timedelta | None = None) -> Report:
+        return lambda claim: self._sink.released(claim, reason, pause)
 
     def _failure(self, run: Run, error: BaseException) -> Report:
         if isinstance(error, GiveUp):
             why, verdict = str(error), error.verdict
-            return lambda: self._sink.gave_up(run.claim, why, verdict)
+            return lambda claim: self._sink.gave_up(claim, why, verdict)
         if isinstance(error, Postponed):
-            reason, rest = str(error), error.pause
-            return lambda: self._sink.released(run.claim, reason, rest)
+            return self._release(str(error), error.pause)
         if isinstance(error, StoreUnavailable):
             # An outage of a store is not the item's fault: the item goes back and no retry is counted.
-            outage, pause = f"{type(error).__name__}: {error}", run.request.config.backoff(1)
-            return lambda: self._sink.released(run.claim, outage, pause)
+            return self._release(f"{type(error).__name__}: {error}", run.request.config.backoff(1))
         if isinstance(error, Retry):
             again, after = str(error), error.pause()
-            return lambda: self._sink.failed(run.claim, again, after)
+            return lambda claim: self._sink.failed(claim, again, after)
         failure = f"{type(error).__name__}: {error}"
-        return lambda: self._sink.failed(run.claim, failure)
+        return lambda claim: self._sink.failed(claim, failure)
 
     async def _call(self, run: Run, context: Any) -> Any:
         item_type, item_id = run.claim.item_type, run.claim.item_id
-        enter_task(CurrentTask(lambda: run.claim, self._sink, run.request.lane, run.request.priority))
+        enter_task(CurrentTask(run.current_claim, self._sink, run.request.lane, run.request.priority))
         if not tracing.is_on():
             return await run.execute(item_id, context)
         attributes = {"headgate.item_type": item_type, "headgate.item_id": item_id}
@@ -270,7 +278,7 @@ class LocalEngine:
         while True:
             claim = run.claim
             try:
-                await report()
+                await report(claim)
             except StoreError:
                 if self._closing:
                     return

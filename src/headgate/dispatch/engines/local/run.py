@@ -37,6 +37,10 @@ class Run:
     lost: bool = False
     """Its claim is somebody else's; it was cancelled."""
 
+    def current_claim(self) -> Claim:
+        """The claim under which it runs now."""
+        return self.claim
+
     @property
     def over(self) -> bool:
         """Nothing more will come of it: a further claim of its item is a run of its own."""
