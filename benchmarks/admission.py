@@ -51,6 +51,7 @@ def tables(quick: bool) -> list[Table]:
         lease(table, repeats, 200_000 // share, server.url)
     outage(table, repeats, 0.3 if quick else 2.5)
     admission_http.endpoint(table, quick)
+    admission_http.acquire(table, quick)
     admission_http.batches(table, quick)
     table.close()
     return [table]

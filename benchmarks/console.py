@@ -17,8 +17,8 @@ from pathlib import Path
 import httpx2 as httpx
 from playwright.sync_api import Page, sync_playwright
 
+from benchmarks.http_load import server
 from benchmarks.measure import Race, Row, Spread, Table, Target, race
-from benchmarks.slot_http import server
 from headgate import DispatchQueue, SlotScheduler, WindowPolicy
 
 SLOTS, ITEMS, DEAD = 100_000, 5_000, 200

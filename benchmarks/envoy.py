@@ -12,8 +12,8 @@ from pathlib import Path
 
 from tests.acceptance.envoy_proxy import EnvoyProxy, free_port
 
+from benchmarks.http_load import server_process
 from benchmarks.measure import Race, Row, Table, Target, cpu_seconds, per_second, race, summary
-from benchmarks.slot_http import server_process
 from headgate.testing.load import KeepAlive
 
 CONNECTIONS = 32

@@ -85,10 +85,13 @@ class Race:
     def spread(self, name: str) -> Spread:
         return Spread.of(self.figures[name])
 
-    def ratio(self, ours: str, *others: str) -> Spread:
-        """Our figure over the highest of `others` in the same round."""
+    def ratio(self, ours: str, *others: str, pooled: int = 1) -> Spread:
+        """Our figure over the highest of `others` in the same round. The spread is that of the medians of every
+        `pooled` rounds."""
         rounds = zip(self.figures[ours], *(self.figures[name] for name in others), strict=True)
-        return Spread.of([mine / max(theirs) for mine, *theirs in rounds])
+        ratios = [mine / max(theirs) for mine, *theirs in rounds]
+        medians = [statistics.median(ratios[start : start + pooled]) for start in range(0, len(ratios), pooled)]
+        return Spread(statistics.median(ratios), min(medians), max(medians))
 
     def best(self, *names: str) -> str:
         """The name with the highest median."""

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import tempfile
+from contextlib import ExitStack
 from itertools import count
 
-from benchmarks.measure import Row, Table, Target, per_second, race, rate, summary
-from headgate.testing.load import KeepAlive
+from benchmarks.http_load import LISTEN, Endpoint, headgate_process, server_process, side_by_side
+from benchmarks.measure import Row, Table, Target, per_second, summary
 
+PATH = "/api/v1/slots"
 CONNECTIONS = 64
-_rounds: Iterator[int] = count()
+_events = count()
 
-BARE = """
-import socket
-import uvicorn
+BARE = f"""
 from fastapi import FastAPI
 from pydantic import BaseModel
 
@@ -32,67 +27,36 @@ app = FastAPI()
 
 @app.post("/api/v1/slots")
 async def slots(slot: Slot) -> dict[str, object]:
-    return {"eventId": slot.eventId, "scheduledTime": slot.requestedTime, "delayMs": 0,
-            "windowStart": slot.requestedTime, "configVersion": 1, "existing": False}
-
-listening = socket.create_server(("127.0.0.1", 0))
-print(f"http://127.0.0.1:{listening.getsockname()[1]}", flush=True)
-uvicorn.Server(uvicorn.Config(app, log_level="error")).run(sockets=[listening])
-"""
+    return {{"eventId": slot.eventId, "scheduledTime": slot.requestedTime, "delayMs": 0,
+            "windowStart": slot.requestedTime, "configVersion": 1, "existing": False}}
+{LISTEN}"""
 
 
-@contextmanager
-def server_process(*command: str, **environment: str) -> Iterator[tuple[int, int]]:
-    """A server process that prints its address; yields its port and its process id."""
-    with subprocess.Popen(
-        [sys.executable, *command], env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        line = next(line for line in process.stdout if "http://127.0.0.1:" in line)
-        try:
-            yield int(line.partition("http://127.0.0.1:")[2].split("/")[0]), process.pid
-        finally:
-            process.terminate()
-
-
-@contextmanager
-def server(*command: str, **environment: str) -> Iterator[int]:
-    """`server_process`; yields the port alone."""
-    with server_process(*command, **environment) as (port, _):
-        yield port
-
-
-def load(port: int, requests: int) -> Callable[[], float]:
-    """Posts `requests` slot requests over 64 connections; requests a second."""
-
-    async def post_all() -> None:
-        prefix = f"http-{next(_rounds)}"
-        numbers = iter(range(requests))
-
-        async def caller() -> None:
-            async with KeepAlive(port) as connection:
-                for number in numbers:
-                    body = {"eventId": f"{prefix}-{number}", "configName": "default"}
-                    body["requestedTime"] = "2040-01-01T16:00:00Z"
-                    status, answer = await connection.post("/api/v1/slots", json.dumps(body).encode())
-                    assert status == 200, answer
-
-        await asyncio.gather(*(caller() for _ in range(CONNECTIONS)))
-
-    return lambda: rate(lambda: asyncio.run(post_all()), requests)
+def request_body() -> bytes:
+    """A request for the slot of an event that has none."""
+    body = {"eventId": f"http-{next(_events)}", "configName": "default", "requestedTime": "2040-01-01T16:00:00Z"}
+    return json.dumps(body).encode()
 
 
 def endpoint(table: Table, url: str, quick: bool) -> None:
-    """Adds the endpoint's row."""
-    requests = 2000 if quick else 15_000
-    with (
-        server("-c", BARE) as bare,
-        server("-m", "headgate", "serve", "--port", "0", HEADGATE_DATABASE_URL=url, HEADGATE_LOG_LEVEL="error") as ours,
+    """Adds the endpoint's rows: on PostgreSQL, and on a SQLite file."""
+    bare = "bare FastAPI"
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        processes = {
+            "PostgreSQL": headgate_process(url),
+            bare: server_process("-c", BARE),  # in the middle: a neighbour of both
+            "SQLite": headgate_process(f"sqlite:///{folder}/slots.db"),
+        }
+        endpoints = {
+            name: Endpoint(*stack.enter_context(process), PATH, request_body) for name, process in processes.items()
+        }
+        rates = side_by_side(endpoints, connections=CONNECTIONS, slices=2 if quick else 200)
+    for name, work, least in (
+        ("PostgreSQL", f"POST /api/v1/slots, {CONNECTIONS} connections", 0.8),
+        ("SQLite", "  the same on SQLite", 0.5),
     ):
-        result = race(
-            {"bare FastAPI": load(bare, requests), "headgate": load(ours, requests)}, repeats=2 if quick else 5
-        )
-    shown = per_second(result.spread("headgate").median)
-    ratio = result.ratio("headgate", "bare FastAPI")
-    table.add(Row("POST /api/v1/slots, 64 connections", shown, "bare FastAPI endpoint", ratio, Target(least=0.5)))
-    table.note(summary("POST", result))
+        shown = per_second(rates.by_time.spread(name).median)
+        table.add(Row(work, shown, "bare FastAPI endpoint", rates.ratio(name, bare), Target(least=least)))
+    table.note(summary("POST", rates.by_time))
+    table.note(f"POST, CPU time of the server per request (requests per CPU second ÷ bare): {rates.cpu_summary(bare)}")

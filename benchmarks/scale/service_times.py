@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks import slot_http
+from benchmarks.http_load import headgate_process, posts
 from benchmarks.scale.model import POINTS, BatchTimes
 from headgate.batching import Batcher
 from headgate.slots import SlotScheduler, WindowPolicy
@@ -154,11 +155,9 @@ async def call_cpu() -> float:
 
 def http_cpu(url: str, requests: int) -> float:
     """CPU seconds of a worker of the service per request: `POST /api/v1/slots`, 64 connections, bookings included."""
-    before = set(_children(os.getpid()))
-    settings = {"HEADGATE_DATABASE_URL": url, "HEADGATE_LOG_LEVEL": "error"}
-    with slot_http.server("-m", "headgate", "serve", "--port", "0", **settings) as port:
-        (worker,) = set(_children(os.getpid())) - before
-        post = slot_http.load(port, requests)
+    with headgate_process(url) as (port, worker):
+        connections = slot_http.CONNECTIONS
+        post = posts(port, slot_http.PATH, slot_http.request_body, requests=requests, connections=connections)
         post()
         used = server_cpu(worker)
         post()

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from headgate.errors import Conflict, StoreError
@@ -47,8 +48,6 @@ class TestSqlOutbox(MessageLogContract):
         await second.close()
 
     async def test_a_dead_readers_lease_ends(self, log: SqlOutbox, opened: Database, topic: str) -> None:
-        import sqlalchemy as sa
-
         from headgate.durations import EPOCH
         from headgate.sql.outbox_tables import outbox_reader
 
@@ -59,6 +58,23 @@ class TestSqlOutbox(MessageLogContract):
         await opened.write(lambda connection: connection.execute(sa.update(outbox_reader).values(leased_until=EPOCH)))
         assert values(await take(heir, 1)) == ["v"]
         await heir.close()
+
+    async def test_an_idle_reader_sends_few_statements(self, opened: Database, topic: str) -> None:
+        await opened.write(outbox.lease, topic, "me")
+        sent: list[str] = []
+
+        def note(_connection: object, _cursor: object, statement: str, *_rest: object) -> None:
+            if not statement.startswith("BEGIN"):
+                sent.append(statement.split()[0])
+
+        sa.event.listen(sa.Engine, "before_cursor_execute", note)
+        try:
+            assert await opened.write(outbox.lease, topic, "me")
+            assert await opened.read(outbox.first_ids, topic, 10) == []
+        finally:
+            sa.event.remove(sa.Engine, "before_cursor_execute", note)
+        clock = [] if opened.dialect == "sqlite" else ["SELECT"]
+        assert sent == [*clock, "UPDATE", "SELECT"]
 
     async def test_a_failed_publication_is_told_to_its_caller_only(self, log: SqlOutbox, topic: str) -> None:
         (failure,) = await log.publish([Record("t" * 300, "k", "v")]) if log.database.dialect != "sqlite" else [None]

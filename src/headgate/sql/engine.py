@@ -16,6 +16,7 @@ import sqlite3
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
@@ -83,7 +84,6 @@ class Database:
         self._holders = 1
         self._threads: ThreadPoolExecutor | None = None
         """Where transactions run; None for the event loop."""
-        self.async_engine: AsyncEngine | None = None
         self._autocommit: Engine | None = None
         self._flushing: Engine | None = None
         self._aside: tuple[Engine, ThreadPoolExecutor] | None = None
@@ -91,13 +91,11 @@ class Database:
         self._cut_at = float("-inf")
         self._several_hosts = has_several_hosts(self.url)
         if self.dialect == "postgresql":
-            # Imported here: it needs greenlet, which SQLite's users do not have.
-            from sqlalchemy.ext.asyncio import create_async_engine
-
-            self.async_engine = create_async_engine(
-                self.url, pool_size=pool_size, max_overflow=0, pool_reset_on_return=None
+            # Not by `create_async_engine`: its package loads SQLAlchemy's ORM, 7 MiB.
+            url_of_driver = self.url.set(drivername="postgresql+psycopg_async")
+            self._engine: Engine = sa.create_engine(
+                url_of_driver, pool_size=pool_size, max_overflow=0, pool_reset_on_return=None
             )
-            self._engine: Engine = self.async_engine.sync_engine
             self._autocommit = self._engine.execution_options(isolation_level="AUTOCOMMIT")
             # Without a word to the driver, unlike AUTOCOMMIT, which it is told and untold with every use.
             self._flushing = self._engine.execution_options(**{OWN_TRANSACTION: True})
@@ -113,6 +111,15 @@ class Database:
             width = 1 if self.dialect == "sqlite" else pool_size
             self._engine = _threaded_engine(self.url, width)
             self._threads = ThreadPoolExecutor(width, thread_name_prefix="headgate-sql")
+
+    @cached_property
+    def async_engine(self) -> AsyncEngine | None:
+        """The pool as applications use it; only PostgreSQL's is async."""
+        if self.dialect != "postgresql":
+            return None
+        from sqlalchemy.ext.asyncio import AsyncEngine
+
+        return AsyncEngine(self._engine)
 
     async def write(self, work: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Runs `work(connection, …)` in a transaction: committed when it returns, rolled back when it raises.
@@ -248,10 +255,10 @@ class Database:
         if self._aside is not None:
             await asyncio.to_thread(self._aside[1].shutdown)
             self._aside[0].dispose()
-        if self.async_engine is not None:
+        if self.dialect == "postgresql":
             # Who still uses a connection gives it back to a pool that nobody disposes of any more.
             sa.event.listen(self._engine, "checkin", _close_returned)
-            await self.async_engine.dispose()
+            await greenlet_spawn(self._engine.dispose)
         if self._threads is not None:
             await asyncio.to_thread(self._threads.shutdown)
             self._engine.dispose()
