@@ -1,13 +1,13 @@
 # Everything a newcomer needs is one word after `make`. Only Python >= 3.11 and make are assumed.
-# Another Python has an environment of its own: `make test PYTHON=python3.13`, in .venv-python3.13.
+# Each Python version has its own environment: `make test PYTHON=python3.13`, in .venv-python3.13.
 PYTHON ?= python3
 VENV ?= $(if $(filter python3,$(PYTHON)),.venv,.venv-$(notdir $(PYTHON)))
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
-# pyenv runs only the versions that are chosen; one that is named here is to be found among all that it has.
+# pyenv runs only selected versions; select all that are installed, so that the one named here is found.
 CHOSEN = $(if $(filter python3,$(PYTHON)),,PYENV_VERSION="$$(pyenv versions --bare 2>/dev/null | paste -sd: -)")
 
-# The compiled modules are kept, whatever this shell says: each of hundreds of processes would compile them anew.
+# The compiled modules are kept, whatever the environment: else each of hundreds of processes would compile them again.
 unexport PYTHONDONTWRITEBYTECODE
 
 JAVASCRIPT := .venv/javascript
@@ -98,7 +98,8 @@ cluster-test: $(STAMP)
 cluster-bench: $(VENV)/peers
 	$(BIN)/python -m benchmarks.temporal_cluster
 
-# Seeds that the check does not play: for MINUTES, from FIRST on. It ends at the first that fails, and says how to replay it.
+# Seeds that the check does not run: for MINUTES, from FIRST on. It stops at the first that fails, and prints how to
+# replay it.
 MINUTES ?= 60
 FIRST ?= $(shell date +%s)
 
@@ -106,8 +107,8 @@ simulate: $(STAMP)
 	$(BIN)/python -m tests.simulation --minutes $(MINUTES) --first $(FIRST)
 
 # Every alert of deploy/prometheus, fired by its real fault on real servers, and cleared; about two minutes. It needs
-# Prometheus, which Debian packages under that name. SITE=workers plays one site: outages (PostgreSQL, Redis), workers
-# (SQLite alone: the one that the check plays), callers, or brokers (PostgreSQL, Kafka, Temporal: the longest).
+# Prometheus, which Debian packages under that name. SITE=workers runs one site: outages (PostgreSQL, Redis), workers
+# (SQLite alone: the one that the check runs), callers, or brokers (PostgreSQL, Kafka, Temporal: the longest).
 SITE ?=
 
 gameday: $(STAMP)

@@ -35,7 +35,7 @@ class CeleryPeer:
         self._noop: Any = noop
 
     def enqueue(self, callers: int, total: int, context: dict[str, str]) -> float:
-        """How many a second threads send one by one; nobody executes them."""
+        """Messages per second that threads send one by one, without a worker."""
         self._app.control.purge()
         with ThreadPoolExecutor(callers) as threads:
             list(threads.map(lambda number: self._noop.delay(number, context), range(callers)))

@@ -168,7 +168,7 @@ def opened(page: Page, address: str, painted: list[float]) -> Callable[[], float
         page.goto("about:blank")
         begun = time.perf_counter()
         page.goto(address)
-        # The search is not refreshed, so it says instead what it found.
+        # The search is not refreshed, so its results are shown instead.
         page.get_by_text("live as of").or_(page.locator("main [role=status]:not(:empty)")).first.wait_for()
         elapsed = (time.perf_counter() - begun) * 1000
         painted.append(float(page.evaluate(PAINT)))

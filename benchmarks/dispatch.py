@@ -170,7 +170,7 @@ def whole_way(table: Table, ours: str, theirs: str, dbos: Dbos, quick: bool) -> 
 
 
 def temporal_starts(table: Table, url: str, address: str, quick: bool) -> None:
-    """Workflows nobody executes, started by cycles (claim and record included) and by the bare client."""
+    """Workflows without a worker, started by cycles (claim and record included) and by the bare client."""
     total, together = 120 if quick else 200, 64
     text = json.dumps(CONTEXT)
 

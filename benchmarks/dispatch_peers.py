@@ -55,7 +55,7 @@ _NOOP: EnqueueOptions = {"workflow_name": "noop", "queue_name": QUEUE}
 
 
 class Dbos:
-    """DBOS, launched only while it executes, so that its polling is in nobody else's way."""
+    """DBOS, launched only while it executes, so that its polling does not disturb the others."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -66,7 +66,7 @@ class Dbos:
             DBOS.register_queue(QUEUE, polling_interval_sec=0.01)
 
     def enqueue(self, callers: int, total: int, context: dict[str, str]) -> float:
-        """How many a second threads enqueue one by one; nobody executes them."""
+        """Jobs per second that threads enqueue one by one, without a worker."""
         self._forget()
         with self._client(callers) as client, ThreadPoolExecutor(callers) as threads:
             list(threads.map(lambda number: client.enqueue(_NOOP, number, context), range(callers)))

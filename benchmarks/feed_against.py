@@ -23,7 +23,7 @@ from headgate.testing.servers.postgres import PostgresServer
 
 TICKS = os.sysconf("SC_CLK_TCK")
 QUIET = {"autovacuum": "off", "checkpoint_timeout": "1h", "max_wal_size": "16GB"}
-"""What the server does by itself would be counted for whoever runs at that moment."""
+"""The server's background work would otherwise count for the contender that runs at that moment."""
 SETTLE_SECONDS = 0.3
 """Until the server has counted what the command's connections cost."""
 

@@ -1,4 +1,4 @@
-"""Feeds and statements as files: the same payments as CSV and as pain.001, and the bank's word on them.
+"""Feeds and statements as files: the same payments as CSV and as pain.001, and the bank's statement.
 
 In a CSV every thousandth line is broken; in pain.001 every thousandth transaction has no amount.
 """

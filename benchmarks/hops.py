@@ -24,7 +24,7 @@ from headgate.testing.servers.postgres import PostgresServer
 SOURCE = f"{Path(headgate.__file__).parent}/"
 REPEATS = 5
 COMMIT = {"DedicatedConnection._read", "_results"}
-"""The functions that read the server's word of the commit."""
+"""The functions that read the server's confirmation of the commit."""
 
 Step = tuple[str, str]
 """A file and a function."""

@@ -100,4 +100,4 @@ SERVERS: dict[str, Callable[[], str]] = {
     "Kafka": _kafka,
     "SQLite": lambda: sqlite3.sqlite_version,
 }
-"""Servers, which are no Python packages, and how each says its version."""
+"""Servers, which are no Python packages, and the command that prints each one's version."""

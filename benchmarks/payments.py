@@ -143,7 +143,7 @@ def _run(url: str, *command: str) -> Submission:
         seconds = time.perf_counter() - started
         output.seek(0)
         shown = output.read()
-    # 1 says that something was refused or differs; its assertion is the caller's.
+    # 1 means that something was refused or differs; the caller asserts.
     assert process.returncode in (0, 1), process.returncode
     return Submission(seconds, mib, json.loads(shown))
 

@@ -46,7 +46,7 @@ async def resource() -> dict[str, str]:
 @app.get("/api/report")
 @rate_limit("gold", key=header("X-API-Key"), cost=3)
 def report(title: str = "untitled") -> dict[str, str]:
-    """Not async, and dearer. FastAPI still finds its parameters."""
+    """Not async, and at a higher cost. FastAPI still finds its parameters."""
     return {"report": title}
 
 
@@ -56,5 +56,5 @@ async def public() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    # proxy_headers=False: uvicorn would else believe X-Forwarded-For from this machine, whoever sent it.
+    # proxy_headers=False: otherwise uvicorn trusts X-Forwarded-For from this machine, which any client can forge.
     uvicorn.run(app, port=int(sys.argv[1]), log_level="warning", proxy_headers=False)

@@ -1,4 +1,4 @@
-"""Calls to somebody else's API, held back by our own limit and by what the server says of its own.
+"""Calls to an external API, limited by our own plan and by the server's Retry-After and RateLimit fields.
 
 Run it:  python examples/outbound_calls.py http://127.0.0.1:8000/api/resource
          (against examples/fastapi_app.py, for instance)

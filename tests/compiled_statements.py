@@ -54,7 +54,8 @@ def _without_engine(key: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _qualities(dialect: Dialect) -> tuple[Any, ...]:
-    """What a compiler looks at: of two engines of one kind it may differ with the server, or by our own hand."""
+    """What a compiler depends on: between two engines of one kind it may differ with the server, or by our own
+    change."""
     return (
         type(dialect),
         dialect.paramstyle,

@@ -1,6 +1,6 @@
-"""In which order the tests run, and how hard the property tests look.
+"""The order of the tests, and the effort of the property tests.
 
-A test writes how many examples it wants as `settings(max_examples=examples(500))`. So many are tried by `make test
+A test states its number of examples as `settings(max_examples=examples(500))`. So many are tried by `make test
 PROFILE=thorough`, a quarter of them by the check on the newest Python, and a tenth otherwise.
 """
 

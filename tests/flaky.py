@@ -24,7 +24,7 @@ def failed(record: Path) -> set[str]:
 
 
 def report(passed: set[str], known: dict[str, str]) -> list[str]:
-    """Lines for those who read the check's output."""
+    """Lines for the output of the check."""
     lines = []
     for test in sorted(passed):
         cause = known.get(test) or known.get(test.partition("[")[0])

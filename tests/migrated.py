@@ -1,8 +1,8 @@
 """New databases at this version's schema, copied instead of migrated step by step.
 
 More than a thousand tests open a database of their own. Taking each through every step costs more than most of them do
-with it, and ends in the same schema. `tests/integration/test_migrated.py` shows that a copy is equal to what it stands
-for. The tests of the steps themselves take them: fixtures `every_step` and `empty_postgres_url`.
+with it, and ends in the same schema. `tests/integration/test_migrated.py` shows that a copy is equal to a migrated
+database. The tests of the steps themselves take them: fixtures `every_step` and `empty_postgres_url`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ usual_synchronous = engine.SYNCHRONOUS
 
 
 def quicken_sqlite() -> None:
-    """From now on, an SQLite database with nothing in it gets the schema at once, and nobody waits for the disk: as on
-    the suite's PostgreSQL, a commit survives a killed process, and would not survive a power cut."""
+    """From now on, an SQLite database with nothing in it gets the schema at once, and commits do not wait for the disk:
+    as on the suite's PostgreSQL, a commit survives a killed process, and would not survive a power cut."""
     migrate._upgrade = _copy_or_take_every_step
     engine.SYNCHRONOUS = "OFF"
 

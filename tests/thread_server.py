@@ -1,4 +1,4 @@
-"""A TCP server on an event loop in a thread of its own: what it serves goes on while the test's loop is busy."""
+"""A TCP server on an event loop in a thread of its own: it keeps serving while the test's loop is busy."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ The suite starts hundreds of `headgate` commands, services and workers. Nearly a
 SQLAlchemy, Alembic, Pydantic and their like, and our own modules; a copy (a fork) of a process that has done so begins
 where the program does, and finds the statements of a service compiled. A copy ends without Python's clearing of its
 memory, which would copy all of it first. That each command imports what it needs, in whatever order,
-`tests/unit/test_cold_imports.py` shows. What makes the tests themselves quick is at work there, too.
+`tests/unit/test_cold_imports.py` shows. The tests' own caches apply there, too.
 
 `popen` and `run` take what `subprocess.Popen` and `subprocess.run` take. A program whose environment changes how Python
 or the metrics start (`PYTHON…`, the locale, `PROMETHEUS…`) is started in the ordinary way, and so is every program
@@ -45,7 +45,7 @@ PACKAGES = """
     uvicorn.protocols.http.auto uvicorn.protocols.websockets.auto
 """
 # What programs import. One too few costs time and nothing else. None may be here that reads the environment when it is
-# imported, but for the variables that `_changes_python` knows.
+# imported, except for the variables of `_changes_python`.
 LEFT_OUT = (
     "headgate.integrations",
     "headgate.server.envoy",
@@ -262,7 +262,7 @@ async def _start_once() -> None:
 def _serve(address: str) -> tuple[list[str], str, dict[str, str]]:
     """Copies this process for each that connects. Returns in the copies, with what to run; never here."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those who watch
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # watcher threads are not joined
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(address)
     listener.listen(64)
@@ -293,7 +293,7 @@ def _watch(connection: socket.socket) -> tuple[list[str], str, dict[str, str]]:
         os.close(number)
     connection.send(str(pid).encode())
     ended, _, _ = select.select([os.pidfd_open(pid), connection.fileno()], [], [])
-    if connection.fileno() in ended:  # the process that started it is gone: nobody else would end it
+    if connection.fileno() in ended:  # the process that started it is gone: nothing else would end it
         os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
     try:
@@ -340,7 +340,7 @@ def _end(code: object) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
     except (OSError, ValueError):
-        return  # nobody reads it, or it was closed: let Python say so in its way
+        return  # not read, or closed: let Python report it in its own way
     os._exit(code & 0xFF)
 
 

@@ -25,7 +25,7 @@ WITHIN = Target(least=0.8, most=1.2)
 Returned = TypeVar("Returned")
 ROUNDS, ATTEMPTS = 5, 10
 UNDISTURBED = 0.05
-"""A round in which other programs used more of the machine's CPU is played again, as often as there are attempts."""
+"""A round in which other programs used more of the machine's CPU is repeated, as often as there are attempts."""
 LONGEST = 150
 """Seconds after which no further attempt is made, on a machine that is never quiet."""
 

@@ -1,6 +1,6 @@
 """`make scale`: simulates a hundred million a day with the stored service times, for the page on scale.
 
-`make bench BENCH=scale` measures the service times anew, and compares the simulation with a real run.
+`make bench BENCH=scale` measures the service times again, and compares the simulation with a real run.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Inputs:
         return cls(BatchTimes(**figures["batches"]), figures["http"])
 
     def to_json(self) -> dict[str, Any]:
-        """What tells these inputs from others."""
+        """A fingerprint of these inputs."""
         return {"http": self.http_seconds, "batches": [points[POINTS // 2] for points in self.times.seconds]}
 
 
@@ -83,7 +83,7 @@ def load(path: Path = STORED) -> dict[str, Any]:
 
 
 def are_old(results: Mapping[str, Result]) -> bool:
-    """Whether the batches were measured anew since the last simulation."""
+    """Whether the batches were measured again since the last simulation."""
     return "scale" in results and (not STORED.exists() or load()["inputs"] != Inputs.of(results).to_json())
 
 
@@ -97,7 +97,7 @@ def saturated(outcome: Mapping[str, Any]) -> str:
 
 def backlog(rate: float, step: int = 60) -> dict[str, Any]:
     """A day at a downstream that takes `rate` a second: events that wait for their time, minute by minute, and the
-    longest wait. Arithmetic, because slots leave no window empty while somebody waits."""
+    longest wait. Arithmetic, because slots leave no window empty while an event waits."""
     waiting, most, minutes = 0.0, 0.0, []
     for at in range(0, DAY_SECONDS, step):
         peak = PEAK_BEGINS <= at < PEAK_BEGINS + PEAK_SECONDS

@@ -41,8 +41,8 @@ class BatchTimes:
     def duration(self, size: int, quantile: float) -> float:
         """Seconds from a batch's start to its answers, in an open system.
 
-        Measured batches contain the CPU time of their callers, who waited for nothing else. In an open system callers
-        come while the batch before waits for the database, so that part overlaps.
+        Measured batches contain the CPU time of their callers, which waited for nothing else. In an open system
+        callers arrive while the batch before waits for the database, so that part overlaps.
         """
         position = quantile * (POINTS - 1)
         low = int(position)
@@ -93,7 +93,7 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of it."""
+    """The results."""
 
     throughput: float
     """Calls per second from the first to the last answer."""

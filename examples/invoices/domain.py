@@ -1,4 +1,4 @@
-"""Tells headgate about invoices: `HEADGATE_DISPATCH_DOMAINS=examples.invoices.domain:domain headgate worker`."""
+"""Registers invoices with headgate: `HEADGATE_DISPATCH_DOMAINS=examples.invoices.domain:domain headgate worker`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Invoices: what they are, how one is prepared, how one is sent. Nothing here knows how dispatch works."""
+"""Invoices: what they are, how one is prepared, how one is sent. Nothing here depends on dispatch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headgate.dispatch.lifecycle import ScheduleLifecycle, ScheduleResult
 
 @dataclass(frozen=True)
 class Invoice:
-    """What an execution needs to know, decided when the invoice was prepared."""
+    """The data of an execution, decided when the invoice was prepared."""
 
     customer: str
     total: str
@@ -21,7 +21,7 @@ class Invoice:
 
 
 async def prepare(lifecycle: ScheduleLifecycle, number: str, invoice: Invoice, due: datetime) -> ScheduleResult:
-    """The init side: checks the invoice and leaves it to be sent at its time. Safe to repeat."""
+    """The init side: checks the invoice and queues it for its time. Idempotent."""
     if not invoice.customer:
         raise ValueError("an invoice needs a customer")
     return await lifecycle.schedule(number, asdict(invoice), due)

@@ -61,7 +61,7 @@ class Collector:
 
 
 class Bank:
-    """Takes every payment, and every message, and remembers the headers it came with."""
+    """Accepts every payment and every message, and records their headers."""
 
     def __init__(self) -> None:
         self.calls: list[dict[str, str]] = []

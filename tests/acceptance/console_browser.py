@@ -70,7 +70,7 @@ def token(directory: Path, name: str, scopes: list[str]) -> str:
 
 @pytest.fixture
 def page(browser: Browser, console: Console) -> Iterator[Page]:
-    """A window in which nothing may go wrong: no script error, no refused resource, no word to another host."""
+    """A window in which nothing may fail: no script error, no refused resource, no request to another host."""
     context = browser.new_context(base_url=console.service.url, viewport={"width": 1280, "height": 900})
     opened = context.new_page()
     opened.set_default_timeout(TIMEOUT_MS)

@@ -97,7 +97,7 @@ def hosts(document: Path) -> dict[str, str]:
 
 
 class Reader:
-    """Somebody who follows a document word for word; use it as a context."""
+    """A reader that follows a document literally; use it as a context manager."""
 
     def __init__(self, directory: Path, *, replaced: Mapping[str, str] | None = None, **variables: str) -> None:
         self._directory = directory
@@ -130,7 +130,7 @@ class Reader:
             process.wait(TIMEOUT)
 
     def follow(self, block: Block) -> None:
-        """Does what the block says, or checks what it shows."""
+        """Runs the block, or compares it with the last output."""
         if block.not_run:
             return
         text = block.text
@@ -202,7 +202,7 @@ class Reader:
             self._environment["PATH"] = os.pathsep.join([str(self._directory / ".typed"), self._environment["PATH"]])
 
     def _begin(self, text: str, last: re.Match[str]) -> None:
-        """Types what stands before a line that keeps running."""
+        """Runs the lines before one that keeps running."""
         assert not text[last.end() :].strip(), f"whatever follows {last[0]!r} in a block would never be typed"
         if before := text[: last.start()].strip():
             self._type(before)
@@ -223,7 +223,7 @@ class Reader:
 
 
 def assert_alike(shown: Any, real: Any, where: str = "") -> None:
-    """Whether two JSON values say the same, but for what differs from run to run."""
+    """Whether two JSON values are equal, except for what differs from run to run."""
     if isinstance(shown, dict) and isinstance(real, dict):
         assert list(shown) == list(real), f"members differ{where}: {list(shown)} is shown, {list(real)} came"
         for name in shown:
@@ -242,7 +242,8 @@ def assert_alike(shown: Any, real: Any, where: str = "") -> None:
 
 
 def matches(shown: str, real: str) -> bool:
-    """Whether a shown text is what came; a line `…` stands for any number of lines, `…` in a line for anything."""
+    """Whether a shown text matches the output; a line `…` stands for any number of lines, `…` in a line for
+    anything."""
     pattern = "".join(
         r"(?:.*\n)*" if line.strip() == "…" else re.escape(line).replace("…", ".*") + r"\n"
         for line in shown.splitlines()

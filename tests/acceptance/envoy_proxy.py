@@ -42,7 +42,7 @@ class Upstream(BaseHTTPRequestHandler):
 
 
 class EnvoyProxy:
-    """Envoy with the rate limit filter, which asks the service on `grpc_port`; use it as a context.
+    """Envoy with the rate limit filter, which calls the service on `grpc_port`; use it as a context manager.
 
     `filter_options` go to the filter, `cluster_options` to the cluster of the service.
     """

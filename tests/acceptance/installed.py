@@ -32,8 +32,8 @@ class Installed:
         self._install("headgate", "--compile-bytecode")
 
     def become(self, *extras: str) -> Installed:
-        """The same as a fresh one with these extras: what they do not ask for is removed. What the core needs stays,
-        and stays compiled."""
+        """The same as a fresh one with these extras: packages that they do not need are removed. What the core needs
+        stays, and stays compiled."""
         self._install(f"headgate[{','.join(extras)}]", "--exact")
         return self
 
@@ -81,7 +81,7 @@ def bare_environment(**variables: str) -> dict[str, str]:
 
 
 def _uv(*arguments: str) -> str:
-    # What pip is told about where packages come from holds here, too.
+    # pip's settings of the package index apply here, too.
     names = {"UV_DEFAULT_INDEX": "PIP_INDEX_URL", "UV_FIND_LINKS": "PIP_FIND_LINKS", "SSL_CERT_FILE": "PIP_CERT"}
     variables = {ours: os.environ[theirs] for ours, theirs in names.items() if theirs in os.environ}
     ended = subprocess.run(

@@ -59,7 +59,7 @@ class Service:
         return (self.directory / "service.log").read_text()
 
     def start(self) -> Service:
-        """Returns when the service has said where it listens."""
+        """Returns when the service has logged where it listens."""
         with (self.directory / "service.log").open("a") as log:
             self._process = warm_start.popen(
                 command("serve", "--port", "0", *self._arguments),

@@ -19,7 +19,7 @@ HEAD = b"GET /health/live HTTP/1.1\r\nHost: headgate\r\n"
 
 
 def answer(service: Service, pieces: Iterator[bytes]) -> bytes:
-    """What the service says to these pieces, which it may well hang up on."""
+    """The service's response to these pieces; it may close the connection before their end."""
     host, _, port = service.url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port)), timeout=30) as sent:
         try:
@@ -38,7 +38,7 @@ def answer(service: Service, pieces: Iterator[bytes]) -> bytes:
 
 @pytest.mark.parametrize("header", [b"a" * 65536, b"X-Pad: " + b"a" * 1000 + b"\r\n"], ids=["one", "many"])
 def test_a_head_that_never_ends_is_refused(service: Service, header: bytes) -> None:
-    """Sixty-four megabytes would be sent; long before, the service has hung up."""
+    """Sixty-four megabytes would be sent; the service closes the connection long before."""
     sent = 0
 
     def endless() -> Iterator[bytes]:
@@ -149,7 +149,7 @@ async def test_a_body_that_stops_coming_is_not_waited_for(
 
 
 async def test_silence_that_is_ours_or_is_broken_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The application is slow to ask for more than is kept, and then the client sends on in pieces."""
+    """The application reads more slowly than the buffer fills, and then the client continues in pieces."""
     monkeypatch.setattr(connection, "BODY_TIMEOUT_SECONDS", 0.2)
     checks = 0
     check = connection.BoundedConnection._body_timed_out

@@ -105,7 +105,7 @@ def test_a_token_logs_in_and_is_kept_nowhere_a_script_could_read_it(page: Page, 
 def test_axe_finds_nothing_on_any_page(
     page: Page, console: Console, scheme: Literal["light", "dark"], width: int
 ) -> None:
-    """The rules of WCAG 2.2 AA, and the best practices that axe knows besides."""
+    """The rules of WCAG 2.2 AA, and axe's best practices."""
     require_axe()
     page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
     page.set_viewport_size({"width": width, "height": 900})
@@ -160,7 +160,7 @@ def require_axe() -> None:
 
 
 def violations(page: Page, name: str) -> list[str]:
-    """What axe has to say about the page as it stands."""
+    """The violations that axe finds on the page now."""
     page.evaluate(AXE.read_text())
     options = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
     results = page.evaluate("options => axe.run(document, options)", options)
@@ -342,7 +342,7 @@ def test_refreshing_stops_when_nobody_looks_and_an_outage_is_told(page: Page, co
     with page.expect_request(STREAM) as resumed:
         page.evaluate(tell)
     assert "lastEventId=" in resumed.value.url, "what it has is not sent again"
-    # Not `click`: it waits for animation frames, which stand still with the clock.
+    # Not `click`: it waits for animation frames, which stop with the clock.
     page.get_by_role("button", name="Pause refreshing").dispatch_event("click")
     assert is_quiet(page)
     with page.expect_request(STREAM):
@@ -372,7 +372,7 @@ def test_one_stream_replaces_asking_and_asking_replaces_a_stream_that_fails(page
 
 
 def is_quiet(page: Page) -> bool:
-    """Whether nothing is asked for as time goes by; what was under way before may go on to its end."""
+    """Whether no request is made while time passes; requests in flight may finish."""
     for _ in range(5):
         asked: list[str] = []
 
@@ -429,7 +429,7 @@ def test_without_tokens_there_is_nothing_to_log_in_to(browser: Browser, service:
     page.goto("/")
     expect(page.get_by_role("heading", name="Overview")).to_be_visible()
     expect(page.get_by_text("no login needed")).to_be_visible()
-    # Nothing has happened here: each page says so, and names a command to try.
+    # On an empty installation each page shows that, and names a command to try.
     for name in ("slots", "dispatch/PAYMENT", "dispatch/PAYMENT/lanes", "periodic", "payments", "feeds", "messages"):
         page.goto(f"/#/{name}")
         expect(page.locator(".empty code").first).to_be_visible()

@@ -268,7 +268,7 @@ def show(page: Page, route: str) -> None:
 
 @contextmanager
 def quiet(page: Page) -> Iterator[None]:
-    """Ends when what was asked for meanwhile has been answered, and nothing more is asked for."""
+    """Returns when all requests are answered and no more are made."""
     waiting: set[Request] = set()
 
     def begun(request: Request) -> None:
@@ -303,7 +303,7 @@ def control_of(page: Page, control: str, scope: str) -> ElementHandle:
 
 
 def press(page: Page, expected: Press, scope: str) -> list[tuple[str, str, int]]:
-    """Presses a control, and agrees if it is asked; returns the calls that were made: method, path, status."""
+    """Presses a control, and confirms if prompted; returns the calls that were made: method, path, status."""
     made: list[tuple[str, str, int]] = []
     asked: list[Request] = []
 

@@ -1,5 +1,5 @@
 """A domain of one's own, from the outside: queued in Python, worked off by `headgate worker`, operated over HTTP and
-on the command line. The domain is the example's: nothing in headgate knows of invoices."""
+on the command line. The domain is the example's: headgate has no code for invoices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the documents say is so: links, commands, options, tokens, and the site that is built of them."""
+"""The documentation is correct: links, commands, options, tokens, and the site that is built from it."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_no_page_has_a_name_that_only_the_authors_know() -> None:
 
 
 def test_the_site_has_every_page_and_no_other() -> None:
-    """The builder says nothing of a page that is not in the navigation, nor of an entry without a page."""
+    """The builder does not report a page that is not in the navigation, nor an entry without a page."""
     listed = re.findall(r"\S+\.md$", (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2], re.MULTILINE)
     assert sorted(listed) == [str(page.relative_to(ROOT / "docs")) for page in PAGES]
 

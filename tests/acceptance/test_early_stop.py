@@ -26,7 +26,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 async def stopped_early(words: list[str], environment: dict[str, str], after: float) -> tuple[int | None, str]:
-    """The exit status and the output of a command that is told to stop so long after it first can be told."""
+    """The exit status and the output of a command that gets a signal this long after its handler is installed."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -55,7 +55,7 @@ def listens(pid: int, signum: int) -> bool:
 
 
 async def check(words: list[str], environment: dict[str, str]) -> None:
-    """All at once: they share a database, and crowd each other, which spreads their first moments."""
+    """All at once: they compete for the CPU, which spreads their start-up times."""
     chance = random.Random(15)
     moments = [chance.uniform(0, SPAN) for _ in range(MOMENTS)]
     endings = await asyncio.gather(*(stopped_early(words, environment, moment) for moment in moments))

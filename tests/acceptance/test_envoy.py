@@ -1,4 +1,4 @@
-"""A real Envoy asks a real service: allowed, limited, down, slow, changed while it runs."""
+"""A real Envoy calls a real service: allowed, limited, down, slow, changed while it runs."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_service_that_is_down(tmp_path: Path, rules: Path, grpc_port: int, den
 
 @pytest.mark.parametrize(("deny", "status"), [(False, 200), (True, 500)])
 def test_a_service_that_is_slow(served: Service, tmp_path: Path, grpc_port: int, deny: bool, status: int) -> None:
-    """Envoy gives up after its timeout and decides by itself; what it asked is lost or counted, never stuck."""
+    """After its timeout Envoy decides by itself; its request is lost or counted, never stuck."""
     with EnvoyProxy(tmp_path, grpc_port, filter_options={"failure_mode_deny": deny}, timeout="0.2s") as envoy:
         until(lambda: "ratelimit" in envoy.get("warm").headers)
         served.signal(signal.SIGSTOP)

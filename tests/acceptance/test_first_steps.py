@@ -1,4 +1,4 @@
-"""What a newcomer does first: start it with no settings at all, and type what the documents say."""
+"""What a newcomer does first: start it without settings, and follow the documentation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The service's own limits over real connections: whose word about addresses counts."""
+"""The service's own limits over real connections: which proxies are trusted for addresses."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ SOON = "2030-03-01T16:00:00Z"
 
 @pytest.fixture(scope="module")
 def unreachable() -> Iterator[str]:
-    """A Redis that refuses: its port is held, and nobody listens there."""
+    """A Redis that refuses connections: its port is bound, and nothing listens there."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         yield f"redis://127.0.0.1:{held.getsockname()[1]}"
@@ -140,7 +140,7 @@ def test_no_request_can_forge_a_line(tmp_path: Path) -> None:
 
 
 def test_the_reference_lists_the_messages() -> None:
-    """What the table of messages promises is what the test above looks for."""
+    """The test above checks every row of the table of messages."""
     page = (ROOT / "docs/reference/logs.md").read_text("utf-8")
     for message in (
         "Assigned slot for eventId=",

@@ -1,5 +1,5 @@
-"""The OpenAPI document is true: thousands of requests made from it get no status and no body it does not tell of, with
-and without tokens."""
+"""The OpenAPI document is correct: thousands of generated requests get no undocumented status or body, with and
+without tokens."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PLAN = {"algorithm": "token_bucket", "capacity": 1000, "perSecond": 100}
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A service that asks for tokens, and lets callers try wrong ones as often as they like."""
+    """A service that requires tokens, without a limit on wrong ones."""
     tokens = {"HEADGATE_API_TOKEN": API, "HEADGATE_ADMIN_TOKEN": ADMIN}
     directory = tmp_path_factory.mktemp("guarded")
     with Service(directory, **tokens, HEADGATE_INGRESS_FAILURES_PER_MINUTE="0") as running:

@@ -74,7 +74,7 @@ def forms(secret: str) -> set[str]:
 
 
 class Shown:
-    """Everything a run has shown to anybody, by where."""
+    """Everything that a run has written, by place."""
 
     def __init__(self) -> None:
         self._parts: list[tuple[str, str]] = []
@@ -114,7 +114,7 @@ class Shown:
 
 @contextmanager
 def provider() -> Iterator[tuple[str, list[str]]]:
-    """Takes every payment, and of messages refuses one after the other; tells which came."""
+    """Accepts every payment and refuses every message; returns what arrived."""
     messages: list[str] = []
 
     class Provider(BaseHTTPRequestHandler):
@@ -206,7 +206,7 @@ def call_everything(http: httpx.Client, shown: Shown) -> set[int]:
                 statuses.add(shown.called(http, method, url, json=bodies[0], headers=headers))
             for body in bodies:
                 statuses.add(shown.called(http, method, url, json=body, headers=ways[-1]))
-    # Secrets where nobody should put them.
+    # Secrets in places where they do not belong.
     right = SECRETS["admin token"]
     shown.answer(http.get("/api/v1/slots/x", params={"token": right, "access_token": right}))
     shown.answer(http.get("/", headers=ways[-1]))
@@ -297,7 +297,7 @@ def test_no_secret_is_ever_shown(
 
 
 def worker_run(tmp_path: Path, settings: dict[str, str], shown: Shown, enough: Callable[[], bool]) -> None:
-    """A worker that sends to a provider that fails, until it has tried often enough and is told to stop."""
+    """A worker that sends to a provider that fails, until it has retried often enough and gets SIGTERM."""
     log = tmp_path / "worker.log"
     with log.open("w") as written:
         worker = warm_start.popen(
@@ -341,7 +341,7 @@ def commands(tmp_path: Path, settings: dict[str, str], shown: Shown, postgres: s
 
 
 def spaced_out() -> str:
-    """A URL whose password somebody forgot to escape."""
+    """A URL whose password is not escaped."""
     return f"postgresql://guarded:{SECRETS['password with spaces']}@127.0.0.1:1/postgres"
 
 

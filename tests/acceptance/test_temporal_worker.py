@@ -1,4 +1,4 @@
-"""`headgate worker` on Temporal: a domain that knows no engine, one process per role, ended by SIGTERM."""
+"""`headgate worker` on Temporal: a domain that is independent of the engine, one process per role, ended by SIGTERM."""
 
 from __future__ import annotations
 

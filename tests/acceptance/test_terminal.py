@@ -42,7 +42,7 @@ def on_terminal(
         while piece := os.read(ours, 65536):
             written += piece
     except OSError:
-        pass  # how Linux says that the other end is closed
+        pass  # how Linux reports that the other end is closed
     finally:
         os.close(ours)
     assert process.wait(60) == 0, written.decode()

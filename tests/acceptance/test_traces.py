@@ -267,7 +267,7 @@ print(imported(*sending))
 
 
 def parents(spans: dict[str, Any]) -> dict[str, str | None]:
-    """Who is part of whom, by name; None for what came from outside."""
+    """The parent of each span, by name; None if it came from outside."""
     names = {span.span_id: name for name, span in spans.items()}
     return {name: names.get(span.parent_id) for name, span in spans.items()}
 

@@ -335,7 +335,7 @@ def test_the_server_says_which_extra_its_settings_lack(other: Installed) -> None
 
 
 def test_all_of_it(other: Installed) -> None:
-    """One environment for everything: the extras get along, and nothing is told to be lacking."""
+    """One environment for everything: the extras are compatible, and no missing one is reported."""
     installed = other.become("all")
     works(installed, "\n".join([JOURNEY, *ALONE.values()]))
     assert installed.headgate("demo", "--payments", "10", "--json").returncode == 0
@@ -352,7 +352,7 @@ def test_every_extra_is_walked() -> None:
 
 
 class running:  # noqa: N801 - used as a function
-    """A command that goes on until it is told to stop; its output is in a file of its name."""
+    """A command that runs until SIGTERM; its output is in a file of its name."""
 
     def __init__(self, installed: Installed, *arguments: str) -> None:
         self._output = (installed.directory / f"{arguments[0]}.log").open("w")

@@ -1,4 +1,4 @@
-"""A load balancer for TCP, as stands in front of the frontends of a cluster."""
+"""A load balancer for TCP, in front of the frontends of a cluster."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Payments on a Temporal cluster: two processes of the real server that share every role, on PostgreSQL.
 
-Many payments want the same instant. Both exec workers are killed on the way, one after the other, and so is one of the
-servers, with half of the history shards. Each payment is executed exactly once, no sliding second brings the bank more
-calls than it takes, and the trail is complete.
+Many payments have the same requested time. Both exec workers are killed on the way, one after the other, and so is one
+of the servers, with half of the history shards. Each payment is executed exactly once, no sliding second brings the
+bank more calls than it takes, and the trail is complete.
 """
 
 from __future__ import annotations

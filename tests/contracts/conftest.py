@@ -46,7 +46,7 @@ MANY_ROWS = {
     "test_steady_overload_against_a_horizon_does_not_crowd_at_the_start_of_windows",
     "test_writers_of_overlapping_sets_and_changes_never_deadlock",
 }
-"""Tests that ask the same for many rows, or many times."""
+"""Tests that check the same for many rows, or many times."""
 
 
 def slot_store_url(kind: str, request: pytest.FixtureRequest) -> str:
@@ -85,7 +85,7 @@ def oracle_schema(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def oracle_stand_in(oracle_schema: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Where a fresh stand-in for Oracle is. What was sent to it is read by two grammars of Oracle's SQL."""
+    """The URL of a fresh stand-in for Oracle. Two grammars of Oracle's SQL parse what was sent to it."""
     from tests.models import oracle, oracle_grammars
 
     monkeypatch.setitem(database_urls._DRIVERS, "oracle", oracle.DRIVER)
@@ -103,7 +103,7 @@ async def slots(request: pytest.FixtureRequest) -> AsyncIterator[SlotStore]:
 
 @pytest.fixture(scope="session")
 def task_namespaces() -> Iterator[Iterator[TemporalConnection]]:
-    """Namespaces that nobody has used yet, of a Temporal of this process's own."""
+    """Unused namespaces of this process's own Temporal."""
     from headgate.dispatch.engines.temporal.client import TemporalConnection
 
     with (

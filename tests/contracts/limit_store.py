@@ -140,7 +140,7 @@ class _Cell:
 
 
 Cells: TypeAlias = tuple[tuple[str, str], ...]
-"""Keys and plans of a chain, in the order it was asked for."""
+"""Keys and plans of a chain, in the requested order."""
 
 
 class Replay:
@@ -190,7 +190,7 @@ class Replay:
                 and self.latest >= cell.expires_us
                 and (self.now < cell.expires_us or cell.spec != charge.rule.spec)
             ):
-                # The store may have forgotten it by now, or not; under its own spec and clock that would not matter.
+                # The state may have expired by now, or not; under its own spec and clock that would not matter.
                 self.store.reset([charge])
                 del self.cells[name]
                 cell = None
@@ -217,7 +217,7 @@ class Replay:
     def _acquire_many(self, chosen: Any) -> None:
         chains = [self._chain(links) for links in chosen]
         for chain in chains:
-            self._states(chain)  # forgets what the store may have forgotten
+            self._states(chain)  # drops what may have expired in the store
         expected = []
         for chain in chains:
             cells = [self.cells.get((charge.rule.plan, charge.key)) for charge in chain]
@@ -264,7 +264,7 @@ class Replay:
         self._hold(number, cells, cost)
 
     def _reserve_again(self, wish: tuple[int, int]) -> None:
-        """An id that was asked for before, on the same chain, written the other way round and at any cost."""
+        """An id that was used before, on the same chain in reverse order and at any cost."""
         index, cost = wish
         if self.asked:
             number, cells = self.asked[index % len(self.asked)]

@@ -1,4 +1,4 @@
-"""What every `MessageLog` promises."""
+"""The contract of every `MessageLog`."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ async def booked(store: SlotStore, name: str = "c") -> list[AssignedSlot]:
 async def check(
     store: SlotStore, before: list[AssignedSlot], direction: Direction, name: str = "c"
 ) -> list[AssignedSlot]:
-    """What holds after every re-plan: order, direction, limits, and counters that tell the truth."""
+    """The invariants after every re-plan: order, direction, limits, and correct counters."""
     slots = await booked(store, name)
     after = {slot.event_id: slot for slot in slots}
     assert len(after) == len(before)

@@ -50,15 +50,15 @@ async def windows_and_runs(store: SlotStore, name: str) -> tuple[PolicyVersion, 
 
 
 async def check_windows(store: SlotStore, name: str, now_ms: int) -> dict[int, int]:
-    """The counters say what the slots say, and the runs say what the counters say; returns slots by window."""
+    """Checks that counters match slots and runs match counters; returns slots by window."""
     active, windows, runs = await windows_and_runs(store, name)
     size = active.policy.size_ms
     first = align(now_ms, size)
     slots = [slot for slot in await store.booked(LATEST_MS - 1, None, 1_000_000) if name in slot.config_names]
     held = Counter(align(slot.scheduled_ms, size) for slot in slots if slot.scheduled_ms >= first)
     assert {w.start_ms: w.taken for w in windows if w.taken and w.start_ms >= first} == dict(held)
-    # A run may reach back into the past, where nobody looks; pruning leaves it whole. What it says of the time ahead
-    # begins with the next open window: now may lie in a closed part of it.
+    # A run may reach back into the past, which is never read; pruning leaves it whole. Its future part begins with the
+    # next open window: now may lie in a closed part of it.
     opening = active.policy.next_open(first)
     ahead = [FullRun(max(run.start_ms, opening), run.resume_ms) for run in runs if run.resume_ms > opening]
     assert ahead == full_runs([w for w in windows if w.start_ms >= first], active.policy)

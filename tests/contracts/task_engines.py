@@ -54,7 +54,7 @@ class EngineTasks(Tasks):
 
 @asynccontextmanager
 async def working(tasks: Tasks) -> AsyncIterator[None]:
-    """A worker that looks every hundredth of a second."""
+    """A worker that polls every hundredth of a second."""
     queue = await tasks.queue()
     for domain in tasks.domains():
         await queue.define(domain.config)

@@ -88,7 +88,7 @@ async def test_tampering_is_found(opened: Database, key: bytes, tampering: sa.Ex
 
 
 async def test_a_chain_made_anew_without_the_key_is_found(opened: Database) -> None:
-    """By whoever may write to the database, and knows how chains are made."""
+    """By a user with write access to the database who knows the algorithm of the chain."""
     await filled(opened)
     result = await SqlAccessStore(opened, KEY).verify_audit()
     assert result.problems == [
@@ -97,7 +97,7 @@ async def test_a_chain_made_anew_without_the_key_is_found(opened: Database) -> N
 
 
 async def test_a_hash_that_was_kept_shows_that_the_end_was_cut_off(opened: Database) -> None:
-    """Whoever writes to the database can restate the last link, with the key or without."""
+    """A user with write access to the database can rewrite the last link, with the key or without."""
     store = await filled(opened, KEY)
     kept = (await store.verify_audit()).head
     assert (await store.verify_audit(kept)).problems == []

@@ -212,7 +212,7 @@ def test_a_shadow_is_counted_and_never_denies(store: LimitStore, key: str, ten_a
 
 
 def test_a_shadow_that_can_never_fit_the_cost_denies_nobody(store: LimitStore, key: str, ten_a_minute: Rule) -> None:
-    """What the limiters ask of a shadow whose size is below the cost: one more than fits."""
+    """What the limiters request from a shadow whose size is below the cost: one more than fits."""
     shadow, real = Rule(ten_a_minute.plan, ten_a_minute.spec, shadow=True), Rule(f"real{key}", FixedWindow(50, "PT1M"))
     for used in (0, 4):
         if used:
@@ -302,7 +302,7 @@ def test_a_log_gives_back_amid_its_entries_and_at_its_end(store: LimitStore, key
     assert look.reset_after_us == 1_000_000 + 197 - 500
     full = store.decide([Charge(key, rule, 500)], spend=False, now_us=T0 + 500)
     assert full.retry_after_us == look.reset_after_us
-    # 109 are free; those of the calls 0, 1, 2, 4 leave first, for nobody is at 3 any more.
+    # 109 are free; those of the calls 0, 1, 2, 4 leave first, because no call is at 3 any more.
     assert store.decide([Charge(key, rule, 117)], spend=False, now_us=T0 + 500).retry_after_us == 1_000_000 + 4 - 500
     assert store.decide([Charge(key, rule, 1)], now_us=T0 + 501).remaining == 108
 
@@ -373,7 +373,7 @@ def test_the_stores_own_clock_is_used_when_none_is_given(store: LimitStore, key:
 
 
 class _Shortest:
-    """A memory store on a clock of its own, asked the shortest fast_path it has, as a limiter does."""
+    """A memory store on its own clock, called by its shortest fast path, as a limiter does."""
 
     def __init__(self) -> None:
         # At the history's own time of day: windows of the calendar end by it.

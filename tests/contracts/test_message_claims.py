@@ -24,7 +24,7 @@ AT_ONCE = timedelta(0)
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 async def store(request: pytest.FixtureRequest) -> AsyncIterator[SqlDeliveryStore]:
-    """Its leases end at once, as that of a sender that stood still."""
+    """Its leases end at once, as those of a frozen sender."""
     url = "memory://" if request.param == "sqlite" else str(request.getfixturevalue("postgres_url"))
     opened = await database(url)
     yield SqlDeliveryStore(opened, topic="t", lease=AT_ONCE)

@@ -1,4 +1,4 @@
-"""Kafka keeps the promises of a message log."""
+"""Kafka fulfils the contract of a message log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The outbox keeps the promises of a message log."""
+"""The outbox fulfils the contract of a message log."""
 
 from __future__ import annotations
 
@@ -179,7 +179,8 @@ class TestBells:
     async def test_where_no_bell_is_heard_the_reader_polls(
         self, postgres_url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Behind a pooler that hands each transaction to another connection, LISTEN succeeds and nothing comes."""
+        """Behind a pooler that gives each transaction another connection, LISTEN succeeds and no notification
+        arrives."""
         monkeypatch.setattr(hints, "notify", lambda _connection, _name: None)
         opened, other = await database(postgres_url), Database(postgres_url)
         source = await SqlOutbox(opened, poll_seconds=0.01).read("t", "readers")

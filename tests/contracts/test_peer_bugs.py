@@ -1,5 +1,6 @@
 """Bugs that peers' rate limiters have had, on every store, through `Limiter` and `AsyncLimiter` as an application opens
-them. What a store promises by itself is in `test_limit_store.py`; `docs/explanation/peer-bugs.md` lists all tests."""
+them. The contract of the stores themselves is in `test_limit_store.py`; `docs/explanation/peer-bugs.md` lists all
+tests."""
 
 from __future__ import annotations
 
@@ -224,7 +225,7 @@ async def test_peer_bug_13_races(opened: Open, url: str, key: str, kind: Any) ->
 
 @pytest.mark.parametrize("url", ELSEWHERE, indirect=True)
 async def test_peer_bug_13_every_waiter_wakes(opened: Open, key: str, kind: Any) -> None:
-    """Only the first in line asks the store: a few calls a waiter, not one of everybody for each token."""
+    """Only the first in the queue calls the store: a few calls per waiter, not one of every waiter per token."""
     watcher, waiters = Watcher(), 12
     limiter = opened(Plan("slow", TokenBucket(1, 100)), observer=watcher)
     await limiter.acquire(key, "slow")
@@ -264,7 +265,7 @@ async def test_peer_bug_03_key_without_ttl(opened: Open, key: str, servers: list
     assert (await limiter.acquire(key, names)).allowed
     expiries = [(name, client.ttl(name)) for client in servers for name in client.scan_iter(f"*{key}*")]
     assert len(expiries) == 2 * len(DAILY)
-    # Twice the window is what a sliding window remembers.
+    # A sliding window keeps its state for twice the window.
     assert all(0 < seconds <= 2 * 86_400 + 1 for _, seconds in expiries), expiries
 
 

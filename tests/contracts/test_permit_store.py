@@ -94,7 +94,7 @@ async def test_calls_of_two_processes_are_paced_together(opened: Open) -> None:
 
 
 async def test_a_redis_that_forgot_grants_nothing_until_the_longest_call_is_over(own_redis: RedisServer) -> None:
-    """Restarted without its memory; then with an old one, which looks the same as a new one."""
+    """Restarted without its data; then with old data, which looks the same as new."""
     own_redis.kill()
     store = RedisPermitStore(own_redis.url, PermitPolicy(50, 1), longest_hold=0.2, timeout=1.0)
     patient = RedisPermitStore(own_redis.url, PermitPolicy(50, 1), longest_hold=AN_HOUR, timeout=1.0)
@@ -198,7 +198,8 @@ async def test_a_decision_on_postgresql_is_two_round_trips(postgres_url: str, mo
 async def test_the_clock_on_postgresql_is_read_after_the_wait_for_the_lock(
     postgres_url: str, state: str | None
 ) -> None:
-    """A clock from before it would give a permit twice: to the one who had the lock, and to the one who waited."""
+    """A clock that was read before the lock would grant a permit twice: to the holder of the lock, and to the caller
+    that waited."""
     shared, other = await database(postgres_url), Database(postgres_url)
     store = SqlPermitStore(shared, NO_PACE, longest_hold=0.0, timeout=10.0)
     await store.take("first", 0.0)

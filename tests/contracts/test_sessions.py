@@ -1,4 +1,4 @@
-"""Sessions stand for a token, and end with it."""
+"""Sessions belong to a token, and end with it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def test_a_session_ends_when_its_time_is_over(store: SqlAccessStore) -> No
     login = await brief.open(secret)
     assert login is not None
     assert await brief.find(login.secret) is None
-    assert await sessions(store).open(secret) is not None  # and with the next login it is forgotten
+    assert await sessions(store).open(secret) is not None  # and the next login deletes it
     assert await store.sessions.find(digest(login.secret)) is None
 
 

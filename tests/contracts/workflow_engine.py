@@ -1,4 +1,4 @@
-"""What every `WorkflowEngine` promises. Each engine's test module brings a harness and inherits the tests.
+"""The contract of every `WorkflowEngine`. Each engine's test module brings a harness and inherits the tests.
 
 The harness runs items of the type `work` whose context says how they behave:
 `{"do": "succeed"}`, `{"do": "fail", "error": "…"}`, `{"do": "wait"}` (until `release(item_id)`), and so on: `end`.
@@ -38,11 +38,11 @@ class EngineHarness(Protocol):
     engine: WorkflowEngine
     store: QueueStore
     work: str
-    """An item type nobody else uses."""
+    """An item type that no other test uses."""
     ran: list[Ran]
 
     def release(self, item_id: str) -> None:
-        """Lets an item that waits go on."""
+        """Releases an item that waits."""
         ...
 
 

@@ -1,7 +1,7 @@
 """An independent bank: a small HTTP server on a thread of its own, made from the standard library alone.
 
-It notes when each call arrives and under which key, executes every key at most once, and answers as it is told: any
-status, late, never, or after it executed the payment and forgot to say so.
+It records when each call arrives and with which key, executes every key at most once, and answers as configured:
+any status, late, never, or with an error after it executed the payment.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Reply(NamedTuple):
     body: Any = None
     headers: tuple[tuple[str, str], ...] = ()
     executes: bool = False
-    """The payment is executed, whatever the answer says. 2xx always executes."""
+    """The payment is executed, whatever the answer. 2xx always executes."""
     silent: bool = False
     """The connection is cut instead of an answer."""
     delay: float = 0.0

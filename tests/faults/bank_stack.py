@@ -47,7 +47,7 @@ class Installation(Stack):
         return departures.read(self.directory / "departures")
 
     def noted_worker(self, role: str) -> subprocess.Popen[str]:
-        """A worker whose calls' departures are noted."""
+        """A worker whose calls' departures are recorded."""
         return self.start(f"worker-{role}", "tests.faults.departures", "departures", "worker", role)
 
     def serve(self) -> httpx.Client:
@@ -145,7 +145,7 @@ def installation(directory: Path, bank: Bank, database: str, tps: int, **setting
 
 @contextmanager
 def frozen(process: subprocess.Popen[str]) -> Iterator[None]:
-    """Inside, the process stands still."""
+    """The process is frozen while the block runs."""
     os.kill(process.pid, signal.SIGSTOP)
     try:
         yield

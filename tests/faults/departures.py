@@ -1,7 +1,7 @@
 """`headgate`, with a record of when its calls to the bank leave: `python -m tests.faults.departures FILE worker …`.
 
-The bank can only tell when calls arrive, which is later by what the network and a busy machine make of it. A departure
-is noted when its first bytes are handed to the system, by the clock that all processes of a machine share.
+The bank only sees when calls arrive, which is later by the delay of the network and a busy machine. A departure is
+recorded when its first bytes are passed to the system, by the clock that all processes of a machine share.
 """
 
 from __future__ import annotations

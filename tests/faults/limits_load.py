@@ -19,7 +19,7 @@ from headgate.limits.local_lease import LeasePolicy
 TASKS = 64
 GOLD = TokenBucket(capacity=500, per_second=2000)
 SLOW = TokenBucket(capacity=500, per_second=50)
-"""Takes ten seconds to fill: a failover does not hide what was handed out twice."""
+"""Takes ten seconds to fill: a failover does not hide tokens that were granted twice."""
 TALLY = FixedWindow(1_000_000, "P1D")
 """Counts what was taken and not given back, and when the first call came; unlike the witness it can be leased."""
 PLANS = [
@@ -32,7 +32,7 @@ BREAKER = BreakerPolicy(failures=3, first_pause=0.1, longest_pause=0.5)
 
 
 class Load(NamedTuple):
-    """What every process of a crowd does: ask for `plans` until `seconds` are over, or until it is told to stop."""
+    """What each of the processes does: acquire `plans` until `seconds` are over, or until it gets a stop signal."""
 
     url: str
     plans: list[str]

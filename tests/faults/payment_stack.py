@@ -39,7 +39,7 @@ class Stack:
             [sys.executable, "-m", *arguments],
             cwd=self.directory,
             env=self._environment,
-            # The bank says where it listens. Nobody reads what others write, so it must not fill a pipe.
+            # The bank prints where it listens. The output of the others is not read, so it must not fill a pipe.
             stdout=subprocess.PIPE if name == "bank" else log,
             stderr=log,
             text=True,
@@ -77,7 +77,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 def installed(
     directory: Path, postgres_url: str, redis_url: str, temporal: str, tps: int, *bank: str, **settings: str
 ) -> Iterator[tuple[Stack, httpx.Client]]:
-    """A bank, an installation that uses it, and a way to ask the bank."""
+    """A bank, an installation that uses it, and a client of the bank."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
     environment = kept | {
         "HEADGATE_DATABASE_URL": postgres_url,
@@ -131,7 +131,7 @@ async def executed(bank: httpx.Client, count: int) -> None:
 
 
 def check(postgres_url: str, calls: list[dict[str, Any]], ids: list[str], tps: int) -> None:
-    """Every promise, read from the bank's own record and from the database."""
+    """Checks every guarantee, by the bank's own record and by the database."""
     effects = Counter(call["paymentId"] for call in calls if call["executed"])
     payments = len(ids)
     assert effects == dict.fromkeys(ids, 1)

@@ -41,7 +41,7 @@ SENDERS = {"sqlite": 2, "postgres": 3, "kafka": 3}
 """How many processes send, by message log."""
 FAULTS = ("slow", "hanging", "away", "errors", "killed", "all")
 QUOTA = 5
-"""What the users may send who send too much."""
+"""The quota of the users that send too much."""
 GREEDY = 2
 DRAIN_SECONDS = 300.0
 
@@ -82,7 +82,7 @@ class Result:
     kills: int = 0
     doubles: int = 0
     late: int = 0
-    """Doubles of messages whose answer came after the sender's time-out: a machine that is too busy."""
+    """Duplicates of messages whose answer came after the sender's timeout: a machine that is too busy."""
     unexplained: int = 0
     """Doubles of messages that were not on the wire when their sender was killed, and not late."""
     over_quota: int = 0
@@ -267,7 +267,7 @@ async def _accepted(served: Gateway, user: int) -> str:
 async def _send_steadily(
     served: Gateway, users: Sequence[int], size: Size, result: Result
 ) -> dict[str, tuple[int, float]]:
-    """Who sent each accepted message, and when, by its id."""
+    """The sender of each accepted message, and when, by its id."""
     loop = asyncio.get_running_loop()
     accepted: dict[str, tuple[int, float]] = {}
 
@@ -299,7 +299,7 @@ def line(log: str, fault: str, cells: Sequence[str], note: str) -> str:
 
 
 def cells(result: Result, twin: Result | None) -> list[str]:
-    """What a row says of a cell."""
+    """The text of a cell in its row."""
     counts = (result.accepted, result.refused, result.missing, result.kills, result.doubles, result.late)
     faults = (result.unexplained, result.over_quota, result.dead_letters)
     spans = (percentile(result.delays, 0.5), result.p99, *(() if twin is None else (result.p99 / twin.p99,)))

@@ -1,4 +1,4 @@
-"""An SMS provider over HTTP that can be slow, hang, be away, and refuse; it remembers every call."""
+"""An SMS provider over HTTP that can be slow, hang, be down, and refuse; it records every call."""
 
 from __future__ import annotations
 

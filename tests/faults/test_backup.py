@@ -71,7 +71,7 @@ def test_a_backup_under_load_is_restored_without_losing_or_doubling_a_payment(
         restored = {"HEADGATE_DATABASE_URL": after} | variables
         assert run(tmp_path, "migrate", "status", **restored).returncode == 0
         with Service(tmp_path, **restored) as again, again.client() as client:
-            # Whoever was told that a payment is accepted sends it again, if that was after the backup.
+            # Callers whose payment was accepted after the backup send it again.
             assert len(acknowledged) == PAYMENTS
             assert all(submit(client, payment_id) for payment_id in acknowledged)
 

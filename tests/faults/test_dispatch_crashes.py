@@ -51,7 +51,7 @@ async def worker(url: str, point: str = "none") -> AsyncIterator[subprocess.Pope
 
 @asynccontextmanager
 async def opened(url: str, count: int, **context: float) -> AsyncIterator[tuple[DispatchQueue, Effects]]:
-    """A queue with items in it, quick to look for silent claims, and the world they change."""
+    """A queue with items in it, with quick stale recovery, and the record of their effects."""
     world = Effects(url)
     async with DispatchQueue.open(url) as queue:
         await queue.configure(
@@ -127,7 +127,7 @@ async def test_a_zombie_that_wakes_after_its_claim_was_recovered_changes_nothing
             before = await queue.show(ITEM_TYPE, "item000")
             assert before.item.claim_epoch == 2
             os.kill(zombie.pid, signal.SIGCONT)
-            # It wakes, finishes its run or is told to stop, reports in vain, and obeys the next signal.
+            # It resumes, finishes its run or is cancelled, its report is fenced off, and it handles the next signal.
             zombie.terminate()
             assert await asyncio.to_thread(zombie.wait, 60) == 0
         assert await queue.show(ITEM_TYPE, "item000") == before

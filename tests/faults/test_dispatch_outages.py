@@ -55,7 +55,7 @@ async def completed(queue: DispatchQueue, count: int) -> bool:
 
 
 async def test_a_database_that_restarts_in_the_middle_of_the_work(own_postgres: PostgresServer) -> None:
-    """Outcomes that could not be told are told when the database is back: no item runs twice."""
+    """Outcomes that could not be reported are reported when the database is back: no item runs twice."""
     async with working(own_postgres.url) as (queue, work):
         work.gate.clear()
         await queue.enqueue_many("WORK", [(f"i{n}", {}, None) for n in range(20)])

@@ -1,4 +1,4 @@
-"""A PostgreSQL that hangs keeps nobody from ending: a service or worker that is told to stop ends in good order."""
+"""A PostgreSQL that hangs does not block a shutdown: a service or worker that gets SIGTERM exits gracefully."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that hangs looks dead to whoever probes it, and ends in time when it is told to, whatever hangs."""
+"""A process that hangs fails its probes, and exits in time after SIGTERM, whatever hangs."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 lowered limits and other window sizes at once, and one process killed. No window of any config is above its limit,
 nothing is lost, no re-plan makes anything later, and the database sees no deadlock.
 
-`HEADGATE_TEST_JOINT_SECONDS` says how long; a few seconds unless it is set. `make joint-processes` takes a minute.
+`HEADGATE_TEST_JOINT_SECONDS` sets how long; a few seconds by default. `make joint-processes` takes a minute.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def services(database_url: str) -> Iterator[list[Service]]:
 
 
 class Crowd:
-    """Callers of all processes. Whoever's process dies goes on at the next one."""
+    """Callers of all processes. If its process dies, a caller continues with the next one."""
 
     def __init__(self, services: list[Service], seconds: float) -> None:
         self.services = services
@@ -130,7 +130,8 @@ class Crowd:
 
 class Connection:
     """A connection to one process, and to the next one when that dies. Calls are idempotent and made again, also after
-    a 503: on a machine with fewer cores than processes, whoever waits for a lock may reach the database's deadline."""
+    a 503: on a machine with fewer cores than processes, a caller that waits for a lock may reach the database's
+    deadline."""
 
     def __init__(self, services: list[Service], home: int) -> None:
         self._services = services

@@ -43,11 +43,11 @@ def cluster() -> Iterator[KafkaCluster]:
 
 
 class Load:
-    """Callers who each send one thing after the other, which are to come out at the other end."""
+    """Callers that each send one record after the other, all of which must arrive at the other end."""
 
     def __init__(self) -> None:
         self.acknowledged: dict[str, int] = {}
-        """By its id, whose it is."""
+        """The owner of each, by its id."""
         self.refused = 0
 
     async def send(self, user: int) -> str | None:

@@ -1,4 +1,4 @@
-"""Callers who are cancelled while a lease is taken for them: it is not lost with them."""
+"""Callers that are cancelled while a lease is taken for them: the lease is not lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sentinel makes a replica master, a cluster's replica takes over: limits go on. How many are admitted meanwhile:
+"""Sentinel makes a replica master, a cluster's replica takes over: limits continue. How many are admitted meanwhile:
 `test_limits_failover_load.py`."""
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def test_peer_bug_06_blocking_callers_find_the_new_master_which_lacks_the_script
         if after.degraded:  # the call that found the old connection dead
             after = limiter.acquire("k", ["minute"])
         assert after.remaining == 998
-        # The old master comes back as a follower and is not asked any more.
+        # The old master comes back as a replica and is not called any more.
         lost.start()
         assert limiter.acquire("k", ["minute"]).remaining == 997
 
@@ -50,7 +50,7 @@ def test_a_master_that_was_demoted_under_an_open_connection_is_left(redis_sentin
         client.wait(1, 5000)
         redis_sentinel.wait_until(lambda: _asks_for_failover(redis_sentinel), "no failover began", 30)
         redis_sentinel.wait_until(lambda: redis_sentinel.master is not demoted, "nobody was promoted", 60)
-        # The sentinels would say the same, but only some seconds later.
+        # The sentinels would report the same, but only some seconds later.
         client.replicaof("127.0.0.1", redis_sentinel.master.port)
     assert store.decide([Charge("k", rule)]).remaining == 998
     store.close()
@@ -69,8 +69,8 @@ def replicated_redis_cluster() -> Iterator[RedisCluster]:
 
 async def test_a_cluster_replica_takes_over(replicated_redis_cluster: RedisCluster) -> None:
     charge = Charge("k", Rule("minute", FixedWindow(1000, "PT1H")))
-    # Of a killed node everybody hears at once. A short deadline would only end calls that a busy machine makes slow,
-    # and nobody could say whether those had been counted.
+    # Every client notices a killed node at once. A short deadline would only end calls that a busy machine makes
+    # slow, and it would be unknown whether those were counted.
     blocking = RedisLimitStore(replicated_redis_cluster.url, deadline=30)
     streaming = AsyncRedisLimitStore(replicated_redis_cluster.url, deadline=30)
     blocking.decide([charge])
@@ -94,7 +94,7 @@ async def test_a_cluster_replica_takes_over(replicated_redis_cluster: RedisClust
             return None
 
     assert await eventually(remaining, within=60) == 997
-    # Whom it asks first may not have heard of the new owner yet.
+    # The first node that it asks may not know the new owner yet.
     assert await eventually(remaining_for_threads, within=60) == 996
     blocking.close()
     await streaming.close()
@@ -116,7 +116,7 @@ async def test_a_silent_cluster_node_takes_only_its_own_slots_along(replicated_r
         assert (await streaming.decide([charge])).remaining == 998
     with masters[0].client() as client:
         client.wait(1, 5000)
-    # A host that hangs: whoever asks it first pays with a deadline. The others must be asked before
+    # A host that hangs: the first caller waits for a deadline. The others must be called before
     # the cluster itself finds out, which then stops until the replica has taken over.
     masters[0].pause()
     failed = await asyncio.gather(

@@ -31,7 +31,7 @@ def cut_replication(group: RedisSentinel) -> None:
 
 
 async def fail_over_under(callers: Crowd, group: RedisSentinel) -> RedisServer:
-    """Fails over once the plan is exhausted, and returns the lost master when everybody is served by the new one."""
+    """Fails over once the plan is exhausted, and returns the lost master when all callers are served by the new one."""
     await eventually(lambda: sum(callers.counts) >= SLOW.capacity, within=30)
     lost = group.fail_over()
     before = callers.counts
@@ -61,12 +61,13 @@ async def test_a_failover_costs_at_most_one_more_capacity(redis_sentinel: RedisS
         assert admitted * 1_000_000 <= allowance * 1_000_000 + SLOW.per_second * (kept[-1][0] - begun_us)
         return
     for sentinel in redis_sentinel.sentinels:
-        sentinel.kill()  # It would make the lost master a follower, which forgets.
+        sentinel.kill()  # It would make the lost master a replica, which drops its data.
     lost.start()
     with raw(lost) as client:
         first = witnessed(client)
 
-    # Each master by itself admitted what one bucket gives, exactly. Together: what the second did not know of is extra.
+    # Each master by itself admitted what one bucket gives, exactly. Together: what was not replicated to the second is
+    # extra.
     assert excess(SLOW, first) == excess(SLOW, kept) == 0
     known = next((at for at, (mine, his) in enumerate(zip(first, kept, strict=False)) if mine != his), len(first))
     unknown = sum(cost for _, cost in first[known:])

@@ -1,4 +1,4 @@
-"""Redis is killed under load, or hangs: every plan does what its policy says, the breaker keeps the outage cheap, and
+"""Redis is killed under load, or hangs: every plan follows its failure policy, the breaker keeps the outage cheap, and
 limits return by themselves. For tasks and threads, with and without leases, on one server, Sentinel and Cluster."""
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ BREAKER = BreakerPolicy(failures=3, first_pause=0.2, longest_pause=0.5)
 ENDS = {"kill": RedisServer.kill, "pause": RedisServer.pause}
 RETURNS: dict[str, Callable[[RedisServer], object]] = {"kill": RedisServer.start, "pause": RedisServer.resume}
 DEADLINES = {"kill": 2, "pause": 0.5}
-"""Of a killed server everybody hears at once."""
+"""Every client notices a killed server at once."""
 
 
 class Watch:
-    """Counts what a limiter tells."""
+    """Counts a limiter's events."""
 
     def __init__(self) -> None:
         self.reasons: Counter[str] = Counter()

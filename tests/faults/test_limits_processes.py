@@ -32,7 +32,7 @@ def test_many_processes_with_leases_stay_within_one_limit(redis_url: str) -> Non
     with Limiter(redis_url, plans=PLANS, deadline=30) as limiter:
         tally = limiter.peek("k", "tally")
     assert admitted > GOLD.capacity
-    # Every call was paid for, and what nobody spent was given back.
+    # Every call was charged, and unspent tokens were given back.
     assert TALLY.limit - tally.remaining == admitted
     elapsed_us = TALLY.window_us - tally.reset_after_us
     assert admitted * 1_000_000 <= GOLD.capacity * 1_000_000 + GOLD.per_second * elapsed_us

@@ -1,4 +1,4 @@
-"""Hosts that hang: they take connections and answer nothing, which only a deadline tells from slowness."""
+"""Hosts that hang: they accept connections and never answer, which only a timeout detects."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_threads_share_one_search_and_its_failure(own_redis: RedisServer, url: s
         decisions = together(lambda: limiter.acquire("k", "hour"))
     own_redis.resume()
     assert {str(decision.reason) for decision in decisions} == {"FAIL_OPEN"}
-    # One for the count itself; whoever began too late for the search underway may have begun another.
+    # One for the count itself; a caller that came too late for the discovery in flight may have started another.
     assert connections() - before - 1 <= 3
 
 
@@ -78,7 +78,7 @@ async def test_a_store_may_take_as_long_as_its_url_says(own_redis: RedisServer) 
 
 
 class Asked(Watch):
-    """Counts how often a limiter asked its store."""
+    """Counts a limiter's calls to its store."""
 
     def leased(self, plan: str, tokens: int) -> None:
         pass
@@ -100,7 +100,7 @@ def test_threads_that_wait_for_a_lease_share_its_failure(own_redis: RedisServer,
         before = watch.asked
         decisions = together(lambda: limiter.acquire("k", "hour"))
         assert {str(decision.reason) for decision in decisions} == {"FAIL_OPEN"}
-        # Whoever began too late to wait for the first may have asked, too.
+        # A caller that came too late to wait for the first may have called, too.
         assert 1 <= watch.asked - before <= 3
         own_redis.resume()
 

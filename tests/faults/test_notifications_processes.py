@@ -52,7 +52,7 @@ async def test_of_two_hundred_callers_one_takes_the_last_slot(
 
 
 async def counts_of(url: str, wanted: list[int]) -> bool:
-    """Whether the rows say so; the Redis path brings them in step a moment later."""
+    """Whether the rows match; the Redis path syncs them a moment later."""
     import sqlalchemy as sa
 
     from headgate.apps.notifications.stores.tables import notification_quota as quota

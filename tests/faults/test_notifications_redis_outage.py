@@ -16,7 +16,7 @@ CALLERS = 8
 
 
 async def load(served: list[Gateway], users: list[int], stop: asyncio.Event, answers: Counter[tuple[int, int]]) -> None:
-    """Sends for every user through every gateway until told to stop; every answer is counted."""
+    """Sends for every user through every gateway until it is stopped; every answer is counted."""
 
     async def caller(number: int) -> None:
         turn = number
@@ -60,8 +60,8 @@ async def test_a_restarted_redis_gives_nobody_a_second_quota(
         stop.set()
         await loading
         assert {status for _, status in answers} <= {200, 429}
-        # In one process nobody gets more than the limit. In several, what was under way in the others when one of
-        # them changed its path may come on top, at each of the changes; see docs/explanation/notifications.md.
+        # In one process no user gets more than the limit. In several, what was in flight in the others when one
+        # of them changed its path may be added, at each of the changes; see docs/explanation/notifications.md.
         bound = LIMIT if processes == 1 else LIMIT + 4 * CALLERS
         for user in users:
             assert answers[user, 200] <= bound
@@ -82,6 +82,6 @@ async def test_a_paused_redis_costs_timeouts_not_answers(postgres_url: str, own_
             statuses = [(await served.send(user)).status_code for _ in range(9)]
         finally:
             own_redis.resume()
-        # A call that timed out may have counted; nobody gets more for it.
+        # A call that timed out may have counted; no user gets more because of it.
         assert Counter(statuses) in ({200: 7, 429: 2}, {200: 6, 429: 3})
         assert (await served.send(user)).status_code == 429

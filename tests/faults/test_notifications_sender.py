@@ -43,7 +43,7 @@ MESSAGES = 40
 
 
 class Provider:
-    """An SMS provider: remembers every call, and does something at one of them."""
+    """An SMS provider: records every call, and does something at one of them."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -135,7 +135,7 @@ async def test_killed_between_send_and_commit_nothing_is_lost_and_only_the_wire_
 ) -> None:
     wanted = await send_messages(served)
     with provider() as (found, url):
-        # It sends some, remembers what it sent, and dies before Kafka hears of it.
+        # It sends some, records what it sent, and dies before the offsets are committed to Kafka.
         async with sender(served, url, tmp_path, DIES_BEFORE_COMMIT + SENDER) as dying:
             assert await asyncio.to_thread(dying.wait, 60) == -signal.SIGKILL
         sent_before = list(found.calls)
@@ -161,7 +161,7 @@ async def test_killed_while_sending_nothing_is_lost_and_what_comes_again_has_the
             found.at_call = (MESSAGES // 2, lambda: os.kill(dying.pid, signal.SIGKILL))
             assert await asyncio.to_thread(dying.wait, 60) == -signal.SIGKILL
             await asyncio.sleep(0)
-        under_way = 8  # one a user: what the provider was told and the database was not
+        under_way = 8  # one per user: what the provider got and the database did not
         async with sender(served, url, tmp_path):
             await eventually(lambda: set(found.calls) == wanted, within=60)
         assert len(found.calls) - len(wanted) <= under_way

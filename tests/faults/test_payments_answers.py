@@ -1,4 +1,4 @@
-"""Every answer of the table, from an independent bank: no payment is final without the bank's word."""
+"""Every answer of the table, from an independent bank: no payment is final without the bank's confirmation."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def test_every_answer_means_what_the_table_says(tmp_path: Path) -> None:
         "wrong-402": [Reply(402, no)],
         "wrong-403": [Reply(403, no)],
         "wrong-422": [Reply(422, no)],
-        # All attempts are in vain; the inquiry knows.
+        # All attempts fail; the inquiry returns the outcome.
         "found-executed": [LOST, Reply(500), Reply(500)],
         "found-rejected": [Reply(500), Reply(500), Reply(500)],
     }
     refused = {key for key in script if key.startswith("wrong-")} | {"found-rejected"}
-    # Without the breaker: one bad run would hold up everybody's answers.
+    # Without the breaker: one bad run would delay all payments.
     with (
         Bank(script=script) as bank,
         installation(tmp_path, bank, "embedded", TPS, **QUICK, PAYMENTS_BREAKER="off") as installed,

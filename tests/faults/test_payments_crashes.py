@@ -64,7 +64,7 @@ async def test_killed_submissions_lose_nothing_and_double_nothing(postgres_url: 
         assert kept == queued == contexts, "payment, queue entry and context are one"
     settings = Settings.load(database_url=postgres_url)
     async with open_slots(settings) as slots, open_queue(settings) as queue:
-        # A slot nobody will come back for: its payment is not in the feed.
+        # An orphaned slot: its payment is not in the feed.
         await slots.assign_many([("payment:never-sent", "2030-03-01T16:00:00Z")], "default", owner="payments")
         report = await asyncio.to_thread(run_to_the_end, submit, environment)
         assert report["accepted"] + report["duplicates"] == LINES

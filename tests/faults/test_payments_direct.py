@@ -1,4 +1,4 @@
-"""Release mode `direct`: payments are handed to Temporal as soon as they are kept; nobody dispatches."""
+"""Release mode `direct`: payments are passed to Temporal as soon as they are stored; no dispatcher runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.faults.payment_stack import all_completed, check, installed, queue_de
 
 
 async def test_in_direct_mode_no_dispatcher_is_needed(tmp_path: Path, postgres_url: str, redis_url: str) -> None:
-    """A server of its own, on which nobody ever kept a Schedule; the init worker hands payments over with a delay."""
+    """A server of its own, without any Schedule; the init worker starts payments with a delay."""
     require("temporal")
     ids, tps = [f"direct-{number:03d}" for number in range(60)], 15
     with (

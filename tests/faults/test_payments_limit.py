@@ -19,7 +19,7 @@ def uneven(key: str) -> Reply:
 
 
 def test_a_redis_that_forgot_gives_no_permit_twice(tmp_path: Path, postgres_url: str, own_redis: RedisServer) -> None:
-    """It loses its memory while calls are on the wire: emptied by somebody, then restarted."""
+    """It loses its data while calls are on the wire: flushed, then restarted."""
     ids = [f"p{number:03d}" for number in range(7 * TPS)]
     settings = {"REDIS_URL": own_redis.url, "PAYMENTS_DOWNSTREAM_TIMEOUT": "2"}
     with Bank(default=uneven) as bank, installation(tmp_path, bank, postgres_url, TPS, **settings) as installed:

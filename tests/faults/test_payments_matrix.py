@@ -1,7 +1,7 @@
-"""Every promise of payments at once, on every kind of installation, in the record of an independent bank.
+"""Every guarantee of payments at once, on every kind of installation, by the record of an independent bank.
 
-While every answer of the table comes, a process is frozen, another is killed, the store of the permits forgets, and the
-kill switch is thrown and released.
+While every answer of the table comes, a process is frozen, another is killed, the store of the permits loses its data,
+and the kill switch is thrown and released.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.faults.bank_stack import Installation, frozen, installation
 
 TPS = 15
 QUICK = {"PAYMENTS_DOWNSTREAM_TIMEOUT": "1", "PAYMENTS_DOWNSTREAM_ATTEMPTS": "3", "PAYMENTS_BREAKER": "off"}
-"""Without the breaker, which would hold up everybody's answers: `test_payments_answers` has it."""
+"""Without the breaker, which would delay all payments: `test_payments_answers` has it."""
 SITES = ["one embedded", "two embedded", "postgresql", "redis", "redis with persistence", "temporal"]
 
 ALWAYS = 50
@@ -37,7 +37,7 @@ ANSWERS: dict[str, list[Reply]] = {
     "again-429": [Reply(429, headers=(("Retry-After", "1"),))],
     **{f"connection-{status}": [Reply(status)] for status in (302, 401, 403, 404, 405)},
     **{f"verdict-{status}": [Reply(status, NO)] * ALWAYS for status in (400, 402, 403, 422)},
-    # All attempts are in vain; the inquiry knows, or nobody does.
+    # All attempts fail; the inquiry returns the outcome, or it stays unknown.
     "inquiry-executed": [LOST, Reply(500), Reply(500)],
     "inquiry-rejected": [Reply(500)] * ALWAYS,
     "unknown": [Reply(500)] * ALWAYS,
@@ -118,7 +118,7 @@ def _pause_and_resume(installed: Installation) -> None:
     installed.headgate("queue", "pause", "PAYMENT")
     acknowledged = time.monotonic()
     installed.until(lambda: installed.headgate("queue", "stats", "PAYMENT")["inFlight"] == 0)
-    time.sleep(max(0.0, acknowledged + 2.0 - time.monotonic()))  # silence can only be heard by listening
+    time.sleep(max(0.0, acknowledged + 2.0 - time.monotonic()))  # that nothing arrives can only be seen by waiting
     late = [arrival.key for arrival in installed.bank.calls() if arrival.at > acknowledged + 1.0]
     assert late == [], "none leaves after a pause"
     assert len(installed.bank.executed) < len(IDS) - len(FAILED) - 1, "it was thrown in time to stop some"

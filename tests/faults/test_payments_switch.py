@@ -28,12 +28,12 @@ def temporal() -> Iterator[str]:
 
 
 def throw_and_release(installed: Installation, ids: list[str]) -> None:
-    """Throws the switch while many executions wait at the limit, and lets them go on a while later."""
+    """Throws the switch while many executions wait at the limit, and resumes them a while later."""
     bank = installed.bank
     installed.until_executed(TPS)
     installed.headgate("queue", "pause", "PAYMENT")
     acknowledged = time.monotonic()
-    time.sleep(BOUND + WATCHED)  # silence can only be heard by listening
+    time.sleep(BOUND + WATCHED)  # that nothing arrives can only be seen by waiting
     late = [arrival.key for arrival in bank.calls() if arrival.at > acknowledged + BOUND]
     assert late == [], f"{len(late)} calls later than {BOUND} s after the pause"
     assert len(bank.executed) < len(ids), "the switch was thrown in time to stop some"

@@ -1,7 +1,7 @@
 """Payments end to end, all real: PostgreSQL, Temporal, Redis, worker processes, and a bank that counts.
 
-Many payments want the same instant. Each is executed exactly once, no sliding second brings the bank more calls than it
-takes, and the trail is complete; also with the exec worker killed twice on the way and a bank that fails.
+Many payments have the same requested time. Each is executed exactly once, no sliding second brings the bank more calls
+than it takes, and the trail is complete; also with the exec worker killed twice on the way and a bank that fails.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def temporal() -> Iterator[str]:
 async def test_many_payments_for_one_instant(tmp_path: Path, postgres_url: str, redis_url: str, temporal: str) -> None:
     ids = [f"first-{number:04d}" for number in range(PAYMENTS)]
     with installed(tmp_path, postgres_url, redis_url, temporal, TPS) as (stack, bank):
-        # The dispatcher hands over twice as much as the bank takes, so that it is the limit at the call that binds.
+        # The dispatcher starts twice as much as the bank takes, so that the limit at the call binds.
         stack.headgate("config", "set", "default", "--max", str(8 * TPS), "--window", "PT4S")
         stack.worker("all")
         write_feed(tmp_path / "feed.csv", ids, datetime.now(UTC) + timedelta(seconds=8))

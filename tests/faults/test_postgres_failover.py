@@ -111,7 +111,7 @@ async def test_no_acknowledged_slot_item_payment_or_count_is_lost(pair: Postgres
         assert len(calls) <= spent <= len(calls) + loads[3].failures
         held = await check_windows(slots._store, "default", 0)
         assert max(held.values()) <= 10
-        # Who waits for items is woken by the new primary.
+        # Dispatchers that wait for items are woken by the new primary.
         batch = await queue.store.claim("WORK", 10, timedelta(days=10_000))
         assert len(batch.items) == 10
         await intake.close()
@@ -164,14 +164,14 @@ async def test_a_primary_that_freezes_costs_one_deadline_and_a_standby_is_no_err
         assert (await slots.find("before")).event_id == "before"
     await misled.write(lambda connection: connection.execute(create))
     await misled.close()
-    # Who listens to the frozen server for hints finds out, and listens to the new one.
+    # A listener on the frozen server detects it, and reconnects to the new one.
     await eventually(lambda: _is_woken(listener, pair.standby.url), within=60)
     await listener.close()
     await listening.close()
 
 
 async def _is_woken(listener: hints.Hints, url: str) -> bool:
-    """Whether a hint that another process gives at a server is heard."""
+    """Whether a notification that another process sends on a server arrives."""
     event = listener.subscribe("WORK")
     await listener.wait(event, 0.1)  # the first hint of a new listener is that it listens
     async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:

@@ -49,7 +49,7 @@ def keys_of(master: int, count: int) -> list[str]:
 
 
 class Load:
-    """Callers on event loop and thread who never stop; counts what was admitted and what failed, by key."""
+    """Callers on event loop and thread that never stop; counts what was admitted and what failed, by key."""
 
     def __init__(self, url: str, keys: list[str]) -> None:
         self.keys = keys
@@ -127,7 +127,7 @@ async def test_slots_move_under_load_while_a_node_freezes_and_another_dies(clust
         (counted,) = await load.counted(key)
         assert load.admitted[key] <= counted <= load.admitted[key] + load.failed[key]
 
-    # The slots' new owner dies. What its replica has, it goes on with.
+    # The slots' new owner dies. Its replica continues with the replicated data.
     await asyncio.to_thread(bystander.resume)
     before = {key: await load.counted(key) for key in moving}
     with target.client() as client:

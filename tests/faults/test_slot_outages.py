@@ -56,7 +56,7 @@ async def test_a_database_killed_under_load_loses_nothing_that_was_told(own_post
         for event_id, slot in answers.items():
             assert (await slots.find(event_id)).scheduled_ms == slot.scheduled_ms
         held = await check_windows(store, "c", NOW_MS)
-        # "while-down" may have been committed or not: its caller was told neither.
+        # "while-down" may have been committed or not: its caller got no answer.
         assert sum(held.values()) - len(answers) in (0, 1)
         assert sorted(held.values())[1:] == [10] * (len(held) - 1)
 
@@ -90,7 +90,7 @@ async def test_a_process_that_freezes_with_a_configs_lock_stops_nobody(postgres_
     async with SlotScheduler(await slot_store(postgres_url)) as slots:
         await slots.configure("c", WindowPolicy(10, "PT1S"))
         connection = await frozen.async_engine.connect()
-        # It has the lock, and says nothing more: stopped, swapped out, or cut off.
+        # It holds the lock, and does not answer: stopped, swapped out, or cut off.
         await connection.execute(sa.select(slot_config).where(slot_config.c.name == "c").with_for_update())
         assert (await slots.assign("next", "c", T)).event_id == "next"
         with pytest.raises(sa.exc.DBAPIError):  # it wakes up, and its transaction is gone

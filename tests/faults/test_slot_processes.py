@@ -77,7 +77,7 @@ def services(database_url: str) -> Iterator[list[Service]]:
 
 
 async def ask_all(services: list[Service], instant: str, prefix: str, on_progress: asyncio.Event) -> dict[str, str]:
-    """Every event, from concurrent callers over all processes; a caller whose process dies asks the next one again.
+    """Every event, from concurrent callers over all processes; a caller whose process dies retries with the next one.
     Returns the acknowledged times. `on_progress` is set once a third is done."""
     numbers = iter(range(EVENTS))
     answers: dict[str, str] = {}
@@ -115,7 +115,7 @@ async def ask_all(services: list[Service], instant: str, prefix: str, on_progres
 
 
 def check(database_url: str, instant: str, answers: dict[str, str]) -> None:
-    """What was told is what is booked, and it is packed without a hole."""
+    """The acknowledged slots are the booked ones, and are packed without a gap."""
     with psycopg.connect(database_url) as connection:
         rows = connection.execute(
             "SELECT event_id, scheduled_at AT TIME ZONE 'UTC', window_start AT TIME ZONE 'UTC' FROM headgate_slot"

@@ -1,6 +1,6 @@
-"""The sender with a provider that is slow, hangs, is away or refuses; with two senders; with poison in the log.
+"""The sender with a provider that is slow, hangs, is down or refuses; with two senders; with poison records in
 
-In this process, on real stores: what the issue reproduced with whole programs, made short by short time-outs.
+the log. In this process, on real stores, with short timeouts.
 """
 
 from __future__ import annotations
@@ -313,7 +313,7 @@ async def _more(letters: Any, count: int) -> bool:
 
 
 async def test_a_frozen_broker_costs_one_timeout_and_counts_nothing(postgres_url: str, own_kafka: KafkaServer) -> None:
-    """15.5: what is answered with 503 is not counted and never sent; nobody waits behind another."""
+    """15.5: a message answered with 503 is not counted and never sent; no caller waits behind another."""
     async with http_provider() as provider:
         sms = {"sender": "inline", "webhook_url": provider.url, "kafka_delivery_seconds": 1.0}
         async with gateway(database_url=postgres_url, kafka_bootstrap=own_kafka.bootstrap, sms=sms) as served:
@@ -326,7 +326,7 @@ async def test_a_frozen_broker_costs_one_timeout_and_counts_nothing(postgres_url
             refused = 0
             own_kafka.pause()
             try:
-                # Until the broker's silence is noticed, messages go into the outbox, and are sent later.
+                # Until the broker's timeout, messages go into the outbox, and are sent later.
                 await eventually(lambda: _refused(served, other), within=60)
                 for _ in range(3):
                     started = loop.time()

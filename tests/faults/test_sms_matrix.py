@@ -1,6 +1,6 @@
-"""Senders that are killed, a provider that is slow, hangs, is away and errs, all at once: every accepted message is
+"""Senders that are killed, a provider that is slow, hangs, is down and fails, all at once: every accepted message is
 delivered; only calls on the wire at a kill are made twice; the quota holds. `make sms-matrix` runs each fault by itself
-too, for as long as the issue says, and compares the delays."""
+too, for longer, and compares the delays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Callers on PostgreSQL who are cancelled, at any moment and more than once, or cut: every connection stays whole."""
+"""Callers on PostgreSQL that are cancelled, at any moment and more than once, or disconnected: every connection stays
+usable."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ async def cancelled_at_random(
 
 
 def unfinished(connection: Connection) -> int:
-    """How many connections wait inside a transaction that nobody goes on with."""
+    """The number of connections idle in an abandoned transaction."""
     query = sa.text(
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'"
     )

@@ -1,6 +1,6 @@
-"""Temporal goes away for half a minute and comes back: nothing is lost, no retry is used up by it, nothing runs twice
-but what the server could not be told of. One server is killed, another freezes, so that calls to it are not refused but
-never answered; both at the same time, because half a minute is long for a test."""
+"""Temporal goes away for half a minute and comes back: nothing is lost, no retry is counted for it, and nothing runs
+twice except executions whose end could not be reported. One server is killed, another freezes, so that calls to it are
+not refused but never answered; both at the same time, because half a minute is long for a test."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HELD, BEFORE, DURING = ([f"{when}-{n}" for n in range(3)] for when in ("held", "
 
 
 class Work:
-    """Counts executions by item. The held ones go on when the test opens the gate."""
+    """Counts executions by item. The held ones continue when the test opens the gate."""
 
     def __init__(self) -> None:
         self.runs: Counter[str] = Counter()
@@ -77,7 +77,7 @@ async def test_temporal_stopped_for_thirty_seconds(
             survived(own_temporal, tmp_path / "killed", own_temporal.kill, own_temporal.start),
             survived(frozen, tmp_path / "frozen", frozen.pause, frozen.resume),
         )
-    # What the SDK's own threads say must not depend on somebody who reads: a full pipe would stop them for good.
+    # The output of the SDK's threads must not depend on a reader: a full pipe would block them for good.
     assert any("sdk_core" in record.getMessage() for record in caplog.records)
     assert capfd.readouterr().out == ""
 
@@ -85,7 +85,7 @@ async def test_temporal_stopped_for_thirty_seconds(
 async def survived(
     server: TemporalServer, directory: Path, stop: Callable[[], object], start: Callable[[], object]
 ) -> None:
-    """Work goes on before, during and after the outage."""
+    """Work continues before, during and after the outage."""
     async with working(server.address, f"sqlite:///{directory / 'queue.db'}") as (queue, settings, work):
         await queue.enqueue_many(ITEM_TYPE, [(name, {}, None) for name in [*HELD, *BEFORE]])
         await eventually(lambda: stand(queue, Status.COMPLETED, BEFORE), within=30)

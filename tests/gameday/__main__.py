@@ -1,4 +1,4 @@
-"""`python -m tests.gameday`: plays every drill, all sites at once, and prints what was seen."""
+"""`python -m tests.gameday`: runs every drill, all sites at once, and prints the results."""
 
 from __future__ import annotations
 

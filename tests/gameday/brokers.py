@@ -1,4 +1,4 @@
-"""Kafka, one of its brokers, and Temporal are away; and records of Kafka wait, because the SMS provider hangs."""
+"""Kafka, one of its brokers, and Temporal are down; and records in Kafka wait, because the SMS provider hangs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.gameday.prometheus import Prometheus, faster, shipped_rules
 
 USER = 1
 BURST = 150
-"""Messages at once: more than may wait without anybody being told."""
+"""Messages at once: more than may wait without an alert."""
 TIMEOUT = 180.0
 """Kafka takes a while to come back: two runs of Java for each broker."""
 

@@ -1,4 +1,4 @@
-"""The bank, the SMS provider and callers refuse, are slow, are away, guess tokens, and ask for too much."""
+"""The bank and the SMS provider refuse, are slow or down; callers guess tokens and exceed their limits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REPLIES = {
     "refused": Reply(422, {"reason": "no such account"}),
     "slow": Reply(delay=3.0),
 }
-"""What the bank does with payments whose id begins so."""
+"""The bank's behaviour by prefix of the payment's id."""
 
 
 class Town:
@@ -66,7 +66,7 @@ class Town:
 
     @asynccontextmanager
     async def unanswered_payments(self) -> AsyncIterator[None]:
-        """The bank executes, and says nothing, not even when it is asked; at last it does."""
+        """The bank executes, and answers neither calls nor inquiries; at last it does."""
         ids = [await self.pay("silent") for _ in range(2)]
         self.bank.inquiries |= dict.fromkeys(ids, Reply(503))
         async with repeating(lambda: self._silent(ids), 3.0):

@@ -26,7 +26,7 @@ class Drill:
     alerts: Sequence[str]
     fault: Callable[[], AbstractAsyncContextManager[object]]
     prometheus: Prometheus | None = None
-    """Who sees it; None for the one of all drills."""
+    """The Prometheus that sees it; None for the shared one."""
 
 
 @dataclass
@@ -116,7 +116,8 @@ def table(rows: Sequence[Row]) -> str:
 
 @asynccontextmanager
 async def repeating(act: Callable[[], Any], every: float) -> AsyncIterator[None]:
-    """Inside, `act()` is awaited again and again; what it raises because a server is away is what a caller sees."""
+    """`act()` is called in a loop while the block runs; errors because a server is down are ignored, as callers would
+    see them."""
 
     async def repeat() -> None:
         while True:

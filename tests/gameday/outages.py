@@ -1,4 +1,4 @@
-"""PostgreSQL and Redis are away, slow, or full."""
+"""PostgreSQL and Redis are down, slow, or full."""
 
 from __future__ import annotations
 

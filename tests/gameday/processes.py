@@ -66,7 +66,7 @@ def _lives(port: int) -> bool:
 
 @asynccontextmanager
 async def frozen(pid: int) -> AsyncIterator[None]:
-    """Inside, a process stands still: it has its connections and answers nothing."""
+    """A process is frozen while the block runs: it keeps its connections and answers nothing."""
     os.kill(pid, signal.SIGSTOP)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Where drills are played: each site has its own services, servers and Prometheus."""
+"""Where drills run: each site has its own services, servers and Prometheus."""
 
 from __future__ import annotations
 

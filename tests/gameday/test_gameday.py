@@ -1,4 +1,4 @@
-"""The game day's own arithmetic, and one site of it; `make gameday` plays all of them."""
+"""The game day's own arithmetic, and one site of it; `make gameday` runs all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nobody works on a queue, a worker hangs, a worker has the wrong key, the service is killed, nobody is scraped."""
+"""A queue has no worker, a worker hangs, a worker has the wrong key, the service is killed, no target is scraped."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
     python -m tests.integration.guarded_process QUEUE-URL LIMITS-URL LIMIT ITEMS
 
-It ends when all items are completed, by whomever, and prints a line for each admission it was given: the times, in
-microseconds of the limit store's own clock, right before it was asked and right after it had answered.
+It ends when all items are completed, by any process, and prints a line per admission: the times, in microseconds
+of the limit store's own clock, right before the call and right after the answer.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Stamped:
 
 
 async def clock_of(url: str) -> Tell:
-    """How to ask the store at `url` what time it is."""
+    """A function that reads the clock of the store at `url`."""
     if url.startswith("redis"):
         client = redis.asyncio.from_url(url)
 

@@ -35,7 +35,7 @@ _users = itertools.count(1_000)
 
 
 def new_user() -> int:
-    """A user no other test of this process knows."""
+    """A user that no other test of this process uses."""
     return next(_users)
 
 

@@ -1,4 +1,4 @@
-"""An OpenID provider on this machine: discovery, authorization code with PKCE, RS256. Everybody may be anybody."""
+"""An OpenID provider on this machine: discovery, authorization code with PKCE, RS256. It authenticates nobody."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SECRET = "the-client-secret"
 
 
 class OpenIdProvider:
-    """Serve `app` at `issuer`. `person` has the claims of whoever logs in next; `changes` spoil the ID token."""
+    """Serve `app` at `issuer`. `person` has the claims of the next login; `changes` corrupt the ID token."""
 
     def __init__(self, issuer: str) -> None:
         self.issuer = issuer

@@ -24,7 +24,7 @@ STORE_TIMEOUT = 10.0
 async def permits_at(url: str, tps: int) -> PermitStore:
     policy = permit_policy(tps, 1)
     if url.startswith("redis"):
-        # The test has used it before, so nobody waits for forgotten calls.
+        # The test has used it before, so no grant waits for lost calls.
         return RedisPermitStore(url, policy, longest_hold=0.0, timeout=STORE_TIMEOUT)
     return SqlPermitStore(await database(url), policy, longest_hold=longest_hold(TIMEOUT), timeout=STORE_TIMEOUT)
 

@@ -1,4 +1,4 @@
-"""One small web application in each framework headgate integrates with, asked alike."""
+"""One small web application in each framework headgate integrates with, called the same way."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Smsc:
         self.statuses: dict[str, int] = {}
         """What messages to a number are answered with; else ESME_ROK."""
         self.states: dict[str, str] = {}
-        """What a number's receipts say; else DELIVRD."""
+        """The status in a number's receipts; else DELIVRD."""
         self.cuts: set[str] = set()
         """Numbers whose message is taken, and the connection cut instead of an answer."""
         self.answers = asyncio.Event()
@@ -69,7 +69,7 @@ class Smsc:
         return f"127.0.0.1:{self.port}"
 
     def cut_all(self) -> None:
-        """Ends every connection without a word."""
+        """Closes every connection without an unbind."""
         for writer in self.sessions:
             writer.transport.abort()
 
@@ -93,7 +93,7 @@ class Smsc:
             writer.close()
 
     def _answer(self, writer: asyncio.StreamWriter, command: int, sequence: int, body: bytes) -> bool:
-        """Whether the connection goes on."""
+        """Whether the connection stays open."""
         if command == BIND_TRANSCEIVER:
             system_id, password = body.split(b"\0")[:2]
             status = ESME_RALYBND if writer in self.sessions else ESME_ROK
@@ -170,7 +170,7 @@ def _submitted(body: bytes) -> Submitted:
 
 
 def _receipt(sequence: int, message: Submitted, message_id: str, state: str) -> bytes:
-    """A `deliver_sm` whose text and optional parameters say the same, as SMSCs send it (appendix B)."""
+    """A `deliver_sm` whose text and optional parameters agree, as SMSCs send it (appendix B)."""
     dates = "submit date:2611160900 done date:2611160901"
     text = f"id:{message_id} sub:001 dlvrd:001 {dates} stat:{state} err:000 text:{message.text[:20]}".encode()[:254]
     body = b"\0\1\1" + message.destination.encode() + b"\0\5\0" + message.source.encode() + b"\0"

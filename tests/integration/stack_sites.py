@@ -72,7 +72,7 @@ def field(native: Any, name: str) -> str | None:
 
 
 def answer_for(headers: Mapping[str, Any]) -> tuple[int, dict[str, str]]:
-    """The status and the headers that a request wants."""
+    """The requested status and headers."""
     return int(headers.get("X-Status", 200)), {"X-Tokens": headers.get("X-Tokens", "0")}
 
 

@@ -1,4 +1,4 @@
-"""The same small application in every framework, limited in the same way, and called alike.
+"""The same small application in every framework, limited in the same way, and called the same way.
 
 Its routes: `/items/{id}` and `/other` answer with the status and the header `X-Tokens` that the request asks for;
 `/stream` sends three parts; `/error` raises; `/wait` waits for ever; `/decision` shows the decision on the request;
@@ -303,7 +303,7 @@ async def aiohttp_stack(setup: Setup) -> AsyncIterator[Site]:
     app.router.add_get("/plain", hello)
     app.router.add_get("/free", free)
     aiohttp.install(app, setup.limiter, **setup.install)
-    client = TestClient(TestServer(app))  # which cancels the handlers of clients who leave
+    client = TestClient(TestServer(app))  # which cancels the handlers of clients that disconnect
     await client.start_server()
 
     async def get(path: str, headers: Mapping[str, str]) -> Answer:

@@ -1,4 +1,4 @@
-"""Who changed what on the command line stands in the same audit as who did over HTTP."""
+"""Changes on the command line are in the same audit as changes over HTTP."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ME = f"cli:{pwd.getpwuid(os.getuid()).pw_name}"
 def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     found = f"sqlite:///{tmp_path / 'audit.db'}"
     monkeypatch.setenv("HEADGATE_DATABASE_URL", found)
-    # What a variable says about the user counts for nothing.
+    # The environment's user name is ignored.
     monkeypatch.setenv("USER", "somebody-else")
     monkeypatch.setenv("LOGNAME", "somebody-else")
     return found

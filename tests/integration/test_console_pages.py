@@ -63,7 +63,7 @@ async def test_each_part_is_what_its_path_answers(http: httpx.AsyncClient) -> No
 
 
 async def test_a_part_needs_the_scope_that_its_path_needs(http: httpx.AsyncClient) -> None:
-    """Also in another spelling, and also right after somebody read it who may."""
+    """Also in another spelling, and also right after an authorised caller read it."""
     reads = ["/admin/plans", "/api/v1/slots", "/api/../admin/plans", "/api/%2e%2e/admin/plans"]
     assert (await page(http, "/admin/plans"))["/admin/plans"]["status"] == 200
     assert (await http.get("/api/v1/console/page", params={"read": "/%61dmin/plans"})).status_code == 400

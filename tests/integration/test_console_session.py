@@ -1,4 +1,4 @@
-"""The console's login: cookies, other sites, wrong tokens, several processes; and what each answer's headers say."""
+"""The console's login: cookies, other sites, wrong tokens, several processes; and the headers of each answer."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ async def test_without_tokens_a_name_pointed_at_this_machine_reads_and_changes_n
             for headers in ({**own, **more}, {"Sec-Fetch-Site": "same-origin", **more}, more):
                 changed = await http.post("/admin/rate-limit/config", json=CONFIG, headers=headers)
                 assert changed.status_code == status, headers
-                # Over plain HTTP, browsers tell nothing about where a read of their own origin comes from.
+                # Over plain HTTP, browsers send no origin for reads of their own origin.
                 for path in ("/admin/audit", "/api/v1/forecast?events=1", "/metrics", "/console/session"):
                     assert (await http.get(path, headers=headers)).status_code == status, (path, headers)
         assert (await http.get("/health/live")).status_code == 200

@@ -138,7 +138,7 @@ async def test_haste_ends_what_is_in_flight(database: Database, operator: Any) -
         database.hasten(0.01)
         with pytest.raises(StoreUnavailable, match="in time"):
             await locked
-        await eventually(lambda: not waiting(operator))  # the server does not go on with it
+        await eventually(lambda: not waiting(operator))  # the server aborts it
     assert database._deadline == 0.01 < LAST_SECONDS
     database._deadline = 60
     assert await pid(database) != first

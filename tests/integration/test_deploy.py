@@ -131,7 +131,7 @@ def manifests(*kinds: str) -> list[dict[str, Any]]:
 
 
 def test_the_secret_and_the_composition_can_be_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What they set is accepted, except for placeholders, which nobody may go on with."""
+    """Their settings are accepted, except for placeholders, which must be replaced."""
     compose: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())
     for environment in (
         manifests("Secret")[0]["stringData"],

@@ -1,4 +1,5 @@
-"""`headgate doctor` asks every server in its own protocol: well, unwell, away, and with the wrong key."""
+"""`headgate doctor` checks every server in its own protocol: healthy, degraded, down, and with the wrong
+credentials."""
 
 from __future__ import annotations
 
@@ -295,7 +296,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize("variable", MISTAKES)
 def test_what_the_settings_name_is_loaded(tmp_path: Path, variable: str) -> None:
-    """The doctor says so, and the service does not start, in one line."""
+    """The doctor reports it, and the service exits at start with one line."""
     value, message = MISTAKES[variable]
     examined = run(tmp_path, "doctor", **{variable: value})
     assert examined.returncode == 1, examined.stderr

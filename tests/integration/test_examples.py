@@ -1,4 +1,4 @@
-"""Every example runs as it says, in a process of its own, and does what it shows."""
+"""Every example runs as documented, in its own process, with the documented result."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def exhaust(client: httpx.AsyncClient, path: str, headers: dict[str, str])
 
 
 async def check_limits(client: httpx.AsyncClient, path: str, plan: str, headers: dict[str, str]) -> None:
-    """The promises of every integration, seen from outside."""
+    """The guarantees of every integration, seen from outside."""
     seen, admitted = await exhaust(client, path, headers)
     assert admitted >= CAPACITY
     for response in seen[:-1]:
@@ -101,7 +101,7 @@ async def check_keys(client: httpx.AsyncClient, path: str) -> None:
 
 
 async def check_addresses(client: httpx.AsyncClient, path: str, plan: str) -> None:
-    """Addresses are keys, and nobody gets another one by claiming it."""
+    """Addresses are keys, and no client gets another one by forging it."""
     await check_limits(client, path, plan, {})
     await exhaust(client, path, {})
     statuses = []
@@ -202,7 +202,7 @@ async def test_functions() -> None:
 
 @pytest.mark.parametrize("serve", [("fastapi_app.py",)], indirect=True)
 async def test_outbound_calls(serve: httpx.AsyncClient) -> None:
-    """The server admits 5 and then 5 a second. Each client learns that it is asked to wait, and waits."""
+    """The server admits 5 and then 5 a second. Each client reads the server's pause, and waits."""
     output = await run("outbound_calls.py", f"{serve.base_url}/api/resource")
     lines = [line.rsplit(maxsplit=8) for line in output.splitlines()]
     assert [name for name, *_ in lines] == ["httpx2", "requests", "async httpx2", "aiohttp"]

@@ -1,4 +1,4 @@
-"""Answers to callers who do it a little wrong: the member that is wrong, and the one that was likely meant."""
+"""Answers to slightly wrong requests: the member that is wrong, and the one that was likely meant."""
 
 from __future__ import annotations
 

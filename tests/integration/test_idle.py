@@ -1,4 +1,4 @@
-"""A process with nothing to do: how often its background loops ask the store. Polling is what an idle process costs."""
+"""An idle process: how often its background loops query the store. Polling is the cost of an idle process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Answers under the decorators, whoever calls the endpoint: Starlette, Django REST framework, a mounted one."""
+"""Answers under the decorators, whichever framework calls the endpoint: Starlette, Django REST framework, a mounted
+one."""
 
 # Django publishes no types.
 # mypy: allow-subclassing-any, allow-untyped-decorators

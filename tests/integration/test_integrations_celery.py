@@ -56,7 +56,7 @@ def app(redis_url: str) -> Iterator[Any]:
     app = celery.Celery("letters", broker=redis_url, backend=redis_url, set_as_current=False)
     app.conf.worker_hijack_root_logger = False
     yield app
-    # Celery leaves sockets to the garbage collector, which would complain in somebody else's test.
+    # Celery leaves sockets to the garbage collector, which would warn in another test.
     app.backend.result_consumer.stop()
     app.backend.client.connection_pool.disconnect()
     app.close()
@@ -68,7 +68,7 @@ def app(redis_url: str) -> Iterator[Any]:
 
 
 def keep_logging(**_: Any) -> None:
-    """Who listens to this signal sets up logging instead of Celery, which would silence the root logger for good."""
+    """With a handler of this signal Celery does not set up logging, which would silence the root logger for good."""
 
 
 @contextmanager

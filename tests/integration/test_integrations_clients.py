@@ -1,4 +1,4 @@
-"""What every client integration promises, in every HTTP client: its own limit and exemptions per request, charges by
+"""The contract of client integrations, in every HTTP client: its own limit and exemptions per request, charges by
 response, streams, cancellations and errors, and all of it exact with many requests at once."""
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ async def test_a_wrong_charge_function_breaks_no_request(
 
 
 async def test_a_request_without_an_answer_stays_charged(opening: Open) -> None:
-    with socket.socket() as taken:  # bound, and nobody listens: a connection is refused
+    with socket.socket() as taken:  # bound, and nothing listens: connections are refused
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         async with opening("tokens", cost=7, cost_of_response=tokens) as client:

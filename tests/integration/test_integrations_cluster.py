@@ -18,7 +18,7 @@ from tests.integration.sites import django_integration, override_settings
 from tests.integration.test_integrations_unknown_plans import started
 
 PLANS = [Plan("gold", FixedWindow(1, "PT1H")), Plan("daily", FixedWindow(5, "P1D"))]
-CLUSTER = "redis+cluster://127.0.0.1:1"  # nobody listens there: what is refused is refused before anything is sent
+CLUSTER = "redis+cluster://127.0.0.1:1"  # nothing listens there: a refusal comes before anything is sent
 
 API_KEY = header("X-API-Key", prefix="key:")
 ADDRESS = client_address(prefix="address:")

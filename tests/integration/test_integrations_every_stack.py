@@ -1,4 +1,4 @@
-"""What every web integration promises, in every framework: plans and exemptions per request, answers of one's own,
+"""The contract of web integrations, in every framework: plans and exemptions per request, answers of one's own,
 charges by response, and all of it exact with many clients at once."""
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ async def test_default_limits_with_overrides_and_exemptions(opening: Open) -> No
         assert await opened.site.statuses(3, "/plain") == [200, 200, 429]
         assert await opened.site.statuses(3, "/free") == [200] * 3
         assert await opened.site.statuses(1, "/items/1") == [429]
-        if opened.name != "litestar":  # which looks for the route before it asks anybody
+        if opened.name != "litestar":  # which resolves the route before any middleware
             assert await opened.site.statuses(1, "/nowhere") == [429]
 
 

@@ -208,7 +208,7 @@ def test_mistakes_are_named() -> None:
 
 
 def test_an_error_of_the_view_is_settled_when_its_response_is_made() -> None:
-    """Whoever has read the response finds the charge settled and the place free, closed or not."""
+    """A client that has read the response finds the charge settled and the place free, closed or not."""
     app, limiter = Flask("errors"), Limiter("memory://", plans=[Plan("places", Concurrency(2)), Plan("t", "100/hour")])
     install(app, limiter)
 

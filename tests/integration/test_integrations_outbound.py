@@ -1,4 +1,4 @@
-"""Outbound calls: what a server says is understood, and requests are held back, but never beyond the bound."""
+"""Outbound calls: a server's rate limit fields are parsed, and requests are delayed, but never beyond the bound."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_what_a_response_asks_for(status: int, headers: dict[str, str], wait: fl
 
 
 class Time:
-    """A clock that moves when somebody sleeps."""
+    """A clock that advances with each sleep."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -193,7 +193,7 @@ def test_a_negative_bound_is_refused() -> None:
 
 
 class Partner(BaseHTTPRequestHandler):
-    """Answers 200, or what the path asks for, and counts."""
+    """Answers 200, or the status in the path, and counts."""
 
     calls: list[str]
 
@@ -221,7 +221,7 @@ def partner() -> Iterator[tuple[str, list[str]]]:
     server.server_close()
 
 
-# The same names in both: httpx2 continues httpx, whose users are served as long as there are any.
+# The same names in both: httpx2 continues httpx, which stays supported as long as it is used.
 @pytest.mark.parametrize("library", [httpx, httpx2], ids=["httpx", "httpx2"])
 def test_httpx_is_held_back_by_its_own_limit_and_the_servers(library: Any, partner: tuple[str, list[str]]) -> None:
     url, calls = partner

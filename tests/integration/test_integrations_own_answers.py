@@ -198,7 +198,7 @@ async def test_route_keys_of_starlette_mounts() -> None:
 
 
 async def test_a_stream_is_settled_once_and_before_its_end_is_sent() -> None:
-    """Whoever has read a response finds its charge."""
+    """A client that has read a response finds its charge."""
     limiter = AsyncLimiter(plans=PLANS)
     at_end: list[int] = []
 

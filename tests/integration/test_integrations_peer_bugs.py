@@ -28,7 +28,7 @@ def limiter_of(kind: Any, store: MemoryLimitStore) -> Any:
 
 @pytest.mark.parametrize(("kind", "site"), SITES)
 async def test_peer_bug_08_wrong_headers(kind: Any, site: Site) -> None:
-    """`Retry-After` on denials only, one item a plan, and a caller who waits as long is admitted."""
+    """`Retry-After` on denials only, one item per plan, and a caller that waits that long is admitted."""
     clock = FakeClock(datetime(2027, 1, 1, tzinfo=UTC))
     limiter = limiter_of(kind, MemoryLimitStore(clock=clock))
     with site(limiter, {"/": (["gold", "daily"], header("X-API-Key"))}) as get:
@@ -56,7 +56,7 @@ async def test_peer_bug_09_one_global_bucket_by_mistake(kind: Any, site: Site) -
         assert [(await get("/")).status for _ in range(4)] == [400] * 4
         assert [(await get("/", {"X-API-Key": name})).status for name in "abcd"] == [200] * 4
         assert [(await get("/", KEY)).status for _ in range(3)] == [200, 200, 429]
-        # One bucket for all is there for those who say so.
+        # One bucket for all callers is opt-in.
         assert [(await get("/all", {"X-API-Key": name})).status for name in "abcd"] == [200, 200, 200, 429]
 
 

@@ -88,7 +88,7 @@ async def start(app: Any) -> None:
 @pytest.fixture
 def on_django() -> Iterator[Any]:
     def use(*rules: PathRule, kind: Any = WSGIHandler, **values: Any) -> Any:
-        # Applied until the test ends: Django looks at its settings with every request.
+        # Applied until the test ends: Django reads its settings with every request.
         overridden = override_settings(
             ROOT_URLCONF=__name__,
             MIDDLEWARE=[DJANGO],

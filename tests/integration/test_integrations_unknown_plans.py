@@ -157,7 +157,7 @@ LIMITED = [
 
 
 async def started(app: FastAPI) -> list[dict[str, Any]]:
-    """What an application tells the server that starts it."""
+    """The application's answer to the server's lifespan start-up."""
     events = iter(["startup", "shutdown"])
     messages: list[dict[str, Any]] = []
 

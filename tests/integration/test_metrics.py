@@ -90,7 +90,7 @@ async def book(http: httpx.AsyncClient, postgres_url: str) -> None:
     slot = {"eventId": "first", "configName": "tight", "requestedTime": SOON}
     assert (await http.post("/api/v1/slots", json=slot)).status_code == 200
     assert (await http.post("/api/v1/slots", json=slot | {"eventId": "second"})).status_code == 503
-    # Depths are measured in windows; how long those are is asked for when a config is first seen.
+    # Depths are measured in windows; their size is read when a config is first seen.
     third = slot | {"eventId": "third", "requestedTime": "2030-03-01T16:30:00Z"}
     assert (await http.post("/api/v1/slots", json=third)).status_code == 200
     # Somebody else is about to commit a slot for the same event, under another config.
@@ -126,7 +126,7 @@ async def decide(http: httpx.AsyncClient) -> None:
 
 
 async def dispatch(http: httpx.AsyncClient, postgres_url: str) -> None:
-    """One item runs well, one fails for good, one can't be read, and one was claimed by somebody who died."""
+    """One item succeeds, one fails for good, one can't be read, and one was claimed by a process that died."""
     off = {"enabled": False, "maxDispatchRetries": 0, "dispatchIntervalSecs": 0.1, "staleClaimThresholdMins": 0.005}
     assert (await http.patch("/admin/dispatch/INVOICE", json=off)).is_success
     async with DispatchQueue.open(postgres_url) as queue:

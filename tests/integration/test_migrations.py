@@ -141,7 +141,7 @@ async def test_a_version_runs_on_the_schema_of_the_next_one_until_that_takes_som
 
 
 async def test_a_database_of_the_previous_release_is_taken_over(url: str) -> None:
-    """Version 0.2.0 kept its revision in the table that now says who can run."""
+    """Version 0.2.0 kept its revision in the table that now holds the compatible versions."""
     database = Database(url)
     await migrate.upgrade(database)
     await database.write(lambda connection: _to(connection, "0012_slot_owner"))

@@ -282,7 +282,7 @@ def _sent(caplog: pytest.LogCaptureFixture) -> int:
 async def test_a_batch_keeps_each_user_s_order_and_quota(
     tmp_path: Path, with_redis: bool, request: pytest.FixtureRequest
 ) -> None:
-    """More messages than share a transaction, of two users, and of one whom nobody knows."""
+    """More messages than share a transaction, of two users, and of an unknown one."""
     redis_url = request.getfixturevalue("redis_url") if with_redis else None
     first, second, unknown = new_user(), new_user(), new_user()
     async with gateway(database_url=f"sqlite:///{tmp_path / 'gateway.db'}", redis_url=redis_url) as served:

@@ -43,7 +43,7 @@ async def test_the_same_key_gets_the_same_answer_once_sent(served: list[Gateway]
 
 
 async def test_the_same_key_with_another_message_is_refused(served: list[Gateway]) -> None:
-    """15.8: 422, as the Idempotency-Key draft says; nothing is sent, counted or changed."""
+    """15.8: 422, as in the Idempotency-Key draft; nothing is sent, counted or changed."""
     user = new_user()
     await served[0].configure(user, 3, 10)
     first = await served[0].send(user, "one", key="k")
@@ -191,7 +191,7 @@ async def test_only_what_has_no_effect_any_more_is_pruned(postgres_url: str) -> 
         async def counted() -> int:
             return sum((await prune_notifications(served.settings, now + timedelta(days=1))).values())
 
-        # The attempt is there a moment later; the delivery and the key must stay, whatever is asked for.
+        # The attempt is there a moment later; the delivery and the key must stay, whatever is pruned.
         await eventually(counted)
         assert (await served.send(user, key="k")).json() == first.json()
         await age(served, timedelta(hours=25))

@@ -183,7 +183,7 @@ async def test_no_fault_of_redis_gives_a_second_quota(tmp_path: Path, redis_url:
                     case "wait":
                         here.clock.advance(ENOUGH_SECONDS)
                 assert admitted <= limit
-            # Once more with everything mended, and then with Redis gone: nothing is left over on either path.
+            # Once more with everything repaired, and then with Redis down: nothing is left over on either path.
             for down in (False, True):
                 cache.down, cache.loses_next_answer = down, False
                 here.clock.advance(ENOUGH_SECONDS)
@@ -273,7 +273,7 @@ async def test_a_process_that_missed_the_outage_learns_of_it_from_its_first_sync
         assert (await there.intake.send(user, "m")).allowed
         here.cache.down = True  # a partition: only one of them is cut off
         assert all(v.allowed for v in await send_many(here.intake, user, 8))
-        # The other one does not know. One more is right; what is too much is what it admits before its sync returns.
+        # The other process has not seen it. One more is correct; the excess is what it admits before its sync returns.
         admitted = 0
         for _ in range(5):
             admitted += (await there.intake.send(user, "m")).allowed
@@ -288,7 +288,7 @@ async def test_a_copy_of_the_old_configuration_can_not_come_back(redis_url: str)
     old, new = Quota(user, 100, 10, 0, 1_000, version=1), Quota(user, 1, 10, 0, 2_000, version=2)
     await cache.learn(old, 60_000)
     await cache.forget(new)
-    await cache.learn(old, 60_000)  # somebody read the row before the change, and writes it after
+    await cache.learn(old, 60_000)  # another process read the row before the change, and writes it after
     assert await cache.spend(Attempt.of(user, "m")) == Miss()
     await cache.learn(new, 60_000)
     assert isinstance(await cache.spend(Attempt.of(user, "m")), Hit)
@@ -310,7 +310,7 @@ async def test_a_copy_that_could_not_be_dropped_is_dropped_when_redis_is_back(tm
             await here.intake.configure(user, 2, 10)
         here.cache.down = False
         here.clock.advance(ENOUGH_SECONDS)
-        # Any answer from Redis tells that it is back; here it is another user's.
+        # Any answer from Redis shows that it is back; here it is another user's.
         other = new_user()
         await here.intake.configure(other, 1, 10)
 

@@ -75,7 +75,7 @@ async def test_property_9_the_cache_decides_and_a_miss_fills_it_from_sql(
     await served.set(user, current_count=count)
     await served.age(user, timedelta(milliseconds=int(window * 60_000 * elapsed)))
     row = await served.row(user)
-    # A miss: filled from SQL, with the rest of the window to live, and decided by what the row says.
+    # A miss: filled from SQL, with the rest of the window to live, and decided by the row.
     assert (await served.send(user)).status_code == (200 if count < limit else 429)
     copy = cache.hgetall(key(user))
     count = count + 1 if count < limit else count
@@ -84,7 +84,7 @@ async def test_property_9_the_cache_decides_and_a_miss_fills_it_from_sql(
     assert left - 10_000 < cache.pttl(key(user)) <= left + 1
     assert (await served.row(user)).current_count == count
     assert (await served.row(user)).last_refresh_time == row.last_refresh_time
-    # Hits: SQL is not asked, whatever it says by now.
+    # Hits: SQL is not read, whatever it holds by now.
     await served.set(user, rate_limit=1, current_count=0, time_window=1)
     for _ in range(sends):
         assert (await served.send(user)).status_code == (200 if count < limit else 429)

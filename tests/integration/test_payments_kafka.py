@@ -1,4 +1,4 @@
-"""Payments from a Kafka topic: kept once, refused ones passed on, none lost when a store is away."""
+"""Payments from a Kafka topic: stored once, rejected ones passed on, none lost when a store is down."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hard limit at the call, shared by processes that know nothing of each other."""
+"""The hard limit at the call, shared by independent processes."""
 
 from __future__ import annotations
 

@@ -337,7 +337,7 @@ async def test_who_queues_right_after_another_is_heard_of_too(store: QueueStore,
     """At most so many hints a second, but the last item of a burst must not wait for the next poll."""
     async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as listener:
         await listener.execute(f"LISTEN {hints.CHANNEL}")
-        # All in one turn of the loop, so that only the first is due to be told of.
+        # All in one turn of the loop, so that only the first sends a notification.
         await asyncio.gather(*(store.enqueue([EnqueueRequest.of("PAY", name, {})]) for name in "abc"))
         payloads = [notice.payload async for notice in listener.notifies(timeout=20, stop_after=2)]
     # On a busy machine the others may be due, too, and all come at once.
@@ -372,7 +372,7 @@ async def test_an_enqueue_a_claim_and_an_outcome_are_one_flush_each(
 
 
 async def test_an_enqueue_whose_commit_fails_is_not_acknowledged(store: QueueStore, postgres_url: str) -> None:
-    """There is no COMMIT statement that could fail: the server says so after the results."""
+    """There is no COMMIT statement that could fail: the server reports the failure after the results."""
     async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as connection:
         await connection.execute(
             """CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS

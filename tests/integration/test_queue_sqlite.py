@@ -36,7 +36,7 @@ def counted(connection: sa.Connection, limit: int) -> tuple[Batch, int]:
 
 @pytest.mark.parametrize("analyzed", [False, True])
 async def test_what_a_claim_takes_does_not_grow_with_the_items_of_its_lanes(tmp_path: Path, analyzed: bool) -> None:
-    """Also where somebody ran ANALYZE, after which SQLite's planner chooses other indexes."""
+    """Also after ANALYZE, after which SQLite's planner chooses other indexes."""
     efforts = []
     for rows in (200, 4000):
         url = f"sqlite:///{tmp_path / f'{rows}.db'}"

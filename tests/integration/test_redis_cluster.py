@@ -66,7 +66,7 @@ async def test_a_slot_that_moves_loses_and_repeats_nothing(own_redis_cluster: Re
     assert blocking.decide([here]).remaining == 999
     tell(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", source_id)
     tell(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", target_id)
-    # What is still at the source is counted there; what is not is asked for at the target.
+    # Keys that are still at the source are counted there; the others at the target.
     assert (await streaming.decide([here])).remaining == 998
     assert blocking.decide([there]).remaining == 999
     assert (await streaming.decide([there])).remaining == 998

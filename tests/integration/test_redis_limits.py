@@ -37,7 +37,7 @@ MINUTE = Rule("minute", FixedWindow(1000, "PT1M"))
 
 @pytest.fixture(scope="module")
 def redis_alone() -> Iterator[RedisServer]:
-    """A server that nobody else talks to: what it counts is what these tests did."""
+    """A server without other clients: its counters are those of these tests."""
     with available("redis"), RedisServer(durable=False) as server:
         yield server
 
@@ -182,7 +182,7 @@ async def test_a_caller_who_gives_up_before_anything_was_sent_is_not_charged(awa
     await asyncio.sleep(0)
     for task in leaving:
         task.cancel()
-    # Those five and the one were asked for in one turn; what had been sent by then counts, and each only once.
+    # Those five and the one were called in one turn; what had been sent by then counts, and each only once.
     left = (await staying).remaining
     assert left in (998, 993)
     assert (await awaited.decide([Charge("k", MINUTE)], spend=False)).remaining == left
@@ -290,7 +290,7 @@ async def test_a_call_that_was_not_answered_is_never_repeated(own_redis: RedisSe
     async def used(name: str) -> int:
         return 1000 - (await streaming.decide([Charge(name, MINUTE)], spend=False)).remaining
 
-    # What was in the sockets is run, once, when Redis goes on; nothing else was sent.
+    # What was in the sockets is run, once, when Redis resumes; nothing else was sent.
     assert await eventually(lambda: _none_if_unavailable(used("async"), 5)) == 5
     assert await used("sync") == 3
     blocking.close()
@@ -312,7 +312,7 @@ async def test_connections_that_redis_closed_are_replaced_without_an_error(own_r
         assert await streaming.decide([Charge("k", MINUTE)])
         with own_redis.client() as client:
             client.execute_command("CLIENT", "KILL", "TYPE", "normal")
-        # The loop hears of it in its own time; what is called before then is lost with the connection.
+        # The loop notices it later; calls before then are lost with the connection.
         await eventually(
             lambda: all(connection.closed for connection in streaming._client._connections.by_address.values())
         )

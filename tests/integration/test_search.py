@@ -1,4 +1,4 @@
-"""`/api/v1/search` asks every store, shows what the caller may see, and says which store did not answer."""
+"""`/api/v1/search` queries every store, shows what the caller may see, and names the stores that did not answer."""
 
 from __future__ import annotations
 

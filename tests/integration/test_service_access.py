@@ -120,7 +120,7 @@ async def test_every_change_is_recorded_with_the_tokens_name(settings: Settings)
 async def test_nobody_comes_in_when_the_last_token_is_revoked(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # An unknown secret makes the tokens be read anew, however young they are: nothing has to wait here.
+    # An unknown secret reloads the tokens, however fresh the cache is: no wait is needed here.
     monkeypatch.setattr(authenticator_module, "REREAD_SECONDS", 0)
     local = settings.model_copy(update={"api_token": None, "admin_token": None})
     everywhere = local.model_copy(update={"host": "0.0.0.0"})

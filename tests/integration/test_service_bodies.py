@@ -30,7 +30,7 @@ def client(app: FastAPI) -> httpx.AsyncClient:
 
 
 def bodies(app: FastAPI) -> Iterator[tuple[str, str, str]]:
-    """Every method, path and type of body the document knows."""
+    """Every documented method, path and type of body."""
     for path, operations in app.openapi()["paths"].items():
         for method, operation in operations.items():
             for kind in operation.get("requestBody", {}).get("content", {}):

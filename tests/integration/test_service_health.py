@@ -1,4 +1,4 @@
-"""`/health/ready` names what is away, each server really stopped, in bounded time and without a word too many."""
+"""`/health/ready` names what is down, with each server really stopped, within a timeout and without secrets."""
 
 from __future__ import annotations
 

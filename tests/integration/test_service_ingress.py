@@ -126,7 +126,7 @@ async def test_guessing_tokens_is_slowed_down_for_the_guesser_only(settings: Set
         assert [answer.status_code for answer in answers] == [401] * 5 + [429] * 3
         assert answers[-1].json()["violated-policies"] == ["ingress-failures"]
         assert 1 <= int(answers[-1].headers["retry-after"]) <= 12
-        # A valid caller is served: the one that was known at this address, a new one, and everybody elsewhere.
+        # A valid caller is served: one seen before at this address, a new one, and one from another address.
         assert (await http.get("/api/v1/slots/x", headers=bearer(API))).status_code == 404
         assert (await http.get("/admin/plans", headers=bearer(ADMIN))).status_code == 200
         assert (await other.get("/admin/plans", headers=bearer(ADMIN))).status_code == 200
@@ -134,7 +134,7 @@ async def test_guessing_tokens_is_slowed_down_for_the_guesser_only(settings: Set
 
 
 async def test_a_short_token_is_not_believed_from_an_address_that_guesses(settings: Settings) -> None:
-    """Only a service on the loopback has one; guessing it must not go on at full speed."""
+    """Only a service on the loopback has one; guessing it must be slowed down."""
     limited = with_(settings, api_token=API, admin_token="word", ingress={"failures_per_minute": 5})
     async with running(limited) as app, client(app) as http, client(app, "192.0.2.2") as other:
         answers = [await http.get("/admin/plans", headers=bearer(f"guess-{n}")) for n in range(6)]

@@ -118,7 +118,7 @@ async def test_items_under_the_events_own_id_move_and_subscribers_hear_of_it(url
         booked = await slots.assign_many([(f"e{n}", AT) for n in range(9)], "c")
         for slot in booked[:7]:
             await queue.enqueue("INVOICE", slot.event_id, context={}, execute_at=slot.scheduled_time)
-        # An item of the same id at a time of its own: whose work it is cannot be told, so its slot stays.
+        # An item of the same id at another time: it is unclear whether it carries the slot, so the slot stays.
         await queue.enqueue("INVOICE", "e7", context={}, execute_at=parse_instant(AT))
         await slots.configure("c", WindowPolicy(3, "PT4S"))
         result = await slots.replan("c", direction=direction)

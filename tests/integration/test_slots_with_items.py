@@ -196,7 +196,7 @@ async def test_a_slot_is_not_forgotten_while_its_item_waits(bench: Bench, config
     assert {name for name in booked if await bench.is_booked(name)} == {"waits", "runs"}
     again = await bench.slots.assign("waits", configs[0], AT)
     assert (again.existing, again.scheduled_time) == (True, booked["waits"].scheduled_time)
-    # Its window is forgotten, and it can be given back all the same.
+    # Its window is pruned, and it can be given back all the same.
     await bench.slots.cancel("waits")
     assert await bench.status("waits") is Status.CANCELLED
 

@@ -1,4 +1,4 @@
-"""The connections of the providers that speak HTTP, to a server that answers byte by byte what a test says."""
+"""The connections of the HTTP providers, to a server that sends exactly the bytes of a test."""
 
 from __future__ import annotations
 

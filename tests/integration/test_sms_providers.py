@@ -33,7 +33,7 @@ def message(number: int = 1, to: str | None = "+491701234567", user: int = 7) ->
 
 
 class Server:
-    """Answers what `answers` says, in turn; remembers the requests."""
+    """Answers with `answers`, in turn; records the requests."""
 
     def __init__(self) -> None:
         self.answers: list[tuple[int, dict[str, str], bytes]] = []
@@ -215,7 +215,7 @@ async def test_each_provider_has_a_rate_of_its_own() -> None:
 
 
 async def test_a_limiter_that_is_refused_holds_up_no_other_provider(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With no other provider the sender fails, and is started again: an alert says so, and its messages wait."""
+    """With no other provider the sender fails and is restarted: an alert fires, and its messages wait."""
     limiter = AsyncLimiter("memory://", plans=[Plan("first", TokenBucket(capacity=2, per_second=1))])
     first, second = Scripted(), Scripted()
     chain = ProviderChain([NamedProvider("first", first, limiter), NamedProvider("second", second)])

@@ -55,7 +55,7 @@ async def test_chains_in_any_order_wait_for_each_other_and_never_for_ever(url: s
     async def caller(store: AsyncSqlLimitStore) -> int:
         admitted = 0
         for _ in range(15):
-            # A key everybody meets, and keys that are new to the table, in any order.
+            # A shared key, and keys that are new to the table, in any order.
             keys = ["a", "b", "c", f"new-{order.randrange(40)}"]
             order.shuffle(keys)
             admitted += (await store.decide([Charge(key, HOUR) for key in keys])).allowed

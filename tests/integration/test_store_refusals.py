@@ -44,7 +44,7 @@ def tell(server: RedisServer, *commands: tuple[str, ...], password: str | None =
 
 
 async def refused(limiter: Any) -> StoreRefused:
-    """The error of every call, whatever the plan says about outages."""
+    """The error of every call, whatever the plan's failure policy."""
     with suppress(StoreRefused):
         # May meet a connection the server has closed, and be lost with it.
         await limiter.acquire("k", "open")
@@ -80,7 +80,7 @@ async def test_a_password_that_is_changed_and_put_back(own_redis: RedisServer, o
         await limiter.refund("k", "open")
     tell(own_redis, ("CONFIG", "SET", "requirepass", "hunter1"), password="hunter2")
     await settles(limiter, 998)
-    # None is wanted any more: to send one is a mistake all the same.
+    # The server requires none any more: sending one is still an error.
     tell(own_redis, ("CONFIG", "SET", "requirepass", ""), password="hunter1")
     assert "has no password set" in str(await refused(limiter))
 
@@ -124,7 +124,7 @@ async def test_a_refusal_after_an_outage_is_not_taken_for_one(
             assert (await limiter.acquire("k", "open")).reason == "FAIL_OPEN"
         except StoreRefused:
             break
-    # From here on there is no silence between the breaker's probes.
+    # From here on there is no pause between the breaker's probes.
     await refused(limiter)
 
 

@@ -224,7 +224,7 @@ async def test_a_broken_cycle_is_left_to_the_next_firing(rig: Rig) -> None:
 
 
 async def test_the_reconciler_finds_what_was_never_reported(rig: Rig) -> None:
-    """The exec worker can't tell anybody; the dispatcher's stale recovery asks Temporal."""
+    """The exec worker can't report; the dispatcher's stale recovery queries Temporal."""
 
     class Deaf(OutcomeReporter):
         async def completed(self, claim: Claim, completion: Completion | None = None) -> bool:

@@ -42,7 +42,7 @@ class Behaving:
 
 
 class Starts:
-    """Makes start requests of an item type nobody else has."""
+    """Makes start requests of an item type that no other test uses."""
 
     def __init__(self) -> None:
         name = f"T{uuid.uuid4().hex[:12]}"
@@ -197,7 +197,7 @@ async def test_a_terminated_execution_has_failed_and_may_be_started_again(
 async def test_an_execution_still_waiting_under_an_older_claim_gives_way_to_the_newer(
     temporal_address: str, engine: TemporalEngine, starts: Starts
 ) -> None:
-    """Its claim is lost, so it could neither begin nor tell how it ended."""
+    """Its claim is lost, so it could neither begin nor report its outcome."""
     hour = timedelta(hours=1)
     await engine.start([starts.request(delay=hour)])
     later = starts.request(epoch=2, delay=hour)

@@ -1,4 +1,4 @@
-"""The exec worker around business workflows that know nothing of dispatch: outcomes, the kill switch, the guard."""
+"""The exec worker around business workflows that are independent of dispatch: outcomes, the kill switch, the guard."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NO_DELAY = timedelta(0)
 
 
 class Turnstile:
-    """A guard that counts, and lets nobody pass while it is shut."""
+    """A guard that counts, and admits no call while it is shut."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, str]] = []
@@ -97,7 +97,7 @@ class Bench:
         return requests
 
     async def switch(self, *, on: bool) -> None:
-        """Throws the kill switch and waits until the worker knows."""
+        """Throws the kill switch and waits until the worker has read it."""
         await self.store.configure(self.domain.config.changed({"enabled": on}))
 
         async def known() -> bool:
@@ -214,7 +214,7 @@ async def test_a_workflow_that_continues_as_new_is_reported_once_at_its_end(make
 
 @pytest.mark.parametrize("context", [{}, {"declines": 3}, {"bug": "missing"}])
 async def test_histories_replay(make_bench: Make, context: dict[str, Any]) -> None:
-    """A worker that takes an execution over, or had to forget it, goes through the same steps again."""
+    """A worker that takes over an execution, or evicted it from its cache, replays the same steps."""
     bench = await make_bench(max_dispatch_retries=1)
     (request,) = await bench.start({"invoice-1": context})
     await replayed(bench, request)
@@ -328,7 +328,7 @@ async def test_no_sliding_second_sees_more_calls_than_the_plan_admits(make_bench
     # More than 15 where the machine is too busy for a heartbeat a second: Temporal then has the call made again.
     assert len(names) <= len(called) <= len(admitted), "each call was admitted"
     assert all(before <= call for before, call in zip(admitted, called, strict=False)), (admitted, called)
-    # A busy machine runs what was admitted late, now and then: what the guard promises is when it admits.
+    # A busy machine sometimes runs admitted calls late: the guard only guarantees when it admits.
     assert all(later - first > 0.9 for first, later in zip(admitted, admitted[6:], strict=False)), admitted
 
 
@@ -347,7 +347,7 @@ async def test_a_long_wait_at_the_guard_is_no_silence(make_bench: Make) -> None:
 
 
 class Moody:
-    """A guard that answers each who asks as its list says: admits, lets wait, or can't be asked. Then it admits all."""
+    """A guard that answers each call from its list: admitted, wait, or unavailable. Then it admits all."""
 
     def __init__(self, *answers: str) -> None:
         self.answers = list(answers)
@@ -364,7 +364,7 @@ class Moody:
 
 
 async def test_the_kill_switch_gives_back_what_waits_at_the_plan(make_bench: Make) -> None:
-    """The business, which would take a failed charge for an answer, hears nothing of it."""
+    """The business workflow, which would treat a failed charge as an answer, does not see it."""
     bench = await make_bench(admission_plan="downstream", guarded=("charge",))
     bench.guard.open.clear()
     (request,) = await bench.start({"invoice-1": {"forgives": True}})

@@ -30,7 +30,7 @@ def keys(tmp_path: Path) -> Path:
     new = ("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
     authority = ("-x509", "-subj", "/CN=ca", "-days", "2", "-addext", "keyUsage=critical,keyCertSign,cRLSign")
     openssl(*new, *authority, "-keyout", path("ca.key"), "-out", path("ca.pem"))
-    # All of what RFC 5280 asks for: Python checks it since 3.13.
+    # All extensions that RFC 5280 requires: Python checks them since 3.13.
     (tmp_path / "extensions").write_text(
         "subjectAltName=DNS:localhost\n"
         "basicConstraints=critical,CA:FALSE\n"
@@ -48,7 +48,7 @@ def keys(tmp_path: Path) -> Path:
 
 @asynccontextmanager
 async def tls_in_front_of(address: str, keys: Path) -> AsyncIterator[str]:
-    """Takes connections of clients that have a certificate, and hands on what they say."""
+    """Accepts connections of clients that have a certificate, and forwards their bytes."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(keys / "ca.pem"))
     context.load_cert_chain(keys / "server.pem", keys / "server.key")
     context.verify_mode = ssl.CERT_REQUIRED
@@ -67,7 +67,7 @@ async def tls_in_front_of(address: str, keys: Path) -> AsyncIterator[str]:
         try:
             await asyncio.gather(hand_on(reader, to_behind), hand_on(behind, writer))
         except (OSError, asyncio.CancelledError):
-            pass  # either side hung up, or the test is over
+            pass  # either side closed, or the test is over
         finally:
             for end in (writer, to_behind):
                 end.close()

@@ -69,7 +69,7 @@ async def run_one(client: Client, domain: Domain, item_id: str, context: str = "
 
 
 class Turnstile:
-    """A guard that holds an activity until its worker is asked to stop."""
+    """A guard that holds an activity until its worker shuts down."""
 
     def __init__(self) -> None:
         self.requested = asyncio.Event()

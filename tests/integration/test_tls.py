@@ -1,7 +1,7 @@
-"""Servers that ask for a client's certificate: Redis, PostgreSQL, a bank, and Kafka, which asks for a password, too.
+"""Servers that require a client certificate: Redis, PostgreSQL, a bank, and Kafka, which requires a password, too.
 
-`test_temporal_security.py` does so for Temporal. The packaged PostgreSQL and Redis are built without TLS, so a TLS end
-point stands in front of each; Kafka's is its own.
+`test_temporal_security.py` does so for Temporal. The packaged PostgreSQL and Redis are built without TLS, so each has
+a TLS proxy in front of it; Kafka's is its own.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tests.unit.apps.payments.test_downstream import OpenGate, payment
 HOST = "127.0.0.1"
 CHARGE = Charge("k", Rule("minute", FixedWindow(100, "PT1M")))
 SSL_REQUEST = (8).to_bytes(4, "big") + (80877103).to_bytes(4, "big")
-"""What a PostgreSQL client says before TLS begins."""
+"""What a PostgreSQL client sends before TLS begins."""
 PASSWORD = "a-password-for-kafka"
 
 
@@ -88,7 +88,7 @@ def certificate(
 
 
 def mutual(keys: Keys) -> ssl.SSLContext:
-    """A server's side that asks for a certificate of the authority."""
+    """A server-side context that requires a certificate of the authority."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(keys.server)
     context.load_verify_locations(keys.authority)

@@ -1,7 +1,7 @@
 """An item's claim: every order of claims, starts, ends, lost and late reports, recoveries, deaths and operators.
 
-Two workers share one item. A worker may freeze, so that recovery takes its claim for stale although it goes on; it may
-die; and whatever it reports may arrive late, or never.
+Two workers share one item. A worker may freeze, so that recovery treats its claim as stale although it continues; it
+may die; and whatever it reports may arrive late, or never.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LOST = ExecutionState(Execution.NOT_FOUND)
 
 
 class World(NamedTuple):
-    """The item as stored, who works on it, and what is on its way to the store."""
+    """The stored item, the workers that run it, and the writes in flight to the store."""
 
     status: Status = Status.READY
     epoch: int = 0
@@ -34,7 +34,7 @@ class World(NamedTuple):
     workers: tuple[tuple[str, Claim | None], ...] = (("idle", None), ("idle", None))
     reports: frozenset[Change] = frozenset()
     ended_well: frozenset[int] = frozenset()
-    """Epochs whose executions ended well."""
+    """Epochs whose executions succeeded."""
     left_final: bool = False
     deaths_left: int = 1
     requeues_left: int = 1

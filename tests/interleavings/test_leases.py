@@ -66,7 +66,7 @@ def _object(lease: Lease) -> LocalLease:
 
 
 def _tuple(local: LocalLease) -> Lease:
-    """Times that are over are forgotten, so that worlds that behave alike are one."""
+    """Drops expired times, so that equivalent states are equal."""
     spent = local.tokens == 0
     until_us = 0 if spent else max(local.until_us, 0)
     return_us = 0 if spent else max(min(local.return_until_us, WINDOW_TICKS * TICK_US), 0)
@@ -151,7 +151,7 @@ def _answered(world: World, request: Request) -> World:
 
 
 def _store(world: World, state: State) -> World:
-    """A window that begins has admitted nobody yet."""
+    """A new window has admitted no call yet."""
     begins = world.state is None or world.state[1] != state[1]
     return world._replace(state=state, admitted=0 if begins else world.admitted)
 

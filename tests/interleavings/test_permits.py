@@ -1,7 +1,7 @@
 """The downstream's permits: every order of grants, departures, arrivals, answers, lost frees and lost memories.
 
 Time goes in halves of a second. A call may be held up before it leaves, on its way, and before its answer; its
-answer may never be told to the store; and the store may forget everything while calls are on the wire.
+answer may never reach the store; and the store may lose all data while calls are on the wire.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _store(world: World) -> Permits:
 
 
 def _with_store(world: World, store: Permits) -> World:
-    """Times that are over are forgotten, so that worlds that behave alike are one."""
+    """Drops expired times, so that equivalent states are equal."""
     held = tuple(sorted((holder, free_us) for holder, free_us in store.held.items() if free_us > 0))
     return world._replace(held=held, paced_us=max(store.paced_us, -SECOND_US), open_us=max(store.open_us, 0))
 

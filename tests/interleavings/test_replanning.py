@@ -29,7 +29,7 @@ from tests.models.slot_store import _Config
 SIZE = 1000
 NOW = SIZE
 EVENTS = {"a": SIZE, "b": SIZE, "c": 2 * SIZE}
-"""Event → when it wants to run."""
+"""Event → requested time."""
 POLICIES = {limit: WindowPolicy(max_per_window=limit, window="PT1S", spread="even") for limit in (1, 2)}
 
 

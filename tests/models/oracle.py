@@ -1,4 +1,4 @@
-"""A stand-in for Oracle, which can't be had here: it records every statement that Oracle would get, and answers it.
+"""A stand-in for Oracle, which is not available here: it records every statement that Oracle would get, and answers it.
 
 Stores run on SQLAlchemy's own Oracle dialect, with its compiler and its types. Below it, where Oracle's driver would
 be, sqlglot translates each statement to SQLite, which executes it. What is checked so: that the statements are Oracle's
@@ -34,7 +34,7 @@ _QUOTED_BIND = re.compile(r':"([^"]+)"')
 _TIME_FORM = "%Y-%m-%d %H:%M:%S.%f"
 
 statements: set[str] = set()
-"""What was sent and nobody has looked at yet."""
+"""Statements that were sent and not checked yet."""
 
 
 class Timestamp(sa.TIMESTAMP):

@@ -1,7 +1,7 @@
-"""What two independent grammars of Oracle's SQL, and rules that no grammar knows, say of a statement.
+"""Checks a statement with two independent grammars of Oracle's SQL, and with rules that no grammar has.
 
-The grammars take a tenth of a second for a statement. Those that both have read are remembered, for other workers and
-for the next run, as long as the grammars' versions, this file and the columns of type CLOB stay the same.
+The grammars take a tenth of a second for a statement. Statements that both have parsed are cached, for other workers
+and for the next run, as long as the grammars' versions, this file and the columns of type CLOB stay the same.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _sqlglot(statement: str) -> list[str]:
         trees = sqlglot.parse(statement, read="oracle")
     except sqlglot.ParseError as error:
         return [f"sqlglot: {error}"]
-    # What it does not know it keeps as a Command, unread.
+    # Unknown statements are kept as a Command, unparsed.
     unread = [f"sqlglot reads no {tree.this}" for tree in trees if isinstance(tree, exp.Command)]
     return unread + [f"ORA-00932: compares the CLOB {name}" for tree in trees if tree for name in _compared_texts(tree)]
 
@@ -122,7 +122,7 @@ def _texts() -> set[str]:
 def _sqlfluff(statement: str) -> list[str]:
     if statement in UNKNOWN_TO_SQLFLUFF:
         return []
-    # It knows no index over a CASE, and no FETCH after one, so each CASE is read by itself.
+    # It supports no index over a CASE, and no FETCH after one, so each CASE is parsed by itself.
     cases = [f"SELECT {case} AS a FROM dual" for case in sorted(set(_CASE.findall(statement)))]
     read = [_CASE.sub("a_case", statement), *cases]
     return [f"sqlfluff: {problem}" for part in read for problem in _linter().parse_string(part).violations]

@@ -35,8 +35,8 @@ PAGE = 1000
 
 
 class MemoryPaymentStore:
-    """A `PaymentStore` that lives and dies with the process. It does not know when a slot was booked, so none of them
-    counts as orphaned before its second look; without `slots` it does not look at all."""
+    """A `PaymentStore` in the memory of the process. It has no booking time of a slot, so none counts as
+    orphaned before the second check; without `slots` it does not check at all."""
 
     def __init__(
         self, queue: MemoryQueueStore, slots: MemorySlotStore | None = None, clock: Clock | None = None

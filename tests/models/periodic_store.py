@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class MemoryPeriodicStore:
-    """A `PeriodicStore` that lives and dies with the process."""
+    """A `PeriodicStore` in the memory of the process."""
 
     def __init__(self, queue: MemoryQueueStore) -> None:
         self._queue = queue

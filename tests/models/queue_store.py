@@ -50,7 +50,7 @@ Key = tuple[str, str]
 
 
 class MemoryQueueStore:
-    """A `QueueStore` that lives and dies with the process. Single-threaded: everything happens
+    """A `QueueStore` in the memory of the process. Single-threaded: everything happens
     between two awaits."""
 
     def __init__(self, clock: Clock | None = None) -> None:

@@ -77,7 +77,7 @@ class _Config:
 
 
 class MemorySlotStore:
-    """A `SlotStore` that lives and dies with the process. Single-threaded: everything happens between two awaits."""
+    """A `SlotStore` in the memory of the process. Single-threaded: everything happens between two awaits."""
 
     def __init__(self, clock: Clock | None = None, seed: int | None = None) -> None:
         self._clock = clock or SystemClock()
@@ -258,7 +258,7 @@ class MemorySlotStore:
 
     async def prune(self, before_ms: int) -> PruneResult:
         sizes = {name: config.active.policy.size_ms for name, config in self._configs.items()}
-        # A window's slots are forgotten together: a resize counts them again.
+        # A window's slots are pruned together: a resize counts them again.
         old = [
             event_id
             for event_id, slot in self._slots.items()

@@ -10,7 +10,7 @@ from headgate.dispatch.heartbeats import FORGOTTEN, Worker, WorkerInfo, is_alive
 
 
 class MemoryWorkerStore:
-    """A `WorkerStore` that lives and dies with the process."""
+    """A `WorkerStore` in the memory of the process."""
 
     def __init__(self, clock: Callable[[datetime | None], datetime]) -> None:
         self._clock = clock

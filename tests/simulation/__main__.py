@@ -59,7 +59,7 @@ def play(names: list[str], minutes: float, first: int, keep_going: bool) -> int:
 
 
 def show(name: str, seed: int, outcome: Outcome) -> None:
-    """Says how a seed ended, and how to play it again."""
+    """Prints how a seed ended, and how to replay it."""
     print(f"{name} {seed}: {outcome.steps} steps, {outcome.seconds:.0f} s, digest {outcome.digest}")
     if outcome.failure is not None:
         error = outcome.failure.error

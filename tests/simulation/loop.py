@@ -1,6 +1,6 @@
 """An event loop with virtual time that runs several processes, in an order that a seed decides.
 
-A `Process` has its own queue of callbacks. Within a process callbacks run in the order in which asyncio promises it;
+A `Process` has its own queue of callbacks. Within a process callbacks run in asyncio's order;
 which process runs next is drawn. A process can be killed, which drops everything it would have done without running any
 `finally`; and frozen, which delays it.
 """
@@ -50,7 +50,8 @@ class Process:
 
 
 class SimulationLoop(asyncio.AbstractEventLoop):
-    """Runs callbacks of all processes. Time passes only when nobody has anything to do, and a little with each one."""
+    """Runs callbacks of all processes. Time passes only when no process has a callback to run, and a little with each
+    one."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
@@ -62,10 +63,10 @@ class SimulationLoop(asyncio.AbstractEventLoop):
         self.steps = 0
         self._failure: BaseException | None = None
         self.observer = Process("observer", 0.0, 0.0)
-        """Who watches and checks: it never fails."""
+        """The observer's process: it never fails."""
         self.processes = [self.observer]
         self.current = self.observer
-        """Whose callback runs."""
+        """The process whose callback runs."""
 
     # -- processes -----------------------------------------------------------------------------------------------------
 
@@ -96,7 +97,7 @@ class SimulationLoop(asyncio.AbstractEventLoop):
         return handle
 
     def fail(self, error: BaseException) -> None:
-        """Ends the simulation with this error, whoever catches exceptions here."""
+        """Ends the simulation with this error, even if the code under test catches exceptions."""
         self._failure = self._failure or error
 
     # -- what asyncio uses of a loop -----------------------------------------------------------------------------------

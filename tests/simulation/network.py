@@ -32,7 +32,7 @@ class Faults:
     lost_request: float = 0.0
     lost_answer: float = 0.0
     stalls: float = 0.0
-    """A process that has an answer stands still before it looks at it."""
+    """A process freezes between an answer's arrival and its handling."""
     kills: float = 0.0
     """Per second, as are the next three."""
     freezes: float = 0.0
@@ -65,7 +65,7 @@ class Network:
         self._cut_until[process, server] = self.loop.time() + seconds
 
     def stop(self, server: Process, seconds: float) -> None:
-        """The server is away for a while. It may have done what it did not answer."""
+        """The server is down for a while. It may have executed calls that it did not answer."""
         self._down_until[server] = self.loop.time() + seconds
 
     def heal(self) -> None:
@@ -97,7 +97,7 @@ class Network:
             process.frozen_until = max(process.frozen_until, self.loop.time() + seconds)
 
     def resets(self) -> bool:
-        """Whether a loss is noticed at once; else the caller hears nothing until its deadline."""
+        """Whether a loss is noticed at once; else the caller waits for its timeout."""
         return self._random.random() < 0.5
 
 
@@ -124,7 +124,7 @@ class Link:
             try:
                 result = work()
             except AssertionError:
-                raise  # an invariant: nobody's answer
+                raise  # a broken invariant: not an answer
             except Exception as raised:
                 error = raised
             if not network.loses(self._process, self._server, network.faults.lost_answer):
@@ -135,7 +135,7 @@ class Link:
         def deliver(result: T, error: Exception | None) -> None:
             limit.cancel()
             if answer.done() or self._process.life != life:
-                return  # nobody waits any more: what was killed must not go on in its next life
+                return  # no caller waits any more: a killed process must not continue after its restart
             network.stall(self._process)
             if error is None:
                 answer.set_result(result)
@@ -180,7 +180,7 @@ class Remote:
         return call
 
     async def close(self) -> None:
-        """The server goes on."""
+        """The server resumes."""
 
 
 class SimulatedDatabase(Database):
@@ -212,4 +212,4 @@ class SimulatedDatabase(Database):
         return run() if self._link is None else await self._link.call(run)
 
     async def close(self) -> None:
-        """The database goes on."""
+        """The database resumes."""

@@ -1,4 +1,4 @@
-"""The seeds that every check plays, and proof that a broken invariant would be found."""
+"""The seeds that every check runs, and proof that a broken invariant would be found."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_seed_replays_exactly_also_in_another_process() -> None:
 
 
 def no_fencing(patch: pytest.MonkeyPatch) -> None:
-    """Who had the claim once may change the item for ever."""
+    """Without fencing: any former holder of the claim may change the item."""
 
     def held(store: MemoryQueueStore, claim: Claim) -> Item | None:
         item = store._items[claim.item_type, claim.item_id]
@@ -82,7 +82,7 @@ def no_pause_after_a_loss(patch: pytest.MonkeyPatch) -> None:
 
 
 def failed_by_guess(patch: pytest.MonkeyPatch) -> None:
-    """A payment of which nobody knows the outcome counts as refused."""
+    """A payment with an unknown outcome counts as refused."""
     patch.setattr(payment_store, "dead_letter_event", lambda *_, **__: PaymentEvent.REFUSED)
 
 

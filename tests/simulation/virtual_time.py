@@ -20,8 +20,8 @@ WALL = 1_803_902_400.0
 
 @contextmanager
 def virtual_time(loop: SimulationLoop, source: random.Random) -> Iterator[None]:
-    """Inside, this thread reads the clocks of the simulated process that runs, and all randomness comes from `source`.
-    Other threads go on as before."""
+    """While the block runs, this thread reads the clocks of the simulated process, and all randomness comes from
+    `source`. Other threads are not affected."""
     here = threading.get_ident()
 
     def monotonic() -> float:

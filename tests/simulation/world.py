@@ -31,7 +31,7 @@ class Failure(NamedTuple):
 
 
 class World:
-    """What a scenario plays in."""
+    """The environment of a scenario."""
 
     def __init__(self, name: str, seed: int) -> None:
         self.random = Random(f"{name} {seed}")
@@ -44,7 +44,7 @@ class World:
         self._chaos: asyncio.Task[None] | None = None
         self._dead: set[Process] = set()
         self.history: list[str] = []
-        """What happened, for whoever reads a failure."""
+        """The events of the run, for reading a failure."""
         self.deaths = 0
 
     # -- time ----------------------------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ class World:
             act()
 
     def heal(self) -> None:
-        """From now on nothing goes wrong, and everybody is there."""
+        """From now on there are no faults, and all processes run."""
         self.note("heals")
         self.network.heal()
         for process in self._mains:

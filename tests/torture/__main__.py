@@ -38,14 +38,14 @@ def main() -> int:
     def say(text: str) -> None:
         print(f"[{time.monotonic() - began:6.1f}] {text}", flush=True)
 
-    # Whoever ends this run ends all that it started.
+    # A signal to this run ends all that it started.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     asyncio.run(torture(directory, options.seed, options.minutes, say, redis=options.stores == "redis"))
     return conclude(directory)
 
 
 def conclude(directory: Path) -> int:
-    """Checks the history, writes report and picture, and says what was found; 1 if a promise was broken."""
+    """Checks the history, writes report and picture, and prints the violations; returns 1 if a guarantee was broken."""
     history = read(*sorted(directory.glob(HISTORY)))
     violations = checker.check(history)
     from tests.torture import timeline  # whose matplotlib takes a second

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 Outcome = Literal["ok", "refused", "unknown"]
-"""It was done; it was not done, for certain; or nobody knows."""
+"""Done; certainly not done; or unknown."""
 Record = dict[str, Any]
 
 

@@ -44,7 +44,7 @@ PROGRAMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 """By name: the command, and what it talks to over links of its own. All of them share one link to Kafka."""
 SERVICES = ("service-1", "service-2")
 CLIENT = "client>postgres"
-"""The link of those who queue tasks."""
+"""The link of the clients that enqueue tasks."""
 
 
 class Installation:
@@ -111,7 +111,7 @@ class Installation:
                 await eventually(lambda url=url: _answers(client, url), within=START_WITHIN)  # type: ignore[misc]
 
     async def _link(self, name: str, upstream: int = 0) -> Link:
-        # A call to the bank whose caller has left must not arrive later: no program could keep a limit then.
+        # A call to the bank whose caller has timed out must not arrive later: no program could keep a limit then.
         self.links[name] = link = await Link(name, drops_late=name.endswith(">bank")).open(upstream)
         self._stack.push_async_callback(link.close)
         return link

@@ -23,8 +23,9 @@ class Link:
     """A port that leads to another.
 
     - `slow`: every piece of data takes `delay` seconds longer, in both directions.
-    - `silent`: nothing passes, and nobody is told, as if the cable was pulled. What was sent meanwhile passes when the
-      link heals, as TCP repeats it. With `drops_late` a connection whose caller has left by then is dropped instead.
+    - `silent`: nothing passes, and no error is reported, as if the cable was pulled. What was sent meanwhile passes
+      when the link heals, as TCP retransmits it. With `drops_late` a connection whose caller has left by then is
+      dropped instead.
     - `cut`: callers are reset, and so are new ones. What is on its way to the server still arrives.
     """
 
@@ -76,7 +77,7 @@ class Link:
                 connection.resume()
 
     async def close(self) -> None:
-        """Resets everybody, and returns when all connections are closed."""
+        """Resets all connections, and returns when they are closed."""
         if self._server is not None:
             self._server.close()
         self.delay = 0.0

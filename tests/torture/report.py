@@ -14,7 +14,7 @@ FEATURES = ("limits", "slots", "tasks", "payments", "messages")
 
 
 def markdown(history: History, violations: Sequence[Violation], picture: str) -> str:
-    """What was done, what was done to it, and what the checker says."""
+    """The load, the faults, and the checker's result."""
     run = history.run
     verdict = "no promise was broken" if not violations else f"{len(violations)} violations"
     lines = [

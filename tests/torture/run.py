@@ -69,7 +69,7 @@ async def torture(directory: Path, seed: int, minutes: float, say: Say, *, redis
             try:
                 await _endure(installation, faults, minutes * 60, recorder, say)
                 site.stop.set()
-                # A call that takes longer stays one whose outcome nobody knows.
+                # The outcome of a call that takes longer stays unknown.
                 with suppress(TimeoutError):
                     async with asyncio.timeout(LAST_CALLS):
                         await clients

@@ -15,10 +15,10 @@ ITEM_TYPE = "STEP"
 
 
 async def step(seconds: float) -> dict[str, int]:
-    """Takes its time. The result says under which claim it was made."""
+    """Takes a while. The result has the claim's epoch."""
     recorder = Recorder(Path(os.environ[LOG]))
     current = current_task()
-    # The epoch is no part of the public interface: it tells the checker which of two claims is the later one.
+    # The epoch is no part of the public interface: the checker needs it to order two claims.
     epoch = current._claim().epoch
     who = {"item": current.item_id, "epoch": epoch, "process": os.getpid()}
     recorder.write("begin", **who)

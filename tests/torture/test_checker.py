@@ -250,6 +250,6 @@ def test_a_planted_violation_is_found(name: str) -> None:
 
 
 def test_every_promise_has_a_planted_violation() -> None:
-    """A rule that nobody has seen fail may be one that can't."""
+    """A rule that was never seen to fail may be one that can't."""
     source = "".join(path.read_text() for path in (Path(checker.__file__).parent).glob("*.py"))
     assert set(re.findall(r'Violation\(\s*"([^"]+)"', source)) == {promise for promise, _ in PLANTED.values()}

@@ -1,4 +1,4 @@
-"""Links do what they are told; the plan of faults is the seed's."""
+"""Links fail as configured; the plan of faults depends on the seed alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.torture.links import Link
 
 
 class Echo:
-    """A server that remembers what it gets, and sends it back."""
+    """A server that records what it gets, and sends it back."""
 
     def __init__(self) -> None:
         self.received = b""

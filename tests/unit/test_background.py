@@ -1,4 +1,4 @@
-"""An event loop in the background, and what becomes of those who wait for it."""
+"""An event loop in the background, and the callers that wait for it."""
 
 from __future__ import annotations
 

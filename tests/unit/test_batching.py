@@ -1,4 +1,4 @@
-"""Group commit: who rides with whom, and who gets which error."""
+"""Group commit: which calls share a batch, and which call gets which error."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ async def test_callers_who_arrive_in_flight_ride_in_the_next_batch() -> None:
 
 
 async def test_a_caller_has_its_answer_while_the_next_batch_is_in_flight() -> None:
-    """The next batch begins at once; a caller who was answered goes on meanwhile, and stands behind those in line."""
+    """The next batch begins at once; a caller that was answered continues meanwhile, and queues behind those that
+    wait."""
     flush = RecordingFlush()
     batcher: Batcher[int, int] = Batcher(flush, max_batch=2)
     answered: list[int] = []

@@ -1,4 +1,4 @@
-"""Durations and instants as they stand on the wire."""
+"""Durations and instants on the wire."""
 
 from __future__ import annotations
 

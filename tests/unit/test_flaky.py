@@ -1,4 +1,4 @@
-"""What the check says of a test that failed and then passed."""
+"""What the check reports of a test that failed and then passed."""
 
 from __future__ import annotations
 

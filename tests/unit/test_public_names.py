@@ -24,7 +24,7 @@ def test_every_public_name_is_there_and_sorted() -> None:
 
 
 def loaded_after(script: str, wanted: set[str]) -> set[str]:
-    """Which of the wanted modules a new interpreter has loaded after `script`."""
+    """Which of the given modules a new interpreter has loaded after `script`."""
     script = f"import sys\n{script}\nprint('\\n', *({wanted!r} & set(sys.modules)))"
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     return set(ended.stdout.splitlines()[-1].split())

@@ -1,4 +1,4 @@
-"""The simulation of bookings agrees with what queueing theory knows, and with plain counting."""
+"""The simulation of bookings agrees with queueing theory, and with plain counting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces: whose word is believed, and which spans join the application's own trace."""
+"""Traces: whose sampling decision applies, and which spans join the application's own trace."""
 
 from __future__ import annotations
 

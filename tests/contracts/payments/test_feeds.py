@@ -181,7 +181,7 @@ async def test_a_feed_with_rejects_may_be_sent_again(bench: Bench) -> None:
 
 class Crashing:
     """An intake whose process dies after the chunk with some payment is accepted, before that is recorded. Chunks are
-    on their way together, so that their number says nothing of which is done."""
+    in flight concurrently, so their number does not show which is done."""
 
     def __init__(self, intake: PaymentIntake, payment_id: str) -> None:
         self._intake = intake

@@ -31,7 +31,7 @@ RESTING: dict[PaymentStatus, frozenset[Status]] = {
     PaymentStatus.UNKNOWN: frozenset({Status.DEAD_LETTER}),
     PaymentStatus.CANCELLED: frozenset({Status.CANCELLED}),
 }
-"""Where an item may stand while its payment stands so: anything else is a zombie."""
+"""The statuses that an item may have for each status of its payment: any other is a zombie."""
 
 
 async def kept(bench: Bench, *names: str) -> None:
@@ -47,7 +47,7 @@ async def claimed(bench: Bench, name: str = "p") -> Claim:
 
 
 async def status(bench: Bench, name: str = "p") -> tuple[PaymentStatus, Status | None, str | None]:
-    """Where payment and item stand, and the reason; checks that the two go together."""
+    """The statuses of payment and item, and the reason; checks that they are consistent."""
     record = (await bench.store.find([name]))[name]
     row = await bench.queue.find(ITEM_TYPE, name)
     assert row is not None

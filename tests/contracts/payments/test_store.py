@@ -1,4 +1,4 @@
-"""The contract of payment stores: every adapter, the same promises."""
+"""The contract of payment stores: every adapter, the same guarantees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is simulated: each scenario is a function that plays one run and checks its invariants."""
+"""What is simulated: each scenario is a function that simulates one run and checks its invariants."""
 
 from __future__ import annotations
 

@@ -195,7 +195,7 @@ async def play(world: World) -> None:
     for process in world.loop.processes:
         if process.name == "operator":
             world.loop.kill(process)
-    await asyncio.sleep(LONGEST_TRIP)  # what the operator said last may be on its way
+    await asyncio.sleep(LONGEST_TRIP)  # the operator's last change may be in flight
     await store.change(WORK, {"enabled": True})
     over = (*FINISHED, Status.DEAD_LETTER)
     await world.until(

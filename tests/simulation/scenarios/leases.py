@@ -96,8 +96,8 @@ async def play(world: World) -> None:
 
 
 def check_windows(admissions: Sequence[Admission], ends_us: set[int], spec: FixedWindow) -> None:
-    """A call that took no time was decided where it stands; any other in one of the windows that it touches. Filled in
-    order, the calls that end first first, the windows hold them all if they can at all."""
+    """A call that took no time was decided in its own window; any other in one of the windows that it touches. Filled
+    in order, the calls that end first first, the windows hold them all if they can at all."""
     waiting = sorted(admissions, key=lambda call: call.from_us)
     touching: list[tuple[int, int]] = []
     for end_us in sorted(ends_us):

@@ -56,7 +56,7 @@ TERMS = Terms("0.01", date(2027, 3, 1))
 
 
 class Bank:
-    """Executes payments, once each, and remembers when calls arrived."""
+    """Executes payments, once each, and records when calls arrived."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -137,7 +137,7 @@ def _trip(network: Network) -> float:
 
 
 class Permitting:
-    """The permits, in a store that may lose its memory: then it knows that it has another life."""
+    """The permits, in a store that may lose its data: then its incarnation changes."""
 
     def __init__(self, world: World, policy: PermitPolicy) -> None:
         self._world = world
@@ -199,7 +199,7 @@ class RemoteBreaker(Remote):
 
 
 class WatchedPayments(MemoryPaymentStore):
-    """Looks at each change of status when it is made: the bank must have said so."""
+    """Checks each change of status when it is made: the bank must have confirmed it."""
 
     def __init__(self, world: World, queue: SwitchedQueue, bank: Bank) -> None:
         super().__init__(queue, clock=world)

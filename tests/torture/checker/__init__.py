@@ -1,6 +1,6 @@
-"""Decides from a history alone whether the promises were kept. It imports nothing of headgate.
+"""Decides from a history alone whether the guarantees held. It imports nothing of headgate.
 
-Every rule here is sound: what it reports did happen, whatever the order of what overlapped and whatever became of calls
+Every rule here is sound: what it reports did happen, whatever the order of concurrent calls and the outcome of calls
 without an answer. Where a fault can be an explanation (a payment sent twice), only what no fault explains is reported.
 """
 
@@ -23,5 +23,5 @@ CHECKS: dict[str, Callable[[History], list[Violation]]] = {
 
 
 def check(history: History) -> list[Violation]:
-    """Every promise that was broken."""
+    """Every guarantee that was broken."""
     return [violation for rule in CHECKS.values() for violation in rule(history)]

@@ -1,6 +1,6 @@
-"""Programs: a service answers in its own words whatever is broken behind it, and no program ends without a cause.
+"""Programs: a service never answers 500 whatever fails behind it, and no program exits without a cause. A program
 
-A program that finds no database when it starts ends, and whoever supervises it starts it again.
+that finds no database at start exits, and its supervisor restarts it.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class CounterCall(NamedTuple):
     """Infinite if the outcome is unknown."""
     allowed: bool | None = None
     remaining: tuple[tuple[str, int], ...] = ()
-    """By plan, as the answer says. Empty if it says nothing."""
+    """By plan, from the answer. Empty if the answer has none."""
 
     @property
     def is_known(self) -> bool:

@@ -1,7 +1,7 @@
 """Messages: every accepted one is delivered, none that was refused, no quota is exceeded, none comes twice.
 
 With Redis, processes that can't reach it decide in SQL while others do not. Then a quota can be exceeded by what the
-others have not written yet (docs/explanation/notifications.md), but nobody gets a second quota.
+others have not written yet (docs/explanation/notifications.md), but no user gets a second quota.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tests.torture.checker.violation import Violation
 from tests.torture.history import History, Record
 
 LEARN_WITHIN = 15.0
-"""Seconds in which an undisturbed sender has written down what the provider said."""
+"""Seconds in which an undisturbed sender has stored the provider's answer."""
 
 
 def check(history: History) -> list[Violation]:
@@ -42,7 +42,7 @@ def check(history: History) -> list[Violation]:
 
 
 def _repeats(history: History, taken: dict[str, list[Record]]) -> list[Violation]:
-    """A message that the provider took, and said so, is sent again only if a fault may have hidden its answer."""
+    """A message that the provider acknowledged is sent again only if a fault may have hidden its answer."""
     violations = []
     for text, calls in taken.items():
         for first, second in pairwise(calls):

@@ -1,4 +1,5 @@
-"""Payments: never above the limit at the bank, none twice without a lost answer, none final without the bank's word."""
+"""Payments: never above the limit at the bank, none twice without a lost answer, none final without the bank's
+confirmation."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from tests.torture.checker.violation import Violation
 from tests.torture.history import History, Record
 
 LEARN_WITHIN = 15.0
-"""Seconds in which an undisturbed process has written down what the bank said."""
+"""Seconds in which an undisturbed process has stored the bank's answer."""
 FINAL = {"PROCESSING", "FAILED", "CANCELLED"}
 
 
@@ -34,7 +35,7 @@ def _limit(history: History) -> list[Violation]:
 
 
 def _repeats(history: History) -> list[Violation]:
-    """A call whose verdict was sent is repeated only if a fault may have kept the verdict from being written down."""
+    """A call whose verdict was sent is retried only if a fault may have kept the verdict from being stored."""
     calls: dict[str, list[Record]] = defaultdict(list)
     for record in history.records["bank"]:
         if record["method"] == "POST":

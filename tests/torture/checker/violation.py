@@ -1,4 +1,4 @@
-"""A promise that was not kept."""
+"""A broken guarantee."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Violation(NamedTuple):
-    """Which promise, and what happened instead."""
+    """Which guarantee, and what happened instead."""
 
     promise: str
     problem: str

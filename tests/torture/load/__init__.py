@@ -13,7 +13,7 @@ import httpx2 as httpx
 from tests.torture.history import Outcome, Recorder
 
 CALL_SECONDS = 10.0
-"""After this a client gives up: it does not know what became of its call."""
+"""The client's timeout: after it the outcome of the call is unknown."""
 
 Answer = tuple[int, dict[str, Any]]
 """Status and document. The status 0 means that there was no answer."""
@@ -48,7 +48,7 @@ class Site:
         headers: Mapping[str, str] | None = None,
         **request: Any,
     ) -> tuple[Outcome, dict[str, Any]]:
-        """Calls one of the services and logs it. `judge` says what an answer means, and what of it is logged."""
+        """Calls one of the services and logs it. `judge` returns the outcome of an answer, and what of it is logged."""
         call = self.recorder.invoke(op, **request)
         status, answer = await self._request(method, path, document, headers)
         outcome, noted = ("refused", {}) if status == -1 else ("unknown", {}) if status == 0 else judge(status, answer)
@@ -68,7 +68,7 @@ class Site:
 
 
 def by_status(good: int) -> Callable[[int, dict[str, Any]], tuple[Outcome, dict[str, Any]]]:
-    """`good` is done, 4xx is refused, and after 5xx nobody knows."""
+    """`good` is done, 4xx is refused, and after 5xx the outcome is unknown."""
 
     def judge(status: int, answer: dict[str, Any]) -> tuple[Outcome, dict[str, Any]]:
         return ("ok" if status == good else "refused" if status < 500 else "unknown"), {}

@@ -1,4 +1,4 @@
-"""Users who send more messages than they may, and repeat what they are not sure of under the same key."""
+"""Users that exceed their quota, and retry unknown outcomes with the same idempotency key."""
 
 from __future__ import annotations
 

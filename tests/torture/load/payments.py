@@ -1,4 +1,4 @@
-"""Callers who submit payments, one by one and many at once, repeat what they are not sure of, and cancel some."""
+"""Callers that submit payments, one by one and in batches, retry unknown outcomes, and cancel some."""
 
 from __future__ import annotations
 

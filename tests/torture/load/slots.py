@@ -1,4 +1,4 @@
-"""Callers of slots, who repeat themselves and change their minds; and an operator who changes the limit."""
+"""Callers that book slots, retry and cancel; and an operator that changes the limit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Bookings:
         self._site = site
         self._numbers = itertools.count()
         self._events: dict[str, str] = {}
-        """Those that are not cancelled, with the time they asked for."""
+        """Those that are not cancelled, with their requested time."""
 
     async def run(self) -> None:
         site, random = self._site, self._site.random
@@ -42,7 +42,7 @@ class Bookings:
                 await self._book(random.choice(list(self._events)))
             else:
                 event = f"event-{next(self._numbers)}"
-                # Many want the same instant, and some of them one that has passed.
+                # Many have the same requested time, and some of them one in the past.
                 ahead = timedelta(seconds=random.choice([-1, 2, 5]))
                 requested = (datetime.now(UTC) + ahead).replace(microsecond=0)
                 self._events[event] = requested.isoformat(timespec="milliseconds").replace("+00:00", "Z")

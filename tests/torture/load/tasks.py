@@ -1,4 +1,4 @@
-"""Callers who queue tasks, through the library; they repeat what they are not sure of."""
+"""Callers that enqueue tasks, through the library; they retry unknown outcomes."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from headgate.kafka.consumer import KafkaSource
 
 
 class Message:
-    """What librdkafka hands out: a record, or an error in its place."""
+    """What librdkafka returns: a record, or an error in its place."""
 
     def __init__(self, partition: int = 0, offset: int = 0, error: int | None = None) -> None:
         self._partition, self._offset, self._error = partition, offset, error
@@ -39,7 +39,7 @@ class Message:
 
 
 class Cluster:
-    """Stands where librdkafka's consumer does: hands out what is queued, and commits unless told to fail."""
+    """A fake of librdkafka's consumer: returns what is queued, and commits unless configured to fail."""
 
     def __init__(self) -> None:
         self.queued: list[Message] = []
@@ -115,7 +115,7 @@ async def test_a_commit_that_failed_can_be_made_again(cluster: Cluster, source: 
 async def test_a_commit_in_the_middle_of_a_rebalance_is_made_again_without_being_asked_for(
     cluster: Cluster, source: KafkaSource
 ) -> None:
-    """Rebalances are cooperative: who keeps a partition commits what was done meanwhile."""
+    """Rebalances are cooperative: a member that keeps a partition commits what was done meanwhile."""
     cluster.queued = [Message(0, 7)]
     records = await source.receive(10, 0)
     cluster.failures = [KafkaError.REBALANCE_IN_PROGRESS]

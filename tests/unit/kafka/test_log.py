@@ -1,4 +1,4 @@
-"""Kafka's log: when a failure says that the cluster does not answer."""
+"""Kafka's log: when a failure means that the cluster does not answer."""
 
 from __future__ import annotations
 

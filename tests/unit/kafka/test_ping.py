@@ -1,5 +1,5 @@
-"""The health check of Kafka asks a second time: a broker that hangs has the first request for good. Its answer says
-which partitions miss a replica."""
+"""The health check of Kafka retries once: a broker that hangs never answers the first request. The answer lists
+under-replicated partitions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class FakeBroker:
                 else:
                     assert key == METADATA
                     (topics,) = struct.unpack_from(">i", request, 10 + max(0, client))
-                    if topics == -1:  # all topics, which only a ping asks for
+                    if topics == -1:  # all topics, which only a ping requests
                         self.lists += 1
                         if self.ignored:
                             self.ignored -= 1
@@ -53,7 +53,7 @@ class FakeBroker:
                 writer.write(struct.pack(">ii", len(answer) + 4, correlation) + answer)
 
     def _versions(self, version: int) -> bytes:
-        """Version 1 of metadata is all there is; so a producer's id is not asked for."""
+        """Version 1 of metadata is all there is; so a producer's id is not requested."""
         if version:
             return struct.pack(">hihhh", UNSUPPORTED_VERSION, 1, API_VERSIONS, 0, 0)
         return struct.pack(">hihhhhhh", 0, 2, API_VERSIONS, 0, 0, METADATA, 1, 1)

@@ -18,7 +18,7 @@ START = datetime(2027, 3, 1, 12, 0, tzinfo=UTC)
 
 
 class SwitchedStore:
-    """A store that is elsewhere, as far as a limiter can tell, and can be out of reach. Counts its calls."""
+    """A store that is remote for a limiter, and can be unreachable. Counts its calls."""
 
     def __init__(self, clock: FakeClock) -> None:
         self.inner = MemoryLimitStore(clock=clock)

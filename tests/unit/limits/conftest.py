@@ -7,5 +7,5 @@ from tests.unit.limits.both import World
 
 @pytest.fixture(params=["sync", "async"])
 def world(request: pytest.FixtureRequest) -> World:
-    """Everything a limiter stands on, once for threads and once for event loops."""
+    """A limiter's dependencies, once for threads and once for event loops."""
     return World(request.param)

@@ -135,7 +135,7 @@ async def test_a_store_that_forgot_gets_the_place_again(world: World) -> None:
     renewals = manual(limiter)
     block = Block(limiter, "exports")
     await block.enter()
-    world.store.inner.close()  # forgets everything
+    world.store.inner.close()  # loses all data
     assert (await limiter.peek("u", "exports")).remaining == 2
     await renewals.run()
     assert (await limiter.peek("u", "exports")).remaining == 1

@@ -70,7 +70,7 @@ def worked(spec: Spec, day: list[tuple[int, str, int]], *, refunds: bool = False
                 assert store.settle(work.hold, [Charge("k", rule)], actual, now_us=now) == "APPLIED"
                 work.cost, work.hold = actual, None
         elif refunds:
-            # Who gives back without a hold must do so within the window.
+            # A refund without a hold must happen within the window.
             work = next(
                 (work for work in reversed(done) if not work.hold and work.at > now - WINDOW and work.cost), None
             )

@@ -1,4 +1,4 @@
-"""Key resolvers: the right key, no key by mistake, nobody else's word for an address."""
+"""Key resolvers: the right key, no key by mistake, no forged address."""
 
 from __future__ import annotations
 

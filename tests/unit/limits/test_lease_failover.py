@@ -1,4 +1,4 @@
-"""Leases on a store whose master is replaced by one that does not know the last calls: the bound that
+"""Leases on a store whose master is replaced by one without the last calls: the bound that
 docs/explanation/admission.md derives, over any history of calls, outages, closings and pauses."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ReplicatedStore:
         self._told: list[tuple[str, Sequence[Charge], int]] = []
 
     def fail_over(self, lost: int) -> None:
-        """A new master that knows all but the last `lost` calls."""
+        """A new master that has all but the last `lost` calls."""
         self._told = self._told[: max(len(self._told) - lost, 0)]
         self._master = MemoryLimitStore(clock=self.clock)
         for name, chain, now_us in self._told:
@@ -61,7 +61,7 @@ steps = st.one_of(
     st.tuples(st.just("down"), st.none(), st.none()),
 )
 failures = st.dictionaries(st.integers(0, 100), st.sampled_from([1, 5, 1000]), max_size=2)
-"""By the number of a step: how many calls the new master does not know."""
+"""By the number of a step: how many calls the new master is missing."""
 
 
 @given(spec=specs, lease=leases, history=st.lists(steps, min_size=50, max_size=150), failures=failures)

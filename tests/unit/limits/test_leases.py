@@ -84,7 +84,7 @@ async def test_a_lease_ends_with_its_window_and_lends_nothing_to_the_next(world:
 
 
 async def test_tokens_do_not_go_back_so_late_that_they_could_arrive_in_the_next_window(world: World) -> None:
-    """A refund is on its way while its window ends; a store that stood still takes it afterwards."""
+    """A refund is in flight while its window ends; a frozen store applies it afterwards."""
     plans = [Plan("w", FixedWindow(100, "PT1M"))]
     limiter = world.limiter(plans=plans, lease=LEASE)
     for after, returned in ((10, True), (45, False)):

@@ -211,7 +211,7 @@ async def test_who_waits_is_served_by_the_plans_in_force(world: World) -> None:
 
 @pytest.mark.parametrize("turns", range(6))
 async def test_who_is_cancelled_as_its_turn_comes_is_cancelled(turns: int) -> None:
-    """`asyncio.wait_for` would lose the cancellation, and the caller would go on."""
+    """`asyncio.wait_for` would lose the cancellation, and the caller would continue."""
     world = World("async")
     gate = asyncio.Event()
 
@@ -262,7 +262,7 @@ async def test_a_reservation_may_wait_for_its_turn(limiter: Any, world: World) -
 
 
 async def test_peer_bug_13_every_waiter_wakes() -> None:
-    """Twenty wait; the store hears of one at a time; all are served in the order they came."""
+    """Twenty wait; the store gets one call at a time; all are served in FIFO order."""
     world = World("async")
     limiter = world.limiter(plans=[Plan("slow", TokenBucket(1, 1))])
     await limiter.acquire("u", "slow")
@@ -328,7 +328,7 @@ async def test_threads_wait_in_line_too() -> None:
 
 
 async def test_an_override_holds_for_a_key_that_was_known_before(world: World) -> None:
-    """The fast path knows the key under the plan's own spec, and must not go on by it."""
+    """The fast path has the key under the plan's own spec, and must not keep using it."""
     limiter = world.limiter(on="memory", plans=[Plan("gold", FixedWindow(10, "P1D"))])
     for _ in range(3):
         assert (await limiter.acquire("low", "gold")).limit == 10

@@ -1,4 +1,4 @@
-"""The memory store's own promises: bounded, forgets by itself, a little with every call."""
+"""The memory store's own guarantees: bounded, and evicts a few keys with every call."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GENERATION = SHORTEST_GENERATION_US
 
 @pytest.fixture(autouse=True, params=["one part", "many parts"])
 def has_parts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Every promise holds for a large table, too, whose segments have many parts."""
+    """Every guarantee holds for a large table, too, whose segments have many parts."""
     if request.param == "many parts":
         monkeypatch.setattr(memory_table, "LARGEST_PART", 0)
         return True
@@ -46,7 +46,7 @@ def test_peer_bug_10_unbounded_keys_in_memory() -> None:
 def test_idle_keys_go_a_few_with_every_call(spec: TokenBucket | FixedWindow) -> None:
     clock = FakeClock(START)
     store = MemoryLimitStore(clock=clock)
-    limiter = Limiter(store, plans=[Plan("p", spec)])  # whose calls take the shortest way there is
+    limiter = Limiter(store, plans=[Plan("p", spec)])  # whose calls take the shortest path
     for number in range(1000):
         limiter.acquire(f"k{number}", "p")
     for _ in range(3):

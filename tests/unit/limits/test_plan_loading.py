@@ -1,4 +1,4 @@
-"""A registry that takes its time, or never answers, or fails: decisions go on, by the plans in force."""
+"""A registry that is slow, never answers, or fails: decisions continue with the plans in force."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.unit.limits.both import START, World
 
 
 class HeldRegistry:
-    """A database that answers when it is let, and tells a change only once. Counts who asks it at the same time."""
+    """A database that answers when the test lets it, and reports a change only once. Counts concurrent calls."""
 
     refresh_every: float | None = 10.0
 
@@ -148,7 +148,7 @@ async def test_many_first_calls_load_once(registry: HeldRegistry) -> None:
 
 
 async def _begun(world: World, registry: HeldRegistry, deadline: float) -> Any:
-    """A limiter whose plans are just being loaded."""
+    """A limiter while its plans are loaded."""
     limiter = world.limiter(plans=registry, deadline=deadline)
     await limit_of(limiter)
     registry.answers.clear()

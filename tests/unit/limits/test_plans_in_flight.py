@@ -1,4 +1,4 @@
-"""Plans replaced while others decide: whoever begins after that decides by the new ones."""
+"""Plans replaced while calls are decided: calls that begin after that use the new ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def plans(limit: int) -> list[Plan]:
 
 
 class Elsewhere(MemoryLimitStore):
-    """A store that a limiter does not know to be in this process."""
+    """A store that is remote for a limiter."""
 
     in_process = False
 

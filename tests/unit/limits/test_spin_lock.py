@@ -37,7 +37,7 @@ def test_one_thread_holds_the_lock_at_a_time(many_switches: None) -> None:
 
     def critical_section() -> None:
         holders[0] += 1
-        for _ in range(50):  # where Python looks whether another thread should run
+        for _ in range(50):  # where Python checks whether another thread should run
             most[0] = max(most[0], holders[0])
         holders[0] -= 1
 
@@ -111,7 +111,7 @@ def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent() -> None:
     assert held.wait(60)
     child = os.fork()
     if child == 0:
-        # Nothing may be raised here: pytest would go on in the child as well.
+        # Nothing may be raised here: pytest would continue in the child as well.
         os._exit(0 if limiter.acquire("ada", "gold").remaining == 8 else 1)
     try:
         assert os.waitpid(child, 0)[1] == 0

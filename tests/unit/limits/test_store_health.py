@@ -106,7 +106,7 @@ async def test_a_store_that_refuses_is_an_error_and_no_outage(limiter: Any, worl
         assert (await limiter.acquire("u", "open")).reason == "FAIL_OPEN"
     world.store.down, world.store.refuses = False, True
     world.clock.advance(1)
-    # The breaker's one probe is answered, with a refusal: from then on everybody hears it.
+    # The breaker's one probe is answered, with a refusal: from then on every call gets it.
     for name in ("open", "closed", "fallback", "open"):
         with pytest.raises(StoreRefused, match="redis_url"):
             await limiter.acquire("u", name)

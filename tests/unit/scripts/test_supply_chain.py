@@ -1,4 +1,5 @@
-"""What is installed is known: versions with hashes, a bill of materials with all of them, and a table that says why."""
+"""What is installed is known: versions with hashes, a bill of materials with all of them, and a table with the
+reasons."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ Headgate = Callable[..., str]
 
 @pytest.fixture
 def headgate(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Headgate:
-    """Runs a command in an empty folder; returns what it wrote, or with a `status` what it said was wrong."""
+    """Runs a command in an empty folder; returns its output, or with a `status` its error message."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HEADGATE_DATABASE_URL", raising=False)
     # It would keep writing to this test's standard error.

@@ -1,4 +1,4 @@
-"""What commands say when something is wrong: the name that the user types, the fix, and no trace left behind."""
+"""Error messages of commands: the name that the user types, the fix, and no traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`headgate payments reconcile`: what it says of a statement or a feed that is not there."""
+"""`headgate payments reconcile`: its errors for a statement or a feed that does not exist."""
 
 from __future__ import annotations
 

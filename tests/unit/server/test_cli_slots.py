@@ -73,7 +73,7 @@ def test_slots_without_work_are_shown_first_and_freed_when_asked(headgate: Headg
         headgate("slots", "assign", "--config", "c", "--at", "2020-01-01T00:00:00Z", "--event", f"e{n}")
     Path("known.txt").write_text('e0\n\n{"eventId": "e2"}\n')
     reconcile = ("slots", "reconcile", "--before", "PT0S", "--known", "known.txt", "--json")
-    # The last slot is up to a window ahead: it is asked for until it is due.
+    # The last slot is up to a window ahead: poll until it is due.
     answers = (json.loads(headgate(*reconcile)) for _ in range(1000))
     shown = next(answer for answer in answers if answer["count"] > 1)
     assert (shown["freed"], shown["count"]) == (False, 2)

@@ -16,7 +16,7 @@ from headgate.server.shapes.health import Check
 
 
 class Service:
-    """What a stream reads, and a clock that goes on by a second at every look."""
+    """What a stream reads, and a clock that advances by a second at every read."""
 
     def __init__(self) -> None:
         self.status = "UP"

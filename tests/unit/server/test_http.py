@@ -125,7 +125,7 @@ async def test_every_documented_failure_is_a_problem_and_none_is_the_frameworks(
         document = (await client.get("/openapi.json")).json()
     for path, operations in document["paths"].items():
         for operation in operations.values():
-            # An idempotency key that was used for another message; a framework's own 422 says nothing of ours.
+            # An idempotency key that was used for another message; a framework's own 422 is not ours.
             assert ("422" in operation["responses"]) == (path == "/api/send")
             for status, response in operation["responses"].items():
                 if status.startswith(("4", "5")) and not path.startswith("/health"):
@@ -243,7 +243,7 @@ async def test_names_of_no_config_use_up_no_labels() -> None:
 
 
 async def test_a_stream_that_breaks_leaves_no_task_behind() -> None:
-    """With more lines waiting than the queue holds, the reader must not wait for room that nobody makes."""
+    """With more lines waiting than the queue holds, the reader must not wait for room that is never made."""
 
     class Broken:
         async def book(self, *_: object) -> None:

@@ -18,7 +18,7 @@ GOOD = b'{"eventId": "e-%d", "requestedTime": "2027-01-01T00:00:00Z"}'
 
 
 class EmptyWindows:
-    """Books whatever it is asked for at its time, at once and without giving the event loop to anybody."""
+    """Books every event at its requested time, without yielding to the event loop."""
 
     async def book(self, requests: Sequence[SlotRequest], config_name: str) -> list[AssignedSlot]:
         return [

@@ -134,7 +134,7 @@ class MemoryMessages:
 
 
 class ScriptedProvider:
-    """Does for a message what its script says, one entry a call; then accepts."""
+    """Follows its script, one entry per call; then accepts."""
 
     def __init__(self) -> None:
         self.script: dict[str, list[BaseException | Accepted | Rejected]] = defaultdict(list)
@@ -157,7 +157,7 @@ class ScriptedProvider:
 
 
 class MemorySyncs:
-    """Takes what a `CountSync` brings; stands in for the whole store, of which that needs nothing else."""
+    """Receives the counts of a `CountSync`; a fake of the store's one method that it needs."""
 
     def __init__(self) -> None:
         self.written: list[tuple[list[Spending], dict[str, str], list[Message]]] = []

@@ -94,7 +94,7 @@ def test_a_user_silent_for_the_whole_span_who_then_sends_much_is_flagged() -> No
 
 
 def test_a_short_span_has_a_baseline_of_an_hour() -> None:
-    """15.7: spans under 20 minutes never flagged anybody."""
+    """15.7: spans under 20 minutes never flagged a user."""
     now_ms = now_at(59)
     assert baseline_since(START + 55 * MINUTE, now_ms) == START
     assert baseline_since(START - 600 * MINUTE, now_ms) == START - 600 * MINUTE

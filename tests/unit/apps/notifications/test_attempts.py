@@ -78,7 +78,7 @@ class FailingAnalytics:
 async def test_events_that_could_not_be_counted_are_counted_when_the_store_is_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A log hands out each record once, so who failed with it must keep it."""
+    """A log delivers each record once, so a reader that failed must keep it."""
     monkeypatch.setattr("headgate.messaging.FIRST_PAUSE", 0.001)
     event = AttemptEvent("e1", 7, Outcome.SENT, 5)
     source = MemorySource([Record("events", "7", event.to_record_value())])

@@ -1,4 +1,4 @@
-"""Counts go to the store in groups; none is forgotten while the store is away."""
+"""Counts go to the store in batches; none is lost while the store is down."""
 
 from __future__ import annotations
 

@@ -237,7 +237,7 @@ async def test_claims_are_renewed_while_the_provider_is_slow() -> None:
     bench.provider.hangs = {1}
     running = asyncio.create_task(bench.delivery.run(bench.stop))
     await eventually(lambda: bench.store.renewals > 3)
-    # And the log hears of it all the while.
+    # And the log is polled all the while.
     assert bench.source.receives > 3
     bench.provider.hangs = set()
     running.cancel()

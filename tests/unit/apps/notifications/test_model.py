@@ -47,7 +47,7 @@ def test_a_send_is_allowed_if_the_current_window_has_room(limit: int, count: int
         assert later.refreshed_ms == (NOW + after if elapsed else NOW)
     else:
         assert later is before
-    # A caller who waits until the reset is admitted.
+    # A caller that waits until the reset is admitted.
     _, again = decide(before, Attempt.of(1, "m"), NOW + after + verdict.reset_after_ms)
     assert isinstance(again, Verdict)
     assert again.allowed

@@ -44,7 +44,7 @@ class Nothing:
     rowcount = 0
 
     def scalar_one(self) -> datetime:
-        return datetime(2027, 3, 1, tzinfo=UTC)  # the only query that must answer asks for the time
+        return datetime(2027, 3, 1, tzinfo=UTC)  # the only query that needs an answer reads the time
 
     def first(self) -> None:
         return None

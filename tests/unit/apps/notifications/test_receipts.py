@@ -1,4 +1,4 @@
-"""Receipts over a provider's own connection: each is noted, whatever comes first, and whatever is away."""
+"""Receipts over a provider's own connection: each is recorded, in any order and during outages."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Connection:
 
 
 class Messages(NullObserver):
-    """Notes receipts of the messages that it knows."""
+    """Records receipts of known messages."""
 
     def __init__(self) -> None:
         self.known: set[str] = set()
         self.known_after: dict[str, int] = {}
-        """Messages that become known when they were asked for so often."""
+        """Messages that become known after this many lookups."""
         self.noted: list[Receipt] = []
         self.observed: list[tuple[str, bool, float]] = []
         self.unknown = 0
@@ -89,7 +89,7 @@ async def test_a_receipt_may_arrive_before_the_answer_to_its_message() -> None:
     connection.arriving.put_nowait(Receipt("smpp", True, provider_id="p-1"))
     await eventually(lambda: messages.noted, within=10)
     assert messages.unknown == 2
-    # One that nobody knows is given up, and holds up no other.
+    # The receipt of an unknown message is dropped, and delays no other.
     connection.arriving.put_nowait(Receipt("smpp", True, provider_id="somebody else's"))
     connection.arriving.put_nowait(Receipt("smpp", False, provider_id="p-1"))
     await eventually(lambda: len(messages.noted) == 2, within=10)

@@ -44,7 +44,7 @@ def payment(number: int = 1) -> Payment:
 
 
 class OpenGate:
-    """Lets everybody pass, and counts."""
+    """Admits every call, and counts."""
 
     def __init__(self) -> None:
         self.entered = self.confirmed = self.sent = self.answered = self.given_back = 0
@@ -67,7 +67,7 @@ class OpenGate:
 
 
 class Pauses:
-    """Sleeps no time and remembers it."""
+    """Records the delay instead of sleeping."""
 
     def __init__(self) -> None:
         self.slept: list[float] = []
@@ -329,7 +329,7 @@ async def test_a_permit_is_held_until_a_second_after_the_answer() -> None:
     ids=["answered", "never sent", "not answered"],
 )
 async def test_a_call_that_may_be_on_its_way_keeps_its_permit(outcome: int | Exception, held: list[float]) -> None:
-    """Who is reset does not know where its request is: it may arrive until the longest call would be over."""
+    """After a reset the request may still be in flight: it may arrive until the longest call would be over."""
     store = CountedPermits(permit_policy(5, 5))
     gate, (transport, _) = store.gate(), answering(outcome)
     with pytest.raises(DownstreamBusy):
@@ -393,7 +393,7 @@ async def test_a_process_that_stands_still_before_the_first_byte_keeps_its_place
 
 
 async def test_a_slow_store_costs_no_rate() -> None:
-    """It hears late when a permit is free, but the time stands."""
+    """The report of a free permit arrives late, but its time counts."""
     store = CountedPermits(permit_policy(50, 1))
     store.slow = 0.3
     gate = store.gate("departure")

@@ -38,7 +38,7 @@ PENDING = InquiryResult(InquiryStatus.PENDING)
 
 
 class Bank:
-    """Answers inquiries as it is told to."""
+    """Answers inquiries as configured."""
 
     def __init__(self, answer: InquiryResult) -> None:
         self.answer = answer

@@ -1,4 +1,4 @@
-"""The table of outcomes in `docs/explanation/payments.md` says what the code does."""
+"""The table of outcomes in `docs/explanation/payments.md` matches the code."""
 
 from __future__ import annotations
 

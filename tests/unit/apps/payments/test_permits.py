@@ -18,7 +18,7 @@ from headgate.apps.payments.downstream.rate_gate import LATE, permit_policy
 NOON = 1_800_000_000_000_000
 CALL_US = 10 * SECOND_US
 HOLD_US = CALL_US + SECOND_US + round(LATE * SECOND_US)
-"""Of a permit, until its process says when it is free."""
+"""Of a permit, until its process reports when it is free."""
 
 
 def most_in_a_second(times_us: list[int]) -> int:
@@ -87,7 +87,7 @@ departures_of_callers = st.lists(
 def test_counted_at_the_departure_no_second_sees_too_many_departures(
     history: list[Departure], tps: int, burst: int
 ) -> None:
-    """A process may stand still right before the first byte, for as long as the longest call."""
+    """A process may freeze right before the first byte, for as long as the longest call."""
     policy, state, now = permit_policy(tps, burst), Permits({}), NOON
     departures: list[int] = []
     notices: list[tuple[int, int, str]] = []
@@ -123,13 +123,13 @@ def test_calls_leave_no_closer_than_their_spacing_but_for_the_burst(tps: int, bu
 @pytest.mark.parametrize("seed", range(5))
 def test_a_minute_of_departures_has_the_full_rate_though_calls_are_held_up(seed: int) -> None:
     """Asking takes 3 ms, and every wait is 2 ms longer than planned. From its permit on, 20 ms ahead, each call is held
-    up for 1 to 30 ms, and one in a hundred for 150 ms. The store hears of a departure after 100 ms, as if it were slow:
-    the time of the departure stands."""
+    up for 1 to 30 ms, and one in a hundred for 150 ms. A departure reaches the store after 100 ms, as if it were slow:
+    the time of the departure counts."""
     random, tps, now, end = Random(seed), 50, NOON, NOON + 60 * SECOND_US
     policy, state = permit_policy(tps, 1), Permits({})
     departures: list[int] = []
     notices: list[tuple[int, str]] = []
-    """When calls left, and whose they are."""
+    """When calls left, and their processes."""
     number = 0
     while now < end:
         while notices and notices[0][0] + 100_000 <= now:

@@ -1,4 +1,4 @@
-"""What a process can tell of its store's clock."""
+"""A process's estimate of its store's clock."""
 
 from __future__ import annotations
 

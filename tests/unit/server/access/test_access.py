@@ -1,4 +1,4 @@
-"""Tokens: what they allow, how they are told apart, what happens when their store is away."""
+"""Tokens: what they allow, how they are compared, what happens when their store is down."""
 
 from __future__ import annotations
 

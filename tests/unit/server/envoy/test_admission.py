@@ -299,7 +299,7 @@ async def test_limits_that_descriptors_bring_are_bounded(envoy: Envoy) -> None:
     assert not (await envoy.ask(of("route=/")._replace(override=(1, Unit.HOUR)))).allowed
 
 
-# -- a store that is away ----------------------------------------------------------------------------------------------
+# -- a store that is down ----------------------------------------------------------------------------------------------
 
 
 class AwayStore(AsyncMemoryLimitStore):

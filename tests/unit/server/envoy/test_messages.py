@@ -9,7 +9,7 @@ from headgate.server.envoy.messages import OK, OVER_LIMIT, UNITS, RateLimitReque
 
 
 def test_a_request_of_envoy_is_read() -> None:
-    # Imported here: `headgate.server.envoy.messages` knows which of its warnings are to be passed over.
+    # Imported here: `headgate.server.envoy.messages` lists which of its warnings are ignored.
     from envoy_data_plane.envoy.extensions.common.ratelimit.v3 import (
         RateLimitDescriptor,
         RateLimitDescriptorEntry,

@@ -1,4 +1,4 @@
-"""The recorder: one write a minute, nothing lost but with the process, nobody touched by an outage."""
+"""The recorder: one write per minute, counts lost only with the process, no caller affected by an outage."""
 
 from __future__ import annotations
 
