@@ -31,7 +31,7 @@ def needed(package: Distribution, extras: frozenset[str]) -> list[Requirement]:
     return [
         requirement
         for requirement in requirements
-        if requirement.marker is None or any(requirement.marker.evaluate(each) for each in environments)
+        if requirement.marker is None or any(requirement.marker.evaluate(environment) for environment in environments)
     ]
 
 

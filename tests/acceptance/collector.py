@@ -132,4 +132,4 @@ def _serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
 
 
 def _values(attributes: Any) -> dict[str, Any]:
-    return {each.key: getattr(each.value, each.value.WhichOneof("value")) for each in attributes}
+    return {attribute.key: getattr(attribute.value, attribute.value.WhichOneof("value")) for attribute in attributes}

@@ -22,8 +22,8 @@ def test_a_batch_answers_in_order_and_fills_windows(http: httpx.Client) -> None:
     events = [{"eventId": f"batch-{number}", "requestedTime": AT} for number in range(25)]
     body = {"configName": "batch", "events": [*events, events[0]]}
     results = http.post("/api/v1/slots/batch", json=body).json()["results"]
-    assert [each["eventId"] for each in results] == [f"batch-{number}" for number in range(25)] + ["batch-0"]
-    starts = [each["windowStart"] for each in results[:25]]
+    assert [result["eventId"] for result in results] == [f"batch-{number}" for number in range(25)] + ["batch-0"]
+    starts = [result["windowStart"] for result in results[:25]]
     assert [starts.count(start) for start in sorted(set(starts))] == [10, 10, 5]
     assert results[25] == results[0] | {"existing": True}
     assert http.post("/api/v1/slots/batch", json={"events": []}).json() == {"results": []}
@@ -52,9 +52,9 @@ def test_a_stream_answers_each_line_and_reports_bad_ones_with_their_number(http:
         ]
     )
     answers = lines(http.post("/api/v1/slots/batch", content=body.encode(), headers=NDJSON))
-    assert [each.get("line") for each in answers] == [None, 2, 4, 5, 6, None]
+    assert [answer.get("line") for answer in answers] == [None, 2, 4, 5, 6, None]
     assert [answers[0]["eventId"], answers[5]["eventId"]] == ["line-1", "line-7"]
-    errors = [each["error"] for each in answers[1:5]]
+    errors = [answer["error"] for answer in answers[1:5]]
     assert [error["status"] for error in errors if isinstance(error, dict)] == [400, 400, 404, 400]
     assert isinstance(errors[1], dict)
     assert errors[1]["field"] == "requestedTime"
@@ -62,11 +62,11 @@ def test_a_stream_answers_each_line_and_reports_bad_ones_with_their_number(http:
 
 def test_a_stream_of_junk_ends_early_and_the_connection_goes_on(http: httpx.Client) -> None:
     answers = lines(http.post("/api/v1/slots/batch", content=b"x\n" * 100_000, headers=NDJSON))
-    assert [each["line"] for each in answers] == list(range(1, 1002))
+    assert [answer["line"] for answer in answers] == list(range(1, 1002))
     assert isinstance(last := answers[-1]["error"], dict)
     assert last["type"] == "urn:headgate:problem:too-many-bad-lines"
     good = json.dumps({"eventId": "after-junk", "requestedTime": AT}).encode()
-    assert [each["eventId"] for each in lines(http.post("/api/v1/slots/batch", content=good, headers=NDJSON))] == [
+    assert [line["eventId"] for line in lines(http.post("/api/v1/slots/batch", content=good, headers=NDJSON))] == [
         "after-junk"
     ]
 
@@ -86,8 +86,8 @@ def test_a_client_that_sends_all_before_it_reads_does_not_stall(http: httpx.Clie
             ).encode()
 
     answers = lines(http.post("/api/v1/slots/batch", content=body(), headers=NDJSON, timeout=120))
-    assert [each["eventId"] for each in answers] == [f"stream-{number}" for number in range(count)]
-    assert len({each["windowStart"] for each in answers}) == count // 100
+    assert [answer["eventId"] for answer in answers] == [f"stream-{number}" for number in range(count)]
+    assert len({answer["windowStart"] for answer in answers}) == count // 100
 
 
 def test_a_stream_is_answered_while_it_is_still_being_sent(http: httpx.Client) -> None:

@@ -144,7 +144,7 @@ EFFECTS: dict[str, Callable[[httpx.Client], bool]] = {
         _status(http, "b-dead") == "CANCELLED"
     ),
     r"dispatch.*\|Stop dispatching.*": lambda http: (
-        not all(each["enabled"] for each in http.get("/admin/dispatch").json()["itemTypes"])
+        not all(queue["enabled"] for queue in http.get("/admin/dispatch").json()["itemTypes"])
     ),
     r"slots/.*\|Cancel this slot": lambda http: http.get("/api/v1/slots/e-1").status_code == 404,
     r"payments/.*\|Cancel this payment": lambda http: (
@@ -211,9 +211,9 @@ def stock(console: Console, http: httpx.Client) -> None:
     }
     for name in ("pay-1", "pay-2"):
         assert http.post("/api/v1/payments", json={"paymentId": name, **payment}).status_code == 202
-    for each in http.get("/admin/dispatch").json()["itemTypes"]:
-        if not each["enabled"]:
-            http.patch(f"/admin/dispatch/{each['itemType']}", json={"enabled": True})
+    for queue in http.get("/admin/dispatch").json()["itemTypes"]:
+        if not queue["enabled"]:
+            http.patch(f"/admin/dispatch/{queue['itemType']}", json={"enabled": True})
     http.delete("/admin/periodic/made-by-hand")
     feed = json.dumps({"paymentId": "fed-1", **payment})
     if http.get("/api/v1/feeds/FEED").status_code == 404:
@@ -345,7 +345,7 @@ def press(page: Page, expected: Press, scope: str) -> list[tuple[str, str, int]]
 
 def check(console: Console, expected: Press, calls: list[tuple[str, str, int]]) -> None:
     name = f"{expected.route}|{expected.text}"
-    changes = [each for each in calls if each[0] != "GET"]
+    changes = [call for call in calls if call[0] != "GET"]
     effect = next((effect for pattern, effect in EFFECTS.items() if re.fullmatch(pattern, name)), None)
     assert all(status < 300 for _, _, status in changes), (name, changes)
     assert bool(changes) == (effect is not None), f"{name} makes these calls: {changes}; EFFECTS says what they change"

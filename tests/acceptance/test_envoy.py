@@ -281,11 +281,11 @@ def test_envoy_takes_the_part_for_tokens_of_responses(tmp_path: Path) -> None:
 
 
 def test_envoy_takes_what_istio_patches_in(tmp_path: Path) -> None:
-    into_filters, into_hosts = (each["patch"]["value"] for each in block("istio.yaml")["spec"]["configPatches"])
+    into_filters, into_hosts = (entry["patch"]["value"] for entry in block("istio.yaml")["spec"]["configPatches"])
     assert_envoy_takes(tmp_path, into_filters["typed_config"], into_hosts["rate_limits"])
 
 
 def test_envoy_refuses_a_part_that_is_wrong(tmp_path: Path) -> None:
-    into_filters, _ = (each["patch"]["value"] for each in block("istio.yaml")["spec"]["configPatches"])
+    into_filters, _ = (entry["patch"]["value"] for entry in block("istio.yaml")["spec"]["configPatches"])
     with pytest.raises(AssertionError, match=r"no such field|Unable to parse|has unknown fields"):
         assert_envoy_takes(tmp_path, into_filters["typed_config"] | {"failure_mode_denny": True}, [])

@@ -45,9 +45,9 @@ def test_a_feed_is_an_object(paying: httpx.Client) -> None:
     assert (feed["records"], feed["accepted"], feed["duplicates"], feed["rejected"]) == (4, 2, 1, 1)
     assert (feed["totals"], feed["progress"]) == ({"EUR": "24.68"}, 1.0)
     listed = paying.get("/api/v1/payments", params={"feed": feed["feedId"], "limit": 1}).json()
-    assert ([each["paymentId"] for each in listed["payments"]], listed["next"]) == (["o1"], "o1")
+    assert ([payment["paymentId"] for payment in listed["payments"]], listed["next"]) == (["o1"], "o1")
     rest = paying.get("/api/v1/payments", params={"feed": feed["feedId"], "cursor": listed["next"]}).json()
-    assert ([each["paymentId"] for each in rest["payments"]], rest["next"]) == (["o2"], None)
+    assert ([payment["paymentId"] for payment in rest["payments"]], rest["next"]) == (["o2"], None)
     rejects = paying.get(f"/api/v1/feeds/{feed['feedId']}/rejects")
     (reject,) = [json.loads(line) for line in rejects.text.splitlines()]
     assert (reject["line"], reject["raw"]) == (5, "broken")
@@ -76,7 +76,7 @@ def test_the_same_feed_twice_is_one_feed_and_can_be_cancelled(paying: httpx.Clie
     cancelled = paying.delete(f"/api/v1/feeds/{first['feedId']}").json()
     assert (cancelled["state"], cancelled["cancelled"], cancelled["notCancelled"]) == ("CANCELLED", 2, 0)
     page = paying.get("/api/v1/payments", params={"status": "CANCELLED", "feed": first["feedId"]}).json()
-    assert [each["paymentId"] for each in page["payments"]] == ["t1", "t2"]
+    assert [payment["paymentId"] for payment in page["payments"]] == ["t1", "t2"]
     assert paying.delete("/api/v1/feeds/none").status_code == 404
     assert paying.get("/api/v1/feeds/none").status_code == 404
     assert paying.get("/api/v1/payments", params={"status": "PAID"}).status_code == 400

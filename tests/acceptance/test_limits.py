@@ -50,7 +50,7 @@ def test_acquire_decides_and_tells(http: httpx.Client) -> None:
     body = admitted.json()
     assert (body["allowed"], body["remaining"], body["limit"], body["plan"]) == (True, 1, 3, "hour")
     assert (body["reason"], body["degraded"], body["retryAfter"]) == ("OK", False, 0)
-    assert [(each["plan"], each["remaining"]) for each in body["plans"]] == [("gold", 8), ("hour", 1)]
+    assert [(plan["plan"], plan["remaining"]) for plan in body["plans"]] == [("gold", 8), ("hour", 1)]
 
     denied = ask(http, "acquire", "told", "gold", "hour", cost=2)
     assert denied.status_code == 429
@@ -77,8 +77,8 @@ def test_a_batch_is_decided_one_by_one(http: httpx.Client) -> None:
     answer = http.post("/api/v1/limits/acquire/batch", json={"requests": requests})
     assert answer.status_code == 200
     decisions = answer.json()["decisions"]
-    assert [each.get("allowed") for each in decisions] == [True, False, True, None, None, True]
-    assert [each["error"]["status"] for each in decisions[3:5]] == [404, 400]
+    assert [decision.get("allowed") for decision in decisions] == [True, False, True, None, None, True]
+    assert [decision["error"]["status"] for decision in decisions[3:5]] == [404, 400]
     assert decisions[4]["error"]["field"] == "cost"
     assert (decisions[1]["plan"], decisions[1]["reason"]) == ("hour", "DENIED")
     assert set(decisions[0]) == set(ask(http, "peek", "many", "hour").json())
@@ -206,7 +206,7 @@ def test_a_plan_may_be_a_rate(http: httpx.Client) -> None:
     assert http.put("/admin/plans/rated", json={"rate": "2/hour;3/day", "name": "rated"}).json() == shown
     assert http.put("/admin/plans/rated", json=shown).json() == shown
     answers = [ask(http, "acquire", "r", "rated") for _ in range(3)]
-    assert [each.status_code for each in answers] == [200, 200, 429]
+    assert [answer.status_code for answer in answers] == [200, 200, 429]
     assert answers[-1].headers["RateLimit-Policy"] == '"rated;PT1H";q=2;w=3600, "rated;P1D";q=3;w=86400'
     assert answers[-1].json()["plan"] == "rated"
     assert ask(http, "acquire", "r", "1/hour").status_code == 200
@@ -217,7 +217,7 @@ def test_a_plan_may_be_a_rate(http: httpx.Client) -> None:
 def test_a_shadow_plan_never_denies(http: httpx.Client) -> None:
     assert http.put("/admin/plans/shadow", json=HOUR | {"shadow": True}).status_code == 200
     answers = [ask(http, "acquire", "s", "shadow", "gold") for _ in range(5)]
-    assert [each.status_code for each in answers] == [200] * 5
+    assert [answer.status_code for answer in answers] == [200] * 5
     assert answers[-1].json()["plans"][0]["allowed"] is False
     assert '"shadow"' not in answers[-1].headers["RateLimit-Policy"]
 

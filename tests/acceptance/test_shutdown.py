@@ -50,8 +50,8 @@ async def test_sigterm_under_load_loses_no_acknowledged_slot(database_url: str, 
     ):
         events = [{"eventId": event_id, "requestedTime": AT} for event_id in acknowledged]
         results = client.post("/api/v1/slots/batch", json={"events": events}).json()["results"]
-        assert all(each["existing"] for each in results)
-        assert {each["eventId"]: each["scheduledTime"] for each in results} == acknowledged
+        assert all(result["existing"] for result in results)
+        assert {result["eventId"]: result["scheduledTime"] for result in results} == acknowledged
         # The config is the one from before, not a new version of it.
         assert client.get("/admin/rate-limit/config").json()["version"] == 1
 

@@ -165,7 +165,7 @@ async def test_a_payment_is_one_trace_across_temporal_and_two_processes(
     assert execution.attributes["headgate.workflow_id"] == f"exec-PAYMENT-{payment_id}"
     assert execution.attributes["headgate.outcome"] == "completed"
     assert execution.seconds >= spans["activity execute_payment"].seconds, "a workflow lasts as long as its activities"
-    assert [each["traceparent"] for each in paid.calls] == [f"00-{TRACE}-{spans['POST /payments'].span_id}-01"]
+    assert [call["traceparent"] for call in paid.calls] == [f"00-{TRACE}-{spans['POST /payments'].span_id}-01"]
     holds_no_secrets(spans_sent)
     for log in (service.log, (tmp_path / "worker.log").read_text()):
         assert TRACE in log

@@ -32,4 +32,4 @@ async def test_in_direct_mode_no_dispatcher_is_needed(tmp_path: Path, postgres_u
         await all_completed(stack, postgres_url, len(ids))
         check(postgres_url, bank.get("/calls").json()["calls"], ids, tps)
         client = await connect(server.address)
-        assert [each async for each in await client.list_schedules()] == []
+        assert [schedule async for schedule in await client.list_schedules()] == []

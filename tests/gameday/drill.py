@@ -116,8 +116,7 @@ def table(rows: Sequence[Row]) -> str:
 
 @asynccontextmanager
 async def repeating(act: Callable[[], Any], every: float) -> AsyncIterator[None]:
-    """`act()` is called in a loop while the block runs; errors because a server is down are ignored, as callers would
-    see them."""
+    """`act()` is called in a loop while the block runs; connection errors are ignored, because a server may be down."""
 
     async def repeat() -> None:
         while True:

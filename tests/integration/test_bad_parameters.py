@@ -57,10 +57,10 @@ def requests(app: FastAPI) -> list[tuple[str, str, str]]:
             for bad in parameters:
                 for value in BAD.values():
                     address = path
-                    for each in parameters:
-                        if each["in"] == "path":
-                            good = GOOD.get(each["name"], "good")
-                            address = address.replace(f"{{{each['name']}}}", value if each is bad else good)
+                    for parameter in parameters:
+                        if parameter["in"] == "path":
+                            good = GOOD.get(parameter["name"], "good")
+                            address = address.replace(f"{{{parameter['name']}}}", value if parameter is bad else good)
                     query = f"?{bad['name']}={value}" if bad["in"] == "query" else ""
                     found.append((method.upper(), path, address + query))
     return found

@@ -189,13 +189,14 @@ def test_containers_run_as_nobody_in_particular_and_are_probed() -> None:
 
 def test_every_deployment_is_found_by_what_looks_after_it() -> None:
     labels = {
-        each["metadata"]["name"]: each["spec"]["template"]["metadata"]["labels"] for each in manifests("Deployment")
+        manifest["metadata"]["name"]: manifest["spec"]["template"]["metadata"]["labels"]
+        for manifest in manifests("Deployment")
     }
-    budgets = [each["spec"]["selector"]["matchLabels"] for each in manifests("PodDisruptionBudget")]
+    budgets = [manifest["spec"]["selector"]["matchLabels"] for manifest in manifests("PodDisruptionBudget")]
     assert list(labels.values()) == budgets
     assert manifests("Service")[0]["spec"]["selector"] == labels["headgate"]
     scaled = manifests("HorizontalPodAutoscaler")[0]["spec"]
-    deployment = next(each for each in manifests("Deployment") if each["metadata"]["name"] == "headgate")
+    deployment = next(manifest for manifest in manifests("Deployment") if manifest["metadata"]["name"] == "headgate")
     assert scaled["scaleTargetRef"]["name"] == "headgate"
     assert "replicas" not in deployment["spec"], "applying it again would undo what the autoscaler decided"
     assert scaled["minReplicas"] > manifests("PodDisruptionBudget")[0]["spec"]["minAvailable"]
@@ -240,7 +241,9 @@ def relabelled(labels: dict[str, str], rules: list[dict[str, Any]]) -> dict[str,
 def test_prometheus_scrapes_what_is_composed() -> None:
     compose: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
     scraped = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())["scrape_configs"]
-    targets = [target.partition(":") for job in scraped for each in job["static_configs"] for target in each["targets"]]
+    targets = [
+        target.partition(":") for job in scraped for config in job["static_configs"] for target in config["targets"]
+    ]
     assert {name for name, _, _ in targets} == {"headgate", "worker"}
     ports = {name: port for name, _, port in targets}
     assert ports["headgate"] == str(Settings().port)

@@ -144,15 +144,15 @@ async def test_a_redis_of_several_servers(
     tmp_path: Path, redis_cluster: RedisClusterAddress, redis_sentinel: RedisSentinel
 ) -> None:
     settings = Settings(redis_url=redis_cluster.url)
-    masters = [each for each in await servers.redis(settings) if each.name == "redis"]
+    masters = [check for check in await servers.redis(settings) if check.name == "redis"]
     assert len(masters) == 3
-    assert all(each.ok for each in masters)
+    assert all(master.ok for master in masters)
     found = await examined(tmp_path, redis_url=redis_sentinel.url)
     assert found["redis"].ok
     assert "master with 1 replicas" in found["redis"].summary
     unknown = await examined(tmp_path, redis_url=redis_sentinel.url.replace("mymaster", "nobody"))
     assert not unknown["redis"].ok
-    replica_address = next(each.address for each in redis_sentinel.members() if type(each).__name__ == "Replica")
+    replica_address = next(member.address for member in redis_sentinel.members() if type(member).__name__ == "Replica")
     replica = await examined(tmp_path, redis_url=f"redis://{replica_address}")
     assert not replica["redis"].ok
     assert "redis+sentinel" in str(replica["redis"].advice)
@@ -250,7 +250,7 @@ def test_the_command_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     well = CliRunner().invoke(app, ["doctor", "--json"])
     assert well.exit_code == 0
-    assert all(each["ok"] for each in json.loads(well.output))
+    assert all(check["ok"] for check in json.loads(well.output))
     monkeypatch.setenv("HEADGATE_REDIS_URL", f"redis://:{SECRET}@{NOWHERE}")
     monkeypatch.setenv("HEADGATE_KAFKA_BOOTSTRAP", NOWHERE)
     monkeypatch.setenv("HEADGATE_TEMPORAL_ADDRESS", NOWHERE)

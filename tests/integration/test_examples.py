@@ -125,7 +125,7 @@ async def test_fastapi(serve: httpx.AsyncClient) -> None:
     assert report.json() == {"report": "costs"}
     assert report.headers["RateLimit"].startswith('"gold";r=2;')
     schema = (await serve.get("/openapi.json")).json()
-    assert [each["name"] for each in schema["paths"]["/api/report"]["get"]["parameters"]] == ["title"]
+    assert [parameter["name"] for parameter in schema["paths"]["/api/report"]["get"]["parameters"]] == ["title"]
 
 
 async def test_fastapi_on_redis(redis_url: str) -> None:

@@ -106,7 +106,10 @@ async def test_a_store_that_does_not_answer_is_named_and_the_others_are_searched
         assert [result["kind"] for result in found["results"]] == ["event"]
         assert found["unavailable"] == ["key"]
         down = (await http.get("/admin/dependencies")).json()
-        states = {each["name"]: (each["status"], each["latencyMs"] >= 0) for each in down["dependencies"]}
+        states = {
+            dependency["name"]: (dependency["status"], dependency["latencyMs"] >= 0)
+            for dependency in down["dependencies"]
+        }
         assert states["redis"] == ("DOWN", True)
         assert states["database"] == ("UP", True)
         assert {breaker["name"]: breaker["state"] for breaker in down["breakers"]}["downstream"] == "closed"
@@ -117,7 +120,7 @@ async def test_lists_are_narrowed_down_and_paged(tmp_path: Path) -> None:
         for name in ("a-1", "a-2", "b-1"):
             await http.post("/api/v1/payments", json=PAYMENT | {"paymentId": name})
         payments = (await http.get("/api/v1/payments?prefix=a-")).json()["payments"]
-        assert [each["paymentId"] for each in payments] == ["a-1", "a-2"]
+        assert [payment["paymentId"] for payment in payments] == ["a-1", "a-2"]
         preview = "/admin/dispatch/PAYMENT/preview?prefix=a-&change="
         shown = [(await http.get(preview + each)).json() for each in ("reschedule", f"reschedule&executeAt={AT}")]
         assert [(each["matching"], each["changing"]) for each in shown] == [(2, 2), (2, 0)], "their slots keep the time"

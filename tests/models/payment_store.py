@@ -203,8 +203,8 @@ class MemoryPaymentStore:
                 if slot.owner == owner and not kept and slot.scheduled_time > now:
                     orphans.append(slot.event_id)
             cursor = page[-1].scheduled_ms, page[-1].event_id
-        self._first_seen = {each: self._first_seen.get(each, now) for each in orphans}
-        return [each for each in orphans if self._first_seen[each] <= now - older_than]
+        self._first_seen = {orphan: self._first_seen.get(orphan, now) for orphan in orphans}
+        return [orphan for orphan in orphans if self._first_seen[orphan] <= now - older_than]
 
     async def prune(self, before: datetime) -> int:
         old = [
@@ -226,7 +226,9 @@ class MemoryPaymentStore:
         return dict(Counter(record.status for record in self._records.values()))
 
     async def measure(self) -> PaymentLoad:
-        unmade = [each.scheduled_time for each in self._records.values() if each.status is PaymentStatus.SCHEDULED]
+        unmade = [
+            record.scheduled_time for record in self._records.values() if record.status is PaymentStatus.SCHEDULED
+        ]
         return PaymentLoad(await self.count(), max([timedelta(0), *(self._now() - at for at in unmade)]))
 
     def _now(self) -> datetime:

@@ -65,11 +65,14 @@ def test_the_bill_of_materials_names_what_is_locked() -> None:
     document = json.loads(done.stdout)
     assert (document["bomFormat"], document["specVersion"]) == ("CycloneDX", "1.6")
     assert document["metadata"]["component"]["name"] == "headgate"
-    named = {each["name"]: each["version"] for each in document["components"]}
+    named = {component["name"]: component["version"] for component in document["components"]}
     here = {name: version for name, (version, marker) in locked().items() if not marker or Marker(marker).evaluate()}
     assert set(here) == set(named)
-    assert all(each["purl"] == f"pkg:pypi/{each['name']}@{each['version']}" for each in document["components"])
-    unlicensed = [each["name"] for each in document["components"] if not each.get("licenses")]
+    assert all(
+        component["purl"] == f"pkg:pypi/{component['name']}@{component['version']}"
+        for component in document["components"]
+    )
+    unlicensed = [component["name"] for component in document["components"] if not component.get("licenses")]
     assert len(unlicensed) < len(named) / 2
     again = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=False)
     assert json.loads(again.stdout)["serialNumber"] == document["serialNumber"]
@@ -90,7 +93,7 @@ def test_the_table_of_dependencies_has_those_that_are_asked_for() -> None:
 
 
 def names_of(requirements: Iterable[str]) -> set[str]:
-    return {canonicalize_name(Requirement(each).name) for each in requirements}
+    return {canonicalize_name(Requirement(requirement).name) for requirement in requirements}
 
 
 def rows_of(text: str) -> set[str]:

@@ -122,7 +122,7 @@ def test_a_session(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monke
     # What is not given stays as it is.
     config = json.loads(headgate("config", "set", "bulk", "--spread", "even", "--json"))
     assert (config["maxPerWindow"], config["spread"], config["version"]) == (10, "even", 2)
-    assert [each["version"] for each in json.loads(headgate("config", "history", "bulk", "--json"))] == [2, 1]
+    assert [version["version"] for version in json.loads(headgate("config", "history", "bulk", "--json"))] == [2, 1]
     slot = json.loads(headgate("slots", "assign", "--config", "bulk", "--at", AT, "--event", "one", "--json"))
     assert json.loads(headgate("slots", "show", "one", "--json")) == slot | {"existing": True}
     forecast = json.loads(headgate("forecast", "--config", "bulk", "--events", "19", "--at", AT, "--json"))
@@ -131,6 +131,6 @@ def test_a_session(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monke
     headgate("slots", "cancel", "one")
     headgate("slots", "show", "one", status=1)
     assert json.loads(headgate("prune", "--before", "P30D", "--json"))["slots"] == 0
-    findings = {each["name"]: each for each in json.loads(headgate("doctor", "--json"))}
+    findings = {finding["name"]: finding for finding in json.loads(headgate("doctor", "--json"))}
     assert findings["database"]["ok"]
     assert findings["schema"]["ok"]

@@ -22,8 +22,10 @@ class EmptyWindows:
 
     async def book(self, requests: Sequence[SlotRequest], config_name: str) -> list[AssignedSlot]:
         return [
-            AssignedSlot(each.event_id, config_name, 1, each.requested_ms, each.requested_ms, each.requested_ms)
-            for each in requests
+            AssignedSlot(
+                request.event_id, config_name, 1, request.requested_ms, request.requested_ms, request.requested_ms
+            )
+            for request in requests
         ]
 
 
@@ -44,7 +46,7 @@ async def answers(body: bytes) -> list[dict[str, Any]]:
 async def test_a_stream_of_junk_ends_after_a_stated_number_of_lines() -> None:
     lines = await answers(b"x\n" * 100_000)
     assert len(lines) == MAX_BAD_LINES + 1
-    assert {each["error"]["field"] for each in lines[:-1]} == {"line"}
+    assert {line["error"]["field"] for line in lines[:-1]} == {"line"}
     assert lines[-1]["line"] == MAX_BAD_LINES + 1
     assert lines[-1]["error"]["type"].endswith("too-many-bad-lines")
     assert f"{MAX_BAD_LINES} before it" in lines[-1]["error"]["detail"]
@@ -53,12 +55,12 @@ async def test_a_stream_of_junk_ends_after_a_stated_number_of_lines() -> None:
 async def test_good_lines_up_to_there_are_booked_and_exactly_so_many_bad_ones_are_no_reason_to_stop() -> None:
     mixed = b"".join(b"x\n" + GOOD % number + b"\n" for number in range(MAX_BAD_LINES))
     lines = await answers(mixed + GOOD % 77_777)
-    assert [each["eventId"] for each in lines if "error" not in each] == [
+    assert [line["eventId"] for line in lines if "error" not in line] == [
         *(f"e-{number}" for number in range(MAX_BAD_LINES)),
         "e-77777",
     ]
     lines = await answers(mixed + b"x\n" + GOOD % 77_777)
-    assert [each.get("line") for each in lines[-2:]] == [None, 2 * MAX_BAD_LINES + 1]
+    assert [line.get("line") for line in lines[-2:]] == [None, 2 * MAX_BAD_LINES + 1]
     assert len(lines) == 2 * MAX_BAD_LINES + 1
 
 

@@ -132,7 +132,7 @@ async def test_one_hanging_user_delays_nobody() -> None:
     running = asyncio.create_task(bench.delivery.run(bench.stop))
     # The hanging call is still on the wire when all others are out.
     await eventually(lambda: len(bench.sent) == 200)
-    assert set(bench.sent) == {json.loads(each.value)["messageId"] for each in others}
+    assert set(bench.sent) == {json.loads(other.value)["messageId"] for other in others}
     await asyncio.wait_for(bench.source.drained.wait(), 10)
     await bench.end(running)
     # In order, once its attempts were made; nothing of it is a dead letter.

@@ -107,7 +107,12 @@ async def test_the_same_payment_gets_the_same_answer_and_another_of_its_name_is_
 
 async def test_repetitions_within_a_chunk(bench: Bench) -> None:
     outcomes = await bench.intake.initiate([payment("p"), payment("p"), payment("p", "1.00"), payment("q")])
-    assert [isinstance(each, AcceptedPayment) and each.existing for each in outcomes] == [False, True, False, False]
+    assert [isinstance(outcome, AcceptedPayment) and outcome.existing for outcome in outcomes] == [
+        False,
+        True,
+        False,
+        False,
+    ]
     assert isinstance(outcomes[2], PaymentExists)
     assert await bench.depth() == 2
 
@@ -127,7 +132,7 @@ async def test_one_bad_payment_does_not_keep_the_others_from_their_slots(bench: 
     outcomes = await intake.initiate(
         [payment("a"), payment("b", "100.01"), payment("c", config="nowhere"), payment("d")]
     )
-    assert [type(each) for each in outcomes] == [AcceptedPayment, InvalidInput, NotFound, AcceptedPayment]
+    assert [type(outcome) for outcome in outcomes] == [AcceptedPayment, InvalidInput, NotFound, AcceptedPayment]
     assert list(await bench.store.find(["a", "b", "c", "d"])) == ["a", "d"]
     with pytest.raises(NotFound):
         await bench.slots.find("payment:b")
@@ -136,7 +141,7 @@ async def test_one_bad_payment_does_not_keep_the_others_from_their_slots(bench: 
 async def test_without_a_free_slot_nothing_is_kept(bench: Bench) -> None:
     await bench.slots.configure("tight", WindowPolicy(1, "PT4S", max_delay="PT0S"))
     outcomes = await bench.intake.initiate([payment("a", config="tight"), payment("b", config="tight")])
-    assert [type(each) for each in outcomes] == [AcceptedPayment, SlotsExhausted]
+    assert [type(outcome) for outcome in outcomes] == [AcceptedPayment, SlotsExhausted]
     assert list(await bench.store.find(["a", "b"])) == ["a"]
 
 
@@ -144,7 +149,7 @@ async def test_duplicates_are_refused_where_the_rules_say_so(bench: Bench) -> No
     intake = bench.ruled(duplicates="reject", duplicate_window="PT1H")
     late = payment("late", at=AT + timedelta(hours=2))
     outcomes = await intake.initiate([payment("a"), payment("b"), payment("c", "1.00"), late])
-    assert [type(each) for each in outcomes] == [AcceptedPayment, InvalidInput, AcceptedPayment, AcceptedPayment]
+    assert [type(outcome) for outcome in outcomes] == [AcceptedPayment, InvalidInput, AcceptedPayment, AcceptedPayment]
     assert "duplicates 'a'" in str(outcomes[1])
     assert isinstance((await intake.initiate([payment("d")]))[0], InvalidInput)
     assert (await intake.submit(payment("a"))).existing, "the same payment again is no duplicate"

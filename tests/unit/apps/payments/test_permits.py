@@ -50,7 +50,7 @@ def test_counted_at_the_answer_no_second_sees_too_many_arrivals_whatever_the_net
     for number, step in enumerate(history):
         now += step.after_us
         while True:
-            for answered_at, holder in [each for each in answers if each[0] <= now]:
+            for answered_at, holder in [answer for answer in answers if answer[0] <= now]:
                 state = permits.free(state, holder, answered_at + SECOND_US)
                 answers.remove((answered_at, holder))
             state, grant = permits.take(state, policy, str(number), CALL_US + SECOND_US, now)
@@ -94,7 +94,7 @@ def test_counted_at_the_departure_no_second_sees_too_many_departures(
     for number, caller in enumerate(history):
         now += caller.after_us
         while True:
-            for noticed_at, left_at, holder in [each for each in notices if each[0] <= now]:
+            for noticed_at, left_at, holder in [notice for notice in notices if notice[0] <= now]:
                 state = permits.free(state, holder, left_at + SECOND_US)
                 notices.remove((noticed_at, left_at, holder))
             state, grant = permits.take(state, policy, str(number), HOLD_US, now)

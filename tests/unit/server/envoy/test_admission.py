@@ -67,7 +67,9 @@ class Envoy:
         self._decider = DescriptorLimiter(limiter, plans)
 
     async def ask(self, *descriptors: Descriptor | str) -> Outcome:
-        return await self._decider.decide("d", [of(each) if isinstance(each, str) else each for each in descriptors])
+        return await self._decider.decide(
+            "d", [of(descriptor) if isinstance(descriptor, str) else descriptor for descriptor in descriptors]
+        )
 
     async def codes(self, *descriptors: Descriptor | str) -> tuple[bool, list[bool]]:
         """Whether it passes, and which descriptors are over."""
