@@ -39,7 +39,7 @@ SECRET = "pa55-w0rd"
 
 async def examined(tmp_path: Path, **settings: Any) -> dict[str, Finding]:
     values = {"database_url": f"sqlite:///{tmp_path / 'doctor.db'}"} | settings
-    return {each.name: each for each in await _examine(Settings(**values))}
+    return {check.name: check for check in await _examine(Settings(**values))}
 
 
 def made_in(folder: Path) -> list[Path]:
@@ -54,7 +54,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_nothing_is_made_by_looking(tmp_path: Path) -> None:
     found = await examined(tmp_path)
-    assert all(each.ok for each in found.values())
+    assert all(check.ok for check in found.values())
     assert "will be made" in found["database"].summary
     assert "GiB free" in found["disk"].summary
     assert not made_in(tmp_path)

@@ -308,7 +308,7 @@ async def test_the_first_line_of_an_event_gets_the_slot_whatever_configs_the_oth
             headers={"Content-Type": "application/x-ndjson"},
         )
         answers = [orjson.loads(line) for line in answer.text.splitlines()]
-        assert [(each.get("configName"), each.get("existing")) for each in answers] == [
+        assert [(line.get("configName"), line.get("existing")) for line in answers] == [
             ("a", False),
             ("b", False),
             ("b", True),
