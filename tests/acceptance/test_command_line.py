@@ -44,7 +44,7 @@ def test_a_file_is_booked_line_by_line(tmp_path: Path) -> None:
     assert "1 booked, 1 had their slot already, 0 failed" in again.stderr
 
 
-def test_the_doctor_tells_what_fails_and_no_secret(tmp_path: Path) -> None:
+def test_the_doctor_reports_what_fails_and_no_secret(tmp_path: Path) -> None:
     ended = run(
         tmp_path,
         "doctor",

@@ -23,7 +23,7 @@ T = datetime(2031, 3, 1, 16, tzinfo=UTC)
 NOW_MS = to_ms(T) - 1
 
 
-async def test_a_database_killed_under_load_loses_nothing_that_was_told(own_postgres: PostgresServer) -> None:
+async def test_a_database_killed_under_load_loses_nothing_that_was_acknowledged(own_postgres: PostgresServer) -> None:
     store = await slot_store(own_postgres.url)
     async with SlotScheduler(store) as slots:
         await slots.configure("c", WindowPolicy(10, "PT1S"))

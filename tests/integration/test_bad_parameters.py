@@ -110,9 +110,7 @@ async def test_a_method_nobody_takes_is_405_however_long_its_name(app: FastAPI) 
             assert (method.startswith(entry["method"]), entry["status"]) == (True, 405)
 
 
-async def test_a_change_that_cannot_be_recorded_is_told_in_the_log(
-    app: FastAPI, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_change_that_cannot_be_recorded_is_logged(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
     async def refuse(*_: object) -> int:
         raise StoreError("the audit can't be written")
 

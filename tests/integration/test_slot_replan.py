@@ -108,7 +108,7 @@ def _execute(connection: sa.Connection, statement: sa.Update) -> None:
 
 
 @pytest.mark.parametrize("direction", ["earlier", "spread"])
-async def test_items_under_the_events_own_id_move_and_subscribers_hear_of_it(url: str, direction: str) -> None:
+async def test_items_under_the_events_own_id_move_and_subscribers_are_notified(url: str, direction: str) -> None:
     async with (
         SlotScheduler.open(url, carriers=DispatchQueue.slot_carriers()) as slots,
         DispatchQueue.open(url) as queue,

@@ -98,7 +98,7 @@ async def test_what_is_no_verdict_lets_the_message_wait(
     assert center.binds == 1
 
 
-async def test_a_connection_cut_before_the_answer_lets_the_message_wait_and_the_next_bind_anew(
+async def test_a_connection_cut_before_the_answer_lets_the_message_wait_and_the_next_bind_again(
     center: Smsc, operator: Any
 ) -> None:
     center.cuts = {"491"}

@@ -87,7 +87,7 @@ async def test_a_known_message_id_is_not_sent_again() -> None:
     assert bench.sent == ["a"]
 
 
-async def test_a_sender_that_stood_still_claims_a_message_anew_before_it_calls_again(
+async def test_a_frozen_sender_claims_a_message_again_before_its_next_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its lease has ended meanwhile, and another sender has sent the message."""
