@@ -13,7 +13,7 @@ from typing import Any
 from celery import Celery
 from celery.contrib.testing.worker import start_worker
 
-PATIENCE = 120.0
+TIMEOUT = 120.0
 
 
 class CeleryPeer:
@@ -51,6 +51,6 @@ class CeleryPeer:
         for number in range(total):
             self._noop.delay(number, context)
         with start_worker(self._app, pool="solo", perform_ping_check=False, loglevel="ERROR"):
-            if not self._done.wait(PATIENCE):
-                raise TimeoutError(f"Celery did not execute {total} tasks within {PATIENCE:g} s")
+            if not self._done.wait(TIMEOUT):
+                raise TimeoutError(f"Celery did not execute {total} tasks within {TIMEOUT:g} s")
         return total / (self._times[-1] - self._times[0])

@@ -19,7 +19,7 @@ from procrastinate import App, PsycopgConnector
 QUEUE = "work"
 APPLICATION = "peer"
 UNFINISHED = "SELECT 1 FROM dbos.workflow_status WHERE status <> 'SUCCESS' LIMIT 1"
-PATIENCE = 120.0
+TIMEOUT = 120.0
 
 
 # -- procrastinate -------------------------------------------------------------------------------------------------
@@ -83,11 +83,11 @@ class Dbos:
                 for number in range(total):
                     client.enqueue_in_transaction(transaction, _NOOP, number, context)
             started = time.perf_counter()
-            while time.perf_counter() < started + PATIENCE:
+            while time.perf_counter() < started + TIMEOUT:
                 if not watch.execute(UNFINISHED).fetchall():
                     return total / (time.perf_counter() - started)
                 time.sleep(0.02)
-        raise TimeoutError(f"DBOS did not execute {total} workflows within {PATIENCE:g} s")
+        raise TimeoutError(f"DBOS did not execute {total} workflows within {TIMEOUT:g} s")
 
     @contextmanager
     def _launched(self) -> Iterator[None]:

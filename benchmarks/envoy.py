@@ -85,9 +85,9 @@ def tables(quick: bool) -> list[Table]:
     table.add(Row(work, ours, "an empty Python servicer", result.ratio(HEADGATE, EMPTY_SERVICER), Target(least=0.8)))
     table.add(Row(work, ours, "Envoy without the filter", result.ratio(HEADGATE, BARE)))
     table.note(summary("Envoy", result))
-    cpu = [f"{name} {statistics.median(each):.0f} µs" for name, each in microseconds.items()]
+    cpu = [f"{name} {statistics.median(samples):.0f} µs" for name, samples in microseconds.items()]
     table.note(f"CPU time of the servicer per request: {', '.join(cpu)}")
-    shown = [f"{name} {statistics.quantiles(each, n=100)[98]:.1f} ms" for name, each in milliseconds.items()]
+    shown = [f"{name} {statistics.quantiles(samples, n=100)[98]:.1f} ms" for name, samples in milliseconds.items()]
     table.note(f"p99 at {CONNECTIONS} connections: {', '.join(shown)}")
     table.close()
     return [table]

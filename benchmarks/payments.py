@@ -77,8 +77,8 @@ def feeds(table: Table, directory: Path, url: str, lines: int, repeats: int) -> 
         booked.append(lines / asyncio.run(_book(url, lines, number)))
         csv.unlink()
         xml.unlink()
-    csv_rates = [lines / each.seconds for each in as_csv]
-    xml_rates = [lines / each.seconds for each in as_xml]
+    csv_rates = [lines / run.seconds for run in as_csv]
+    xml_rates = [lines / run.seconds for run in as_xml]
     csv_shown, xml_shown = (per_second(Spread.of(rates).median) for rates in (csv_rates, xml_rates))
     fast_enough = Spread.of([rate / LINES_PER_SECOND for rate in csv_rates])
     goal = f"{per_second(LINES_PER_SECOND)}, on a quiet machine"

@@ -154,7 +154,7 @@ def facade(text: str, facade: Facade, *bases: str) -> str:
     Raises:
         ValueError: the class isn't in the source.
     """
-    modules = [ast.parse(each) for each in (text, *bases)]
+    modules = [ast.parse(source) for source in (text, *bases)]
     classes = {node.name: node for node in modules[0].body if isinstance(node, ast.ClassDef)}
     inherited = [node for module in modules[1:] for node in module.body if isinstance(node, ast.ClassDef)]
     if facade.class_name not in classes:

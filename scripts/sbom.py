@@ -84,7 +84,7 @@ def bill() -> str:
     document.metadata.component = components[ROOT]
     for name, (_, uses) in sorted(packages.items()):
         document.register_dependency(components[name], [components[used] for used in sorted(uses)])
-    versions = "\n".join(f"{name}=={each.version}" for name, each in components.items())
+    versions = "\n".join(f"{name}=={component.version}" for name, component in components.items())
     document.serial_number = uuid.uuid5(uuid.NAMESPACE_URL, versions)
     return JsonV1Dot6(document).output_as_string(indent=2)
 

@@ -38,9 +38,9 @@ class Installed:
         return self
 
     def _install(self, what: str, *options: str) -> None:
-        wanted = f"{what} @ {self._wheel.as_uri()}"
+        requirement = f"{what} @ {self._wheel.as_uri()}"
         python = str(self._bin / "python")
-        _uv("pip", "install", *options, "--python", python, "--constraints", str(CONSTRAINTS), wanted)
+        _uv("pip", "install", *options, "--python", python, "--constraints", str(CONSTRAINTS), requirement)
 
     def packages(self) -> set[str]:
         """What is installed, by name."""

@@ -31,8 +31,8 @@ def test_a_file_is_booked_line_by_line(tmp_path: Path) -> None:
     ended = run(tmp_path, "slots", "assign", "--file", "events.jsonl", "--json")
     assert ended.returncode == 1
     booked = [json.loads(line) for line in ended.stdout.splitlines()]
-    assert [each["eventId"] for each in booked] == [f"file-{number}" for number in range(3000)]
-    assert len({each["windowStart"] for each in booked}) == 30
+    assert [slot["eventId"] for slot in booked] == [f"file-{number}" for number in range(3000)]
+    assert len({slot["windowStart"] for slot in booked}) == 30
     bad = ended.stderr.splitlines()
     assert bad[0].startswith("line 3001: ")
     assert bad[1].startswith("line 3003: eventId")
@@ -44,7 +44,7 @@ def test_a_file_is_booked_line_by_line(tmp_path: Path) -> None:
     assert "1 booked, 1 had their slot already, 0 failed" in again.stderr
 
 
-def test_the_doctor_tells_what_fails_and_no_secret(tmp_path: Path) -> None:
+def test_the_doctor_reports_what_fails_and_no_secret(tmp_path: Path) -> None:
     ended = run(
         tmp_path,
         "doctor",
@@ -83,11 +83,11 @@ def test_events_that_the_horizon_refuses_are_named(tmp_path: Path) -> None:
     ended = run(tmp_path, *assign, "--json")
     assert ended.returncode == 1
     shown = [json.loads(line) for line in ended.stdout.splitlines()]
-    assert [each["eventId"] for each in shown] == [f"late-{number}" for number in range(7)]
-    refused = [each for each in shown if "error" in each]
+    assert [line["eventId"] for line in shown] == [f"late-{number}" for number in range(7)]
+    refused = [line for line in shown if "error" in line]
     assert refused[0]["error"] == "no slot of 'tight' is free before its horizon"
-    assert {each["eventId"]: each["line"] for each in refused}["late-6"] == 13
-    assert all(each["earliest"] >= "2027-09-01T00:00:04.000Z" for each in refused)
+    assert {line["eventId"]: line["line"] for line in refused}["late-6"] == 13
+    assert all(line["earliest"] >= "2027-09-01T00:00:04.000Z" for line in refused)
     # The same in words; those that have their slot keep it.
     plain = run(tmp_path, *assign)
     assert plain.returncode == 1
@@ -113,7 +113,7 @@ def test_a_line_s_own_config_is_taken(tmp_path: Path) -> None:
     ended = run(tmp_path, "slots", "assign", "--file", "events.jsonl", "--json")
     assert ended.returncode == 1
     shown = [json.loads(line) for line in ended.stdout.splitlines()]
-    assert [(each["eventId"], each.get("configName"), each.get("existing")) for each in shown] == [
+    assert [(line["eventId"], line.get("configName"), line.get("existing")) for line in shown] == [
         ("one", "bulk", False),
         ("two", "default", False),
         ("three", "default", False),

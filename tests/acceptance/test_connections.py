@@ -27,13 +27,13 @@ def answer(service: Service, pieces: Iterator[bytes]) -> bytes:
                 sent.sendall(piece)
         except (BrokenPipeError, ConnectionResetError):
             pass
-        heard = b""
+        response = b""
         try:
             while piece := sent.recv(65536):
-                heard += piece
+                response += piece
         except ConnectionResetError:
             pass
-        return heard
+        return response
 
 
 @pytest.mark.parametrize("header", [b"a" * 65536, b"X-Pad: " + b"a" * 1000 + b"\r\n"], ids=["one", "many"])
@@ -48,9 +48,9 @@ def test_a_head_that_never_ends_is_refused(service: Service, header: bytes) -> N
             sent += len(header)
             yield header
 
-    heard = answer(service, endless())
+    response = answer(service, endless())
     assert sent < 32 * 1024 * 1024
-    assert heard == b"" or heard.startswith(b"HTTP/1.1 431 ")
+    assert response == b"" or response.startswith(b"HTTP/1.1 431 ")
     assert "headers-too-large" in service.log
 
 
@@ -58,8 +58,8 @@ def test_a_head_in_pieces_with_a_large_body_behind_it_is_served(service: Service
     body = b'{"eventId": "pieces", "requestedTime": "2027-01-01T00:00:00Z"' + b" " * 3_000_000 + b"}"
     head = b"POST /api/v1/slots HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Type: application/json\r\n"
     head += b"X-Pad: " + b"a" * 20_000 + b"\r\nContent-Length: %d\r\n\r\n" % len(body)
-    heard = answer(service, iter([head[:10], head[10:9000], head[9000:] + body]))
-    assert heard.startswith(b"HTTP/1.1 200 ")
+    response = answer(service, iter([head[:10], head[10:9000], head[9000:] + body]))
+    assert response.startswith(b"HTTP/1.1 200 ")
 
 
 def test_an_upgrade_to_a_websocket_is_ignored(service: Service) -> None:
@@ -92,16 +92,16 @@ async def served(app: Any = nothing) -> AsyncIterator[int]:
         await running
 
 
-@pytest.mark.parametrize(("sent", "heard"), [(b"", b""), (HEAD, b"HTTP/1.1 408 "), (b"\r\n", b"")])
+@pytest.mark.parametrize(("sent", "expected"), [(b"", b""), (HEAD, b"HTTP/1.1 408 "), (b"\r\n", b"")])
 async def test_a_head_that_takes_for_ever_is_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch, sent: bytes, heard: bytes
+    monkeypatch: pytest.MonkeyPatch, sent: bytes, expected: bytes
 ) -> None:
     monkeypatch.setattr(connection, "HEAD_TIMEOUT_SECONDS", 0.05)
     async with served() as port, asyncio.timeout(20):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         try:
             writer.write(sent)
-            assert (await reader.read()).startswith(heard)
+            assert (await reader.read()).startswith(expected)
         finally:
             writer.close()
 
@@ -140,9 +140,9 @@ async def test_a_body_that_stops_coming_is_not_waited_for(
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         try:
             writer.write(sent)
-            heard = await reader.read()
-            assert heard.startswith(b"HTTP/1.1 200 " if early else b"HTTP/1.1 408 ")
-            assert b"408" not in heard or not early
+            response = await reader.read()
+            assert response.startswith(b"HTTP/1.1 200 " if early else b"HTTP/1.1 408 ")
+            assert b"408" not in response or not early
         finally:
             writer.close()
         await eventually(lambda: ended[-1:] == ["http.disconnect"])

@@ -304,7 +304,7 @@ def test_the_kill_switch_and_items_are_worked_by_hand(page: Page, console: Conso
     expect(page.get_by_role("table", name="Audit")).to_contain_text("cancelled")
 
 
-def test_a_token_sees_what_its_scope_allows_and_is_told_what_it_lacks(page: Page, console: Console) -> None:
+def test_a_token_sees_what_its_scope_allows_and_which_it_lacks(page: Page, console: Console) -> None:
     log_in(page, console, "reader")
     expect(page.get_by_role("heading", name="Next windows of the default config")).to_be_visible()
     page.goto("/#/slots/default/e0")
@@ -322,7 +322,7 @@ def test_a_revoked_token_ends_at_the_login(page: Page, console: Console) -> None
     expect(page.get_by_label("Token")).to_be_visible()
 
 
-def test_refreshing_stops_when_nobody_looks_and_an_outage_is_told(page: Page, console: Console) -> None:
+def test_refreshing_stops_in_a_hidden_tab_and_an_outage_is_shown(page: Page, console: Console) -> None:
     log_in(page, console)
     expect(page.locator("#pulse")).to_contain_text("live as of")
     page.context.set_offline(True)

@@ -328,15 +328,15 @@ def press(page: Page, expected: Press, scope: str) -> list[tuple[str, str, int]]
         until(lambda: here or asked or page.evaluate(STATE) != before, within=20)
     except AssertionError:
         pytest.fail(f"{expected} does nothing")
-    if any("/preview?" in each.url for each in asked):
+    if any("/preview?" in request.url for request in asked):
         page.locator("#dialog[open]").wait_for()  # which says how many
     if page.locator("#dialog[open]").count():
-        assert not [each for each in asked if each.method != "GET"], f"{expected} does not wait for an answer"
+        assert not [request for request in asked if request.method != "GET"], f"{expected} does not wait for an answer"
         for kind, text in (("datetime-local", "2031-05-01T12:00:00"), ("number", "3")):
             for field in page.locator(f"#dialog input[type={kind}]").all():
                 field.fill(text)
         page.locator("#dialog button").last.click()
-        until(lambda: page.evaluate("true") and [each for each in asked if each.method != "GET"])
+        until(lambda: page.evaluate("true") and [request for request in asked if request.method != "GET"])
     until(lambda: page.evaluate("true") and len(made) >= len(asked))
     page.remove_listener("request", begun)
     page.remove_listener("response", answered)
@@ -366,7 +366,9 @@ def test_every_control_of_a_page_does_something(page: Page, console: Console, ro
         log_in(page, console)
         scope = ONCE if route == "overview" else IN_PAGE
         show(page, route)
-        found: list[str] = sorted(set(page.evaluate(FIND, scope)), key=lambda each: (ends_something(each), each))
+        found: list[str] = sorted(
+            set(page.evaluate(FIND, scope)), key=lambda control: (ends_something(control), control)
+        )
         assert found, route
         for control in found:
             if re.match(r"A\|\|.*JOB/item/m-[0-9]|INPUT\|checkbox\|mark m-", control) and "m-00" not in control:

@@ -155,5 +155,7 @@ def test_buttons_do_what_they_say(page: Page, console: Console, route: str, butt
     log_in(page, console)
     show(page, route)
     found = page.evaluate(FIND, ONCE)
-    change = Press(route, next(each for each in found if each.startswith("BUTTON") and each.endswith(f"|{button}")))
+    change = Press(
+        route, next(control for control in found if control.startswith("BUTTON") and control.endswith(f"|{button}"))
+    )
     check(console, change, press(page, change, ONCE))

@@ -209,7 +209,7 @@ def invoices(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         yield running
 
 
-def test_the_command_line_tells_mistakes_in_one_line(tmp_path: Path) -> None:
+def test_the_command_line_reports_mistakes_in_one_line(tmp_path: Path) -> None:
     variables = settings(tmp_path, f"sqlite:///{tmp_path / 'headgate.db'}")
     for arguments, status, message in [
         (["queue", "stats", "NOPE"], 1, "NOPE"),

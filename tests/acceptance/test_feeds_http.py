@@ -53,7 +53,7 @@ def test_a_feed_is_an_object(paying: httpx.Client) -> None:
     assert (reject["line"], reject["raw"]) == (5, "broken")
     file = paying.get(f"/api/v1/feeds/{feed['feedId']}/rejects", params={"format": "feed"})
     assert file.text == f"{HEADER}\nbroken\n"
-    assert feed["feedId"] in [each["feedId"] for each in paying.get("/api/v1/feeds").json()["feeds"]]
+    assert feed["feedId"] in [entry["feedId"] for entry in paying.get("/api/v1/feeds").json()["feeds"]]
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_a_raised_limit_is_offered_at_once(http: httpx.Client) -> None:
     assert http.post("/admin/rate-limit/config", json=config | {"maxPerWindow": 2}).json()["version"] == 2
     assert http.post("/api/v1/slots", json=third).json()["windowStart"] == windows[0]
     history = http.get("/admin/rate-limit/config/history?name=raised").json()["versions"]
-    assert [(each["version"], each["active"]) for each in history] == [(2, True), (1, False)]
+    assert [(version["version"], version["active"]) for version in history] == [(2, True), (1, False)]
 
 
 def test_beyond_the_horizon_nothing_is_booked(http: httpx.Client) -> None:

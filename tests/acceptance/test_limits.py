@@ -187,7 +187,7 @@ def test_plans_are_changed_at_run_time(http: httpx.Client) -> None:
     assert http.get("/admin/plans/changing").json() == {"name": "changing"} | shown
     listed = http.get("/admin/plans").json()["plans"]
     assert {"name": "hour"} | HOUR in listed
-    assert [each["name"] for each in listed] == sorted(each["name"] for each in listed)
+    assert [plan["name"] for plan in listed] == sorted(plan["name"] for plan in listed)
     assert ask(http, "acquire", "vip", "changing").json()["limit"] == 100
     assert ask(http, "acquire", "k", "changing", cost=10).json()["remaining"] == 0
     # A raised limit adds room at once.
@@ -295,7 +295,7 @@ async def test_peer_bug_11_redis_down_is_what_the_plan_says(tmp_path: Path, own_
         assert (closed.status_code, closed.json()["reason"]) == (429, "FAIL_CLOSED")
         assert int(closed.headers["Retry-After"]) >= 1
         fallen = [ask(client, "acquire", "k", "fallback") for _ in range(4)]
-        assert [each.status_code for each in fallen] == [200, 200, 200, 429]
+        assert [answer.status_code for answer in fallen] == [200, 200, 200, 429]
         assert ask(client, "refund", "k", "open").status_code == 503
         assert "rate_limiter_degraded_decisions_total" in client.get("/metrics").text
         own_redis.start()

@@ -90,7 +90,7 @@ def test_the_seeds_messages_are_written(
     assert about.items() <= found[0].items()
 
 
-def test_every_line_tells_when_how_grave_and_what(records: list[dict[str, Any]]) -> None:
+def test_every_line_has_time_level_and_event(records: list[dict[str, Any]]) -> None:
     for record in records:
         assert datetime.fromisoformat(record["timestamp"]).tzinfo == UTC
         assert record["level"] in ("debug", "info", "warning", "error")

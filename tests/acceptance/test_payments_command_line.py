@@ -23,10 +23,10 @@ def test_a_feed_is_submitted_shown_and_submitted_again(tmp_path: Path) -> None:
     assert first.returncode == 1, first.stderr
     result = json.loads(first.stdout)
     assert (result["accepted"], result["duplicates"], result["rejectedCount"], result["lines"]) == (2, 0, 2, 4)
-    assert [each["line"] for each in result["rejected"]] == [3, 5]
+    assert [reject["line"] for reject in result["rejected"]] == [3, 5]
     written = [json.loads(line) for line in (tmp_path / "feed.csv.rejected.jsonl").read_text().splitlines()]
-    assert [{"line": each["line"], "reason": each["reason"]} for each in written] == result["rejected"]
-    assert [each["raw"] for each in written] == ["broken", f"p3,{REST}".replace("GB29", "GB11")]
+    assert [{"line": reject["line"], "reason": reject["reason"]} for reject in written] == result["rejected"]
+    assert [reject["raw"] for reject in written] == ["broken", f"p3,{REST}".replace("GB29", "GB11")]
     again = run(tmp_path, "payments", "submit", "feed.csv")
     assert again.stdout.splitlines()[0] == "0 accepted, 2 were there already, 2 rejected"
     shown = json.loads(run(tmp_path, "payments", "show", "p1", "--json").stdout)

@@ -95,8 +95,8 @@ def test_a_csv_feed(paying: httpx.Client) -> None:
     assert answer.status_code == 200
     result = answer.json()
     assert (result["accepted"], result["duplicates"]) == (2, 1)
-    assert [each["line"] for each in result["rejected"]] == [3, 4, 7]
-    assert all(set(each) == {"line", "reason"} for each in result["rejected"])
+    assert [reject["line"] for reject in result["rejected"]] == [3, 4, 7]
+    assert all(set(reject) == {"line", "reason"} for reject in result["rejected"])
     assert result["rejected"][0]["reason"].startswith("amount:")
     assert "was used before" in result["rejected"][2]["reason"]
     again = paying.post("/api/v1/payments/bulk", content=feed, headers={"Content-Type": "text/csv"}).json()

@@ -57,7 +57,7 @@ async def test_sigterm_under_load_loses_no_acknowledged_slot(database_url: str, 
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
-def test_a_service_told_to_stop_ends_well(tmp_path: Path, signum: signal.Signals) -> None:
+def test_a_service_exits_with_0_after_a_signal(tmp_path: Path, signum: signal.Signals) -> None:
     service = Service(tmp_path).start()
     with service.client() as client:
         assert client.get("/health/live").status_code == 200

@@ -254,7 +254,7 @@ def test_a_command_says_which_extra_it_lacks(
     assert ended.returncode == 2
 
 
-def test_a_library_user_is_told_which_extra_is_lacking(core: Installed) -> None:
+def test_an_error_names_the_missing_extra(core: Installed) -> None:
     script = (
         f"FRAMEWORKS = {FRAMEWORKS}"
         + """

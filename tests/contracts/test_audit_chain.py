@@ -87,7 +87,7 @@ async def test_tampering_is_found(opened: Database, key: bytes, tampering: sa.Ex
     assert any(problem in found for found in result.problems), result.problems
 
 
-async def test_a_chain_made_anew_without_the_key_is_found(opened: Database) -> None:
+async def test_a_chain_rebuilt_without_the_key_is_detected(opened: Database) -> None:
     """By a user with write access to the database who knows the algorithm of the chain."""
     await filled(opened)
     result = await SqlAccessStore(opened, KEY).verify_audit()

@@ -318,7 +318,7 @@ def test_a_busy_bucket_gets_back_what_a_hold_did_not_cost(store: LimitStore, key
     assert store.decide([Charge(key, rule)], spend=False, now_us=T0 + 29_000_000).remaining == 4
 
 
-def test_a_cancelled_hold_is_decided_and_charged_anew(store: LimitStore, key: str, ten_a_minute: Rule) -> None:
+def test_a_cancelled_hold_is_decided_and_charged_again(store: LimitStore, key: str, ten_a_minute: Rule) -> None:
     chain, hold, look = [Charge(key, ten_a_minute, 6)], Hold("h", 30_000_000), [Charge(key, ten_a_minute)]
     assert store.decide(chain, hold=hold, now_us=T0).allowed
     assert store.settle("h", chain, 0, now_us=T0) == "APPLIED"
@@ -454,7 +454,7 @@ def test_a_place_that_is_renewed_outlives_its_expiry_and_others_do_not(store: Li
     assert store.decide([Charge(key, daily)], spend=False, now_us=now).remaining == 7
 
 
-def test_a_holder_that_comes_late_is_told_that_its_place_is_gone(store: LimitStore, key: str) -> None:
+def test_a_late_holder_learns_that_its_place_is_lost(store: LimitStore, key: str) -> None:
     places = [Charge(key, Rule(f"places{key}", Concurrency(1, "PT30S")))]
     late, now = Hold("late", 600_000_000, places=True), T0 + 31_000_000
     assert store.decide(places, hold=late, now_us=T0).allowed

@@ -43,7 +43,10 @@ async def test_a_batch_of_claims_gets_each_message_its_own_answer(store: SqlDeli
     ann = Recipient(number, "de", "UTC")
     await db.write(quota_statements.configure, Quota(1, 9, 9, 0, 0, recipient=ann), None)
     ids = ("queued", "to", "aside", "busy", "mine", "done", "bob")
-    messages = [Message(2 if each == "bob" else 1, "hello", each, other if each == "to" else None) for each in ids]
+    messages = [
+        Message(2 if message_id == "bob" else 1, "hello", message_id, other if message_id == "to" else None)
+        for message_id in ids
+    ]
     await db.write(message_statements.insert_messages, messages)
     await store.opt_out(other, "STOP")
     lasting = SqlDeliveryStore(db, topic="t", lease=timedelta(minutes=1))
@@ -66,14 +69,14 @@ async def test_a_batch_of_claims_gets_each_message_its_own_answer(store: SqlDeli
     await store.opt_out(number, "STOP")
     await store.release(["queued", "to"], "me")
     again = await store.claim(messages[:2], "another")
-    assert [again[each].opted_out for each in ("queued", "to")] == [True, True]
+    assert [again[message_id].opted_out for message_id in ("queued", "to")] == [True, True]
     await store.opt_in(other)
     await store.release(["to"], "another")
     assert not (await store.claim([messages[1]], "me"))["to"].opted_out, "its own number counts, not the user's"
 
 
 async def test_outcomes_of_every_kind_are_noted_together(store: SqlDeliveryStore) -> None:
-    messages = [Message(1, "hello", each) for each in "abcd"]
+    messages = [Message(1, "hello", message_id) for message_id in "abcd"]
     await store.claim(messages, "me")
     await store.settle(
         [
@@ -101,7 +104,10 @@ async def test_who_lost_a_claim_does_not_put_aside_what_another_sent(store: SqlD
     await store.settle([DeliveryOutcome("a", Status.SENT, 1)])
     await store.park([Record("t-later", "1", "{}")], {"a": 5, "b": 5}, 0, "late")
     claimed = await store.claim(MESSAGES, "next")
-    assert [(claimed[each].kind, claimed[each].attempts) for each in "ab"] == [(Claim.DONE, 0), (Claim.MINE, 5)]
+    assert [(claimed[message_id].kind, claimed[message_id].attempts) for message_id in "ab"] == [
+        (Claim.DONE, 0),
+        (Claim.MINE, 5),
+    ]
 
 
 @pytest.mark.parametrize("text", ["a\0b", "a\ud800b"])

@@ -30,7 +30,7 @@ class TestKafkaLog(MessageLogContract):
         assert {name: len(topics[name].partitions) for name in (topic, f"{topic}-dlt")} == {topic: 4, f"{topic}-dlt": 4}
         await log.close()
 
-    async def test_a_member_tells_how_far_it_is_behind(
+    async def test_a_member_reports_its_lag(
         self, kafka_bootstrap: str, topic: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(consumer, "LAG_SECONDS", 0.0)

@@ -76,7 +76,7 @@ class TestSqlOutbox(MessageLogContract):
         clock = [] if opened.dialect == "sqlite" else ["SELECT"]
         assert sent == [*clock, "UPDATE", "SELECT"]
 
-    async def test_a_failed_publication_is_told_to_its_caller_only(self, log: SqlOutbox, topic: str) -> None:
+    async def test_a_failed_publication_is_raised_to_its_caller_only(self, log: SqlOutbox, topic: str) -> None:
         (failure,) = await log.publish([Record("t" * 300, "k", "v")]) if log.database.dialect != "sqlite" else [None]
         assert log.database.dialect == "sqlite" or isinstance(failure, StoreError)
         await publish(log, Record(topic, "k", "v"))
@@ -176,7 +176,7 @@ class TestBells:
         assert values(await asyncio.wait_for(reading, 10)) == ["v"]
         await heir.close()
 
-    async def test_where_no_bell_is_heard_the_reader_polls(
+    async def test_without_notifications_the_reader_polls(
         self, postgres_url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Behind a pooler that gives each transaction another connection, LISTEN succeeds and no notification

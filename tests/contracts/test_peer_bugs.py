@@ -217,7 +217,9 @@ async def test_peer_bug_13_races(opened: Open, url: str, key: str, kind: Any) ->
 
     chosen = [limiters[number % len(limiters)] for number in range(9)]
     if kind is Limiter:
-        admitted = await asyncio.gather(*(asyncio.to_thread(thread, each.limiter) for each in chosen))
+        admitted = await asyncio.gather(
+            *(asyncio.to_thread(thread, opened_limiter.limiter) for opened_limiter in chosen)
+        )
     else:
         admitted = await asyncio.gather(*map(task, chosen))
     assert sum(admitted) == 100

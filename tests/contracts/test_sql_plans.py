@@ -64,8 +64,8 @@ async def test_changes_at_once_are_all_seen(url: str) -> None:
         )
     )
     assert len(await watcher.load()) == 20
-    for each in [*editors, watcher]:
-        await each.close()
+    for registry in [*editors, watcher]:
+        await registry.close()
 
 
 async def test_a_document_nobody_can_read_is_named(url: str) -> None:

@@ -39,16 +39,16 @@ async def test_two_workers_together_run_no_more_than_the_concurrency(tasks: Engi
     running: set[str] = set()
     most = 0
 
-    async def crowd() -> None:
+    async def hold() -> None:
         nonlocal most
         running.add(current_task().item_id)
         most = max(most, len(running))
         await gate.wait()
         running.discard(current_task().item_id)
 
-    limited = tasks.task(concurrency=3, lane_concurrency=2)(crowd)
+    limited = tasks.task(concurrency=3, lane_concurrency=2)(hold)
     async with EngineTasks(tasks.url, tasks.temporal) as other:
-        other.task(concurrency=3, lane_concurrency=2)(crowd)
+        other.task(concurrency=3, lane_concurrency=2)(hold)
         for number in range(12):
             await limited.enqueue(key=f"{number:02}", lane="ab"[number % 2])
         async with working(tasks), working(other):
@@ -57,7 +57,7 @@ async def test_two_workers_together_run_no_more_than_the_concurrency(tasks: Engi
             for number in range(12):
                 assert (await ended(limited, f"{number:02}")).item.status is Status.COMPLETED
     assert most == 3
-    config = await (await tasks.queue()).config("CROWD")
+    config = await (await tasks.queue()).config("HOLD")
     assert (config.concurrency, config.lane_concurrency) == (3, 2)
 
 

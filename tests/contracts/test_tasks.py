@@ -63,7 +63,7 @@ async def test_no_more_plain_functions_run_at_once_than_there_are_threads(tasks:
     running, most = 0, 0
 
     @tasks.task
-    def crowd() -> None:
+    def hold() -> None:
         nonlocal running, most
         with lock:
             running += 1
@@ -73,12 +73,12 @@ async def test_no_more_plain_functions_run_at_once_than_there_are_threads(tasks:
             running -= 1
 
     for number in range(5):
-        await crowd.enqueue(key=str(number))
+        await hold.enqueue(key=str(number))
     async with working(tasks):
         await eventually(lambda: running == 2)
         gate.set()
         for number in range(5):
-            assert (await ended(crowd, str(number))).item.status is Status.COMPLETED
+            assert (await ended(hold, str(number))).item.status is Status.COMPLETED
     assert most == 2
 
 

@@ -229,7 +229,7 @@ class WorkflowEngineContract:
         # A server's timer may count from when it took the request, and in its own resolution.
         assert harness.ran[0].at - before >= 0.95
 
-    async def test_describe_tells_running_from_unknown_in_order(self, harness: EngineHarness) -> None:
+    async def test_describe_distinguishes_running_from_unknown_in_order(self, harness: EngineHarness) -> None:
         requests = await claimed(harness, {"here": {"do": "wait"}})
         await harness.engine.start(requests)
         await eventually(lambda: harness.ran)

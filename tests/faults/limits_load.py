@@ -69,7 +69,7 @@ def _process(load: Load, number: int, counts: Any, start: Any, stop: Any) -> Non
     asyncio.run(run())
 
 
-class Crowd:
+class CallerProcesses:
     """Processes of 64 callers each, underway."""
 
     def __init__(self, counts: Any, stop: Any, processes: list[Any]) -> None:
@@ -88,13 +88,13 @@ class Crowd:
         return sum(self._counts)
 
     def stop(self) -> int:
-        """Tells all to stop, then `join`."""
+        """Stops all, then `join`."""
         self._stop.set()
         return self.join()
 
 
 @contextlib.contextmanager
-def crowd(load: Load, *, processes: int) -> Iterator[Crowd]:
+def caller_processes(load: Load, *, processes: int) -> Iterator[CallerProcesses]:
     """Starts `processes` at once; whatever happens, none outlives the context."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["headgate.limits.stores.redis", "headgate.server.wiring", __name__])
@@ -106,7 +106,7 @@ def crowd(load: Load, *, processes: int) -> Iterator[Crowd]:
     for process in started:
         process.start()
     try:
-        yield Crowd(counts, stop, started)
+        yield CallerProcesses(counts, stop, started)
     finally:
         stop.set()
         for process in started:

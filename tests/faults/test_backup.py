@@ -82,7 +82,9 @@ def test_a_backup_under_load_is_restored_without_losing_or_doubling_a_payment(
             until(paid, within=200)
         assert doubled(bank) == []
         assert set(bank.executed) == set(acknowledged)
-        lines = [f"{each},12.34,EUR,EXECUTED,,{format_instant(datetime.now(UTC))}" for each in bank.executed]
+        lines = [
+            f"{payment_id},12.34,EUR,EXECUTED,,{format_instant(datetime.now(UTC))}" for payment_id in bank.executed
+        ]
         statement = tmp_path / "statement.csv"
         statement.write_text("\n".join(["paymentId,amount,currency,status,reference,executedAt", *lines]) + "\n")
         reconciled = run(tmp_path, "payments", "reconcile", str(statement), **restored)

@@ -68,7 +68,7 @@ def services(database_url: str) -> Iterator[list[Service]]:
             service.stop()
 
 
-class Crowd:
+class Callers:
     """Callers of all processes. If its process dies, a caller continues with the next one."""
 
     def __init__(self, services: list[Service], seconds: float) -> None:
@@ -172,15 +172,15 @@ async def test_overlapping_sets_of_configs_hold_every_limit_while_limits_change(
     first = {"eventId": "first", "requestedTime": INSTANTS[0], "configName": "merchant-0"}
     await setup.call("POST", "/api/v1/slots", first)  # makes the config that is planned again
     await setup.close()
-    crowd = Crowd(services, SECONDS)
-    callers = [crowd.book(home, number) for home in range(PROCESSES) for number in range(CALLERS)]
-    changers = crowd.change(1), crowd.change(2), crowd.replan(4), crowd.replan(5)
-    await asyncio.gather(*callers, *changers, crowd.kill_one(3))
-    assert crowd.changes
-    assert crowd.answers
-    slots = check(database_url, crowd)
-    counts = f"{len(crowd.answers)} answers, {slots} slots, {len(crowd.cancelled)} cancelled, {crowd.changes} changes"
-    counts += f", {crowd.replans} rounds of re-plans moved {crowd.moved}"
+    load = Callers(services, SECONDS)
+    callers = [load.book(home, number) for home in range(PROCESSES) for number in range(CALLERS)]
+    changers = load.change(1), load.change(2), load.replan(4), load.replan(5)
+    await asyncio.gather(*callers, *changers, load.kill_one(3))
+    assert load.changes
+    assert load.answers
+    slots = check(database_url, load)
+    counts = f"{len(load.answers)} answers, {slots} slots, {len(load.cancelled)} cancelled, {load.changes} changes"
+    counts += f", {load.replans} rounds of re-plans moved {load.moved}"
     logging.getLogger(__name__).info(counts)
 
 
@@ -188,7 +188,7 @@ def _config(name: str, limit: int, size_ms: int) -> dict[str, Any]:
     return {"configName": name, "maxPerWindow": limit, "windowSizeSecs": size_ms / 1000}
 
 
-def check(database_url: str, crowd: Crowd) -> int:
+def check(database_url: str, load: Callers) -> int:
     """Compares what was answered, what is booked and what is counted. Returns how many slots there are."""
     with psycopg.connect(database_url) as connection:
         rows = connection.execute(
@@ -204,15 +204,15 @@ def check(database_url: str, crowd: Crowd) -> int:
     assert deadlocks == (0,)
     limit_of = {(name, version): json.loads(policy) for name, version, policy in policies}
     kept = {row[0]: row for row in rows}
-    expected = crowd.answers.keys() - crowd.cancelled
+    expected = load.answers.keys() - load.cancelled
     assert expected <= kept.keys(), "nothing that was answered is lost"
-    assert not crowd.cancelled & kept.keys()
+    assert not load.cancelled & kept.keys()
     charged: Counter[tuple[str, int]] = Counter()
     versions: dict[tuple[str, int], list[int]] = {}
     for event_id, name, version, scheduled, start, others in rows:
         places = [(name, version, to_ms(start)), *parse_other_windows(others)]
-        if event_id in crowd.answers:
-            answer = crowd.answers[event_id]
+        if event_id in load.answers:
+            answer = load.answers[event_id]
             assert to_ms(scheduled) <= to_ms(datetime.fromisoformat(answer["scheduledTime"])), "never later"
             assert [one["configName"] for one in answer["windows"]] == [place[0] for place in places]
         for config, booked_version, window_ms in places:

@@ -12,7 +12,7 @@ import redis
 from headgate import TokenBucket
 from headgate.testing import RedisServer, eventually
 from headgate.testing.servers.redis_sentinel import RedisSentinel
-from tests.faults.limits_load import SLOW, Crowd, Load, crowd, excess, redis_time_us, witnessed
+from tests.faults.limits_load import SLOW, CallerProcesses, Load, caller_processes, excess, redis_time_us, witnessed
 
 PROCESSES = 8
 
@@ -30,7 +30,7 @@ def cut_replication(group: RedisSentinel) -> None:
         master.execute_command("CLIENT", "KILL", "TYPE", "replica")
 
 
-async def fail_over_under(callers: Crowd, group: RedisSentinel) -> RedisServer:
+async def fail_over_under(callers: CallerProcesses, group: RedisSentinel) -> RedisServer:
     """Fails over once the plan is exhausted, and returns the lost master when all callers are served by the new one."""
     await eventually(lambda: sum(callers.counts) >= SLOW.capacity, within=30)
     lost = group.fail_over()
@@ -50,7 +50,7 @@ async def test_a_failover_costs_at_most_one_more_capacity(redis_sentinel: RedisS
     with raw(redis_sentinel.master) as client:
         begun_us = redis_time_us(client)
     load = Load(redis_sentinel.url, ["slow", "witness"], seconds=60, deadline=2, pause=0.05)
-    with crowd(load, processes=PROCESSES) as callers:
+    with caller_processes(load, processes=PROCESSES) as callers:
         lost = await fail_over_under(callers, redis_sentinel)
         admitted = callers.stop()
     with raw(redis_sentinel.master) as client:
@@ -88,7 +88,7 @@ async def test_a_failover_with_leases_costs_at_most_one_more_capacity(redis_sent
     with raw(redis_sentinel.master) as client:
         begun_us = redis_time_us(client)
     load = Load(redis_sentinel.url, ["slow"], seconds=60, leased=True, deadline=2, pause=0.05)
-    with crowd(load, processes=PROCESSES) as callers:
+    with caller_processes(load, processes=PROCESSES) as callers:
         await fail_over_under(callers, redis_sentinel)
         admitted = callers.stop()
     with raw(redis_sentinel.master) as client:

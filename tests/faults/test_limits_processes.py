@@ -8,14 +8,14 @@ import pytest
 import redis
 
 from headgate import FixedWindow, LeasePolicy, Limiter, Plan
-from tests.faults.limits_load import GOLD, PLANS, TALLY, Load, crowd, excess, witnessed
+from tests.faults.limits_load import GOLD, PLANS, TALLY, Load, caller_processes, excess, witnessed
 
 PROCESSES = 8
 SECONDS = 3
 
 
 def test_many_processes_share_one_limit_exactly(redis_url: str) -> None:
-    with crowd(Load(redis_url, ["gold", "witness"], SECONDS), processes=PROCESSES) as callers:
+    with caller_processes(Load(redis_url, ["gold", "witness"], SECONDS), processes=PROCESSES) as callers:
         admitted = callers.join()
     with redis.Redis.from_url(redis_url) as client:
         entries = witnessed(client)
@@ -27,7 +27,7 @@ def test_many_processes_share_one_limit_exactly(redis_url: str) -> None:
 
 
 def test_many_processes_with_leases_stay_within_one_limit(redis_url: str) -> None:
-    with crowd(Load(redis_url, ["gold", "tally"], SECONDS, leased=True), processes=PROCESSES) as callers:
+    with caller_processes(Load(redis_url, ["gold", "tally"], SECONDS, leased=True), processes=PROCESSES) as callers:
         admitted = callers.join()
     with Limiter(redis_url, plans=PLANS, deadline=30) as limiter:
         tally = limiter.peek("k", "tally")

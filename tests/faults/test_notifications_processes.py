@@ -51,7 +51,7 @@ async def test_of_two_hundred_callers_one_takes_the_last_slot(
         assert await eventually(lambda: counts_of(postgres_url, [5] * ROUNDS))
 
 
-async def counts_of(url: str, wanted: list[int]) -> bool:
+async def counts_of(url: str, expected: list[int]) -> bool:
     """Whether the rows match; the Redis path syncs them a moment later."""
     import sqlalchemy as sa
 
@@ -60,6 +60,6 @@ async def counts_of(url: str, wanted: list[int]) -> bool:
     database = Database(url)
     query = sa.select(quota.c.current_count).order_by(quota.c.user_id)
     try:
-        return await database.read(lambda connection: list(connection.execute(query).scalars())) == wanted
+        return await database.read(lambda connection: list(connection.execute(query).scalars())) == expected
     finally:
         await database.close()

@@ -31,9 +31,9 @@ async def load(served: list[Gateway], users: list[int], stop: asyncio.Event, ans
 
 async def some_more(answers: Counter[tuple[int, int]], count: int) -> None:
     """Returns after so many further answers."""
-    wanted = answers.total() + count
+    target = answers.total() + count
     async with asyncio.timeout(60):
-        while answers.total() < wanted:  # noqa: ASYNC110 - the load itself is what is waited for
+        while answers.total() < target:  # noqa: ASYNC110 - the load itself is what is waited for
             await asyncio.sleep(0.01)
 
 

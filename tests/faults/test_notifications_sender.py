@@ -133,7 +133,7 @@ async def send_messages(served: Gateway) -> set[str]:
 async def test_killed_between_send_and_commit_nothing_is_lost_and_only_the_wire_comes_again(
     served: Gateway, tmp_path: Path
 ) -> None:
-    wanted = await send_messages(served)
+    accepted = await send_messages(served)
     with provider() as (found, url):
         # It sends some, records what it sent, and dies before the offsets are committed to Kafka.
         async with sender(served, url, tmp_path, DIES_BEFORE_COMMIT + SENDER) as dying:
@@ -141,13 +141,13 @@ async def test_killed_between_send_and_commit_nothing_is_lost_and_only_the_wire_
         sent_before = list(found.calls)
         assert sent_before
         async with sender(served, url, tmp_path):
-            await eventually(lambda: set(found.calls) == wanted, within=60)
+            await eventually(lambda: set(found.calls) == accepted, within=60)
             # One more, which comes after all that might come again.
             last = (await served.send(0, "last")).json()["messageId"]
             await eventually(lambda: last in found.calls)
         # Only what another lane had on the wire at the kill, one message a user, is sent again.
         calls = Counter(found.calls)
-        assert set(calls) == wanted | {last}
+        assert set(calls) == accepted | {last}
         assert max(calls.values()) <= 2
         assert calls.total() - len(calls) <= 8
 
@@ -155,7 +155,7 @@ async def test_killed_between_send_and_commit_nothing_is_lost_and_only_the_wire_
 async def test_killed_while_sending_nothing_is_lost_and_what_comes_again_has_the_same_id(
     served: Gateway, tmp_path: Path
 ) -> None:
-    wanted = await send_messages(served)
+    accepted = await send_messages(served)
     with provider() as (found, url):
         async with sender(served, url, tmp_path) as dying:
             found.at_call = (MESSAGES // 2, lambda: os.kill(dying.pid, signal.SIGKILL))
@@ -163,36 +163,36 @@ async def test_killed_while_sending_nothing_is_lost_and_what_comes_again_has_the
             await asyncio.sleep(0)
         under_way = 8  # one per user: what the provider got and the database did not
         async with sender(served, url, tmp_path):
-            await eventually(lambda: set(found.calls) == wanted, within=60)
-        assert len(found.calls) - len(wanted) <= under_way
+            await eventually(lambda: set(found.calls) == accepted, within=60)
+        assert len(found.calls) - len(accepted) <= under_way
 
 
 async def test_told_to_stop_it_leaves_at_once_and_nothing_comes_again(served: Gateway, tmp_path: Path) -> None:
-    wanted = await send_messages(served)
+    accepted = await send_messages(served)
     with provider() as (found, url):
         async with sender(served, url, tmp_path) as first:
             await eventually(lambda: len(found.calls) >= MESSAGES // 2, within=60)
             first.terminate()
             assert await asyncio.to_thread(first.wait, 30) == 0
         async with sender(served, url, tmp_path) as second:
-            await eventually(lambda: set(found.calls) == wanted, within=60)
+            await eventually(lambda: set(found.calls) == accepted, within=60)
             last = (await served.send(0, "last")).json()["messageId"]
             await eventually(lambda: last in found.calls)
             second.terminate()
             assert await asyncio.to_thread(second.wait, 30) == 0
-        assert Counter(found.calls) == Counter(wanted | {last})
+        assert Counter(found.calls) == Counter(accepted | {last})
 
 
 async def test_what_a_provider_refuses_goes_to_the_dead_letters(served: Gateway, tmp_path: Path) -> None:
     from headgate.kafka.log import KafkaLog
     from headgate.messaging import Record
 
-    wanted = await send_messages(served)
+    accepted = await send_messages(served)
     topic = served.settings.sms.topic
     log = KafkaLog(served.settings.kafka_bootstrap or "", topics=(), delivery_seconds=20)
     assert await log.publish([Record(topic, "0", "not a message")]) == [None]
     with provider() as (found, url):
-        found.fails = set(sorted(wanted)[:2])
+        found.fails = set(sorted(accepted)[:2])
         async with sender(served, url, tmp_path):
             source = await log.read(f"{topic}-dlt", uuid.uuid4().hex)
             dead: list[LogEntry] = []
@@ -200,12 +200,12 @@ async def test_what_a_provider_refuses_goes_to_the_dead_letters(served: Gateway,
                 while len(dead) < 3:
                     dead += await source.receive(3 - len(dead), 1.0)
             await source.close()
-            await eventually(lambda: set(found.calls) == wanted)
+            await eventually(lambda: set(found.calls) == accepted)
     await log.close()
-    letters = [json.loads(each.record.value) for each in dead]
+    letters = [json.loads(letter.record.value) for letter in dead]
     unreadable = [letter for letter in letters if letter["value"] == "not a message"]
     assert [letter["attempts"] for letter in unreadable] == [0]
     refused = [letter for letter in letters if letter not in unreadable]
     assert {json.loads(letter["value"])["messageId"] for letter in refused} == found.fails
     assert {(letter["attempts"], letter["reason"]) for letter in refused} == {(1, "the provider answered 422")}
-    assert Counter(found.calls) == Counter(wanted)
+    assert Counter(found.calls) == Counter(accepted)

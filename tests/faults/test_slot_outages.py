@@ -23,7 +23,7 @@ T = datetime(2031, 3, 1, 16, tzinfo=UTC)
 NOW_MS = to_ms(T) - 1
 
 
-async def test_a_database_killed_under_load_loses_nothing_that_was_told(own_postgres: PostgresServer) -> None:
+async def test_a_database_killed_under_load_loses_nothing_that_was_acknowledged(own_postgres: PostgresServer) -> None:
     store = await slot_store(own_postgres.url)
     async with SlotScheduler(store) as slots:
         await slots.configure("c", WindowPolicy(10, "PT1S"))
@@ -98,7 +98,7 @@ async def test_a_process_that_freezes_with_a_configs_lock_stops_nobody(postgres_
         await connection.close()
         # And its pool has other connections.
         assert await frozen.read(
-            lambda each: each.execute(sa.select(sa.func.count()).select_from(slot_config)).scalar()
+            lambda connection: connection.execute(sa.select(sa.func.count()).select_from(slot_config)).scalar()
         )
     await frozen.close()
 
@@ -106,12 +106,12 @@ async def test_a_process_that_freezes_with_a_configs_lock_stops_nobody(postgres_
 async def test_a_transaction_that_was_ended_for_its_silence_is_an_outage_to_its_caller(postgres_url: str) -> None:
     database = Database(postgres_url)
 
-    def silent(connection: sa.Connection) -> None:
+    def hang(connection: sa.Connection) -> None:
         connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = '50ms'")
         time.sleep(0.5)  # the frozen process itself
         connection.exec_driver_sql("SELECT 1")
 
     with pytest.raises(StoreUnavailable):
-        await database.write(silent)
-    assert await database.read(lambda each: each.exec_driver_sql("SELECT 1").scalar()) == 1
+        await database.write(hang)
+    assert await database.read(lambda connection: connection.exec_driver_sql("SELECT 1").scalar()) == 1
     await database.close()

@@ -97,7 +97,7 @@ async def workers(folder: Path) -> AsyncIterator[GameDay]:
 
         targets = {
             "headgate": [f"127.0.0.1:{port}"],
-            "headgate-worker": [f"127.0.0.1:{each}" for each in (first, second)],
+            "headgate-worker": [f"127.0.0.1:{port}" for port in (first, second)],
         }
         prometheus = Prometheus(faster(shipped_rules()), targets)
         blind = Prometheus(faster(shipped_rules()), targets)

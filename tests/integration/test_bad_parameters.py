@@ -53,7 +53,9 @@ def requests(app: FastAPI) -> list[tuple[str, str, str]]:
     found = []
     for path, operations in app.openapi()["paths"].items():
         for method, operation in operations.items():
-            parameters = [each for each in operation.get("parameters", ()) if each["in"] in ("path", "query")]
+            parameters = [
+                parameter for parameter in operation.get("parameters", ()) if parameter["in"] in ("path", "query")
+            ]
             for bad in parameters:
                 for value in BAD.values():
                     address = path
@@ -108,9 +110,7 @@ async def test_a_method_nobody_takes_is_405_however_long_its_name(app: FastAPI) 
             assert (method.startswith(entry["method"]), entry["status"]) == (True, 405)
 
 
-async def test_a_change_that_cannot_be_recorded_is_told_in_the_log(
-    app: FastAPI, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_change_that_cannot_be_recorded_is_logged(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
     async def refuse(*_: object) -> int:
         raise StoreError("the audit can't be written")
 
@@ -118,6 +118,6 @@ async def test_a_change_that_cannot_be_recorded_is_told_in_the_log(
     async with app.router.lifespan_context(app), client(app) as http:
         with structlog.testing.capture_logs() as lines:
             assert (await http.delete("/admin/plans/x")).status_code == 500
-    (line,) = [each for each in lines if each["event"] == "a change could not be recorded, and was not made"]
+    (line,) = [entry for entry in lines if entry["event"] == "a change could not be recorded, and was not made"]
     assert (line["log_level"], line["path"], line["status"]) == ("error", "/admin/plans/x", 500)
     assert "can't be written" in line["error"]

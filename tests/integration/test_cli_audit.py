@@ -73,8 +73,8 @@ def test_operating_a_real_queue_is_recorded_with_its_ids(url: str) -> None:
     async def dead_letters() -> None:
         async with DispatchQueue.open(url) as queue:
             await queue.define(DispatchConfig(item_type="INVOICE"))
-            for each in ("dead-1", "dead-2"):
-                await queue.enqueue("INVOICE", each, context={}, execute_at=datetime.now(UTC) + timedelta(days=1))
+            for item_id in ("dead-1", "dead-2"):
+                await queue.enqueue("INVOICE", item_id, context={}, execute_at=datetime.now(UTC) + timedelta(days=1))
 
     asyncio.run(dead_letters())
     with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection, connection:
@@ -88,7 +88,7 @@ def test_operating_a_real_queue_is_recorded_with_its_ids(url: str) -> None:
     for words, output in done.items():
         ended = CliRunner().invoke(app, words.split())
         assert (ended.exit_code, ended.output.strip()) == (0, output), words
-    assert [(entry.path, entry.status, entry.caller) for entry in entries(url)] == [(each, 200, ME) for each in done]
+    assert [(entry.path, entry.status, entry.caller) for entry in entries(url)] == [(path, 200, ME) for path in done]
 
 
 def test_words_that_are_no_text_are_recorded_all_the_same(url: str) -> None:

@@ -126,7 +126,7 @@ async def test_a_stream_brings_the_parts_that_change(app: FastAPI, http: httpx.A
     assert event[1] == "event: page"
     changed = json.loads(event[2].removeprefix("data: "))
     assert set(changed["parts"]) == {"/admin/plans"}, "the slots are as they were"
-    assert [each["name"] for each in changed["parts"]["/admin/plans"]["body"]["plans"]] == ["two"]
+    assert [entry["name"] for entry in changed["parts"]["/admin/plans"]["body"]["plans"]] == ["two"]
     assert event[0].removeprefix("id: ").split(".")[0] == version.split(".")[0]
     await events.aclose()
 

@@ -201,8 +201,8 @@ async def test_logging_out_ends_the_session_in_every_process(settings: Settings)
         assert ended.status_code == 204
         assert ended.headers["set-cookie"].startswith("headgate-session=; Max-Age=0; Path=/; HttpOnly")
         assert not http.cookies
-        for each in (http, other):
-            refused = await each.get("/admin/plans", headers=stolen)
+        for service in (http, other):
+            refused = await service.get("/admin/plans", headers=stolen)
             assert refused.status_code == 401
             assert "session has ended" in refused.json()["detail"]
 
@@ -213,13 +213,13 @@ async def test_a_revoked_token_ends_its_sessions_with_the_next_request(settings:
     async with client(settings) as http, client(settings) as other:
         await log_in(http, secret)
         cookies = as_header(http)
-        for each in (http, other):
-            assert (await each.get("/admin/plans", headers=cookies)).status_code == 200
+        for service in (http, other):
+            assert (await service.get("/admin/plans", headers=cookies)).status_code == 200
         async with open_access_store(settings) as store:
             await store.revoke("operator")
-        for each in (http, other):
-            assert (await each.get("/admin/plans", headers=cookies)).status_code == 401
-            assert (await each.get("/console/session", headers=cookies)).json()["name"] is None
+        for service in (http, other):
+            assert (await service.get("/admin/plans", headers=cookies)).status_code == 401
+            assert (await service.get("/console/session", headers=cookies)).json()["name"] is None
 
 
 async def test_a_token_that_was_rotated_opens_by_both_secrets_until_the_overlap_ends_and_expires_with_both(
@@ -236,7 +236,7 @@ async def test_a_token_that_was_rotated_opens_by_both_secrets_until_the_overlap_
     async def statuses(*tokens: str) -> list[int]:
         async with client(settings) as http:  # a process that has read no token before
             sent = [{"Authorization": f"Bearer {token}"} for token in tokens]
-            return [(await http.get("/admin/plans", headers=each)).status_code for each in sent]
+            return [(await http.get("/admin/plans", headers=headers)).status_code for headers in sent]
 
     second = await rotated(timedelta(hours=1))
     assert await statuses(first, second) == [200, 200]

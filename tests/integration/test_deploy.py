@@ -172,7 +172,7 @@ def test_containers_run_as_nobody_in_particular_and_are_probed() -> None:
             assert {"name": "tmp", "mountPath": "/tmp"} in container["volumeMounts"]
         else:
             assert __version__ in manifest["metadata"]["name"]
-    service = next(each for each in manifests("Deployment") if each["metadata"]["name"] == "headgate")
+    service = next(manifest for manifest in manifests("Deployment") if manifest["metadata"]["name"] == "headgate")
     container = service["spec"]["template"]["spec"]["containers"][0]
     assert container["readinessProbe"]["httpGet"]["path"] == "/health/ready"
     assert container["readinessProbe"]["timeoutSeconds"] > health.TIMEOUT_SECONDS
@@ -181,7 +181,7 @@ def test_containers_run_as_nobody_in_particular_and_are_probed() -> None:
         Settings().http.shutdown_seconds + CLOSE_SECONDS + int(container["lifecycle"]["preStop"]["exec"]["command"][1])
     )
     assert service["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > stopping
-    worker = next(each for each in manifests("Deployment") if each["metadata"]["name"] == "headgate-worker")
+    worker = next(manifest for manifest in manifests("Deployment") if manifest["metadata"]["name"] == "headgate-worker")
     stopping = Settings().dispatch.shutdown_seconds
     assert worker["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > stopping
     assert re.search(r"^USER 10001$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)

@@ -39,7 +39,7 @@ SECRET = "pa55-w0rd"
 
 async def examined(tmp_path: Path, **settings: Any) -> dict[str, Finding]:
     values = {"database_url": f"sqlite:///{tmp_path / 'doctor.db'}"} | settings
-    return {each.name: each for each in await _examine(Settings(**values))}
+    return {check.name: check for check in await _examine(Settings(**values))}
 
 
 def made_in(folder: Path) -> list[Path]:
@@ -54,7 +54,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_nothing_is_made_by_looking(tmp_path: Path) -> None:
     found = await examined(tmp_path)
-    assert all(each.ok for each in found.values())
+    assert all(check.ok for check in found.values())
     assert "will be made" in found["database"].summary
     assert "GiB free" in found["disk"].summary
     assert not made_in(tmp_path)
@@ -64,7 +64,7 @@ async def test_nothing_is_made_by_looking(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("database_url", ["sqlite", "postgres"], indirect=True)
-async def test_a_database_tells_its_version_schema_and_clock(tmp_path: Path, database_url: str) -> None:
+async def test_a_database_reports_its_version_schema_and_clock(tmp_path: Path, database_url: str) -> None:
     if "postgres" in database_url:
         found = await examined(tmp_path, database_url=database_url)
         assert found["database"].ok
@@ -112,7 +112,7 @@ async def test_the_wrong_password_of_a_database(tmp_path: Path, own_postgres: Po
     assert SECRET not in str([right, wrong, lost, gone])
 
 
-async def test_a_redis_tells_how_it_is(tmp_path: Path, own_redis: RedisServer) -> None:
+async def test_a_redis_reports_its_state(tmp_path: Path, own_redis: RedisServer) -> None:
     found = await examined(tmp_path, redis_url=own_redis.url)
     assert found["redis"].ok
     assert "Redis 6" in found["redis"].summary
@@ -158,7 +158,7 @@ async def test_a_redis_of_several_servers(
     assert "redis+sentinel" in str(replica["redis"].advice)
 
 
-async def test_kafka_tells_its_brokers_and_topics(tmp_path: Path, kafka_bootstrap: str) -> None:
+async def test_kafka_reports_its_brokers_and_topics(tmp_path: Path, kafka_bootstrap: str) -> None:
     names = {"topic": "doctor-sms", "events_topic": "doctor-events"}
     found = await examined(tmp_path, kafka_bootstrap=kafka_bootstrap, sms=names)
     assert found["kafka"].ok
@@ -177,7 +177,7 @@ async def test_kafka_tells_its_brokers_and_topics(tmp_path: Path, kafka_bootstra
     assert "doctor-sms has 4 partitions" in found["kafka topics"].summary
 
 
-async def test_temporal_tells_its_version_namespace_and_workers(tmp_path: Path, temporal_address: str) -> None:
+async def test_temporal_reports_its_version_namespace_and_workers(tmp_path: Path, temporal_address: str) -> None:
     found = await examined(tmp_path, temporal_address=temporal_address)
     assert found["temporal"].ok
     assert "namespace default" in found["temporal"].summary
@@ -330,7 +330,7 @@ async def test_rules_and_item_types_are_shown(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("command", [["doctor"], ["serve", "--port", "0"]], ids=["doctor", "serve"])
-def test_a_url_that_is_none_is_told_in_one_line(tmp_path: Path, command: list[str]) -> None:
+def test_an_invalid_url_is_reported_in_one_line(tmp_path: Path, command: list[str]) -> None:
     ended = run(tmp_path, *command, HEADGATE_SMS_WEBHOOK_URL=f"http://[bad/{SECRET}")
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr == "headgate: HEADGATE_SMS_WEBHOOK_URL: is no URL: its host is not valid\n"

@@ -179,7 +179,7 @@ def test_the_cost_is_what_the_result_says(app: Any, limiter: Limiter, caplog: py
     assert "could not be settled" in caplog.text
 
 
-def test_an_error_and_a_worker_that_is_told_to_stop(app: Any, limiter: Limiter) -> None:
+def test_an_error_and_a_worker_that_is_stopped(app: Any, limiter: Limiter) -> None:
     def run(who: str) -> int:
         raise KeyError(who) if who == "wrong" else SystemExit
 

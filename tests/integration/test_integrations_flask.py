@@ -229,7 +229,7 @@ def test_an_error_of_the_view_is_settled_when_its_response_is_made() -> None:
     assert limiter.peek("k", ["t"]).remaining == 98
 
 
-def test_who_passes_over_a_limit_that_does_not_block_is_not_told_to_come_back() -> None:
+def test_a_request_over_a_limit_that_does_not_block_gets_no_retry_after() -> None:
     app, limiter = Flask("watched"), Limiter("memory://")
     install(app, limiter)
 

@@ -310,7 +310,7 @@ def test_requests_is_held_back_by_its_own_limit_and_the_servers(partner: tuple[s
     with requests.Session() as session:
         session.mount("http://", LimitedAdapter(limiter, "own", max_wait=0.1, pool_maxsize=2))
         named = url.replace("http://", "http://ada:secret@")
-        assert [session.get(each, timeout=30).status_code for each in (url, named)] == [200, 200]
+        assert [session.get(address, timeout=30).status_code for address in (url, named)] == [200, 200]
         with pytest.raises(RateLimitExceeded):
             session.get(url, timeout=30)
     with requests.Session() as session:

@@ -120,7 +120,7 @@ async def decide(http: httpx.AsyncClient) -> None:
     plan = {"algorithm": "token_bucket", "capacity": 1, "perSecond": 0.001}
     assert (await http.put("/admin/plans/gold", json=plan)).is_success
     decided = [await http.post("/api/v1/limits/acquire", json={"key": "u", "plans": ["gold"]}) for _ in range(2)]
-    assert [each.status_code for each in decided] == [200, 429]
+    assert [decision.status_code for decision in decided] == [200, 429]
     assert (await http.post("/api/config", json={"userId": 1, "rateLimit": 1, "timeWindow": 1})).is_success
     assert (await http.post("/api/send", json={"userId": 1, "message": "hello"})).status_code == 200
 

@@ -162,7 +162,7 @@ async def test_the_last_step_can_be_undone_and_done_again(url: str) -> None:
     await database.close()
 
 
-async def test_a_step_whose_data_would_be_lost_is_not_undone_unless_told_so(url: str) -> None:
+async def test_a_step_whose_data_would_be_lost_is_undone_only_with_discard_data(url: str) -> None:
     database = Database(url)
     applied = await migrate.upgrade(database)
     while applied[-1] != "0021_access":
@@ -234,7 +234,7 @@ async def test_a_new_sqlite_database_is_its_owners_alone(tmp_path: Path) -> None
         os.umask(earlier)
 
 
-def test_commands_migrate_no_shared_database_unless_told_to(empty_postgres_url: str, tmp_path: Path) -> None:
+def test_commands_migrate_a_shared_database_only_with_migrate(empty_postgres_url: str, tmp_path: Path) -> None:
     variables = {"HEADGATE_DATABASE_URL": empty_postgres_url}
     assert run(tmp_path, "config", "get", "default", **variables).returncode == 1, "reading makes no schema either"
     assert "0001_slots" in run(tmp_path, "migrate", "status", **variables).stdout

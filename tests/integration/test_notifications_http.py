@@ -156,7 +156,7 @@ async def test_attempts_are_counted_for_analytics(embedded: Gateway) -> None:
     assert overview["peak"]["attempts"] >= 3
     assert overview["anomalies"] == []
     users = (await client.get("/admin/notifications/analytics/users", params={"limit": 1})).json()["users"]
-    assert [(each["userId"], each["attempts"]) for each in users] == [(1, 5)]
+    assert [(row["userId"], row["attempts"]) for row in users] == [(1, 5)]
     one = (await client.get("/admin/notifications/analytics/users/2")).json()
     assert (one["userId"], one["attempts"], one["rateLimitedShare"], one["anomaly"]) == (2, 1, 0.0, None)
 

@@ -42,7 +42,7 @@ async def served(request: pytest.FixtureRequest) -> AsyncIterator[Gateway]:
 
 @examples
 @given(st.integers(0, LARGEST), st.integers(1, LARGEST), st.integers(1, LARGEST), limits)
-async def test_property_1_a_configuration_is_kept_and_starts_anew(
+async def test_property_1_a_configuration_is_kept_and_starts_a_new_window(
     served: Gateway, user: int, limit: int, window: int, other: int
 ) -> None:
     for rate_limit in (limit, other):  # an insert or an update, then surely an update
@@ -93,7 +93,7 @@ async def test_property_2_an_invalid_configuration_is_refused_and_changes_nothin
 
 @examples
 @given(limits, st.integers(0, 60), windows, st.integers(0, 100_000))
-async def test_property_3_an_elapsed_window_begins_anew(
+async def test_property_3_an_elapsed_window_starts_again(
     served: Gateway, limit: int, count: int, window: int, extra_seconds: int
 ) -> None:
     user = new_user()

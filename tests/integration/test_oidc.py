@@ -134,7 +134,7 @@ async def test_a_login_that_was_not_begun_here_ends_nowhere(tmp_path: Path, prov
         assert (await http.get(back)).status_code == 401, "a second time"
 
 
-async def test_a_provider_that_is_away_or_another_one_is_told(tmp_path: Path, provider: OpenIdProvider) -> None:
+async def test_a_provider_that_is_down_or_another_one_is_reported(tmp_path: Path, provider: OpenIdProvider) -> None:
     async with browser(settings(tmp_path, provider, issuer="http://127.0.0.1:9")) as http:
         assert (await http.get("/console/oidc/login")).status_code == 503
     provider.issuer += "/other"

@@ -203,9 +203,7 @@ async def test_a_claim_reads_as_many_rows_as_it_claims_whatever_else_is_queued(
     assert max(read) == 20, scans
 
 
-async def test_settings_nobody_can_work_with_are_told_and_break_nothing_else(
-    store: QueueStore, postgres_url: str
-) -> None:
+async def test_unusable_settings_are_reported_and_break_nothing_else(store: QueueStore, postgres_url: str) -> None:
     """An operator may update the table in place, and may err."""
     await store.configure(DispatchConfig(item_type="OTHER"))
     with psycopg.connect(postgres_url, autocommit=True) as connection:
@@ -333,7 +331,7 @@ async def test_concurrent_claims_of_one_store_share_the_items(store: QueueStore)
     assert sorted(taken) == [f"{n:03}" for n in range(100)]
 
 
-async def test_who_queues_right_after_another_is_heard_of_too(store: QueueStore, postgres_url: str) -> None:
+async def test_an_enqueue_right_after_another_is_notified_too(store: QueueStore, postgres_url: str) -> None:
     """At most so many hints a second, but the last item of a burst must not wait for the next poll."""
     async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as listener:
         await listener.execute(f"LISTEN {hints.CHANNEL}")

@@ -122,8 +122,10 @@ async def test_lists_are_narrowed_down_and_paged(tmp_path: Path) -> None:
         payments = (await http.get("/api/v1/payments?prefix=a-")).json()["payments"]
         assert [payment["paymentId"] for payment in payments] == ["a-1", "a-2"]
         preview = "/admin/dispatch/PAYMENT/preview?prefix=a-&change="
-        shown = [(await http.get(preview + each)).json() for each in ("reschedule", f"reschedule&executeAt={AT}")]
-        assert [(each["matching"], each["changing"]) for each in shown] == [(2, 2), (2, 0)], "their slots keep the time"
+        shown = [(await http.get(preview + change)).json() for change in ("reschedule", f"reschedule&executeAt={AT}")]
+        assert [(count["matching"], count["changing"]) for count in shown] == [(2, 2), (2, 0)], (
+            "their slots keep the time"
+        )
         for wrong in (f"cancel&executeAt={AT}", "reschedule&executeAt=soon"):
             refused = await http.get(preview + wrong)
             assert (refused.status_code, refused.json()["field"]) == (400, "executeAt")
@@ -188,7 +190,7 @@ async def all_pages(http: httpx.AsyncClient, path: str, member: str, name: str, 
         answer = await http.get(path, params=query)
         assert answer.status_code == 200, answer.text
         page = answer.json()
-        ids += [each[name] for each in page[member]]
+        ids += [row[name] for row in page[member]]
         if page["next"] is None:
             return ids
         query["cursor"] = page["next"]

@@ -125,9 +125,9 @@ async def test_nobody_comes_in_when_the_last_token_is_revoked(
     local = settings.model_copy(update={"api_token": None, "admin_token": None})
     everywhere = local.model_copy(update={"host": "0.0.0.0"})
     secret = await made(local, "ops", "admin")
-    for each in (local, everywhere):
-        async with open_access_store(each) as store:
-            authenticator = open_authenticator(each, store)
+    for chosen in (local, everywhere):
+        async with open_access_store(chosen) as store:
+            authenticator = open_authenticator(chosen, store)
             assert await authenticator.caller(secret) is not None
     async with client(create_app(everywhere)) as http:
         async with open_access_store(local) as store:
@@ -179,8 +179,8 @@ CHANGES: list[tuple[str, str, dict[str, Any] | None, int]] = [
 async def queue_dead_letters(database_url: str, *ids: str) -> None:
     """Items of the type PAYMENT that failed too often."""
     async with DispatchQueue.open(database_url) as queue:
-        for each in ids:
-            await queue.enqueue("PAYMENT", each, context={}, execute_at=datetime.now(UTC) + timedelta(days=1))
+        for item_id in ids:
+            await queue.enqueue("PAYMENT", item_id, context={}, execute_at=datetime.now(UTC) + timedelta(days=1))
     engine = sa.create_engine(database_url.replace("postgresql://", "postgresql+psycopg://"))
     with engine.begin() as connection:
         connection.execute(sa.text("UPDATE headgate_dispatch_queue SET queue_status = 'DEAD_LETTER'"))

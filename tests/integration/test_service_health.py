@@ -125,7 +125,7 @@ async def test_a_server_is_asked_once_however_many_ask(tmp_path: Path) -> None:
         await eventually(lambda: calls)
         waiting[0].cancel()
         answer.set()
-        assert {each.status_code for each in await asyncio.gather(*waiting[1:])} == {200}
+        assert {answer.status_code for answer in await asyncio.gather(*waiting[1:])} == {200}
         assert calls == 1
         await http.get("/health/ready")
         assert calls == 2

@@ -95,7 +95,7 @@ def documents(schema: dict[str, Any], hostile: bytes) -> Iterator[bytes]:
             may_hold = is_thorough() or not types(properties.get(name, {})) <= SCALARS
             for value in (hostile, holder) if may_hold else (hostile,):
                 members = good | {name: value}
-                yield b"{" + b",".join(b'"%s":%s' % (key.encode(), each) for key, each in members.items()) + b"}"
+                yield b"{" + b",".join(b'"%s":%s' % (key.encode(), member) for key, member in members.items()) + b"}"
 
 
 def types(schema: dict[str, Any]) -> set[str]:
@@ -131,7 +131,7 @@ def example(schema: dict[str, Any]) -> Any:
         return schema["enum"][0]
     kind = schema.get("type")
     if kind == "object":
-        return {name: example(each) for name, each in schema["properties"].items()}
+        return {name: example(member) for name, member in schema["properties"].items()}
     if kind == "array":
         return [example(schema["items"])]
     return "PT4S" if kind == "string" else 5

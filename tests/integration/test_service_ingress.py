@@ -54,7 +54,7 @@ async def metric(app: FastAPI, name: str) -> float:
     return sum(float(line.rpartition(" ")[2]) for line in shown.splitlines() if line.startswith(name))
 
 
-async def test_a_caller_beyond_its_limit_is_told_when_to_come_back(settings: Settings) -> None:
+async def test_a_caller_beyond_its_limit_gets_retry_after(settings: Settings) -> None:
     limited = with_(settings, ingress={"per_second": SLOW, "burst": 3})
     async with running(limited) as app, client(app) as http, client(app, "192.0.2.2") as other:
         answers = [await http.get("/api/v1/slots/nobody") for _ in range(5)]

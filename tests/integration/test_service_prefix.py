@@ -58,7 +58,7 @@ async def test_changes_are_recorded_and_answers_not_kept(http: httpx.AsyncClient
     plan = {"algorithm": "fixed_window", "limit": 3, "window": "PT1H"}
     assert (await http.put("admin/plans/gold", json=plan, headers=ADMIN)).status_code == 200
     answer = await http.get("admin/audit", headers=ADMIN)
-    assert [(each["method"], each["path"]) for each in answer.json()] == [("PUT", "/admin/plans/gold")]
+    assert [(entry["method"], entry["path"]) for entry in answer.json()] == [("PUT", "/admin/plans/gold")]
     assert answer.headers["cache-control"] == "no-store"
     assert (await http.put("api/v1/slots", headers=ADMIN)).headers["allow"] == "GET, POST"
 

@@ -108,7 +108,7 @@ def _execute(connection: sa.Connection, statement: sa.Update) -> None:
 
 
 @pytest.mark.parametrize("direction", ["earlier", "spread"])
-async def test_items_under_the_events_own_id_move_and_subscribers_hear_of_it(url: str, direction: str) -> None:
+async def test_items_under_the_events_own_id_move_and_subscribers_are_notified(url: str, direction: str) -> None:
     async with (
         SlotScheduler.open(url, carriers=DispatchQueue.slot_carriers()) as slots,
         DispatchQueue.open(url) as queue,
@@ -131,11 +131,11 @@ async def test_items_under_the_events_own_id_move_and_subscribers_hear_of_it(url
         assert len(differing) == result.moved > 0
         log = SqlOutbox(await database(url), poll_seconds=0.01)
         source = await log.read(TOPIC, "test")
-        heard = [json.loads(record.record.value) for record in await source.receive(100, 5)]
-        assert {(record["eventId"], record["scheduledTime"]) for record in heard} == {
+        moves = [json.loads(record.record.value) for record in await source.receive(100, 5)]
+        assert {(record["eventId"], record["scheduledTime"]) for record in moves} == {
             (slot.event_id, format_instant(moved[slot.event_id].scheduled_time)) for slot in differing
         }
-        assert {record["configName"] for record in heard} == {"c"}
+        assert {record["configName"] for record in moves} == {"c"}
         await source.close()
         await log.close()
         await log.database.close()

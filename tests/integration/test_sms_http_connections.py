@@ -97,9 +97,9 @@ async def test_a_slow_address_does_not_hold_up_the_next(server: Server, monkeypa
     port = urlsplit(server.url).port
     loop, silent = asyncio.get_running_loop(), socket.create_server(("127.0.0.1", 0), backlog=0)
     filling = [socket.socket() for _ in range(4)]
-    for each in filling:
-        each.setblocking(False)
-        each.connect_ex(silent.getsockname())
+    for connection in filling:
+        connection.setblocking(False)
+        connection.connect_ex(silent.getsockname())
     refusing = ("127.0.0.1", 1)
     addresses = [silent.getsockname(), refusing, ("127.0.0.1", port)]
 
@@ -111,8 +111,8 @@ async def test_a_slow_address_does_not_hold_up_the_next(server: Server, monkeypa
     calls = HttpCalls("test", "http://three-addresses.invalid/", {}, timeout=5)
     assert (await post(calls)).body == b"ok"
     await calls.close()
-    for each in (silent, *filling):
-        each.close()
+    for connection in (silent, *filling):
+        connection.close()
 
 
 async def test_a_connection_is_used_again(server: Server, calls: HttpCalls) -> None:

@@ -136,7 +136,7 @@ async def test_twilio_is_spoken_to_as_it_wants(server: Server) -> None:
     await provider.close()
 
 
-async def test_twilios_errors_are_told_apart(server: Server) -> None:
+async def test_twilios_errors_are_distinguished(server: Server) -> None:
     provider = twilio(server)
     server.answers = [(400, {}, b'{"code": 21211, "message": "The To number is not a valid phone number."}')]
     assert await provider.send(message()) == Rejected("Twilio answered 400, error 21211")

@@ -71,7 +71,7 @@ async def test_a_message_is_submitted_over_one_session(center: Smsc, operator: A
     assert center.binds == 1
     first = center.submitted[0]
     assert (first.destination, first.validity) == ("491701234567", "270102030405000+")
-    assert {each.text for each in center.submitted} == {f"text {n}" for n in range(30)}
+    assert {message.text for message in center.submitted} == {f"text {n}" for n in range(30)}
 
 
 @pytest.mark.parametrize("text", ["plain @$_{}", "Grüße 🙂", "long " * 200, "länger " * 200])
@@ -98,7 +98,7 @@ async def test_what_is_no_verdict_lets_the_message_wait(
     assert center.binds == 1
 
 
-async def test_a_connection_cut_before_the_answer_lets_the_message_wait_and_the_next_bind_anew(
+async def test_a_connection_cut_before_the_answer_lets_the_message_wait_and_the_next_bind_again(
     center: Smsc, operator: Any
 ) -> None:
     center.cuts = {"491"}
@@ -106,7 +106,7 @@ async def test_a_connection_cut_before_the_answer_lets_the_message_wait_and_the_
     with pytest.raises(Unavailable):
         await asyncio.wait_for(slow, 5)
     assert isinstance(await operator.send(message("+492")), Accepted)
-    assert [each.destination for each in center.submitted] == ["491", "492"]
+    assert [message.destination for message in center.submitted] == ["491", "492"]
     assert center.binds == 2
 
 

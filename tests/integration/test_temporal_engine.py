@@ -158,7 +158,7 @@ async def test_a_run_timeout_counts_from_the_end_of_the_start_delay(temporal_add
     assert "timed out" in state.detail
 
 
-async def test_what_has_ended_well_is_not_started_again_and_is_told_at_once(
+async def test_what_has_succeeded_is_not_started_again_and_is_reported_at_once(
     temporal_address: str, starts: Starts
 ) -> None:
     """Its report was lost, its claim recovered, and now it is started under a new one."""

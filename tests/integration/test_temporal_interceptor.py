@@ -220,7 +220,7 @@ async def test_histories_replay(make_bench: Make, context: dict[str, Any]) -> No
     await replayed(bench, request)
 
 
-async def test_an_outcome_is_told_until_it_is_told(make_bench: Make) -> None:
+async def test_an_outcome_is_retried_until_it_is_reported(make_bench: Make) -> None:
     bench = await make_bench()
     bench.store.outages = 4
     await bench.start({"invoice-1": {}})

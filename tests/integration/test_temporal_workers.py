@@ -161,7 +161,7 @@ async def test_a_crew_stopped_before_it_began_ends_at_once(temporal_address: str
     await asyncio.wait_for(TemporalWorkerGroup(client, [worker(client, domain(Billing()))]).run(stop), 20)
 
 
-async def test_a_crew_tells_when_it_can_not_work(temporal_address: str) -> None:
+async def test_a_worker_group_reports_when_it_can_not_work(temporal_address: str) -> None:
     client = await connect(temporal_address, "nowhere")
     with pytest.raises(Exception, match="nowhere"):
         await asyncio.wait_for(

@@ -60,7 +60,7 @@ def _config(world: World) -> _Config:
 
 
 def _stored(world: World, config: _Config, slots: dict[str, int]) -> World:
-    ordered = tuple(sorted(slots.items(), key=lambda each: (each[1], each[0])))
+    ordered = tuple(sorted(slots.items(), key=lambda entry: (entry[1], entry[0])))
     counts = tuple(config.counts[start] for start in config.starts if config.counts[start].placed)
     return world._replace(slots=ordered, counts=counts, runs=tuple(sorted(config.runs)))
 

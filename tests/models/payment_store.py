@@ -51,7 +51,7 @@ class MemoryPaymentStore:
         self._first_seen: dict[str, datetime] = {}
 
     async def find(self, payment_ids: Sequence[str]) -> dict[str, PaymentRecord]:
-        return {each: self._records[each] for each in payment_ids if each in self._records}
+        return {payment_id: self._records[payment_id] for payment_id in payment_ids if payment_id in self._records}
 
     async def history(self, payment_id: str) -> list[PaymentAudit]:
         return list(self._audit.get(payment_id, ()))

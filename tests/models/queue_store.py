@@ -339,7 +339,7 @@ class MemoryQueueStore:
         due = [
             item.execute_at for item in self._items.values() if item.item_type == item_type and item.status in waiting
         ]
-        return [sum(each > at for each in due) for at in times]
+        return [sum(due_at > at for due_at in due) for at in times]
 
     async def stats(self, item_type: str, *, now: datetime | None = None) -> QueueStats:
         now = self._now(now)

@@ -101,7 +101,9 @@ class History:
                     self.faults.append(Fault(began, record["at"], "starved", record["program"]))
                 case kind:
                     self.records[kind].append(record)
-        self.faults += [Fault(each["at"], float("inf"), each["what"], each["target"]) for each in begun.values()]
+        self.faults += [
+            Fault(record["at"], float("inf"), record["what"], record["target"]) for record in begun.values()
+        ]
         self.calls = list(calls.values())
 
     def of(self, op: str) -> list[Call]:

@@ -38,9 +38,9 @@ class Link:
         self._drops_late = drops_late
         self._server: asyncio.Server | None = None
         self._connections: set[_Connection] = set()
-        self.heard = asyncio.Event()
+        self.passing = asyncio.Event()
         """Set unless it is silent."""
-        self.heard.set()
+        self.passing.set()
 
     async def open(self, upstream: int = 0) -> Link:
         self.upstream = upstream
@@ -58,7 +58,7 @@ class Link:
 
     def silence(self) -> None:
         self.state = "silent"
-        self.heard.clear()
+        self.passing.clear()
         for connection in self._connections:
             connection.pause()
 
@@ -69,7 +69,7 @@ class Link:
 
     def heal(self) -> None:
         was, self.state, self.delay = self.state, "passing", 0.0
-        self.heard.set()
+        self.passing.set()
         for connection in list(self._connections):
             if was == "silent" and self._drops_late and connection.caller_has_left:
                 connection.cut()
@@ -81,7 +81,7 @@ class Link:
         if self._server is not None:
             self._server.close()
         self.delay = 0.0
-        self.heard.set()
+        self.passing.set()
         for connection in list(self._connections):
             connection.end()
         await eventually(lambda: not self._connections, every=0)
@@ -105,7 +105,7 @@ class _Connection:
 
     async def _connect(self) -> None:
         self.caller.pause()
-        await self.link.heard.wait()
+        await self.link.passing.wait()
         try:
             await asyncio.sleep(self.link.delay)
             await asyncio.get_running_loop().create_connection(lambda: self.server, HOST, self.link.upstream)

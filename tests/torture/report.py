@@ -60,8 +60,8 @@ def _figures(history: History) -> list[str]:
         f"messages: {len(taken)} delivered, {sum(count > 1 for count in taken.values())} of them more than once;"
         f" users above their quota: {_exceeded(history)}",
         *(
-            f"after the last fault: {each['left'] or 'nothing'} was left to do after {each['seconds']:.0f} s"
-            for each in history.records["settled"]
+            f"after the last fault: {record['left'] or 'nothing'} was left to do after {record['seconds']:.0f} s"
+            for record in history.records["settled"]
         ),
         f"this machine: links and clients were late by {max(late, default=0.0):.1f} s at most,"
         f" {sum(late):.0f} s in all",

@@ -112,8 +112,8 @@ async def test_a_cut_resets_callers_and_lets_arrive_what_is_on_its_way() -> None
             await reader.read()
         link.heal()
         _, again = await connected(link)
-        for each in (writer, new, again):
-            each.close()
+        for stream in (writer, new, again):
+            stream.close()
 
 
 def test_a_seed_is_a_plan() -> None:

@@ -25,7 +25,7 @@ def test_an_unknown_one_is_named_loudly() -> None:
     assert "tests/known_flaky.toml" in lines[-1]
 
 
-def test_only_what_passed_then_is_told_and_no_record_is_no_failure(tmp_path: Path) -> None:
+def test_only_what_passed_then_is_reported_and_no_record_is_no_failure(tmp_path: Path) -> None:
     before, after = tmp_path / "before", tmp_path / "after"
     before.write_text('{"tests/a.py::test_one": true, "tests/a.py::test_two": true}')
     for record, expected in (('{"tests/a.py::test_two": true}', ["test_one"]), (None, ["test_one", "test_two"])):

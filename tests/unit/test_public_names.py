@@ -23,9 +23,9 @@ def test_every_public_name_is_there_and_sorted() -> None:
     assert all(hasattr(headgate, name) for name in headgate.__all__)
 
 
-def loaded_after(script: str, wanted: set[str]) -> set[str]:
+def loaded_after(script: str, modules: set[str]) -> set[str]:
     """Which of the given modules a new interpreter has loaded after `script`."""
-    script = f"import sys\n{script}\nprint('\\n', *({wanted!r} & set(sys.modules)))"
+    script = f"import sys\n{script}\nprint('\\n', *({modules!r} & set(sys.modules)))"
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     return set(ended.stdout.splitlines()[-1].split())
 

@@ -146,7 +146,7 @@ async def play(world: World) -> None:
             world.loop.kill(process)
 
     def is_done() -> bool:
-        if all(network.taken[each] or each in network.refused for each in accepted):
+        if all(network.taken[message_id] or message_id in network.refused for message_id in accepted):
             return True
         if not _in_outbox(engine):
             raise Violation("messages were accepted, are not sent, and are nowhere")

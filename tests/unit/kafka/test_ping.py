@@ -119,5 +119,7 @@ async def test_topics_of_the_settings_are_reported_and_no_other_topic_of_the_clu
     assert report is not None
     report({Settings().sms.topic: 4, "somebody-elses": 7})
     samples = [sample for metric in registry.collect() for sample in metric.samples]
-    gauges = {each.labels["topic"]: each.value for each in samples if each.name == "kafka_under_replicated_partitions"}
+    gauges = {
+        metric.labels["topic"]: metric.value for metric in samples if metric.name == "kafka_under_replicated_partitions"
+    }
     assert gauges == dict.fromkeys(kafka_topics(Settings()), 0) | {Settings().sms.topic: 4}

@@ -58,7 +58,7 @@ def histories(draw: st.DrawFn, *, back: bool = False) -> tuple[Spec, State | Non
 
 @given(histories(back=True), st.integers(0, 60))
 @settings(max_examples=examples(500))
-def test_who_waits_as_told_is_admitted_and_not_a_microsecond_earlier(
+def test_a_caller_that_waits_retry_after_is_admitted_and_not_a_microsecond_earlier(
     history: tuple[Spec, State | None, int], number: int
 ) -> None:
     spec, state, now = history

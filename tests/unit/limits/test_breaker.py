@@ -55,7 +55,7 @@ def test_pauses_grow_to_the_longest_and_start_over_after_recovery() -> None:
     assert breaker.pause_left_us(now) == SECOND
 
 
-def test_a_probe_that_is_never_heard_of_does_not_block_for_ever() -> None:
+def test_a_probe_without_a_result_does_not_block_for_ever() -> None:
     breaker = opened()
     assert breaker.allows(SECOND)
     assert not breaker.allows(2 * SECOND - 1)

@@ -65,8 +65,8 @@ def test_several_limits_of_one_caller_are_apart() -> None:
 def test_limits_are_parsed_as_the_library_does(text: str, item: RateLimitItem) -> None:
     assert parse(text) == item
     limits = pytest.importorskip("limits")
-    assert [(each.amount, each.get_expiry()) for each in limits.parse_many(text)] == [
-        (each.amount, each.get_expiry()) for each in parse_many(text)
+    assert [(item.amount, item.get_expiry()) for item in limits.parse_many(text)] == [
+        (item.amount, item.get_expiry()) for item in parse_many(text)
     ]
     assert limits.parse(text).get_expiry() == item.get_expiry()
 

@@ -40,7 +40,7 @@ class Book:
         return ruling.decision
 
 
-def test_a_pass_tells_the_policy_and_what_is_left() -> None:
+def test_a_pass_has_the_policy_and_what_is_left() -> None:
     decision = Book().acquire(Charge("k", GOLD))
     assert fields(decision, [GOLD]) == [("RateLimit-Policy", '"gold";q=10;w=10'), ("RateLimit", '"gold";r=9;t=1')]
 
@@ -159,7 +159,7 @@ def test_names_are_structured_field_strings(text: str, written: str) -> None:
 
 
 @pytest.mark.parametrize("reason", [Reason.FAIL_OPEN, Reason.FAIL_CLOSED])
-def test_what_nobody_was_asked_is_not_told(reason: Reason) -> None:
+def test_an_unknown_remainder_is_not_reported(reason: Reason) -> None:
     allowed = reason is Reason.FAIL_OPEN
     decision = Decision.of(allowed, 0, 10, 0 if allowed else 500_000, 0, "gold", reason, True)
     result = dict(fields(decision, [GOLD, DAILY]))

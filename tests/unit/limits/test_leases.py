@@ -34,7 +34,7 @@ async def test_most_decisions_are_made_without_the_store(world: World) -> None:
     [TokenBucket(1000, 10), FixedWindow(1000, "PT1M"), SlidingWindow(1000, "PT1M")],
     ids=lambda spec: type(spec).__name__,
 )
-async def test_a_lease_tells_what_is_left_and_when_all_is_free_as_if_there_were_none(world: World, spec: Any) -> None:
+async def test_a_lease_reports_remaining_and_reset_as_without_one(world: World, spec: Any) -> None:
     plans = [Plan("p", spec), Plan("wide", TokenBucket(2000, 5))]
     leasing = world.limiter(plans=plans, lease=LEASE)
     plain = world.limiter(plans=plans)
@@ -108,7 +108,7 @@ async def test_idle_leases_go_back_when_others_are_taken(world: World) -> None:
     assert (await plain.peek("idle", "w")).remaining == 950
 
 
-async def test_a_denial_tells_the_exact_wait_and_is_remembered_shortly(world: World) -> None:
+async def test_a_denial_has_the_exact_wait_and_is_cached_shortly(world: World) -> None:
     limiter = world.limiter(plans=[Plan("p", TokenBucket(20, 1))], lease=LEASE)
     admitted = 0
     while (decision := await limiter.acquire("u", "p")).allowed:
@@ -123,7 +123,7 @@ async def test_a_denial_tells_the_exact_wait_and_is_remembered_shortly(world: Wo
     assert (await limiter.acquire("u", "p")).allowed
 
 
-async def test_who_waits_while_the_store_is_slow_to_deny_hears_that_denial() -> None:
+async def test_callers_that_wait_for_a_slow_denial_share_it() -> None:
     world = World("async")
     answers = asyncio.Event()
     answers.set()

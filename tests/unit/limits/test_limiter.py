@@ -233,7 +233,7 @@ async def test_who_is_cancelled_as_its_turn_comes_is_cancelled(turns: int) -> No
     assert not limiter._wait_queues._queues
 
 
-async def test_wait_pauses_as_told_and_no_longer(limiter: Any, world: World) -> None:
+async def test_wait_sleeps_for_retry_after_and_no_longer(limiter: Any, world: World) -> None:
     await limiter.acquire("u", "gold", 10)
     assert (await limiter.wait("u", "gold", 3, timeout=5)).allowed
     assert world.pauses == [3.0]
@@ -402,7 +402,7 @@ def test_a_block_that_fails_gives_its_reservation_back() -> None:
     assert limiter.peek("u", "daily").remaining == 2
 
 
-async def test_a_block_that_fails_while_the_store_is_away_tells_its_own_error() -> None:
+async def test_a_block_that_fails_while_the_store_is_down_raises_its_own_error() -> None:
     here, there = World("sync"), World("async")
 
     def work() -> None:
@@ -432,7 +432,7 @@ async def test_what_it_opened_it_closes_and_nothing_else(world: World) -> None:
         assert await also.acquire("u", "gold")
 
 
-async def test_the_watcher_hears_every_decision(limiter: Any, world: World) -> None:
+async def test_the_observer_gets_every_decision(limiter: Any, world: World) -> None:
     for _ in range(11):
         await limiter.acquire("u", "gold")
     await limiter.acquire("u", ["gold", "daily"])

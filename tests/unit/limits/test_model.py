@@ -77,7 +77,7 @@ def test_specs_and_plans_are_values() -> None:
         plan.spec.capacity = 11  # type: ignore[misc, union-attr]
 
 
-def test_a_decision_is_true_if_allowed_and_tells_seconds() -> None:
+def test_a_decision_is_true_if_allowed_and_has_seconds() -> None:
     denial = Decision.of(False, 0, 10, 1_500_000, 10_000_000, "gold", Reason.DENIED)
     assert not denial
     assert (denial.retry_after, denial.reset_after, denial.reason) == (1.5, 10.0, "DENIED")

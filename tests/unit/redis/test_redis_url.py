@@ -47,7 +47,7 @@ def test_a_given_timeout_wins() -> None:
     assert RedisUrl.parse("redis://h?timeout=3", timeout=0.5).timeout == 0.5
 
 
-def test_tls_checks_certificates_unless_told_otherwise() -> None:
+def test_tls_checks_certificates_by_default() -> None:
     strict, lax = RedisUrl.parse("rediss://h").tls, RedisUrl.parse("rediss://h?ssl_cert_reqs=none").tls
     assert strict is not None
     assert lax is not None

@@ -51,10 +51,10 @@ def test_the_lock_has_a_hash_for_every_package_in_the_version_that_is_tested() -
 def test_the_lock_has_everything_that_headgate_asks_for() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    wanted = [*project["dependencies"]]
+    requirements = [*project["dependencies"]]
     for extra in re.findall(r"[a-z]+", extras["all"][0].partition("[")[2]):
-        wanted += extras[extra]
-    names = {canonicalize_name(Requirement(each).name) for each in wanted} - {"headgate"}
+        requirements += extras[extra]
+    names = {canonicalize_name(Requirement(requirement).name) for requirement in requirements} - {"headgate"}
     assert names <= set(locked()), "run make lock"
 
 
@@ -82,8 +82,8 @@ def test_the_table_of_dependencies_has_those_that_are_asked_for() -> None:
     document = tomllib.loads((ROOT / "pyproject.toml").read_text())
     project, groups = document["project"], document["dependency-groups"]
     core = names_of(project["dependencies"])
-    extras = names_of(each for extra in project["optional-dependencies"].values() for each in extra)
-    others = names_of(each for group in groups.values() for each in group if isinstance(each, str))
+    extras = names_of(requirement for extra in project["optional-dependencies"].values() for requirement in extra)
+    others = names_of(requirement for group in groups.values() for requirement in group if isinstance(requirement, str))
     builders = names_of(document["build-system"]["requires"])
     tables = {part.partition("\n")[0]: rows_of(part) for part in DEPENDENCIES.read_text().split("\n## ")[1:]}
     assert tables["Installed with headgate"] == core

@@ -85,7 +85,7 @@ def test_the_routes_are_described_once_and_each_document_is_its_apps_own(monkeyp
     assert first["paths"].keys() == second["paths"].keys()
 
 
-async def test_the_document_tells_of_tokens_only_when_they_are_asked_for() -> None:
+async def test_the_document_has_tokens_only_when_they_are_required() -> None:
     async with opened() as client:
         assert "securitySchemes" not in (await client.get("/openapi.json")).json()["components"]
     async with opened(api_token="reader") as client:
@@ -94,7 +94,7 @@ async def test_the_document_tells_of_tokens_only_when_they_are_asked_for() -> No
         assert "security" not in document["paths"]["/health/live"]["get"]
 
 
-async def test_the_document_tells_of_tokens_that_only_the_database_has(tmp_path: Path) -> None:
+async def test_the_document_has_tokens_that_only_the_database_has(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'tokens.db'}"
     async with opened(database_url=url) as client:
         assert "securitySchemes" not in (await client.get("/openapi.json")).json()["components"]
@@ -107,7 +107,7 @@ async def test_the_document_tells_of_tokens_that_only_the_database_has(tmp_path:
         assert (await client.get("/api/v1/slots/x")).status_code == 401
 
 
-async def test_the_document_tells_what_any_request_may_get() -> None:
+async def test_the_document_has_what_any_request_may_get() -> None:
     async with opened() as client:
         document = (await client.get("/openapi.json")).json()
         for path, operations in document["paths"].items():
@@ -171,7 +171,7 @@ async def test_an_unknown_zone_of_a_user_is_the_callers_mistake(zone: str) -> No
 
 
 @pytest.mark.parametrize(("unit", "used"), [("message", "1 of 1 messages"), ("segment", "1 of 1 segments")])
-async def test_a_quota_that_is_spent_is_told_in_its_unit(unit: str, used: str) -> None:
+async def test_a_spent_quota_is_reported_in_its_unit(unit: str, used: str) -> None:
     async with opened() as client:
         await client.post("/api/config", json={"userId": 7, "rateLimit": 1, "timeWindow": 1, "unit": unit})
         await client.post("/api/send", json={"userId": 7, "message": "hello"})
@@ -308,7 +308,7 @@ async def test_the_first_line_of_an_event_gets_the_slot_whatever_configs_the_oth
             headers={"Content-Type": "application/x-ndjson"},
         )
         answers = [orjson.loads(line) for line in answer.text.splitlines()]
-        assert [(each.get("configName"), each.get("existing")) for each in answers] == [
+        assert [(line.get("configName"), line.get("existing")) for line in answers] == [
             ("a", False),
             ("b", False),
             ("b", True),

@@ -111,7 +111,7 @@ def test_a_plan_that_cant_work_is_a_usage_error(headgate: Headgate, arguments: l
     assert headgate("plans", "list", "--json") == "[]\n"
 
 
-def test_the_exit_status_tells_the_decision(headgate: Headgate) -> None:
+def test_the_exit_status_is_the_decision(headgate: Headgate) -> None:
     headgate("plans", "set", "gold", "--capacity", "2", "--per-second", "0.001")
     headgate("plans", "set", "day", "--algorithm", "fixed_window", "--limit", "5", "--window", "P1D")
     both = ("--plan", "gold", "--plan", "day")

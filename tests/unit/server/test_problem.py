@@ -29,7 +29,7 @@ def test_every_error_has_its_status(error: errors.HeadgateError, status: int, ti
 
 
 @pytest.mark.parametrize("error", [errors.StoreUnavailable("db at 10.0.0.1"), errors.StoreError("db at 10.0.0.1")])
-def test_the_inside_is_not_told(error: errors.StoreError) -> None:
+def test_internals_are_not_exposed(error: errors.StoreError) -> None:
     assert "10.0.0.1" not in str(problem.of(error).body)
 
 

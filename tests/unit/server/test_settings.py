@@ -191,7 +191,7 @@ def test_misspelt_variables_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
         ("HEADGATE_PAYMENTS_TSP", "HEADGATE_PAYMENTS_TPS"),
     ],
 )
-def test_a_misspelt_variable_is_told_with_the_nearest_right_one(
+def test_a_misspelt_variable_is_reported_with_the_closest_known_one(
     monkeypatch: pytest.MonkeyPatch, typed: str, meant: str
 ) -> None:
     monkeypatch.setenv(typed, "s3cret")
@@ -348,7 +348,7 @@ def test_a_password_with_spaces_is_a_secret_as_a_whole(url: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["", "TRACES_"])
-def test_what_the_collector_is_told_is_secret(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_collectors_url_and_headers_are_secret(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(f"OTEL_EXPORTER_OTLP_{kind}ENDPOINT", "http://u:S3cret1@h:4318/S3cret2/v1/traces?k=S3cret3")
     monkeypatch.setenv(
         f"OTEL_EXPORTER_OTLP_{kind}HEADERS", "x-key=S3cret4,authorization=Bearer%20S3cret5,Bearer S3cret6"

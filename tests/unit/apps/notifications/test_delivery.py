@@ -74,7 +74,7 @@ async def test_messages_of_a_user_go_out_in_order_also_over_a_retry() -> None:
     bench.provider.script["4"] = [Unavailable(), Unavailable()]
     await bench.run()
     for user in range(3):
-        own = [each for each in bench.sent if int(each) % 3 == user]
+        own = [message_id for message_id in bench.sent if int(message_id) % 3 == user]
         assert own == sorted(own, key=int)
         assert len(own) == 4
     assert bench.store.outcomes["4"] == DeliveryOutcome("4", Status.SENT, 3, "scripted", "p-4")
@@ -87,7 +87,7 @@ async def test_a_known_message_id_is_not_sent_again() -> None:
     assert bench.sent == ["a"]
 
 
-async def test_a_sender_that_stood_still_claims_a_message_anew_before_it_calls_again(
+async def test_a_frozen_sender_claims_a_message_again_before_its_next_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its lease has ended meanwhile, and another sender has sent the message."""
@@ -136,7 +136,9 @@ async def test_one_hanging_user_delays_nobody() -> None:
     await asyncio.wait_for(bench.source.drained.wait(), 10)
     await bench.end(running)
     # In order, once its attempts were made; nothing of it is a dead letter.
-    assert [json.loads(each.value)["messageId"] for each, _ in bench.store.parked] == [f"h{n}" for n in range(50)]
+    assert [json.loads(parked_record.value)["messageId"] for parked_record, _ in bench.store.parked] == [
+        f"h{n}" for n in range(50)
+    ]
     assert bench.provider.calls.count("h0") == 3
     assert not bench.store.letters
 
@@ -261,7 +263,7 @@ async def test_a_record_that_went_to_another_member_is_neither_sent_nor_committe
     running = asyncio.create_task(bench.delivery.run(bench.stop))
     await eventually(lambda: bench.sent == ["b"])
     await bench.end(running)
-    assert [each.position for each in bench.source.committed] == [1]
+    assert [position.position for position in bench.source.committed] == [1]
 
 
 async def test_urgent_messages_go_first() -> None:
@@ -301,8 +303,8 @@ async def test_what_can_not_be_read_is_dead_lettered_as_it_is(caplog: pytest.Log
     await bench.run()
     assert bench.sent == ["fine"]
     assert [letter.value for letter in bench.store.letters] == ["rubbish"]
-    buried = [each.__dict__ for each in caplog.records if "dead-lettered" in each.getMessage()]
-    assert [(each["user_id"], each.get("message_id")) for each in buried] == [("7", None)]
+    dead_lettered = [entry.__dict__ for entry in caplog.records if "dead-lettered" in entry.getMessage()]
+    assert [(entry["user_id"], entry.get("message_id")) for entry in dead_lettered] == [("7", None)]
 
 
 async def test_a_dead_letter_that_its_topic_does_not_take_is_kept_all_the_same() -> None:
@@ -326,7 +328,7 @@ async def test_on_stop_it_commits_what_is_done_and_gives_back_the_rest() -> None
     running = asyncio.create_task(bench.delivery.run(bench.stop))
     await eventually(lambda: bench.sent and len(bench.provider.calls) > 3)
     await bench.end(running)
-    assert [each.record.key for each in bench.source.committed] == ["2"]
+    assert [received.record.key for received in bench.source.committed] == ["2"]
     assert set(bench.store.outcomes) == {"fine"}
     assert "fails" not in bench.store.owners
     assert not bench.store.letters

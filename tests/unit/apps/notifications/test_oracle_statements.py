@@ -134,4 +134,4 @@ def test_lists_stay_below_a_thousand(recorder: Recorder) -> None:
     everything(recorder)
     lists = [sql.partition(" IN (")[2].partition(")")[0] for sql in recorder.statements if " IN (:" in sql]
     assert len(lists) >= 9
-    assert max(each.count(",") + 1 for each in lists) <= 900
+    assert max(placeholders.count(",") + 1 for placeholders in lists) <= 900

@@ -84,5 +84,5 @@ async def test_a_relay_that_stops_leaves_what_could_not_be_carried() -> None:
     await eventually(lambda: log.records, within=10)
     stop.set()
     await asyncio.wait_for(running, 10)
-    assert [each.record.key for each in source.committed] == ["b"]
+    assert [received.record.key for received in source.committed] == ["b"]
     assert source.closed

@@ -443,12 +443,12 @@ async def test_a_burst_through_the_gate_never_breaks_the_banks_limit() -> None:
 
 
 async def test_it_is_confirmed_after_the_connection_and_before_anything_is_sent() -> None:
-    heard: list[str] = []
+    events: list[str] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        heard.append("connected")
+        events.append("connected")
         await reader.readuntil(b"\r\n\r\n")
-        heard.append("asked")
+        events.append("asked")
         writer.write(b"HTTP/1.1 201 Created\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
         await writer.drain()
         writer.close()
@@ -456,8 +456,8 @@ async def test_it_is_confirmed_after_the_connection_and_before_anything_is_sent(
     class Watched(OpenGate):
         async def confirm(self) -> None:
             # Once before it is sent at all, and once when there is a connection.
-            await eventually(lambda: not heard or heard[-1] == "connected")
-            heard.append("confirmed")
+            await eventually(lambda: not events or events[-1] == "connected")
+            events.append("confirmed")
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
@@ -465,4 +465,4 @@ async def test_it_is_confirmed_after_the_connection_and_before_anything_is_sent(
         client = HttpDownstream(DownstreamConnection(url), Watched())
         await client.pay(payment())
         await client.close()
-    assert heard == ["connected", "confirmed", "asked"]
+    assert events == ["connected", "confirmed", "asked"]

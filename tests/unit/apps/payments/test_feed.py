@@ -40,7 +40,7 @@ async def accept(payments: Sequence[Payment]) -> list[IntakeResult]:
 
 
 async def run(feed: bytes, kind: FeedFormat = FeedFormat.CSV, **options: object) -> list[Progress]:
-    return [each async for each in initiate_feed(blocks(feed), kind, accept, **options)]  # type: ignore[arg-type]
+    return [chunk async for chunk in initiate_feed(blocks(feed), kind, accept, **options)]  # type: ignore[arg-type]
 
 
 @given(st.lists(st.binary(max_size=40).map(lambda raw: raw.replace(b"\n", b"")), max_size=20), st.integers(1, 50))
@@ -79,10 +79,10 @@ async def test_every_line_is_accepted_or_reported_with_its_number() -> None:
     ]
     feed = HEADER + "\n".join(lines).encode() + b"\n\xff\xfe\n" + b"x" * 70_000 + b"\n" + f"p7,{GOOD}".encode()
     progress = await run(feed, chunk=3)
-    rejected = [each for chunk in progress for each in chunk.rejected]
-    assert sum(each.accepted for each in progress) == 4
-    assert [each.line for each in rejected] == [3, 5, 7, 8, 10, 11]
-    reasons = " / ".join(each.reason for each in rejected)
+    rejected = [reject for chunk in progress for reject in chunk.rejected]
+    assert sum(chunk.accepted for chunk in progress) == 4
+    assert [reject.line for reject in rejected] == [3, 5, 7, 8, 10, 11]
+    reasons = " / ".join(reject.reason for reject in rejected)
     for word in ("fields instead of 8", "amount:", "not CSV", "payeeIban:", "not UTF-8", "longer than"):
         assert word in reasons
     assert (progress[-1].lines, progress[-1].bytes) == (12, len(feed))
@@ -128,7 +128,7 @@ async def test_json_lines() -> None:
     good = JSON_LINE
     (progress,) = await run(f"{good}\n[1]\n{{\n{'[' * 30_000}\n".encode(), FeedFormat.JSONL)
     assert progress.accepted == 1
-    assert [each.line for each in progress.rejected] == [2, 3, 4]
+    assert [reject.line for reject in progress.rejected] == [2, 3, 4]
 
 
 @pytest.mark.parametrize("feed", [b"", b"p1," + GOOD.encode(), b"paymentId,amount\n", b"\xff\n"])
@@ -153,9 +153,9 @@ async def test_a_feed_goes_on_where_it_was_left() -> None:
         return await accept(payments)
 
     rest = initiate_feed(blocks(feed[first.bytes :]), FeedFormat.CSV, note, start=(first.lines, first.bytes), chunk=4)
-    progress = [each async for each in rest]
+    progress = [chunk async for chunk in rest]
     assert seen == [f"p{number}" for number in range(3, 10)]
-    assert [each.line for chunk in progress for each in chunk.rejected] == [12]
+    assert [reject.line for chunk in progress for reject in chunk.rejected] == [12]
     assert progress[-1].bytes == len(feed)
 
 
@@ -178,7 +178,7 @@ async def test_chunks_are_initiated_in_the_order_of_the_feed(monkeypatch: pytest
         return await accept(payments)
 
     feed = HEADER + b"".join(f"p{number},{GOOD}\n".encode() for number in range(10))
-    assert [each.lines async for each in initiate_feed(blocks(feed), FeedFormat.CSV, note, chunk=4)] == [4, 8, 11]
+    assert [chunk.lines async for chunk in initiate_feed(blocks(feed), FeedFormat.CSV, note, chunk=4)] == [4, 8, 11]
     assert seen == [f"p{number}" for number in range(10)]
 
 
@@ -192,9 +192,9 @@ async def test_results_are_counted_and_named_as_the_feed_names_them() -> None:
         ]
 
     feed = HEADER + b"".join(f"p{number},{GOOD}\n".encode() for number in range(4))
-    (progress,) = [each async for each in initiate_feed(blocks(feed), FeedFormat.CSV, mixed)]
+    (progress,) = [chunk async for chunk in initiate_feed(blocks(feed), FeedFormat.CSV, mixed)]
     assert (progress.accepted, progress.duplicates) == (1, 1)
-    assert [(each.line, each.payment_id) for each in progress.rejected] == [(4, "p2"), (5, "p3")]
+    assert [(reject.line, reject.payment_id) for reject in progress.rejected] == [(4, "p2"), (5, "p3")]
     assert progress.rejected[1].reason == "payeeName: is blocked"
 
 
@@ -212,12 +212,12 @@ async def test_trouble_with_the_store_ends_the_feed_instead_of_losing_lines() ->
     done: list[Progress] = []
 
     async def follow() -> None:
-        async for each in initiate_feed(blocks(feed), FeedFormat.CSV, broken, chunk=3):
-            done.append(each)
+        async for chunk in initiate_feed(blocks(feed), FeedFormat.CSV, broken, chunk=3):
+            done.append(chunk)
 
     with pytest.raises(StoreUnavailable):
         await follow()
-    assert [each.lines for each in done] == [3, 6]
+    assert [chunk.lines for chunk in done] == [3, 6]
 
 
 def test_parsing_is_pure() -> None:

@@ -200,9 +200,9 @@ async def test_a_token_ends_when_its_time_is_over_and_an_earlier_secret_after_it
     assert await authenticator.caller(secret) is not None
     renewed, _ = await rotate_token(store, "brief", timedelta(hours=1))
     clock.advance(10)  # the cache's time
-    assert [bool(await authenticator.caller(each)) for each in (secret, renewed)] == [True, True]
+    assert [bool(await authenticator.caller(token)) for token in (secret, renewed)] == [True, True]
     clock.advance(3600)
-    assert [bool(await authenticator.caller(each)) for each in (secret, renewed)] == [False, True]
+    assert [bool(await authenticator.caller(token)) for token in (secret, renewed)] == [False, True]
     clock.advance(2 * 86_400)
-    assert [bool(await authenticator.caller(each)) for each in (secret, renewed)] == [False, False]
+    assert [bool(await authenticator.caller(token)) for token in (secret, renewed)] == [False, False]
     assert not await authenticator.keyring()

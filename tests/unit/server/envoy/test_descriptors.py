@@ -294,7 +294,7 @@ def test_metric_names(descriptor: str, metric: str) -> None:
     assert found([("k", "v1")], text).metric == metric
 
 
-def test_values_of_upper_levels_are_shown_if_wanted() -> None:
+def test_values_of_upper_levels_are_shown_if_configured() -> None:
     text = """
 domain: d
 descriptors:

@@ -59,9 +59,9 @@ async def advance(store: MemoryRollupStore, clock: Clock, seconds: float, *recor
         over = Period.of(MINUTE, store.time)
         clock.seconds += over.start + MINUTE - store.time
         store.time = over.start + MINUTE
-        for each in recorders:
-            each.end_minute(over)
-            await each.write_minute()
+        for process in recorders:
+            process.end_minute(over)
+            await process.write_minute()
     clock.seconds += end - store.time
     store.time = end
 
