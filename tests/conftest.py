@@ -125,7 +125,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | Non
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Piece by piece: the longest first, then of all folders in turn, and the short ones of `unit` last.
+    """Piece by piece: the longest first, then of all folders in turn, and half of the short ones of `unit` last.
 
     The workers of a run then rarely all wait (faults do little else) or all compute at once, and end together.
     """
@@ -136,8 +136,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for folder, (item, *_) in zip(folders, pieces, strict=True):
         seen[folder] += 1
         long = LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST)
-        late = folder == "unit" or item.path.name in AFTER_TYPES
-        order.append((long, late, seen[folder] / folders.count(folder)))
+        late = item.path.name in AFTER_TYPES
+        share = seen[folder] / folders.count(folder)
+        order.append((long, late, 2 * share if folder == "unit" else share))
     items[:] = [
         item for _, tests in sorted(zip(order, pieces, strict=True), key=lambda pair: pair[0]) for item in tests
     ]
