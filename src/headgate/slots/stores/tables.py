@@ -51,7 +51,7 @@ slot = sa.Table(
 slot_cancelled = sa.Table(
     "headgate_slot_cancelled",
     metadata,
-    # SQLite counts up by itself only in a column of exactly this type.
+    # SQLite autoincrements only a column of exactly this type.
     sa.Column(
         "id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), sa.Identity(), primary_key=True, autoincrement=True
     ),
