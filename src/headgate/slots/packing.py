@@ -179,8 +179,7 @@ def _distinct_events(requests: Sequence[SlotRequest]) -> Iterator[Sequence[SlotR
 def _book_new(
     active: PolicyVersion, packer: RequestPacker, requests: Sequence[SlotRequest], owner: str | None, label: str | None
 ) -> list[Booking]:
-    """The outcomes of requests of distinct events without a slot. Adjacent requests for one time are placed
-    together."""
+    """The outcomes of requests of distinct events without a slot. Adjacent ones for one time are placed together."""
     name, version = active.name, active.version
     bookings: list[Booking] = []
     first, total = 0, len(requests)

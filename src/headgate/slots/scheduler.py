@@ -47,8 +47,7 @@ from headgate.slots.ports import NullObserver, SlotObserver, SlotStore
 from headgate.slots.replanning import ReplanStore
 
 MAX_TRIES = 8
-"""The maximum of attempts of a batch that conflicts with another config's writer; each waits for that writer to
-finish."""
+"""The maximum of attempts of a batch that conflicts with another config's writer, for which each attempt waits."""
 
 MAX_WRITERS = 10_000
 """The maximum of idle writers that are kept, one per config or set of configs."""
@@ -442,8 +441,7 @@ class SlotScheduler(SlotMaintenance):
         raise AssertionError("unreachable")
 
     def _note_conflict(self, conflict: Conflict, name: str | None, attempts: int) -> None:
-        """Counts a conflict with another writer, after which the transaction is retried. Raises it if it can't be
-        retried, or after the last attempt."""
+        """Records a conflict before a retry. Raises it if it can't be retried, or after the last attempt."""
         if isinstance(conflict, StaleVersion):
             raise conflict
         if name is not None:

@@ -284,8 +284,7 @@ class LoneBooker:
         )
 
     def remember(self, slot: AssignedSlot, sides: Sequence[JointSide], runs: Sequence[RunChanges]) -> None:
-        """Caches the state after a booking that has read its configs' windows, stored this slot and changed these
-        runs."""
+        """Caches the state after a booking that read its configs' windows, stored this slot and changed these runs."""
         memory = self._memory(slot.config_names)
         starts = [window.window_start_ms for window in slot.windows]
         booked = list(map(BookedSide, sides, runs, starts))
