@@ -1,8 +1,8 @@
 """The tables of dispatch. Times are real UTC timestamps; no foreign keys, so that bulk writes take no extra locks.
 
-Indexes hold only the rows their statement looks for, so that what a claim costs depends neither on the backlog of
+Indexes hold only the rows that their statements need, so that the cost of a claim depends neither on the backlog of
 other types nor on finished items and dead letters. PostgreSQL and SQLite have partial indexes for this; on Oracle the
-same is an index on expressions that are NULL for every other row, and statements must use these very expressions.
+same is an index on expressions that are NULL for every other row, and statements must use exactly these expressions.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ queue = sa.Table(
     sa.Column("created_at", Instant, nullable=False),
     sa.Column("updated_at", Instant, nullable=False),
     sa.Column("traceparent", sa.String(55)),
-    # With defaults, for a version of headgate that does not know them and queues all the same.
+    # With defaults, for inserts of an older version of headgate.
     sa.Column("lane", sa.String(64), nullable=False, server_default=DEFAULT_LANE),
     sa.Column("priority", sa.SmallInteger, nullable=False, server_default=str(DEFAULT_PRIORITY)),
     sa.Column("slot_id", sa.String(255)),
@@ -167,11 +167,11 @@ INDEXES: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 def only(rows: str, column: str, dialect: str) -> sa.ColumnElement[Any]:
-    """A column of the queue as the index over `rows` knows it; on Oracle that is NULL for all other rows."""
+    """A column of the queue as in the index over `rows`; on Oracle, NULL for all other rows."""
     if dialect != "oracle":
         return queue.c[column]
     expression = sa.literal_column(f"CASE WHEN {rows} THEN {column} END", queue.c[column].type)
-    # What it is compared with is a parameter of that name; else of the whole expression's, with quotes and spaces.
+    # Names the parameter it is compared with; else that has the whole expression's name, with quotes and spaces.
     expression.key = column
     return expression
 

@@ -1,4 +1,4 @@
-"""Joins a transaction of the caller's: which connections are accepted, and how a store's work runs on them."""
+"""Joins a caller's transaction: which connections are accepted, and how a store's work runs on them."""
 
 from __future__ import annotations
 
@@ -36,11 +36,10 @@ async def enqueue(
     now: datetime | None,
     hints: Sequence[str],
 ) -> Keys:
-    """Queues the items in the caller's transaction; returns the new ones. Waits for nothing but an asynchronous
-    connection.
+    """Queues the items in the caller's transaction; returns the new ones. Awaits only an asynchronous connection.
 
     Raises:
-        InvalidInput: the connection is of no accepted kind, leads to another database, or has no transaction.
+        InvalidInput: the connection is of no accepted kind, is to another database, or has no transaction.
     """
     try:
         owner = await _unwrapped(connection)
@@ -82,7 +81,7 @@ async def _unwrapped(connection: Any) -> Any:
 
 
 def _checked(connection: sa.Connection, dialect: str, identity: Identity) -> tuple[Any, Row]:
-    """The driver's connection inside, and what PostgreSQL says about itself; nothing if that is known."""
+    """The driver's connection inside, and PostgreSQL's identity; an empty row if that is known."""
     if connection.dialect.driver == "asyncpg":
         raise InvalidInput(FIELD, ASYNCPG)
     _check(dialect, connection.dialect.name, _autocommits(connection.connection.dbapi_connection))
@@ -152,7 +151,7 @@ def _explained(error: StoreError) -> StoreError | InvalidInput:
 
 
 class _CallersConnection(SQLiteDialect_pysqlite):
-    """For a connection that is the caller's: it is neither prepared nor ended."""
+    """For a caller's connection, which is neither prepared nor committed or rolled back."""
 
     supports_statement_cache = True
 
@@ -169,7 +168,7 @@ def _borrowed(raw: sqlite3.Connection) -> sa.Connection:
 
 
 def _is_of(value: object, module: str, *names: str) -> bool:
-    """Whether it is an instance of one of the module's classes. Whoever has one has loaded the module; loading it for
-    others could need an extra that they do not have."""
+    """Whether it is an instance of one of the module's classes. If it is, the module is loaded; importing it here might
+    need an extra that is not installed."""
     loaded = sys.modules.get(module)
     return loaded is not None and isinstance(value, tuple(getattr(loaded, name) for name in names))
