@@ -8,10 +8,10 @@
 
     router = APIRouter(dependencies=[Depends(limited("gold", key=client_address()))])
 
-A denied request gets 429 with `Retry-After` and a problem as its body; every limited response has the RateLimit
-fields, but for the 500 that Starlette makes of an unhandled exception. The decorator runs after the endpoint's
-dependencies, so they may find the caller: what they put into `request.state.principal` is the key of `principal()`.
-The OpenAPI document shows the 429 and the fields.
+A denied request gets 429 with `Retry-After` and a problem as its body; every limited response has the RateLimit fields,
+except Starlette's 500 for an unhandled exception. The decorator runs after the endpoint's dependencies, so they may
+find the caller: what they put into `request.state.principal` is the key of `principal()`. The OpenAPI document shows
+the 429 and the fields.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def limited(
 
 
 def _document_limits(app: FastAPI, by_default: bool, legacy_headers: bool) -> None:
-    """Adds the limits to the routes whenever the OpenAPI document is made."""
+    """Adds the limits to the routes whenever the OpenAPI document is generated."""
     generate = app.openapi
 
     def openapi() -> dict[str, Any]:
