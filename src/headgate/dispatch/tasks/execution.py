@@ -106,8 +106,7 @@ class TaskExecution:
                 raise  # an error that is its own cause can't be sent to Temporal
             raise outcome from error
         if then is not None and self.around is not None:
-            # Before the completion is reported: after a crash in between this task runs again; the enqueue is
-            # idempotent.
+            # Before the completion is reported: a crash in between runs this task again; the enqueue is idempotent.
             try:
                 request = next_request(then, self.arguments.json_of(result))
             except InvalidInput as error:
