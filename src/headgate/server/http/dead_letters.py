@@ -1,4 +1,4 @@
-"""`/admin/sms/dead-letters`: messages that were refused, expired or could not be read."""
+"""`/admin/sms/dead-letters`: messages that were refused, have expired or could not be read."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def list_dead_letters(request: Request) -> Response:
     openapi_extra=json_body(DeadLetterSelection),
 )
 async def redrive(request: Request) -> Response:
-    """Each is sent as if it were new, with a new expiry and under its old id."""
+    """Each is sent again as a new message, with a new expiry and the same id."""
     ids = await _selected(request)
     with name_outages():
         redriven, kept = await services_of(request).notifications.messages.redrive(ids)
@@ -71,14 +71,14 @@ async def redrive(request: Request) -> Response:
     openapi_extra=json_body(DeadLetterSelection),
 )
 async def drop(request: Request) -> Response:
-    """They are gone for good; their messages stay failed or expired."""
+    """Deletes them; their messages stay failed or expired."""
     ids = await _selected(request)
     with name_outages():
         return json_response(Dropped(dropped=await services_of(request).notifications.messages.drop(ids)))
 
 
 async def _selected(request: Request) -> list[str] | None:
-    """The ids that are meant; None: all."""
+    """The ids in the body; None for all."""
     selection = DeadLetterSelection.parse(await read_object(request.scope, request.receive))
     if len(selection.model_fields_set) != 1 or (selection.ids is None and selection.all is None):
         raise InvalidInput("ids", 'give either {"ids": […]} or {"all": true}')

@@ -28,7 +28,7 @@ from headgate.server.shapes.members import BOOKED_NAME
 
 FORMATS = {**LINE_FORMATS, b"application/xml": FeedFormat.PAIN001, b"text/xml": FeedFormat.PAIN001}
 ANSWER_WITHIN = 2.0
-"""Seconds for which the answer waits for the feed to be accepted: a small one is answered when it is done."""
+"""Seconds for which the response waits for the feed to be accepted, which is enough for a small one."""
 PAGE = 1000
 LIMIT = WholeNumber("limit", 1, 1000, default=100)
 CONTROL_SUM = query(
@@ -82,8 +82,8 @@ async def submit(scope: Scope, receive: Receive, send: Send) -> None:
     """Receives the feed whole and checks it, then accepts its payments in the background.
 
     CSV, NDJSON (as `/api/v1/payments/bulk`) or ISO 20022 pain.001. If `controlSum` or `count` is given and wrong, or a
-    pain.001 document contradicts its own control figures, nothing is accepted: 400. The same bytes sent twice are one
-    feed. The answer comes when the feed is done, or after two seconds with where it stands then.
+    pain.001 document contradicts its own control figures, nothing is accepted: 400. Idempotent: the same bytes sent
+    twice are one feed. The response comes when the feed is done, or after two seconds with its status then.
     """
     kind = FORMATS.get(media_type(scope))
     if kind is None:
@@ -134,7 +134,7 @@ async def list_feeds(request: Request) -> Response:
     openapi_extra={"parameters": [path("feedId", FEED_ID)]},
 )
 async def show(request: Request) -> Response:
-    """Where the feed stands, its progress from 0 to 1, and its figures."""
+    """The feed's status, its progress from 0 to 1, and its figures."""
     return json_response(_shown(await _feeds(request).show(request.path_params["feedId"])))
 
 
@@ -153,8 +153,8 @@ async def show(request: Request) -> Response:
     openapi_extra={"parameters": [path("feedId", FEED_ID), AS_FEED]},
 )
 async def rejects(request: Request) -> Response:
-    """One JSON object per record, with its line, the reason and the record as it came; or, with `format=feed`, the
-    records alone: correct the file and send it as a new feed. Records of a pain.001 document come as CSV.
+    """One JSON object per record, with its line, the reason and the original record; or, with `format=feed`, the
+    records alone: correct the file and send it as a new feed. Records of a pain.001 document are CSV.
     """
     form = request.query_params.get("format", "ndjson")
     if form not in ("ndjson", "feed"):
@@ -177,8 +177,8 @@ async def rejects(request: Request) -> Response:
     openapi_extra={"parameters": [path("feedId", FEED_ID)]},
 )
 async def cancel(request: Request) -> Response:
-    """Cancels what has not begun: records that wait, and payments whose execution has not begun. Their slots are free
-    again. Payments that are on their way, or over, stay as they are and are counted in `notCancelled`.
+    """Cancels records that wait, and payments whose execution has not begun. Their slots are free again. Payments that
+    are in flight or finished are unchanged and are counted in `notCancelled`.
     """
     try:
         feed, cancelled, refused = await _feeds(request).cancel(request.path_params["feedId"])

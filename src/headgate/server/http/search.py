@@ -1,4 +1,4 @@
-"""`/api/v1/search`: one text, everything whose id begins with it."""
+"""`/api/v1/search`: search by the prefix of an id, over all kinds."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from headgate.server.shapes.search import Found, SearchResults
 from headgate.slots.model import checked_id
 
 EACH = 5
-"""Results of a kind; more of them are in its list."""
+"""The maximum of results per kind; its own list has more."""
 TIMEOUT_SECONDS = 2.0
 MOST_PLANS = 50
-"""A key is looked for under so many plans."""
+"""The maximum of plans under which a key is searched."""
 QUERY = query("q", EVENT_ID | {"description": "An id, or what it begins with; of a limit's key, all of it."})
 
 router = api_router("/api/v1", "search")
@@ -39,8 +39,8 @@ Search = Callable[[Services, str], Awaitable[list[Found]]]
 )
 async def search(request: Request) -> Response:
     """Events, payments, feeds, messages and, for the scope `admin`, queue items whose ids begin with `q`, up to five of
-    each; and the key `q` of limits, if it has spent something. A store that does not answer within two seconds is named
-    in `unavailable`."""
+    each; and the key `q` of limits, if it has spent something. After a timeout of two seconds, a store is listed in
+    `unavailable`."""
     if "q" not in request.query_params:
         raise invalid("q", "is required")
     text = checked_id(request.query_params["q"], "q")
@@ -140,7 +140,7 @@ async def _feeds(services: Services, text: str) -> list[Found]:
 
 
 async def _keys(services: Services, text: str) -> list[Found]:
-    """The key itself: limits know keys by their state alone, and no store lists them."""
+    """The key itself: stores of limits can't list keys, so only the exact key is read."""
     plans = sorted(await services.admission.plans.all())[:MOST_PLANS]
     if not plans:
         return []
