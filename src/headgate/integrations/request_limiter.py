@@ -144,8 +144,7 @@ class RequestLimiter:
         self._limiter.require((), [limit.key.starts() for limit in together])
 
     def require_rules(self, rules: Sequence[PathRule]) -> None:
-        """Raises an error for rules with unknown plans, or that can't be decided with another rule that always
-        applies."""
+        """Raises an error for rules with unknown plans, or that can't be decided with another that always applies."""
         self.require(rule.limit for rule in rules)
         for first, second in combinations(rules, 2):
             if first.is_covered_by(second) or second.is_covered_by(first):

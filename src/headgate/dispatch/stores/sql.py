@@ -372,7 +372,7 @@ class SqlQueueStore:
     # -- inside --------------------------------------------------------------------------------------------------
 
     async def _retried(self, transact: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Retries once if a concurrent writer inserted the same key, which is then found."""
+        """Retries if a concurrent writer inserted the same key, which is then found."""
         for _ in range(MAX_TRIES - 1):
             with contextlib.suppress(Conflict):
                 return await transact(*args, **kwargs)
