@@ -23,7 +23,7 @@ from headgate.slots.config_names import ConfigNames
 from headgate.slots.model import checked_name, checked_names
 from headgate.slots.packing import Booking
 
-NDJSON_REQUEST: dict[str, Any] = {"type": "string", "description": "One SlotRequest a line."}
+NDJSON_REQUEST: dict[str, Any] = {"type": "string", "description": "One SlotRequest per line."}
 
 REPEATED_NAME: dict[str, Any] = query("configName", BOOKED_NAME) | {"schema": CONFIG_NAMES, "explode": True}
 

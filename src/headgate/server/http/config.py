@@ -23,7 +23,7 @@ ANY_VERSION = range(1, 2**31)
 """The versions of `If-Match: *`: the config exists."""
 IF_MATCH = {"type": "string", "pattern": r'^(\*|"[0-9]{1,9}"(, ?"[0-9]{1,9}")*)$', "example": '"3"'}
 IF_MATCH_MEANS = "The version that you have seen, as the field `ETag` has it; 412 if another one is active."
-NAME = query("name", CONFIG_NAME | {"description": "Left out, the service's default config."})
+NAME = query("name", CONFIG_NAME | {"description": "By default the service's default config."})
 
 
 @router.get(
@@ -99,7 +99,7 @@ async def history(request: Request) -> Response:
     return json_response(History.of_versions(await services_of(request).slots.history(_name(request))))
 
 
-@router.post("/cache/flush", summary="Forget remembered configs", response_model=Flushed)
+@router.post("/cache/flush", summary="Flush the cache of configs", response_model=Flushed)
 async def flush(request: Request) -> Response:
     """Empties the cache: the next look-up reads the database. Bookings never use the cache."""
     services_of(request).slots.flush()

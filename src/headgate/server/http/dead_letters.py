@@ -14,10 +14,10 @@ from headgate.server.http.raw_routes import json_response
 from headgate.server.http.services import services_of
 from headgate.server.shapes.notifications import DeadLetter, DeadLetters, DeadLetterSelection, Dropped, Redriven
 
-LIMIT = WholeNumber("limit", 1, 1000, default=100, description="The most dead letters to show.")
+LIMIT = WholeNumber("limit", 1, 1000, default=100, description="The maximum of dead letters to return.")
 SORTS = ("deadAt", "-deadAt")
-SORT = query("sort", {"type": "string", "enum": list(SORTS), "description": "With -, the last first."})
-TOTAL = query("total", {"type": "boolean", "description": "Count how many there are, up to 100,001."})
+SORT = query("sort", {"type": "string", "enum": list(SORTS), "description": "With -, in descending order."})
+TOTAL = query("total", {"type": "boolean", "description": "Also return their number, up to 100,001."})
 CURSOR = query(
     "cursor", {"type": "string", "pattern": "^[0-9]{1,16}-.{1,64}$", "description": "`next` of the page before."}
 )

@@ -17,7 +17,7 @@ from headgate.server.shapes.dependencies import BreakerShown, Dependencies, Depe
 router = api_router("/admin/dependencies", "health")
 
 
-@router.get("", summary="Show what the service depends on", response_model=Dependencies)
+@router.get("", summary="Show the dependencies", response_model=Dependencies)
 async def dependencies(request: Request) -> Response:
     """Checks every dependency now, with a timeout of two seconds. Breakers of limits are those of the process that
     answers; the downstream's is shared by all."""

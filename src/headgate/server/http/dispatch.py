@@ -41,7 +41,7 @@ Route = TypeVar("Route", bound=Callable[[Request], Awaitable[Response]])
 router = api_router("/admin/dispatch", "dispatch")
 
 ITEM_TYPE = path("itemType", dispatch.ITEM_TYPE)
-STATUS = query("status", {"type": "string", "enum": list(Status), "description": "Left out, all."})
+STATUS = query("status", {"type": "string", "enum": list(Status), "description": "By default all."})
 PREFIX = query("prefix", EVENT_ID | {"description": "What their ids begin with."})
 ERROR = query("error", item_changes.ERROR)
 ERROR_GROUP = query("errorGroup", item_changes.ERROR_GROUP)
@@ -49,16 +49,16 @@ LANE = query("lane", dispatch.LANE | {"description": "The lane they are in."})
 FROM = query("from", INSTANT | {"description": "They run at this time or later, …"})
 TO = query("to", INSTANT | {"description": "… and before this one."})
 FILTER = (STATUS, PREFIX, LANE, ERROR, ERROR_GROUP, FROM, TO)
-SORT = query("sort", {"type": "string", "enum": SORTS, "description": "With -, the last first. Left out, by id."})
+SORT = query("sort", {"type": "string", "enum": SORTS, "description": "With -, in descending order. By default by id."})
 TOTAL = query("total", {"type": "boolean", "description": "Count how many match, up to 100,001."})
-STATS = query("stats", {"type": "boolean", "description": "Say how deep each queue is, too."})
+STATS = query("stats", {"type": "boolean", "description": "Also return the depth of each queue."})
 CHANGE = query("change", {"type": "string", "enum": list(CHANGES)}) | {"required": True}
-NEW_TIME = query("executeAt", INSTANT | {"description": "With `reschedule`: to another time; left out, not."})
+NEW_TIME = query("executeAt", INSTANT | {"description": "With `reschedule`: the new time, if that is to change."})
 CURSOR = query("cursor", EVENT_ID | {"maxLength": 280, "description": "`next` of the page before."})
 LIMIT = WholeNumber("limit", 1, LONGEST_PAGE, default=100)
-AFTER = query("after", EVENT_ID | {"description": "The last id of the page before."})
-BEFORE = WholeNumber("before", 1, 2**63 - 1, description="The last auditId of the page before.")
-OF_ITEM = query("itemId", EVENT_ID | {"description": "Left out, all items."})
+AFTER = query("after", EVENT_ID | {"description": "The last id of the previous page."})
+BEFORE = WholeNumber("before", 1, 2**63 - 1, description="The last auditId of the previous page.")
+OF_ITEM = query("itemId", EVENT_ID | {"description": "By default all items."})
 
 
 def _shows(address: str, summary: str, shape: type[Shape], *parameters: dict[str, Any]) -> Callable[[Route], Route]:
@@ -129,7 +129,7 @@ async def _check_plan(request: Request, plan: str | None) -> None:
         raise invalid("admissionPlan", f"there is no plan {plan!r}; correct it, or create the plan first")
 
 
-@_shows("/{itemType}/stats", "Show how deep a queue is", QueueStatsShown)
+@_shows("/{itemType}/stats", "Show the depth of a queue", QueueStatsShown)
 async def stats(request: Request) -> Response:
     """Items by status, and how late the oldest due one is."""
     return json_response(QueueStatsShown.of_stats(await services_of(request).queue.stats(_item_type(request))))
@@ -157,7 +157,7 @@ async def items(request: Request) -> Response:
     return json_response(ItemsShown.of_page(page, progress, following, total))
 
 
-@_shows("/{itemType}/preview", "Show what a change would do", Previewed, CHANGE, NEW_TIME, *FILTER)
+@_shows("/{itemType}/preview", "Preview a change", Previewed, CHANGE, NEW_TIME, *FILTER)
 async def preview(request: Request) -> Response:
     """The number of items that match, and of those that `change` would change. At least one filter is required; nothing
     is changed. Items with a booked slot are not rescheduled to another time, but to another priority or lane."""
@@ -172,7 +172,7 @@ async def errors(request: Request) -> Response:
     return json_response(ErrorGroupsShown.of(errors=await services_of(request).queue.error_groups(_item_type(request))))
 
 
-@_shows("/{itemType}/lanes", "Show how deep each lane is", LanesShown)
+@_shows("/{itemType}/lanes", "Show the depth of each lane", LanesShown)
 async def lanes(request: Request) -> Response:
     """The number of items per lane that wait, run or are dead letters; the longest lane first, up to 1000 lanes."""
     depths = await services_of(request).queue.lanes(_item_type(request))
@@ -186,7 +186,7 @@ async def item(request: Request) -> Response:
     return json_response(ItemDetailShown.of_detail(detail))
 
 
-@_shows("/{itemType}/audit", "Show what happened", AuditShown, OF_ITEM, LIMIT.document(), BEFORE.document())
+@_shows("/{itemType}/audit", "Show the audit", AuditShown, OF_ITEM, LIMIT.document(), BEFORE.document())
 async def audit(request: Request) -> Response:
     """Audit entries, newest first."""
     entries = await services_of(request).queue.audit(

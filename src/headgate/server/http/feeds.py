@@ -37,9 +37,9 @@ CONTROL_SUM = query(
 )
 COUNT = query("count", {"type": "string", "pattern": "^[0-9]{1,9}$", "description": "The number of records."})
 NAME = query("name", {"type": "string", "minLength": 1, "maxLength": 255, "description": "Your name for the feed."})
-STATE = query("state", {"type": "string", "enum": list(FeedState), "description": "Left out, all."})
-PREFIX = query("prefix", FEED_ID | {"description": "What their ids or names begin with."})
-SORT = query("sort", {"type": "string", "enum": list(SORTS), "description": "With -, the last first."})
+STATE = query("state", {"type": "string", "enum": list(FeedState), "description": "By default all."})
+PREFIX = query("prefix", FEED_ID | {"description": "The prefix of their ids or names."})
+SORT = query("sort", {"type": "string", "enum": list(SORTS), "description": "With -, in descending order."})
 TOTAL = query("total", {"type": "boolean", "description": "Count how many match, up to 100,001."})
 CURSOR = query("cursor", FEED_ID | {"description": "`next` of the page before."})
 AS_FEED = query(
@@ -140,7 +140,7 @@ async def show(request: Request) -> Response:
 
 @router.get(
     "/feeds/{feedId}/rejects",
-    summary="The records that were refused",
+    summary="The rejected records",
     responses={
         200: {
             "content": {

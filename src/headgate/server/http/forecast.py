@@ -33,8 +33,8 @@ LIMIT = WholeNumber(
 CHANGES: dict[str, dict[str, Any]] = {
     "windowSize": members.DURATION | {"description": "As if this were the window's length already."},
     "spread": {"type": "string", "enum": ["jitter", "even"], "description": "As if this were the spread already."},
-    "calendar": {"type": "string", "description": "As if this calendar, as JSON, held already; `null`: none."},
-    "curve": {"type": "string", "description": "As if this curve, as JSON, held already; `null`: none."},
+    "calendar": {"type": "string", "description": "As if this calendar, as JSON, applied already; `null` for none."},
+    "curve": {"type": "string", "description": "As if this curve, as JSON, applied already; `null` for none."},
     "maxDelay": members.DURATION | {"description": "As if this were the horizon already."},
     "firstWindow": {
         "type": "string",
@@ -70,7 +70,7 @@ def _changes(parameters: QueryParams) -> dict[str, Any]:
             EVENTS.document(),
             LIMIT.document(),
             *(query(name, schema) for name, schema in CHANGES.items()),
-            query("at", members.INSTANT | {"description": "The time they want; left out, now."}),
+            query("at", members.INSTANT | {"description": "Their requested time; by default now."}),
         ]
     },
 )

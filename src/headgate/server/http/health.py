@@ -30,14 +30,14 @@ router = api_router("", "health")
 _DOWN: dict[int | str, dict[str, Any]] = {503: {"description": "A dependency does not answer", "model": Health}}
 
 
-@router.get("/health/live", summary="Is the process alive?", response_model=Health)
+@router.get("/health/live", summary="Liveness of the process", response_model=Health)
 @router.get("/q/health/live", include_in_schema=False)
 async def live() -> Response:
     """UP while the process answers at all."""
     return answer([])
 
 
-@router.get("/health/ready", summary="Can it serve?", response_model=Health, responses=_DOWN)
+@router.get("/health/ready", summary="Readiness of the service", response_model=Health, responses=_DOWN)
 @router.get("/q/health/ready", include_in_schema=False)
 async def ready(request: Request) -> Response:
     """UP if every dependency answers; otherwise 503, with the one that does not. DEGRADED, and ready, if the database

@@ -55,7 +55,7 @@ class RequestLog:
         status = 0
         uncached = NO_STORE if scope["path"].startswith(PRIVATE) else ()
 
-        async def answered(message: Message) -> None:
+        async def send_and_log(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -68,13 +68,13 @@ class RequestLog:
             await send(message)
 
         try:
-            await self._app(scope, receive, answered)
+            await self._app(scope, receive, send_and_log)
         except ClientDisconnect:
             self._write("info", scope, request_id, started, status or 499)
         except Exception:
             self._log.exception("request failed", path=_logged(scope["path"]), request_id=request_id.decode())
             if not status:
-                await unexpected().response()(scope, receive, answered)
+                await unexpected().response()(scope, receive, send_and_log)
             self._write("error", scope, request_id, started, status)
         else:
             quiet = scope["path"].startswith(QUIET)

@@ -44,11 +44,11 @@ USER = WholeNumber("userId", 0, LARGEST)
 MESSAGE = path("messageId", {"type": "string", "minLength": 1, "maxLength": 64})
 MESSAGE_ID = {"type": "string", "minLength": 1, "maxLength": 64, "pattern": r"^[^\u0000]+$"}
 SHOWN_STATUSES = [status.value.lower() for status in Status if status is not Status.SENDING]
-STATUS = query("status", {"type": "string", "enum": SHOWN_STATUSES, "description": "Left out, all."})
-OF_USER = WholeNumber("userId", 0, LARGEST, description="Left out, all users.")
+STATUS = query("status", {"type": "string", "enum": SHOWN_STATUSES, "description": "By default all."})
+OF_USER = WholeNumber("userId", 0, LARGEST, description="By default all users.")
 PREFIX = query("prefix", MESSAGE_ID | {"description": "What their ids begin with."})
 SORTS = ("acceptedAt", "-acceptedAt")
-SORT = query("sort", {"type": "string", "enum": list(SORTS), "description": "With -, the last first, as if left out."})
+SORT = query("sort", {"type": "string", "enum": list(SORTS), "description": "With -, descending: the default."})
 TOTAL = query("total", {"type": "boolean", "description": "Count how many match, up to 100,001."})
 LIMIT = WholeNumber("limit", 1, 1000, default=100)
 CURSOR = query(
@@ -280,7 +280,7 @@ async def opt_out(request: Request) -> Response:
 
 @router.delete(
     "/optouts/{phone}",
-    summary="Send to a number again",
+    summary="Opt a number in again",
     status_code=204,
     responses=documented(400, 404, 503),
     openapi_extra={"parameters": [PHONE]},

@@ -33,8 +33,8 @@ from headgate.server.shapes.notifications import (
 
 router = api_router("/admin/notifications/analytics", "notifications")
 
-MINUTES = WholeNumber("minutes", 1, 24 * 60, default=60, description="How far to look back.")
-LIMIT = WholeNumber("limit", 1, 1000, default=20, description="The most users to show.")
+MINUTES = WholeNumber("minutes", 1, 24 * 60, default=60, description="The length of the span until now.")
+LIMIT = WholeNumber("limit", 1, 1000, default=20, description="The maximum of users to return.")
 USER = WholeNumber("userId", 0, LARGEST)
 
 

@@ -55,20 +55,20 @@ IN_MEMORY = 1024 * 1024
 """The bytes of rejections that are kept in memory before they go to disk."""
 PIECE = 64 * 1024
 
-FEED = {"type": "string", "description": "One PaymentRequest a line."}
+FEED = {"type": "string", "description": "One PaymentRequest per line."}
 CSV_FEED = {
     "type": "string",
     "pattern": f"^{','.join(COLUMNS)}(\\r?\\n|$)",
-    "description": "One payment a line; the first line names the columns.",
+    "description": "One payment per line; the first line names the columns.",
     "example": ",".join(COLUMNS),
 }
 
-STATUS = query("status", {"type": "string", "enum": list(PaymentStatus), "description": "Left out, all."})
-FEED_ID = query("feed", members.EVENT_ID | {"description": "The id of the feed that brought them."})
+STATUS = query("status", {"type": "string", "enum": list(PaymentStatus), "description": "By default all."})
+FEED_ID = query("feed", members.EVENT_ID | {"description": "The id of their feed."})
 FROM = query("from", members.INSTANT | {"description": "Scheduled at or after this time."})
 TO = query("to", members.INSTANT | {"description": "Scheduled before this time."})
 PREFIX = query("prefix", members.EVENT_ID | {"description": "What their ids begin with."})
-SORT = query("sort", {"type": "string", "enum": list(SORTS), "description": "With -, the last first."})
+SORT = query("sort", {"type": "string", "enum": list(SORTS), "description": "With -, in descending order."})
 TOTAL = query("total", {"type": "boolean", "description": "Count how many match, up to 100,001."})
 CURSOR = query("cursor", members.EVENT_ID | {"description": "`next` of the page before."})
 LIMIT = WholeNumber("limit", 1, LONGEST_PAGE, default=100)

@@ -42,18 +42,18 @@ CANCEL_AT = {"payments": "DELETE /api/v1/payments/{paymentId}"}
 
 SCHEMA: dict[str, Any] = {
     "title": "Problem",
-    "description": "An error, as RFC 9457 has it.",
+    "description": "An error, as in RFC 9457.",
     "type": "object",
     "required": ["type", "title", "status", "detail"],
     "properties": {
-        "type": {"type": "string", "description": "What kind of problem: a name that never changes."},
+        "type": {"type": "string", "description": "The kind of problem: a name that never changes."},
         "title": {"type": "string"},
         "status": {"type": "integer", "minimum": 400, "maximum": 599},
-        "detail": {"type": "string", "description": "What is wrong here, and what would be right."},
+        "detail": {"type": "string", "description": "The error, and how to correct it."},
         "field": {"type": "string", "description": "The member, parameter or header that is wrong."},
         "earliest": {
             "type": ["string", "null"],
-            "description": "With 503 for lack of slots: the first time that would be free, had the horizon allowed it.",
+            "description": "With 503 for lack of slots: the first free time after the horizon.",
         },
         "owner": {
             "type": ["string", "null"],

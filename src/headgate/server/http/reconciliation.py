@@ -31,7 +31,7 @@ MAX_LISTED = 10_000
 CSV = {
     "type": "string",
     "pattern": f"^{','.join(COLUMNS)}(\\r?\\n|$)",
-    "description": "One payment a line; status is EXECUTED, REJECTED, PENDING or REVERSED.",
+    "description": "One payment per line; status is EXECUTED, REJECTED, PENDING or REVERSED.",
     "example": ",".join(COLUMNS),
 }
 XML = {"type": "string", "description": "ISO 20022 camt.053 (bank to customer statement)."}

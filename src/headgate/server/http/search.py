@@ -18,12 +18,12 @@ from headgate.server.shapes.members import EVENT_ID
 from headgate.server.shapes.search import Found, SearchResults
 from headgate.slots.model import checked_id
 
-EACH = 5
+MAX_PER_KIND = 5
 """The maximum of results per kind; its own list has more."""
 TIMEOUT_SECONDS = 2.0
-MOST_PLANS = 50
+MAX_PLANS = 50
 """The maximum of plans under which a key is searched."""
-QUERY = query("q", EVENT_ID | {"description": "An id, or what it begins with; of a limit's key, all of it."})
+QUERY = query("q", EVENT_ID | {"description": "An id, or its prefix; of a limit's key, all of it."})
 
 router = api_router("/api/v1", "search")
 
@@ -47,8 +47,8 @@ async def search(request: Request) -> Response:
     services = services_of(request)
     kinds = [kind for kind in KINDS if kind != "item" or request.scope["state"]["is_admin"]]
     by_kind = await asyncio.gather(*(_within_time(KINDS[kind], services, text) for kind in kinds))
-    results = [one for some in by_kind for one in some or ()]
-    results.sort(key=lambda one: not one.exact)  # stable: else by kind, as listed
+    results = [result for some in by_kind for result in some or ()]
+    results.sort(key=lambda result: not result.exact)  # stable: else by kind, as listed
     unavailable = [kind for kind, some in zip(kinds, by_kind, strict=True) if some is None]
     return json_response(SearchResults(query=text, results=results, searched=kinds, unavailable=unavailable))
 
@@ -62,7 +62,7 @@ async def _within_time(search: Search, services: Services, text: str) -> list[Fo
 
 
 async def _events(services: Services, text: str) -> list[Found]:
-    records = await services.slots.beginning(text, limit=EACH)
+    records = await services.slots.beginning(text, limit=MAX_PER_KIND)
     return [
         Found.of(
             kind="event",
@@ -77,7 +77,7 @@ async def _events(services: Services, text: str) -> list[Found]:
 
 
 async def _payments(services: Services, text: str) -> list[Found]:
-    records, _ = await services.payments.operations.page(PaymentFilter(prefix=text), limit=EACH)
+    records, _ = await services.payments.operations.page(PaymentFilter(prefix=text), limit=MAX_PER_KIND)
     return [
         Found.of(
             kind="payment",
@@ -93,7 +93,9 @@ async def _payments(services: Services, text: str) -> list[Found]:
 
 async def _items(services: Services, text: str) -> list[Found]:
     item_types = [config.item_type for config in await services.queue.configs()]
-    pages = await asyncio.gather(*(services.queue.list(item_type, prefix=text, limit=EACH) for item_type in item_types))
+    pages = await asyncio.gather(
+        *(services.queue.list(item_type, prefix=text, limit=MAX_PER_KIND) for item_type in item_types)
+    )
     return [
         Found.of(
             kind="item",
@@ -110,7 +112,7 @@ async def _items(services: Services, text: str) -> list[Found]:
 
 
 async def _messages(services: Services, text: str) -> list[Found]:
-    messages = await services.notifications.messages.beginning(text, EACH)
+    messages = await services.notifications.messages.beginning(text, MAX_PER_KIND)
     return [
         Found.of(
             kind="message",
@@ -125,7 +127,7 @@ async def _messages(services: Services, text: str) -> list[Found]:
 
 
 async def _feeds(services: Services, text: str) -> list[Found]:
-    feeds = await services.payments.feeds.page(EACH, None, prefix=text)
+    feeds = await services.payments.feeds.page(MAX_PER_KIND, None, prefix=text)
     return [
         Found.of(
             kind="feed",
@@ -141,7 +143,7 @@ async def _feeds(services: Services, text: str) -> list[Found]:
 
 async def _keys(services: Services, text: str) -> list[Found]:
     """The key itself: stores of limits can't list keys, so only the exact key is read."""
-    plans = sorted(await services.admission.plans.all())[:MOST_PLANS]
+    plans = sorted(await services.admission.plans.all())[:MAX_PLANS]
     if not plans:
         return []
     decision = await services.admission.limiter.peek(text, plans)

@@ -21,7 +21,7 @@ class RequestTraces:
             return
         status = 0
 
-        async def answered(message: Message) -> None:
+        async def send_and_trace(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -31,7 +31,7 @@ class RequestTraces:
         span = tracing.begin(method, {"http.request.method": method}, parent=_parent(scope), kind="SERVER")
         with tracing.inside(span):
             try:
-                await self._app(scope, receive, answered)
+                await self._app(scope, receive, send_and_trace)
             finally:
                 # Only now is the route known; the path itself may contain anything.
                 route = getattr(scope.get("route"), "path", None)
