@@ -13,7 +13,7 @@ from headgate.errors import HeadgateError
 
 log = logging.getLogger(__name__)
 
-SLOWEST = 60.0
+MAX_BACKOFF_SECONDS = 60.0
 """The longest backoff, in seconds, of a dispatcher whose engine or store fails."""
 CROWDED_PAUSE = 0.005
 LONGEST_CROWDED = 5.0
@@ -87,7 +87,7 @@ class DispatchWorker:
             await recording.ended()
 
     async def _run_cycles(self, item_type: str, recording: _Recording) -> None:
-        troubles = 0
+        failures = 0
         while not self._stopping.is_set():
             try:
                 begun = await self._cycle.begin(item_type)
@@ -96,15 +96,15 @@ class DispatchWorker:
                 await recording.then(begun.record, wait=not report.more or report.crowded or report.slow_down)
             except Exception as error:
                 # Any error: the dispatcher retries with the next cycle instead of ending.
-                troubles += 1
+                failures += 1
                 log.warning("dispatch of %s: %s", item_type, error, exc_info=not isinstance(error, HeadgateError))
-                await self._pause(min(0.1 * 2.0 ** min(troubles, 20), SLOWEST))
+                await self._pause(min(0.1 * 2.0 ** min(failures, 20), MAX_BACKOFF_SECONDS))
                 continue
             if report.slow_down:
-                troubles += 1
-                await self._pause(min(report.interval * 2.0 ** min(troubles - 1, 20), SLOWEST))
+                failures += 1
+                await self._pause(min(report.interval * 2.0 ** min(failures - 1, 20), MAX_BACKOFF_SECONDS))
                 continue
-            troubles = 0
+            failures = 0
             if report.crowded:
                 await self._wait_for_room(report)
             elif not report.more:

@@ -144,7 +144,7 @@ def rate_limit(
             return await extension.limited(limits, request, partial(bare, *args))
 
         attach_limits(admitted, limits, bare)
-        return admitted  # type: ignore[return-value]  # the same to whoever calls it through aiohttp
+        return admitted  # type: ignore[return-value]  # the same to callers through aiohttp
 
     return decorate
 
@@ -218,19 +218,19 @@ class _Extension(InstalledLimits[RequestLimiter]):
         try:
             response: web.StreamResponse = await respond()
         except web.HTTPException as response_raised:
-            await settle(charges, _known(request, response_raised))
+            await settle(charges, _response_of(request, response_raised))
             raise
         except Exception:
             began = exchange.prepared
-            failed = Response(request, 500) if began is None else _known(request, began)
+            failed = Response(request, 500) if began is None else _response_of(request, began)
             failed.completed = False
             await settle(charges, failed)
             raise
         except BaseException:  # the client disconnected
             began = exchange.prepared
-            await settle(charges, None if began is None else _known(request, began, completed=False))
+            await settle(charges, None if began is None else _response_of(request, began, completed=False))
             raise
-        await settle(charges, _known(request, response))
+        await settle(charges, _response_of(request, response))
         return response
 
     async def _refused(self, refusal: Refusal, request: web.Request) -> web.StreamResponse:
@@ -336,7 +336,7 @@ async def _add_fields(request: web.Request, response: web.StreamResponse) -> Non
     exchange.add_to(response.headers)
 
 
-def _known(request: web.Request, response: web.StreamResponse, *, completed: bool = True) -> Response:
+def _response_of(request: web.Request, response: web.StreamResponse, *, completed: bool = True) -> Response:
     return Response(request, response.status, response.headers.items(), native=response, completed=completed)
 
 

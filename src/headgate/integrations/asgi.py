@@ -176,9 +176,9 @@ def _app_with_routes(app: Any) -> Any:
 
 def _routes_of(app: Any, scope: Scope) -> Iterator[Route]:
     """The routes of an application behind any middlewares; none if it has no `routes` like Starlette's."""
-    found = _app_with_routes(app)
+    inner = _app_with_routes(app)
     # The scope's application may be a parent, in which this one is mounted.
-    return starlette_routes(getattr(found if hasattr(found, "routes") else scope.get("app"), "routes", ()))
+    return starlette_routes(getattr(inner if hasattr(inner, "routes") else scope.get("app"), "routes", ()))
 
 
 class AsgiRequestLimiter(RequestLimiter):

@@ -153,7 +153,7 @@ def rate_limit(plans: Plans, *, key: Key | KeyFunction, **options: Unpack[LimitO
                 return _limited(limits, native, partial(bare, request, *args, **kwargs))
 
         attach_limits(admitted, limits, bare)
-        return admitted  # type: ignore[return-value]  # the same to whoever calls it through Django
+        return admitted  # type: ignore[return-value]  # the same to callers through Django
 
     return decorate
 
@@ -196,13 +196,13 @@ async def _limited_async(limits: tuple[Limit, ...], native: HttpRequest, view: C
     if answer.charges and getattr(response, "streaming", False):
         settle_later(request_limiter, answer.charges, native, response)
     elif answer.charges:
-        await request_limiter.settle_async(answer.charges, _known(native, response))
+        await request_limiter.settle_async(answer.charges, _response_of(native, response))
     return _with_fields(answer.fields, response)
 
 
 def settle_later(request_limiter: RequestLimiter, charges: Any, native: HttpRequest, response: HttpResponse) -> None:
     """Settles charges now, or when the stream of the response has ended."""
-    known = _known(native, response)
+    known = _response_of(native, response)
     settle = partial(request_limiter.settle, charges, known)
     if not getattr(response, "streaming", False):
         settle()
@@ -213,7 +213,7 @@ def settle_later(request_limiter: RequestLimiter, charges: Any, native: HttpRequ
         response.streaming_content = SettlingIterator(response.streaming_content, settle, known)
 
 
-def _known(request: HttpRequest, response: HttpResponse) -> Response:
+def _response_of(request: HttpRequest, response: HttpResponse) -> Response:
     return Response(request, response.status_code, response.headers.items(), native=response)
 
 

@@ -132,7 +132,7 @@ def rate_limit(plans: Plans, *, key: Key | KeyFunction, **options: Unpack[LimitO
             return current_app.ensure_sync(bare)(*args, **kwargs) if refused is None else refused
 
         attach_limits(admitted, limits, bare)
-        return admitted  # type: ignore[return-value]  # the same to whoever calls it through Flask
+        return admitted  # type: ignore[return-value]  # the same to callers through Flask
 
     return decorate
 

@@ -177,7 +177,7 @@ class RateLimitInterceptor(_Rules, grpc.ServerInterceptor):
 
     def _settle(self, admission: Admission, context: Any, *, completed: bool, failed: bool = False) -> None:
         if admission.charges:
-            self._request_limiter.settle(admission.charges, _known(context, completed, failed))
+            self._request_limiter.settle(admission.charges, _response_of(context, completed, failed))
 
 
 class AsyncRateLimitInterceptor(_Rules, grpc.aio.ServerInterceptor):
@@ -249,7 +249,7 @@ class AsyncRateLimitInterceptor(_Rules, grpc.aio.ServerInterceptor):
         self, admission: Admission, context: Any, *, completed: bool = True, failed: bool = False
     ) -> None:
         if admission.charges:
-            await self._request_limiter.settle_async(admission.charges, _known(context, completed, failed))
+            await self._request_limiter.settle_async(admission.charges, _response_of(context, completed, failed))
 
 
 class _GrpcRequest:
@@ -329,7 +329,7 @@ def _status(refusal: Refusal) -> tuple[grpc.StatusCode, str]:
     return STATUSES.get(refusal.status, grpc.StatusCode.RESOURCE_EXHAUSTED), details
 
 
-def _known(context: Any, completed: bool, failed: bool) -> Response:
+def _response_of(context: Any, completed: bool, failed: bool) -> Response:
     """The end of a call: an exception without a code is UNKNOWN, as in gRPC."""
     code = context.code()
     number = code.value[0] if isinstance(code, grpc.StatusCode) else code or 0

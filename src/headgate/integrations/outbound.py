@@ -102,12 +102,12 @@ class OutboundLimiter:
     def settle(self, charge: ResponseCharge | None, request: Any, status: int, response: Any) -> None:
         """Settles a charge by the response. An error in the charge's function is logged, not raised."""
         if charge is not None:
-            self._request_limiter.settle((charge,), _known(request, status, response))
+            self._request_limiter.settle((charge,), _response_of(request, status, response))
 
     async def settle_async(self, charge: ResponseCharge | None, request: Any, status: int, response: Any) -> None:
         """`settle` in an event loop."""
         if charge is not None:
-            await self._request_limiter.settle_async((charge,), _known(request, status, response))
+            await self._request_limiter.settle_async((charge,), _response_of(request, status, response))
 
     async def _wait(self, host: str, source: Any, call: Call, sleep: Callable[[float], Any]) -> ResponseCharge | None:
         deadline = self._monotonic() + self._max_wait
@@ -173,7 +173,7 @@ class _Source(NamedTuple):
     native: Any
 
 
-def _known(request: Any, status: int, response: Any) -> Response:
+def _response_of(request: Any, status: int, response: Any) -> Response:
     return Response(request, status, response.headers.items(), native=response)
 
 

@@ -127,7 +127,7 @@ def rate_limit(plans: Plans, *, key: Key | KeyFunction, **options: Unpack[LimitO
             return await current_app.ensure_async(bare)(*args, **kwargs) if refused is None else refused
 
         attach_limits(admitted, limits, bare)
-        return admitted  # type: ignore[return-value]  # the same to whoever calls it through Quart
+        return admitted  # type: ignore[return-value]  # the same to callers through Quart
 
     return decorate
 

@@ -174,7 +174,7 @@ def rate_limit(
         admitted.__signature__ = signature  # type: ignore[attr-defined]  # looked at by inspect.signature
         setattr(admitted, LIMITS, limits)
         attach_limits(admitted, limits, bare)
-        return admitted  # type: ignore[return-value]  # the same to whoever calls it through FastAPI
+        return admitted  # type: ignore[return-value]  # the same to callers through FastAPI
 
     return decorate
 

@@ -108,9 +108,9 @@ class JointPacker:
         start, times, others = places
         return Place(start, times[0], others)
 
-    def take_places(self, requested_ms: int, most: int) -> Places | Full:
-        """Takes up to `most` places at once for events that want `requested_ms`, in the earliest windows, one of each
-        config, that have room."""
+    def take_places(self, requested_ms: int, max_places: int) -> Places | Full:
+        """Takes up to `max_places` places at once for one requested time, in the earliest windows with room, one per
+        config."""
         effective = requested_ms if requested_ms > self.now_ms else self.now_ms
         if effective != self._effective_ms or not self._places:
             self._room = self._search(effective)
@@ -119,7 +119,7 @@ class JointPacker:
         room = self._room
         if isinstance(room, Full):
             return room
-        count, taken = min(most, self._places), room.places - self._places
+        count, taken = min(max_places, self._places), room.places - self._places
         self._places -= count
         ordinals = [side.occupancy.take(start, count) for side, start in zip(self.sides, room.starts_ms, strict=True)]
         ordinal, spread = ordinals[self._narrowest], self.sides[self._narrowest].active.policy.spread
@@ -135,13 +135,13 @@ class JointPacker:
         """The index of the config with the shortest window, whose spread the slots have."""
         return self._narrowest
 
-    def take_room(self, requested_ms: int, most: int) -> tuple[JointRoom, int] | Full:
-        """Takes up to `most` places at once, all in the earliest windows with room; returns these, and how many places.
+    def take_room(self, requested_ms: int, max_places: int) -> tuple[JointRoom, int] | Full:
+        """Takes up to `max_places` places at once, all in the earliest windows with room; returns it and their number.
         For a forecast, which needs no times."""
         room = self._search(requested_ms if requested_ms > self.now_ms else self.now_ms)
         if isinstance(room, Full):
             return room
-        places = min(most, room.places)
+        places = min(max_places, room.places)
         for side, start in zip(self.sides, room.starts_ms, strict=True):
             side.occupancy.take(start, places)
         return room, places

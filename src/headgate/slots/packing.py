@@ -71,9 +71,8 @@ class Packer:
         places = self.take_places(requested_ms, 1)
         return places if isinstance(places, Full) else Place(places[0], places[1][0])
 
-    def take_places(self, requested_ms: int, most: int) -> Places | Full:
-        """Takes up to `most` places at once for events that want `requested_ms`, all in the earliest window with
-        room."""
+    def take_places(self, requested_ms: int, max_places: int) -> Places | Full:
+        """Takes up to `max_places` places at once for one requested time, all in the earliest window with room."""
         effective = requested_ms if requested_ms > self.now_ms else self.now_ms
         room = self._room
         if effective != self._effective_ms or (isinstance(room, Room) and self._taken >= room.capacity):
@@ -82,7 +81,7 @@ class Packer:
             return room
         start, capacity, low, high, is_cut = room
         spread, uniform, taken = self.policy.spread, self.uniform, self._taken
-        count = min(most, capacity - taken)
+        count = min(max_places, capacity - taken)
         self._taken += count
         ordinal = self.occupancy.take(start, count)
         if not is_cut:
@@ -126,9 +125,8 @@ class Packer:
 class RequestPacker(Protocol):
     """Finds a place for each request: `Packer` under one config, `JointPacker` under several."""
 
-    def take_places(self, requested_ms: int, most: int) -> Places | Full:
-        """Takes up to `most` places at once for events that want `requested_ms`, all in the earliest windows with
-        room."""
+    def take_places(self, requested_ms: int, max_places: int) -> Places | Full:
+        """Takes up to `max_places` places at once for one requested time, all in the earliest windows with room."""
         ...
 
 

@@ -43,13 +43,13 @@ BUSY_SECONDS = 30
 SYNCHRONOUS = "FULL"
 """On SQLite, a commit survives a power failure too. Group commit shares its cost."""
 
-BORN = "headgate_born"
-NEWS = "headgate_news"
+OPENED_AT = "headgate_opened_at"
+HINT_NAMES = "headgate_hint_names"
 OWN_TRANSACTION = "headgate_own_transaction"
 """An option of connections whose caller begins and commits the transaction."""
-ASIDE = 2
+MAX_LONG_READS = 2
 """The maximum of concurrent long reads."""
-LONGEST_SILENCE_SECONDS = 5
+IDLE_TIMEOUT_SECONDS = 5
 """The idle timeout in a transaction on PostgreSQL. Callers that wait for its locks have a deadline of 10 seconds."""
 DEADLINE = 10.0
 """The timeout of a transaction on a server, including the wait for a connection, …"""
@@ -99,7 +99,7 @@ class Database:
             self._autocommit = self._engine.execution_options(isolation_level="AUTOCOMMIT")
             # Not AUTOCOMMIT, which would be set and reset on the driver's connection with every use.
             self._flushing = self._engine.execution_options(**{OWN_TRANSACTION: True})
-            sa.event.listen(self._engine, "connect", _note_birth)
+            sa.event.listen(self._engine, "connect", _note_opening)
             sa.event.listen(self._engine, "connect", self._bound_statements)
             sa.event.listen(self._engine, "reset", _end_transaction)
             sa.event.listen(self._engine, "checkout", self._refuse_older)
@@ -151,9 +151,9 @@ class Database:
         if self._aside is None:
             engine = self._engine
             if self._threads is None:
-                engine = sa.create_engine(self.url, pool_size=ASIDE)
+                engine = sa.create_engine(self.url, pool_size=MAX_LONG_READS)
                 sa.event.listen(engine, "connect", self._bound_statements)
-            self._aside = engine, ThreadPoolExecutor(ASIDE, thread_name_prefix="headgate-sql-aside")
+            self._aside = engine, ThreadPoolExecutor(MAX_LONG_READS, thread_name_prefix="headgate-sql-aside")
         return await self._run(*self._aside, self._deadline, True, work, args, kwargs)
 
     async def once(self, work: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -302,7 +302,7 @@ class Database:
         connection without a commit rolls it back."""
         try:
             with engine.connect() as connection:
-                news = connection.info[NEWS] = set[str]()
+                hint_names = connection.info[HINT_NAMES] = set[str]()
                 use.connection = connection
                 try:
                     if deadline is None:
@@ -323,8 +323,8 @@ class Database:
         finally:
             # Not before it is closed: a rollback may time out too.
             use.connection = None
-        if news:
-            self.hints.notify(news)
+        if hint_names:
+            self.hints.notify(hint_names)
         return result
 
     def _settle(self, loop: asyncio.AbstractEventLoop, result: asyncio.Future[R], *transaction: Any) -> None:
@@ -334,7 +334,7 @@ class Database:
             outcome: Any = self._on_thread(loop, *transaction)
         except BaseException as error:
             set_outcome, outcome = result.set_exception, error
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so no caller waits
             loop.call_soon_threadsafe(_unless_done, result, set_outcome, outcome)
 
     def _on_thread(
@@ -348,7 +348,7 @@ class Database:
         kwargs: Any,
     ) -> R:
         with engine.connect() as connection:
-            news = connection.info[NEWS] = set[str]()
+            hint_names = connection.info[HINT_NAMES] = set[str]()
             use.connection = connection
             try:
                 with connection.begin():
@@ -357,9 +357,9 @@ class Database:
                     result = work(connection, *args, **kwargs)
             finally:
                 use.connection = None
-        if news:
-            with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
-                loop.call_soon_threadsafe(self.hints.notify, news)
+        if hint_names:
+            with contextlib.suppress(RuntimeError):  # the loop is closed, so no caller waits
+                loop.call_soon_threadsafe(self.hints.notify, hint_names)
         return result
 
     def _note_cut(self, error: BaseException) -> None:
@@ -369,7 +369,7 @@ class Database:
             self._cut_at = time.monotonic()
 
     def _refuse_older(self, _connection: Any, record: Any, _proxy: Any) -> None:
-        if record.info[BORN] < self._cut_at:
+        if record.info[OPENED_AT] < self._cut_at:
             raise sa.exc.DisconnectionError("others of its age were cut")
 
     def _bound_statements(self, connection: Any, _record: Any) -> None:
@@ -378,7 +378,7 @@ class Database:
         locks. Not by the connection's options: poolers reject those."""
         cursor = connection.cursor()
         cursor.execute(
-            f"SET idle_in_transaction_session_timeout = '{LONGEST_SILENCE_SECONDS}s'; "
+            f"SET idle_in_transaction_session_timeout = '{IDLE_TIMEOUT_SECONDS}s'; "
             f"SET statement_timeout = '{round(self._deadline * 1000)}ms'"
         )
         cursor.close()
@@ -454,15 +454,15 @@ def _close_returned(_connection: Any, record: Any) -> None:
     record.invalidate()
 
 
-def _note_birth(_connection: Any, record: Any) -> None:
-    record.info[BORN] = time.monotonic()
+def _note_opening(_connection: Any, record: Any) -> None:
+    record.info[OPENED_AT] = time.monotonic()
 
 
 def announce(connection: Connection, name: str) -> None:
     """Notifies the subscribers of a name (`Database.hints`) once the caller's transaction is committed."""
-    news: set[str] | None = connection.info.get(NEWS)
-    if news is not None:
-        news.add(name)
+    hint_names: set[str] | None = connection.info.get(HINT_NAMES)
+    if hint_names is not None:
+        hint_names.add(name)
 
 
 def _watch_connection(engine: Engine) -> sqlite3.Connection:

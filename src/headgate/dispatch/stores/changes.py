@@ -20,7 +20,7 @@ from headgate.dispatch.stores.tables import context, queue
 from headgate.errors import Conflict, NotFound
 from headgate.sql.schema import now as database_clock
 
-MOST_PREVIEWED = 10_000
+MAX_PREVIEWED = 10_000
 """The maximum of items that are read for a preview, if SQL can't count them."""
 
 
@@ -86,12 +86,12 @@ def preview(
     if follower is None and chosen.error_group is None:
         return _counted(connection, item_type, chosen, change, moment)
     # A follower decides per item, and SQL can't group errors: items are read one by one.
-    matching = search.items(connection, item_type, chosen, MOST_PREVIEWED + 1, None)
-    is_whole = len(matching) <= MOST_PREVIEWED
+    matching = search.items(connection, item_type, chosen, MAX_PREVIEWED + 1, None)
+    is_whole = len(matching) <= MAX_PREVIEWED
     changing = 0
-    for some in chunks(matching[:MOST_PREVIEWED]):
+    for some in chunks(matching[:MAX_PREVIEWED]):
         changing += len(_changeable(connection, some, change, moment, follower)[0])
-    return Preview(min(len(matching), MOST_PREVIEWED), changing, is_whole)
+    return Preview(min(len(matching), MAX_PREVIEWED), changing, is_whole)
 
 
 def _counted(

@@ -102,7 +102,7 @@ class SqlQueueStore:
             self._statements, self._claim_statement = sqlite, sqlite.claim
         enqueue = encrypting.encrypting(self._statements.enqueue, encryption)
         self.periodic = SqlPeriodicStore(database, enqueue, self._hints)
-        self._settling = Settling(self._settled)
+        self._settling = Settling(self._write_changes)
         self._served: dict[str, str] = {}
         """By item type: the lane that was served last."""
         self._limited: set[str] = set()
@@ -132,13 +132,13 @@ class SqlQueueStore:
                 self._identity, self._database.dialect, self._statements, within, ordered, now, hints
             )
         else:
-            new = await self._retried(self._enqueued, ordered, now, hints)
+            new = await self._retried(self._write_items, ordered, now, hints)
             self._hints.wake(item_types)
             if self._postgres:
                 self._hints.notify_later(item_types.difference(hints))
         return _results(requests, new)
 
-    async def _enqueued(
+    async def _write_items(
         self, requests: Sequence[EnqueueRequest], now: datetime | None, hints: Sequence[str]
     ) -> set[tuple[str, str]]:
         if self._enqueue_alone is not None:
@@ -202,16 +202,16 @@ class SqlQueueStore:
         alone = now is not None or silent_for is not None
         if alone or _are_followed(changes, self._followers):
             # A change that a follower refuses must fail alone.
-            done = await self._settled(changes, [] if summary is None else [summary], now, silent_for)
+            done = await self._write_changes(changes, [] if summary is None else [summary], now, silent_for)
         else:
             done = await self._settling.settle(changes, summary)
         if self._limited:
             ended = {change.claim.item_type for change in changes if change.status is not Status.DISPATCHED}
             for item_type in ended & self._limited:
-                self._tell(item_type)
+                self._wake_dispatchers(item_type)
         return done
 
-    async def _settled(
+    async def _write_changes(
         self,
         changes: Sequence[Change],
         summaries: Sequence[BatchSummary],
@@ -326,7 +326,7 @@ class SqlQueueStore:
                     admin_queries.redirect_dead, item_type, after, to, now, follower
                 )
                 count += some
-        await self._moved(item_type)
+        await self._notify_moved(item_type)
         return count
 
     async def change_items(
@@ -349,7 +349,7 @@ class SqlQueueStore:
                     changes.change_matching, item_type, chosen, after or None, change, now, follower
                 )
                 count, claims = count + changed.total, claims + changed.in_flight
-        await self._moved(item_type)
+        await self._notify_moved(item_type)
         return ChangeResult(count, claims)
 
     async def preview(
@@ -378,7 +378,7 @@ class SqlQueueStore:
                 return await transact(*args, **kwargs)
         return await transact(*args, **kwargs)
 
-    async def _moved(self, item_type: str) -> None:
+    async def _notify_moved(self, item_type: str) -> None:
         """Resets the claims' positions: items may be due anywhere now."""
         if self._claims is not None:
             self._claims.forget(item_type)
@@ -390,7 +390,7 @@ class SqlQueueStore:
             event = self._wakeups[item_type] = self._hints.subscribe(item_type)
         return event
 
-    def _tell(self, item_type: str) -> None:
+    def _wake_dispatchers(self, item_type: str) -> None:
         """Wakes dispatchers of a type with limited places, which has room again. Only a hint: polling finds it too."""
         self._hints.wake([item_type])
         if self._postgres:

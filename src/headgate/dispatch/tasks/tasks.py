@@ -102,7 +102,7 @@ class Tasks:
         self._cancel_seconds = cancel_seconds
         self._tasks: dict[str, Task[Any, Any]] = {}
         self._periodic: dict[str, tuple[str, Schedule]] = {}
-        self._here: _OnLoop | None = None
+        self._loop_state: _OnLoop | None = None
         self._in_memory: InMemory | None = None
 
     # -- defining ------------------------------------------------------------------------------------------------
@@ -246,9 +246,9 @@ class Tasks:
 
     def _on_loop(self) -> _OnLoop:
         loop = asyncio.get_running_loop()
-        if self._here is None or self._here.loop is not loop:
-            self._here = _OnLoop(loop, Threads(self._thread_limit))
-        return self._here
+        if self._loop_state is None or self._loop_state.loop is not loop:
+            self._loop_state = _OnLoop(loop, Threads(self._thread_limit))
+        return self._loop_state
 
     # -- queueing ------------------------------------------------------------------------------------------------
 
@@ -256,14 +256,14 @@ class Tasks:
         """The tasks' queue, opened at first use. Each event loop has its own."""
         if self._in_memory is not None:
             return self._in_memory.queue
-        here = self._on_loop()
-        if here.queue is None:
-            async with here.opening:
-                if here.queue is None:
-                    here.queue = await here.stack.enter_async_context(
+        state = self._on_loop()
+        if state.queue is None:
+            async with state.opening:
+                if state.queue is None:
+                    state.queue = await state.stack.enter_async_context(
                         DispatchQueue.open(self.url, encryption_keys=self._encryption_keys)
                     )
-        return here.queue
+        return state.queue
 
     async def define(self) -> None:
         """Writes the tasks' settings to the database. Workers do so when they start, and an enqueue if needed. On
@@ -289,17 +289,17 @@ class Tasks:
             if connection is not None:
                 raise InvalidInput("connection", "a queue in memory can't join a database transaction")
             return await self._in_memory.enqueue(item_type, item_id, context, at, lane, priority)
-        here = self._on_loop()
-        if connection is not None and item_type not in here.defined and self.url.startswith("sqlite"):
+        state = self._on_loop()
+        if connection is not None and item_type not in state.defined and self.url.startswith("sqlite"):
             # Opening and defining would wait for the caller's own transaction.
             raise InvalidInput("connection", "call `await tasks.define()` once before your first transaction")
-        queue = here.queue or await self.queue()
-        if item_type not in here.defined:
-            async with here.opening:
+        queue = state.queue or await self.queue()
+        if item_type not in state.defined:
+            async with state.opening:
                 # Checked again under the lock: concurrent first calls define it once.
-                if item_type not in here.defined:
+                if item_type not in state.defined:
                     await queue.define(definition.config)
-                    here.defined.add(item_type)
+                    state.defined.add(item_type)
         return await queue.enqueue(
             item_type,
             item_id,
@@ -371,8 +371,8 @@ class Tasks:
         await (await self.queue()).enqueue_requests([request])
 
     async def _define_all(self, item_types: set[str], connection: Any) -> None:
-        here = self._on_loop()
-        if item_types <= here.defined:
+        state = self._on_loop()
+        if item_types <= state.defined:
             return
         if connection is not None and self.url.startswith("sqlite"):
             raise InvalidInput("connection", "call `await tasks.define()` once before your first transaction")
@@ -380,8 +380,8 @@ class Tasks:
 
     async def close(self) -> None:
         """Closes the queue, if it was opened on this event loop. The next use opens it again."""
-        here, self._here = self._on_loop(), None
-        await here.stack.aclose()
+        state, self._loop_state = self._on_loop(), None
+        await state.stack.aclose()
 
     async def __aenter__(self) -> Self:
         return self

@@ -47,7 +47,7 @@ def page(
 
 
 def count(connection: Connection, selection: SlotFilter) -> int:
-    """How many records match, up to `MOST_COUNTED`."""
+    """The number of records that match, up to `MOST_COUNTED`."""
     total = 0
     for table, other in ((slot, SlotStatus.CANCELLED), (slot_cancelled, SlotStatus.BOOKED)):
         if selection.status is not other:

@@ -20,9 +20,9 @@ from headgate.slots.stores.tables import slot_config, slot_policy, slot_run, slo
 from headgate.slots.templates import WILDCARD, best_template, is_template
 from headgate.sql.schema import now
 
-EVICTED = 100
+MAX_EVICTED = 100
 """The number of idle configs that are evicted at once when a template reaches its maximum."""
-SETTLED = timedelta(minutes=1)
+MIN_IDLE_AGE = timedelta(minutes=1)
 """A config younger than this is not idle: its first booking may be in flight."""
 
 
@@ -51,7 +51,7 @@ def insert_from_template(connection: Connection, name: str, template: PolicyVers
     following = sa.select(sa.func.count()).select_from(slot_config).where(slot_config.c.template == template.name)
     if connection.execute(following).scalar_one() >= max_configs:
         ended = moment - template.policy.window
-        if not remove_idle(connection, to_ms(ended), to_ms(moment - SETTLED), EVICTED, template.name):
+        if not remove_idle(connection, to_ms(ended), to_ms(moment - MIN_IDLE_AGE), MAX_EVICTED, template.name):
             raise InvalidInput(
                 "config_name",
                 f"{name!r} can't be made from {template.name!r}, which has {max_configs} configs in use;"

@@ -232,7 +232,7 @@ class LocalEngine:
             return self._release("the engine was closed")
         except Exception as error:
             return self._failure(run, error)
-        run.well = True
+        run.succeeded = True
         return self._completion(result) if isinstance(result, Completion) else self._sink.completed
 
     def _completion(self, completion: Completion) -> Report:

@@ -30,7 +30,7 @@ class Run:
     begun: bool = False
     executed: bool = False
     """It was executed; only the report is missing."""
-    well: bool = False
+    succeeded: bool = False
     """It was executed, and succeeded."""
     recalled: bool = False
     """The kill switch was turned off before it began; it was cancelled, and is released."""
@@ -44,7 +44,7 @@ class Run:
     @property
     def over(self) -> bool:
         """It has no further effect: another claim of its item is another run."""
-        return self.lost or self.recalled or (self.executed and not self.well)
+        return self.lost or self.recalled or (self.executed and not self.succeeded)
 
     @property
     def silent(self) -> bool:
