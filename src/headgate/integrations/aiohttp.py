@@ -199,21 +199,21 @@ class _Extension(InstalledLimits[RequestLimiter]):
                 raise
             # Raised by the application: limiter.check(...)
             raised = denial(error.decision)._replace(on_denied=self.request_limiter.on_denied)
-            return await self._refused(raised, request)
+            return await self._refusal_response(raised, request)
 
     async def limited(self, limits: Sequence[Limit], request: web.Request, respond: Respond) -> Any:
         """The response of a handler, or of a denial."""
         answer = await self.request_limiter.admit_async(limits, _AiohttpRequest(request, self.principal))
         if isinstance(answer, Refusal):
-            return await self._refused(answer, request)
+            return await self._refusal_response(answer, request)
         _exchange(request).admit(answer.fields)
         if answer.decision is not None:
             request[DECISION] = answer.decision
         if not answer.charges:
             return await respond()
-        return await self._settled(answer.charges, request, respond)
+        return await self._settle_after(answer.charges, request, respond)
 
-    async def _settled(self, charges: Sequence[ResponseCharge], request: web.Request, respond: Respond) -> Any:
+    async def _settle_after(self, charges: Sequence[ResponseCharge], request: web.Request, respond: Respond) -> Any:
         settle, exchange = self.request_limiter.settle_async, _exchange(request)
         try:
             response: web.StreamResponse = await respond()
@@ -233,7 +233,7 @@ class _Extension(InstalledLimits[RequestLimiter]):
         await settle(charges, _response_of(request, response))
         return response
 
-    async def _refused(self, refusal: Refusal, request: web.Request) -> web.StreamResponse:
+    async def _refusal_response(self, refusal: Refusal, request: web.Request) -> web.StreamResponse:
         if refusal.decision is None:
             return _response(refusal)
         _exchange(request).deny(refusal.limit_fields)

@@ -120,7 +120,7 @@ def rate_limit(
                 if names and by_outcome:
                     reservation = limiter.reserve(key_value, names, units, ttl=OUTCOME_TTL)
                     _send_back_unless_allowed(reservation.decision)
-                    ending.enter_context(_settled(reservation, results, lambda outcome: actual_cost(outcome, units)))
+                    ending.enter_context(_settling(reservation, results, lambda outcome: actual_cost(outcome, units)))
                 elif names and wait:
                     _send_back_unless_allowed(limiter.wait(key_value, names, units, timeout=wait))
                 elif names:
@@ -140,7 +140,7 @@ def rate_limit(
 
 
 @contextmanager
-def _settled(reservation: Reservation, results: list[Any], actual_cost: OfOutcome[int]) -> Iterator[None]:
+def _settling(reservation: Reservation, results: list[Any], actual_cost: OfOutcome[int]) -> Iterator[None]:
     """Settles a reservation when the block has ended, which adds its result to `results`."""
     error: BaseException | None = None
     try:

@@ -105,7 +105,7 @@ def RateLimitMiddleware(get_response: Callable[[HttpRequest], Any]) -> Callable[
             return await _limited_async(matching, request, partial(get_response, request))
 
         async def process_exception_async(request: HttpRequest, error: Exception) -> HttpResponse | None:
-            return await _raised(request, error)
+            return await _denial_response(request, error)
 
         middleware.process_exception = process_exception_async  # type: ignore[attr-defined]  # Django looks for it
         return middleware
@@ -114,7 +114,7 @@ def RateLimitMiddleware(get_response: Callable[[HttpRequest], Any]) -> Callable[
         return _limited(limits(request), request, partial(get_response, request))
 
     def process_exception(request: HttpRequest, error: Exception) -> HttpResponse | None:
-        return run_blocking(_raised(request, error))
+        return run_blocking(_denial_response(request, error))
 
     sync_middleware.process_exception = process_exception  # type: ignore[attr-defined]  # Django looks for it
     return sync_middleware
@@ -165,7 +165,7 @@ def _limited(limits: tuple[Limit, ...], native: HttpRequest, view: Callable[[], 
     request_limiter = _request_limiter()
     answer = request_limiter.admit(limits, DjangoRequest(native, is_async=False))
     if isinstance(answer, Refusal):
-        return run_blocking(_refused(native, answer))
+        return run_blocking(_refusal_response(native, answer))
     _put_decision(native, answer)
     try:
         response = view()
@@ -183,7 +183,7 @@ async def _limited_async(limits: tuple[Limit, ...], native: HttpRequest, view: C
     request_limiter = _request_limiter()
     answer = await request_limiter.admit_async(limits, DjangoRequest(native, is_async=True))
     if isinstance(answer, Refusal):
-        return await _refused(native, answer)
+        return await _refusal_response(native, answer)
     _put_decision(native, answer)
     try:
         response = await view()
@@ -235,7 +235,7 @@ def _put_decision(request: HttpRequest, admission: Admission) -> None:
         request.rate_limit = admission.decision
 
 
-async def _refused(request: HttpRequest, refusal: Refusal) -> HttpResponse:
+async def _refusal_response(request: HttpRequest, refusal: Refusal) -> HttpResponse:
     own = None
     if refusal.on_denied is not None and refusal.decision is not None:
         own = await resolved(refusal.on_denied(request, refusal.decision))
@@ -247,11 +247,11 @@ async def _refused(request: HttpRequest, refusal: Refusal) -> HttpResponse:
     return _with_fields([field for field in refusal.limit_fields if not own.has_header(field[0])], own)
 
 
-async def _raised(request: HttpRequest, error: Exception) -> HttpResponse | None:
+async def _denial_response(request: HttpRequest, error: Exception) -> HttpResponse | None:
     """The response of a denial that a view raised: `limiter.check(...)`."""
     if not isinstance(error, RateLimitExceeded):
         return None
-    return await _refused(request, denial(error.decision)._replace(on_denied=_request_limiter().on_denied))
+    return await _refusal_response(request, denial(error.decision)._replace(on_denied=_request_limiter().on_denied))
 
 
 def _has_own_limits(request: HttpRequest) -> bool:

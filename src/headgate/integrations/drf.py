@@ -108,7 +108,7 @@ class RateThrottle:
         answer = request_limiter.admit((limit,), DjangoRequest(request, is_async=False))
         if isinstance(answer, Refusal):
             if answer.decision is None:
-                raise _refused(answer)
+                raise _refusal_error(answer)
             _add_fields(view, answer.limit_fields)
             self._wait = answer.decision.retry_after
             return False
@@ -150,7 +150,7 @@ def _limit(plans: Plans | None, key: Key | KeyFunction, options: LimitOptions) -
     return Limit(plans, key=key, **options)
 
 
-def _refused(refusal: Refusal) -> Exception:
+def _refusal_error(refusal: Refusal) -> Exception:
     """The framework's error of a request that can't be decided: it has no key, or the limits can't be read."""
     error = APIException(json.loads(refusal.body)["detail"])
     error.status_code = refusal.status

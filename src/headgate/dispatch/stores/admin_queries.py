@@ -201,7 +201,7 @@ def redirect(
     in_flight: bool = False,
 ) -> int:
     """Redirects these items, and their followers. With `in_flight`, the caller knows that none of them has begun."""
-    items = _listed(connection, item_type, list(dict.fromkeys(item_ids)), to, in_flight)
+    items = _lock_items(connection, item_type, list(dict.fromkeys(item_ids)), to, in_flight)
     moment = now or database_clock(connection)
     moves = following.checked_moves(connection, follower, items, to)
     _write_redirects(connection, items, to, moment)
@@ -235,7 +235,7 @@ def redirect_dead(
     return len(items), ids[-1]
 
 
-def _listed(
+def _lock_items(
     connection: sa.Connection, item_type: str, item_ids: Sequence[str], to: Status, in_flight: bool
 ) -> list[Item]:
     rows: dict[str, Item] = {}

@@ -45,7 +45,7 @@ def change_listed(
         if item_id not in rows:
             raise NotFound("item", item_id)
     items = list(rows.values())
-    slotted = _slotted(connection, items, change, follower)
+    slotted = _items_with_slots(connection, items, change, follower)
     changed = [change.applied(one, moment, is_followed=one.item_id in slotted) for one in items]
     if change.to is not None:
         following.checked_moves(connection, follower, items, change.to)
@@ -84,7 +84,7 @@ def preview(
     """The effect of `change_matching` on the items that match. Writes and locks nothing."""
     moment = now or database_clock(connection)
     if follower is None and chosen.error_group is None:
-        return _counted(connection, item_type, chosen, change, moment)
+        return _preview_by_count(connection, item_type, chosen, change, moment)
     # A follower decides per item, and SQL can't group errors: items are read one by one.
     matching = search.items(connection, item_type, chosen, MAX_PREVIEWED + 1, None)
     is_whole = len(matching) <= MAX_PREVIEWED
@@ -94,7 +94,7 @@ def preview(
     return Preview(min(len(matching), MAX_PREVIEWED), changing, is_whole)
 
 
-def _counted(
+def _preview_by_count(
     connection: sa.Connection, item_type: str, chosen: ItemFilter, change: ItemChange, now: datetime
 ) -> Preview:
     """An item's status and slot decide: one item of each kind is tried, the others are counted."""
@@ -114,9 +114,9 @@ def _changeable(
     connection: sa.Connection, matching: Sequence[Item], change: ItemChange, now: datetime, follower: Follower | None
 ) -> tuple[list[Item], list[Item]]:
     """Those of the items that can be changed, before and after the change."""
-    slotted = _slotted(connection, matching, change, follower)
+    slotted = _items_with_slots(connection, matching, change, follower)
     pairs = []
-    slotted = _slotted(connection, matching, change, follower)
+    slotted = _items_with_slots(connection, matching, change, follower)
     for one in matching:
         with contextlib.suppress(Conflict):
             pairs.append((one, change.applied(one, now, is_followed=one.item_id in slotted)))
@@ -127,7 +127,7 @@ def _changeable(
     return [before for before, _ in pairs], [after for _, after in pairs]
 
 
-def _slotted(
+def _items_with_slots(
     connection: sa.Connection, items: Sequence[Item], change: ItemChange, follower: Follower | None
 ) -> set[str]:
     """The items with a follower; if the change is of the time, also those with a slot."""

@@ -41,7 +41,7 @@ class Claims:
         self._database = database
         self._turns: dict[str, _Turns] = {}
 
-    def forget(self, item_type: str) -> None:
+    def reset_positions(self, item_type: str) -> None:
         """Resets the positions: the next claim searches for the first items. The turn is kept."""
         if item_type in self._turns:
             self._turns[item_type].pause = 0.0

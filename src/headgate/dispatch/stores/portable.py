@@ -157,7 +157,7 @@ def settle(
         if row is None or not held:
             continue
         del rows[key]  # a second report in one batch is ignored
-        updates.append(_settled(change, row, moment))
+        updates.append(_row_update(change, row, moment))
         before, batch_id = row.queue_status, change.batch_id or row.dispatch_batch_id
         if change.start is not None and before == Status.CLAIMED:
             start = change.start
@@ -176,7 +176,7 @@ def settle(
     return done
 
 
-def _settled(change: Change, row: Any, now: datetime) -> dict[str, Any]:
+def _row_update(change: Change, row: Any, now: datetime) -> dict[str, Any]:
     started = change.start is not None and row.queue_status == Status.CLAIMED
     dispatched = started or change.status is Status.DISPATCHED
     return {

@@ -381,7 +381,7 @@ class SqlQueueStore:
     async def _notify_moved(self, item_type: str) -> None:
         """Resets the claims' positions: items may be due anywhere now."""
         if self._claims is not None:
-            self._claims.forget(item_type)
+            self._claims.reset_positions(item_type)
         await self._notify(item_type)
 
     def _wakeup(self, item_type: str) -> asyncio.Event:

@@ -42,13 +42,13 @@ async def enqueue(
         InvalidInput: the connection is of no accepted kind, is to another database, or has no transaction.
     """
     try:
-        owner = await _unwrapped(connection)
+        owner = await _unwrap(connection)
         if _is_of(owner, "psycopg", "Connection", "AsyncConnection"):
             _check(dialect, "postgresql", owner.autocommit and owner.info.transaction_status.name == "IDLE")
             return await _with_psycopg(identity, statements, owner, requests, now, hints)
         if isinstance(owner, sqlite3.Connection):
             _check(dialect, "sqlite", _autocommits(owner))
-            with _borrowed(owner) as borrowed:
+            with _borrow(owner) as borrowed:
                 identity.check_file(borrowed)
                 return statements.enqueue(borrowed, requests, now, hints)  # type: ignore[no-any-return]
         if _is_of(owner, "sqlalchemy.ext.asyncio", "AsyncConnection"):
@@ -58,12 +58,12 @@ async def enqueue(
             await identity.check_server(*_checked(owner, dialect, identity))
             return statements.enqueue(owner, requests, now, hints)  # type: ignore[no-any-return]
     except DRIVER_ERRORS as error:
-        raise _explained(translated(error)) from error
+        raise _explain_error(translated(error)) from error
     module = type(connection).__module__
     raise InvalidInput(FIELD, ASYNCPG if module.partition(".")[0] == "asyncpg" else ACCEPTED)
 
 
-async def _unwrapped(connection: Any) -> Any:
+async def _unwrap(connection: Any) -> Any:
     """The connection inside a session, or inside Django's connection."""
     if _is_of(connection, "sqlalchemy.orm", "scoped_session") or _is_of(
         connection, "sqlalchemy.ext.asyncio", "async_scoped_session"
@@ -105,16 +105,16 @@ async def _with_psycopg(
 
     try:
         if not identity.is_known(connection):
-            (row,) = await _fetched(connection, POSTGRES)
+            (row,) = await _fetch_rows(connection, POSTGRES)
             await identity.check_server(connection, row)
-        rows = await _fetched(connection, *statements.enqueue_call(requests, now, hints))
+        rows = await _fetch_rows(connection, *statements.enqueue_call(requests, now, hints))
     except psycopg.Error as error:
         state = error.sqlstate or ("08000" if isinstance(error, psycopg.OperationalError) else "")
-        raise _explained(fault(state, str(error))) from error
+        raise _explain_error(fault(state, str(error))) from error
     return statements.new_keys(rows)  # type: ignore[no-any-return]
 
 
-async def _fetched(connection: Any, *call: Any) -> list[Row]:
+async def _fetch_rows(connection: Any, *call: Any) -> list[Row]:
     """The rows of a statement, as tuples: the caller's rows may be of any form."""
     import psycopg
     from psycopg.rows import tuple_row
@@ -143,7 +143,7 @@ def _autocommits(raw: Any) -> bool:
     return getattr(raw, "autocommit", False) is True
 
 
-def _explained(error: StoreError) -> StoreError | InvalidInput:
+def _explain_error(error: StoreError) -> StoreError | InvalidInput:
     text = str(error)
     if "headgate_dispatch" in text and ("does not exist" in text or "no such table" in text):
         return InvalidInput(FIELD, NO_QUEUE)
@@ -162,7 +162,7 @@ class _CallersConnection(SQLiteDialect_pysqlite):
         """The caller's to do."""
 
 
-def _borrowed(raw: sqlite3.Connection) -> sa.Connection:
+def _borrow(raw: sqlite3.Connection) -> sa.Connection:
     pool = sa.StaticPool(lambda: raw, reset_on_return=None)  # type: ignore[arg-type]
     return sa.Engine(pool, _CallersConnection(dbapi=sqlite3), sa.make_url("sqlite://")).connect()
 

@@ -49,11 +49,11 @@ class Bodies:
         if (length is not None and int(length) <= self._limit) or media_type(scope) in STREAMED:
             await self._app(scope, receive, send)
         elif length is None:
-            await self._app(scope, self._counted(receive), send)
+            await self._app(scope, self._count_bytes(receive), send)
         else:
             await too_large(self._limit).response()(scope, receive, send)
 
-    def _counted(self, receive: Receive) -> Receive:
+    def _count_bytes(self, receive: Receive) -> Receive:
         taken = 0
 
         async def counted() -> Message:

@@ -103,7 +103,7 @@ async def submit(scope: Scope, receive: Receive, send: Send) -> None:
     about(scope, item_id=feed_id)
     accepting = application.background(application.feeds.accept(feed_id))
     await asyncio.wait({accepting}, timeout=ANSWER_WITHIN)
-    await send_json(send, _shown(await application.feeds.show(feed_id)).dump_json(), 202)
+    await send_json(send, _feed_shown(await application.feeds.show(feed_id)).dump_json(), 202)
 
 
 @router.get(
@@ -120,7 +120,7 @@ async def list_feeds(request: Request) -> Response:
     selection = {"state": given.get("state"), "prefix": given.get("prefix")}
     page = await feeds.page(limit + 1, text_of(request, "cursor", FEED_ID), **selection, sort=given.get("sort"))
     cursor = page[limit - 1].feed_id if len(page) > limit else None
-    shown = FeedPage(feeds=[_shown(feed) for feed in page[:limit]], next=cursor)
+    shown = FeedPage(feeds=[_feed_shown(feed) for feed in page[:limit]], next=cursor)
     if with_total:
         shown.total = await feeds.count(**selection)
     return json_response(shown)
@@ -135,7 +135,7 @@ async def list_feeds(request: Request) -> Response:
 )
 async def show(request: Request) -> Response:
     """The feed's status, its progress from 0 to 1, and its figures."""
-    return json_response(_shown(await _feeds(request).show(request.path_params["feedId"])))
+    return json_response(_feed_shown(await _feeds(request).show(request.path_params["feedId"])))
 
 
 @router.get(
@@ -191,7 +191,7 @@ def _feeds(request: Request) -> Feeds:
     return services_of(request).payments.feeds
 
 
-def _shown(feed: Feed) -> FeedShown:
+def _feed_shown(feed: Feed) -> FeedShown:
     return FeedShown.of(feed)
 
 

@@ -108,12 +108,12 @@ async def _outcome(services: Services, message: NotificationRequest) -> Notifica
     try:
         return await accept(services, message, None)
     except Problem as refusal:
-        return _refused(refusal)
+        return _refusal_shown(refusal)
     except HeadgateError as error:
-        return _refused(problem.of(error))
+        return _refusal_shown(problem.of(error))
 
 
-def _refused(refusal: Problem) -> NotificationRefused:
+def _refusal_shown(refusal: Problem) -> NotificationRefused:
     body = refusal.body
     further = {"field": body["field"]} if "field" in body else {}
     if "Retry-After" in refusal.headers:

@@ -285,7 +285,7 @@ class PostgresReplanTransaction(ReplanTransaction):
         owners = {move.slot.owner for move in single}
         for owner in owners:
             own = single if len(owners) == 1 else [move for move in single if move.slot.owner == owner]
-            calls.append((PUBLISH, _published(active.name, owner, own)))
+            calls.append((PUBLISH, _publish_values(active.name, owner, own)))
         joint = [move for move in moves if move.windows]
         if joint:
             calls.append((MOVE_JOINT, _joint_values(joint)))
@@ -447,7 +447,7 @@ def _times(moves: Sequence[SlotMove]) -> Sequence[str]:
     )
 
 
-def _published(name: str, owner: str | None, moves: Sequence[SlotMove]) -> Sequence[str]:
+def _publish_values(name: str, owner: str | None, moves: Sequence[SlotMove]) -> Sequence[str]:
     """The values of `PUBLISH`, in the form of `record_of`."""
     return (
         TOPIC,
