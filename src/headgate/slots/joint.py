@@ -147,7 +147,7 @@ class JointPacker:
         return room, places
 
     def _search(self, effective_ms: int) -> JointRoom | Full:
-        # A later event gets no window that an earlier one did not: its first windows offer less.
+        # A later event gets no window that was denied to an earlier one: its first windows offer less.
         at = effective_ms
         if self._effective_ms <= effective_ms < self._reached_ms:
             at = self._reached_ms
