@@ -1,8 +1,7 @@
 """Batching (group commit): callers who arrive while a transaction is in flight share the next one.
 
-A lone caller pays no waiting: with nothing in flight its work starts at once. Under load the batches grow by
-themselves to whatever the store's latency allows, so throughput rises with the number of callers and the store sees
-one writer per key and process.
+A lone caller does not wait: with nothing in flight its work starts at once. Under load, batches grow with the store's
+latency, so throughput rises with the number of callers and the store has one writer per key and process.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ Outcome = TypeVar("Outcome")
 
 
 class Batcher(Generic[Work, Outcome]):
-    """Hands submitted work to `flush` in batches, one batch at a time, in order of arrival.
+    """Passes submitted work to `flush` in batches, one batch at a time, in order of arrival.
 
     `flush` returns one outcome per piece of work, in order; an outcome that is an exception is raised to its own
-    caller. An exception from `flush` itself is raised to every caller of that batch and to nobody else.
+    caller. An exception from `flush` itself is raised to every caller of that batch only.
 
-    A caller that is cancelled while waiting gives up its answer, not its work: the batch goes on.
+    If a waiting caller is cancelled, its work is not: the batch continues.
 
-    With `linger`, each batch waits for one turn of the event loop: callers who were woken by the last one can join it.
+    With `linger`, each batch waits for one iteration of the event loop: callers of the last batch can join it.
     """
 
     __slots__ = ("_closed", "_flush", "_linger", "_max_batch", "_task", "_waiting", "is_busy")
@@ -60,7 +59,7 @@ class Batcher(Generic[Work, Outcome]):
         self._waiting.append((work, future))
         if not self.is_busy:
             self.is_busy = True
-            # In a context of its own: a batch is no part of what its first caller does.
+            # In its own context: a batch is not part of its first caller's trace.
             self._task = loop.create_task(self._drain(), context=Context())
         return await future
 
@@ -91,7 +90,7 @@ class Batcher(Generic[Work, Outcome]):
                         future.set_result(outcome)
         finally:
             self.is_busy = False
-            # Cancelled, or the outcomes were too few: nobody may wait for an answer that never comes.
+            # Cancelled, or too few outcomes: callers must not wait for ever.
             for future in futures:
                 future.cancel()
             for _, future in self._waiting:

@@ -122,7 +122,7 @@ async def test_idle_configs_are_pruned_and_made_again(slots: SlotStore) -> None:
 async def test_a_template_makes_so_many_configs_and_idle_ones_make_room(
     slots: SlotStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headgate.slots.stores.templates.SETTLED", timedelta(minutes=-1))
+    monkeypatch.setattr("headgate.slots.stores.templates.MIN_IDLE_AGE", timedelta(minutes=-1))
     scheduler = SlotScheduler(slots, template_configs=3)
     await scheduler.configure("merchant-*", WindowPolicy(1, "PT4S"))
     for n in range(3):

@@ -56,8 +56,8 @@ class BlockingDispatchQueue(BackgroundQueue):
     ) -> EnqueueResult:
         """Queues one item to run at `execute_at`, or at its booked `slot`; without either, now.
 
-        `lane` is a tenant, say: lanes of one type take turns, so that one tenant's million does not starve another's
-        ten. In its lane, an item of `priority` 0 comes first and of 9 last; if not given, 5.
+        `lane` is a tenant, say: lanes of one type take turns, so that one tenant's million items do not starve
+        another's ten. In its lane, an item of `priority` 0 comes first and of 9 last; the default is 5.
 
         With `connection`, in a transaction of yours, the item is queued if and when that commits. It is a SQLAlchemy
         `Session`, `AsyncSession`, `Connection` or `AsyncConnection`, a psycopg `Connection` or `AsyncConnection`, a
@@ -97,9 +97,8 @@ class BlockingDispatchQueue(BackgroundQueue):
         connection: Any = None,
     ) -> list[EnqueueResult]:
         """Queues items given as `(item_id, context, execute_at)`. All are checked before any is written; up to 5000
-        are written in one transaction; with `connection`, as in `enqueue`, all in yours. `slotted` says that their
-        times are booked slots. Each item's execution is a
-        trace of its own: thousands in one would be of no use to anybody.
+        are written in one transaction; with `connection`, as in `enqueue`, all in yours. With `slotted`, their times
+        are booked slots. Each item's execution starts its own trace: a trace of thousands would be unreadable.
 
         Raises:
             InvalidInput: an item is wrong; nothing was written.
@@ -126,7 +125,7 @@ class BlockingDispatchQueue(BackgroundQueue):
         return self._run(lambda queue: queue.define(config))
 
     def pause(self, item_type: str) -> DispatchConfig:
-        """Throws the kill switch: nothing of this type starts any more, nothing is lost.
+        """Turns the kill switch off: no item of this type starts until `resume`, and none is lost.
 
         Raises:
             NotFound: there is no such item type.
@@ -134,7 +133,7 @@ class BlockingDispatchQueue(BackgroundQueue):
         return self._run(lambda queue: queue.pause(item_type))
 
     def resume(self, item_type: str) -> DispatchConfig:
-        """Lets a paused type go on.
+        """Turns a paused type on again.
 
         Raises:
             NotFound: there is no such item type.
@@ -142,7 +141,7 @@ class BlockingDispatchQueue(BackgroundQueue):
         return self._run(lambda queue: queue.resume(item_type))
 
     def requeue(self, item_type: str, item_ids: Iterable[str] | None = None, **matching: Unpack[FilterOptions]) -> int:
-        """Makes dead letters READY again, as new, and returns how many: those with these ids, all or none; or those
+        """Makes dead letters READY again, as new, and returns their number: those with these ids, all or none; or those
         that match, as in `cancel`; or, with neither, all dead letters of the type.
 
         Raises:
@@ -153,7 +152,7 @@ class BlockingDispatchQueue(BackgroundQueue):
         return self._run(lambda queue: queue.requeue(item_type, item_ids, **matching))
 
     def discard(self, item_type: str, item_ids: Iterable[str] | None = None, **matching: Unpack[FilterOptions]) -> int:
-        """Cancels items that are READY or dead letters, and returns how many: those with these ids, all or none; or
+        """Cancels items that are READY or dead letters, and returns their number: those with these ids, all or none; or
         those that match, as in `cancel`; or, with neither, all dead letters of the type.
 
         Raises:
@@ -164,12 +163,12 @@ class BlockingDispatchQueue(BackgroundQueue):
         return self._run(lambda queue: queue.discard(item_type, item_ids, **matching))
 
     def cancel(self, item_type: str, item_ids: Iterable[str] | None = None, **matching: Unpack[FilterOptions]) -> int:
-        """Cancels items that wait, run or are dead letters, and returns how many: those with these ids, all or none;
-        or those that match `status`, `prefix`, `lane`, `error`, `since` and `until` (see `list`) and can be cancelled.
+        """Cancels items that wait, run or are dead letters, and returns their number: those with these ids, all or
+        none; or cancellable ones that match `status`, `prefix`, `lane`, `error`, `since` and `until` (see `list`).
 
-        An item is CANCELLED at once, and what its execution reports from then on does not count. An execution that
-        runs is cancelled within a second: an `async def` gets `CancelledError`, a workflow on Temporal a cancellation.
-        A plain `def` can't be cancelled; it goes on to its end.
+        An item is CANCELLED at once, and later reports of its execution are ignored. A running execution is cancelled
+        within a second: an `async def` gets `CancelledError`, a workflow on Temporal a cancellation. A plain `def`
+        can't be cancelled; it runs to its end.
 
         Raises:
             Conflict: one of the ids is finished, or is in flight and its application must call it off; nothing was
@@ -189,8 +188,8 @@ class BlockingDispatchQueue(BackgroundQueue):
         new_lane: str | None = None,
         **matching: Unpack[FilterOptions],
     ) -> int:
-        """Gives READY items another time, priority or lane, and returns how many: those with these ids, all or none; or
-        those that match, as in `cancel`.
+        """Gives READY items another time, priority or lane, and returns their number: those with these ids, all or
+        none; or those that match, as in `cancel`.
 
         Raises:
             Conflict: one of the ids does not wait, or its time is a booked slot; nothing was changed.
@@ -211,9 +210,9 @@ class BlockingDispatchQueue(BackgroundQueue):
         execute_at: datetime | str | None = None,
         **matching: Unpack[FilterOptions],
     ) -> Preview:
-        """How many items match, and how many of them `change` would change: `requeue`, `discard`, `cancel` or
-        `reschedule`. With `execute_at`, rescheduled to another time, which items with a booked slot are not; without
-        it, to another priority or lane. Nothing is changed.
+        """The number of items that match, and of those that `change` would change: `requeue`, `discard`, `cancel` or
+        `reschedule`. With `execute_at`, it reschedules to another time, which excludes items with a booked slot;
+        without it, to another priority or lane. Nothing is changed.
 
         Raises:
             InvalidInput: a value is wrong, or no filter is given.
@@ -222,7 +221,7 @@ class BlockingDispatchQueue(BackgroundQueue):
         return self._run(lambda queue: queue.preview(item_type, change, execute_at=execute_at, **matching))
 
     def prune(self, before: datetime | str) -> PruneResult:
-        """Forgets items that finished, and audit entries written, before a time. Dead letters are kept.
+        """Deletes items that finished, and audit entries written, before a time. Dead letters are kept.
 
         Raises:
             InvalidInput: the time is wrong.

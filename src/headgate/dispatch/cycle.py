@@ -1,7 +1,7 @@
 """The five-step dispatch cycle: config, recovery, claim, starts, record.
 
-Each step leaves the queue in a state from which the next cycle, here or elsewhere, can go on: a process may die
-between any two of them.
+Each step leaves the queue in a state from which the next cycle, in any process, can continue: a process may die between
+any two of them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from headgate.tracing import Attributes, Span
 
 @dataclass(frozen=True, slots=True)
 class CycleReport:
-    """What one cycle did."""
+    """The result of one cycle."""
 
     item_type: str
     interval: float
@@ -47,18 +47,18 @@ class CycleReport:
     batch_size: int
     enabled: bool = True
     recovered: int = 0
-    """Stale claims given back or dead-lettered."""
+    """Stale claims that were released or dead-lettered."""
     claimed: int = 0
     started: int = 0
     failed: int = 0
     released: int = 0
     dead_lettered: int = 0
     more: bool = False
-    """The batch was full, by its items or its bytes: there is probably more to do at once."""
+    """The batch was full, by its items or its bytes: there are probably more due items."""
     crowded: bool = False
-    """The engine had less room than there was work for."""
+    """The engine had less room than a batch needs."""
     slow_down: bool = False
-    """The engine could not take what it was offered."""
+    """The engine refused starts: back off."""
 
 
 class BegunCycle(NamedTuple):
@@ -66,11 +66,11 @@ class BegunCycle(NamedTuple):
 
     report: CycleReport
     record: Callable[[], Awaitable[None]]
-    """Writes what came of the starts. The next cycle may begin meanwhile."""
+    """Writes the outcomes of the starts. The next cycle may begin meanwhile."""
 
 
 class DispatchCycle:
-    """Drains a queue into an engine, one batch a cycle. Any number may run at once, on any number of machines."""
+    """Drains a queue into an engine, one batch per cycle. Any number may run at once, on any number of machines."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class DispatchCycle:
         return begun.report
 
     async def begin(self, item_type: str, *, now: datetime | None = None) -> BegunCycle:
-        """One cycle up to the starts; its record is still to be written.
+        """One cycle up to the starts; the caller writes its record.
 
         Raises:
             NotFound: there is no such item type.
@@ -108,7 +108,7 @@ class DispatchCycle:
         config = await self._store.config(item_type)
         if config is None:
             raise NotFound("item type", item_type)
-        # Also while the kill switch is off: what was in flight in a process that died must be counted down too.
+        # Also while the kill switch is off: items in flight in a process that died must be recovered too.
         recovered = await self.recover(config, now=now)
         if not config.enabled:
             interval = float(config.dispatch_interval_secs)
@@ -119,7 +119,7 @@ class DispatchCycle:
         changes = await self.start(config, batch, config_requested_at) if batch else []
         counts = Counter([change.action for change in changes])
         claimed = len(batch.items) if batch else 0
-        # Without the items: the engine has them, and may be done with them before they are recorded.
+        # Without the items: the engine holds them, and may end them before they are recorded.
         recorded = batch and batch._replace(items=[])
 
         async def record() -> None:
@@ -146,8 +146,8 @@ class DispatchCycle:
     # -- step 2 --------------------------------------------------------------------------------------------------
 
     async def recover(self, config: DispatchConfig, *, now: datetime | None = None) -> int:
-        """Looks into claims without a heartbeat: one that runs is left alone, one that ended is recorded, one the
-        engine knows nothing of is given back. Cycles in quick succession skip this. Returns how many were given back.
+        """Recovers claims without a heartbeat: a running execution's is kept, an ended one's outcome is recorded, one
+        that the engine does not know is released. Skipped in quick succession. Returns the number of released claims.
         """
         if now is None and not self._recovery_is_due(config):
             return 0
@@ -164,11 +164,11 @@ class DispatchCycle:
             if change is not None:
                 changes.append(change)
             else:
-                # Touched, so that those who live don't use up the next cycle's share of recovery.
+                # Given a heartbeat, so that live claims don't use up the next cycle's share of recovery.
                 living.append(claim)
         if living:
             await self._store.touch(living, now=now)
-        # Whoever owned them may have given a sign since they were read.
+        # Their owners may have sent a heartbeat since they were read.
         done = await self._store.settle(changes, silent_for=config.stale_after, now=now) if changes else []
         return self._report_recovery(config, [c for c, ok in zip(changes, done, strict=True) if ok])
 
@@ -176,7 +176,7 @@ class DispatchCycle:
         try:
             return await self._engine.describe(claims)
         except Exception as error:
-            # Recovery must not keep the rest of the cycle from its work, whatever the engine's trouble.
+            # An error of the engine in recovery must not stop the rest of the cycle.
             return [ExecutionState(Execution.UNKNOWN, str(error))] * len(claims)
 
     def _recovery_is_due(self, config: DispatchConfig) -> bool:
@@ -210,7 +210,7 @@ class DispatchCycle:
         return config.batch_size if room is None else min(config.batch_size, room)
 
     async def claim(self, config: DispatchConfig, limit: int, *, now: datetime | None = None) -> Batch:
-        """Claims what is due, with its contexts."""
+        """Claims due items, with their contexts."""
         claim_requested_at = uptime()
         batch = await self._store.claim(config.item_type, limit, config.look_ahead, places=config.places, now=now)
         if batch.items:
@@ -220,8 +220,8 @@ class DispatchCycle:
     async def start(
         self, config: DispatchConfig, batch: Batch, config_requested_at: float | None = None
     ) -> list[Change]:
-        """Starts the whole batch concurrently and says what follows; an item whose context is unreadable is sorted
-        out alone."""
+        """Starts the whole batch concurrently and returns the changes to record; an item with an unreadable context is
+        handled alone."""
         requests: list[StartRequest] = []
         changes: list[Change] = []
         for item in batch.items:
@@ -261,7 +261,7 @@ class DispatchCycle:
 
     async def _start_with_spans(self, batch: Batch, requests: Sequence[StartRequest]) -> list[StartOutcome]:
         """`_start_all`, as a span for each item from its claim to its start. An item that was queued outside of any
-        trace becomes one of its own."""
+        trace starts a new one."""
         spans = [_dispatch_span(batch, request) for request in requests]
         traced = [request._replace(traceparent=span.traceparent) for request, span in zip(requests, spans, strict=True)]
         outcomes = await self._start_all(traced)
@@ -274,14 +274,13 @@ class DispatchCycle:
         try:
             return await self._engine.start(requests)
         except Exception as error:
-            # The engine as a whole failed, which is no item's fault. Some may have been started all the same; their
-            # next start will find them.
+            # The engine as a whole failed, not an item. Some may have been started nevertheless; starts are idempotent.
             return [StartOutcome(Start.EXHAUSTED, f"{type(error).__name__}: {error}")] * len(requests)
 
     async def record(
         self, config: DispatchConfig, batch: Batch, changes: Sequence[Change], *, now: datetime | None = None
     ) -> None:
-        """Writes what came of the batch, in bulk. A change overtaken by its own outcome is void, and that is fine."""
+        """Writes the batch's changes, in bulk. A start whose outcome was written first has no effect, as intended."""
         if not changes:
             return
         counts = Counter([change.action for change in changes])
@@ -319,7 +318,7 @@ def _dispatch_span(batch: Batch, request: StartRequest) -> Span:
 
 
 def _unreadable(context: str | None) -> str | None:
-    """What is wrong with a context; None if it can be read."""
+    """The error of a context; None if it can be read."""
     if context is None:
         return "its context is missing"
     if shown_key(context) is not None:

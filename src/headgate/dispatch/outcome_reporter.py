@@ -21,8 +21,8 @@ from headgate.errors import NotFound, StoreError, StoreUnavailable
 CACHE_SECONDS = 0.4
 """How long settings are cached; shorter if their own interval is."""
 TRUSTED_SECONDS = 0.8
-"""How long the kill switch's state counts, from when it was requested: one second after the switch was thrown nothing
-may begin, also in a process that can't read it, or reads it slowly."""
+"""How long the kill switch's state is valid, from the request for it: one second after it is turned off nothing may
+begin, also in a process that can't read it, or reads it slowly."""
 
 LOG_SECONDS = 30.0
 """The shortest time between two log entries about a kill switch that can't be read."""
@@ -77,7 +77,7 @@ class OutcomeReporter:
 
     async def released(self, claim: Claim, reason: str, pause: timedelta | None = None) -> bool:
         if pause is not None:
-            # Claims look ahead, so its time is put off by that much more.
+            # Claims look ahead, so the pause is longer by that much.
             pause += (await self.config(claim.item_type)).look_ahead
         return await self._batcher.submit(released(claim, reason, pause=pause))
 
@@ -104,7 +104,7 @@ class OutcomeReporter:
             await self.config(item_type)
         except StoreError as error:
             failure = error
-        # Also after a load: the store was slow, or this process stood still before it looked at the answer.
+        # Also after a load: the store was slow, or this process was frozen before it read the response.
         if (config := self._trusted(item_type)) is None:
             self._report_unread(item_type, failure)
             raise failure
@@ -122,7 +122,7 @@ class OutcomeReporter:
         return config is not None and config.enabled
 
     def _trusted(self, item_type: str) -> DispatchConfig | None:
-        """The settings, if they were requested so recently that the kill switch counts."""
+        """The settings, if they were requested so recently that the kill switch is valid."""
         cached = self._cached.get(item_type)
         if cached is None or self._clock() - cached.loaded_at >= TRUSTED_SECONDS:
             return None
@@ -133,7 +133,7 @@ class OutcomeReporter:
         cached = self._cached.get(item_type)
         if cached is not None and self._clock() < cached.fresh_until:
             return cached.config
-        # Coalesced: else every waiting execution would load them, all at once, each time they expire.
+        # Coalesced: else every waiting execution would load them when they expire.
         loading = self._loading.get(item_type)
         if loading is None:
             loading = self._loading[item_type] = asyncio.create_task(self._load(item_type))
@@ -154,7 +154,7 @@ class OutcomeReporter:
         self._keep(config, self._clock() - (uptime() - requested_at))
 
     def _keep(self, config: DispatchConfig, loaded_at: float) -> None:
-        """Caches settings, unless later ones are here."""
+        """Caches settings, unless newer ones are cached."""
         cached = self._cached.get(config.item_type)
         if cached is None or loaded_at >= cached.loaded_at:
             lifetime = min(CACHE_SECONDS, config.dispatch_interval_secs / 2)
@@ -163,7 +163,7 @@ class OutcomeReporter:
     async def close(self) -> None:
         """Returns when all outcomes reported so far are committed."""
         while self._failing:
-            # It may still wait for the settings, and is not submitted yet.
+            # A failure may still wait for the settings, and is not submitted yet.
             self._none_failing.clear()
             await self._none_failing.wait()
         await self._progress.close()

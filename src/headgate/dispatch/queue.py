@@ -1,4 +1,4 @@
-"""`DispatchQueue`: what applications and operators do with the queue."""
+"""`DispatchQueue`: the operations of applications and operators on the queue."""
 
 from __future__ import annotations
 
@@ -45,26 +45,26 @@ from headgate.slots.model import AssignedSlot
 from headgate.tracing import Origin, Span
 
 StopExecutions = Callable[[Sequence[Claim]], Awaitable[None]]
-"""Stops executions of items that were cancelled, where they do not find out by themselves."""
+"""Stops executions of cancelled items, for engines that do not check for cancellations."""
 
 
 class QueueOptions(TypedDict, total=False):
-    """What `DispatchQueue` takes beside its store."""
+    """The options of `DispatchQueue`."""
 
     largest_context: int
     batch: int
 
 
 class OpenOptions(QueueOptions, total=False):
-    """What `DispatchQueue.open` takes beside the URL."""
+    """The options of `DispatchQueue.open`."""
 
     encryption_keys: Sequence[str] | None
 
 
 class DispatchQueue(QueueViews):
-    """A durable queue of items that shall each run once, at their time.
+    """A durable queue of items, each to run once, at its time.
 
-    Queueing is idempotent by item type and id. Whatever a call returned is committed. Concurrent single enqueues
+    Queueing is idempotent by item type and id. When a call returns, its change is committed. Concurrent single enqueues
     share transactions; any number of processes may work on one database.
     """
 
@@ -93,7 +93,7 @@ class DispatchQueue(QueueViews):
             ConfigurationError: the URL or a key is wrong.
             StoreUnavailable: the store does not answer.
         """
-        # Imported here: stores bring their drivers, and importing headgate brings none.
+        # Imported here: stores import their drivers, and importing headgate must not.
         from headgate.dispatch.stores import queue_store
 
         async with cls(await queue_store(url, encryption=encryption_of(encryption_keys)), **options) as queue:
@@ -101,7 +101,7 @@ class DispatchQueue(QueueViews):
 
     @staticmethod
     def slot_carriers() -> Carriers:
-        """What `SlotScheduler.open` takes as `carriers`: when slots are re-planned, the items of their events move with
+        """The `carriers` for `SlotScheduler.open`: when slots are re-planned, the items of their events move with
         them."""
         from headgate.dispatch.stores import QueueCarrier
 
@@ -135,8 +135,8 @@ class DispatchQueue(QueueViews):
     ) -> EnqueueResult:
         """Queues one item to run at `execute_at`, or at its booked `slot`; without either, now.
 
-        `lane` is a tenant, say: lanes of one type take turns, so that one tenant's million does not starve another's
-        ten. In its lane, an item of `priority` 0 comes first and of 9 last; if not given, 5.
+        `lane` is a tenant, say: lanes of one type take turns, so that one tenant's million items do not starve
+        another's ten. In its lane, an item of `priority` 0 comes first and of 9 last; the default is 5.
 
         With `connection`, in a transaction of yours, the item is queued if and when that commits. It is a SQLAlchemy
         `Session`, `AsyncSession`, `Connection` or `AsyncConnection`, a psycopg `Connection` or `AsyncConnection`, a
@@ -193,9 +193,8 @@ class DispatchQueue(QueueViews):
         connection: Any = None,
     ) -> list[EnqueueResult]:
         """Queues items given as `(item_id, context, execute_at)`. All are checked before any is written; up to 5000
-        are written in one transaction; with `connection`, as in `enqueue`, all in yours. `slotted` says that their
-        times are booked slots. Each item's execution is a
-        trace of its own: thousands in one would be of no use to anybody.
+        are written in one transaction; with `connection`, as in `enqueue`, all in yours. With `slotted`, their times
+        are booked slots. Each item's execution starts its own trace: a trace of thousands would be unreadable.
 
         Raises:
             InvalidInput: an item is wrong; nothing was written.
@@ -272,7 +271,7 @@ class DispatchQueue(QueueViews):
         return existing or config
 
     async def pause(self, item_type: str) -> DispatchConfig:
-        """Throws the kill switch: nothing of this type starts any more, nothing is lost.
+        """Turns the kill switch off: no item of this type starts until `resume`, and none is lost.
 
         Raises:
             NotFound: there is no such item type.
@@ -280,7 +279,7 @@ class DispatchQueue(QueueViews):
         return await self._switched(item_type, enabled=False)
 
     async def resume(self, item_type: str) -> DispatchConfig:
-        """Lets a paused type go on.
+        """Turns a paused type on again.
 
         Raises:
             NotFound: there is no such item type.
@@ -298,7 +297,7 @@ class DispatchQueue(QueueViews):
     async def requeue(
         self, item_type: str, item_ids: Iterable[str] | None = None, **matching: Unpack[FilterOptions]
     ) -> int:
-        """Makes dead letters READY again, as new, and returns how many: those with these ids, all or none; or those
+        """Makes dead letters READY again, as new, and returns their number: those with these ids, all or none; or those
         that match, as in `cancel`; or, with neither, all dead letters of the type.
 
         Raises:
@@ -311,7 +310,7 @@ class DispatchQueue(QueueViews):
     async def discard(
         self, item_type: str, item_ids: Iterable[str] | None = None, **matching: Unpack[FilterOptions]
     ) -> int:
-        """Cancels items that are READY or dead letters, and returns how many: those with these ids, all or none; or
+        """Cancels items that are READY or dead letters, and returns their number: those with these ids, all or none; or
         those that match, as in `cancel`; or, with neither, all dead letters of the type.
 
         Raises:
@@ -324,12 +323,12 @@ class DispatchQueue(QueueViews):
     async def cancel(
         self, item_type: str, item_ids: Iterable[str] | None = None, **matching: Unpack[FilterOptions]
     ) -> int:
-        """Cancels items that wait, run or are dead letters, and returns how many: those with these ids, all or none;
-        or those that match `status`, `prefix`, `lane`, `error`, `since` and `until` (see `list`) and can be cancelled.
+        """Cancels items that wait, run or are dead letters, and returns their number: those with these ids, all or
+        none; or cancellable ones that match `status`, `prefix`, `lane`, `error`, `since` and `until` (see `list`).
 
-        An item is CANCELLED at once, and what its execution reports from then on does not count. An execution that
-        runs is cancelled within a second: an `async def` gets `CancelledError`, a workflow on Temporal a cancellation.
-        A plain `def` can't be cancelled; it goes on to its end.
+        An item is CANCELLED at once, and later reports of its execution are ignored. A running execution is cancelled
+        within a second: an `async def` gets `CancelledError`, a workflow on Temporal a cancellation. A plain `def`
+        can't be cancelled; it runs to its end.
 
         Raises:
             Conflict: one of the ids is finished, or is in flight and its application must call it off; nothing was
@@ -352,8 +351,8 @@ class DispatchQueue(QueueViews):
         new_lane: str | None = None,
         **matching: Unpack[FilterOptions],
     ) -> int:
-        """Gives READY items another time, priority or lane, and returns how many: those with these ids, all or none; or
-        those that match, as in `cancel`.
+        """Gives READY items another time, priority or lane, and returns their number: those with these ids, all or
+        none; or those that match, as in `cancel`.
 
         Raises:
             Conflict: one of the ids does not wait, or its time is a booked slot; nothing was changed.
@@ -388,9 +387,9 @@ class DispatchQueue(QueueViews):
         execute_at: datetime | str | None = None,
         **matching: Unpack[FilterOptions],
     ) -> Preview:
-        """How many items match, and how many of them `change` would change: `requeue`, `discard`, `cancel` or
-        `reschedule`. With `execute_at`, rescheduled to another time, which items with a booked slot are not; without
-        it, to another priority or lane. Nothing is changed.
+        """The number of items that match, and of those that `change` would change: `requeue`, `discard`, `cancel` or
+        `reschedule`. With `execute_at`, it reschedules to another time, which excludes items with a booked slot;
+        without it, to another priority or lane. Nothing is changed.
 
         Raises:
             InvalidInput: a value is wrong, or no filter is given.
@@ -404,7 +403,7 @@ class DispatchQueue(QueueViews):
         return await self.store.preview(item_type, chosen, previewed)
 
     async def prune(self, before: datetime | str) -> PruneResult:
-        """Forgets items that finished, and audit entries written, before a time. Dead letters are kept.
+        """Deletes items that finished, and audit entries written, before a time. Dead letters are kept.
 
         Raises:
             InvalidInput: the time is wrong.
@@ -422,7 +421,7 @@ class DispatchQueue(QueueViews):
 
 
 def enqueue_span(item_type: str, item_id: str, parent: str) -> Span:
-    """The queueing of one item, as part of a trace; its traceparent is what the item carries."""
+    """The span of queueing one item; the item stores its traceparent."""
     attributes = {"headgate.item_type": item_type, "headgate.item_id": item_id}
     return tracing.begin("queue.enqueue", attributes, parent=parent, kind="PRODUCER")
 

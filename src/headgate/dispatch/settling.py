@@ -14,7 +14,7 @@ from headgate.dispatch.model import BatchSummary, Change, Claim
 from headgate.dispatch.status import Status, may
 
 MAX_CALLS = 32
-"""Calls that share a transaction."""
+"""The maximum of calls per transaction."""
 
 Write = Callable[[Sequence[Change], Sequence[BatchSummary]], Awaitable[list[bool]]]
 """Writes changes and summaries in one transaction, and returns which of the changes were written."""
@@ -35,13 +35,13 @@ class Settling:
         self._batcher: Batcher[SettleCall, list[bool]] = Batcher(
             self._flush,
             max_batch=MAX_CALLS,
-            linger=True,  # executions that end at once report in the turn after their starts
+            linger=True,  # short executions report in the loop's iteration after their starts
         )
 
     async def settle(self, changes: Sequence[Change], summary: BatchSummary | None) -> list[bool]:
         """As `QueueStore.settle`."""
         for change in changes:
-            _ = change.origins  # a step that the table does not know is this caller's error, not the others'
+            _ = change.origins  # raises here for an unknown transition: it must not fail the other callers
         return await self._batcher.submit(SettleCall(changes, summary))
 
     async def close(self) -> None:
@@ -70,15 +70,15 @@ class Settling:
 
 
 class JoinedChanges:
-    """Changes of several calls, as one: an item's start and its outcome are one change."""
+    """Changes of several calls, joined: an item's start and its outcome become one change."""
 
     def __init__(self) -> None:
         self.changes: list[Change] = []
         self._places: dict[Claim, int] = {}
 
     def add(self, changes: Sequence[Change]) -> list[int] | None:
-        """Where each of the call's changes stands; None, and nothing is added, if one of them has to come after what
-        is here."""
+        """The index of each of the call's changes; None, and nothing is added, if one of them must come after those
+        here."""
         places: list[int] = []
         merged: list[tuple[int, Change]] = []
         end = len(self.changes)

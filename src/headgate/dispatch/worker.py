@@ -13,8 +13,8 @@ from headgate.errors import HeadgateError
 
 log = logging.getLogger(__name__)
 
-SLOWEST = 60.0
-"""The longest pause, in seconds, of a dispatcher whose engine or store is in trouble."""
+MAX_BACKOFF_SECONDS = 60.0
+"""The longest backoff, in seconds, of a dispatcher whose engine or store fails."""
 CROWDED_PAUSE = 0.005
 LONGEST_CROWDED = 5.0
 
@@ -26,7 +26,7 @@ class _Recording:
         self._task: asyncio.Task[None] | None = None
 
     async def then(self, record: Callable[[], Awaitable[None]], *, wait: bool) -> None:
-        """Begins a record, and returns when the one before it is written; with `wait`, when both are."""
+        """Starts writing a record, and returns when the one before it is written; with `wait`, when both are."""
         before, self._task = self._task, asyncio.ensure_future(record())
         if before is not None:
             await before
@@ -45,7 +45,7 @@ class _Recording:
 
 
 class DispatchWorker:
-    """Runs the cycle of every given item type, each on its own: none waits for another's trouble."""
+    """Runs the cycles of every given item type independently: errors of one do not delay another."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class DispatchWorker:
             await self._engine.close()
 
     def stop(self) -> None:
-        """Asks the worker to finish."""
+        """Stops the worker after the cycles in flight."""
         self._stopping.set()
 
     async def _drain(self, item_type: str) -> None:
@@ -87,7 +87,7 @@ class DispatchWorker:
             await recording.ended()
 
     async def _run_cycles(self, item_type: str, recording: _Recording) -> None:
-        troubles = 0
+        failures = 0
         while not self._stopping.is_set():
             try:
                 begun = await self._cycle.begin(item_type)
@@ -95,25 +95,25 @@ class DispatchWorker:
                 # If there is more, the next batch is claimed while this one is recorded.
                 await recording.then(begun.record, wait=not report.more or report.crowded or report.slow_down)
             except Exception as error:
-                # Whatever it was, the next cycle may do better; a dispatcher that ends helps nobody.
-                troubles += 1
+                # Any error: the dispatcher retries with the next cycle instead of ending.
+                failures += 1
                 log.warning("dispatch of %s: %s", item_type, error, exc_info=not isinstance(error, HeadgateError))
-                await self._pause(min(0.1 * 2.0 ** min(troubles, 20), SLOWEST))
+                await self._pause(min(0.1 * 2.0 ** min(failures, 20), MAX_BACKOFF_SECONDS))
                 continue
             if report.slow_down:
-                troubles += 1
-                await self._pause(min(report.interval * 2.0 ** min(troubles - 1, 20), SLOWEST))
+                failures += 1
+                await self._pause(min(report.interval * 2.0 ** min(failures - 1, 20), MAX_BACKOFF_SECONDS))
                 continue
-            troubles = 0
+            failures = 0
             if report.crowded:
                 await self._wait_for_room(report)
             elif not report.more:
                 await self._wait_for_work(report)
             else:
-                await asyncio.sleep(0)  # a store that never waits must not keep executions from their turn
+                await asyncio.sleep(0)  # a store that never waits must not starve executions
 
     async def _wait_for_room(self, report: CycleReport) -> None:
-        """Until the engine has room for a fair part of a batch, or a cycle is due anyway for its other steps."""
+        """Waits until the engine has room for part of a batch, or until the next cycle is due for its other steps."""
         loop = asyncio.get_running_loop()
         deadline, pause = loop.time() + min(report.interval, LONGEST_CROWDED), CROWDED_PAUSE
         needed = max(1, report.batch_size // 4)
@@ -125,7 +125,7 @@ class DispatchWorker:
             pause = min(pause * 1.5, 0.1)
 
     async def _wait_for_work(self, report: CycleReport) -> None:
-        """Until the interval is over or the store hints that there is work."""
+        """Waits until the interval is over or the store hints that there is work."""
         hint = asyncio.ensure_future(self._store.wait(report.item_type, report.interval))
         stop = asyncio.ensure_future(self._stopping.wait())
         try:

@@ -9,7 +9,7 @@
     session = aiohttp.ClientSession(middlewares=[LimitedMiddleware(limiter, "partner")])
 
 A denied request gets 429 with `Retry-After` and a problem as its body; every limited response has the RateLimit
-fields. Of the client's side `LimitedMiddleware` says more.
+fields. For the client see `LimitedMiddleware`.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ Respond = Callable[[], Awaitable[Any]]
 
 
 def _request_key(name: str, kind: type) -> Any:
-    """A key of a request's storage: before aiohttp 3.14 a text."""
+    """A key of a request's storage; a text before aiohttp 3.14."""
     return web.RequestKey(name, kind) if hasattr(web, "RequestKey") else name
 
 
 DECISION: Any = _request_key("rate_limit", Decision)
-"""Where a request has the decision of a limit that does not block: `request[DECISION]`."""
+"""The request's key for the decision of a limit that does not block: `request[DECISION]`."""
 
 
 def install(
@@ -95,11 +95,11 @@ def install(
 ) -> None:
     """Makes `rate_limit` work in `app` and its sub-applications, by `limiter`, and limits all requests by `rules`.
 
-    `defaults` hold for every request, also one that matches no route, but not for handlers that have a limit of their
-    own or are `exempt`. `principal` finds the authenticated user of a request; by default it is `request["principal"]`.
+    `defaults` apply to every request, also one that matches no route, except handlers that have their own limit or are
+    `exempt`. `principal` finds the authenticated user of a request; by default it is `request["principal"]`.
     `partition_keys` adds `pk` to the RateLimit fields, `legacy_headers` adds `X-RateLimit-*`. `on_denied` makes the
-    response of denials whose limit has no `on_denied` of its own. Without one, a denial is raised as an error that is
-    both `RateLimitExceeded` and `web.HTTPTooManyRequests`: a middleware of the application's own can answer it.
+    response of denials whose limit has no own `on_denied`. Without one, a denial is raised as an error that is both
+    `RateLimitExceeded` and `web.HTTPTooManyRequests`, which the application's own middleware can handle.
 
     Raises:
         ConfigurationError: a rule names an unknown plan, or rules that always apply together have keys that never share
@@ -135,7 +135,7 @@ def rate_limit(
         if not inspect.iscoroutinefunction(bare):
             raise ConfigurationError("handler", f"{handler!r} is no async function; limit the methods of a web.View")
 
-        @wraps(handler)  # not `bare`: whatever marked the handler since it was limited must be seen
+        @wraps(handler)  # not `bare`: marks by decorators in between must be kept
         async def admitted(*args: Any) -> Any:
             request = _request_among(args)
             extension = request.config_dict.get(_EXTENSION)
@@ -144,24 +144,24 @@ def rate_limit(
             return await extension.limited(limits, request, partial(bare, *args))
 
         attach_limits(admitted, limits, bare)
-        return admitted  # type: ignore[return-value]  # the same to whoever calls it through aiohttp
+        return admitted  # type: ignore[return-value]  # the same to callers through aiohttp
 
     return decorate
 
 
 class _Exchange(ResponseFields):
-    """What a request keeps until its response is known."""
+    """The state of a request until its response is known."""
 
     __slots__ = ("prepared",)
 
     def __init__(self) -> None:
         super().__init__()
         self.prepared: web.StreamResponse | None = None
-        """The response that has begun to be sent."""
+        """The response whose head was sent."""
 
 
 class _Denied(RateLimitExceeded, web.HTTPTooManyRequests):
-    """A denial on its way out, and the response that aiohttp makes of it unless somebody handles it."""
+    """A denial as an exception, and aiohttp's response to it unless it is handled."""
 
     def __init__(self, refusal: Refusal, decision: Decision) -> None:
         fields = dict(refusal.fields)
@@ -174,7 +174,7 @@ class _Denied(RateLimitExceeded, web.HTTPTooManyRequests):
 
 
 class _Extension(InstalledLimits[RequestLimiter]):
-    """What `install` leaves in the application."""
+    """The limits that `install` adds to the application."""
 
     def middleware(self) -> Any:
         """Limits requests by the rules that match them, and by the defaults."""
@@ -197,43 +197,43 @@ class _Extension(InstalledLimits[RequestLimiter]):
         except RateLimitExceeded as error:
             if isinstance(error, _Denied):
                 raise
-            # Of the application itself: limiter.check(...)
+            # Raised by the application: limiter.check(...)
             raised = denial(error.decision)._replace(on_denied=self.request_limiter.on_denied)
-            return await self._refused(raised, request)
+            return await self._refusal_response(raised, request)
 
     async def limited(self, limits: Sequence[Limit], request: web.Request, respond: Respond) -> Any:
-        """The response of a handler, or that of a denial."""
+        """The response of a handler, or of a denial."""
         answer = await self.request_limiter.admit_async(limits, _AiohttpRequest(request, self.principal))
         if isinstance(answer, Refusal):
-            return await self._refused(answer, request)
+            return await self._refusal_response(answer, request)
         _exchange(request).admit(answer.fields)
         if answer.decision is not None:
             request[DECISION] = answer.decision
         if not answer.charges:
             return await respond()
-        return await self._settled(answer.charges, request, respond)
+        return await self._settle_after(answer.charges, request, respond)
 
-    async def _settled(self, charges: Sequence[ResponseCharge], request: web.Request, respond: Respond) -> Any:
+    async def _settle_after(self, charges: Sequence[ResponseCharge], request: web.Request, respond: Respond) -> Any:
         settle, exchange = self.request_limiter.settle_async, _exchange(request)
         try:
             response: web.StreamResponse = await respond()
         except web.HTTPException as response_raised:
-            await settle(charges, _known(request, response_raised))
+            await settle(charges, _response_of(request, response_raised))
             raise
         except Exception:
             began = exchange.prepared
-            failed = Response(request, 500) if began is None else _known(request, began)
+            failed = Response(request, 500) if began is None else _response_of(request, began)
             failed.completed = False
             await settle(charges, failed)
             raise
-        except BaseException:  # the client has left
+        except BaseException:  # the client disconnected
             began = exchange.prepared
-            await settle(charges, None if began is None else _known(request, began, completed=False))
+            await settle(charges, None if began is None else _response_of(request, began, completed=False))
             raise
-        await settle(charges, _known(request, response))
+        await settle(charges, _response_of(request, response))
         return response
 
-    async def _refused(self, refusal: Refusal, request: web.Request) -> web.StreamResponse:
+    async def _refusal_response(self, refusal: Refusal, request: web.Request) -> web.StreamResponse:
         if refusal.decision is None:
             return _response(refusal)
         _exchange(request).deny(refusal.limit_fields)
@@ -253,7 +253,7 @@ _EXCHANGE: Any = _request_key("headgate", _Exchange)
 
 
 class _AiohttpRequest:
-    """aiohttp's request as key resolvers see it."""
+    """aiohttp's request for key resolvers."""
 
     __slots__ = ("_principal", "native")
 
@@ -290,8 +290,8 @@ class LimitedMiddleware:
     """For `aiohttp.ClientSession(middlewares=[...])`. `key` defaults to the host and port.
 
     A request waits for its own limit, and for the server's: after a `Retry-After`, or a `RateLimit` or `X-RateLimit-*`
-    with nothing left, calls to that server pause for as long as it says. A wait beyond `max_wait` seconds is refused
-    with an error that is both `RateLimitExceeded` and `aiohttp.ClientError`, and nothing is sent. Plans, key and cost
+    with nothing left, calls to that server pause for the time it gives. If the wait would exceed `max_wait` seconds, it
+    raises an error that is both `RateLimitExceeded` and `aiohttp.ClientError`, and nothing is sent. Plans, key and cost
     may be functions of the request. For the options see `OutboundOptions`.
     """
 
@@ -336,7 +336,7 @@ async def _add_fields(request: web.Request, response: web.StreamResponse) -> Non
     exchange.add_to(response.headers)
 
 
-def _known(request: web.Request, response: web.StreamResponse, *, completed: bool = True) -> Response:
+def _response_of(request: web.Request, response: web.StreamResponse, *, completed: bool = True) -> Response:
     return Response(request, response.status, response.headers.items(), native=response, completed=completed)
 
 
@@ -350,7 +350,7 @@ def _request_among(args: tuple[Any, ...]) -> web.Request:
 
 
 def _has_own_limits(request: web.Request) -> bool:
-    """Whether the defaults leave a request alone: its handler has a limit, or is exempt."""
+    """Whether the defaults do not apply to a request: its handler has a limit, or is exempt."""
     handler: Any = request.match_info.handler
     shown = (handler, getattr(handler, request.method.lower(), None) if inspect.isclass(handler) else None)
     return any(is_exempt(one) or is_limited(one) for one in shown)

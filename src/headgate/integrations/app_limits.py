@@ -1,6 +1,6 @@
-"""The limits of an application, route by route, without a request: what `headgate plans lint` shows.
+"""The limits of an application, route by route, without a request, for `headgate plans lint`.
 
-An application is recognised by the module of its class, so no framework is imported that the application has not.
+An application is recognised by the module of its class, so only the application's framework is imported.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headgate.integrations.stack import LIMITED, is_exempt
 
 
 class AppliedLimit(NamedTuple):
-    """A limit of a route, and where it comes from: `route`, `default` or `rule`."""
+    """A limit of a route, and its source: `route`, `default` or `rule`."""
 
     limit: Limit
     source: str
@@ -30,20 +30,20 @@ class RouteLimits:
 
     path: str
     methods: list[str]
-    """None if the route takes any, or is a WebSocket."""
+    """Empty if the route takes any, or is a WebSocket."""
     limits: list[AppliedLimit] = field(default_factory=list)
     exempt: bool = False
 
 
 @dataclass
 class AppLimits:
-    """The limits of an application, and what is wrong with them."""
+    """The limits of an application, and their errors."""
 
     routes: list[RouteLimits] = field(default_factory=list)
     unmatched: list[PathRule] = field(default_factory=list)
     """Rules that match no route: they limit nothing."""
     unknown: list[str] = field(default_factory=list)
-    """Plans that the limiter does not have, as it says it."""
+    """Plans that the limiter does not have, as its error messages."""
 
     @property
     def unlimited(self) -> list[RouteLimits]:
@@ -52,7 +52,7 @@ class AppLimits:
 
 
 class _ServedRoute(NamedTuple):
-    """A route as a framework has it."""
+    """A route of a framework."""
 
     path: str
     pattern: Route
@@ -61,7 +61,7 @@ class _ServedRoute(NamedTuple):
 
 
 class _Installation(NamedTuple):
-    """What an integration was given."""
+    """The limits that an integration was given."""
 
     request_limiter: RequestLimiter | None
     rules: tuple[PathRule, ...] = ()
@@ -157,7 +157,7 @@ def _read_starlette(app: Any) -> tuple[_Installation, Iterable[_ServedRoute]]:
 
 
 def _own_pages(app: Any) -> set[Any]:
-    """Where FastAPI serves its documents."""
+    """The paths of FastAPI's own documentation pages."""
     names = ("openapi_url", "docs_url", "redoc_url", "swagger_ui_oauth2_redirect_url")
     return {getattr(app, name, None) for name in names} - {None}
 
@@ -276,4 +276,4 @@ _READERS: dict[str, Callable[[Any], tuple[_Installation, Iterable[_ServedRoute]]
     "aiohttp": _read_aiohttp,
     "litestar": _read_litestar,
 }
-"""By the package that an application's class comes from. FastAPI's is also Starlette's."""
+"""By the package of an application's class. A FastAPI application is also Starlette's."""

@@ -6,7 +6,7 @@
     ])
 
 All rules that match a request are one atomic decision. A WebSocket counts when it connects. Patterns are relative to
-the application: `/login` holds also where the application is mounted, or served with a `root_path`.
+the application: `/login` matches also if the application is mounted, or served with a `root_path`.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ Answer: TypeAlias = RawFields | Admission | Refusal
 Decider: TypeAlias = Callable[[Scope], Answer | None]
 
 DECISION = "rate_limit"
-"""Where `request.state` has the decision of a limit that does not block."""
+"""The attribute of `request.state` for the decision of a limit that does not block."""
 
 STARTS = ("http.response.start", "websocket.accept")
 TRY_LATER = 1013
-"""The WebSocket close code for a server that can't serve just now."""
+"""The WebSocket close code "try again later"."""
 
 
 class RateLimitMiddleware:
@@ -80,8 +80,8 @@ class RateLimitMiddleware:
 
     `principal` finds the authenticated user from the scope; by default it is Starlette's `scope["user"]`.
     `partition_keys` adds `pk` to the RateLimit fields, `legacy_headers` adds `X-RateLimit-*`. `on_denied` makes the
-    response of a denial, of the scope and the decision: an ASGI application, or a body. What is neither HTTP nor
-    WebSocket passes.
+    response of a denial from the scope and the decision: an ASGI application, or a body. Scopes other than HTTP and
+    WebSocket pass.
 
     Raises:
         ConfigurationError: a rule names an unknown plan, or rules that always apply together have keys that never
@@ -107,12 +107,12 @@ class RateLimitMiddleware:
         self.request_limiter.require_rules(self.rules)
         self._principal = principal or user_of
         self._root_path: str = getattr(app, "root_path", "")
-        """What FastAPI writes into the scope, when that is only on its way to it."""
+        """FastAPI's own root path, which it writes into the scope only later."""
         self._checked = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not self._checked:
-            self._checked = True  # now, at its lifespan or its first request, the application has all its routes
+            self._checked = True  # at its lifespan or first request, the application has all its routes
             warn_of_unmatched(self.rules, lambda: _routes_of(self.app, scope))
         kind = scope["type"]
         if kind not in ("http", "websocket"):
@@ -159,7 +159,7 @@ class RateLimitMiddleware:
 
 def route_path(scope: Scope, root_path: str = "") -> str:
     """The path without the prefix that the application is mounted or served under. Servers leave the prefix in the path
-    (`--root-path`), a proxy may have taken it off before."""
+    (`--root-path`); a proxy may have removed it."""
     return _without(root_path or scope.get("root_path", ""), scope["path"])
 
 
@@ -175,10 +175,10 @@ def _app_with_routes(app: Any) -> Any:
 
 
 def _routes_of(app: Any, scope: Scope) -> Iterator[Route]:
-    """The routes of an application behind any middlewares; none if it does not keep them as Starlette does."""
-    found = _app_with_routes(app)
+    """The routes of an application behind any middlewares; none if it has no `routes` like Starlette's."""
+    inner = _app_with_routes(app)
     # The scope's application may be a parent, in which this one is mounted.
-    return starlette_routes(getattr(found if hasattr(found, "routes") else scope.get("app"), "routes", ()))
+    return starlette_routes(getattr(inner if hasattr(inner, "routes") else scope.get("app"), "routes", ()))
 
 
 class AsgiRequestLimiter(RequestLimiter):
@@ -188,7 +188,7 @@ class AsgiRequestLimiter(RequestLimiter):
         super().__init__(limiter, **options)
         self._limit_paths: dict[Limit, _LimitPath] = {}
         self.deciders: dict[Sequence[Limit], Decider] = {}
-        """By the limits of a request, where there is one: decides by the peer's address alone."""
+        """By the limits of a request: the function that decides by the peer's address alone, if there is one."""
 
     def admit_fast(self, limits: Sequence[Limit], scope: Scope) -> Answer | None:
         """Decides a request by its peer's address alone; `None`, and nothing charged, if that is not enough."""
@@ -200,7 +200,7 @@ class AsgiRequestLimiter(RequestLimiter):
     def _new_decider(self, limits: Sequence[Limit]) -> Decider:
         limit, limiter = limits[0], self._limiter
         limit_path = self._new_limit_path(limit)
-        # Names of its own: this is on the way of every request.
+        # Local names: this runs for every request.
         fast_paths, fast_path, fields_of, from_peer = limit_path
 
         def decide(scope: Scope) -> Answer | None:
@@ -217,7 +217,7 @@ class AsgiRequestLimiter(RequestLimiter):
         return decide
 
     def admit_maybe_async(self, limits: Sequence[Limit], request: AsgiRequest) -> Answer | Coroutine[Any, Any, Answer]:
-        """Decides a request in an event loop: an answer, or a coroutine of it if the fast path can't decide."""
+        """Decides a request in an event loop: returns the answer, or its coroutine if the fast path can't decide."""
         limit = limits[0]
         limit_path = self._limit_paths.get(limit)
         if limit_path is None or limit_path.fast_paths is not self._limiter.fast_paths:
@@ -252,11 +252,11 @@ class AsgiRequestLimiter(RequestLimiter):
 
 
 def _no_path(word: str) -> None:
-    """Stands for a missing fast path, or a missing key by peer."""
+    """A null object for a missing fast path, or a missing key by peer."""
 
 
 class _LimitPath(NamedTuple):
-    """The fast path of one limit, for as long as the plans stay the same."""
+    """The fast path of one limit, valid until the plans change."""
 
     fast_paths: Mapping[str, FastPath]
     fast_path: FastPath = _no_path
@@ -265,7 +265,7 @@ class _LimitPath(NamedTuple):
 
 
 class AsgiRequest:
-    """An ASGI scope as key resolvers see it."""
+    """An ASGI scope for key resolvers."""
 
     __slots__ = ("_app", "_principal", "_root_path", "_scope")
 
@@ -274,7 +274,7 @@ class AsgiRequest:
         self._principal = principal
         self._app = app
         self._root_path = root_path
-        """The prefix that `app` is served under; `None`: the one in the scope."""
+        """The prefix under which `app` is served; `None` for the one in the scope."""
 
     @property
     def native(self) -> Any:
@@ -326,7 +326,7 @@ def user_of(scope: Scope) -> KeyValue:
 
 
 def with_fields(send: Send, fields: RawFields, *, missing_only: bool = False) -> Send:
-    """`send`, with the fields added when the response starts; or those of them that the response does not have."""
+    """`send`, with the fields added when the response starts; with `missing_only`, those that it does not have."""
 
     def send_with_fields(message: Message) -> Awaitable[None]:
         if fields and message["type"] in STARTS:
@@ -344,8 +344,8 @@ def missing(fields: RawFields, own: Iterable[tuple[bytes, bytes]]) -> RawFields:
 
 
 class ResponseObserver:
-    """Watches a response on its way to the client, and settles the charges that depend on it: before the last part of
-    the body is sent, so that whoever has read a response is charged for it; or when the application ends."""
+    """Observes a response, and settles the charges that depend on it: before the last part of the body is sent, so that
+    a client that has read a response is charged for it; or when the application ends."""
 
     __slots__ = ("_headers", "_request_limiter", "_status", "charges", "native")
 
@@ -368,7 +368,7 @@ class ResponseObserver:
         return kind == "http.response.body" and not message.get("more_body", False)
 
     async def settle(self, *, completed: bool = True, failed: bool = False) -> None:
-        """Settles what was not settled before. A client who left before there was a response stays charged."""
+        """Settles the charges, once. If the client disconnected before the response, they stay as reserved."""
         charges, self.charges = self.charges, []
         if charges:
             fields = [(bytes(name).decode("latin-1"), bytes(value).decode("latin-1")) for name, value in self._headers]
@@ -398,7 +398,7 @@ async def run_observed(app: App, scope: Scope, receive: Receive, send: Send, obs
 
 
 def encoded(fields: Iterable[tuple[str, str]]) -> RawFields:
-    """Fields as ASGI wants them."""
+    """Fields in ASGI's format."""
     return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in fields]
 
 

@@ -1,4 +1,4 @@
-"""Limits and slots in front of Celery tasks that exist already.
+"""Limits and slots for existing Celery tasks.
 
     @rate_limit(limiter, "sms", key=lambda user, text: user)
     @app.task
@@ -6,8 +6,8 @@
 
     slotted(send, slots, "default").apply_async(args=["ada", "hello"], task_id="sms-1")
 
-A call that the limit denies goes back to the broker until there is room, and costs the task no retry. Celery's own
-`rate_limit` holds per worker; this one holds over all processes that share the limiter's store.
+A denied call is sent back to the broker until there is room, and costs the task no retry. Celery's own `rate_limit` is
+per worker; this one is shared by all processes that share the limiter's store.
 """
 
 from __future__ import annotations
@@ -68,15 +68,15 @@ def rate_limit(
     `plans`, `key` and `cost` are values, or functions of the call's arguments. `exempt` is a function of them. A call
     is not limited, and counted as exempt, if there are no plans or no key (`None`), or `exempt` returns true.
 
-    A worker waits up to `wait` seconds for room. Then it sends the call back to the broker, with its id and its retries
-    as they are, to be run when there may be room. A call outside of a worker, or with `task_always_eager`, raises
-    `RateLimitExceeded` instead.
+    A worker waits up to `wait` seconds for room. Then it sends the call back to the broker, with the same id and
+    retries and a countdown. A call outside of a worker, or with `task_always_eager`, raises `RateLimitExceeded`
+    instead.
 
-    A place of a concurrency limit is held while the task runs, and given back when it ends.
+    A place of a concurrency limit is held while the task runs, and freed when it ends.
 
     With `charge_when` or `cost_of_response`, functions of the `Outcome`, `cost` is reserved and settled when the task
-    has ended: `charge_when` returns whether it is charged at all, `cost_of_response` what it really cost. If they fail,
-    or the worker dies, the cost stays as reserved.
+    has ended: `charge_when` returns whether it is charged at all, `cost_of_response` the actual cost. If they fail, or
+    the worker dies, the cost stays as reserved.
 
     Raises:
         ConfigurationError: there is no such plan, the limiter is of the wrong kind, or an option can't be used.
@@ -120,7 +120,7 @@ def rate_limit(
                 if names and by_outcome:
                     reservation = limiter.reserve(key_value, names, units, ttl=OUTCOME_TTL)
                     _send_back_unless_allowed(reservation.decision)
-                    ending.enter_context(_settled(reservation, results, lambda outcome: actual_cost(outcome, units)))
+                    ending.enter_context(_settling(reservation, results, lambda outcome: actual_cost(outcome, units)))
                 elif names and wait:
                     _send_back_unless_allowed(limiter.wait(key_value, names, units, timeout=wait))
                 elif names:
@@ -140,7 +140,7 @@ def rate_limit(
 
 
 @contextmanager
-def _settled(reservation: Reservation, results: list[Any], actual_cost: OfOutcome[int]) -> Iterator[None]:
+def _settling(reservation: Reservation, results: list[Any], actual_cost: OfOutcome[int]) -> Iterator[None]:
     """Settles a reservation when the block has ended, which adds its result to `results`."""
     error: BaseException | None = None
     try:
@@ -152,7 +152,7 @@ def _settled(reservation: Reservation, results: list[Any], actual_cost: OfOutcom
         try:
             reservation.settle(actual_cost(Outcome(results[0] if results else None, error)))
         except Exception:
-            # The task has run: an error here would run it again.
+            # The task has run: raising here would run it again.
             log.exception("the charge of a task could not be settled; it stays as reserved")
 
 
@@ -172,7 +172,7 @@ def _resolve(value: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _send_back_unless_allowed(decision: Decision) -> None:
-    """Sends the call that is running to the broker again if it was denied, to be run when there may be room."""
+    """Sends the current call back to the broker, with a countdown, if it was denied."""
     if decision.allowed:
         return
     request = current_task.request if current_task else None
@@ -181,7 +181,7 @@ def _send_back_unless_allowed(decision: Decision) -> None:
     if math.isinf(decision.retry_after):
         raise RateLimitExceeded(decision)
     pause = max(decision.retry_after, SHORTEST_COUNTDOWN)
-    # As `Task.retry` does it, but for the count of retries: a limit is not the task's failure.
+    # As `Task.retry`, without counting a retry: a limit is not the task's failure.
     current_task.signature_from_request(request, countdown=pause, retries=request.retries).apply_async()
     error = RateLimitExceeded(decision)
     raise Retry(str(error), exc=error, when=pause)
@@ -208,8 +208,8 @@ class SlottedTask:
         eta: datetime | None = None,
         **options: Any,
     ) -> Any:
-        """Books a slot at or after `eta`, or now, and sends the call with the slot's time as its ETA. The slot belongs
-        to the task's id: the same id gets the same slot again.
+        """Books a slot at or after `eta`, or now, and sends the call with the slot's time as its ETA. Idempotent by the
+        task's id: the same id gets the same slot again.
 
         Raises:
             InvalidInput: the id or the time is wrong.

@@ -1,4 +1,4 @@
-"""The answers of an application's own to a denial: what `on_denied` may return beside a response of the framework."""
+"""The application's own bodies of denials, which `on_denied` may return instead of a framework's response."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def own_body(value: Any) -> tuple[bytes, str]:
-    """The body, and its content type, of text, bytes, or whatever can be JSON."""
+    """The body, and its content type, of text, bytes, or a JSON value."""
     if isinstance(value, bytes):
         return value, "application/octet-stream"
     if isinstance(value, str):

@@ -2,19 +2,19 @@
 
     # settings.py
     MIDDLEWARE = [..., "headgate.integrations.django.RateLimitMiddleware"]
-    HEADGATE_LIMITER = "project.limits.limiter"      # a Limiter, an AsyncLimiter, or where to import it from
+    HEADGATE_LIMITER = "project.limits.limiter"      # a Limiter, an AsyncLimiter, or its import path
     HEADGATE_RULES = [PathRule("/api/*", "gold", key=header("X-API-Key"))]
 
     # views.py
     @rate_limit("gold", key=principal())
     def resource(request): ...
 
-    # for every view that has no limit of its own and is not `exempt`
-    HEADGATE_DEFAULTS = [Limit("visitors", key=client_address())]
+    #for every view that has no own limit and is not `exempt` HEADGATE_DEFAULTS = [Limit("visitors",
+    key=client_address())]
 
 The decorator needs no middleware; the middleware, which also applies the defaults, needs no decorator. Where both
 limit a request, each decides for itself. `HEADGATE_ON_DENIED` makes the response of denials, `HEADGATE_LEGACY_HEADERS`
-adds `X-RateLimit-*`. With the middleware, a `RateLimitExceeded` that a view raises is a denial, too. For `principal()`
+adds `X-RateLimit-*`. With the middleware, a `RateLimitExceeded` that a view raises is a denial too. For `principal()`
 put the middleware below Django's AuthenticationMiddleware. With a `Limiter` both kinds of view work and the event loop
 is never blocked; with an `AsyncLimiter` only async ones do.
 """
@@ -94,7 +94,7 @@ def RateLimitMiddleware(get_response: Callable[[HttpRequest], Any]) -> Callable[
     warn_of_unmatched(rules, lambda: django_routes(get_resolver().url_patterns))
 
     def limits(request: HttpRequest) -> tuple[Limit, ...]:
-        # Unlike `path`, `path_info` is without the prefix (SCRIPT_NAME) that the site is served under.
+        # Unlike `path`, `path_info` has no prefix (SCRIPT_NAME).
         matching = tuple(rule.limit for rule in rules if rule.applies(request.method, request.path_info))
         return matching if not defaults or _has_own_limits(request) else (*matching, *defaults)
 
@@ -105,7 +105,7 @@ def RateLimitMiddleware(get_response: Callable[[HttpRequest], Any]) -> Callable[
             return await _limited_async(matching, request, partial(get_response, request))
 
         async def process_exception_async(request: HttpRequest, error: Exception) -> HttpResponse | None:
-            return await _raised(request, error)
+            return await _denial_response(request, error)
 
         middleware.process_exception = process_exception_async  # type: ignore[attr-defined]  # Django looks for it
         return middleware
@@ -114,7 +114,7 @@ def RateLimitMiddleware(get_response: Callable[[HttpRequest], Any]) -> Callable[
         return _limited(limits(request), request, partial(get_response, request))
 
     def process_exception(request: HttpRequest, error: Exception) -> HttpResponse | None:
-        return run_blocking(_raised(request, error))
+        return run_blocking(_denial_response(request, error))
 
     sync_middleware.process_exception = process_exception  # type: ignore[attr-defined]  # Django looks for it
     return sync_middleware
@@ -122,7 +122,7 @@ def RateLimitMiddleware(get_response: Callable[[HttpRequest], Any]) -> Callable[
 
 def rate_limit(plans: Plans, *, key: Key | KeyFunction, **options: Unpack[LimitOptions]) -> Callable[[View], View]:
     """Limits a view, async or not; a class's through `method_decorator(rate_limit(...), name="dispatch")`. One of its
-    methods may also be decorated as it stands, and views of Django REST framework are views like all others.
+    methods may also be decorated directly. Views of Django REST framework work too.
 
     Several plans, and several such decorators directly on one another, or in one list given to `method_decorator`, are
     one atomic decision; if another decorator or a second `method_decorator` is between them, each decides for itself,
@@ -140,7 +140,7 @@ def rate_limit(plans: Plans, *, key: Key | KeyFunction, **options: Unpack[LimitO
 
         if _is_async(bare):
 
-            @wraps(view)  # not `bare`: whatever marked the view since it was limited must be seen
+            @wraps(view)  # not `bare`: marks by decorators in between must be kept
             async def admitted(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
                 native = _request_among(request, *args)
                 return await _limited_async(limits, native, partial(bare, request, *args, **kwargs))
@@ -153,19 +153,19 @@ def rate_limit(plans: Plans, *, key: Key | KeyFunction, **options: Unpack[LimitO
                 return _limited(limits, native, partial(bare, request, *args, **kwargs))
 
         attach_limits(admitted, limits, bare)
-        return admitted  # type: ignore[return-value]  # the same to whoever calls it through Django
+        return admitted  # type: ignore[return-value]  # the same to callers through Django
 
     return decorate
 
 
 def _limited(limits: tuple[Limit, ...], native: HttpRequest, view: Callable[[], Any]) -> Any:
-    """The response of a view, or that of a denial."""
+    """The response of a view, or of a denial."""
     if not limits:
         return view()
     request_limiter = _request_limiter()
     answer = request_limiter.admit(limits, DjangoRequest(native, is_async=False))
     if isinstance(answer, Refusal):
-        return run_blocking(_refused(native, answer))
+        return run_blocking(_refusal_response(native, answer))
     _put_decision(native, answer)
     try:
         response = view()
@@ -183,26 +183,26 @@ async def _limited_async(limits: tuple[Limit, ...], native: HttpRequest, view: C
     request_limiter = _request_limiter()
     answer = await request_limiter.admit_async(limits, DjangoRequest(native, is_async=True))
     if isinstance(answer, Refusal):
-        return await _refused(native, answer)
+        return await _refusal_response(native, answer)
     _put_decision(native, answer)
     try:
         response = await view()
     except Exception as error:
         await request_limiter.settle_async(answer.charges, response_of_error(native, error))
         raise
-    except BaseException:  # the client has left
+    except BaseException:  # the client disconnected
         await request_limiter.settle_async(answer.charges, None)
         raise
     if answer.charges and getattr(response, "streaming", False):
         settle_later(request_limiter, answer.charges, native, response)
     elif answer.charges:
-        await request_limiter.settle_async(answer.charges, _known(native, response))
+        await request_limiter.settle_async(answer.charges, _response_of(native, response))
     return _with_fields(answer.fields, response)
 
 
 def settle_later(request_limiter: RequestLimiter, charges: Any, native: HttpRequest, response: HttpResponse) -> None:
     """Settles charges now, or when the stream of the response has ended."""
-    known = _known(native, response)
+    known = _response_of(native, response)
     settle = partial(request_limiter.settle, charges, known)
     if not getattr(response, "streaming", False):
         settle()
@@ -213,7 +213,7 @@ def settle_later(request_limiter: RequestLimiter, charges: Any, native: HttpRequ
         response.streaming_content = SettlingIterator(response.streaming_content, settle, known)
 
 
-def _known(request: HttpRequest, response: HttpResponse) -> Response:
+def _response_of(request: HttpRequest, response: HttpResponse) -> Response:
     return Response(request, response.status_code, response.headers.items(), native=response)
 
 
@@ -221,7 +221,7 @@ _STATUSES = ((Http404, 404), (PermissionDenied, 403), (SuspiciousOperation, 400)
 
 
 def response_of_error(request: HttpRequest, error: Exception) -> Response:
-    """The response that Django will make of a view's exception, as far as it is known before."""
+    """The response that Django will make of a view's exception, as far as it is known in advance."""
     status = getattr(error, "status_code", None)  # one of Django REST framework
     if isinstance(error, RateLimitExceeded):
         status = 429
@@ -235,7 +235,7 @@ def _put_decision(request: HttpRequest, admission: Admission) -> None:
         request.rate_limit = admission.decision
 
 
-async def _refused(request: HttpRequest, refusal: Refusal) -> HttpResponse:
+async def _refusal_response(request: HttpRequest, refusal: Refusal) -> HttpResponse:
     own = None
     if refusal.on_denied is not None and refusal.decision is not None:
         own = await resolved(refusal.on_denied(request, refusal.decision))
@@ -247,15 +247,15 @@ async def _refused(request: HttpRequest, refusal: Refusal) -> HttpResponse:
     return _with_fields([field for field in refusal.limit_fields if not own.has_header(field[0])], own)
 
 
-async def _raised(request: HttpRequest, error: Exception) -> HttpResponse | None:
+async def _denial_response(request: HttpRequest, error: Exception) -> HttpResponse | None:
     """The response of a denial that a view raised: `limiter.check(...)`."""
     if not isinstance(error, RateLimitExceeded):
         return None
-    return await _refused(request, denial(error.decision)._replace(on_denied=_request_limiter().on_denied))
+    return await _refusal_response(request, denial(error.decision)._replace(on_denied=_request_limiter().on_denied))
 
 
 def _has_own_limits(request: HttpRequest) -> bool:
-    """Whether the defaults leave a request alone: its view has a limit, or is exempt."""
+    """Whether the defaults do not apply to a request: its view has a limit, or is exempt."""
     match = _resolved(request)
     if match is None:
         return False
@@ -266,7 +266,7 @@ def _has_own_limits(request: HttpRequest) -> bool:
 
 
 def _resolved(request: HttpRequest) -> Any:
-    """The match of the URL, also before Django has looked for it."""
+    """The match of the URL, also before Django has resolved it."""
     match = getattr(request, "resolver_match", None)
     if match is not None:
         return match
@@ -277,7 +277,7 @@ def _resolved(request: HttpRequest) -> Any:
 
 
 class DjangoRequest:
-    """Django's request as key resolvers see it."""
+    """Django's request for key resolvers."""
 
     __slots__ = ("_is_async", "native")
 
@@ -312,20 +312,20 @@ class DjangoRequest:
         return self._principal_async()
 
     async def _principal_async(self) -> KeyValue:
-        # `request.user` may read the session from the database, which Django refuses to do in an event loop.
+        # `request.user` may read the session from the database, which Django forbids in an event loop.
         find = getattr(self.native, "auser", None)
         return _identity(await find() if find is not None else getattr(self.native, "user", None))
 
 
 def _request_among(first: Any, *others: Any) -> HttpRequest:
-    """A view's request: its first argument, or the second if the view is a method that is decorated as it stands. The
-    one of Django REST framework shows all of Django's."""
+    """A view's request: its first argument, or the second if the view is a decorated method. That of Django REST
+    framework has all attributes of Django's."""
     return others[0] if others and not hasattr(first, "META") else first
 
 
 def _is_async(view: Callable[..., Any]) -> bool:
-    """Also true of the `dispatch` of a class with async handlers, as `method_decorator` hands it over: it returns what
-    they do, but is not async itself."""
+    """Also true of the `dispatch` of a class with async handlers, as `method_decorator` passes it: it returns their
+    coroutine, but is not async itself."""
     instance = getattr(getattr(view, "func", None), "__self__", None)
     return iscoroutinefunction(view) or getattr(instance, "view_is_async", False)
 
@@ -360,7 +360,7 @@ def _defaults() -> tuple[Limit, ...]:
 
 def _with_fields(fields: Fields, response: HttpResponse) -> HttpResponse:
     for name, value in fields:
-        # One line a name is all Django's responses hold; a list may be continued in it.
+        # Django's responses have one line per name; a list may be continued in it.
         response[name] = f"{response[name]}, {value}" if response.has_header(name) else value
     return response
 

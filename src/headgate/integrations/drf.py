@@ -1,7 +1,7 @@
 """Limits for Django REST framework, as throttle classes.
 
     # settings.py
-    HEADGATE_LIMITER = "project.limits.limiter"      # a Limiter, or where to import it from
+    HEADGATE_LIMITER = "project.limits.limiter"      # a Limiter, or its import path
     REST_FRAMEWORK = {"DEFAULT_THROTTLE_CLASSES": ["project.limits.UserThrottle"]}
 
     # project/limits.py
@@ -13,10 +13,10 @@
     class Reports(APIView):
         throttle_classes = [throttle("gold", key=principal(), charge_when=lambda response: response.status_code < 500)]
 
-A denied request gets what the framework makes of `Throttled`: 429 with `Retry-After`, or what your `EXCEPTION_HANDLER`
-makes of it. Every limited response has the RateLimit fields. Throttles run after authentication and permissions, so
-`principal()` is the authenticated user. Each throttle class decides for itself; several plans of one throttle are one
-atomic decision.
+A denied request gets the framework's response to `Throttled`: 429 with `Retry-After`, or that of your
+`EXCEPTION_HANDLER`. Every limited response has the RateLimit fields. Throttles run after authentication and
+permissions, so `principal()` is the authenticated user. Each throttle class decides for itself; several plans of one
+throttle are one atomic decision.
 """
 
 from __future__ import annotations
@@ -67,27 +67,27 @@ __all__ = [
 
 
 class RateThrottle:
-    """A throttle by `plans` and `key`; subclass it and set them. `options` are those of `LimitOptions`, but for
+    """A throttle by `plans` and `key`; subclass it and set them. `options` are those of `LimitOptions`, except
     `on_denied`: denials are answered by the framework's `EXCEPTION_HANDLER`.
 
     Functions for the plans, the key, the cost and exemptions are given the framework's `Request`. With `block=False`
     the decision is `request.rate_limit`.
     """
 
-    # No subclass of the framework's BaseThrottle: importing that needs Django's settings, and adds nothing used here.
+    # Not a subclass of the framework's BaseThrottle, whose import needs Django's settings.
     plans: Plans | None = None
     key: Key | KeyFunction = client_address()
     options: ClassVar[LimitOptions] = {}
     _limit: ClassVar[Limit | None] = None
 
     __headgate_limited__ = (None, (), None)
-    """The application's default limits leave views with such a throttle alone."""
+    """The application's default limits do not apply to views with such a throttle."""
 
     def __init__(self) -> None:
         self._wait: float | None = None
 
     def limit_of(self, view: Any) -> Limit | None:
-        """The limit of a view; `None`: it is not limited. It is made once per class."""
+        """The limit of a view; `None` if it is not limited. Made once per class."""
         kind = type(self)
         limit: Limit | None = kind.__dict__.get("_limit")
         if limit is None:
@@ -108,7 +108,7 @@ class RateThrottle:
         answer = request_limiter.admit((limit,), DjangoRequest(request, is_async=False))
         if isinstance(answer, Refusal):
             if answer.decision is None:
-                raise _refused(answer)
+                raise _refusal_error(answer)
             _add_fields(view, answer.limit_fields)
             self._wait = answer.decision.retry_after
             return False
@@ -120,7 +120,7 @@ class RateThrottle:
         return True
 
     def wait(self) -> float | None:
-        """Seconds after which a lone caller is admitted, of a denied request."""
+        """After a denial: the seconds after which a lone caller is admitted."""
         return self._wait
 
 
@@ -150,7 +150,7 @@ def _limit(plans: Plans | None, key: Key | KeyFunction, options: LimitOptions) -
     return Limit(plans, key=key, **options)
 
 
-def _refused(refusal: Refusal) -> Exception:
+def _refusal_error(refusal: Refusal) -> Exception:
     """The framework's error of a request that can't be decided: it has no key, or the limits can't be read."""
     error = APIException(json.loads(refusal.body)["detail"])
     error.status_code = refusal.status
@@ -158,7 +158,7 @@ def _refused(refusal: Refusal) -> Exception:
 
 
 def _add_fields(view: Any, fields: list[tuple[str, str]]) -> None:
-    """Adds fields to the headers that the framework gives the view's response."""
+    """Adds fields to the headers of the view's response."""
     for name, value in fields:
         view.headers[name] = f"{view.headers[name]}, {value}" if name in view.headers else value
 

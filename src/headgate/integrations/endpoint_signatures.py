@@ -1,4 +1,4 @@
-"""The signature of a limited endpoint, by which FastAPI hands it the connection."""
+"""The signature of a limited endpoint, by which FastAPI injects the connection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ with needed("headgate.integrations.starlette", "starlette"):
     from starlette.requests import HTTPConnection
 
 CONNECTION = "headgate_connection"
-"""The parameter by which FastAPI hands the connection to a limited endpoint that does not ask for it itself."""
+"""The parameter by which FastAPI injects the connection into a limited endpoint without one."""
 
 
 def with_connection(endpoint: Callable[..., Any]) -> tuple[str, inspect.Signature]:
@@ -33,10 +33,10 @@ def with_connection(endpoint: Callable[..., Any]) -> tuple[str, inspect.Signatur
 
 
 def _signature_of(endpoint: Callable[..., Any]) -> inspect.Signature:
-    """Its signature, with all annotations evaluated that can be; FastAPI may look for their names in this module."""
+    """Its signature, with annotations evaluated where possible: FastAPI may look up their names in this module."""
     try:
         signature = inspect.signature(endpoint, eval_str=True)
-    except Exception:  # one that can't be evaluated is no reason to leave the others
+    except Exception:  # one annotation can't be evaluated: evaluate the others one by one
         signature = inspect.signature(endpoint)
     function = inspect.unwrap(function_of(inspect.unwrap(endpoint)))
     names = getattr(function, "__globals__", {})
@@ -50,6 +50,6 @@ def _signature_of(endpoint: Callable[..., Any]) -> inspect.Signature:
 
 def _evaluated(annotation: Any, names: dict[str, Any]) -> Any:
     if isinstance(annotation, str):
-        with suppress(Exception):  # names that exist later, or only for type checkers; FastAPI has its ways with them
+        with suppress(Exception):  # names that exist later, or only for type checkers, are left to FastAPI
             return _evaluated(eval(annotation, names), names)
     return annotation

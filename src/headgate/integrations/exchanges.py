@@ -1,4 +1,4 @@
-"""What a request of an ASGI framework carries from its limits to its response: fields, and charges to settle."""
+"""The state of a request of an ASGI framework between its limits and its response: fields, and charges to settle."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from headgate.limits.keys import KeyValue
 PrincipalFinder = Callable[[Any], KeyValue | Awaitable[KeyValue]]
 
 EXCHANGE = "headgate.exchange"
-"""Where a scope carries its `Exchange`."""
+"""The key of a scope's `Exchange`."""
 
 
 class Exchange:
-    """What a request carries in its scope. Nothing here leads back to the scope or to `send`, but `connection` while
-    there are charges: such a cycle would be left to the garbage collector, with every request."""
+    """The state of a request, in its scope. Nothing here references the scope or `send`, except `connection` while
+    there are charges: every request would leave a reference cycle to the garbage collector."""
 
-    # Class attributes: this is on the way of every request, so making one runs no code of Python's.
+    # Class attributes: creating one per request then runs no Python code.
     request_limiter: AsgiRequestLimiter
     principal: PrincipalFinder
     app: Any = None
@@ -41,18 +41,18 @@ class Exchange:
     fields: tuple[tuple[bytes, bytes], ...] = ()
     """The fields of the response."""
     denied = False
-    """Whether the fields are those of a denial, which a handler of the application's own may also have set."""
+    """Whether the fields are those of a denial, which the application's own handler may also have set."""
     charges: Sequence[ResponseCharge] = ()
     connection: Any = None
 
     @classmethod
     def of(cls, request_limiter: AsgiRequestLimiter, principal: PrincipalFinder) -> type[Exchange]:
-        """The kind of exchange of one application's requests."""
+        """The subclass for one application's requests."""
         shared = {"request_limiter": request_limiter, "principal": staticmethod(principal)}
         return type(cls.__name__, (cls,), shared)
 
     def admit(self, answer: RawFields | Admission, connection: Any) -> None:
-        """Keeps what follows from admitting the request."""
+        """Stores the result of an admission."""
         if not isinstance(answer, Admission):
             self.fields = (*self.fields, *answer)
             return
@@ -62,11 +62,11 @@ class Exchange:
             self.connection = connection
 
     def deny(self, fields: Fields) -> None:
-        """Keeps the fields of a denial, instead of those of limits that admitted the request before."""
+        """Stores the fields of a denial, which replace those of limits that admitted the request before."""
         self.fields, self.denied = (*encoded(fields),), True
 
     def with_fields(self, send: Send) -> Send:
-        """`send`, with the fields that there are when the response starts."""
+        """`send`, which adds the fields when the response starts."""
 
         def send_with_fields(message: Message) -> Awaitable[None]:
             fields = self.fields
@@ -94,7 +94,7 @@ class ExchangeObserver(ResponseObserver):
 
 
 def with_exchanges(app: App, kind: type[Exchange]) -> App:
-    """An ASGI application whose requests carry an exchange of that kind."""
+    """An ASGI application whose requests have an exchange of that kind."""
 
     async def carrying(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):

@@ -8,10 +8,10 @@
 
     router = APIRouter(dependencies=[Depends(limited("gold", key=client_address()))])
 
-A denied request gets 429 with `Retry-After` and a problem as its body; every limited response has the RateLimit
-fields, but for the 500 that Starlette makes of an unhandled exception. The decorator runs after the endpoint's
-dependencies, so they may find the caller: what they put into `request.state.principal` is the key of `principal()`.
-The OpenAPI document shows the 429 and the fields.
+A denied request gets 429 with `Retry-After` and a problem as its body; every limited response has the RateLimit fields,
+except Starlette's 500 for an unhandled exception. The decorator runs after the endpoint's dependencies, so they may
+find the caller: what they put into `request.state.principal` is the key of `principal()`. The OpenAPI document shows
+the 429 and the fields.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def limited(
 
 
 def _document_limits(app: FastAPI, by_default: bool, legacy_headers: bool) -> None:
-    """Adds the limits to the routes whenever the OpenAPI document is made."""
+    """Adds the limits to the routes whenever the OpenAPI document is generated."""
     generate = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -130,13 +130,13 @@ def _document_limits(app: FastAPI, by_default: bool, legacy_headers: bool) -> No
 
 def _document(route: Any, legacy_headers: bool, denies: bool) -> None:
     fields = {
-        headers.POLICY: _field("The limits that hold: plan, quota q, window w in seconds.", "string"),
-        headers.LIMIT: _field("What is left of each: remaining r, seconds t until there is more.", "string"),
+        headers.POLICY: _field("The limits that apply: plan, quota q, window w in seconds.", "string"),
+        headers.LIMIT: _field("The state of each: remaining r, seconds t until the reset.", "string"),
     }
     if legacy_headers:
-        fields["X-RateLimit-Limit"] = _field("The quota of the limit that is nearest to its end.", "integer")
-        fields["X-RateLimit-Remaining"] = _field("What is left of it.", "integer")
-        fields["X-RateLimit-Reset"] = _field("The Unix time when there is more.", "integer")
+        fields["X-RateLimit-Limit"] = _field("The quota of the limit with the least left.", "integer")
+        fields["X-RateLimit-Remaining"] = _field("What remains of it.", "integer")
+        fields["X-RateLimit-Reset"] = _field("The Unix time of its reset.", "integer")
     wait = {headers.RETRY_AFTER: _field("Seconds after which a lone caller is admitted.", "integer")}
     problem = {
         "type": "object",

@@ -65,7 +65,7 @@ View = TypeVar("View", bound=Callable[..., Any])
 PrincipalFinder = Callable[[Request], KeyValue]
 
 EXCHANGE = "__headgate_exchange__"
-"""Where a request keeps its `_Exchange`. `flask.g` may outlive it, in a pushed `app_context()`."""
+"""The request's key for its `_Exchange`. `flask.g` may outlive a request, in a pushed `app_context()`."""
 
 
 def install(
@@ -81,14 +81,13 @@ def install(
 ) -> None:
     """Makes `rate_limit` work in `app`, by `limiter`, and limits all requests by `rules`.
 
-    `defaults` hold for every request, also one that matches no route, but not for views that have a limit of their own
-    or are `exempt`.
+    `defaults` apply to every request, also one that matches no route, except views that have their own limit or are
+    `exempt`.
 
-    `principal` finds the authenticated user of a request; by default it is the one the WSGI server tells
-    (`REMOTE_USER`). With Flask-Login: `principal=lambda request: current_user.get_id()`. `partition_keys` adds `pk` to
-    the RateLimit fields, `legacy_headers` adds `X-RateLimit-*`. `on_denied` makes the response of denials whose limit
-    has no `on_denied` of its own; without one, the application's own error handler for `RateLimitExceeded`, or for
-    429, does.
+    `principal` finds the authenticated user of a request; by default it is the WSGI server's `REMOTE_USER`. With
+    Flask-Login: `principal=lambda request: current_user.get_id()`. `partition_keys` adds `pk` to the RateLimit fields,
+    `legacy_headers` adds `X-RateLimit-*`. `on_denied` makes the response of denials whose limit has no own `on_denied`;
+    without one, the application's own error handler for `RateLimitExceeded`, or for 429, does.
 
     Raises:
         ConfigurationError: the limiter is no `Limiter`, a rule names an unknown plan, or rules that always apply
@@ -124,7 +123,7 @@ def rate_limit(plans: Plans, *, key: Key | KeyFunction, **options: Unpack[LimitO
         below, bare = attached_limits(view)
         limits = (limit, *below)
 
-        @wraps(view)  # not `bare`: whatever marked the view since it was limited must be seen
+        @wraps(view)  # not `bare`: marks by decorators in between must be kept
         def admitted(*args: Any, **kwargs: Any) -> Any:
             extension = current_app.extensions.get(NAME)
             if extension is None:
@@ -133,13 +132,13 @@ def rate_limit(plans: Plans, *, key: Key | KeyFunction, **options: Unpack[LimitO
             return current_app.ensure_sync(bare)(*args, **kwargs) if refused is None else refused
 
         attach_limits(admitted, limits, bare)
-        return admitted  # type: ignore[return-value]  # the same to whoever calls it through Flask
+        return admitted  # type: ignore[return-value]  # the same to callers through Flask
 
     return decorate
 
 
 class _Exchange(ResponseFields):
-    """What a request keeps until its response is known."""
+    """The state of a request until its response is known."""
 
     __slots__ = ("charges",)
 
@@ -149,7 +148,7 @@ class _Exchange(ResponseFields):
 
 
 class _Extension(InstalledLimits[RequestLimiter]):
-    """What `install` leaves in `app.extensions`."""
+    """The limits that `install` adds to `app.extensions`."""
 
     def guard(self) -> Any:
         """Limits the current request by the rules that match it, and by the defaults."""
@@ -186,7 +185,7 @@ class _Extension(InstalledLimits[RequestLimiter]):
                 response.headers.items(),
                 native=response,
             )
-            # What Flask makes of an error is streamed to it, though its length is known.
+            # Flask's error responses are streamed, though their length is known.
             is_whole = response.status_code >= 400 and response.content_length is not None
             if response.is_streamed and not is_whole:
                 settled = SettlingIterator(
@@ -198,7 +197,7 @@ class _Extension(InstalledLimits[RequestLimiter]):
         return response
 
     def end(self, error: BaseException | None = None) -> None:
-        """Settles what no response was made for: Flask raised the error of a view."""
+        """Settles charges without a response: Flask raised the error of a view."""
         exchange = _exchange()
         if exchange.charges:
             failed = limits_of.Response(request, 500, completed=False) if isinstance(error, Exception) else None
@@ -219,7 +218,7 @@ def _remote_user(request: Request) -> KeyValue:
 
 
 def _answer(error: RateLimitExceeded) -> Any:
-    """The response of a denial, unless the application has a handler of its own."""
+    """The response of a denial, unless the application has its own handler."""
     if isinstance(error, Denied):
         return _response(error.refusal)
     raised = denial(error.decision)._replace(on_denied=current_app.extensions[NAME].request_limiter.on_denied)
@@ -228,7 +227,7 @@ def _answer(error: RateLimitExceeded) -> Any:
 
 
 def _own_response(refusal: Refusal) -> Any:
-    """The response that `on_denied` made; `None` if it made none."""
+    """The response of `on_denied`; `None` if it returned none."""
     if refusal.on_denied is None or refusal.decision is None:
         return None
     own = current_app.ensure_sync(refusal.on_denied)(request, refusal.decision)

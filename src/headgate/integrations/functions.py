@@ -6,7 +6,7 @@
     @rate_limit(limiter, "payments", key="downstream", wait=30)
     async def pay(payment): ...
 
-A denial is raised as `RateLimitExceeded`, which carries the decision; with `wait`, only if there is no room within so
+A denial is raised as `RateLimitExceeded`, which has the decision; with `wait`, only if there is no room within that
 many seconds.
 """
 
@@ -27,10 +27,9 @@ R = TypeVar("R")
 
 
 class Limits(Protocol):
-    """A decorator that leaves a function its parameters and what it returns.
+    """A decorator that keeps a function's parameters and return type.
 
-    Type checkers know nothing about the parameters of a lambda that finds the key. So the types of the function's
-    parameters must come from the function.
+    Type checkers can't infer the parameters of a lambda that finds the key, so the types come from the function.
     """
 
     def __call__(self, function: Callable[P, R], /) -> Callable[P, R]: ...
@@ -94,14 +93,14 @@ def rate_limit(
 
 
 def function_of(called: Callable[..., Any]) -> Callable[..., Any]:
-    """The function that a call runs, async or not: that of a partial, or the `__call__` of an object."""
+    """The function that is called: that of a partial, or the `__call__` of an object."""
     while isinstance(called, partial):
         called = called.func
     return called if isroutine(called) or isclass(called) else type(called).__call__
 
 
 def name_of(called: Callable[..., Any]) -> str:
-    """Its name; that of its class, for partials and objects."""
+    """Its name; for partials and objects, that of their class."""
     return str(getattr(called, "__name__", type(called).__name__))
 
 

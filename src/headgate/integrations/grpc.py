@@ -9,7 +9,7 @@
     server = grpc.aio.server(interceptors=[AsyncRateLimitInterceptor(limiter, rules)])
 
 A denied call ends with `RESOURCE_EXHAUSTED`; its trailing metadata have `retry-after` and the RateLimit fields. Calls
-that end without an error have the RateLimit fields, too. All rules that match a call are one atomic decision. A stream
+that end without an error have the RateLimit fields too. All rules that match a call are one atomic decision. A stream
 counts as one call.
 """
 
@@ -87,7 +87,7 @@ class MethodRule:
         self.limit = Limit(plans, key=key, **options)
 
     def applies(self, name: str) -> bool:
-        """Whether the rule holds for the method of this name."""
+        """Whether the rule applies to the method of this name."""
         return fnmatchcase(name, self.pattern)
 
     def __repr__(self) -> str:
@@ -95,7 +95,7 @@ class MethodRule:
 
 
 class _Rules:
-    """What both interceptors have."""
+    """The rules of both interceptors."""
 
     def __init__(
         self, limiter: Any, rules: Iterable[MethodRule], principal: PrincipalFinder | None, partition_keys: bool
@@ -177,7 +177,7 @@ class RateLimitInterceptor(_Rules, grpc.ServerInterceptor):
 
     def _settle(self, admission: Admission, context: Any, *, completed: bool, failed: bool = False) -> None:
         if admission.charges:
-            self._request_limiter.settle(admission.charges, _known(context, completed, failed))
+            self._request_limiter.settle(admission.charges, _response_of(context, completed, failed))
 
 
 class AsyncRateLimitInterceptor(_Rules, grpc.aio.ServerInterceptor):
@@ -209,7 +209,7 @@ class AsyncRateLimitInterceptor(_Rules, grpc.aio.ServerInterceptor):
                         async for message in produced:
                             yield message
                     else:
-                        await produced  # it writes to the context itself
+                        await produced  # the handler writes to the context itself
                 except Exception:
                     await self._settle(admission, context, completed=False, failed=True)
                     raise
@@ -228,7 +228,7 @@ class AsyncRateLimitInterceptor(_Rules, grpc.aio.ServerInterceptor):
             except asyncio.CancelledError:
                 await self._request_limiter.settle_async(admission.charges, None)
                 raise
-            except BaseException:  # also `abort`, which is no Exception
+            except BaseException:  # including `abort`, which is no Exception
                 await self._settle(admission, context, completed=False, failed=True)
                 raise
             _add_fields(context, admission)
@@ -249,11 +249,11 @@ class AsyncRateLimitInterceptor(_Rules, grpc.aio.ServerInterceptor):
         self, admission: Admission, context: Any, *, completed: bool = True, failed: bool = False
     ) -> None:
         if admission.charges:
-            await self._request_limiter.settle_async(admission.charges, _known(context, completed, failed))
+            await self._request_limiter.settle_async(admission.charges, _response_of(context, completed, failed))
 
 
 class _GrpcRequest:
-    """A call as key resolvers see it."""
+    """A call for key resolvers."""
 
     __slots__ = ("_principal", "native", "path")
 
@@ -284,7 +284,7 @@ class _GrpcRequest:
 
 
 def peer_address(peer: str) -> str | None:
-    """The address in gRPC's name of a peer: `ipv4:192.0.2.1:4711`, `ipv6:%5B::1%5D:4711`; `None` of a Unix socket."""
+    """The address in gRPC's peer string: `ipv4:192.0.2.1:4711`, `ipv6:%5B::1%5D:4711`; `None` for a Unix socket."""
     kind, _, rest = unquote(peer).partition(":")
     address = rest.rpartition(":")[0].strip("[]")
     try:
@@ -303,7 +303,7 @@ def _behavior(handler: Any) -> Any:
 
 
 def _rebuilt(handler: Any, behavior: Any) -> Any:
-    """A handler of the same kind with another behaviour."""
+    """A handler of the same kind with another function."""
     kinds = {
         (False, False): grpc.unary_unary_rpc_method_handler,
         (False, True): grpc.unary_stream_rpc_method_handler,
@@ -319,7 +319,7 @@ def _metadata(fields: Fields) -> tuple[tuple[str, str], ...]:
 
 
 def _add_fields(context: Any, admission: Admission) -> None:
-    """Adds the fields to the trailing metadata. The initial ones are the handler's: they can be sent once only."""
+    """Adds the fields to the trailing metadata. The handler sends the initial ones, which is possible only once."""
     if admission.fields:
         context.set_trailing_metadata((*(context.trailing_metadata() or ()), *_metadata(admission.fields)))
 
@@ -329,8 +329,8 @@ def _status(refusal: Refusal) -> tuple[grpc.StatusCode, str]:
     return STATUSES.get(refusal.status, grpc.StatusCode.RESOURCE_EXHAUSTED), details
 
 
-def _known(context: Any, completed: bool, failed: bool) -> Response:
-    """The end of a call: an exception that set no code is UNKNOWN, as gRPC answers it."""
+def _response_of(context: Any, completed: bool, failed: bool) -> Response:
+    """The end of a call: an exception without a code is UNKNOWN, as in gRPC."""
     code = context.code()
     number = code.value[0] if isinstance(code, grpc.StatusCode) else code or 0
     if failed and number == 0:

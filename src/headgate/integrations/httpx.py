@@ -1,12 +1,12 @@
-"""Outbound limits for httpx2, and for httpx, which it continues: transports that delay requests.
+"""Outbound limits for httpx2 and its predecessor httpx: transports that delay requests.
 
     client = httpx2.Client(transport=LimitedTransport(limiter, "partner"))
     client = httpx2.AsyncClient(transport=AsyncLimitedTransport(limiter, "partner"))
 
 A request waits for its own limit, and for the server's: after a `Retry-After`, or a `RateLimit` or `X-RateLimit-*` with
-nothing left, calls to that server pause for as long as it says. A wait beyond `max_wait` seconds is refused instead,
-with an error that is both `RateLimitExceeded` and the library's `RequestError`, and nothing is sent. Responses are
-handed on as they are; nothing is sent twice.
+nothing left, calls to that server pause for the time it gives. If the wait would exceed `max_wait` seconds, it raises
+an error that is both `RateLimitExceeded` and the library's `RequestError`, and nothing is sent. Responses are not
+changed; there are no retries.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
         async def handle_async_request(self, request: Any) -> Any: ...
 
 else:
-    # Clients call a transport by its methods alone, so that the one library is not loaded for users of the other.
+    # Clients only call a transport's methods, so users of one library need not load the other.
     Transport = AsyncTransport = object
 
 
 class LimitedTransport(Transport):
-    """For `httpx2.Client` and `httpx.Client`. `key` defaults to the host; `transport` is what sends, by default the
-    client's own kind. Plans, key and cost may be functions of the request. For the options see `OutboundOptions`."""
+    """For `httpx2.Client` and `httpx.Client`. `key` defaults to the host; `transport` defaults to the client's own
+    kind. Plans, key and cost may be functions of the request. For the options see `OutboundOptions`."""
 
     def __init__(
         self,
@@ -147,13 +147,13 @@ class AsyncLimitedTransport(AsyncTransport):
 
 
 def origin(request: Any) -> str:
-    """The server a request goes to."""
+    """The server of a request."""
     netloc: bytes = request.url.netloc
     return netloc.decode("ascii")
 
 
 def library(request: Any) -> ModuleType:
-    """httpx2 or httpx: whichever the request was made with, as each understands its own only."""
+    """httpx2 or httpx: the library of the request, since each accepts only its own types."""
     for kind in type(request).__mro__:
         package = kind.__module__.partition(".")[0]
         if package in ("httpx2", "httpx"):
@@ -162,7 +162,7 @@ def library(request: Any) -> ModuleType:
 
 
 def refusal(request: Any, decision: Decision) -> RateLimitExceeded:
-    """The error of a request that was not sent, as those who use the request's library expect it."""
+    """The error of a request that was not sent, also an exception of the request's library."""
     return _refusal_kind(library(request))(request, decision)
 
 

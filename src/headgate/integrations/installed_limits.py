@@ -1,4 +1,4 @@
-"""What `install` leaves in an application of any framework: its limiter, its rules and its defaults, checked."""
+"""The limits that `install` adds to an application of any framework: limiter, rules and defaults, validated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A limit of a web application: plans, the key they hold for, the cost, and what may differ from request to request."""
+"""A limit of a web application: plans, key, cost and options, each a value or a function of the request."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ Maybe: TypeAlias = T | Awaitable[T]
 
 PlanNames: TypeAlias = str | Iterable[str]
 Plans: TypeAlias = PlanNames | Callable[[Any], Maybe[PlanNames | None]]
-"""Plans by name, or a function of the framework's request that chooses them; `None`: the request is not limited."""
+"""Plans by name, or a function of the framework's request that chooses them; `None` if the request is not limited."""
 Cost: TypeAlias = int | Callable[[Any], int]
 Exempt: TypeAlias = Callable[[Any], Maybe[bool]]
 OnDenied: TypeAlias = Callable[[Any, Decision], Any]
-"""Makes the response of a denial, of the framework's request and the decision; `None`: the usual response."""
+"""Makes the response of a denial from the framework's request and the decision; `None` for the usual response."""
 OfResponse: TypeAlias = Callable[..., T]
 """A function of the `Response`; or, if it takes two arguments, of the framework's request and the `Response`."""
 
 
 class Response:
-    """A response as `charge_when` and `cost_of_response` see it, the same in every framework.
+    """A response for `charge_when` and `cost_of_response`, the same in every framework.
 
     `native` is the framework's own response, if it has one. `completed` is false if the body was cut off: the client
-    left, or the application failed after it had begun to answer.
+    disconnected, or the application failed after the response had begun.
     """
 
     __slots__ = ("completed", "headers", "native", "request", "status_code")
@@ -58,14 +58,14 @@ class Response:
 
 
 class LimitOptions(TypedDict, total=False):
-    """What every `rate_limit` takes beside plans and key.
+    """The options of every `rate_limit`.
 
     - `cost`: a whole number of at least 1, or a function of the request.
     - `exempt`: a function of the request; where it returns true, the request is not limited, and counted as exempt.
     - `on_denied`: a function of the request and the decision that returns the response of a denial.
-    - `charge_when`: a function of the response; where it returns false, the cost is given back.
-    - `cost_of_response`: a function of the response that returns what it really cost; `cost` is reserved meanwhile.
-    - `block`: false lets denied requests pass; the decision is put on the request.
+    - `charge_when`: a function of the response; where it returns false, the cost is refunded.
+    - `cost_of_response`: a function of the response that returns the actual cost; `cost` is reserved meanwhile.
+    - `block`: with false, denied requests pass; the request has the decision.
     - `legacy_headers`: adds `X-RateLimit-Limit`, `-Remaining` and `-Reset` to the response.
     """
 
@@ -79,7 +79,7 @@ class LimitOptions(TypedDict, total=False):
 
 
 class Limit:
-    """Plans, the key they hold for, and the options of `LimitOptions`."""
+    """Plans, their key, and the options of `LimitOptions`."""
 
     __slots__ = (
         "block",
@@ -146,7 +146,7 @@ class Limit:
         self.is_single = self.is_plain and cost == 1
 
     def cost_of(self, request: RequestSource) -> int:
-        """What the request costs, before its response is known."""
+        """The request's cost, before its response is known."""
         if isinstance(self.cost, int):
             return self.cost
         cost = self.cost(request.native)
@@ -163,11 +163,11 @@ class Limit:
 
     @property
     def label(self) -> str:
-        """What it is called where its requests are counted: its first plan, or the function that chooses them."""
+        """Its name in metrics: its first plan, or the function that chooses them."""
         return self.plans[0] if self.plans else _name_of(self.choose_plans)
 
     def actual_cost(self, response: Response, reserved: int) -> int:
-        """What the response cost, of a limit that is charged by response."""
+        """The response's actual cost, for a limit that is charged by response."""
         if self.charge_when is not None and not self.charge_when(response):
             return 0
         if self.cost_of_response is None:
@@ -183,7 +183,7 @@ class Limit:
 
 
 def check_defaults(defaults: Iterable[Limit]) -> tuple[Limit, ...]:
-    """Refuses what is no `Limit`."""
+    """Raises `ConfigurationError` for a value that is no `Limit`."""
     limits = tuple(defaults)
     for limit in limits:
         if not isinstance(limit, Limit):
@@ -192,7 +192,7 @@ def check_defaults(defaults: Iterable[Limit]) -> tuple[Limit, ...]:
 
 
 def cost_error(problem: str) -> ConfigurationError:
-    """The error of a cost that the application got wrong: no client could send a better request. It is logged."""
+    """The error of a wrong cost, which is the application's mistake and not the client's. It is logged."""
     log.error("a limit's cost is wrong: %s", problem)
     return ConfigurationError("cost", problem)
 
@@ -203,7 +203,7 @@ async def resolved(value: Maybe[T]) -> T:
 
 
 def plans_error(problem: str) -> ConfigurationError:
-    """The error of plans that the application got wrong. It is logged."""
+    """The error of wrong plans, which is the application's mistake. It is logged."""
     log.error("a limit's plans are wrong: %s", problem)
     return ConfigurationError("plans", problem)
 
@@ -263,8 +263,8 @@ class PathRule:
     """A `Limit` for the requests whose path matches a pattern (`/api/*`; `*` also spans slashes) and, if given, whose
     method is one of `methods`; HEAD counts as GET.
 
-    The path is relative to the application: without the prefix that it is mounted or served under. One slash at its
-    end makes no difference, so nobody passes `/login` by asking for `/login/`.
+    The path is relative to the application: without the prefix under which it is mounted or served. A trailing slash
+    makes no difference, so a request for `/login/` can't bypass a rule for `/login`.
     """
 
     __slots__ = ("_matches", "limit", "methods", "pattern")

@@ -70,16 +70,16 @@ PrincipalFinder = Callable[[Connection], KeyValue | Awaitable[KeyValue]]
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 
 LIMITS = "__headgate_limits__"
-"""Where a guard keeps its limits."""
+"""The attribute of a guard that has its limits."""
 
 
 class RateLimitPlugin(InitPlugin):
     """Makes `rate_limit` and `limited` work in an application, by `limiter`.
 
-    `defaults` hold for every route, but not for handlers that have a limit of their own or are `exempt`. `principal`
-    finds the authenticated user of a connection; by default it is `connection.user`. `partition_keys` adds `pk` to the
-    RateLimit fields, `legacy_headers` adds `X-RateLimit-*`. `on_denied` makes the response of denials whose limit has
-    no `on_denied` of its own; without one, the application's own exception handler for `RateLimitExceeded`,
+    `defaults` apply to every route, except handlers that have their own limit or are `exempt`. `principal` finds the
+    authenticated user of a connection; by default it is `connection.user`. `partition_keys` adds `pk` to the RateLimit
+    fields, `legacy_headers` adds `X-RateLimit-*`. `on_denied` makes the response of denials whose limit has no own
+    `on_denied`; without one, the application's own exception handler for `RateLimitExceeded`,
     `TooManyRequestsException` or 429 does.
 
     Raises:
@@ -185,7 +185,7 @@ async def _admit(connection: Connection, limits: tuple[Limit, ...]) -> None:
 
 
 class _LitestarRequest(AsgiRequest):
-    """A connection as key resolvers see it."""
+    """A connection for key resolvers."""
 
     __slots__ = ("_connection",)
 
@@ -204,7 +204,7 @@ class _LitestarRequest(AsgiRequest):
 
 
 class _Refused(HTTPException):
-    """A refusal on its way out of a guard."""
+    """A refusal that a guard raises."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(detail="the request was refused", status_code=refusal.status)
@@ -212,7 +212,7 @@ class _Refused(HTTPException):
 
 
 class _Denied(RateLimitExceeded, TooManyRequestsException):
-    """A denial on its way out; exception handlers of the app's own can make a response of it."""
+    """A denial as an exception; the app's own exception handlers can make a response of it."""
 
     def __init__(self, refusal: Refusal, decision: Decision) -> None:
         TooManyRequestsException.__init__(self, detail="rate limit exceeded", headers=dict(refusal.limit_fields))
@@ -221,7 +221,7 @@ class _Denied(RateLimitExceeded, TooManyRequestsException):
 
 
 class _OwnAnswer(Exception):
-    """The response that `on_denied` made."""
+    """Carries the response of `on_denied`."""
 
     def __init__(self, response: Response[Any]) -> None:
         super().__init__("the response of a denial")
@@ -233,7 +233,7 @@ def _answer(connection: Connection, error: Exception) -> Response[Any]:
         return error.response
     if isinstance(error, _Refused | _Denied):
         return _response(error.refusal)
-    assert isinstance(error, RateLimitExceeded)  # of the application itself: limiter.check(...)
+    assert isinstance(error, RateLimitExceeded)  # raised by the application: limiter.check(...)
     exchange: Exchange = connection.scope[EXCHANGE]  # type: ignore[literal-required]  # ours
     raised = denial(error.decision)._replace(on_denied=exchange.request_limiter.on_denied)
     exchange.deny(raised.limit_fields)

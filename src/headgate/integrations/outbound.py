@@ -1,4 +1,4 @@
-"""What the HTTP clients share: delaying a request, for our own limit and for the server's."""
+"""Shared by the HTTP clients: delays a request for our own limit and for the server's."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from headgate.limits.model import Decision, Reason
 
 LONGEST_PAUSE = 3600.0
 SERVER = "server"
-"""The plan name in the refusal of a call that the server's own limit forbids."""
+"""The plan's name in the refusal of a call by the server's own limit."""
 
 OutboundKey: TypeAlias = str | Callable[[Any], Maybe[KeyValue]]
-"""A key, or a function of the library's request; `None`: the request is not limited."""
+"""A key, or a function of the library's request; `None` if the request is not limited."""
 
 
 class OutboundOptions(TypedDict, total=False):
-    """What every client integration takes beside plans and key. Functions are given the library's own request, or the
-    `Response`; in async clients those of the request may be async.
+    """The options of every client integration. Functions are given the library's own request, or the `Response`; in
+    async clients those of the request may be async.
 
     - `exempt`: a function of the request; where it returns true, the request is not limited, and counted as exempt.
-    - `charge_when`: a function of the response; where it returns false, the cost is given back.
-    - `cost_of_response`: a function of the response that returns what it really cost; `cost` is reserved meanwhile.
+    - `charge_when`: a function of the response; where it returns false, the cost is refunded.
+    - `cost_of_response`: a function of the response that returns the actual cost; `cost` is reserved meanwhile.
 
-    The cost is settled when the head of the response is there. A request that ends without a response stays charged as
-    reserved: it may have arrived.
+    The cost is settled when the head of the response arrives. A request that ends without a response stays charged as
+    reserved: the server may have received it.
     """
 
     exempt: Exempt | None
@@ -82,7 +82,7 @@ class OutboundLimiter:
     def wait(
         self, host: str, request: Any = None, sleep: Callable[[float], object] = time.sleep
     ) -> ResponseCharge | None:
-        """Returns when a request to `host` may be sent: what must be settled by its response, if anything.
+        """Waits until a request to `host` may be sent; returns the charge to settle by its response, if any.
 
         Raises:
             RateLimitExceeded: it may not be sent within `max_wait`.
@@ -100,14 +100,14 @@ class OutboundLimiter:
         self._pauses.record_response(host, status, header)
 
     def settle(self, charge: ResponseCharge | None, request: Any, status: int, response: Any) -> None:
-        """Settles a charge by the response. A mistake in the charge's function is logged, not raised."""
+        """Settles a charge by the response. An error in the charge's function is logged, not raised."""
         if charge is not None:
-            self._request_limiter.settle((charge,), _known(request, status, response))
+            self._request_limiter.settle((charge,), _response_of(request, status, response))
 
     async def settle_async(self, charge: ResponseCharge | None, request: Any, status: int, response: Any) -> None:
         """`settle` in an event loop."""
         if charge is not None:
-            await self._request_limiter.settle_async((charge,), _known(request, status, response))
+            await self._request_limiter.settle_async((charge,), _response_of(request, status, response))
 
     async def _wait(self, host: str, source: Any, call: Call, sleep: Callable[[float], Any]) -> ResponseCharge | None:
         deadline = self._monotonic() + self._max_wait
@@ -122,7 +122,7 @@ class OutboundLimiter:
             left = max(deadline - self._monotonic(), 0.0)
             charge = await self._charge(key, plans, self._limit.cost_of(source), left, call)
             try:
-                # The server may have asked for a pause while we waited for our own limit.
+                # The server may have requested a pause while we waited for our own limit.
                 if not self._pause(host, deadline):
                     return charge
             except RateLimitExceeded:
@@ -131,7 +131,7 @@ class OutboundLimiter:
             await self._cancel(charge, call)
 
     async def _plans_and_key(self, host: str, source: Any) -> tuple[tuple[str, ...], str | None]:
-        """None of both if the request is not limited."""
+        """The plans and the key; none if the request is not limited."""
         limit = self._limit
         if limit.exempt is not None and await resolved(limit.exempt(source.native)):
             return (), None
@@ -144,7 +144,7 @@ class OutboundLimiter:
     async def _charge(
         self, key: str, plans: Sequence[str], cost: int, timeout: float, call: Call
     ) -> ResponseCharge | None:
-        """Charges a request as soon as there is room; what is to be settled by its response, if anything."""
+        """Charges a request as soon as there is room; returns the charge to settle by its response, if any."""
         charge = None
         if self._limit.by_response:
             reservation = await call(self._limiter.reserve, key, plans, cost, ttl=RESPONSE_TTL, timeout=timeout)
@@ -168,12 +168,12 @@ class OutboundLimiter:
 
 
 class _Source(NamedTuple):
-    """What a `Limit` sees of a request."""
+    """A request for a `Limit`."""
 
     native: Any
 
 
-def _known(request: Any, status: int, response: Any) -> Response:
+def _response_of(request: Any, status: int, response: Any) -> Response:
     return Response(request, status, response.headers.items(), native=response)
 
 

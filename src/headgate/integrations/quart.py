@@ -78,9 +78,9 @@ def install(
 ) -> None:
     """Makes `rate_limit` work in `app`, by `limiter`, and limits all requests by `rules`.
 
-    `defaults` hold for every request, also one that matches no route, but not for views that have a limit of their own
-    or are `exempt`. The other options are those of `headgate.integrations.flask`. With Quart-Auth:
-    `principal=lambda request: current_user.auth_id`.
+    `defaults` apply to every request, also one that matches no route, except views that have their own limit or are
+    `exempt`. The other options are those of `headgate.integrations.flask`. With Quart-Auth: `principal=lambda request:
+    current_user.auth_id`.
 
     Raises:
         ConfigurationError: a rule names an unknown plan, or rules that always apply together have keys that never share
@@ -118,7 +118,7 @@ def rate_limit(plans: Plans, *, key: Key | KeyFunction, **options: Unpack[LimitO
         below, bare = attached_limits(view)
         limits = (limit, *below)
 
-        @wraps(view)  # not `bare`: whatever marked the view since it was limited must be seen
+        @wraps(view)  # not `bare`: marks by decorators in between must be kept
         async def admitted(*args: Any, **kwargs: Any) -> Any:
             extension = current_app.extensions.get(NAME)
             if extension is None:
@@ -127,13 +127,13 @@ def rate_limit(plans: Plans, *, key: Key | KeyFunction, **options: Unpack[LimitO
             return await current_app.ensure_async(bare)(*args, **kwargs) if refused is None else refused
 
         attach_limits(admitted, limits, bare)
-        return admitted  # type: ignore[return-value]  # the same to whoever calls it through Quart
+        return admitted  # type: ignore[return-value]  # the same to callers through Quart
 
     return decorate
 
 
 class _Extension(InstalledLimits[AsgiRequestLimiter]):
-    """What `install` leaves in `app.extensions`."""
+    """The limits that `install` adds to `app.extensions`."""
 
     async def guard(self) -> Any:
         """Limits the current request by the rules that match it, and by the defaults."""
@@ -160,7 +160,7 @@ class _Extension(InstalledLimits[AsgiRequestLimiter]):
 
 
 class _QuartRequest(WerkzeugRequest):
-    """Quart's request as key resolvers see it."""
+    """Quart's request for key resolvers."""
 
     __slots__ = ()
 
@@ -171,7 +171,7 @@ class _QuartRequest(WerkzeugRequest):
 
 
 def _request() -> Request:
-    """The current request itself, which outlives the request's context."""
+    """The current request itself, not its context-bound proxy."""
     return cast(Request, request._get_current_object())  # type: ignore[attr-defined]  # the proxy's own method
 
 
@@ -180,7 +180,7 @@ def _nobody(request: Request) -> KeyValue:
 
 
 async def _answer(error: RateLimitExceeded) -> Any:
-    """The response of a denial, unless the application has a handler of its own."""
+    """The response of a denial, unless the application has its own handler."""
     if isinstance(error, Denied):
         return _response(error.refusal)
     raised = denial(error.decision)._replace(on_denied=current_app.extensions[NAME].request_limiter.on_denied)
@@ -189,7 +189,7 @@ async def _answer(error: RateLimitExceeded) -> Any:
 
 
 async def _own_response(refusal: Refusal) -> Any:
-    """The response that `on_denied` made; `None` if it made none."""
+    """The response of `on_denied`; `None` if it returned none."""
     if refusal.on_denied is None or refusal.decision is None:
         return None
     own = await current_app.ensure_async(refusal.on_denied)(_request(), refusal.decision)

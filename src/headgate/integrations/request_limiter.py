@@ -1,8 +1,8 @@
 """The request limiter that every web integration shares: the limits of a request, the decision, the HTTP response.
 
-An integration turns its framework's request into a `RequestSource` and calls `admit` (or `admit_async`). It sends the
-`Refusal` that it gets. Of an `Admission` it adds the fields to the response, puts the decision on the request, and
-settles the charges when the response is known.
+An integration turns its framework's request into a `RequestSource` and calls `admit` (or `admit_async`). If the result
+is a `Refusal`, it sends that. If it is an `Admission`, it adds the fields to the response, puts the decision on the
+request, and settles the charges when the response is known.
 """
 
 from __future__ import annotations
@@ -58,24 +58,24 @@ RESPONSE_TTL = 600.0
 
 
 class Refusal(NamedTuple):
-    """The response of a request that was refused. `decision` is there if a limit denied it."""
+    """The response of a request that was refused; with the `decision` if a limit denied it."""
 
     status: int
     fields: Fields
     body: bytes
     decision: Decision | None = None
     on_denied: OnDenied | None = None
-    """What makes the response instead, if the application wants one of its own."""
+    """The application's own function that makes the response instead."""
 
     @property
     def limit_fields(self) -> Fields:
-        """The fields for a response of the application's own: all but those of the body."""
+        """The fields for the application's own response: all but those of the body."""
         return [field for field in self.fields if field[0] != "Content-Type"]
 
 
 class ResponseCharge(NamedTuple):
-    """A cost that was reserved, to be settled when the response is known; or, without a limit, a place of a concurrency
-    limit, to be given back when the request is over."""
+    """A reserved cost, to be settled when the response is known; or, without a limit, a place of a concurrency limit,
+    to be freed when the request ends."""
 
     limit: Limit | None
     cost: int
@@ -83,19 +83,19 @@ class ResponseCharge(NamedTuple):
 
 
 class Admission(NamedTuple):
-    """What follows from admitting a request."""
+    """The result of admitting a request."""
 
     fields: Fields
     charges: Sequence[ResponseCharge] = ()
     decision: Decision | None = None
-    """That of a limit which does not block, to be put on the request."""
+    """The decision of a limit that does not block, to be put on the request."""
 
 
 NOT_LIMITED = Admission([])
 
 
 class ResponseOptions(TypedDict, total=False):
-    """How requests are answered: see `RequestLimiter`."""
+    """Options of responses: see `RequestLimiter`."""
 
     partition_keys: bool
     legacy_headers: bool
@@ -106,8 +106,8 @@ class RequestLimiter:
     """Decides requests by a limiter.
 
     In an event loop a `Limiter` is called in a thread, unless its store is this process's memory: the loop is never
-    blocked. A request without its key is refused with 400. A cost that no plan can charge is the application's mistake,
-    also when a function made it: it is logged and raised. While the store is unavailable the plans' `on_error` decides.
+    blocked. A request without its key is refused with 400. A cost that no plan can charge, also a function's, is the
+    application's mistake: it is logged and raised. While the store is unavailable the plans' `on_error` decides.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class RequestLimiter:
         self._is_async = isinstance(limiter, AsyncLimiter)
         self._waits = not isinstance(limiter, Limiter) or not limiter.in_process
         self._never_waits = self._is_async or not self._waits
-        """Whether `limiter.fast_paths` never blocks an event loop. With leases, a `Limiter`'s waits for the thread that
+        """Whether `limiter.fast_paths` never blocks an event loop. With leases, a `Limiter` waits for the thread that
         refills one."""
         self._partition_keys = partition_keys
         self._legacy_headers = legacy_headers
@@ -134,17 +134,17 @@ class RequestLimiter:
             Limit.any_by_response = True
 
     def require(self, limits: Iterable[Limit]) -> None:
-        """Refuses limits by plans that the limiter does not have, before the first request."""
+        """Raises an error for limits with unknown plans, before the first request."""
         for limit in limits:
             self._limiter.require(limit.plans)
 
     def require_chain(self, limits: Sequence[Limit]) -> None:
-        """Refuses limits that are always one decision, and whose keys the limiter's store can never decide at once."""
+        """Raises an error for limits of one decision, if the limiter's store can never decide their keys at once."""
         together = [limit for limit in limits if limit.block and not limit.by_response]
         self._limiter.require((), [limit.key.starts() for limit in together])
 
     def require_rules(self, rules: Sequence[PathRule]) -> None:
-        """Refuses rules that can't be decided: by unknown plans, or together with another rule that always applies."""
+        """Raises an error for rules with unknown plans, or that can't be decided with another that always applies."""
         self.require(rule.limit for rule in rules)
         for first, second in combinations(rules, 2):
             if first.is_covered_by(second) or second.is_covered_by(first):
@@ -169,11 +169,11 @@ class RequestLimiter:
         return await self._admit(limits, request, self._call_limiter)
 
     def settle(self, charges: Iterable[ResponseCharge], response: Response | None) -> None:
-        """Settles charges, blocking. Without a response they stay as reserved, and places are given back."""
+        """Settles charges, blocking. Without a response they stay as reserved, and places are freed."""
         run_blocking(self._settle(charges, response, call_directly))
 
     def cancel(self, charges: Sequence[ResponseCharge]) -> None:
-        """Gives charges back, blocking: something else refused the request."""
+        """Refunds charges, blocking, if something else refused the request."""
         run_blocking(self._cancel(charges, call_directly))
 
     async def settle_async(self, charges: Iterable[ResponseCharge], response: Response | None) -> None:
@@ -193,15 +193,15 @@ class RequestLimiter:
             return error_refusal(error)
 
     async def _admit(self, limits: Sequence[Limit], request: RequestSource, call: Call) -> Admission | Refusal:
-        """Reserves what is charged by response, then decides the rest at once. A denial charges nothing: what was
-        reserved is given back. Limits that do not block come last, so they count only requests that were admitted."""
+        """Reserves charges by response, then decides the rest at once. A denial charges nothing: reservations are
+        cancelled. Limits that do not block come last, so they count only requests that were admitted."""
         pending: list[ResponseCharge] = []
         try:
             admission = await self._admit_all(limits, request, call, pending)
         except (InvalidInput, StoreUnavailable) as error:
             await self._give_back(pending, call)
             return error_refusal(error)
-        except BaseException:  # also a client who left meanwhile
+        except BaseException:  # including a client that disconnected
             await self._give_back(pending, call)
             raise
         if isinstance(admission, Refusal):
@@ -227,7 +227,7 @@ class RequestLimiter:
                 continue
             cost = limit.cost_of(request)
             if places := self.in_flight(plans):
-                Limit.any_by_response = True  # plans may have come after this limiter was made
+                Limit.any_by_response = True  # plans may be newer than this limiter
                 plans = tuple(plan for plan in plans if plan not in places)
                 answer = await self._reserve(limit, key, places, cost, None, call, pending)
                 if isinstance(answer, Refusal):
@@ -270,7 +270,7 @@ class RequestLimiter:
         call: Call,
         pending: list[ResponseCharge],
     ) -> Admission | Refusal:
-        """Reserves what the response settles. A limit that does not block admits in any case."""
+        """Reserves the charge that the response settles. A limit that does not block always admits."""
         reservation = await call(self._limiter.reserve, key, plans, cost, ttl=RESPONSE_TTL)
         if reservation:
             pending.append(ResponseCharge(settled_by, cost, reservation))
@@ -280,7 +280,7 @@ class RequestLimiter:
     async def _settle(self, charges: Iterable[ResponseCharge], response: Response | None, call: Call) -> None:
         for limit, cost, reservation in charges:
             try:
-                # A place is free when the request is over, however it ended.
+                # A place is freed when the request ends, also after an error.
                 actual = 0 if limit is None else cost if response is None else limit.actual_cost(response, cost)
                 if actual != cost:
                     await call(reservation.settle, actual)
@@ -303,7 +303,7 @@ class RequestLimiter:
                 log.warning("a reservation of %d could not be given back, it stays spent: %s", charge.cost, error)
 
     async def _finish(self, work: Coroutine[Any, Any, None]) -> None:
-        """Awaits work that must go on if its caller is cancelled."""
+        """Awaits work that continues if its caller is cancelled."""
         if self._limiter.in_process:
             await work  # it never waits
             return
@@ -334,21 +334,21 @@ class RequestLimiter:
         try:
             rules = [(key, rule) for key, plan in links for rule in self._limiter.rules(plan, key)]
         except NotFound:
-            rules = []  # the plan was deleted since it decided
+            rules = []  # the plan was deleted after the decision
         keys = [key for key, _ in rules] if self._partition_keys and rules else None
         fields = headers.fields(decision, [rule for _, rule in rules], keys)
         if self._legacy_headers or any(limit.legacy_headers for limit in limits):
             fields += headers.legacy_fields(decision, time.time())
         if decision.allowed:
             return Admission(fields)
-        # Plans chosen by a function are not known here; then the limit is one of those with such a function.
+        # Plans chosen by a function are not known here, so limits with such a function count too.
         deniers = [limit for limit in limits if decision.plan in limit.plans or limit.choose_plans is not None]
         own = next((limit.on_denied for limit in deniers if limit.on_denied is not None), self.on_denied)
         return denial(decision, fields)._replace(on_denied=own)
 
 
 def _fields_of_pass(answer: Admission | Refusal) -> list[tuple[str, str]]:
-    """The fields of a request that passes, also over a limit that does not block: nobody is told to come back."""
+    """The fields of a request that passes, also over a limit that does not block: without `Retry-After`."""
     if isinstance(answer, Admission):
         return list(answer.fields)
     return [(name, value) for name, value in answer.limit_fields if name.lower() != "retry-after"]
@@ -374,7 +374,7 @@ async def call_directly(method: Callable[..., Any], *args: Any, **options: Any) 
 
 
 def chain(charges: Charges) -> list[tuple[str, str, int]]:
-    """Charges as a limiter takes them."""
+    """Charges in the limiter's format."""
     return [(key, plan, cost) for (key, plan), cost in charges.items()]
 
 
@@ -385,9 +385,9 @@ def denial(decision: Decision, fields: Sequence[tuple[str, str]] | None = None) 
 
 
 def error_refusal(error: InvalidInput | StoreUnavailable) -> Refusal:
-    """400 for a request that can't be decided, 503 if the plans were never loaded. Mistakes of the application are
-    raised again, also a cost above a plan's capacity and plans that can't be used. A cost function that takes the cost
-    from the request raises `InvalidInput` itself if the client's number is wrong."""
+    """400 for a request that can't be decided, 503 if the plans were never loaded. The application's mistakes are
+    raised again, including a cost above a plan's capacity and plans that can't be used. A function that reads the cost
+    from the request raises `InvalidInput` itself for a wrong number."""
     if isinstance(error, ConfigurationError):
         raise error
     if isinstance(error, CostExceedsCapacity):

@@ -4,9 +4,9 @@
     session.mount("https://partner.example", LimitedAdapter(limiter, "partner"))
 
 A request waits for its own limit, and for the server's: after a `Retry-After`, or a `RateLimit` or `X-RateLimit-*` with
-nothing left, calls to that server pause for as long as it says. A wait beyond `max_wait` seconds is refused instead,
-with an error that is both `RateLimitExceeded` and `RequestException`, and nothing is sent. Responses are handed on as
-they are; nothing is sent twice.
+nothing left, calls to that server pause for the time it gives. If the wait would exceed `max_wait` seconds, it raises
+an error that is both `RateLimitExceeded` and `RequestException`, and nothing is sent. Responses are not changed; there
+are no retries.
 """
 
 from __future__ import annotations

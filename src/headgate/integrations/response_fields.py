@@ -1,4 +1,4 @@
-"""What a request of a framework without ASGI keeps until its response is known: the fields to add to it."""
+"""The fields of a response, kept per request until the response is known, for frameworks without ASGI."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class ResponseFields:
         self._fields += fields
 
     def deny(self, fields: Fields) -> None:
-        """Keeps the fields of a denial, instead of those of limits that admitted the request before."""
+        """Stores the fields of a denial, which replace those of limits that admitted the request before."""
         self._fields, self._denied = [*fields], True
 
     def add_to(self, headers: Any) -> None:
-        """Adds the fields to a response; those of a denial, unless a handler of the application's own has set them."""
+        """Adds the fields to a response; those of a denial, unless the application's own handler has set them."""
         for name, value in self._fields:
             if not self._denied or name not in headers:
                 headers.add(name, value)

@@ -1,8 +1,8 @@
-"""Rules by path against the routes of an application: which rule can match no route at all.
+"""Checks rules by path against the routes of an application: finds rules that match no route.
 
-A typing mistake in a rule, or a prefix that the application never sees, would switch a limit off without a word. So
-each integration collects its framework's routes as `Route`s when the application starts, and a rule that meets none of
-them is named in a warning.
+A typing mistake in a rule, or a prefix that the application never sees, would silently disable a limit. So each
+integration collects its framework's routes as `Route`s when the application starts, and logs a warning for each rule
+that matches none of them.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ SEGMENT = "\ue001"
 SIGN = "\ue002"
 """Stands for any one character."""
 DEEPEST = 8
-"""How far mounts are followed: applications may be mounted in each other."""
+"""The maximum depth of mounts: applications may be mounted in each other."""
 _RUNS = frozenset((ANYTHING, SEGMENT))
 
 _WITHIN_A_SEGMENT = frozenset(("default", "str", "string", "int", "float", "uuid", "slug", "any"))
-"""Converters, of all frameworks, whose values hold no slash. One of the application's own may hold anything."""
+"""Converters, of all frameworks, whose values contain no slash. An application's own may contain anything."""
 _BRACES = re.compile(r"\{[^}:]*(?::(?P<converter>[^}]+))?\}")
 _ANGLES = re.compile(r"<(?:(?P<converter>[^<>:()]+)(?:\([^()]*\))?:)?[^<>:]+>")
 _LITERAL = re.compile(r"(?:[^.^$*+?{}\[\]\\|()](?![*?{]))*")
@@ -53,20 +53,20 @@ def in_angles(path: str) -> str:
 
 
 def starlette_routes(routes: Iterable[Any], prefix: str = "", depth: int = 0) -> Iterator[Route]:
-    """The routes of a Starlette application, or of one that keeps them alike; also those of what is mounted in it."""
+    """The routes of an application with routes like Starlette's, including those of mounted applications."""
     for route in routes:
         path = getattr(route, "path", None)
         below = getattr(route, "routes", None)
-        if hasattr(route, "effective_route_contexts"):  # a router that FastAPI included: since 0.137 it is not copied
+        if hasattr(route, "effective_route_contexts"):  # a router that FastAPI included: not copied since 0.137
             yield from starlette_routes(route.effective_route_contexts(), prefix, depth)
         elif below and depth < DEEPEST:
             yield from starlette_routes(below, prefix + in_braces(path or ""), depth + 1)
         elif path is None:
-            yield Route(ANYTHING)  # of a kind unknown here: it may serve anything
+            yield Route(ANYTHING)  # of an unknown kind: it may serve anything
         elif hasattr(route, "endpoint"):
             yield Route(prefix + in_braces(path), getattr(route, "methods", None))
         else:
-            yield Route(prefix + in_braces(path) + ANYTHING)  # a mounted application that shows no routes
+            yield Route(prefix + in_braces(path) + ANYTHING)  # a mounted application without `routes`
 
 
 class RouteMatch(NamedTuple):
@@ -87,8 +87,8 @@ def flat_routes(routes: Iterable[Any]) -> Iterator[Any]:
 
 
 def matching_route(routes: Iterable[Any], scope: Any, path: str, depth: int = 0) -> RouteMatch | None:
-    """The route of a Starlette application that serves a request for `path`, also one of what is mounted in it; `None`
-    if there is none, or it is of a kind unknown here. A route of another method counts if no route takes the method."""
+    """The route of a Starlette application that serves a request for `path`, also in mounted applications; `None` if
+    there is none, or it is of an unknown kind. If no route takes the method, a route of another method counts."""
     is_websocket, other_method = scope["type"] == "websocket", None
     for route in flat_routes(routes):
         regex = getattr(route, "path_regex", None)
@@ -113,7 +113,7 @@ def matching_route(routes: Iterable[Any], scope: Any, path: str, depth: int = 0)
 
 
 def django_routes(patterns: Iterable[Any], prefix: str = "/") -> Iterator[Route]:
-    """The routes of a list of Django's URL patterns; also those that it includes."""
+    """The routes of a list of Django's URL patterns, including nested ones."""
     for pattern in patterns:
         own = pattern.pattern
         if hasattr(own, "converters") and hasattr(own, "_route"):
@@ -121,7 +121,7 @@ def django_routes(patterns: Iterable[Any], prefix: str = "/") -> Iterator[Route]
         elif hasattr(own, "_regex"):
             path = prefix + _beginning(str(own)) + ANYTHING
         else:
-            path = prefix + ANYTHING  # by language, or of a kind unknown here
+            path = prefix + ANYTHING  # by language, or of an unknown kind
         below = getattr(pattern, "url_patterns", None)
         if below is None:
             yield Route(path)
@@ -130,7 +130,7 @@ def django_routes(patterns: Iterable[Any], prefix: str = "/") -> Iterator[Route]
 
 
 def _beginning(regex: str) -> str:
-    """What every text that matches begins with, as far as that is easy to see."""
+    """The literal prefix of a regular expression, as far as that is easy to find."""
     regex = regex.removeprefix("^")
     if "|" in regex:
         return ""
@@ -139,7 +139,7 @@ def _beginning(regex: str) -> str:
 
 
 def warn_of_unmatched(rules: Iterable[PathRule], routes: Callable[[], Iterable[Route]]) -> None:
-    """Logs a warning for each rule that matches none of the routes. An application without routes is not judged."""
+    """Logs a warning for each rule that matches none of the routes, if there are any."""
     served = list(routes())
     for rule in rules if served else ():
         if not any(meets(rule, route) for route in served):

@@ -1,7 +1,7 @@
 """The limits that a server reports in its responses, and how long to pause calls to it.
 
 Reads `Retry-After`, `RateLimit` (IETF draft, revisions 8 to 10), `X-RateLimit-Remaining` with `X-RateLimit-Reset` or
-`X-RateLimit-Reset-After`, and the same without `X-` (revisions 0 to 7). Whatever is malformed is ignored.
+`X-RateLimit-Reset-After`, and the same without `X-` (revisions 0 to 7). Malformed fields are ignored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_ORIGINS = 1024
 
 
 class ServiceLimit(NamedTuple):
-    """One item of `RateLimit`: what is left of a policy, and in how many seconds there is more."""
+    """One item of `RateLimit`: what remains of a policy, and the seconds until its reset."""
 
     policy: str
     remaining: int
@@ -27,9 +27,9 @@ class ServiceLimit(NamedTuple):
 
 
 class Pauses:
-    """Until when calls to each key are paused. Thread-safe, for a bounded number of keys.
+    """The end of the pause of calls per key. Thread-safe, for a bounded number of keys.
 
-    A pause is never longer than `longest` seconds: a server's mistake must not stop its callers for a year.
+    A pause is never longer than `longest` seconds: a server's mistake must not stop its clients for a year.
     """
 
     def __init__(self, longest: float, monotonic: Callable[[], float]) -> None:
@@ -39,7 +39,7 @@ class Pauses:
         self._lock = Lock()
 
     def record_response(self, key: str, status: int, header: Callable[[str], str | None]) -> None:
-        """Records the pause that a response asks for."""
+        """Records the pause that a response requests."""
         if wait := pause_of(status, header):
             until = self._monotonic() + min(wait, self._longest)
             with self._lock:
@@ -62,8 +62,8 @@ class Pauses:
 
 
 def pause_of(status: int, header: Callable[[str], str | None], now: float | None = None) -> float:
-    """Seconds to pause after a response. `Retry-After` counts on 429 and 503, and before `RateLimit`; the older fields
-    come last."""
+    """Seconds to pause after a response. `Retry-After` applies to 429 and 503, and precedes `RateLimit`; the older
+    fields come last."""
     if status in (429, 503) and (wait := retry_after(header("Retry-After") or "")) is not None:
         return wait
     if limits := service_limits(header("RateLimit") or ""):
@@ -77,7 +77,7 @@ _NUMBER = re.compile(r"[0-9]{1,15}(\.[0-9]{1,9})?", re.ASCII)
 
 
 def _older_pause(status: int, header: Callable[[str], str | None], now: float) -> float:
-    """Seconds to pause by the fields that were in use before `RateLimit`. On a 429 nothing is left."""
+    """Seconds to pause by the fields that preceded `RateLimit`. On a 429 nothing remains."""
     for prefix in ("X-RateLimit", "RateLimit"):
         remaining = _number(header(f"{prefix}-Remaining"))
         if remaining == 0 or (remaining is None and status == 429):

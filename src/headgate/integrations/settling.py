@@ -1,5 +1,5 @@
 """Streams whose response is settled when they end: after the last part, and before the client can know that it was the
-last; or when the stream is closed because the client left, or fails."""
+last; or when the stream fails, or is closed because the client disconnected."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headgate.integrations.limit import Response
 
 
 class SettlingIterator:
-    """An iterator that calls `settle` once when it ends, in whatever way."""
+    """An iterator that calls `settle` once when it ends, also by an error."""
 
     def __init__(self, parts: Iterable[Any], settle: Callable[[], None], response: Response) -> None:
         self._parts = parts
@@ -35,7 +35,7 @@ class SettlingIterator:
             raise
 
     def close(self) -> None:
-        """Ends the stream before it is over. Servers call it after the last part, too."""
+        """Ends the stream early. Servers call it after the last part too."""
         try:
             close = getattr(self._iterator if self._iterator is not None else self._parts, "close", None)
             if close is not None:
@@ -76,8 +76,8 @@ class AsyncSettlingIterator:
             raise
 
     def close(self) -> None:
-        """Ends the stream before it is over; one that never began stays charged as reserved. Servers call it after the
-        last part, too."""
+        """Ends the stream early; one that never began stays charged as reserved. Servers call it after the last part
+        too."""
         if self._settle is not None and self._loop is not None:
             asyncio.run_coroutine_threadsafe(self._end(False), self._loop)
 

@@ -1,4 +1,4 @@
-"""Several `rate_limit`s directly on one another: one decision. Views that are exempt from an application's limits."""
+"""Stacked `rate_limit` decorators as one decision; views that are exempt from an application's limits."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Limits: TypeAlias = tuple[Limit, ...]
 View: TypeAlias = Callable[..., Any]
 
 LIMITED = "__headgate_limited__"
-"""Where a limited view keeps itself, its limits and what they limit. Other decorators copy it (`functools.wraps`), so
-only a view that finds itself there is ours. It does so weakly: Django's `method_decorator` decorates anew with every
-request, and a cycle would be left to the garbage collector."""
+"""The attribute of a limited view with a reference to itself, its limits and the view they limit. Other decorators copy
+it (`functools.wraps`), so a view is ours only if the reference is to itself. It is weak: Django's `method_decorator`
+decorates again per request, and a cycle would be left to the garbage collector."""
 
 
 def attach_limits(admitted: View, limits: Limits, bare: View) -> None:
@@ -23,8 +23,8 @@ def attach_limits(admitted: View, limits: Limits, bare: View) -> None:
 
 
 def attached_limits(view: View) -> tuple[Limits, View]:
-    """The limits of a limited view, and the view they limit. Any other view, also one that another decorator made of a
-    limited view, has none: it is called as it is."""
+    """The limits of a limited view, and the view they limit. Any other view, also a limited view inside another
+    decorator, has none."""
     itself, limits, bare = getattr(view, LIMITED, (None, (), view))
     return (limits, bare) if itself is not None and itself() is view else ((), view)
 
@@ -34,7 +34,7 @@ EXEMPT = "__headgate_exempt__"
 
 
 def exempt(view: V) -> V:
-    """Marks a view, an endpoint or a class of them: the application's default limits leave it alone."""
+    """Exempts a view, an endpoint or a class of them from the application's default limits."""
     setattr(view, EXEMPT, True)
     return view
 
@@ -45,5 +45,5 @@ def is_exempt(view: Any) -> bool:
 
 
 def is_limited(view: Any) -> bool:
-    """Whether a view has limits of its own, also below other decorators that use `functools.wraps`."""
+    """Whether a view has its own limits, also below other decorators that use `functools.wraps`."""
     return hasattr(view, LIMITED)

@@ -1,4 +1,4 @@
-"""Limits for Starlette, and what FastAPI's share with them: a decorator for endpoints, limits for all routes.
+"""Limits for Starlette, shared with FastAPI's: a decorator for endpoints, limits for all routes.
 
     install(app, limiter)
 
@@ -7,8 +7,8 @@
 
     app.add_route("/api/resource", resource)
 
-A denied request gets 429 with `Retry-After` and a problem as its body; every limited response has the RateLimit
-fields, but for the 500 that Starlette makes of an unhandled exception.
+A denied request gets 429 with `Retry-After` and a problem as its body; every limited response has the RateLimit fields,
+except Starlette's 500 for an unhandled exception.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ __all__ = [
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
 LIMITS = "__headgate_limits__"
-"""Where an endpoint or a dependency keeps its limits, to be looked at when the application starts."""
+"""The attribute of an endpoint or a dependency with its limits, read when the application starts."""
 
 
 def install(
@@ -100,16 +100,15 @@ def install(
     legacy_headers: bool = False,
     on_denied: OnDenied | None = None,
 ) -> None:
-    """Makes `rate_limit` work in `app`, by `limiter`, and in the apps mounted in it that have no `install` of their
-    own.
+    """Makes `rate_limit` work in `app`, by `limiter`, and in mounted apps without their own `install`.
 
-    `defaults` hold for every request, also one that matches no route, but not for routes that have a limit of their
-    own or are `exempt`. They are decided before the application's dependencies run.
+    `defaults` apply to every request, also one that matches no route, except routes that have their own limit or are
+    `exempt`. They are decided before the application's dependencies run.
 
-    `principal` finds the authenticated user of a request; by default it is `request.state.principal`, or the user
-    Starlette's authentication middleware found. `partition_keys` adds `pk` to the RateLimit fields, `legacy_headers`
-    adds `X-RateLimit-*`. `on_denied` makes the response of denials whose limit has no `on_denied` of its own; without
-    one, the application's own exception handler for `RateLimitExceeded`, or for 429, does.
+    `principal` finds the authenticated user of a request; by default it is `request.state.principal`, or the user of
+    Starlette's authentication middleware. `partition_keys` adds `pk` to the RateLimit fields, `legacy_headers` adds
+    `X-RateLimit-*`. `on_denied` makes the response of denials whose limit has no own `on_denied`; without one, the
+    application's own exception handler for `RateLimitExceeded`, or for 429, does.
 
     Raises:
         ConfigurationError: `install` was called before. The application's start fails with it if a limit names an
@@ -158,12 +157,12 @@ def rate_limit(
         @wraps(endpoint)
         async def admitted(*args: Any, **kwargs: Any) -> Any:
             connection: Any = take(kwargs, name, None)
-            if connection is None:  # Starlette hands it over by position
+            if connection is None:  # Starlette passes it by position
                 connection = next((value for value in args if isinstance(value, HTTPConnection)), None)
             undecided = admit(connection, limits)
             if undecided is not None and (refusal := await undecided) is not None:
                 error = await refused(refusal, connection)
-                # What the endpoint of a WebSocket returns is sent to nobody.
+                # The return value of a WebSocket's endpoint is not sent.
                 if connection.scope["type"] == "http" and handler_of(connection, error) is answer:
                     return await answer(connection, error)
                 raise error
@@ -175,13 +174,13 @@ def rate_limit(
         admitted.__signature__ = signature  # type: ignore[attr-defined]  # looked at by inspect.signature
         setattr(admitted, LIMITS, limits)
         attach_limits(admitted, limits, bare)
-        return admitted  # type: ignore[return-value]  # the same to whoever calls it through FastAPI
+        return admitted  # type: ignore[return-value]  # the same to callers through FastAPI
 
     return decorate
 
 
 class _Request(AsgiRequest):
-    """A connection as key resolvers see it; functions are given what FastAPI made of it."""
+    """A connection for key resolvers; functions get FastAPI's own object."""
 
     __slots__ = ("_connection",)
 
@@ -195,7 +194,7 @@ class _Request(AsgiRequest):
 
 
 def admit(connection: HTTPConnection | None, limits: tuple[Limit, ...]) -> Coroutine[Any, Any, Refusal | None] | None:
-    """`None` if the request was admitted at once; else what must be awaited to know."""
+    """`None` if the request was admitted at once; else a coroutine of the result."""
     if connection is None:
         raise ConfigurationError(
             "endpoint",
@@ -237,7 +236,7 @@ def _middleware(
     prepared = False
     kind = Exchange.of(request_limiter, principal)
 
-    # No coroutine of its own: this is on the way of every request.
+    # Not a coroutine: this runs for every request.
     def middleware(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         nonlocal prepared
         if not prepared:
@@ -246,7 +245,7 @@ def _middleware(
         if scope["type"] not in ("http", "websocket"):
             return pass_on(scope, receive, send)
         if "state" not in scope:
-            # Shared with whatever copies the scope further in, so that a principal found there is seen here.
+            # Shared with inner copies of the scope, so that a principal set there is seen here.
             scope["state"] = {}
         exchange = scope[EXCHANGE] = kind()
         if root_path := scope.get("root_path"):
@@ -282,7 +281,7 @@ def _middleware(
 async def _refuse_by_default(
     refusal: Refusal, connection: HTTPConnection, app: Any, scope: Scope, receive: Receive, send: Send
 ) -> None:
-    """Sends a refusal from outside of the application's exception handlers, by the one that would have handled it."""
+    """Sends a refusal outside of the application's exception handlers, by the handler that would have handled it."""
     by_kind = {kind: handler for kind, handler in app.exception_handlers.items() if not isinstance(kind, int)}
     by_status = {kind: handler for kind, handler in app.exception_handlers.items() if isinstance(kind, int)}
     scope[HANDLERS] = (by_kind, by_status)
@@ -299,7 +298,7 @@ async def _refuse_by_default(
 
 
 def has_own_limits(route: Any) -> bool:
-    """Whether the defaults leave a route alone: it has a limit, or is exempt."""
+    """Whether the defaults do not apply to a route: it has a limit, or is exempt."""
     endpoint = getattr(route, "endpoint", None)
     if endpoint is None:
         endpoint = getattr(route, "app", None)
@@ -307,8 +306,8 @@ def has_own_limits(route: Any) -> bool:
 
 
 def _handle_denials(routes: Iterable[Any], *around: Any) -> None:
-    """Has mounted applications answer `RateLimitExceeded` as the one around them does: each has handlers of its own,
-    and they are fixed with its first request."""
+    """Lets mounted applications handle `RateLimitExceeded` as the outer one does: each has its own handlers, which are
+    fixed with its first request."""
     for served in flat_routes(routes):
         mounted: Any = getattr(served, "_base_app", getattr(served, "app", None))
         if isinstance(mounted, Starlette) and mounted.middleware_stack is None:
@@ -328,7 +327,7 @@ async def _check_plans(request_limiter: AsgiRequestLimiter, app: Starlette, rece
 
 
 def _require_plans(request_limiter: AsgiRequestLimiter, app: Starlette, *around: Starlette) -> None:
-    """Refuses unknown plans, also in the apps mounted in `app`: those get no lifespan events."""
+    """Raises an error for unknown plans, also in mounted apps, which get no lifespan events."""
     for served in flat_routes(app.routes):
         for limits in chains_of(served):
             request_limiter.require(limits)
@@ -345,13 +344,13 @@ def installed_limiter(app: Starlette) -> AsgiRequestLimiter | None:
 
 
 def installed_options(app: Starlette) -> dict[str, Any] | None:
-    """What `install` gave the middleware of an app: `request_limiter`, `defaults` and more."""
+    """The options of an app's middleware by `install`: `request_limiter`, `defaults` and more."""
     middleware: list[Any] = app.user_middleware
     return next((entry.kwargs for entry in middleware if entry.cls is _middleware), None)
 
 
 def chains_of(route: Any) -> Iterator[tuple[Limit, ...]]:
-    """The limits of a route, those that are one decision together."""
+    """The limits of a route, one tuple per decision."""
     endpoint = getattr(route, "endpoint", None)
     while endpoint is not None:
         yield getattr(endpoint, LIMITS, ())

@@ -1,5 +1,5 @@
-"""What a request of Starlette carries, and how its denial is answered: by `on_denied`, by the application's own
-exception handler, or by a problem."""
+"""The response to a denial in Starlette: by `on_denied`, by the application's own exception handler, or as a
+problem."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ with needed("headgate.integrations.starlette", "starlette"):
     from starlette.websockets import WebSocket
 
 HANDLERS = "starlette.exception_handlers"
-"""Where Starlette keeps the handlers, by exception and by status, of the app that a request is in."""
+"""The scope's key for the app's handlers, by exception and by status."""
 
 
 class _Refused(HTTPException):
-    """A refusal on its way out of an endpoint or a dependency; handlers of the app's own, by status, can make a
-    response of it."""
+    """A refusal that an endpoint or a dependency raises; the app's own handlers by status can make a response of it."""
 
     def __init__(self, refusal: Refusal) -> None:
         fields = dict(refusal.limit_fields)
@@ -36,7 +35,7 @@ class _Refused(HTTPException):
 
 
 class _Denied(RateLimitExceeded, _Refused):
-    """A denial on its way out; handlers of the app's own for `RateLimitExceeded` can make a response of it, too."""
+    """A denial as an exception; the app's own handlers for `RateLimitExceeded` can make a response of it too."""
 
     def __init__(self, refusal: Refusal, decision: Decision) -> None:
         _Refused.__init__(self, refusal)
@@ -47,7 +46,7 @@ class _Denied(RateLimitExceeded, _Refused):
 
 
 class _OwnAnswer(Exception):
-    """The response that `on_denied` made."""
+    """Carries the response of `on_denied`."""
 
     def __init__(self, response: Response) -> None:
         super().__init__("the response of a denial")
@@ -55,8 +54,7 @@ class _OwnAnswer(Exception):
 
 
 async def refused(refusal: Refusal, connection: HTTPConnection) -> Exception:
-    """What to raise for a refusal. The app that will handle it may be one that is mounted, and not have our handlers
-    yet."""
+    """The exception for a refusal. The app that handles it may be a mounted one, without our handlers yet."""
     handlers, _ = connection.scope.get(HANDLERS, ({}, {}))
     add_handlers(handlers)
     exchange: Exchange = connection.scope[EXCHANGE]
@@ -94,7 +92,7 @@ async def answer(connection: HTTPConnection, error: Exception) -> Response | Non
         return None
     if isinstance(error, _Refused):
         return _response(error.refusal)
-    raised = denial(error.decision)  # by the application itself: limiter.check(...)
+    raised = denial(error.decision)  # raised by the application: limiter.check(...)
     exchange: Exchange | None = connection.scope.get(EXCHANGE)
     if exchange is not None and exchange.request_limiter.on_denied is not None:
         own = await refused(raised._replace(on_denied=exchange.request_limiter.on_denied), connection)

@@ -1,4 +1,4 @@
-"""What Flask and Quart have in common: Werkzeug's requests, routes and errors."""
+"""Shared by Flask and Quart: Werkzeug's requests, routes and errors."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from headgate.integrations.stack import is_exempt, is_limited
 from headgate.limits.model import Decision
 
 NAME = "headgate"
-"""Under which an application keeps its limits among its extensions."""
+"""The key of an application's extensions for its limits."""
 
 
 class Denied(RateLimitExceeded, TooManyRequests):
-    """A denial on its way out; error handlers of the app's own, for `RateLimitExceeded` or 429, can make a response of
+    """A denial as an exception; the app's own error handlers, for `RateLimitExceeded` or 429, can make a response of
     it."""
 
     def __init__(self, refusal: Refusal, decision: Decision) -> None:
@@ -29,7 +29,7 @@ class Denied(RateLimitExceeded, TooManyRequests):
 
 
 class WerkzeugRequest:
-    """A request as key resolvers see it."""
+    """A request for key resolvers."""
 
     __slots__ = ("_principal", "native")
 

@@ -20,7 +20,7 @@ from headgate.slots.windows import Usable, align, position, positions, usable
 
 DAY_MS = 86_400_000
 SEARCHED_MS = 3660 * DAY_MS
-"""How far past an event's time a common window is looked for: configs that have none in ten years never will."""
+"""How long after an event's time a common window is searched: configs without one in ten years never have one."""
 
 
 class JointSide:
@@ -37,14 +37,14 @@ class JointSide:
         return LATEST_MS - 1 if delay is None else min(effective_ms + delay, LATEST_MS - 1)
 
     def usable(self, start_ms: int, effective_ms: int, horizon_ms: int = LATEST_MS - 1) -> Usable:
-        """What a window offers to an event."""
+        """The part and the places of a window that an event may use."""
         policy = self.active.policy
         limit = policy.limit_at(start_ms)
         return usable(limit, self.size_ms, start_ms, effective_ms, horizon_ms, policy.first_window)
 
     def free_from(self, at_ms: int, effective_ms: int) -> int:
-        """The first open window that ends after `at_ms` and has room for an event; `LATEST_MS` if there is none. The
-        horizon does not count here."""
+        """The first open window that ends after `at_ms` and has room for an event; `LATEST_MS` if there is none.
+        Ignores the horizon."""
         policy, start = self.active.policy, align(at_ms, self.size_ms)
         following = policy.next_open(start)
         if following == start <= effective_ms:
@@ -59,11 +59,11 @@ class JointRoom(NamedTuple):
 
     starts_ms: tuple[int, ...]
     others: tuple[SlotWindow, ...]
-    """The windows but for the first config's."""
+    """The windows of all configs but the first."""
     low_ms: int
     high_ms: int
     places: int
-    """How many further events fit into all of them."""
+    """The number of further events that fit into all of them."""
     step_ms: float
     """How far the low end moves with each place taken, if a horizon ends the part before its windows do."""
 
@@ -108,9 +108,9 @@ class JointPacker:
         start, times, others = places
         return Place(start, times[0], others)
 
-    def take_places(self, requested_ms: int, most: int) -> Places | Full:
-        """Takes up to `most` places at once for events that want `requested_ms`, in the earliest windows, one of each
-        config, that have room."""
+    def take_places(self, requested_ms: int, max_places: int) -> Places | Full:
+        """Takes up to `max_places` places at once for one requested time, in the earliest windows with room, one per
+        config."""
         effective = requested_ms if requested_ms > self.now_ms else self.now_ms
         if effective != self._effective_ms or not self._places:
             self._room = self._search(effective)
@@ -119,7 +119,7 @@ class JointPacker:
         room = self._room
         if isinstance(room, Full):
             return room
-        count, taken = min(most, self._places), room.places - self._places
+        count, taken = min(max_places, self._places), room.places - self._places
         self._places -= count
         ordinals = [side.occupancy.take(start, count) for side, start in zip(self.sides, room.starts_ms, strict=True)]
         ordinal, spread = ordinals[self._narrowest], self.sides[self._narrowest].active.policy.spread
@@ -132,22 +132,22 @@ class JointPacker:
 
     @property
     def narrowest(self) -> int:
-        """Which config has the shortest window: its spread is that of the slots."""
+        """The index of the config with the shortest window, whose spread the slots have."""
         return self._narrowest
 
-    def take_room(self, requested_ms: int, most: int) -> tuple[JointRoom, int] | Full:
-        """Takes up to `most` places at once, all in the earliest windows with room; returns these, and how many places.
+    def take_room(self, requested_ms: int, max_places: int) -> tuple[JointRoom, int] | Full:
+        """Takes up to `max_places` places at once, all in the earliest windows with room; returns it and their number.
         For a forecast, which needs no times."""
         room = self._search(requested_ms if requested_ms > self.now_ms else self.now_ms)
         if isinstance(room, Full):
             return room
-        places = min(most, room.places)
+        places = min(max_places, room.places)
         for side, start in zip(self.sides, room.starts_ms, strict=True):
             side.occupancy.take(start, places)
         return room, places
 
     def _search(self, effective_ms: int) -> JointRoom | Full:
-        # A later event gets no window that an earlier one was denied: its first windows offer less.
+        # A later event gets no window that was denied to an earlier one: its first windows offer less.
         at = effective_ms
         if self._effective_ms <= effective_ms < self._reached_ms:
             at = self._reached_ms
@@ -163,7 +163,7 @@ class JointPacker:
                 return Full(at)
             part = side.usable(start, effective_ms, horizon)
             if side.occupancy.taken(start) >= part.capacity:
-                # What this window has left lies beyond the horizon.
+                # The rest of this window lies beyond the horizon.
                 beyond = self._common(part.high_ms, effective_ms) if part.high_ms < LATEST_MS else None
                 return Full(None if beyond is None else max(part.high_ms, *beyond))
             parts.append(part)

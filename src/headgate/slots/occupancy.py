@@ -1,9 +1,9 @@
-"""How full the windows are, as far as a transaction has had to look.
+"""How full the windows are, as far as a transaction has read them.
 
-`Occupancy` is what the packer sees of a store: counters and full runs, loaded when needed and remembered, with the
-transaction's own changes on top. A *full run* (start, resume) says that every open window in [start, resume) is full
-and that `resume` is an open window which is not; closed windows inside a run cost nothing, so a million-event burst is
-one run even across nights and weekends.
+`Occupancy` is what the packer sees of a store: counters and full runs, loaded when needed and cached, with the
+transaction's own changes on top. In a *full run* (start, resume), every open window in [start, resume) is full, and
+`resume` is an open window that is not; closed windows inside a run cost nothing, so a million-event burst is one run
+even across nights and weekends.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headgate.slots.model import WindowPolicy
 
 class WindowCount(NamedTuple):
     """One window's counters. `placed` counts every slot ever put there and never falls: it numbers the slots, so a
-    cancelled one's place is not given out twice while its neighbours still stand."""
+    cancelled slot's position is not used twice while its neighbours remain."""
 
     start_ms: int
     taken: int
@@ -53,7 +53,7 @@ class WindowReader(Protocol):
 
 
 class CountReader:
-    """A `WindowReader` that knows of no runs."""
+    """A `WindowReader` without runs."""
 
     def __init__(self, reader: WindowReader) -> None:
         self._reader = reader
@@ -72,7 +72,7 @@ class CountReader:
 
 
 class CountedWindows:
-    """A `WindowReader` over windows that were read before; it knows of no runs."""
+    """A `WindowReader` over windows that were read before, without runs."""
 
     def __init__(self, windows: Sequence[WindowCount]) -> None:
         self._windows = windows
@@ -92,14 +92,14 @@ class CountedWindows:
 
 
 class RunChanges(NamedTuple):
-    """What a transaction does to the table of runs: remove by start, then write."""
+    """A transaction's changes of the table of runs: remove by start, then write."""
 
     removed: list[int]
     written: list[FullRun]
 
 
 class Occupancy:
-    """A view of one config's windows that remembers what it has read and what it has changed."""
+    """A view of one config's windows with what was read and what was changed."""
 
     def __init__(
         self, policy: WindowPolicy, reader: WindowReader, *, chunk: int = 64, first_chunk: int | None = None
@@ -126,14 +126,14 @@ class Occupancy:
 
     def under(self, policy: WindowPolicy, from_ms: int = 0) -> Occupancy:
         """The same slots as another policy would see them; if its windows have another size, those from a time on. Full
-        runs hold for the active limit only, so this view counts window by window."""
+        runs apply to the active limit only, so this view counts window by window."""
         if policy.size_ms != self._policy.size_ms:
             start = from_ms - from_ms % policy.size_ms
             return Occupancy(policy, CountedWindows(self.reader.recounted(policy.size_ms, start)), chunk=self._chunk)
         return Occupancy(policy, CountReader(self.reader), chunk=self._chunk)
 
     def taken(self, start_ms: int) -> int:
-        """How many slots the window holds."""
+        """The number of slots in the window."""
         counts = self._counts.get(start_ms)
         if counts is None and not self._is_known(start_ms):
             limit = self._next_chunk
@@ -143,7 +143,7 @@ class Occupancy:
         return 0 if counts is None else counts[0]
 
     def empty_until(self, start_ms: int) -> int:
-        """Up to where it is known that no window from `start_ms` on has counters: at most `LATEST_MS`."""
+        """The end of the known span from `start_ms` on in which no window has counters: at most `LATEST_MS`."""
         self.taken(start_ms)
         known = bisect_right(self._known, (start_ms, LATEST_MS)) - 1
         if len(self._ordered) != len(self._counts):
@@ -169,11 +169,11 @@ class Occupancy:
         return at
 
     def knows(self, start_ms: int) -> bool:
-        """Whether the window's counters have been read, or that it has none."""
+        """Whether the window has been read; it may have no counters."""
         return self._is_known(start_ms)
 
     def first_known_free(self, start_ms: int) -> int:
-        """As `first_free`, as far as that can be said without reading: past what is known to be full."""
+        """As `first_free`, without reading: the first window that is not known to be full."""
         at = start_ms
         while (onward := self._jumps.get(at)) is not None or (
             self._is_known(at) and self.taken(at) >= self._limit_at(at)
@@ -195,27 +195,27 @@ class Occupancy:
         return counts[1] - places
 
     def release(self, start_ms: int, places: int = 1) -> None:
-        """Gives places in the window back."""
+        """Frees places in the window."""
         limit = self._limit_at(start_ms)
         was_full = self.taken(start_ms) >= limit
         counts = self._counts[start_ms]
         counts[0] -= places
         self._changed.add(start_ms)
-        # A closed window inside a run gives no room: the run would be split at a window where nothing may be booked.
+        # A closed window inside a run offers no room: the run must not be split there.
         if was_full and counts[0] < limit and self._policy.next_open(start_ms) == start_ms:
             self._opened.add(start_ms)
             self._jumps.clear()
 
     def learn_windows(self, from_ms: int, counts: Sequence[WindowCount], limit: int) -> None:
-        """Remembers what `windows_from(from_ms, limit)` returned; a short answer says that nothing follows."""
+        """Caches the result of `windows_from(from_ms, limit)`; a short one means that nothing follows."""
         self._learn(counts, from_ms, counts[-1].start_ms + 1 if len(counts) >= limit else LATEST_MS)
 
     def learn_window(self, start_ms: int, count: WindowCount | None) -> None:
-        """Remembers what the store said of one window: its counters, or that it has none."""
+        """Caches one window of the store: its counters, or that it has none."""
         self._learn([] if count is None else [count], start_ms, start_ms + 1)
 
     def learn_run(self, at_ms: int, run: FullRun | None) -> None:
-        """Remembers what `run_before(at_ms)` returned."""
+        """Caches the result of `run_before(at_ms)`."""
         self.runs_read[at_ms] = run
         if run is not None:
             self._runs[run.resume_ms] = run
@@ -258,7 +258,7 @@ class Occupancy:
         return joined
 
     def _beyond(self, at: int) -> int | None:
-        """Where to go on from a full window; None if the window has room."""
+        """Where to continue after a full window; None if the window has room."""
         if at not in self._counts and not self._is_known(at):
             self.learn_run(at, self.reader.run_before(at))
             onward = self._jumps.get(at)
@@ -273,7 +273,7 @@ class Occupancy:
         return index >= 0 and start_ms < self._known[index][1]
 
     def _learn(self, counts: Iterable[WindowCount], low: int, high: int) -> None:
-        """Remembers the counted windows of [low, high); the others in there have no counters."""
+        """Caches the counted windows of [low, high); the others in it have no counters."""
         for start_ms, taken, placed in counts:
             self.stored.add(start_ms)
             if start_ms not in self._changed:
@@ -299,7 +299,7 @@ class Occupancy:
         return fresh
 
     def _load_neighbours(self, fresh: Iterable[FullRun]) -> None:
-        """Loads the stored runs that fresh ones may join, all at once: times far apart make a run each."""
+        """Loads the stored runs that fresh ones may join, all at once."""
         starts = [run.start_ms - 1 for run in fresh if run.start_ms not in self._runs]
         starts += [run.resume_ms for run in fresh if self._may_start_run(run.resume_ms)]
         if starts:
@@ -314,7 +314,7 @@ class Occupancy:
         return run if run is not None and run.start_ms == start_ms else None
 
     def _may_start_run(self, start_ms: int) -> bool:
-        """Whether a run may start at a window: it is full, or nothing is known of it."""
+        """Whether a run may start at a window: it is full, or has not been read."""
         if start_ms >= LATEST_MS:
             return False
         counts = self._counts.get(start_ms)
@@ -334,7 +334,7 @@ def joined_runs(
         start, resume = run
         before = ending_at(start)
         if written and written[-1].resume_ms == start:
-            # The stored run between two fresh ones was already drawn into the first.
+            # The stored run between two fresh ones was already joined with the first.
             before = written.pop()
         elif before is not None:
             removed.append(before.start_ms)
@@ -349,13 +349,13 @@ def joined_runs(
 
 
 def split_run(run: FullRun, start_ms: int, following_ms: int) -> list[FullRun]:
-    """What is left of a run when one of its windows has room again; `following_ms` is the next open window."""
+    """The rest of a run when one of its windows has room again; `following_ms` is the next open window."""
     parts = [FullRun(run.start_ms, start_ms), FullRun(following_ms, run.resume_ms)]
     return [part for part in parts if part.start_ms < part.resume_ms]
 
 
 def full_runs(counts: Iterable[WindowCount], policy: WindowPolicy) -> list[FullRun]:
-    """The maximal full runs among counted windows, given in order: what the table of runs must hold."""
+    """The maximal full runs among counted windows, given in order: the correct content of the table of runs."""
     runs: list[FullRun] = []
     for start, taken, _ in counts:
         if taken < policy.limit_at(start) or policy.next_open(start) != start:

@@ -13,11 +13,11 @@ from headgate.slots.occupancy import Occupancy
 from headgate.slots.windows import Usable, align, position, positions, usable
 
 Booking = AssignedSlot | HeadgateError
-"""What came of one request: its slot, or why there is none."""
+"""The outcome of one request: its slot, or its error."""
 
 
 class Place(NamedTuple):
-    """Where a slot lies."""
+    """The position of a slot."""
 
     window_start_ms: int
     scheduled_ms: int
@@ -25,11 +25,11 @@ class Place(NamedTuple):
 
 
 Places = tuple[int, list[int], tuple[SlotWindow, ...]]
-"""Where several slots lie, all in one window: its start, each one's time, the windows of their further configs."""
+"""The positions of several slots in one window: its start, each slot's time, the windows of their further configs."""
 
 
 class Room(NamedTuple):
-    """A window with room: it offers `capacity` places to those who may use its part [low, high)."""
+    """A window with room: it offers `capacity` places to requests that may use its part [low, high)."""
 
     start_ms: int
     capacity: int
@@ -40,7 +40,7 @@ class Room(NamedTuple):
 
 
 class Full(NamedTuple):
-    """No room before the horizon; the first time there would have been, if any ever is."""
+    """No room before the horizon; with the first time after it that has room, if any."""
 
     earliest_ms: int | None
 
@@ -53,7 +53,7 @@ class Packer:
     """Places requests one after another into an `Occupancy`, at one moment in time.
 
     No window exceeds the limit, no place lies before the effective time, and no earlier open window with room is
-    passed over. Nothing may be released meanwhile: who wants the same time as the one before goes on from its window.
+    passed over. Nothing may be released meanwhile: a request for the same time as the last one continues at its window.
     """
 
     policy: WindowPolicy
@@ -62,18 +62,17 @@ class Packer:
     uniform: Callable[[], float]
     _effective_ms: int = -1
     _room: Room | Full = NOWHERE
-    """The result of the last search, which was for the time above."""
+    """The result of the last search, for the time above."""
     _taken: int = 0
-    """How many slots the room's window holds."""
+    """The number of slots in the room's window."""
 
     def place(self, requested_ms: int) -> Place | Full:
-        """Takes a place for an event that wants `requested_ms`, or nothing at all."""
+        """Takes a place for an event with this requested time, or nothing at all."""
         places = self.take_places(requested_ms, 1)
         return places if isinstance(places, Full) else Place(places[0], places[1][0])
 
-    def take_places(self, requested_ms: int, most: int) -> Places | Full:
-        """Takes up to `most` places at once for events that want `requested_ms`, all in the earliest window with
-        room."""
+    def take_places(self, requested_ms: int, max_places: int) -> Places | Full:
+        """Takes up to `max_places` places at once for one requested time, all in the earliest window with room."""
         effective = requested_ms if requested_ms > self.now_ms else self.now_ms
         room = self._room
         if effective != self._effective_ms or (isinstance(room, Room) and self._taken >= room.capacity):
@@ -82,7 +81,7 @@ class Packer:
             return room
         start, capacity, low, high, is_cut = room
         spread, uniform, taken = self.policy.spread, self.uniform, self._taken
-        count = min(most, capacity - taken)
+        count = min(max_places, capacity - taken)
         self._taken += count
         ordinal = self.occupancy.take(start, count)
         if not is_cut:
@@ -118,7 +117,7 @@ class Packer:
         capacity, low, high = part
         self._taken = occupancy.taken(start)
         if self._taken >= capacity:
-            # What this window has left lies beyond the horizon.
+            # The rest of this window lies beyond the horizon.
             return Full(high if high < LATEST_MS else None)
         return Room(start, capacity, low, high, high < start + size)
 
@@ -126,9 +125,8 @@ class Packer:
 class RequestPacker(Protocol):
     """Finds a place for each request: `Packer` under one config, `JointPacker` under several."""
 
-    def take_places(self, requested_ms: int, most: int) -> Places | Full:
-        """Takes up to `most` places at once for events that want `requested_ms`, all in the earliest windows with
-        room."""
+    def take_places(self, requested_ms: int, max_places: int) -> Places | Full:
+        """Takes up to `max_places` places at once for one requested time, all in the earliest windows with room."""
         ...
 
 
@@ -140,9 +138,9 @@ def book_all(
     owner: str | None = None,
     label: str | None = None,
 ) -> tuple[list[Booking], list[AssignedSlot]]:
-    """What comes of each request, in order, and which slots are new: these belong to `owner`. An event that has a slot
-    keeps it, also when it got it earlier in the same list. `active` is the first of the configs; `label` names all of
-    them in an error."""
+    """The outcome of each request, in order, and the new slots, which belong to `owner`. An event that has a slot keeps
+    it, also one from earlier in the same list. `active` is the first of the configs; `label` names all of them in an
+    error."""
     known = dict(existing)
     bookings: list[Booking] = []
     fresh: list[AssignedSlot] = []
@@ -164,7 +162,7 @@ def book_all(
 
 
 def _distinct_events(requests: Sequence[SlotRequest]) -> Iterator[Sequence[SlotRequest]]:
-    """The requests in order, cut before every one whose event was named since the last cut."""
+    """The requests in order, split before each request whose event is already in the current part."""
     first = 0
     named: set[str] = set()
     for index, (event_id, _) in enumerate(requests):
@@ -179,7 +177,7 @@ def _distinct_events(requests: Sequence[SlotRequest]) -> Iterator[Sequence[SlotR
 def _book_new(
     active: PolicyVersion, packer: RequestPacker, requests: Sequence[SlotRequest], owner: str | None, label: str | None
 ) -> list[Booking]:
-    """What comes of requests of distinct events without a slot. Those in a row for one time are placed together."""
+    """The outcomes of requests of distinct events without a slot. Adjacent ones for one time are placed together."""
     name, version = active.name, active.version
     bookings: list[Booking] = []
     first, total = 0, len(requests)
@@ -204,7 +202,7 @@ def _book_new(
 
 
 def unbooked(name: str, requests: Sequence[SlotRequest], existing: Mapping[str, AssignedSlot]) -> list[Booking]:
-    """What comes of requests for a config that does not exist: the slots their events have, or `NotFound`."""
+    """The outcomes of requests for a config that does not exist: the slots their events have, or `NotFound`."""
     return [
         existing[event_id]._replace(existing=True) if event_id in existing else NotFound("config", name)
         for event_id, _ in requests
@@ -212,8 +210,8 @@ def unbooked(name: str, requests: Sequence[SlotRequest], existing: Mapping[str, 
 
 
 def proves_config(name: str, bookings: Sequence[Booking]) -> bool:
-    """Whether a booking could only come from a config that exists. An event that had a slot gets it also when the
-    config it asks for does not exist."""
+    """Whether a booking proves that the config exists. An event that had a slot gets it also if the requested config
+    does not exist."""
     for booking in bookings:
         if name in booking.config_names if isinstance(booking, AssignedSlot) else isinstance(booking, SlotsExhausted):
             return True

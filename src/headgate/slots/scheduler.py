@@ -1,4 +1,4 @@
-"""`SlotScheduler`: when may this run? Group commit over a `SlotStore`."""
+"""`SlotScheduler`: assigns the time at which an event may run. Group commit over a `SlotStore`."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ from headgate.slots.ports import NullObserver, SlotObserver, SlotStore
 from headgate.slots.replanning import ReplanStore
 
 MAX_TRIES = 8
-"""How often a batch is tried when another config's writer is in its way; each try waits for that writer to finish."""
+"""The maximum of attempts of a batch that conflicts with another config's writer, for which each attempt waits."""
 
 MAX_WRITERS = 10_000
-"""Configs and sets of configs whose writer is kept while nobody waits for it."""
+"""The maximum of idle writers that are kept, one per config or set of configs."""
 
 EventTime = tuple[str, datetime | str]
 P = ParamSpec("P")
@@ -58,7 +58,7 @@ T = TypeVar("T")
 
 
 class SchedulerOptions(TypedDict, total=False):
-    """What `SlotScheduler` takes beside its store."""
+    """The options of `SlotScheduler`."""
 
     observer: SlotObserver | None
     batch: int
@@ -70,8 +70,8 @@ class SchedulerOptions(TypedDict, total=False):
 class SlotScheduler(SlotMaintenance):
     """Books times at which the downstream can take the work.
 
-    The same event always gets the same slot. Whatever `assign` returned is committed. Concurrent callers share
-    transactions; any number of processes may work on one database.
+    Idempotent: the same event always gets the same slot. A slot that `assign` returned is committed. Concurrent callers
+    share transactions; any number of processes may work on one database.
     """
 
     def __init__(
@@ -102,19 +102,19 @@ class SlotScheduler(SlotMaintenance):
     async def open(
         cls, url: str, *, carriers: Carriers | None = None, **options: Unpack[SchedulerOptions]
     ) -> AsyncIterator[SlotScheduler]:
-        """A scheduler on the database at `url`, migrated and ready; closed when the block ends. `carriers` move what
-        starts at a slot's time when slots are re-planned; left out, the queue items in the same database.
+        """A scheduler on the database at `url`, migrated and ready; closed when the block ends. `carriers` move the
+        work of slots that are re-planned; by default, the queue items in the same database.
 
         Raises:
             ConfigurationError: the URL is not a database's, or its driver is not installed.
             StoreUnavailable: the database does not answer.
         """
-        # Imported here: stores bring their drivers, and importing headgate brings none.
+        # Imported here: stores import their drivers, and importing headgate must not.
         from headgate.slots.stores import slot_stores
 
         if carriers is None:
-            # The one place where slots know of the queue: a slot that moved without its item would leave it in a
-            # window that is given to others.
+            # The one place where slots know of the queue: an item must move with its slot, or it would start in a
+            # window that other events fill.
             from headgate.dispatch.stores import QueueCarrier
 
             carriers = {None: QueueCarrier()}
@@ -168,10 +168,9 @@ class SlotScheduler(SlotMaintenance):
         self, name: str, changes: Mapping[str, Any], *, if_version: Collection[int] | None = None
     ) -> PolicyVersion:
         """Makes a new version of `name` that differs from the active one in the given fields of `WindowPolicy` only;
-        None removes a `calendar`, a `max_delay`, a `spread` or a `first_window`. A name that is new needs
-        `max_per_window` and `window`, unless it has a template: what is not given comes from there. Concurrent changes
-        of different fields are both kept; with `if_version`, the change is made only if one of these versions is active
-        (0: no version yet).
+        None removes a `calendar`, a `max_delay`, a `spread` or a `first_window`. A new name needs `max_per_window` and
+        `window`, unless it has a template, whose values are the defaults. Concurrent changes of different fields are
+        both kept; with `if_version`, the change is made only if one of these versions is active (0: no version yet).
 
         Raises:
             InvalidInput: a value is wrong, or a new config lacks one.
@@ -191,12 +190,12 @@ class SlotScheduler(SlotMaintenance):
     async def _after_change(self, version: PolicyVersion) -> PolicyVersion:
         self._policies[version.name] = time.monotonic(), version
         if events.log.isEnabledFor(logging.INFO):
-            with suppress(HeadgateError):  # the change is committed, whether or not it can be logged
+            with suppress(HeadgateError):  # the change is committed, even if it can't be logged
                 events.log_change(version, await self._store.history(version.name))
         return version
 
     async def policy(self, name: str) -> PolicyVersion:
-        """The active policy, for showing; of a config that is not made yet, its template's. Each look-up reads the
+        """The active policy, for display; of a config that is not made yet, its template's. Each look-up reads the
         number of the active version and loads the policy if that changed, so every process shows a change at once.
         While the store is unavailable, a policy that was confirmed less than `cache_ttl` seconds ago is returned.
 
@@ -288,7 +287,7 @@ class SlotScheduler(SlotMaintenance):
         try:
             slot = await writer.submit(request)
         finally:
-            # Names without number come from typing mistakes: only those that are known to exist keep their writer.
+            # Typing mistakes make any number of names: only names of existing configs keep their writer.
             is_known = slot is not None and (slot.config_name == names or slot.config_names == names)
             if not is_known and not writer.is_busy and self._writers.get(names) is writer:
                 del self._writers[names]
@@ -305,7 +304,7 @@ class SlotScheduler(SlotMaintenance):
         owner: str | None = None,
     ) -> list[AssignedSlot]:
         """A slot for each event, in order, under one config or several; new ones belong to `owner`. All are checked
-        before any is booked; the first that can't have a slot raises its error, after the others have theirs.
+        before any is booked; the first that can't have a slot raises its error, after the others are booked.
 
         Raises:
             InvalidInput: an event is wrong; nothing was booked.
@@ -322,12 +321,12 @@ class SlotScheduler(SlotMaintenance):
     async def book(
         self, requests: Sequence[SlotRequest], config_name: str | Sequence[str], *, owner: str | None = None
     ) -> list[Booking]:
-        """What came of each request, in order: its slot or its error. Large lists go in several transactions, each
-        short enough that other callers need not wait a second for it. New slots belong to `owner`, an application that
-        alone may cancel them; without one, anybody may.
+        """The outcome of each request, in order: its slot or its error. Large lists take several transactions, each
+        short enough that other callers wait less than a second for it. New slots belong to `owner`, the only
+        application that may cancel them; without an owner, any caller may.
 
         Raises:
-            StoreUnavailable: the store does not answer; what was booked before stays booked.
+            StoreUnavailable: the store does not answer; slots of earlier transactions stay booked.
         """
         names = booking_names(config_name)
         paces = self._paces if isinstance(names, str) else self._joint_paces
@@ -365,14 +364,13 @@ class SlotScheduler(SlotMaintenance):
     async def cancel(
         self, event_id: str, *, owner: str | None = None, reason: str | None = None, actor: str | None = None
     ) -> AssignedSlot:
-        """Gives the event's slot back; its room is free from the next call on. The queue item that carries the slot
-        is cancelled with it. A record of the slot stays until it is pruned, with the reason and the actor who
-        cancelled it.
+        """Cancels the event's slot; its room is free from the next call on. The queue item of the slot is cancelled
+        with it. A record of the slot stays until it is pruned, with the reason and the actor who cancelled it.
 
         Raises:
             InvalidInput: the reason is longer than 500 characters.
             NotFound: the event has no slot.
-            SlotInUse: its work has begun: cancel that instead, which gives the slot back.
+            SlotInUse: its work has begun: cancel that instead, which frees the slot.
             SlotOwned: the slot belongs to another than `owner`.
         """
         checked_id(event_id)
@@ -392,7 +390,7 @@ class SlotScheduler(SlotMaintenance):
         return writer
 
     async def _flush(self, names: ConfigNames, batch: Sequence[SlotRequest], owner: str | None = None) -> list[Booking]:
-        """Books in one transaction, and reports what came of it."""
+        """Books in one transaction, and reports the outcomes."""
         started = time.perf_counter()
         name, label = (names, names) if isinstance(names, str) else (names[0], ", ".join(names))
         try:
@@ -411,7 +409,7 @@ class SlotScheduler(SlotMaintenance):
     async def _book(
         self, names: ConfigNames, name: str, batch: Sequence[SlotRequest], owner: str | None
     ) -> list[Booking]:
-        """Books in one transaction. A config that is not there yet is made first, if there is a template for it."""
+        """Books in one transaction. A config that does not exist yet is made first, if it has a template."""
         conflicts = made = 0
         while True:
             try:
@@ -434,7 +432,7 @@ class SlotScheduler(SlotMaintenance):
             conflicts, made = 0, made + 1
 
     async def _retried(self, name: str | None, work: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Runs a transaction again when another writer was in its way."""
+        """Retries a transaction that conflicts with another writer."""
         for attempt in itertools.count(1):
             try:
                 return await work(*args, **kwargs)
@@ -443,7 +441,7 @@ class SlotScheduler(SlotMaintenance):
         raise AssertionError("unreachable")
 
     def _note_conflict(self, conflict: Conflict, name: str | None, attempts: int) -> None:
-        """Another writer was first: the transaction is tried again. Raises what is not to be, or was often enough."""
+        """Records a conflict before a retry. Raises it if it can't be retried, or after the last attempt."""
         if isinstance(conflict, StaleVersion):
             raise conflict
         if name is not None:

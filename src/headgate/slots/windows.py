@@ -1,4 +1,4 @@
-"""Windows of time: where they start, what they hold, where in them a slot lies. Pure; milliseconds throughout."""
+"""Windows of time: their starts, their capacity, the positions of slots in them. Pure; milliseconds throughout."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def usable(
     horizon_ms: int,
     first: FirstWindow = FirstWindow.PROPORTIONAL,
 ) -> Usable:
-    """What a window offers to a slot that may lie neither before `effective_ms` nor after `horizon_ms`.
+    """The part and the capacity of a window for a slot that lies neither before `effective_ms` nor after `horizon_ms`.
 
     The first window, unless it is offered whole, and the one that the horizon cuts offer the limit in proportion. A
     horizon shorter than the first window's share of one slot still admits one slot, or such a policy would never book
@@ -51,7 +51,7 @@ def usable(
 
 
 def even_position(ordinal: int, span_ms: int) -> int:
-    """Where the `ordinal`-th slot (from 0) lies in a span: at frac(ordinal · φ⁻¹) of it."""
+    """The position of the `ordinal`-th slot (from 0) in a span: at frac(ordinal · φ⁻¹) of it."""
     return ((ordinal * _INVERSE_GOLDEN & _WRAP) * span_ms) >> 64
 
 

@@ -41,16 +41,16 @@ class DedicatedConnection:
         self._prepared: set[str] = set()
         self._results: list[pq.abc.PGresult] = []
         self._waiter: asyncio.Future[None] | None = None
-        """For the results of what runs."""
+        """For the results of the pipeline in flight."""
         self._opening: asyncio.Timeout | None = None
         self._deadline = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self.closed = False
         self.is_free = False
-        """Whether it is open, and runs nothing."""
+        """Whether it is open, with nothing in flight."""
 
     async def open(self, engine: Engine, seconds: float) -> None:
-        """Connects as the engine does, within so many seconds.
+        """Connects as the engine does, within `seconds`.
 
         Raises:
             StoreError: no connection can be made.
@@ -73,11 +73,11 @@ class DedicatedConnection:
 
     async def execute(self, calls: Calls, seconds: float) -> list[Rows]:
         """Runs the statements as one transaction, and returns each one's rows when that is committed. If one fails,
-        nothing is committed. Without results after so many seconds, or if the caller is cancelled, what the server
-        does is cancelled and the connection is closed.
+        nothing is committed. After a timeout of `seconds`, or if the caller is cancelled, the statement is cancelled on
+        the server and the connection is closed.
 
         Raises:
-            TimeoutError: no results in time; it may have been committed or not.
+            TimeoutError: no results in time; the transaction may have been committed or not.
             StoreError: a statement failed, or the connection broke.
         """
         pgconn, self._results, self.is_free = self._raw.pgconn, [], False
@@ -85,7 +85,7 @@ class DedicatedConnection:
         self._end_at(self._loop.time() + seconds)
         fresh = dict.fromkeys([statement for statement, _ in calls if statement.name not in self._prepared])
         try:
-            # Written out, though `execute_pipeline` sends alike: this is the path of a lone booking.
+            # Inlined from `send_all`: this is the fast path of a lone booking.
             for statement in fresh:
                 pgconn.send_prepare(statement.name.encode(), statement.sql.encode())
             for statement, parameters in calls:
@@ -117,8 +117,8 @@ class DedicatedConnection:
             if result.status == FAILED:
                 is_unknown = result.error_field(pq.DiagnosticField.SQLSTATE) == NOT_PREPARED
                 if self.is_free and is_unknown and len(fresh) < len({statement for statement, _ in calls}):
-                    # A pooler has given this session another server, which knows our statements no more; or psycopg
-                    # forgot them, before the connection came here.
+                    # A pooler switched this session to another server, without our prepared statements; or psycopg
+                    # deallocated them before the connection came here.
                     self._prepared.intersection_update({statement.name for statement in fresh})
                     return await self.execute(calls, seconds)
                 error = statement_error(result)
@@ -135,13 +135,13 @@ class DedicatedConnection:
             self._end_at(when)
 
     def close(self) -> None:
-        """Closes it; if a transaction is in flight, after that."""
+        """Closes the connection, after the transaction in flight, if any."""
         self.closed = True
         if self.is_free:
             self._lose()
 
     def _read(self) -> None:
-        """Takes what the server has sent, also while nobody waits: that it ends the session, for example."""
+        """Reads from the server, also between transactions: it may end the session."""
         pgconn, waiter = self._raw.pgconn, self._waiter
         is_end = False
         try:
@@ -163,7 +163,7 @@ class DedicatedConnection:
             self._lose(broken)
 
     def _write(self) -> None:
-        """Sends what the socket had no room for. Reading goes on meanwhile, or the server would stop reading too."""
+        """Sends what the socket had no room for. Reading continues, or the server would stop reading too."""
         try:
             if not self._raw.pgconn.flush():
                 self._loop.remove_writer(self._socket)
@@ -171,7 +171,7 @@ class DedicatedConnection:
             self._lose(broken)
 
     def _end_at(self, when: float) -> None:
-        """Sets the deadline. One timer serves many transactions: to set and cancel one for each would cost more."""
+        """Sets the deadline. One timer serves many transactions: one per transaction would cost more."""
         self._deadline = when
         if self._timer is None or self._timer.when() > when:
             if self._timer is not None:
@@ -207,7 +207,7 @@ class DedicatedConnection:
 
 
 def _detached(engine: Engine) -> Raw:
-    """A connection of the engine's pool, which opens another one in its place."""
+    """A connection detached from the engine's pool, which opens another one instead."""
     connection = engine.connect()
     try:
         raw: Raw = cast(Any, connection.connection.driver_connection)
@@ -216,4 +216,4 @@ def _detached(engine: Engine) -> Raw:
         connection.invalidate()
         connection.close()
         raise
-    return raw  # SQLAlchemy's stays open: closing it would close what was detached
+    return raw  # not closed: that would close the detached connection

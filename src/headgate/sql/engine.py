@@ -1,9 +1,9 @@
 """One database, any of three dialects, from async code.
 
-Stores are plain functions over a SQLAlchemy `Connection`. `Database.write` runs one of them in a transaction of its
-own, `Database.read` in a read-only snapshot. On PostgreSQL they run on psycopg's async connection, each whole
-transaction in one greenlet (`greenlet_spawn`, which is what `AsyncConnection` does for every single step); on SQLite
-and Oracle they run on a worker thread: one hop a transaction, where an async driver would take one a statement.
+Stores are plain functions over a SQLAlchemy `Connection`. `Database.write` runs one of them in its own transaction,
+`Database.read` in a read-only snapshot. On PostgreSQL they run on psycopg's async connection, each whole transaction in
+one greenlet (`greenlet_spawn`, which `AsyncConnection` uses for every single step). On SQLite and Oracle they run on a
+worker thread: one thread switch per transaction, where an async driver takes one per statement.
 """
 
 from __future__ import annotations
@@ -41,32 +41,32 @@ if TYPE_CHECKING:
 BUSY_SECONDS = 30
 """How long a writer waits for SQLite's one write lock."""
 SYNCHRONOUS = "FULL"
-"""What was acknowledged survives a power cut too, on SQLite. Group commit pays for it."""
+"""On SQLite, a commit survives a power failure too. Group commit shares its cost."""
 
-BORN = "headgate_born"
-NEWS = "headgate_news"
+OPENED_AT = "headgate_opened_at"
+HINT_NAMES = "headgate_hint_names"
 OWN_TRANSACTION = "headgate_own_transaction"
-"""An option of connections whose user begins and commits by itself."""
-ASIDE = 2
-"""How many long reads go on at once."""
-LONGEST_SILENCE_SECONDS = 5
-"""Between two statements of a transaction on PostgreSQL. Callers who wait for its locks have a deadline of 10."""
+"""An option of connections whose caller begins and commits the transaction."""
+MAX_LONG_READS = 2
+"""The maximum of concurrent long reads."""
+IDLE_TIMEOUT_SECONDS = 5
+"""The idle timeout in a transaction on PostgreSQL. Callers that wait for its locks have a deadline of 10 seconds."""
 DEADLINE = 10.0
-"""Seconds that a transaction may take on a server, with the wait for a connection, …"""
+"""The timeout of a transaction on a server, including the wait for a connection, …"""
 FILE_DEADLINE = 30.0
-"""… and on SQLite, where it includes the wait for the one writer's turn."""
+"""… and on SQLite, where it includes the wait for the write lock."""
 LAST_SECONDS = 0.25
-"""… and on a server that did not answer a process that ends: what else it writes has no better hope."""
+"""… and in a process that shuts down, after a first timeout: further writes would time out too."""
 _CUT_BEFORE = 0.25
-"""So much before the deadline a connection to PostgreSQL is cut: a caller who is cancelled would wait up to ten seconds
-longer, while psycopg tries to cancel the statement at a server that does not answer."""
+"""A connection to PostgreSQL is shut down this long before the deadline: psycopg would spend up to ten seconds more on
+cancelling the statement at a server that does not answer."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 class Database:
-    """A pool of connections to one database, shared between stores: `share` it, and close it as often."""
+    """A pool of connections to one database, shared between stores: each `share` needs a `close`."""
 
     def __init__(self, url: str, *, pool_size: int = 10, deadline: float | None = None) -> None:
         self.url = database_url(url)
@@ -77,9 +77,9 @@ class Database:
         self._deadline = deadline
         self._is_hastened = False
         self.is_prepared = False
-        """Whether its schema was found to be, or was made, this version's."""
+        """Whether its schema is known to be this version's."""
         self._in_flight: set[_Use | DedicatedConnection] = set()
-        """Transactions that have a deadline."""
+        """Transactions in flight that have a deadline."""
         self.hints = Hints(self)
         self._holders = 1
         self._threads: ThreadPoolExecutor | None = None
@@ -97,9 +97,9 @@ class Database:
                 url_of_driver, pool_size=pool_size, max_overflow=0, pool_reset_on_return=None
             )
             self._autocommit = self._engine.execution_options(isolation_level="AUTOCOMMIT")
-            # Without a word to the driver, unlike AUTOCOMMIT, which it is told and untold with every use.
+            # Not AUTOCOMMIT, which would be set and reset on the driver's connection with every use.
             self._flushing = self._engine.execution_options(**{OWN_TRANSACTION: True})
-            sa.event.listen(self._engine, "connect", _note_birth)
+            sa.event.listen(self._engine, "connect", _note_opening)
             sa.event.listen(self._engine, "connect", self._bound_statements)
             sa.event.listen(self._engine, "reset", _end_transaction)
             sa.event.listen(self._engine, "checkout", self._refuse_older)
@@ -107,7 +107,7 @@ class Database:
             if self._several_hosts:
                 HostOrder().listen(self._engine)
         else:
-            # SQLite has one writer at a time anyway; a second thread would only wait in its busy handler.
+            # SQLite has one writer at a time; a second thread would only wait in its busy handler.
             width = 1 if self.dialect == "sqlite" else pool_size
             self._engine = _threaded_engine(self.url, width)
             self._threads = ThreadPoolExecutor(width, thread_name_prefix="headgate-sql")
@@ -133,32 +133,32 @@ class Database:
     async def write_unhurried(
         self, work: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs
     ) -> R:
-        """`write` without a deadline: for migrations, which take as long as the tables are large."""
+        """`write` without a deadline: for migrations, whose duration grows with the tables."""
         return await self._run(self._engine, self._threads, None, False, work, args, kwargs)
 
     async def read(self, work: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Runs `work(connection, …)` without taking the write lock; what it reads is one snapshot a statement. On
-        PostgreSQL it is spared a transaction's round trips."""
+        """Runs `work(connection, …)` without the write lock, with one snapshot per statement. On PostgreSQL it saves a
+        transaction's round trips."""
         return await self._run(
             self._autocommit or self._engine, self._threads, self._deadline, True, work, args, kwargs
         )
 
     async def read_aside(self, work: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """`read` on a thread of its own, for work that takes its time: it keeps neither the event loop nor SQLite's
-        one thread from serving others. A database in memory has one connection, so there this is `read`."""
+        """`read` on a separate thread, for slow work: it blocks neither the event loop nor SQLite's one thread. A
+        database in memory has one connection, so there this is `read`."""
         if isinstance(self._engine.pool, sa.pool.StaticPool):
             return await self.read(work, *args, **kwargs)
         if self._aside is None:
             engine = self._engine
             if self._threads is None:
-                engine = sa.create_engine(self.url, pool_size=ASIDE)
+                engine = sa.create_engine(self.url, pool_size=MAX_LONG_READS)
                 sa.event.listen(engine, "connect", self._bound_statements)
-            self._aside = engine, ThreadPoolExecutor(ASIDE, thread_name_prefix="headgate-sql-aside")
+            self._aside = engine, ThreadPoolExecutor(MAX_LONG_READS, thread_name_prefix="headgate-sql-aside")
         return await self._run(*self._aside, self._deadline, True, work, args, kwargs)
 
     async def once(self, work: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Runs `work(connection, …)`, which writes in one statement at most: on PostgreSQL that is atomic by itself,
-        and is spared a transaction's round trips; elsewhere this is `write`."""
+        and saves a transaction's round trips; elsewhere this is `write`."""
         if self._autocommit is None:
             return await self.write(work, *args, **kwargs)
         return await self._run(self._autocommit, None, self._deadline, False, work, args, kwargs)
@@ -170,7 +170,7 @@ class Database:
 
     async def pipeline(self, calls: Calls) -> list[Rows]:
         """Runs statements of PostgreSQL, which neither begin nor commit, as one transaction in one flush; returns each
-        one's rows. They go over a connection that is kept for this, or, while that is in use, over one of the pool.
+        one's rows. They use a dedicated connection, or, while that is busy, one of the pool.
 
         Raises:
             Conflict: another writer was first; the transaction may be tried again.
@@ -178,7 +178,7 @@ class Database:
         """
         connection = self._dedicated
         if connection is None or not connection.is_free:
-            # Imported here: the driver is an extra that SQLite's users do not have.
+            # Imported here: the driver is an optional extra.
             from headgate.sql import dedicated, pipeline
 
             if connection is not None and not connection.closed:
@@ -212,8 +212,8 @@ class Database:
         return not file.exists() or file.stat().st_size == 0
 
     def hasten(self, seconds: float) -> None:
-        """From now on, a transaction has so long at most, also one in flight: for a process that ends, and a server
-        that may hang. If one gets no answer in that time, those after it have `LAST_SECONDS`."""
+        """Shortens the timeout of transactions, also of those in flight: for a process that shuts down, while a server
+        may hang. After the first timeout, it is `LAST_SECONDS`."""
         if self.dialect == "sqlite":
             return
         self._deadline = min(self._deadline, seconds)
@@ -224,7 +224,7 @@ class Database:
 
     @property
     def closed(self) -> bool:
-        """Whether everybody who held it has closed it."""
+        """Whether all holders have closed it."""
         return self._holders == 0
 
     def share(self) -> Database:
@@ -233,8 +233,7 @@ class Database:
         return self
 
     async def watch_connection(self) -> sqlite3.Connection | None:
-        """A connection to an SQLite file that never waits for a lock, and is the caller's to close; `None` if this is
-        no file."""
+        """A connection to an SQLite file that never waits for a lock; the caller closes it. None if this is no file."""
         if self._threads is None or self.dialect != "sqlite" or isinstance(self._engine.pool, sa.pool.StaticPool):
             return None
         opening = asyncio.get_running_loop().run_in_executor(self._threads, _watch_connection, self._engine)
@@ -245,7 +244,7 @@ class Database:
             raise
 
     async def close(self) -> None:
-        """The last holder's ends every connection. Transactions in flight on worker threads finish first."""
+        """The last holder's call closes all connections. Transactions in flight on worker threads finish first."""
         self._holders -= 1
         if self._holders:
             return
@@ -256,7 +255,7 @@ class Database:
             await asyncio.to_thread(self._aside[1].shutdown)
             self._aside[0].dispose()
         if self.dialect == "postgresql":
-            # Who still uses a connection gives it back to a pool that nobody disposes of any more.
+            # A connection that is still in use comes back to a pool that is disposed of already.
             sa.event.listen(self._engine, "checkin", _close_returned)
             await greenlet_spawn(self._engine.dispose)
         if self._threads is not None:
@@ -283,7 +282,7 @@ class Database:
                         use.timer = loop.call_later(max(deadline - _CUT_BEFORE, deadline / 2), use.cut)
                 if threads is None:
                     return await greenlet_spawn(self._on_loop, engine, use, deadline, work, args, kwargs)
-                # A caller that is cancelled stops waiting, but the thread's transaction still ends properly.
+                # If the caller is cancelled, the thread's transaction still ends properly.
                 result: asyncio.Future[R] = loop.create_future()
                 threads.submit(self._settle, loop, result, engine, use, read_only, work, args, kwargs)
                 return await result
@@ -294,16 +293,16 @@ class Database:
         finally:
             self._in_flight.discard(use)
             if use.timer is not None and use.connection is None:
-                use.timer.cancel()  # a thread that goes on without its caller is cut when the time has come
+                use.timer.cancel()  # a thread that continues without its caller keeps its deadline
 
     def _on_loop(
         self, engine: Engine, use: _Use, deadline: float | None, work: Callable[..., R], args: Any, kwargs: Any
     ) -> R:
         """`_on_thread` on psycopg's async connection. The first statement begins the transaction, and closing the
-        connection rolls back what was not committed."""
+        connection without a commit rolls it back."""
         try:
             with engine.connect() as connection:
-                news = connection.info[NEWS] = set[str]()
+                hint_names = connection.info[HINT_NAMES] = set[str]()
                 use.connection = connection
                 try:
                     if deadline is None:
@@ -315,27 +314,27 @@ class Database:
                     if connection.invalidated:
                         self._note_cut(error)
                     else:
-                        # Imported here: the driver is an extra that SQLite's users do not have.
+                        # Imported here: the driver is an optional extra.
                         from headgate.sql.pipeline import note_rollback
 
                         note_rollback(cast(Any, connection.connection.driver_connection))
                     raise
                 _commit(connection)
         finally:
-            # Not before it is closed: a rollback may have to be cut too.
+            # Not before it is closed: a rollback may time out too.
             use.connection = None
-        if news:
-            self.hints.notify(news)
+        if hint_names:
+            self.hints.notify(hint_names)
         return result
 
     def _settle(self, loop: asyncio.AbstractEventLoop, result: asyncio.Future[R], *transaction: Any) -> None:
-        """Runs a transaction on a thread; its outcome becomes the future's, unless nobody waits any more."""
+        """Runs a transaction on a thread; its outcome becomes the future's, unless that is cancelled."""
         set_outcome: Callable[[Any], None] = result.set_result
         try:
             outcome: Any = self._on_thread(loop, *transaction)
         except BaseException as error:
             set_outcome, outcome = result.set_exception, error
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so no caller waits
             loop.call_soon_threadsafe(_unless_done, result, set_outcome, outcome)
 
     def _on_thread(
@@ -349,7 +348,7 @@ class Database:
         kwargs: Any,
     ) -> R:
         with engine.connect() as connection:
-            news = connection.info[NEWS] = set[str]()
+            hint_names = connection.info[HINT_NAMES] = set[str]()
             use.connection = connection
             try:
                 with connection.begin():
@@ -358,28 +357,28 @@ class Database:
                     result = work(connection, *args, **kwargs)
             finally:
                 use.connection = None
-        if news:
-            with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
-                loop.call_soon_threadsafe(self.hints.notify, news)
+        if hint_names:
+            with contextlib.suppress(RuntimeError):  # the loop is closed, so no caller waits
+                loop.call_soon_threadsafe(self.hints.notify, hint_names)
         return result
 
     def _note_cut(self, error: BaseException) -> None:
-        """A pipeline found its connection broken. SQLAlchemy would presume the rest of the pool dead; so must we. If
-        there are several hosts, also when it did not answer in time: another may have taken over."""
+        """Invalidates the pool after a pipeline's connection broke, as SQLAlchemy does after its own. With several
+        hosts, also after a timeout: there may have been a failover."""
         if self._several_hosts or isinstance(error, StoreUnavailable):
             self._cut_at = time.monotonic()
 
     def _refuse_older(self, _connection: Any, record: Any, _proxy: Any) -> None:
-        if record.info[BORN] < self._cut_at:
+        if record.info[OPENED_AT] < self._cut_at:
             raise sa.exc.DisconnectionError("others of its age were cut")
 
     def _bound_statements(self, connection: Any, _record: Any) -> None:
-        """Lets PostgreSQL end a session that falls silent inside a transaction: a frozen process that has the lock of a
-        config, or of items, would stop everybody else. And a statement that outlives its caller's deadline: it would
-        go on waiting for locks. Not by the connection's options: poolers refuse those."""
+        """Lets PostgreSQL end a session that idles in a transaction: a frozen process with the lock of a config, or of
+        items, would block all others. And a statement that outlives its caller's deadline: it would keep waiting for
+        locks. Not by the connection's options: poolers reject those."""
         cursor = connection.cursor()
         cursor.execute(
-            f"SET idle_in_transaction_session_timeout = '{LONGEST_SILENCE_SECONDS}s'; "
+            f"SET idle_in_transaction_session_timeout = '{IDLE_TIMEOUT_SECONDS}s'; "
             f"SET statement_timeout = '{round(self._deadline * 1000)}ms'"
         )
         cursor.close()
@@ -387,7 +386,7 @@ class Database:
 
 
 class _Use:
-    """The connection that a transaction uses, to be cut when its deadline is over."""
+    """A transaction's connection, which is shut down at its deadline."""
 
     __slots__ = ("connection", "is_cut", "loop", "timeout", "timer")
 
@@ -410,12 +409,12 @@ class _Use:
             self.timer = self.loop.call_at(max(when - _CUT_BEFORE, (self.loop.time() + when) / 2), self.cut)
 
     def cut(self) -> None:
-        """Ends the wait for a PostgreSQL that does not answer: whoever reads from the socket reads its end."""
+        """Ends the wait for a PostgreSQL that does not answer: shuts the socket down, so a reader gets end of file."""
         used = self.connection
         if used is None or used.invalidated or used.closed:
             return
         raw: Any = used.connection.driver_connection
-        # A connection that is closed has no socket; the driver has an error of its own for that.
+        # A closed connection has no socket, for which the driver has its own error.
         with contextlib.suppress(Exception), socket.socket(fileno=os.dup(raw.pgconn.socket)) as end:
             self.is_cut = True
             end.shutdown(socket.SHUT_RDWR)
@@ -432,7 +431,7 @@ def _leave_read_only_server(context: Any) -> None:
 
 
 def _commit(connection: Connection) -> None:
-    """Commits what was begun. A pipeline may have done so; then nothing is sent (IDLE is 0)."""
+    """Commits the transaction, unless a pipeline has (IDLE is 0)."""
     if connection.in_transaction():
         connection.commit()
     elif cast(Any, connection.connection.driver_connection).pgconn.transaction_status:
@@ -440,13 +439,13 @@ def _commit(connection: Connection) -> None:
 
 
 def _end_transaction(connection: Any, _record: Any, state: Any) -> None:
-    """What a pool does by itself when a connection comes back, but only if there is something to end (IDLE is 0)."""
+    """Rolls back a returned connection, as the pool does by default, but only in a transaction (IDLE is 0)."""
     if connection.driver_connection.pgconn.transaction_status and not state.terminate_only:
         connection.rollback()
 
 
 def _close_unclaimed(opening: asyncio.Future[sqlite3.Connection]) -> None:
-    """Closes a connection that was opened for somebody who has left."""
+    """Closes a connection whose caller was cancelled."""
     if not opening.cancelled() and opening.exception() is None:
         opening.result().close()
 
@@ -455,15 +454,15 @@ def _close_returned(_connection: Any, record: Any) -> None:
     record.invalidate()
 
 
-def _note_birth(_connection: Any, record: Any) -> None:
-    record.info[BORN] = time.monotonic()
+def _note_opening(_connection: Any, record: Any) -> None:
+    record.info[OPENED_AT] = time.monotonic()
 
 
 def announce(connection: Connection, name: str) -> None:
     """Notifies the subscribers of a name (`Database.hints`) once the caller's transaction is committed."""
-    news: set[str] | None = connection.info.get(NEWS)
-    if news is not None:
-        news.add(name)
+    hint_names: set[str] | None = connection.info.get(HINT_NAMES)
+    if hint_names is not None:
+        hint_names.add(name)
 
 
 def _watch_connection(engine: Engine) -> sqlite3.Connection:
@@ -492,14 +491,9 @@ def _threaded_engine(url: URL, width: int) -> Engine:
 
 
 def _use_numbers_for_booleans(oracle: Engine) -> None:
-    """Oracle has BOOLEAN since 23 only. The tables, and what is compared with them, are the same on every version."""
+    """Oracle has BOOLEAN since 23 only; the tables are the same on every version."""
     oracle.dialect.supports_native_boolean = False
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
-    # The driver must not begin transactions by itself: it would begin them deferred, and a deferred transaction that
-    # turns from reading to writing fails with SQLITE_BUSY_SNAPSHOT instead of waiting.
-    connection.isolation_level = None
-    for pragma in (f"busy_timeout={BUSY_SECONDS * 1000}", f"synchronous={SYNCHRONOUS}"):
-        connection.execute(f"PRAGMA {pragma}").close()
-    sqlite_file.use_wal(connection, BUSY_SECONDS)
+    sqlite_file.prepare(connection, BUSY_SECONDS, SYNCHRONOUS)

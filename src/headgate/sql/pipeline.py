@@ -1,8 +1,8 @@
 """Several PostgreSQL statements in one flush, for the few paths where round trips are the cost.
 
-psycopg's own pipeline mode talks to the socket after every statement, which on an event loop costs more than the
-statements do. `execute_pipeline` hands all of them to libpq, flushes once, and wakes up when results are there.
-Statements are prepared once per connection; parameters and results travel as text.
+psycopg's own pipeline mode uses the socket after every statement, which on an event loop costs more than the statements
+do. `execute_pipeline` passes all of them to libpq, flushes once, and wakes up when results arrive. Statements are
+prepared once per connection; parameters and results are text.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _rolled_back: WeakSet[Raw] = WeakSet()
 
 
 class Statement(NamedTuple):
-    """SQL with $1-style parameters, under the name it is prepared by."""
+    """SQL with $1-style parameters, and the name of its prepared statement."""
 
     name: str
     sql: str
@@ -45,27 +45,27 @@ Calls = Sequence[tuple[Statement, Sequence[str | None]]]
 BEGIN = Statement("headgate_begin", "BEGIN")
 COMMIT = Statement("headgate_commit", "COMMIT")
 ROLLBACK = Statement("headgate_rollback", "ROLLBACK")
-# Our statements are look-ups by key, planned once and for all: planning again for each call would cost more than the
-# look-up, and a plan made while a table was small must not go on reading all of it when it is large.
+# Our statements are look-ups by key with a generic plan: planning each call would cost more than the look-up, and a
+# plan made while a table was small must not keep scanning it when it is large.
 PLAN_BY_KEY = "set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true)"
-"""Columns that do this for the statements that follow in their transaction."""
+"""Columns that set this for the following statements of their transaction."""
 BY_KEY = Statement("headgate_by_key", f"SELECT {PLAN_BY_KEY}")
 
 
 def prepared_names(raw: Raw) -> set[str]:
-    """The names of the statements that were prepared on a connection; the set is the connection's own."""
+    """The connection's own set of names of prepared statements."""
     return _prepared.setdefault(raw, set())
 
 
 def note_rollback(raw: Raw) -> None:
-    """Call it when the driver rolls a transaction back: psycopg then deallocates every prepared statement of the
-    session, if it has prepared any itself."""
+    """Must be called when the driver rolls back: psycopg then deallocates every prepared statement of the session, if
+    it has prepared any itself."""
     _rolled_back.add(raw)
 
 
 async def _known_names(raw: Raw) -> set[str]:
-    """`prepared_names`, as the server knows them. It is asked only inside a transaction: before one, a statement that
-    is missing is prepared again when it fails, but in here that failure would end the transaction."""
+    """`prepared_names`, checked with the server, but only inside a transaction: there, a missing statement would abort
+    the transaction; before one, it is prepared again after its failure."""
     known = prepared_names(raw)
     if raw in _rolled_back and raw.pgconn.transaction_status == pq.TransactionStatus.INTRANS:
         cursor = await raw.execute("SELECT name FROM pg_prepared_statements", prepare=False)
@@ -77,7 +77,7 @@ async def _known_names(raw: Raw) -> set[str]:
 def run_async(connection: Connection, work: Callable[[Raw], Awaitable[Any]]) -> Any:
     """Awaits psycopg work on a connection's own driver connection, from synchronous code inside `greenlet_spawn`.
 
-    A connection that the work had to close is not given back to the pool.
+    A connection that the work closed is not returned to the pool.
     """
     adapted = cast(Any, connection.connection.dbapi_connection)
     try:
@@ -97,8 +97,8 @@ def run_pipeline(connection: Connection, calls: Calls) -> list[Rows]:
 async def execute_pipeline(raw: Raw, calls: Calls) -> list[Rows]:
     """Runs the statements in order and returns each one's rows. The first that fails raises; the rest are not run.
 
-    If the caller is cancelled, the statement is cancelled at the server and the connection is closed: results that are
-    still on their way could not be told from those of later statements.
+    If the caller is cancelled, the statement is cancelled at the server and the connection is closed: results in flight
+    would be taken for those of later statements.
     """
     pgconn = raw.pgconn
     known = await _known_names(raw)
@@ -120,8 +120,8 @@ async def execute_pipeline(raw: Raw, calls: Calls) -> list[Rows]:
     for result in results:
         if result.status == pq.ExecStatus.FATAL_ERROR:
             if idle and len(fresh) < len(calls) and result.error_field(pq.DiagnosticField.SQLSTATE) == NOT_PREPARED:
-                # psycopg says DEALLOCATE ALL after a rollback, and thereby forgets our statements too. This happens
-                # between transactions only, so nothing of this one has run yet; what it prepared is there.
+                # psycopg sends DEALLOCATE ALL after a rollback, which removes our statements too. This happens between
+                # transactions only, so nothing of this one has run yet; the statements that it prepared remain.
                 known.intersection_update(statement.name for statement in fresh)
                 return await execute_pipeline(raw, calls)
             raise statement_error(result)
@@ -129,7 +129,7 @@ async def execute_pipeline(raw: Raw, calls: Calls) -> list[Rows]:
 
 
 def send_all(pgconn: pq.abc.PGconn, fresh: Iterable[Statement], calls: Calls) -> None:
-    """Sends statements, and a sync at their end; those that the session does not know are prepared first."""
+    """Sends statements, then a sync; the `fresh` ones are prepared first."""
     for statement in fresh:
         pgconn.send_prepare(statement.name.encode(), statement.sql.encode())
     for statement, parameters in calls:
@@ -140,7 +140,7 @@ def send_all(pgconn: pq.abc.PGconn, fresh: Iterable[Statement], calls: Calls) ->
 
 
 class Pipeline:
-    """Statements of one transaction that are sent as they come: the server runs them while the caller prepares more.
+    """Statements of one transaction, sent at once: the server runs them while the caller prepares more.
 
     Between `send` and `results` nothing else may use the connection. If the caller fails in between, it must `close`.
     """
@@ -148,15 +148,15 @@ class Pipeline:
     def __init__(self, raw: Raw) -> None:
         self._raw = raw
         self._sent: list[Statement | None] = []
-        """What a result is of: a statement that was prepared, or None for one that was run."""
+        """The source of each result: a statement that was prepared, or None for one that was run."""
 
     @property
     def is_open(self) -> bool:
-        """Whether results are on their way."""
+        """Whether results are in flight."""
         return bool(self._sent)
 
     async def send(self, calls: Sequence[tuple[Statement, Sequence[str | None]]]) -> None:
-        """Sends statements. Errors of the server come with the results."""
+        """Sends statements. The server's errors are raised by `results`."""
         pgconn = self._raw.pgconn
         known = prepared_names(self._raw) if self._sent else await _known_names(self._raw)
         try:
@@ -200,7 +200,7 @@ class Pipeline:
         return [rows_of(result) for statement, result in pairs if statement is None]
 
     async def close(self) -> None:
-        """Closes the connection, if results are on their way: they could not be told from those of later statements."""
+        """Closes the connection, if results are in flight: they would be taken for those of later statements."""
         if self._sent:
             self._sent = []
             await cancel_and_close(self._raw)
@@ -208,9 +208,9 @@ class Pipeline:
 
 async def copy(raw: Raw, statement: str, rows: str) -> None:
     """Runs `COPY … FROM STDIN`, which a pipeline can't contain, in the current transaction; it begins none. If the
-    caller is cancelled, it does as `execute_pipeline` does.
+    caller is cancelled, it acts as `execute_pipeline`.
 
-    Not by psycopg's own `copy`: it tries to end a cancelled one properly, and raises what comes of that instead.
+    Not by psycopg's own `copy`: on cancellation, that tries to end the COPY, and raises the error of that instead.
     """
     pgconn = raw.pgconn
     data = rows.encode()
@@ -249,7 +249,7 @@ def texts(values: Iterable[str]) -> str:
     elements = list(values)
     if not elements:
         return "{}"
-    # Quoted as one, and cut at a character that no text of PostgreSQL's contains.
+    # Quoted at once, then split at NUL, which PostgreSQL's texts can't contain.
     return "{" + quoted("\x00".join(elements)).replace("\x00", '","') + "}"
 
 
@@ -276,24 +276,24 @@ async def _close_broken(raw: Raw, broken: psycopg.Error) -> StoreUnavailable:
 
 
 async def cancel_and_close(raw: Raw) -> None:
-    """Cancels what a connection waits for, and closes it."""
-    # The server would go on with it, and wait for locks, long after the connection is closed.
+    """Cancels a connection's statement, and closes it."""
+    # Otherwise the server would continue, and wait for locks, long after the connection is closed.
     try:
         with contextlib.suppress(Exception):
             await raw.cancel_safe(timeout=CANCEL_SECONDS)
     finally:
-        await raw.close()  # at once, also for somebody who was cancelled again meanwhile
+        await raw.close()  # at once, also if the caller is cancelled again meanwhile
 
 
 async def _flush(pgconn: pq.abc.PGconn) -> None:
     while pgconn.flush():
-        # Read as well: a server that can't get rid of its results reads no more statements.
+        # Read as well: a server that can't send its results stops reading statements.
         await _socket_ready(pgconn.socket, writing=True)
         pgconn.consume_input()
 
 
 async def _results(pgconn: pq.abc.PGconn) -> list[pq.abc.PGresult]:
-    """Every statement's result, in order; what follows the first error says only that it was not run."""
+    """Every statement's result, in order; those after the first error only report that they were not run."""
     results: list[pq.abc.PGresult] = []
     ended = False
     while True:
@@ -346,7 +346,7 @@ async def _socket_ready(socket: int, *, writing: bool) -> None:
 
 
 def statement_error(result: pq.abc.PGresult) -> StoreError:
-    """What a result that is an error is to headgate."""
+    """The exception for a result that is an error."""
     state = result.error_field(pq.DiagnosticField.SQLSTATE) or b""
     message = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b""
     return fault(state.decode(), message.decode(errors="replace"))

@@ -28,8 +28,8 @@ metadata = sa.MetaData(
 
 
 class Instant(sa.types.TypeDecorator[datetime]):
-    """A UTC timestamp an operator can read: `timestamptz` on PostgreSQL, `TIMESTAMP` in UTC on Oracle (one with a zone
-    can't be part of a key there), and `2027-03-01 16:00:02.371000` as text on SQLite, where text sorts as time does.
+    """A UTC timestamp that an operator can read: `timestamptz` on PostgreSQL, `TIMESTAMP` in UTC on Oracle (one with a
+    zone can't be part of a key there), and text such as `2027-03-01 16:00:02.371000` on SQLite, which sorts by time.
     Python sees aware UTC datetimes."""
 
     impl = sa.DateTime(timezone=True)
@@ -53,7 +53,7 @@ class Instant(sa.types.TypeDecorator[datetime]):
 
 
 class database_now(sa.sql.functions.GenericFunction[datetime]):  # noqa: N801 - reads as the SQL function it is
-    """The database's clock, now: not the start of the transaction, which may have waited for a lock since."""
+    """The database's clock, now: not the start of the transaction, before it waited for locks."""
 
     type = Instant()
     inherit_cache = True
@@ -100,7 +100,7 @@ def _second_text(second: int) -> str:
 
 
 def now(connection: sa.Connection) -> datetime:
-    """The database's clock. SQLite uses this host's, in milliseconds."""
+    """The database's clock; on SQLite this host's, in milliseconds."""
     if connection.dialect.name == "sqlite":
         return from_ms(time.time_ns() // 1_000_000)
     moment = connection.execute(sa.select(database_now())).scalar_one()
@@ -123,7 +123,7 @@ def instant_form(connection: sa.Connection) -> Callable[[int], str | datetime]:
 def insert_rows(
     connection: sa.Connection, table: sa.Table, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]
 ) -> None:
-    """Inserts rows, if there are any. Times are given as `instant_form` makes them: on SQLite as text, because
+    """Inserts rows, if there are any. Times are given as `instant_form` returns them: on SQLite as text, because
     SQLAlchemy's conversion of each would cost more than storing it."""
     if rows and connection.dialect.name == "sqlite":
         marks = ", ".join("?" * len(columns))
@@ -136,5 +136,5 @@ def insert_rows(
 
 
 def execute_rows(connection: sa.Connection, statement: sa.Insert | sa.Update | sa.Delete, rows: Sequence[Row]) -> int:
-    """Executes a statement for each of the rows, if there are any, and returns how many it wrote."""
+    """Executes a statement for each of the rows, if there are any, and returns the number of rows written."""
     return connection.execute(statement, rows).rowcount if rows else 0

@@ -1,4 +1,4 @@
-"""A new database file of SQLite's: its permissions and its write-ahead log."""
+"""SQLite's files and their connections: permissions, settings, the write-ahead log."""
 
 from __future__ import annotations
 
@@ -10,15 +10,25 @@ from typing import Any
 
 
 def create(_dialect: Any, _record: Any, arguments: Any, _options: Any) -> None:
-    """Creates a new database so that only its owner reads it: it holds payments and tokens' digests. SQLite gives its
+    """Creates a new database that only its owner can read: it holds payments and tokens' digests. SQLite gives its
     other files (-wal, -shm) the same permissions."""
-    with contextlib.suppress(OSError):  # it is there, or SQLite says what is wrong
+    with contextlib.suppress(OSError):  # it exists, or SQLite reports the error
         os.close(os.open(arguments[0], os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
 
+def prepare(connection: Any, busy_seconds: int, synchronous: str) -> None:
+    """Sets a new connection's options."""
+    # The driver must not begin transactions by itself: it would begin them deferred, and a deferred transaction that
+    # turns from reading to writing fails with SQLITE_BUSY_SNAPSHOT instead of waiting.
+    connection.isolation_level = None
+    for pragma in (f"busy_timeout={busy_seconds * 1000}", f"synchronous={synchronous}"):
+        connection.execute(f"PRAGMA {pragma}").close()
+    use_wal(connection, busy_seconds)
+
+
 def use_wal(connection: Any, timeout: float) -> None:
-    """Switches a new database to the write-ahead log. Of several who do so at once all but one get "database is
-    locked" at once, without waiting; they try again for `timeout` seconds."""
+    """Switches a new database to the write-ahead log. If several processes do so at once, all but one get "database is
+    locked" without a wait; they retry for `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while True:
         try:

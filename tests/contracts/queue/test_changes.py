@@ -183,7 +183,7 @@ async def test_a_preview_counts_what_the_change_then_changes_and_changes_nothing
 
 
 async def test_a_preview_that_would_read_too_much_says_so(store: QueueStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headgate.dispatch.stores.changes.MOST_PREVIEWED", 3)
+    monkeypatch.setattr("headgate.dispatch.stores.changes.MAX_PREVIEWED", 3)
     await dead_letter(store, *(f"d{n}" for n in range(5)))
     group = ItemFilter(error_group=(await store.error_groups("PAY"))[0].error)
     assert await store.preview("PAY", group, Redirection(Status.READY), now=T) == (3, 3, False)

@@ -25,9 +25,9 @@ async def queue_store(
     claim_bytes: int = CLAIM_BYTES,
     encryption: Encryption | None = None,
 ) -> QueueStore:
-    """The dispatch queue's store at a database URL; `memory://` for one that lives in this process. `followers`: by
-    item type, what moves together with its items. `claim_bytes` bounds the contexts of one claim. With
-    `encryption`, contexts and results are encrypted at rest."""
+    """The dispatch queue's store at a database URL; `memory://` for one in this process's memory. `followers` are, by
+    item type, what changes together with its items. `claim_bytes` bounds the contexts of one claim. With `encryption`,
+    contexts and results are encrypted at rest."""
     opened = await database(url, pool_size=pool_size, timeout=timeout)
     return SqlQueueStore(opened, followers, claim_bytes=claim_bytes, encryption=encryption)
 
@@ -38,12 +38,12 @@ def enqueue_within(
     hints: Sequence[str] = (),
     encryption: Encryption | None = None,
 ) -> None:
-    """Queues items in the transaction of `connection`, at their own times: slots that they were given belong to the
-    application, which keeps them where they are until it commits. Requests are unique and sorted. On PostgreSQL,
-    dispatchers of the item types in `hints` are notified when it commits."""
+    """Queues items in the transaction of `connection`, at their own times: their slots belong to the application, which
+    must not move them before it commits. Requests are unique and sorted. On PostgreSQL, dispatchers of the item types
+    in `hints` are notified when it commits."""
     requests = encrypted_requests(encryption, requests)
     if connection.dialect.name == "postgresql":
-        # Imported here: the driver is an extra that SQLite's users do not have.
+        # Imported here: the driver is an optional extra.
         from headgate.dispatch.stores import postgres
 
         postgres.enqueue(connection, requests, None, hints, follow_slots=False)

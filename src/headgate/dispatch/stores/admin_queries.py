@@ -1,4 +1,4 @@
-"""Looking at the queue and operating it: plain functions over a `Connection`, the same on every dialect."""
+"""The queue's views and operations: plain functions over a `Connection`, the same on every dialect."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def change(
 
 
 def silent_claims(item_type: str, deadline: datetime, limit: int, dialect: str) -> sa.Select[Any]:
-    """Claims in flight without a heartbeat since `deadline`, the longest silent first."""
+    """Claims in flight without a heartbeat since `deadline`, the oldest heartbeat first."""
     item_type_, seen_at = (only(IN_FLIGHT, name, dialect) for name in ("item_type", "seen_at"))
     return (
         sa.select(queue.c.item_id, queue.c.claim_epoch, queue.c.retry_count, queue.c.queue_status)
@@ -100,7 +100,7 @@ def stale(
 
 
 def statuses(connection: sa.Connection, item_type: str, item_ids: Sequence[str]) -> dict[Status, int]:
-    """How many of these items stand where."""
+    """The number of these items by status."""
     counts: dict[Status, int] = {}
     for some in chunks(item_ids):
         statement = sa.select(queue.c.queue_status, sa.func.count().label("items")).where(of_items(item_type, some))
@@ -111,7 +111,7 @@ def statuses(connection: sa.Connection, item_type: str, item_ids: Sequence[str])
 
 
 def holds(connection: sa.Connection, claims: Sequence[Claim]) -> list[bool]:
-    """Whether each claim still holds its item."""
+    """Whether each claim is still valid."""
     held: set[tuple[str, str, int]] = set()
     for item_type in {claim.item_type for claim in claims}:
         for some in chunks([claim.item_id for claim in claims if claim.item_type == item_type]):
@@ -144,7 +144,7 @@ def stats(connection: sa.Connection, item_type: str, now: datetime | None) -> Qu
         .where(among(READY, dialect), only(READY, "item_type", dialect) == item_type)
     ).scalar_one_or_none()
     age = moment - oldest if oldest is not None and oldest <= moment else None
-    # What an engine holds until its time has not begun.
+    # An item that an engine holds until its time has not begun.
     in_flight = connection.execute(
         sa.select(sa.func.count()).where(
             among(IN_FLIGHT, dialect),
@@ -160,7 +160,7 @@ def stats(connection: sa.Connection, item_type: str, now: datetime | None) -> Qu
 def left_at(connection: sa.Connection, item_type: str, times: Sequence[datetime]) -> list[int]:
     if not times:
         return []
-    # One pass over what waits, whatever the number of times.
+    # One pass over the waiting items for all times.
     later = [sa.func.sum(sa.case((queue.c.scheduled_exec_time > at, 1), else_=0)) for at in times]
     waiting = queue.c.queue_status.in_([Status.READY, Status.CLAIMED, Status.DISPATCHED])
     row = connection.execute(sa.select(*later).where(queue.c.item_type == item_type, waiting)).one()
@@ -200,8 +200,8 @@ def redirect(
     *,
     in_flight: bool = False,
 ) -> int:
-    """Redirects these items, and what follows them. `in_flight`: the caller knows that none of them has begun."""
-    items = _listed(connection, item_type, list(dict.fromkeys(item_ids)), to, in_flight)
+    """Redirects these items, and their followers. With `in_flight`, the caller knows that none of them has begun."""
+    items = _lock_items(connection, item_type, list(dict.fromkeys(item_ids)), to, in_flight)
     moment = now or database_clock(connection)
     moves = following.checked_moves(connection, follower, items, to)
     _write_redirects(connection, items, to, moment)
@@ -218,14 +218,14 @@ def redirect_dead(
     now: datetime | None,
     follower: Follower | None = None,
 ) -> tuple[int, str | None]:
-    """Redirects some of the dead letters past the id `after`, but for those that the follower refuses. Returns how
-    many, and the last id it looked at; None when there are no more."""
+    """Redirects some of the dead letters after the id `after`, except those that the follower refuses. Returns their
+    number, and the last id it read; None when there are no more."""
     ids = _dead_letters(connection, item_type, after)
     if not ids:
         return 0, None
     locked = sa.select(queue).where(of_items(item_type, ids)).order_by(queue.c.item_id).with_for_update()
     rows = [item(row) for row in connection.execute(locked)]
-    # Somebody else may have redirected some of them before they were locked.
+    # Another process may have redirected some of them before they were locked.
     dead = [one for one in rows if one.status is Status.DEAD_LETTER]
     items = following.allowed_items(connection, follower, dead, to)
     moment = now or database_clock(connection)
@@ -235,7 +235,7 @@ def redirect_dead(
     return len(items), ids[-1]
 
 
-def _listed(
+def _lock_items(
     connection: sa.Connection, item_type: str, item_ids: Sequence[str], to: Status, in_flight: bool
 ) -> list[Item]:
     rows: dict[str, Item] = {}
@@ -278,7 +278,7 @@ def _write_redirects(connection: sa.Connection, items: Sequence[Item], to: Statu
 
 
 def _update_redirected(connection: sa.Connection, items: Sequence[Item], to: Status, now: datetime) -> None:
-    """Items that change alike are one statement: a thousand statements may not end within a transaction's deadline."""
+    """One statement per kind of change: a thousand statements may not end within a transaction's deadline."""
     alike: dict[tuple[Status, tuple[tuple[str, Any], ...]], list[Item]] = {}
     for before in items:
         columns = item_columns(before)
@@ -334,7 +334,7 @@ def prune_items(connection: sa.Connection, before: datetime) -> int:
 
 def prune_audit(connection: sa.Connection, before: datetime) -> int:
     """Deletes some old audit entries; 0 when none is left. Entries are numbered in the order of their times, nearly,
-    so the oldest stand first and no index on the time is needed."""
+    so the oldest are first and no index on the time is needed."""
     rows = connection.execute(
         sa.select(audit.c.audit_id, audit.c.created_at).order_by(audit.c.audit_id).limit(PRUNE_BATCH)
     ).all()

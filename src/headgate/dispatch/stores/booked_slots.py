@@ -1,7 +1,7 @@
-"""The slots that items carry. Those of items that end are given back in the same transaction.
+"""The slots of items. When items end, their slots are cancelled in the same transaction.
 
-An item carries the slot that it was queued with; if it names none, the slot of the event that has its id. Its time is
-the slot's. A slot that belongs to an application is that application's to give back.
+An item has the slot that it was queued with; if it names none, the slot of the event with its id. Its time is the
+slot's. A slot with an owner is cancelled by that application only.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from headgate.slots.listing import Cancellation
 from headgate.slots.stores import cancelling, slot_records
 
 WITH_ITEM = Cancellation("its item was cancelled", "queue")
-"""What the record of such a slot says."""
+"""The cause in the record of such a slot."""
 
 
 def give_back(connection: Connection, items: Sequence[Item], now: datetime) -> None:
-    """Cancels the slots that these items carry; the items are locked, and stand as they did before they ended. A slot
-    whose item was in flight at its time has been used: it stays."""
+    """Cancels the slots of these items, which are locked and given as they were before they ended. A slot whose item
+    was in flight at its time has been used: it is kept."""
     unused = [item for item in items if not (item.status in IN_FLIGHT and item.execute_at <= now)]
     carried = carried_slots(connection, unused)
     if carried:
@@ -32,11 +32,11 @@ def give_back(connection: Connection, items: Sequence[Item], now: datetime) -> N
 
 
 def at_their_times(connection: Connection, requests: Sequence[EnqueueRequest]) -> list[EnqueueRequest]:
-    """Requests with the present times of their slots, which a re-plan may have moved since they were booked. On
-    PostgreSQL, `ENQUEUE_AT` does the same.
+    """Requests with the current times of their slots, which a re-plan may have moved since the booking. On PostgreSQL,
+    `ENQUEUE_AT` does the same.
 
-    The slots are locked: a re-plan that moves one now is waited for, and one that comes later sees the item. SQLite has
-    one writer.
+    The slots are locked: this waits for a re-plan that moves one now, and a later re-plan sees the item. SQLite has one
+    writer.
     """
     one_writer = connection.dialect.name == "sqlite"
     requested = {
@@ -63,7 +63,7 @@ def at_their_times(connection: Connection, requests: Sequence[EnqueueRequest]) -
 
 
 def carried_slots(connection: Connection, items: Sequence[Item]) -> set[str]:
-    """Those of these items, all of one type, that carry a slot."""
+    """Those of these items, all of one type, that have a slot."""
     booked = slot_records.find_all(connection, list({_event(item) for item in items}))
     carried: set[str] = set()
     for item in items:

@@ -1,4 +1,4 @@
-"""Changes that an operator makes to items, in the database: listed ones all or none, matching ones in batches."""
+"""Changes that an operator makes to items, in the database: all or none of listed items, matching items in batches."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from headgate.dispatch.stores.tables import context, queue
 from headgate.errors import Conflict, NotFound
 from headgate.sql.schema import now as database_clock
 
-MOST_PREVIEWED = 10_000
-"""Items that are read for a preview, if they can't be counted."""
+MAX_PREVIEWED = 10_000
+"""The maximum of items that are read for a preview, if SQL can't count them."""
 
 
 def change_listed(
@@ -34,8 +34,8 @@ def change_listed(
     *,
     with_slots: bool = True,
 ) -> ChangeResult:
-    """Changes all of these items; `NotFound` or `Conflict`, and none, if one is not there or can't be changed. Their
-    slots follow, unless the caller sees to them."""
+    """Changes all of these items, or none: raises `NotFound` or `Conflict` if one does not exist or can't be changed.
+    Changes their slots too, unless the caller does."""
     moment = now or database_clock(connection)
     unique_ids = list(dict.fromkeys(item_ids))
     rows: dict[str, Item] = {}
@@ -45,7 +45,7 @@ def change_listed(
         if item_id not in rows:
             raise NotFound("item", item_id)
     items = list(rows.values())
-    slotted = _slotted(connection, items, change, follower)
+    slotted = _items_with_slots(connection, items, change, follower)
     changed = [change.applied(one, moment, is_followed=one.item_id in slotted) for one in items]
     if change.to is not None:
         following.checked_moves(connection, follower, items, change.to)
@@ -61,13 +61,13 @@ def change_matching(
     now: datetime | None,
     follower: Follower | None,
 ) -> tuple[ChangeResult, str | None]:
-    """Changes some of the matching items past the id `after`, but for those that can't be. Returns what came of it, and
-    the last id it looked at; None when there are no more."""
+    """Changes some of the matching items after the id `after`, except those that can't be changed. Returns the result,
+    and the last id it read; None when there are no more."""
     ids = search.page_ids(connection, item_type, chosen, CHUNK, after)
     if not ids:
         return ChangeResult(0, []), None
     moment = now or database_clock(connection)
-    # Somebody else may have moved some of them before they were locked.
+    # Another process may have moved some of them before they were locked.
     matching = [one for one in _locked(connection, item_type, ids).values() if chosen.matches(one)]
     items, changed = _changeable(connection, matching, change, moment, follower)
     return _write(connection, items, changed, change, moment, follower), ids[-1]
@@ -81,23 +81,23 @@ def preview(
     now: datetime | None,
     follower: Follower | None,
 ) -> Preview:
-    """What `change_matching` would do to the items that match. Writes and locks nothing."""
+    """The effect of `change_matching` on the items that match. Writes and locks nothing."""
     moment = now or database_clock(connection)
     if follower is None and chosen.error_group is None:
-        return _counted(connection, item_type, chosen, change, moment)
-    # A follower decides on each item, and a group of errors can't be told in SQL: they are read one by one.
-    matching = search.items(connection, item_type, chosen, MOST_PREVIEWED + 1, None)
-    is_whole = len(matching) <= MOST_PREVIEWED
+        return _preview_by_count(connection, item_type, chosen, change, moment)
+    # A follower decides per item, and SQL can't group errors: items are read one by one.
+    matching = search.items(connection, item_type, chosen, MAX_PREVIEWED + 1, None)
+    is_whole = len(matching) <= MAX_PREVIEWED
     changing = 0
-    for some in chunks(matching[:MOST_PREVIEWED]):
+    for some in chunks(matching[:MAX_PREVIEWED]):
         changing += len(_changeable(connection, some, change, moment, follower)[0])
-    return Preview(min(len(matching), MOST_PREVIEWED), changing, is_whole)
+    return Preview(min(len(matching), MAX_PREVIEWED), changing, is_whole)
 
 
-def _counted(
+def _preview_by_count(
     connection: sa.Connection, item_type: str, chosen: ItemFilter, change: ItemChange, now: datetime
 ) -> Preview:
-    """The status of an item, and whether it has a slot, decide: one of each kind is tried, the others are counted."""
+    """An item's status and slot decide: one item of each kind is tried, the others are counted."""
     kinds = connection.execute(
         sa.select(sa.func.count(), sa.func.min(queue.c.item_id))
         .where(queue.c.item_type == item_type, *search.conditions(chosen))
@@ -113,10 +113,10 @@ def _counted(
 def _changeable(
     connection: sa.Connection, matching: Sequence[Item], change: ItemChange, now: datetime, follower: Follower | None
 ) -> tuple[list[Item], list[Item]]:
-    """Those of the items that can be changed, before and after it."""
-    slotted = _slotted(connection, matching, change, follower)
+    """Those of the items that can be changed, before and after the change."""
+    slotted = _items_with_slots(connection, matching, change, follower)
     pairs = []
-    slotted = _slotted(connection, matching, change, follower)
+    slotted = _items_with_slots(connection, matching, change, follower)
     for one in matching:
         with contextlib.suppress(Conflict):
             pairs.append((one, change.applied(one, now, is_followed=one.item_id in slotted)))
@@ -127,10 +127,10 @@ def _changeable(
     return [before for before, _ in pairs], [after for _, after in pairs]
 
 
-def _slotted(
+def _items_with_slots(
     connection: sa.Connection, items: Sequence[Item], change: ItemChange, follower: Follower | None
 ) -> set[str]:
-    """The items that an application follows; and, where a time is changed, those that carry a slot."""
+    """The items with a follower; if the change is of the time, also those with a slot."""
     if follower is not None:
         return {one.item_id for one in items}
     if isinstance(change, Rescheduling) and change.execute_at is not None:

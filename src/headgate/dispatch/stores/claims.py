@@ -1,4 +1,4 @@
-"""Claims of one process on PostgreSQL: whose turn is next, and where in each lane the last claim ended."""
+"""Claims of one process on PostgreSQL: the next lane in turn, and each lane's position after the last claim."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from headgate.dispatch.turns import in_turns, rotated
 from headgate.sql.engine import Database
 
 SLOW_SECONDS = 0.02
-"""A claim looks for the first due item of every lane, unless the last look took longer than this. Then it begins where
-the last claim ended, …"""
+"""A claim searches for the first due item of every lane, unless the last search took longer than this. Then it starts
+where the last claim ended, …"""
 LOOK_PAUSE = 20
-"""… for so many times as long as the look took: an index keeps entries of rows claimed long ago for whoever holds an
-old snapshot, and stepping over them must not become all a dispatcher does. So long may an item wait that is due earlier
-than what was claimed last, or that is the first of its lane."""
+"""… for this many times the duration of the search: while an old snapshot is open, the index keeps dead entries of
+claimed rows, and a dispatcher must not spend its time on stepping over them. That long an item may wait that is due
+earlier than the last claimed one, or that is the first of its lane."""
 
 
 @dataclass(slots=True)
 class _Turns:
-    """Of one item type."""
+    """The state of one item type."""
 
     looked_at: float = float("-inf")
     pause: float = 0.0
@@ -35,20 +35,20 @@ class _Turns:
 
 
 class Claims:
-    """The claims of this process. Other processes take turns by themselves."""
+    """The claims of this process. Each process has its own turns."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._turns: dict[str, _Turns] = {}
 
-    def forget(self, item_type: str) -> None:
-        """Items may stand anywhere now: the next claim looks for the first ones. Whose turn it is stays."""
+    def reset_positions(self, item_type: str) -> None:
+        """Resets the positions: the next claim searches for the first items. The turn is kept."""
         if item_type in self._turns:
             self._turns[item_type].pause = 0.0
 
     async def claim(self, request: ClaimRequest, now: datetime | None) -> Batch:
-        """Up to `request.limit` items, from the lane behind the last one on. What lanes leave goes to those that have
-        more, by a further statement."""
+        """Claims up to `request.limit` items, starting with the lane after the last one. If lanes leave part of their
+        share, a further statement claims from those that have more."""
         turns = self._turns.setdefault(request.item_type, _Turns())
         request = request._replace(after=turns.after)
         began = time.monotonic()

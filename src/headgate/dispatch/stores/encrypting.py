@@ -1,4 +1,4 @@
-"""What the queue's store encrypts before it writes, and decrypts when it reads."""
+"""Encryption of contexts and results at rest, in the queue's store."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headgate.dispatch.model import CONTEXT_VERSION, ENCRYPTED_VERSION, Change, 
 
 
 def context_version(context_json: str) -> int:
-    """The form in which a context is stored. A version of headgate that can't read it gives the item back."""
+    """The form in which a context is stored. A version of headgate that can't read it releases the item."""
     return ENCRYPTED_VERSION if context_json.startswith(PREFIX) else CONTEXT_VERSION
 
 
@@ -52,8 +52,8 @@ def encrypted_changes(encryption: Encryption | None, changes: Sequence[Change]) 
 
 
 def decrypted_item(encryption: Encryption | None, item: ClaimedItem) -> ClaimedItem:
-    """The claimed item with its context. One whose key is missing here stays as it is, and is given back; one that was
-    tampered with is no JSON, and is dead-lettered."""
+    """The claimed item with its context. If its key is missing here, it is unchanged, and the item is released; if it
+    was tampered with, it is no JSON, and the item is dead-lettered."""
     if item.context_version != ENCRYPTED_VERSION or item.context_json is None or encryption is None:
         return item
     about = _about("context", item.claim.item_type, item.claim.item_id)

@@ -1,4 +1,4 @@
-"""What moves together with items, in the same transaction: an application's `Follower`."""
+"""Calls an application's `Follower` in the transaction that changes its items."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def settle(
     summaries: Sequence[BatchSummary],
     now: datetime | None,
 ) -> list[bool]:
-    """`write`, and then the followers of the items that became dead letters."""
+    """Calls `write`, then the followers of items that became dead letters."""
     done = write(connection, changes, summaries, now)
     moment = now or database_clock(connection)
     dead: dict[str, list[ItemMove]] = {}

@@ -27,16 +27,16 @@ def enqueue(
     now: datetime | None,
     hints: Sequence[str],
 ) -> set[tuple[str, str]]:
-    """Queues the head, which waits for anybody else who queues it, and then its members; returns what is new.
-    `InvalidInput`, and nothing, if the head's id belongs to another group."""
+    """Queues the head, which waits for concurrent enqueues of it, and then its members; returns the new items. Raises
+    `InvalidInput`, and queues nothing, if the head's id belongs to another group."""
     new = write(connection, [head], now, hints)
     check(connection, head, is_new=bool(new))
     return new | (write(connection, members, now, hints) if members else set())
 
 
 def check(connection: Connection, head: EnqueueRequest, *, is_new: bool = False) -> None:
-    """`InvalidInput` if the head's id belongs to another group. An item of that id which an older version queued, or
-    which is no group's, is compared by its context, as long as it has one."""
+    """Raises `InvalidInput` if the head's id belongs to another group. An item of that id from an older version, or
+    without a group, is compared by its context, if it has one."""
     types = list(connection.execute(sa.select(config.c.item_type)).scalars())
     joined = queue.outerjoin(
         context, (context.c.item_type == queue.c.item_type) & (context.c.item_id == queue.c.item_id)
@@ -58,5 +58,5 @@ def _is_other(row: Any, head: EnqueueRequest, is_own: bool) -> bool:
     if not is_own or row.context_json is None:
         return False
     if PREFIX in (row.context_json[: len(PREFIX)], head.context_json[: len(PREFIX)]):
-        return False  # each encryption of a text is another
+        return False  # each encryption of a text differs
     return bool(row.context_json != head.context_json)

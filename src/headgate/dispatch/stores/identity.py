@@ -1,4 +1,4 @@
-"""Whether a caller's connection leads to the queue's own database. In another one no worker would find the item."""
+"""Checks that a caller's connection is to the queue's own database. In another one no worker would find the item."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NO_QUEUE = "leads to a database that has no queue; connect it to the queue's own
 OTHER = "leads to a database that is not the queue's own, where no worker would find the item"
 MAX_KNOWN = 10_000
 
-# A server's start, to the microsecond, tells two servers apart whose databases and tables have the same numbers.
+# A server's start time, in microseconds, differs even if two servers' databases and tables have the same OIDs.
 POSTGRES = """
 SELECT to_regclass('headgate_dispatch_queue')::oid::text,
     concat_ws(' ', extract(epoch FROM pg_postmaster_start_time()), to_regclass('headgate_dispatch_queue')::oid,
@@ -28,18 +28,18 @@ Row = tuple[Any, ...]
 
 
 class Identity:
-    """Knows the queue's database, and connections that were compared with it before."""
+    """The identity of the queue's database, and a cache of connections that were compared with it."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._own: str | None = None
         self._known: set[Any] = set()
-        # Now: the process may change its folder later.
+        # Resolved now: the process may change its working directory later.
         name = database.url.database if database.dialect == "sqlite" else None
         self._file = Path(name).absolute() if name and not name.startswith((":", "file:")) else None
 
     def check_file(self, connection: sa.Connection) -> None:
-        """`InvalidInput` unless an SQLite connection has the queue's file open."""
+        """Raises `InvalidInput` unless an SQLite connection has the queue's file open."""
         if self._file is None:
             return
         main = next((row[2] for row in connection.exec_driver_sql(SQLITE) if row[1] == "main"), "")
@@ -51,15 +51,15 @@ class Identity:
         return _key(raw) in self._known
 
     async def check_server(self, raw: Any, row: Row) -> None:
-        """`InvalidInput` unless a connection to PostgreSQL, which answered `POSTGRES` with `row`, leads here. Nothing
-        is compared if the row is empty."""
+        """Raises `InvalidInput` unless a connection to PostgreSQL, whose result of `POSTGRES` is `row`, is to the
+        queue's database. An empty row is not compared."""
         if not row:
             return
         table, identity = row
         if table is None:
             raise InvalidInput(FIELD, NO_QUEUE)
         if identity != self._own:
-            # Read again: the server may have been started again, or another one has taken over.
+            # Read again: there may have been a restart or a failover.
             self._own = await self._read_own()
         if identity != self._own:
             raise InvalidInput(FIELD, OTHER)
@@ -72,7 +72,7 @@ class Identity:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            # Of a blocking queue, in a thread of the caller's.
+            # A blocking queue, in a thread of the caller's.
             engine = sa.create_engine(self._database.url, poolclass=sa.NullPool)
             with engine.connect() as connection:
                 return _own_identity(connection)
@@ -84,9 +84,9 @@ def _own_identity(connection: sa.Connection) -> str:
 
 
 def _key(raw: Any) -> Any:
-    """What tells one connection of a driver from others; None if the driver does not say."""
+    """A key that identifies a driver's connection; None if the driver has none."""
     info: Any = getattr(raw, "info", None)
     try:
         return info.host, info.port, info.dbname, info.backend_pid
-    except Exception:  # each driver has errors of its own for a connection that is closed
+    except Exception:  # each driver has its own errors for a closed connection
         return None

@@ -41,7 +41,7 @@ class SqlPeriodicStore:
         try:
             return await self._database.write(write, task, now)
         except Conflict:
-            return False  # another writer was first with the same name
+            return False  # a concurrent writer inserted the same name
 
     async def delete(self, name: str) -> bool:
         return await self._database.write(delete, name)
@@ -62,7 +62,7 @@ def tasks(connection: sa.Connection, now: datetime | None) -> tuple[list[Periodi
         try:
             known.append(_task(row))
         except (HeadgateError, ValueError) as error:
-            # Somebody edited the table, or this process lacks an extra: the others go on.
+            # The table was edited by hand, or this process lacks an extra: the other tasks continue.
             log.error("the periodic task %r can't be read: %s", row.name, error)
     return known, now or database_clock(connection)
 
@@ -90,7 +90,7 @@ def advance(
     until: datetime,
     now: datetime | None,
 ) -> bool:
-    """The row is written first: whoever waits for its lock finds another revision, and queues nothing."""
+    """Writes the row first: a process that waits for its lock then reads another revision, and queues nothing."""
     moment = now or database_clock(connection)
     values = {"ticked_until": until, "last_tick": ticks[-1], "revision": task.revision + 1, "updated_at": moment}
     if connection.execute(sa.update(periodic).where(_unchanged(task)).values(**values)).rowcount != 1:

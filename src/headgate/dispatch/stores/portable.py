@@ -1,6 +1,6 @@
 """The queue's hot statements in SQLAlchemy Core, for Oracle.
 
-The rows read are locked by the same statement that reads them, and every UPDATE repeats its guard.
+Rows are locked by the statement that reads them, and every UPDATE repeats its guard.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def enqueue(
     *,
     follow_slots: bool = True,
 ) -> set[Key]:
-    """Writes what is not there yet, and returns it. Requests are unique. There are no listeners to notify here."""
+    """Inserts the items that do not exist yet, and returns them. Requests are unique. Notifies no listeners."""
     existing = _existing(connection, requests)
     new = [request for request in requests if (request.item_type, request.item_id) not in existing]
     if not new:
@@ -117,7 +117,7 @@ _SETTLE = (
     .values(
         queue_status=sa.bindparam("b_status"),
         retry_count=sa.bindparam("b_retries"),
-        # What is None stays as it is.
+        # A value of None leaves its column unchanged.
         **{
             column: sa.func.coalesce(sa.bindparam(parameter, type_=queue.c[column].type), queue.c[column])
             for column, parameter in (
@@ -156,8 +156,8 @@ def settle(
         done.append(held)
         if row is None or not held:
             continue
-        del rows[key]  # reported twice in one batch, it counts once
-        updates.append(_settled(change, row, moment))
+        del rows[key]  # a second report in one batch is ignored
+        updates.append(_row_update(change, row, moment))
         before, batch_id = row.queue_status, change.batch_id or row.dispatch_batch_id
         if change.start is not None and before == Status.CLAIMED:
             start = change.start
@@ -176,7 +176,7 @@ def settle(
     return done
 
 
-def _settled(change: Change, row: Any, now: datetime) -> dict[str, Any]:
+def _row_update(change: Change, row: Any, now: datetime) -> dict[str, Any]:
     started = change.start is not None and row.queue_status == Status.CLAIMED
     dispatched = started or change.status is Status.DISPATCHED
     return {
@@ -236,7 +236,7 @@ _HELD_COLUMNS = (
 
 
 def locked(connection: sa.Connection, claims: Sequence[Claim]) -> dict[Key, Any]:
-    """By item: its status, epoch, batch and last sign, which nobody else changes before this transaction ends."""
+    """By item: its status, epoch, batch and last heartbeat, locked until this transaction ends."""
     by_type: dict[str, list[str]] = defaultdict(list)
     for claim in sorted(claims):
         by_type[claim.item_type].append(claim.item_id)

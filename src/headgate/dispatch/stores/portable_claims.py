@@ -1,4 +1,4 @@
-"""The claim in SQLAlchemy Core, for Oracle: fair turns between lanes, whose rows are read one by one."""
+"""The claim in SQLAlchemy Core, for Oracle: fair turns between lanes; rows are read one by one."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from headgate.sql.schema import now as database_clock
 
 
 def next_group(item_type: str, after: Group | None, dialect: str) -> Iterator[sa.Select[Any]]:
-    """Statements that find the first item of the group behind `after`: in the same lane, or else in the next one. Two
-    of them, because one with OR would step over all items of the group."""
+    """Statements that find the first item of the group after `after`: in the same lane, or else in the next one. Two of
+    them, because one with OR would scan all items of the group."""
     names = ("item_type", "lane", "priority", "due_at", "item_id")
     item_type_, lane, priority, due_at, item_id = (only(READY, name, dialect) for name in names)
     first = (
@@ -58,8 +58,8 @@ def _due_groups(connection: sa.Connection, item_type: str, until: datetime) -> d
 def due_items(item_type: str, group: Group, until: datetime, limit: int, dialect: str) -> sa.Select[Any]:
     """The next items of a group to claim, locked.
 
-    On Oracle the caller fetches `limit` rows and no more: FETCH FIRST with FOR UPDATE is ORA-02014, and ROWNUM would
-    count rows that SKIP LOCKED then skips. Rows are locked as they are fetched.
+    On Oracle, the caller must fetch only `limit` rows: FETCH FIRST with FOR UPDATE is ORA-02014, and ROWNUM would count
+    rows that SKIP LOCKED then skips. Rows are locked as they are fetched.
     """
     names = ("item_type", "lane", "priority", "due_at", "item_id")
     item_type_, lane, priority, due_at, item_id = (only(READY, name, dialect) for name in names)
@@ -111,7 +111,7 @@ GroupReader = Callable[[sa.Connection, str, datetime], dict[str, list[int]]]
 """Finds, by lane, the priorities of items of a type that are due until a time, the first one first: all of them, or the
 first, if the reader of a lane finds the others."""
 LaneReader = Callable[[sa.Connection, str, str, Sequence[int], datetime, int, int], Generator[Any, None, None]]
-"""Reads up to so many due rows of a type and lane that have one of these priorities. The last argument is the lane's
+"""Reads up to a limit of due rows of a type and lane that have one of these priorities. The last argument is the lane's
 share of the claim: more rows than that are read only if other lanes leave theirs."""
 
 
@@ -122,7 +122,7 @@ def due_in_turns(
     read: LaneReader = _due_in_lane,
     find_groups: GroupReader = _due_groups,
 ) -> Iterator[Any]:
-    """The rows to claim: one of each lane in turn, as far as there are places."""
+    """The rows to claim: one of each lane in turn, up to the free places."""
     item_type, limit, places = request.item_type, request.limit, request.places
     in_flight = _in_flight(connection, item_type) if places.are_limited else {}
     if places.in_all is not None:
@@ -142,7 +142,7 @@ def due_in_turns(
 
 
 def _in_flight(connection: sa.Connection, item_type: str) -> dict[str, int]:
-    """By lane: how many items are in flight. Whoever else counts them waits until this transaction ends."""
+    """By lane: the number of items in flight. Concurrent claims wait here until this transaction ends."""
     connection.execute(sa.select(config.c.item_type).where(config.c.item_type == item_type).with_for_update()).all()
     dialect = connection.dialect.name
     mine = among(HELD, dialect), only(HELD, "item_type", dialect) == item_type
@@ -212,7 +212,7 @@ def claim(connection: sa.Connection, request: ClaimRequest, now: datetime | None
 
 
 def _sizes(connection: sa.Connection, item_type: str, item_ids: Sequence[str]) -> list[int]:
-    """The bytes of the contexts of these items, in order; on Oracle the characters, which is what it counts."""
+    """The bytes of the contexts of these items, in order; on Oracle the characters."""
     sizes: dict[str, int] = {}
     for some in chunks(item_ids):
         rows = connection.execute(context_sizes(item_type, some, connection.dialect.name))

@@ -1,9 +1,9 @@
 """The queue's hot statements on PostgreSQL: one statement, one round trip, one commit each.
 
-Rows travel as arrays: the statement's text stays the same for any number of them, and the server prepares it once. Rows
+Rows are sent as arrays: the statement's text is the same for any number of them, and the server prepares it once. Rows
 are locked in the order of their keys, so that two statements over the same items wait for each other instead of
-deadlocking. What a dispatcher does over and over travels as a pipeline, whose plan looks rows up by their keys: the
-planner left alone would rather read and hash a queue of some ten thousand rows for every batch.
+deadlocking. A dispatcher's frequent statements are sent as a pipeline with plans by key: the planner's default is to
+read and hash a queue of some ten thousand rows for every batch.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ ENQUEUE = Statement(
     SELECT '', pg_notify('headgate_dispatch', name)::text FROM unnest($20::text[]) AS name
     """,
 )
-# Items at times of their own. If such a time is a booked slot's, a re-plan may be moving the slot: the item waits for
-# its commit, and gets the new time. Slots are looked for by the old time, without a lock, and then read again with it.
-# One at a time, by key: a plan for thousands of items could read all slots.
+# Items with their own times. If such a time is a booked slot's, a re-plan may be moving the slot: the item waits for
+# its commit, and gets the new time. Slots are found by the old time, without a lock, and then read again with it. One
+# at a time, by key: a plan for thousands of items could scan all slots.
 ENQUEUE_AT = Statement(
     "headgate_queue_enqueue_at",
     ENQUEUE.sql.replace("WITH input AS", "WITH requested AS", 1).replace(
@@ -96,7 +96,7 @@ ENQUEUE_AT = Statement(
         1,
     ),
 )
-# For a connection of the caller's, whose driver takes parameters in this form, in the same order.
+# For a caller's connection, whose driver takes parameters in this form, in the same order.
 _ENQUEUE_THERE, _ENQUEUE_AT_THERE = (
     re.sub(r"\$\d+", "%s", statement.sql.replace("%", "%%")) for statement in (ENQUEUE, ENQUEUE_AT)
 )
@@ -110,15 +110,15 @@ def enqueue(
     *,
     follow_slots: bool = True,
 ) -> set[tuple[str, str]]:
-    """Writes what is not there yet, and returns it; listeners are told of the types in `hints`. Requests are unique
-    and sorted. With `follow_slots`, an item gets the present time of its slot."""
+    """Inserts the items that do not exist yet, and returns them; notifies listeners of the types in `hints`. Requests
+    are unique and sorted. With `follow_slots`, an item gets the current time of its slot."""
     return new_keys(connection.exec_driver_sql(*enqueue_call(requests, now, hints, follow_slots=follow_slots)))
 
 
 async def enqueue_alone(
     database: Database, requests: Sequence[EnqueueRequest], now: datetime | None, hints: Sequence[str] = ()
 ) -> set[tuple[str, str]]:
-    """`enqueue` in a transaction of its own, on a connection of our own: all of it in one flush."""
+    """`enqueue` in its own transaction, on our own connection, in one flush."""
     parameters = _enqueue_parameters(requests, now, hints)
     # `ENQUEUE` reads no table, so there is nothing to plan by key.
     calls = [(BY_KEY, ()), (ENQUEUE_AT, parameters)] if _have_times(requests) else [(ENQUEUE, parameters)]
@@ -133,7 +133,7 @@ def enqueue_call(
     *,
     follow_slots: bool = True,
 ) -> tuple[str, tuple[str | None, ...]]:
-    """The statement of `enqueue` and its parameters, for any connection of psycopg's."""
+    """The statement of `enqueue` and its parameters, for any connection of psycopg."""
     statement = _ENQUEUE_AT_THERE if follow_slots and _have_times(requests) else _ENQUEUE_THERE
     return statement, tuple(_enqueue_parameters(requests, now, hints))
 
@@ -145,7 +145,7 @@ def _have_times(requests: Sequence[EnqueueRequest]) -> bool:
 def _enqueue_parameters(
     requests: Sequence[EnqueueRequest], now: datetime | None, hints: Sequence[str]
 ) -> list[str | None]:
-    """As text: the driver's own way matches a regular expression for every quote, and contexts are full of them."""
+    """As text: the driver's own conversion matches a regular expression per quote, and contexts are full of quotes."""
     types, ids, contexts, times, slotted, workflows, traces, lanes, priorities, slots = zip(*requests, strict=True)
     same, arrays = _columns(types, [*map(instant, times)], slotted, workflows, traces, lanes, priorities, slots)
     return [*same, *arrays, texts(ids), texts(contexts), instant(now), texts(hints)]
@@ -156,9 +156,9 @@ def new_keys(rows: Iterable[Any]) -> set[tuple[str, str]]:
     return {(row[0], row[1]) for row in rows if row[0]}
 
 
-# What `held` locks may be newer than the statement's snapshot, in which `settled` looks for its rows first: so the
-# latter repeats the guard in a form that holds for both versions, and only what it wrote counts as done. `started` is
-# the detail of a start that is written with its outcome, or '': the audit has both, the start first.
+# The rows that `held` locks may be newer than the statement's snapshot, in which `settled` finds its rows first: so the
+# latter repeats the guard in a form that is valid for both versions, and only rows that it wrote count as done.
+# `started` is the detail of a start that is written with its outcome, or '': the audit has both, the start first.
 SETTLE = Statement(
     "headgate_queue_settle",
     """
@@ -275,8 +275,8 @@ def touch(connection: sa.Connection, claims: Sequence[Claim], now: datetime | No
 def run_by_key(
     connection: sa.Connection, statement: Statement, parameters: Sequence[str | None], before: Sequence[Call] = ()
 ) -> Rows:
-    """The statement's rows: in a transaction of its own (`Database.flush`), planned by keys, or in the caller's. All
-    are sent at once, the COMMIT too: a process that is frozen now keeps no lock."""
+    """The statement's rows: in its own transaction (`Database.flush`), planned by key, or in the caller's. All is sent
+    at once, including COMMIT: a process that freezes holds no lock."""
 
     is_alone = connection.get_execution_options().get(OWN_TRANSACTION, False)
 
@@ -297,8 +297,8 @@ def run_by_key(
 
 
 def _columns(*columns: Sequence[str | int | None]) -> tuple[list[str | None], list[str]]:
-    """Each column as the one value that it holds, with an empty array, which `unnest` fills up with NULL; or as an
-    array. One value costs less to send."""
+    """Each column as an array; or, if all its values are equal, as one value with an empty array, which `unnest` fills
+    up with NULL. One value costs less to send."""
     same: list[str | None] = []
     arrays: list[str] = []
     for values in columns:

@@ -14,8 +14,8 @@ from headgate.durations import to_ms
 from headgate.slots.carriers import SlotMove, Standing
 from headgate.sql.pipeline import Calls, Statement, execute_pipeline, numbers, run_async, texts
 
-# Whoever has an item locked claims, cancels or requeues it: waiting for them could deadlock. All items are read, and
-# those that could be locked, as they are then; the others count as begun.
+# A locked item is being claimed, cancelled or requeued: waiting for its lock could deadlock. All items are read, and
+# those that could be locked are read after the lock; the others count as begun.
 FIND = Statement(
     "headgate_dispatch_carrier_find",
     """
@@ -41,7 +41,7 @@ MOVE = Statement(
     WHERE item.item_type = moved.item_type AND item.item_id = moved.item_id AND item.queue_status = 'READY'
     """,
 )
-# Both find the items themselves: whoever reads first which there are keeps bookings waiting for a round trip more.
+# Both find the items themselves: a read before them would block bookings for another round trip.
 CARRY = Statement(
     "headgate_dispatch_carrier_carry",
     """
@@ -52,7 +52,7 @@ CARRY = Statement(
     WHERE item.item_type = config.item_type AND item.item_id = moved.event_id AND item.queue_status = 'READY'
     """,
 )
-# Items that were queued with slots of other ids: there are nearly never any.
+# Items that were queued with slots of other ids, which is rare.
 CARRY_LINKED = Statement(
     "headgate_dispatch_carrier_carry_linked",
     """
@@ -68,7 +68,7 @@ CARRY_LINKED = Statement(
 def item_standings(
     connection: Connection, types: Sequence[str], times: Mapping[str, datetime]
 ) -> Iterator[ItemStanding]:
-    """The items of these types and ids; those that wait are locked."""
+    """The items of these types and ids; waiting ones are locked."""
     call = (FIND, (texts(types), texts(times)))
     (rows,) = run_async(connection, lambda raw: execute_pipeline(raw, [call]))
     for row in rows:
@@ -80,13 +80,13 @@ def item_standings(
 
 
 def move_items(connection: Connection, moved: Sequence[NewTime]) -> None:
-    """Gives items that are READY a new time; others stay."""
+    """Gives READY items a new time; others are unchanged."""
     types, ids, times = zip(*moved, strict=True)
     call = (MOVE, (texts(types), texts(ids), numbers(times)))
     run_async(connection, lambda raw: execute_pipeline(raw, [call]))
 
 
 def carry_calls(moves: Sequence[SlotMove]) -> Calls:
-    """The statements that give READY items which carry these slots the slots' new times."""
+    """The statements that give the READY items of these slots the slots' new times."""
     values = texts(move.slot.event_id for move in moves), numbers(move.scheduled_ms for move in moves)
     return [(CARRY, values), (CARRY_LINKED, values)]

@@ -19,15 +19,15 @@ from headgate.sql.pipeline import Statement, numbers, text_of, texts
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MAX_LANES = 1000
-"""Lanes that one claim looks into. The next claim begins behind them."""
+"""The maximum of lanes that one claim reads. The next claim starts after them."""
 
-# `heads` steps from lane to lane, so that a lane's million costs as much as its ten; in a lane from priority to
-# priority, until one has an item that is due. `steps` goes on from there, as far as the lane's room is not filled: its
-# rows are read one by one, and its last row has no priority, only the time of a step that led nowhere. A position lets
-# a claim begin where the last one ended instead of stepping over all the index entries of rows claimed since: while
-# somebody holds an old snapshot open, those can't be removed. What is picked is locked, so it can be found again by its
-# place, without another look at an index; a row that moved before it was locked is not seen by this statement, and is
-# left for the next claim. `octet_length` reads the size of a long context, not the context.
+# A loose index scan: `heads` steps from lane to lane, so a lane of a million items costs as much as one of ten; in a
+# lane from priority to priority, until one has a due item. `steps` continues from there until the lane's room is
+# filled: its rows are read one by one, and its last row has no priority, only the time of the step that found nothing.
+# A position lets a claim start where the last one ended instead of stepping over the dead index entries of rows claimed
+# since: while an old snapshot is open, vacuum can't remove those. The picked rows are locked, so they are found again
+# by ctid, without an index; a row that moved before it was locked is not seen by this statement, and is left for the
+# next claim. `octet_length` reads the size of a long context, not the context.
 CLAIM = Statement(
     "headgate_queue_claim",
     """
@@ -148,7 +148,7 @@ CLAIM = Statement(
     ORDER BY lane, priority, claimed.due_at, item_id
     """,
 )
-# Claimers of a type with limited places count what is in flight one after the other: each statement of a transaction
+# Claims of a type with limited places count the items in flight one after the other: each statement of a transaction
 # sees what was committed before it began.
 LOCK_PLACES = Statement(
     "headgate_queue_lock_places", "SELECT pg_advisory_xact_lock(hashtextextended('headgate_dispatch ' || $1, 0))"
@@ -156,15 +156,15 @@ LOCK_PLACES = Statement(
 
 
 class ClaimResult(NamedTuple):
-    """What a statement claimed."""
+    """The result of one claim statement."""
 
     batch: Batch
     ends: dict[Group, Position]
     """The last item of each group."""
     full_lanes: list[str]
-    """Lanes that got all of their share, and may have more."""
+    """Lanes whose share was used up, and which may have more."""
     look_seconds: float | None = None
-    """How long it looked for groups, if it claimed anything."""
+    """The duration of the search for groups, if it claimed anything."""
 
 
 def claim(
@@ -174,7 +174,7 @@ def claim(
     positions: Mapping[Group, Position] | None = None,
     batch_id: str | None = None,
 ) -> ClaimResult:
-    """Claims from the groups in `positions`, beginning there; without them, from all groups that have due items."""
+    """Claims from the groups in `positions`, starting there; without them, from all groups that have due items."""
     item_type, places = request.item_type, request.places
     batch_id = batch_id or batch_name()
     groups = positions or {}

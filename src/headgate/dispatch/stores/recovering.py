@@ -1,4 +1,4 @@
-"""Recovery writes only what is silent still: an owner may have given a sign since its claim was read."""
+"""Recovery writes only claims that are still stale: a heartbeat may have come since they were read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headgate.sql.schema import now as database_clock
 
 
 def of_silent(write: Settle, silent_for: timedelta) -> Settle:
-    """`write`, for changes of claims that had no heartbeat for so long."""
+    """`write`, for changes of claims without a heartbeat for `silent_for`."""
 
     def settle(
         connection: sa.Connection, changes: Sequence[Change], summaries: Sequence[BatchSummary], now: datetime | None

@@ -1,6 +1,6 @@
-"""What executions report about themselves: progress while they run, a result at the end.
+"""Reports of executions: progress while they run, a result at the end.
 
-It stands in a table of its own: the queue's row is written at every step already, and most items report nothing.
+They have their own table: the queue's row is written at every step already, and most items report nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Settle = Callable[[sa.Connection, Sequence[Change], Sequence[BatchSummary], date
 
 
 def with_results(write: Settle) -> Settle:
-    """`write`, and the results of what it wrote."""
+    """`write`, and the results of the changes that it wrote."""
 
     def settle(
         connection: sa.Connection, changes: Sequence[Change], summaries: Sequence[BatchSummary], now: datetime | None
@@ -63,7 +63,7 @@ _PROGRESS: dict[str, Any] = {"fraction": sa.bindparam("r_fraction"), "progress_t
 def _put(
     connection: sa.Connection, columns: dict[str, Any], reports: Sequence[tuple[Claim, dict[str, Any]]], now: datetime
 ) -> None:
-    """Updates the rows of these items or inserts them. Their rows in the queue are locked: nobody else inserts."""
+    """Updates the rows of these items or inserts them. Their rows in the queue are locked: no insert is concurrent."""
     existing: set[tuple[str, str]] = set()
     for item_type in {claim.item_type for claim, _ in reports}:
         for some in chunks([claim.item_id for claim, _ in reports if claim.item_type == item_type]):
@@ -92,13 +92,13 @@ def find(connection: sa.Connection, item_type: str, item_id: str) -> ItemReport:
     row = connection.execute(statement).one_or_none()
     if row is None:
         return ItemReport(None, None)
-    # A report under an earlier claim tells nothing about the execution that runs now.
+    # A report under an earlier claim is not about the current execution.
     is_current = row.fraction is not None and row.claim_epoch == row.epoch
     return ItemReport(Progress(row.fraction, row.progress_text or "") if is_current else None, row.result_json)
 
 
 def progress_of(connection: sa.Connection, item_type: str, item_ids: Sequence[str]) -> dict[str, Progress]:
-    """By item id: how far the executions that run now say they are."""
+    """By item id: the progress of running executions; those without a report are left out."""
     current = sa.and_(
         queue.c.item_type == report.c.item_type,
         queue.c.item_id == report.c.item_id,

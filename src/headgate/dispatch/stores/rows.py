@@ -20,18 +20,18 @@ from headgate.sql.inserting import insert_rows
 T = TypeVar("T")
 
 CHUNK = 500
-"""Names an IN list may hold: Oracle takes at most 1000."""
+"""The maximum of values in an IN list: Oracle takes 1000."""
 
 
 class Position(NamedTuple):
-    """A place in the order of due items."""
+    """A position in the order of due items."""
 
     due_us: int
     item_id: str
 
 
 class Group(NamedTuple):
-    """Items of one type that come in the order of their times."""
+    """Items of one type, lane and priority, in the order of their times."""
 
     lane: str
     priority: int
@@ -46,7 +46,7 @@ class ClaimRequest(NamedTuple):
     max_bytes: int = CLAIM_BYTES
     places: Places = UNLIMITED
     after: str = ""
-    """The lane that was served last: the one behind it is the first in turn."""
+    """The lane that was served last: the one after it is the first in turn."""
 
 
 THIS_ITEM = (queue.c.item_type == sa.bindparam("b_type"), queue.c.item_id == sa.bindparam("b_id"))
@@ -77,7 +77,7 @@ def item_columns(item: Item) -> dict[str, Any]:
 
 
 def dispatch_config(row: Any) -> DispatchConfig:
-    """The settings; `StoreError` if somebody wrote into the table what can't be."""
+    """The settings; `StoreError` if the table has an invalid value."""
     try:
         return DispatchConfig(**{field.name: getattr(row, field.name) for field in fields(DispatchConfig)})
     except InvalidInput as error:
@@ -121,5 +121,5 @@ def of_items(item_type: str, item_ids: Iterable[str]) -> sa.ColumnElement[bool]:
 
 
 def checked(changes: Sequence[Change]) -> list[tuple[str, ...]]:
-    """The statuses each change may leave; `Conflict`, before anything is written, if one is not in the table."""
+    """The statuses from which each change is valid; `Conflict`, before any write, if one is not in the table."""
     return [tuple(status.value for status in change.origins) for change in changes]

@@ -1,4 +1,4 @@
-"""Looking for items, and dead letters grouped by their errors: the same on every dialect."""
+"""Searches for items, and dead letters grouped by their errors: the same on every dialect."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def items(
     chosen = chosen or ItemFilter()
     listed: list[Item] = []
     while len(listed) < limit:
-        # A group of errors can't be told in SQL: what is read is narrowed down here, and may take further pages.
+        # SQL can't group errors: rows are filtered here, which may take further pages.
         size = limit if chosen.error_group is None else CHUNK
         rows = connection.execute(page(item_type, chosen, size, after, order)).all()
         listed += [one for one in map(item, rows) if chosen.error_group is None or chosen.matches(one)]
@@ -40,14 +40,14 @@ def items(
 
 
 def count(connection: sa.Connection, item_type: str, chosen: ItemFilter, at_most: int) -> int:
-    """How many items match; `at_most`, if they are more."""
+    """The number of items that match, up to `at_most`."""
     if chosen.error_group is not None:
         return len(items(connection, item_type, chosen, at_most, None))
     return count_up_to(connection, queue, at_most, queue.c.item_type == item_type, *conditions(chosen))
 
 
 def page(item_type: str, chosen: ItemFilter, limit: int, after: str | None, order: ItemOrder = BY_ID) -> sa.Select[Any]:
-    """A page past the cursor `after`. With a group of errors it holds more than the group's own."""
+    """A page after the cursor `after`. With a group of errors it has rows of other groups too."""
     return _page(sa.select(queue), item_type, chosen, limit, after, order)
 
 
@@ -70,7 +70,7 @@ def _page(
 
 
 def _behind(columns: Sequence[sa.Column[Any]], place: Sequence[Any], descending: bool) -> sa.ColumnElement[bool]:
-    """Written out: Oracle compares no rows."""
+    """Without row values, which Oracle can't compare."""
     first, value = columns[0], place[0]
     beyond: sa.ColumnElement[bool] = first < value if descending else first > value
     if len(columns) == 1:
@@ -82,7 +82,7 @@ def conditions(chosen: ItemFilter) -> list[sa.ColumnElement[bool]]:
     """What rows of the queue must satisfy."""
     clauses: list[sa.ColumnElement[bool]] = []
     if chosen.status is not None:
-        # As a literal, so that the planner may take the index of dead letters.
+        # As a literal, so that the planner may use the index of dead letters.
         clauses.append(sa.literal_column(f"(queue_status = '{chosen.status.value}')", sa.Boolean))
     if chosen.prefix is not None:
         clauses.append(begins_with(queue.c.item_id, chosen.prefix))
@@ -95,7 +95,7 @@ def conditions(chosen: ItemFilter) -> list[sa.ColumnElement[bool]]:
     if chosen.until is not None:
         clauses.append(queue.c.scheduled_exec_time < chosen.until)
     if chosen.error_group is not None and chosen.error_group.strip(ANYTHING):
-        # Finds more than the group: `ItemFilter.matches` has the last word.
+        # Finds more than the group: `ItemFilter.matches` decides.
         clauses.append(queue.c.last_error.ilike(_pattern(chosen.error_group), escape=ESCAPE))
     return clauses
 
@@ -107,7 +107,7 @@ def _pattern(error: str) -> str:
 
 
 def dead_errors(item_type: str, dialect: str) -> sa.Select[Any]:
-    """Each error of dead letters, with how many have it, one of them, and when the first and the last of them died."""
+    """Each error of dead letters, with their number, one of them, and the times of the first and the last."""
     return (
         sa.select(
             queue.c.last_error,
@@ -130,7 +130,7 @@ _OPEN = (Status.READY, Status.CLAIMED, Status.DISPATCHED, Status.DEAD_LETTER)
 
 
 def lanes(connection: sa.Connection, item_type: str) -> list[LaneDepth]:
-    """What of each lane is not finished."""
+    """The unfinished items per lane."""
     statement = (
         sa.select(queue.c.lane, queue.c.queue_status, sa.func.count(), sa.func.min(queue.c.due_at))
         .where(queue.c.item_type == item_type, queue.c.queue_status.in_([status.value for status in _OPEN]))

@@ -37,7 +37,7 @@ _MOVE = (
 
 
 class ItemStanding(NamedTuple):
-    """An item, and how far it has come."""
+    """An item and its progress."""
 
     item_type: str
     item_id: str
@@ -56,8 +56,8 @@ class QueueCarrier:
     """The `SlotCarrier` of the queue: an item that was queued with the slot, or whose id is the slot's event, whatever
     its type.
 
-    An item carries the slot only if its time is the slot's. For a move, any other item of that id counts as begun, and
-    so does one that was tried, so that its slot stays. `followers` are what moves together with items, by type.
+    An item has the slot only if its time is the slot's. For a move, any other item of that id counts as begun, and so
+    does one that was tried, so that its slot is not moved. `followers` are, by type, what moves together with items.
     """
 
     def __init__(self, followers: Mapping[str, Follower] | None = None) -> None:
@@ -134,13 +134,13 @@ class Link(NamedTuple):
 
 
 def _has_links(connection: Connection) -> bool:
-    """Whether any item carries a slot under another id. There are nearly never any: that is read first."""
+    """Whether any item has a slot under another id. That is rare, and is read first."""
     statement = sa.select(queue.c.slot_id).where(queue.c.slot_id.is_not(None)).limit(1)
     return connection.execute(statement).first() is not None
 
 
 def _links(connection: Connection, event_ids: Sequence[str]) -> list[Link]:
-    """The items that carry slots of these events under other ids."""
+    """The items that have slots of these events under other ids."""
     columns = (queue.c.slot_id, queue.c.item_type, queue.c.item_id)
     links: list[Link] = []
     for some in chunks(event_ids):
@@ -150,7 +150,7 @@ def _links(connection: Connection, event_ids: Sequence[str]) -> list[Link]:
 
 
 def _add(standings: dict[str, Standing], event_id: str, standing: Standing) -> None:
-    """Two items of one slot that stand differently hold it where it is."""
+    """Two items of one slot with different progress keep it from moving."""
     is_same = standings.get(event_id, standing) is standing
     standings[event_id] = standing if is_same else Standing.BEGUN
 
@@ -158,7 +158,7 @@ def _add(standings: dict[str, Standing], event_id: str, standing: Standing) -> N
 def item_standings(
     connection: Connection, types: Sequence[str], times: dict[str, datetime], *, lock: bool
 ) -> Iterable[ItemStanding]:
-    """The items of these types and ids; `times` says, by id, when an item that waits is due."""
+    """The items of these types and ids; `times` is, by id, the time of a waiting item."""
     if not types:
         return
     if lock and connection.dialect.name == "postgresql":
@@ -174,7 +174,7 @@ def item_standings(
         rows = connection.execute(named).all()
         locked = set()
         if lock and rows:
-            # Whoever has the item locked claims, cancels or requeues it: waiting for them could deadlock.
+            # A locked item is being claimed, cancelled or requeued: waiting for its lock could deadlock.
             again = connection.execute(named.with_for_update(skip_locked=True)).all()
             locked = set(map(tuple, again))
         for row in rows:
@@ -188,7 +188,7 @@ def item_standings(
 def _with_ids(connection: Connection, ids: Sequence[str]) -> Iterator[sa.ColumnElement[bool]]:
     """Conditions that together find the items of these ids."""
     if connection.dialect.name == "postgresql":
-        # One parameter whatever their number: the driver takes longer to read a long list of them than we to ask.
+        # One parameter for any number of ids: the driver is slow with many parameters.
         yield queue.c.item_id == sa.any_(sa.literal(list(ids), sa.ARRAY(sa.String)))
         return
     for some in chunks(ids):
@@ -196,7 +196,7 @@ def _with_ids(connection: Connection, ids: Sequence[str]) -> Iterator[sa.ColumnE
 
 
 def move_items(connection: Connection, moved: Sequence[NewTime], now: datetime) -> None:
-    """Gives items that are READY a new time; others stay."""
+    """Gives READY items a new time; others are unchanged."""
     if not moved:
         return
     if connection.dialect.name == "postgresql":
@@ -210,7 +210,7 @@ def move_items(connection: Connection, moved: Sequence[NewTime], now: datetime) 
 
 
 def standing_of(status: Status, is_due: bool, retries: int) -> Standing:
-    """How far an item has come; `is_due` says whether its time is the slot's."""
+    """An item's progress; `is_due` is whether its time is the slot's."""
     if status in _ENDED:
         return Standing.ENDED
     return Standing.WAITING if status is Status.READY and is_due and not retries else Standing.BEGUN

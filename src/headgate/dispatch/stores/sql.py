@@ -61,7 +61,7 @@ R = TypeVar("R")
 
 MAX_TRIES = 3
 SOON = timedelta(seconds=5)
-"""Items due later than this are no reason to wake a dispatcher."""
+"""Items that are due later than this do not wake a dispatcher."""
 
 
 class SqlQueueStore:
@@ -87,11 +87,11 @@ class SqlQueueStore:
         self._postgres = database.dialect == "postgresql"
         self._statements: Any = portable
         self._enqueue_alone: Any = None
-        """On PostgreSQL, an enqueue that needs no connection of SQLAlchemy's."""
+        """On PostgreSQL, an enqueue without a SQLAlchemy connection."""
         self._claim_statement: Any = portable_claims.claim
         self._claims: Claims | None = None
         if self._postgres:
-            # Imported here: the driver is an extra that SQLite's users do not have.
+            # Imported here: the driver is an optional extra.
             from headgate.dispatch.stores import postgres
             from headgate.dispatch.stores.claims import Claims
 
@@ -102,11 +102,11 @@ class SqlQueueStore:
             self._statements, self._claim_statement = sqlite, sqlite.claim
         enqueue = encrypting.encrypting(self._statements.enqueue, encryption)
         self.periodic = SqlPeriodicStore(database, enqueue, self._hints)
-        self._settling = Settling(self._settled)
+        self._settling = Settling(self._write_changes)
         self._served: dict[str, str] = {}
         """By item type: the lane that was served last."""
         self._limited: set[str] = set()
-        """Item types with limited places: an end makes room."""
+        """Item types with limited places: an execution that ends frees one."""
 
     # -- dispatching ---------------------------------------------------------------------------------------------
 
@@ -132,13 +132,13 @@ class SqlQueueStore:
                 self._identity, self._database.dialect, self._statements, within, ordered, now, hints
             )
         else:
-            new = await self._retried(self._enqueued, ordered, now, hints)
+            new = await self._retried(self._write_items, ordered, now, hints)
             self._hints.wake(item_types)
             if self._postgres:
                 self._hints.notify_later(item_types.difference(hints))
         return _results(requests, new)
 
-    async def _enqueued(
+    async def _write_items(
         self, requests: Sequence[EnqueueRequest], now: datetime | None, hints: Sequence[str]
     ) -> set[tuple[str, str]]:
         if self._enqueue_alone is not None:
@@ -149,7 +149,7 @@ class SqlQueueStore:
         self, head: EnqueueRequest, members: Sequence[EnqueueRequest], *, within: Any = None
     ) -> list[EnqueueResult]:
         if within is not None:
-            # In the caller's transaction nothing but enqueues is run, so the check comes before it.
+            # Only enqueues run in the caller's transaction, so the check comes before it.
             await self._database.read(groups.check, head)
             return await self.enqueue([*members, head], within=within)
         ordered = sorted(members, key=lambda member: (member.item_type, member.item_id))
@@ -201,17 +201,17 @@ class SqlQueueStore:
     ) -> list[bool]:
         alone = now is not None or silent_for is not None
         if alone or _are_followed(changes, self._followers):
-            # What a follower refuses shall fail alone.
-            done = await self._settled(changes, [] if summary is None else [summary], now, silent_for)
+            # A change that a follower refuses must fail alone.
+            done = await self._write_changes(changes, [] if summary is None else [summary], now, silent_for)
         else:
             done = await self._settling.settle(changes, summary)
         if self._limited:
             ended = {change.claim.item_type for change in changes if change.status is not Status.DISPATCHED}
             for item_type in ended & self._limited:
-                self._tell(item_type)
+                self._wake_dispatchers(item_type)
         return done
 
-    async def _settled(
+    async def _write_changes(
         self,
         changes: Sequence[Change],
         summaries: Sequence[BatchSummary],
@@ -319,14 +319,14 @@ class SqlQueueStore:
         if item_ids is not None:
             count = await self._database.write(admin_queries.redirect, item_type, item_ids, to, now, follower)
         else:
-            # Each once, in order of their ids: one that dies again at once is not redirected again and again.
+            # Each once, in order of their ids: one that becomes a dead letter again is not redirected again.
             after: str | None = ""
             while after is not None:
                 some, after = await self._database.write(
                     admin_queries.redirect_dead, item_type, after, to, now, follower
                 )
                 count += some
-        await self._moved(item_type)
+        await self._notify_moved(item_type)
         return count
 
     async def change_items(
@@ -349,7 +349,7 @@ class SqlQueueStore:
                     changes.change_matching, item_type, chosen, after or None, change, now, follower
                 )
                 count, claims = count + changed.total, claims + changed.in_flight
-        await self._moved(item_type)
+        await self._notify_moved(item_type)
         return ChangeResult(count, claims)
 
     async def preview(
@@ -372,16 +372,16 @@ class SqlQueueStore:
     # -- inside --------------------------------------------------------------------------------------------------
 
     async def _retried(self, transact: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Tries again if another writer was first with the same key: then it is there to be found."""
+        """Retries if a concurrent writer inserted the same key, which is then found."""
         for _ in range(MAX_TRIES - 1):
             with contextlib.suppress(Conflict):
                 return await transact(*args, **kwargs)
         return await transact(*args, **kwargs)
 
-    async def _moved(self, item_type: str) -> None:
-        """Items may be due anywhere now."""
+    async def _notify_moved(self, item_type: str) -> None:
+        """Resets the claims' positions: items may be due anywhere now."""
         if self._claims is not None:
-            self._claims.forget(item_type)
+            self._claims.reset_positions(item_type)
         await self._notify(item_type)
 
     def _wakeup(self, item_type: str) -> asyncio.Event:
@@ -390,8 +390,8 @@ class SqlQueueStore:
             event = self._wakeups[item_type] = self._hints.subscribe(item_type)
         return event
 
-    def _tell(self, item_type: str) -> None:
-        """There is room for another item of a type with limited places. Only a hint: polling finds it too."""
+    def _wake_dispatchers(self, item_type: str) -> None:
+        """Wakes dispatchers of a type with limited places, which has room again. Only a hint: polling finds it too."""
         self._hints.wake([item_type])
         if self._postgres:
             self._hints.notify_later([item_type])
@@ -407,13 +407,13 @@ def _results(requests: Sequence[EnqueueRequest], new: set[tuple[str, str]]) -> l
     for item_type, item_id, *_ in requests:
         key = item_type, item_id
         results.append(EnqueueResult(item_type, item_id, key not in new))
-        new.discard(key)  # a second request for the same item, in the same call, finds it
+        new.discard(key)  # a second request for the same item in one call is a duplicate
     return results
 
 
 def _are_followed(changes: Sequence[Change], followers: Mapping[str, Follower]) -> bool:
-    """Whether one is of interest to a follower. Dead letters only: everything else that an engine reports leaves an
-    application's own state as it is."""
+    """Whether a follower must be called: for dead letters only. Other reports of an engine do not change an
+    application's state."""
     return bool(followers) and any(
         change.status is Status.DEAD_LETTER and change.claim.item_type in followers for change in changes
     )

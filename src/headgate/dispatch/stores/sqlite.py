@@ -1,7 +1,7 @@
-"""The queue's hot statements on SQLite, by the driver's own means.
+"""The queue's hot statements on SQLite, by the driver's own calls.
 
 SQLite has one writer at a time (`BEGIN IMMEDIATE`), so nothing changes between two statements here. Rows that change in
-the same way change in one statement: the driver gives up Python's lock for each, and has to wait for it again while
+the same way change in one statement: the driver releases the GIL for each, and has to wait for it again while
 executions run.
 """
 
@@ -60,7 +60,7 @@ def enqueue(
     *,
     follow_slots: bool = True,
 ) -> set[Key]:
-    """Writes what is not there yet, and returns it. Requests are unique. There are no listeners to notify here."""
+    """Inserts the items that do not exist yet, and returns them. Requests are unique. Notifies no listeners."""
     by_type: dict[str, list[str]] = defaultdict(list)
     for request in requests:
         by_type[request.item_type].append(request.item_id)
@@ -99,10 +99,10 @@ _CONTEXTS = """
     FROM json_each(?) AS picked
     LEFT JOIN headgate_dispatch_context AS c ON c.item_type = ? AND c.item_id = picked.value
 """
-# Steps from lane to lane, so that a lane's million costs as much as its ten; in a lane from priority to priority, until
-# one has an item that is due. Compared as a pair, lane and priority would be read item by item. By rowid, because a
-# scalar subquery has one column, and SQLite has no LATERAL. The index is named: after ANALYZE, the planner would rather
-# read and sort all items of the type.
+# A loose index scan: steps from lane to lane, so a lane of a million items costs as much as one of ten; in a lane from
+# priority to priority, until one has a due item. Compared as a pair, lane and priority would be read item by item. By
+# rowid, because a scalar subquery has one column, and SQLite has no LATERAL. The index is named: after ANALYZE, the
+# planner would read and sort all items of the type.
 _DUE_LANES = """
     WITH RECURSIVE heads (next, lane, priority, due_at) AS (
         SELECT (SELECT rowid FROM headgate_dispatch_queue INDEXED BY headgate_dispatch_queue_turn_ix
@@ -186,8 +186,8 @@ def _due_in_lane(
     limit: int,
     share: int,
 ) -> Generator[Any, None, None]:
-    """Rows of the lane, by priority and time. Read share by share: of a statement that another lane still reads from,
-    the driver would compile a second one."""
+    """Rows of the lane, by priority and time. Read share by share: while another lane still reads from the statement,
+    the driver would compile it again."""
     driver, at = sqlite_connection(connection), stored(until)
     priority: int | None = priorities[0]
     while priority is not None:
@@ -234,7 +234,7 @@ _LOG_BATCH = """
 
 
 class _Step(NamedTuple):
-    """What is written alike for all items that take it."""
+    """A change that is the same for all its items."""
 
     item_type: str
     before: str
@@ -246,7 +246,7 @@ class _Step(NamedTuple):
     batch_id: str | None
     detail: str | None
     is_started: bool
-    """Its start is written with it, …"""
+    """The item's start is written with it, …"""
     start_detail: str | None
     """… with this detail."""
     last_attempt: int | None
@@ -267,7 +267,7 @@ def settle(
         is_held = current == epoch and before in allowed
         done.append(is_held)
         if is_held:
-            del held[item_type, item_id]  # reported twice in one batch, it counts once
+            del held[item_type, item_id]  # a second report in one batch is ignored
             steps[_step(change, before)].append((row, item_id))
     for step, rows in steps.items():
         _take(driver, step, rows, moment)
@@ -363,7 +363,7 @@ _IN_FLIGHT = (str(Status.CLAIMED), str(Status.DISPATCHED))
 
 
 def _held(driver: sqlite3.Connection, claims: Iterable[Claim]) -> dict[Key, _Row]:
-    """By item: where its row is, its status and its epoch, which nobody changes before this transaction ends."""
+    """By item: its rowid, status and epoch, which do not change before this transaction ends."""
     by_type: dict[str, list[str]] = defaultdict(list)
     for claim in claims:
         by_type[claim.item_type].append(claim.item_id)
@@ -375,5 +375,5 @@ def _held(driver: sqlite3.Connection, claims: Iterable[Claim]) -> dict[Key, _Row
 
 
 def stored(moment: datetime) -> str:
-    """A time as SQLite's columns hold it."""
+    """A time as SQLite stores it."""
     return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")

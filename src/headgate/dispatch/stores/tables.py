@@ -1,8 +1,8 @@
 """The tables of dispatch. Times are real UTC timestamps; no foreign keys, so that bulk writes take no extra locks.
 
-Indexes hold only the rows their statement looks for, so that what a claim costs depends neither on the backlog of
+Indexes hold only the rows that their statements need, so that the cost of a claim depends neither on the backlog of
 other types nor on finished items and dead letters. PostgreSQL and SQLite have partial indexes for this; on Oracle the
-same is an index on expressions that are NULL for every other row, and statements must use these very expressions.
+same is an index on expressions that are NULL for every other row, and statements must use exactly these expressions.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ queue = sa.Table(
     sa.Column("created_at", Instant, nullable=False),
     sa.Column("updated_at", Instant, nullable=False),
     sa.Column("traceparent", sa.String(55)),
-    # With defaults, for a version of headgate that does not know them and queues all the same.
+    # With defaults, for inserts of an older version of headgate.
     sa.Column("lane", sa.String(64), nullable=False, server_default=DEFAULT_LANE),
     sa.Column("priority", sa.SmallInteger, nullable=False, server_default=str(DEFAULT_PRIORITY)),
     sa.Column("slot_id", sa.String(255)),
@@ -49,7 +49,7 @@ queue = sa.Table(
         postgresql_where=sa.text("slot_id IS NOT NULL"),
         sqlite_where=sa.text("slot_id IS NOT NULL"),
     ),
-    info={"about": "One row an item. claim_epoch fences off whoever lost the claim; seen_at is its last sign of life."},
+    info={"about": "One row per item. claim_epoch is the fencing token of its claim; seen_at is the last heartbeat."},
 )
 
 context = sa.Table(
@@ -60,7 +60,7 @@ context = sa.Table(
     sa.Column("context_json", sa.Text, nullable=False),
     sa.Column("context_version", sa.Integer, nullable=False),
     sa.Column("created_at", Instant, nullable=False),
-    info={"about": "What an item's execution is given. Never updated; deleted when the item is finished."},
+    info={"about": "The input of an item's execution. Never updated; deleted when the item is finished."},
 )
 
 report = sa.Table(
@@ -73,7 +73,7 @@ report = sa.Table(
     sa.Column("progress_text", sa.String(2000)),
     sa.Column("result_json", sa.Text),
     sa.Column("updated_at", Instant, nullable=False),
-    info={"about": "What an item's execution reported: progress under the claim claim_epoch, and its result."},
+    info={"about": "The reports of an item's execution: progress under the claim claim_epoch, and its result."},
 )
 
 config = sa.Table(
@@ -96,7 +96,7 @@ config = sa.Table(
     sa.Column("updated_at", Instant, nullable=False),
     sa.Column("concurrency", sa.Integer),
     sa.Column("lane_concurrency", sa.Integer),
-    info={"about": "One row an item type, read in every cycle; an operator may update it in place."},
+    info={"about": "One row per item type, read in every cycle; an operator may update it in place."},
 )
 
 audit = sa.Table(
@@ -112,7 +112,7 @@ audit = sa.Table(
     sa.Column("detail", sa.String(2000)),
     sa.Column("created_at", Instant, nullable=False),
     sa.Index("headgate_dispatch_audit_item_ix", "item_type", "item_id"),
-    info={"about": "What happened to which item, when and why. Only ever inserted, and pruned."},
+    info={"about": "The audit: changes of items, with time and reason. Only inserted, and pruned."},
 )
 
 worker = sa.Table(
@@ -149,7 +149,7 @@ periodic = sa.Table(
     sa.Column("revision", sa.Integer, nullable=False),
     sa.Column("created_at", Instant, nullable=False),
     sa.Column("updated_at", Instant, nullable=False),
-    info={"about": "What is queued again and again. Ticks up to ticked_until are settled; revision guards each write."},
+    info={"about": "Periodic tasks. Ticks up to ticked_until are settled; revision guards each write."},
 )
 
 IN_FLIGHT = "queue_status IN ('CLAIMED', 'DISPATCHED')"
@@ -167,11 +167,11 @@ INDEXES: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 def only(rows: str, column: str, dialect: str) -> sa.ColumnElement[Any]:
-    """A column of the queue as the index over `rows` knows it; on Oracle that is NULL for all other rows."""
+    """A column of the queue as in the index over `rows`; on Oracle, NULL for all other rows."""
     if dialect != "oracle":
         return queue.c[column]
     expression = sa.literal_column(f"CASE WHEN {rows} THEN {column} END", queue.c[column].type)
-    # What it is compared with is a parameter of that name; else of the whole expression's, with quotes and spaces.
+    # Names the parameter it is compared with; else that has the whole expression's name, with quotes and spaces.
     expression.key = column
     return expression
 

@@ -1,4 +1,4 @@
-"""Joins a transaction of the caller's: which connections are accepted, and how a store's work runs on them."""
+"""Joins a caller's transaction: which connections are accepted, and how a store's work runs on them."""
 
 from __future__ import annotations
 
@@ -36,20 +36,19 @@ async def enqueue(
     now: datetime | None,
     hints: Sequence[str],
 ) -> Keys:
-    """Queues the items in the caller's transaction; returns the new ones. Waits for nothing but an asynchronous
-    connection.
+    """Queues the items in the caller's transaction; returns the new ones. Awaits only an asynchronous connection.
 
     Raises:
-        InvalidInput: the connection is of no accepted kind, leads to another database, or has no transaction.
+        InvalidInput: the connection is of no accepted kind, is to another database, or has no transaction.
     """
     try:
-        owner = await _unwrapped(connection)
+        owner = await _unwrap(connection)
         if _is_of(owner, "psycopg", "Connection", "AsyncConnection"):
             _check(dialect, "postgresql", owner.autocommit and owner.info.transaction_status.name == "IDLE")
             return await _with_psycopg(identity, statements, owner, requests, now, hints)
         if isinstance(owner, sqlite3.Connection):
             _check(dialect, "sqlite", _autocommits(owner))
-            with _borrowed(owner) as borrowed:
+            with _borrow(owner) as borrowed:
                 identity.check_file(borrowed)
                 return statements.enqueue(borrowed, requests, now, hints)  # type: ignore[no-any-return]
         if _is_of(owner, "sqlalchemy.ext.asyncio", "AsyncConnection"):
@@ -59,12 +58,12 @@ async def enqueue(
             await identity.check_server(*_checked(owner, dialect, identity))
             return statements.enqueue(owner, requests, now, hints)  # type: ignore[no-any-return]
     except DRIVER_ERRORS as error:
-        raise _explained(translated(error)) from error
+        raise _explain_error(translated(error)) from error
     module = type(connection).__module__
     raise InvalidInput(FIELD, ASYNCPG if module.partition(".")[0] == "asyncpg" else ACCEPTED)
 
 
-async def _unwrapped(connection: Any) -> Any:
+async def _unwrap(connection: Any) -> Any:
     """The connection inside a session, or inside Django's connection."""
     if _is_of(connection, "sqlalchemy.orm", "scoped_session") or _is_of(
         connection, "sqlalchemy.ext.asyncio", "async_scoped_session"
@@ -82,7 +81,7 @@ async def _unwrapped(connection: Any) -> Any:
 
 
 def _checked(connection: sa.Connection, dialect: str, identity: Identity) -> tuple[Any, Row]:
-    """The driver's connection inside, and what PostgreSQL says about itself; nothing if that is known."""
+    """The driver's connection inside, and PostgreSQL's identity; an empty row if that is known."""
     if connection.dialect.driver == "asyncpg":
         raise InvalidInput(FIELD, ASYNCPG)
     _check(dialect, connection.dialect.name, _autocommits(connection.connection.dbapi_connection))
@@ -106,16 +105,16 @@ async def _with_psycopg(
 
     try:
         if not identity.is_known(connection):
-            (row,) = await _fetched(connection, POSTGRES)
+            (row,) = await _fetch_rows(connection, POSTGRES)
             await identity.check_server(connection, row)
-        rows = await _fetched(connection, *statements.enqueue_call(requests, now, hints))
+        rows = await _fetch_rows(connection, *statements.enqueue_call(requests, now, hints))
     except psycopg.Error as error:
         state = error.sqlstate or ("08000" if isinstance(error, psycopg.OperationalError) else "")
-        raise _explained(fault(state, str(error))) from error
+        raise _explain_error(fault(state, str(error))) from error
     return statements.new_keys(rows)  # type: ignore[no-any-return]
 
 
-async def _fetched(connection: Any, *call: Any) -> list[Row]:
+async def _fetch_rows(connection: Any, *call: Any) -> list[Row]:
     """The rows of a statement, as tuples: the caller's rows may be of any form."""
     import psycopg
     from psycopg.rows import tuple_row
@@ -144,7 +143,7 @@ def _autocommits(raw: Any) -> bool:
     return getattr(raw, "autocommit", False) is True
 
 
-def _explained(error: StoreError) -> StoreError | InvalidInput:
+def _explain_error(error: StoreError) -> StoreError | InvalidInput:
     text = str(error)
     if "headgate_dispatch" in text and ("does not exist" in text or "no such table" in text):
         return InvalidInput(FIELD, NO_QUEUE)
@@ -152,7 +151,7 @@ def _explained(error: StoreError) -> StoreError | InvalidInput:
 
 
 class _CallersConnection(SQLiteDialect_pysqlite):
-    """For a connection that is the caller's: it is neither prepared nor ended."""
+    """For a caller's connection, which is neither prepared nor committed or rolled back."""
 
     supports_statement_cache = True
 
@@ -163,13 +162,13 @@ class _CallersConnection(SQLiteDialect_pysqlite):
         """The caller's to do."""
 
 
-def _borrowed(raw: sqlite3.Connection) -> sa.Connection:
+def _borrow(raw: sqlite3.Connection) -> sa.Connection:
     pool = sa.StaticPool(lambda: raw, reset_on_return=None)  # type: ignore[arg-type]
     return sa.Engine(pool, _CallersConnection(dbapi=sqlite3), sa.make_url("sqlite://")).connect()
 
 
 def _is_of(value: object, module: str, *names: str) -> bool:
-    """Whether it is an instance of one of the module's classes. Whoever has one has loaded the module; loading it for
-    others could need an extra that they do not have."""
+    """Whether it is an instance of one of the module's classes. If it is, the module is loaded; importing it here might
+    need an extra that is not installed."""
     loaded = sys.modules.get(module)
     return loaded is not None and isinstance(value, tuple(getattr(loaded, name) for name in names))

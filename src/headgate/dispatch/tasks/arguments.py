@@ -13,12 +13,12 @@ from headgate.dispatch.model import LARGEST_RESULT, Completion, context_json
 from headgate.errors import ConfigurationError, InvalidInput
 
 RESERVED = {"key", "at", "connection", "priority", "lane"}
-"""Options of `enqueue`, which no parameter may be named like."""
+"""Options of `enqueue`: names that parameters can't have."""
 
 
 PLAIN = (int, str, bool, float)
-"""A value of exactly such a type, given for exactly such an annotation, is the same in Python and in JSON; a list of
-them, or a dict by text, too."""
+"""Values of exactly these types, for the same annotation, are the same in Python and in JSON; so are lists of them and
+dicts of them by `str`."""
 
 
 class LoadedCall(NamedTuple):
@@ -29,12 +29,12 @@ class LoadedCall(NamedTuple):
 
 
 class _Codec(NamedTuple):
-    """How one parameter is checked and written. The methods are pydantic's own; those of `TypeAdapter` around them
-    cost more than they do."""
+    """The validator and serializer of one parameter. The methods are pydantic's core: those of `TypeAdapter` around
+    them cost more than they do."""
 
     plain: type | None
     plain_inside: type | None
-    """If `plain` is a list or a dict: of what."""
+    """The element type, if `plain` is a list or a dict."""
     validate: Callable[[Any], Any]
     validate_json: Callable[[str], Any]
     dump: Callable[..., Any]
@@ -46,12 +46,12 @@ class _Codec(NamedTuple):
 
         adapter: TypeAdapter[Any] = TypeAdapter(annotation)
         checks = adapter.validator
-        # Pydantic would write a NaN in an unknown type as null; so it stays a NaN, which no context or result may hold.
+        # Pydantic would write a NaN in an unknown type as null; this keeps it a NaN, which is rejected later.
         writes = SchemaSerializer(adapter.core_schema, {"ser_json_inf_nan": "constants"})
         return cls(*_plain(annotation), checks.validate_python, checks.validate_json, writes.to_python)
 
     def is_plain(self, value: Any) -> bool:
-        """Whether there is nothing to check or to convert."""
+        """Whether the value needs no validation and no conversion."""
         kind: Any = type(value)
         if kind is not self.plain:
             return False
@@ -63,7 +63,7 @@ class _Codec(NamedTuple):
 
 
 def _plain(annotation: Any) -> tuple[type | None, type | None]:
-    """The type of plain values of an annotation, and of what is inside them."""
+    """The type of plain values of an annotation, and of their elements."""
     if annotation in PLAIN:
         return annotation, None
     inside = typing.get_args(annotation)
@@ -75,7 +75,7 @@ def _plain(annotation: Any) -> tuple[type | None, type | None]:
 
 
 def _are_plain(values: Collection[Any], plain: type | None) -> bool:
-    # A text of other characters may be no Unicode at all.
+    # A text that is not ASCII may contain lone surrogates.
     return {*map(type, values)} <= {plain} and (plain is not str or all(map(str.isascii, values)))
 
 
@@ -116,7 +116,7 @@ class Arguments:
         return codecs
 
     def check(self) -> None:
-        """`ConfigurationError` if an annotation can't be used."""
+        """Raises `ConfigurationError` if an annotation can't be used."""
         _ = self._codecs
 
     def required(self) -> list[str]:
@@ -124,7 +124,7 @@ class Arguments:
         return [name for name in self._defaults if name in self._required]
 
     def dump(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The context of a call. What the call leaves to a default is left out: the worker's default counts.
+        """The context of a call. Arguments that are not given are left out: the worker's default applies.
 
         Raises:
             InvalidInput: the function can't be called like this; names the argument.
@@ -223,7 +223,7 @@ class Arguments:
             raise InvalidInput("result", f"can't be written as JSON: {error}"[:300]) from None
 
     def completion(self, result: Any) -> Completion | None:
-        """What is kept of a result. A result that can't be kept does not undo the work: the audit says why."""
+        """The result to store. A result that can't be stored does not undo the work: the audit has the reason."""
         if result is None:
             return None
         from pydantic_core import PydanticSerializationError

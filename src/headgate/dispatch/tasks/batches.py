@@ -1,4 +1,4 @@
-"""Groups of calls with a callback, and chains of calls: what an item's context says about the items around it. Pure."""
+"""Batches of calls with a callback, and chains of calls, as members of an item's context. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 THEN = "headgate:then"
 """The member of a context that holds the call to queue when this one has succeeded."""
 MEMBERS = "headgate:batch"
-"""The member of a context that holds what must be done before this call runs."""
+"""The member of a context that holds the calls which must end before this one runs."""
 SHORTEST_PAUSE, LONGEST_PAUSE = timedelta(seconds=0.2), timedelta(minutes=1)
 MAX_CALLS = 100_000
 
@@ -34,7 +34,7 @@ class TaskCall(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BatchOutcome:
-    """What became of the calls of a batch; its callback gets it.
+    """The outcome of a batch's calls, which its callback gets.
 
     async def all_rendered(outcome: BatchOutcome) -> None: ...
     """
@@ -52,7 +52,7 @@ class Members(NamedTuple):
 
     key: str
     types: Sequence[tuple[str, int]]
-    """Item types, each with how many calls of it follow one another."""
+    """Item types, each with the number of adjacent calls of it."""
     into: str
     """The parameter of the callback that gets the outcome."""
 
@@ -67,7 +67,7 @@ class Members(NamedTuple):
 
 
 def outcome_of(members: Members, statuses: Mapping[Status, int]) -> BatchOutcome | None:
-    """The outcome; None while some are not done. An item that is not there yet is not done."""
+    """The outcome; None while some calls have not ended. An item that does not exist yet has not ended."""
     succeeded, failed, cancelled = (
         statuses.get(status, 0) for status in (Status.COMPLETED, Status.DEAD_LETTER, Status.CANCELLED)
     )
@@ -78,14 +78,14 @@ def outcome_of(members: Members, statuses: Mapping[Status, int]) -> BatchOutcome
 
 
 def next_look(created_at: datetime, now: datetime) -> timedelta:
-    """How long a callback waits before it looks again: a twentieth of the time the batch has taken, within bounds."""
+    """The pause before a callback checks again: a twentieth of the time the batch has taken, within bounds."""
     return min(max((now - created_at) / 20, SHORTEST_PAUSE), LONGEST_PAUSE)
 
 
 def batch_requests(
     calls: Iterable[TaskCall], then: Task[..., Any], key: str
 ) -> tuple[EnqueueRequest, list[EnqueueRequest]]:
-    """The items of a batch: the callback, and its members.
+    """The items of a batch: the callback and the members.
 
     Raises:
         InvalidInput: a call, the callback or the key is wrong, or there is no call.
@@ -120,7 +120,7 @@ def _outcome_parameter(then: Task[..., Any]) -> str:
 
 
 def chain_request(calls: Sequence[TaskCall], key: str) -> EnqueueRequest:
-    """The first item of a chain, which carries the others.
+    """The first item of a chain, whose context has the others.
 
     Raises:
         InvalidInput: a call is wrong, or there is none.

@@ -1,4 +1,4 @@
-"""What the decorators of tasks state, written into the database."""
+"""Writes the settings and schedules of tasks' decorators into the database."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from headgate.dispatch.schedules import Schedule
 from headgate.errors import ConfigurationError, Conflict, InvalidInput
 
 POLL_SECONDS = 1
-"""How soon a worker sees what another process queued in a SQLite file; PostgreSQL notifies it."""
+"""The interval at which a worker polls an SQLite file for items of other processes; PostgreSQL notifies it."""
 MAX_TRIES = 5
 
 
 async def state_config(queue: DispatchQueue, config: DispatchConfig) -> None:
-    """Writes what the decorator states. Other settings, such as the kill switch, stay as operators set them."""
+    """Writes the decorator's settings. Other settings, such as the kill switch, are left to operators."""
     stored = await queue.define(config)
     stated: DispatchSettings = {
         "max_dispatch_retries": config.max_dispatch_retries,
@@ -35,7 +35,7 @@ async def state_schedules(queue: DispatchQueue, schedules: Mapping[str, tuple[st
     """Writes the decorators' schedules. One that operators paused stays paused."""
     periodic = Periodic(queue)
     for name, (item_type, schedule) in schedules.items():
-        # Another worker may write the same at the same time, or tick.
+        # Another worker may write the same row concurrently, or queue a tick.
         for _ in range(MAX_TRIES - 1):
             with contextlib.suppress(Conflict):
                 await periodic.put(name, item_type, schedule)
@@ -45,7 +45,7 @@ async def state_schedules(queue: DispatchQueue, schedules: Mapping[str, tuple[st
 
 
 def first_config(item_type: str, retries: int, plan: str | None) -> DispatchConfig:
-    """A task's settings before anybody changed them.
+    """A task's initial settings.
 
     Raises:
         ConfigurationError: the name is wrong.

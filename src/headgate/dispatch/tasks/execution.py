@@ -31,28 +31,28 @@ Middleware: TypeAlias = Callable[[CurrentTask, Callable[[], Awaitable[Any]]], Aw
 
 
 class TaskEventKind(StrEnum):
-    """What happened to an execution."""
+    """The kind of an execution's event."""
 
     STARTED = "STARTED"
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
     """Raised or timed out; it is retried, or a dead letter if retries are used up."""
     SNOOZED = "SNOOZED"
-    """Given back: it raised `Snooze`, or a store was unavailable."""
+    """Released: it raised `Snooze`, or a store was unavailable."""
     DISCARDED = "DISCARDED"
     """It raised `Discard`."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskEvent:
-    """One step of one execution, in this process. What is committed stands in the item's audit."""
+    """One step of one execution, in this process. The item's audit has what was committed."""
 
     kind: TaskEventKind
     item_type: str
     item_id: str
     attempt: int
     seconds: float = 0.0
-    """How long it ran."""
+    """The duration of the execution."""
     error: BaseException | None = None
 
 
@@ -91,7 +91,7 @@ class TaskExecution:
         if isinstance(context, dict) and self.around is not None:
             then, members = context.pop(THEN, None), context.pop(MEMBERS, None)
             if members is not None:
-                # Raises `Snooze` while some of the batch are not done.
+                # Raises `Snooze` while calls of the batch have not ended.
                 context |= await self.around.outcome(current, Members(**members))
         self._emit(current, TaskEventKind.STARTED)
         run: Callable[[], Awaitable[Any]] = partial(self._call, current, context)
@@ -106,7 +106,7 @@ class TaskExecution:
                 raise  # an error that is its own cause can't be sent to Temporal
             raise outcome from error
         if then is not None and self.around is not None:
-            # Before the completion is reported: a crash in between runs this task again, and finds the next one queued.
+            # Before the completion is reported: a crash in between runs this task again; the enqueue is idempotent.
             try:
                 request = next_request(then, self.arguments.json_of(result))
             except InvalidInput as error:
@@ -125,7 +125,7 @@ class TaskExecution:
         return await (call() if self.timeout is None else self._within(self.timeout, call()))
 
     async def _within(self, timeout: float, running: Any) -> Any:
-        """Cancels it after `timeout`. If it does not end then, it is abandoned: its claim goes on without it."""
+        """Cancels it after `timeout`. If it does not end then, it is abandoned: its claim no longer waits for it."""
         task: asyncio.Task[Any] = asyncio.ensure_future(running)
         try:
             if (await asyncio.wait({task}, timeout=timeout))[0]:
@@ -144,7 +144,7 @@ class TaskExecution:
             log.error("%s did not end when it was cancelled, and is abandoned", self.function.__name__)
 
     def _outcome(self, current: CurrentTask, error: Exception) -> Exception:
-        """What the engine shall see."""
+        """The exception that the engine gets."""
         if isinstance(error, GiveUp | Postponed | StoreUnavailable):
             return error
         if isinstance(error, Retry) and error.pause() is not None:
@@ -176,6 +176,6 @@ def _kind(error: Exception) -> TaskEventKind:
 
 
 def _look_at(task: asyncio.Task[Any]) -> None:
-    """An abandoned task's error is nobody's; asyncio would log it as never retrieved."""
+    """Retrieves an abandoned task's error, which asyncio would log as never retrieved."""
     if not task.cancelled():
         task.exception()

@@ -1,4 +1,4 @@
-"""`InMemory`: a queue for tests, in which everything that is queued runs at once."""
+"""`InMemory`: a queue for tests, which runs items at once."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from headgate.dispatch.registry import Domain, Registry
 from headgate.dispatch.status import IN_FLIGHT, Status
 
 MAX_EXECUTIONS = 1000
-"""A task that snoozes for ever would keep its test for ever."""
+"""A test of a task that snoozes for ever fails after this many executions."""
 
 
 class InMemory:
-    """The same store, decisions and engine as a worker's; only time does not have to pass."""
+    """The same store, decisions and engine as a worker's, without waiting."""
 
     def __init__(self, queue: DispatchQueue, engine: LocalEngine) -> None:
         self.queue = queue
@@ -32,11 +32,11 @@ class InMemory:
     @classmethod
     @asynccontextmanager
     async def open(cls, domains: Iterable[Domain]) -> AsyncIterator[InMemory]:
-        """A queue of its own, gone when the block ends."""
+        """A queue in memory until the block ends."""
         registry = Registry(*domains)
         async with DispatchQueue.open("memory://") as queue:
             for domain in registry:
-                # Nothing guards the calls: a test need not wait for a rate.
+                # Without a guard: a test need not wait for a rate.
                 await queue.configure(domain.item_type, **_settings(domain))
             outcomes = OutcomeReporter(queue.store)
             engine = LocalEngine(registry, outcomes)
@@ -55,7 +55,7 @@ class InMemory:
         lane: str | None = None,
         priority: int | None = None,
     ) -> EnqueueResult:
-        """Queues an item and runs whatever is queued. What a task queues runs when that task has ended."""
+        """Queues an item and runs all queued items. Items that a task queues run after that task."""
         queued = await self.queue.enqueue(
             item_type, item_id, context=context, execute_at=at, lane=lane, priority=priority
         )
@@ -66,11 +66,11 @@ class InMemory:
         return queued
 
     async def enqueue_requests(self, requests: Sequence[EnqueueRequest]) -> None:
-        """Queues items and runs whatever is queued, as `enqueue` does."""
+        """Queues items and runs all queued items, as `enqueue` does."""
         await self._queued(await self.queue.enqueue_requests(requests))
 
     async def enqueue_group(self, head: EnqueueRequest, members: Sequence[EnqueueRequest]) -> None:
-        """Queues a group and runs whatever is queued, as `enqueue` does."""
+        """Queues a group and runs all queued items, as `enqueue` does."""
         await self._queued(await self.queue.enqueue_group(head, members))
 
     async def _queued(self, results: Sequence[EnqueueResult]) -> None:
@@ -93,7 +93,7 @@ class InMemory:
 
     async def _run_next(self, item_type: str, items: Sequence[Item]) -> None:
         config = await self.queue.config(item_type)
-        # A snooze counts from the real time, which may be long before the item's.
+        # A snooze counts from the real time, which may be long before the item's time.
         moment = max(max(item.due_at, item.execute_at) for item in items)
         batch = await self._cycle.claim(config, config.batch_size, now=moment)
         await self._cycle.record(config, batch, await self._cycle.start(config, batch))

@@ -55,7 +55,7 @@ class Exponential:
 
 
 Backoff: TypeAlias = Exponential | Sequence[Duration] | Callable[[int], Duration]
-"""A policy, a list of pauses (the last one goes on), or a function of the retry's number, counted from 1."""
+"""A policy, a list of pauses (the last one repeats), or a function of the retry's number, counted from 1."""
 
 
 def checked_backoff(backoff: Backoff) -> Backoff:
@@ -77,7 +77,7 @@ def pause_before(backoff: Backoff, retry: int, uniform: Callable[[], float] = ra
 
 
 def rate_plan(item_type: str, rate: str) -> Plan:
-    """The plan of a rate such as `50/second`: no span of that length sees more executions begin.
+    """The plan of a rate such as `50/second`: in any span of that length, no more executions begin.
 
     Raises:
         ConfigurationError: the rate is wrong.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class RelatedItems:
-    """What `TaskExecution` asks for."""
+    """The `Around` of a `TaskExecution`."""
 
     def __init__(self, tasks: Tasks) -> None:
         self._tasks = tasks

@@ -27,7 +27,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """What `@tasks.task(…)` said."""
+    """The options of `@tasks.task(…)`."""
 
     config: DispatchConfig
     plan: Plan | None
@@ -39,7 +39,7 @@ class Definition:
 
 
 class CallOptions(NamedTuple):
-    """What an enqueue says beside the arguments."""
+    """The options of an enqueue."""
 
     key: str | None = None
     at: datetime | str | None = None
@@ -52,7 +52,7 @@ NO_OPTIONS = CallOptions()
 
 
 class Task(Generic[P, R]):
-    """A function that workers run. Calling it runs it here and now, as before; `enqueue` queues a call of it.
+    """A function that workers run. Calling it runs it in this process; `enqueue` queues a call of it.
 
     `@tasks.task()` makes one.
     """
@@ -140,11 +140,11 @@ class Task(Generic[P, R]):
     ) -> EnqueueResult: ...
 
     async def enqueue(self, *args: Any, **kwargs: Any) -> EnqueueResult:
-        """Queues a call of the function with these arguments. With `key`, the item's id, a second enqueue of the same
-        key changes nothing and returns `existing=True`. `at` is when it shall run. `priority` is 0, which is first, to
-        9; `lane` is a tenant, say, whose calls take turns with those of others: if not given, what the decorator says.
-        With `connection`, in a transaction of yours (see `DispatchQueue.enqueue`), it is queued if and when that
-        commits; on SQLite, call `await tasks.define()` once before.
+        """Queues a call of the function with these arguments. `key`, the item's id, makes it idempotent: a second
+        enqueue of the same key changes nothing and returns `existing=True`. `at` is the time at which it runs.
+        `priority` is 0 (first) to 9. `lane` is a tenant, say, whose calls take turns with those of others. The
+        decorator has the defaults. With `connection`, in a transaction of yours (see `DispatchQueue.enqueue`), it is
+        queued if and when that commits; on SQLite, call `await tasks.define()` once before.
 
         Raises:
             InvalidInput: an argument, the key, the time, the priority, the lane or the connection is wrong; nothing
@@ -165,8 +165,8 @@ class Task(Generic[P, R]):
         lane: str | None = None,
         connection: Any = None,
     ) -> Call[P]:
-        """The options of an enqueue, apart from its arguments: `task.options(key="a").enqueue(1)`, in which type
-        checkers check the arguments."""
+        """The options of an enqueue, apart from its arguments: `task.options(key="a").enqueue(1)`. Type checkers then
+        check the arguments."""
         return Call(self, CallOptions(key, at, priority, lane, connection))
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> TaskCall:
@@ -188,7 +188,7 @@ class Task(Generic[P, R]):
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[P]):
-    """The options of an enqueue, waiting for its arguments."""
+    """An enqueue with options and without arguments yet."""
 
     _task: Task[P, Any]
     _options: CallOptions

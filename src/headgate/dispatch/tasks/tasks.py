@@ -47,7 +47,7 @@ LIMITER_DEADLINE = 5.0
 
 @dataclass(slots=True)
 class _OnLoop:
-    """What belongs to one event loop."""
+    """The state of one event loop."""
 
     loop: asyncio.AbstractEventLoop
     threads: Threads
@@ -92,7 +92,7 @@ class Tasks:
         for option, value in (("concurrency", concurrency), ("threads", threads)):
             if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 10_000:
                 raise ConfigurationError(option, "must be a whole number from 1 to 10000")
-        encryption_of(encryption_keys)  # a wrong key is refused here, where it is given
+        encryption_of(encryption_keys)  # rejects a wrong key here, where it is given
         self._encryption_keys = encryption_keys
         self.url = url
         self._concurrency = concurrency
@@ -102,7 +102,7 @@ class Tasks:
         self._cancel_seconds = cancel_seconds
         self._tasks: dict[str, Task[Any, Any]] = {}
         self._periodic: dict[str, tuple[str, Schedule]] = {}
-        self._here: _OnLoop | None = None
+        self._loop_state: _OnLoop | None = None
         self._in_memory: InMemory | None = None
 
     # -- defining ------------------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ class Tasks:
         executions begin in any such span, over all processes on this database. The item type is the function's name,
         or `name`, in upper case.
 
-        `priority` and `lane` are for calls that name none. At most `concurrency` of its items are in flight at once,
+        `priority` and `lane` are the defaults of its calls. At most `concurrency` of its items are in flight at once,
         over all processes, and `lane_concurrency` per lane. With `unique="arguments"`, calls with the same arguments
         are one item; with `unique_period`, calls with the same key or arguments are one item per period.
 
@@ -193,11 +193,11 @@ class Tasks:
         catch_up: str = CatchUp.SKIP,
         name: str | None = None,
     ) -> Callable[[Callable[P, R]], Task[P, R]]:
-        """Makes a function, or a task, run again and again: `@tasks.periodic(cron="0 16 * * MON-FRI")` or
+        """Makes a function, or a task, run periodically: `@tasks.periodic(cron="0 16 * * MON-FRI")` or
         `@tasks.periodic(every="PT2S")`.
 
-        Each tick is queued once, however many workers run. A cron expression is meant in `zone`. A tick outside the
-        open time of `calendar` does not happen. `catch_up` says what becomes of ticks that were missed because no
+        Each tick is queued once, however many workers run. A cron expression is in the time zone `zone`. A tick outside
+        the open time of `calendar` is left out. `catch_up` decides which ticks are queued that were missed because no
         worker ran: `skip`, `last` or `all`. The periodic task has the function's name, or `name`.
 
         Raises:
@@ -227,7 +227,7 @@ class Tasks:
         return list(self._tasks)
 
     def domains(self) -> list[Domain]:
-        """Each task as a `Domain`, for whoever runs them otherwise than by `run`."""
+        """Each task as a `Domain`, for callers that run them without `run`."""
         return [Domain(task.definition.config, self._execution(task)) for task in self._tasks.values()]
 
     def _execution(self, task: Task[Any, Any]) -> TaskExecution:
@@ -246,27 +246,27 @@ class Tasks:
 
     def _on_loop(self) -> _OnLoop:
         loop = asyncio.get_running_loop()
-        if self._here is None or self._here.loop is not loop:
-            self._here = _OnLoop(loop, Threads(self._thread_limit))
-        return self._here
+        if self._loop_state is None or self._loop_state.loop is not loop:
+            self._loop_state = _OnLoop(loop, Threads(self._thread_limit))
+        return self._loop_state
 
     # -- queueing ------------------------------------------------------------------------------------------------
 
     async def queue(self) -> DispatchQueue:
-        """The queue below, opened at first use. Each event loop has its own."""
+        """The tasks' queue, opened at first use. Each event loop has its own."""
         if self._in_memory is not None:
             return self._in_memory.queue
-        here = self._on_loop()
-        if here.queue is None:
-            async with here.opening:
-                if here.queue is None:
-                    here.queue = await here.stack.enter_async_context(
+        state = self._on_loop()
+        if state.queue is None:
+            async with state.opening:
+                if state.queue is None:
+                    state.queue = await state.stack.enter_async_context(
                         DispatchQueue.open(self.url, encryption_keys=self._encryption_keys)
                     )
-        return here.queue
+        return state.queue
 
     async def define(self) -> None:
-        """Makes the tasks known to the database. Workers do so when they start, and an enqueue if needed. On
+        """Writes the tasks' settings to the database. Workers do so when they start, and an enqueue if needed. On
         SQLite, call it once before the first enqueue in a transaction of yours.
 
         Raises:
@@ -278,7 +278,7 @@ class Tasks:
             self._on_loop().defined.add(task.item_type)
 
     async def enqueue_item(self, task: Task[Any, Any], context: Any, options: CallOptions) -> EnqueueResult:
-        """Queues an item of a task; `Task.enqueue` is the way to call it."""
+        """Queues an item of a task, for `Task.enqueue`."""
         definition, item_type = task.definition, task.item_type
         at, connection = options.at, options.connection
         moment = None if at is None else parse_instant(at, "at")
@@ -289,17 +289,17 @@ class Tasks:
             if connection is not None:
                 raise InvalidInput("connection", "a queue in memory can't join a database transaction")
             return await self._in_memory.enqueue(item_type, item_id, context, at, lane, priority)
-        here = self._on_loop()
-        if connection is not None and item_type not in here.defined and self.url.startswith("sqlite"):
+        state = self._on_loop()
+        if connection is not None and item_type not in state.defined and self.url.startswith("sqlite"):
             # Opening and defining would wait for the caller's own transaction.
             raise InvalidInput("connection", "call `await tasks.define()` once before your first transaction")
-        queue = here.queue or await self.queue()
-        if item_type not in here.defined:
-            async with here.opening:
-                # Checked again: a thousand first calls at once shall define it once.
-                if item_type not in here.defined:
+        queue = state.queue or await self.queue()
+        if item_type not in state.defined:
+            async with state.opening:
+                # Checked again under the lock: concurrent first calls define it once.
+                if item_type not in state.defined:
                     await queue.define(definition.config)
-                    here.defined.add(item_type)
+                    state.defined.add(item_type)
         return await queue.enqueue(
             item_type,
             item_id,
@@ -313,9 +313,9 @@ class Tasks:
     async def batch(
         self, calls: Iterable[TaskCall], *, then: Task[..., Any], key: str | None = None, connection: Any = None
     ) -> str:
-        """Queues a group of calls, and a call of `then` for when all of them are done: succeeded, dead letters, or
-        cancelled. `then` gets a `BatchOutcome` as its first argument. Returns the batch's key; the calls have the ids
-        `{key}:0`, `{key}:1` …, the callback `{key}:done`. A second batch with the same key and calls changes nothing.
+        """Queues a group of calls, and a call of `then` for when all have ended: succeeded, dead letters, or cancelled.
+        `then` gets a `BatchOutcome` as its first argument. Returns the batch's key; the calls have the ids `{key}:0`,
+        `{key}:1` …, the callback `{key}:done`. A second batch with the same key and calls changes nothing.
 
             key = await tasks.batch([render.call(page) for page in pages], then=all_rendered)
 
@@ -371,8 +371,8 @@ class Tasks:
         await (await self.queue()).enqueue_requests([request])
 
     async def _define_all(self, item_types: set[str], connection: Any) -> None:
-        here = self._on_loop()
-        if item_types <= here.defined:
+        state = self._on_loop()
+        if item_types <= state.defined:
             return
         if connection is not None and self.url.startswith("sqlite"):
             raise InvalidInput("connection", "call `await tasks.define()` once before your first transaction")
@@ -380,8 +380,8 @@ class Tasks:
 
     async def close(self) -> None:
         """Closes the queue, if it was opened on this event loop. The next use opens it again."""
-        here, self._here = self._on_loop(), None
-        await here.stack.aclose()
+        state, self._loop_state = self._on_loop(), None
+        await state.stack.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -398,12 +398,12 @@ class Tasks:
         observer: DispatchObserver | None = None,
         temporal: TemporalConnection | None = None,
     ) -> None:
-        """Runs tasks in this process until `stop` is set; then lets what runs end, within a grace of ten seconds, and
-        gives the rest back. With `temporal`, each execution is a workflow there, and this process a worker of it.
+        """Runs tasks in this process until `stop` is set; then waits up to ten seconds for running tasks, and releases
+        the rest. With `temporal`, each execution is a workflow there, and this process a worker of it.
 
         Raises:
             ConfigurationError: there is no task, or an annotation of one can't be used.
-            StoreUnavailable: no Temporal answers.
+            StoreUnavailable: Temporal does not answer.
         """
         async with self.running(observer=observer, temporal=temporal):
             await stop.wait()
@@ -412,7 +412,7 @@ class Tasks:
     async def running(
         self, *, observer: DispatchObserver | None = None, temporal: TemporalConnection | None = None
     ) -> AsyncIterator[None]:
-        """Inside, tasks run, as in `run`."""
+        """Runs tasks inside the block, as `run` does."""
         if not self._tasks:
             raise ConfigurationError("tasks", "there is no task; decorate a function with @tasks.task()")
         for task in self._tasks.values():
@@ -451,7 +451,7 @@ class Tasks:
 
     @asynccontextmanager
     async def _guard(self) -> AsyncIterator[Guard | None]:
-        """Holds executions to the tasks' rates, counted in the same database by all processes."""
+        """Limits executions to the tasks' rates, counted in the same database by all processes."""
         plans = [task.definition.plan for task in self._tasks.values() if task.definition.plan is not None]
         if not plans:
             yield None
@@ -461,14 +461,14 @@ class Tasks:
 
     @asynccontextmanager
     async def in_memory(self) -> AsyncIterator[InMemory]:
-        """For tests: inside, tasks live in a queue in memory, and each `enqueue` runs everything at once.
+        """For tests: inside the block, tasks use a queue in memory, and each `enqueue` runs all queued items at once.
 
             async with tasks.in_memory():
                 await send_invoice.enqueue("inv-1", key="inv-1")
                 assert (await send_invoice.show("inv-1")).result == "sent"
 
-        `enqueue` returns when its item, and whatever that queued, has come to its end: times, snoozes and pauses before
-        retries pass at once, and rates do not hold anything back.
+        `enqueue` returns when its item, and all items that it queued, have ended: times, snoozes and backoff pass at
+        once, and rates do not apply.
         """
         if self._in_memory is not None:
             raise RuntimeError("in_memory() is entered already")

@@ -1,4 +1,4 @@
-"""Which calls of a task are the same one: by key, by arguments, by period. The item's id says it."""
+"""Which calls of a task are the same item: by key, by arguments, by period, as the item's id."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Unique:
-    """What makes two calls one item. A key always does."""
+    """The condition under which two calls are one item. The same key always is."""
 
     by_arguments: bool = False
     period: timedelta | None = None
 
     def item_id(self, key: str | None, context: Any, moment: datetime | None) -> str:
-        """The item's id, for a call that shall run at `moment`, or now. Calls with the same id are one item, for as
-        long as the queue remembers it.
+        """The item's id, for a call that runs at `moment`, or now. Calls with the same id are one item, until that is
+        pruned.
 
         Raises:
             InvalidInput: the key is wrong.
@@ -51,8 +51,8 @@ NOT_UNIQUE = Unique()
 
 
 def new_id() -> str:
-    """An id that nobody has: a UUID of version 7, as 32 hexadecimal digits. It begins with the time, to a quarter of a
-    microsecond: what is queued together stands together in every index, so that few of their pages are written."""
+    """A unique id: a UUID of version 7, as 32 hexadecimal digits. It begins with the time, to a quarter of a
+    microsecond: items that are queued together are adjacent in every index, so that few pages are written."""
     ms, ns = divmod(time.time_ns(), 1_000_000)
     part = 0x7000 | ns * 4096 // 1_000_000
     rest = 1 << 63 | int.from_bytes(os.urandom(8)) >> 2

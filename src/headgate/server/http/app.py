@@ -73,13 +73,13 @@ from headgate.sql.migration_policy import Migrations, permit_migrations
 
 
 class Service(FastAPI):
-    """A FastAPI application inside of the service's own middleware: what is refused, or has a raw route, never reaches
+    """A FastAPI application inside the service's own middleware: refused requests, and those of raw routes, never reach
     FastAPI's."""
 
     def build_middleware_stack(self) -> ASGIApp:
         services: Services = self.state.services
         self.endpoints: ASGIApp = RawRoutes(super().build_middleware_stack(), self.routes)
-        """The routes and their errors, without access checks, logs and metrics: those are made around it."""
+        """The routes and their errors, without access checks, logs and metrics, which are outside of it."""
         app: ASGIApp = Bodies(self.endpoints, limit=services.settings.http.max_body_bytes)
         app = AccessGuard(app, services)
         app = logs.RequestLog(app, services)
@@ -100,10 +100,10 @@ class Service(FastAPI):
 
 @cache
 def every_route() -> list[BaseRoute]:
-    """In the order in which they are matched: the hot path comes first.
+    """All routes in the order of matching: the hot path comes first.
 
-    They are made once a process. FastAPI's `include_router` makes those of a router anew for each application, at its
-    first request, and looks for each request's route twice.
+    Made once per process. FastAPI's `include_router` makes a router's routes again for each application, at its first
+    request, and matches each request twice.
     """
     routes: list[BaseRoute] = []
     slots.install(routes)
@@ -143,7 +143,7 @@ def create_app(settings: Settings) -> FastAPI:
         redirect_slashes=False,
         docs_url=None,
         redoc_url=None,
-        # Our own spans instead (`RequestTraces`): FastAPI's hold paths, and its logs the messages of exceptions.
+        # Our own spans instead (`RequestTraces`): FastAPI's contain paths, and its logs exceptions' messages.
         telemetry={"tracing": False, "metrics": False, "logs": False, "operation_spans": False},
     )
     app.state.services = services
@@ -154,7 +154,7 @@ def create_app(settings: Settings) -> FastAPI:
 
 
 def from_environment() -> FastAPI:
-    """The service with the settings of this process: what each worker of `headgate serve` runs."""
+    """The service with the settings of this process, for the workers of `headgate serve`."""
     settings = Settings.load()
     log_lines.configure(settings)
     end_with_parent()
@@ -166,7 +166,7 @@ def from_environment() -> FastAPI:
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Opens each feature, one line or two each. Closing lets accepted work finish before its store goes away."""
+    """Opens each feature, one line or two each. On shutdown, accepted work finishes before its store is closed."""
     services: Services = app.state.services
     services.streams.loop = asyncio.get_running_loop()
     async with AsyncExitStack() as stack:

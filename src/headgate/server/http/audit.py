@@ -1,4 +1,4 @@
-"""`/admin/audit`: who changed what."""
+"""`/admin/audit`: the changes of operators."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ BEFORE = WholeNumber("before", 1, 2**53)
     openapi_extra={"parameters": [LIMIT.document(), BEFORE.document()]},
 )
 async def audit(request: Request) -> Response:
-    """The last changes asked for under `/admin` or by a command, newest first.
+    """The last changes that were requested under `/admin` or by a command, newest first.
 
-    `before` (an id) goes on from an earlier page.
+    `before` (an id) continues an earlier page.
     """
     entries = await services_of(request).audit.recent(LIMIT.of(request), BEFORE.find(request))
     return json_response([ChangeShown.of(entry, id=number) for number, entry in entries])

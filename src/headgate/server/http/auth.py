@@ -24,18 +24,18 @@ from headgate.server.http.services import FIELDS, Services
 
 TOKEN_PATHS = ("/api", "/admin")
 SIGNED_PATHS = ("/api/receipts/",)
-"""Called by providers, who sign instead of presenting a token."""
+"""Called by providers, which sign requests instead of sending a token."""
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 HEALTH_PATHS = ("/health/", "/q/health/")
 MAX_HEADER_BYTES = 32 * 1024
 MAX_AUDIT_BYTES = 4000
-"""Of a body, for the audit: enough for a thousand characters."""
+"""The maximum of a body in the audit: enough for a thousand characters."""
 
 
 class AccessGuard:
-    """Lets a request pass if its bearer token, or the token its session stands for, has the scope it needs, or if there
-    are no tokens at all; and if its caller is within the service's own limits. No body is read before that. Header
-    fields that are larger, together, than anybody needs are refused first.
+    """Lets a request pass if its bearer token, or its session's token, has the required scope, or if there are no
+    tokens at all; and if its caller is within the service's own limits. No body is read before that. Too large header
+    fields are refused first.
 
     A change under `/admin` is recorded with the token's name before it is made, and with its status and the beginning
     of its body after: one that can't be recorded is not made.
@@ -48,7 +48,7 @@ class AccessGuard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
-            await send({"type": "websocket.close"})  # there is none here
+            await send({"type": "websocket.close"})  # there are no WebSockets here
             return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
@@ -131,11 +131,11 @@ def is_guarded(path: str) -> bool:
 
 
 def refuse_other_names(scope: Scope) -> None:
-    """Raises 403 unless `Host` is a name that nobody else can own (DNS rebinding): an address, `localhost`, or a name
+    """Raises 403 unless `Host` is a name that no one else can own (DNS rebinding): an address, `localhost`, or a name
     without a domain.
 
-    Without tokens it is open to whoever is on this machine, and a site may let its own name resolve to 127.0.0.1: its
-    page is then of our origin, and may read the answers. Browsers tell nothing about such a read but the name.
+    Without tokens, the service is open to all users of this machine, and a site may let its own name resolve to
+    127.0.0.1: its page then has our origin, and may read the responses. Only the name shows such a read.
     """
     host = scope[FIELDS].get(b"host", b"")
     if len(host) > LONGEST_HOST or not is_local_name(host):
@@ -185,7 +185,7 @@ async def _authenticate(services: Services, scope: Scope) -> Caller:
 
 
 def bearer_token(scope: Scope) -> str | None:
-    """The bearer token. Other schemes are none of ours: a proxy may have its own login beside the session's cookie."""
+    """The bearer token. Other schemes are ignored: a proxy may have its own login beside the session's cookie."""
     for name, value in scope["headers"]:
         if name == b"authorization":
             scheme, _, token = bytes(value).partition(b" ")

@@ -23,7 +23,7 @@ from headgate.slots.config_names import ConfigNames
 from headgate.slots.model import checked_name, checked_names
 from headgate.slots.packing import Booking
 
-NDJSON_REQUEST: dict[str, Any] = {"type": "string", "description": "One SlotRequest a line."}
+NDJSON_REQUEST: dict[str, Any] = {"type": "string", "description": "One SlotRequest per line."}
 
 REPEATED_NAME: dict[str, Any] = query("configName", BOOKED_NAME) | {"schema": CONFIG_NAMES, "explode": True}
 
@@ -49,16 +49,16 @@ async def book(scope: Scope, receive: Receive, send: Send) -> None:
     """A slot or an error for each event, in order.
 
     As `application/json`: an object with at most 10,000 events, all checked before any is booked. As
-    `application/x-ndjson`: a stream of any length, one event a line, answered one line each while it is still being
-    sent; a bad line is answered with an error and the others go on, until there are more than 1,000. `configName` in
-    the query names the config of the lines that name none, and of an object that names none; repeated, it names
-    several configs for each event.
+    `application/x-ndjson`: a stream of any length, one event per line, answered with one line each while it is still
+    being sent; a bad line gets an error and the stream continues, up to 1,000 bad lines. `configName` in the query
+    names the config of the lines that name none, and of an object that names none; repeated, it names several configs
+    for each event.
     """
     kind = media_type(scope)
     services = services_of(scope)
     names = named_configs(QueryParams(scope["query_string"]), services.settings.slots.default_config)
     if kind in STREAMED[:3]:
-        # Looked up before the first byte is sent: an unknown config can still be a 404 of the whole stream.
+        # Checked before the first byte is sent: for an unknown config, the whole stream can still be a 404.
         await services.slots.check_configs(names)
         await book_stream(services.slots, names, receive, send, services.settings.slots.bulk_batch)
     elif kind == b"application/json":

@@ -17,18 +17,17 @@ from headgate.server.http.services import FIELDS
 
 NDJSON = "application/x-ndjson"
 STREAMED = (NDJSON.encode(), b"application/ndjson", b"application/jsonl", b"text/csv")
-"""Types that are read piece by piece, and so need no limit."""
+"""Media types that are read as a stream, and so need no limit."""
 MAX_LEVELS = 32
-"""Of lists and objects inside one another. Our deepest document, a config's calendar, has five."""
+"""The maximum depth of nested lists and objects. Our deepest document, a config's calendar, has five levels."""
 MAX_NAMED_BYTES = 64 * 1024
-"""Of a document whose wrong member is named. In a larger one the parser's line and column have to do."""
+"""The maximum size of a document whose wrong member is named. Above it, the error has a line and a column."""
 
 _FLOAT = re.compile(rb"\d[.eE]")
 
 
 class Bodies:
-    """Refuses bodies above a size with 413, except streamed ones. Lets routes that know GET answer HEAD, without a
-    body."""
+    """Refuses bodies above a size with 413, except streamed ones. Lets routes of GET answer HEAD, without a body."""
 
     def __init__(self, app: ASGIApp, limit: int) -> None:
         self._app = app
@@ -43,18 +42,18 @@ class Bodies:
             async def send_without_body(message: Message) -> None:
                 await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
 
-            # A copy: the server goes by the method of its own, and would wait for the body.
+            # A copy: the server uses its own scope's method, and would wait for the body.
             await self._app({**scope, "method": "GET"}, receive, send_without_body)
             return
         length = scope[FIELDS].get(b"content-length")
         if (length is not None and int(length) <= self._limit) or media_type(scope) in STREAMED:
             await self._app(scope, receive, send)
         elif length is None:
-            await self._app(scope, self._counted(receive), send)
+            await self._app(scope, self._count_bytes(receive), send)
         else:
             await too_large(self._limit).response()(scope, receive, send)
 
-    def _counted(self, receive: Receive) -> Receive:
+    def _count_bytes(self, receive: Receive) -> Receive:
         taken = 0
 
         async def counted() -> Message:
@@ -82,8 +81,7 @@ async def read_json(scope: Scope, receive: Receive) -> Any:
 
 
 async def read_object(scope: Scope, receive: Receive, maximum: int | None = None) -> dict[str, Any]:
-    """The JSON object in the body, of so many bytes at most. A number without a fraction is whole however it is
-    written: 5.0 is 5."""
+    """The JSON object in the body, of at most `maximum` bytes. A number without a fraction is whole: 5.0 is 5."""
     if media_type(scope) != b"application/json":
         raise unsupported("application/json")
     return object_of(await read(receive, maximum))
@@ -101,7 +99,7 @@ def object_of(raw: bytes) -> dict[str, Any]:
     value = parsed(raw)
     if not isinstance(value, dict):
         raise invalid("body", "must be a JSON object")
-    # Most documents have no number with a fraction or an exponent, and need no second look.
+    # Most documents have no number with a fraction or an exponent, and need no second pass.
     whole: dict[str, Any] = _whole(value) if _FLOAT.search(raw) else value
     return whole
 
@@ -134,24 +132,23 @@ def parsed_object(raw: bytes, name: str = "body") -> dict[str, Any]:
 
 
 def parsed(raw: bytes, name: str = "body") -> Any:
-    """The JSON in `raw`. Its numbers are finite, its texts are Unicode, and nothing is nested deeper than `MAX_LEVELS`:
-    no code that is given the value needs to expect anything else."""
+    """The JSON in `raw`. Its numbers are finite, its texts are Unicode, and nothing is nested deeper than `MAX_LEVELS`,
+    so its users need not check."""
     try:
         value = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
         if raw.startswith(codecs.BOM_UTF8):
             return parsed(raw[len(codecs.BOM_UTF8) :], name)
         raise _problem(raw, name, error) from None
-    # A document has at least one bracket per level. Most have few, and need no second look.
+    # A document has at least one bracket per level. Most have few, and need no second pass.
     if raw.count(b"[") + raw.count(b"{") > MAX_LEVELS:
         _refuse_depth(value, name)
     return value
 
 
 def _problem(raw: bytes, name: str, error: orjson.JSONDecodeError) -> Problem:
-    """What is wrong with a document that orjson refuses. A number too large for a float and half of a surrogate pair
-    are JSON by its grammar: the member is named. The parser that can read them is slower, so it gets small documents
-    only."""
+    """The error of a document that orjson rejects. A number too large for a float and a lone surrogate are valid JSON
+    by the grammar: the member is named. The parser that can read them is slower, so it gets small documents only."""
     if len(raw) <= MAX_NAMED_BYTES:
         try:
             value = json.loads(raw, parse_constant=_refuse_constant, parse_int=float)
@@ -177,7 +174,7 @@ def _refuse_depth(value: Any, name: str) -> None:
 
 
 def _is_deeper(value: Any, levels: int) -> bool:
-    """Whether lists and objects are nested deeper than this. Level by level: Python's own stack is short."""
+    """Whether lists and objects are nested deeper than this. Level by level, because Python's recursion is limited."""
     level = [value] if value.__class__ in (dict, list) else []
     for _ in range(levels):
         if not level:

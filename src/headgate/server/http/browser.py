@@ -1,4 +1,4 @@
-"""What a browser sends: the session's cookie, the page that a request is from, the name it was sent to."""
+"""A browser's request: the session's cookie, the origin of its page, the host's name."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from headgate.server.http.problem import Problem
 
 COOKIE = "headgate-session"
 SECURE_COOKIE = "__Host-headgate-session"
-"""Browsers take a cookie of this prefix from nobody but the very host, and over TLS only."""
+"""Browsers accept a cookie with this prefix only from the host itself, and only over TLS."""
 
 BROWSER_FIELDS = frozenset({b"sec-fetch-site", b"origin"})
-"""Fields by which a browser says which page a request is from. Without any, the origin is unknown."""
+"""Fields in which a browser sends the origin of a request's page. Without any, the origin is unknown."""
 LONGEST_HOST = 300
-"""A name of 255 characters, and its port. No browser sends a longer one."""
+"""A name of 255 characters, and its port: the longest that a browser sends."""
 
 
 class Origin(Enum):
@@ -28,12 +28,12 @@ class Origin(Enum):
     OWN = "own"
     OTHER = "other"
     UNKNOWN = "unknown"
-    """No browser, or one from before 2020 asking to read."""
+    """No browser, or a read by one from before 2020."""
 
 
 def origin(scope: Scope, *, reading: bool = False) -> Origin:
-    """The origin of the page that made this request, by header fields that no page can set itself. Unknown if a user
-    typed the address: that only reads."""
+    """The origin of the page that made this request, by header fields that no page can set. Unknown if a user typed the
+    address, which only reads."""
     site = source = host = b""
     for name, value in scope["headers"]:
         if name == b"sec-fetch-site":
@@ -53,9 +53,9 @@ def origin(scope: Scope, *, reading: bool = False) -> Origin:
 
 
 def refuse_other_sites(scope: Scope, *, with_cookie: bool, reading: bool = False) -> None:
-    """Raises 403 for what another site's page asks for in the user's name.
+    """Raises 403 for a request of another site's page (CSRF).
 
-    A cookie comes along by itself, so with one the browser has to say that the page is our own.
+    Browsers send cookies by themselves, so with one the origin must be known to be our own.
     """
     source_page = origin(scope, reading=reading)
     if source_page is Origin.OTHER or (with_cookie and source_page is Origin.UNKNOWN):
@@ -65,7 +65,7 @@ def refuse_other_sites(scope: Scope, *, with_cookie: bool, reading: bool = False
 
 @lru_cache(256)
 def is_local_name(host: bytes) -> bool:
-    """Whether the field `Host` names this machine in a way that nobody else can own."""
+    """Whether the field `Host` has a name of this machine that no one else can own."""
     name = re.sub(r":\d*$", "", host.decode("latin-1")).strip("[]").rstrip(".").lower()
     try:
         return bool(ipaddress.ip_address(name))
@@ -85,7 +85,7 @@ def session_secret(scope: Scope) -> str | None:
 
 
 def session_cookie(scope: Scope, secret: str, expires_at: datetime) -> str:
-    """The `Set-Cookie` that logs in: out of reach for scripts, for other sites, and in the clear if there is TLS."""
+    """The `Set-Cookie` that logs in: not readable by scripts, not sent from other sites, with TLS only encrypted."""
     seconds = max(0, int((expires_at - datetime.now(UTC)).total_seconds()))
     return f"{_name(scope)}={secret}; Max-Age={seconds}; {_attributes(scope)}"
 

@@ -20,10 +20,10 @@ from headgate.slots.model import checked_name
 router = api_router("/admin/rate-limit", "config")
 
 ANY_VERSION = range(1, 2**31)
-"""What `If-Match: *` means: the config exists."""
+"""The versions of `If-Match: *`: the config exists."""
 IF_MATCH = {"type": "string", "pattern": r'^(\*|"[0-9]{1,9}"(, ?"[0-9]{1,9}")*)$', "example": '"3"'}
 IF_MATCH_MEANS = "The version that you have seen, as the field `ETag` has it; 412 if another one is active."
-NAME = query("name", CONFIG_NAME | {"description": "Left out, the service's default config."})
+NAME = query("name", CONFIG_NAME | {"description": "By default the service's default config."})
 
 
 @router.get(
@@ -61,9 +61,9 @@ async def configure(request: Request) -> Response:
     """Makes a new version active, from the next booking on any node. Booked slots stay where they are.
 
     A member that is not given keeps its value; `null` removes `calendar`, `maxDelay`, `spread` (then `jitter`) or
-    `firstWindow` (then `proportional`). A new config needs `maxPerWindow` and a window. `warnings` says which booked
-    slots the change leaves past their horizon, in closed windows or above the limit; with `dryRun` nothing is changed.
-    A calendar that closes every window is refused. With `If-Match`, 412 if another version is active; with
+    `firstWindow` (then `proportional`). A new config needs `maxPerWindow` and a window. `warnings` lists the booked
+    slots that the change leaves past their horizon, in closed windows or above the limit; with `dryRun` nothing is
+    changed. A calendar that closes every window is refused. With `If-Match`, 412 if another version is active; with
     `If-None-Match: *`, 412 if the config exists.
     """
     expected = _expected_versions(request)
@@ -99,9 +99,9 @@ async def history(request: Request) -> Response:
     return json_response(History.of_versions(await services_of(request).slots.history(_name(request))))
 
 
-@router.post("/cache/flush", summary="Forget remembered configs", response_model=Flushed)
+@router.post("/cache/flush", summary="Flush the cache of configs", response_model=Flushed)
 async def flush(request: Request) -> Response:
-    """The next look-up reads the database. Bookings never use the cache, so this matters for showing only."""
+    """Empties the cache: the next look-up reads the database. Bookings never use the cache."""
     services_of(request).slots.flush()
     return json_response(Flushed(flushed=True))
 
@@ -111,14 +111,14 @@ def _name(request: Request) -> str:
 
 
 def _tagged(config: Config) -> Response:
-    """The answer, with the version as its entity tag."""
+    """The response, with the version as its entity tag."""
     response = json_response(config)
     response.headers["ETag"] = f'"{config.version}"'
     return response
 
 
 def _expected_versions(request: Request) -> Collection[int] | None:
-    """The versions that `If-Match` names; 0, which is none yet, for `If-None-Match: *`; None if neither is sent.
+    """The versions in `If-Match`; 0, for no version yet, with `If-None-Match: *`; None if neither is sent.
 
     Raises:
         Problem: a field is wrong, or both are sent.

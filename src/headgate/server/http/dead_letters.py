@@ -1,4 +1,4 @@
-"""`/admin/sms/dead-letters`: messages that were refused, expired or could not be read."""
+"""`/admin/sms/dead-letters`: messages that were refused, have expired or could not be read."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from headgate.server.http.raw_routes import json_response
 from headgate.server.http.services import services_of
 from headgate.server.shapes.notifications import DeadLetter, DeadLetters, DeadLetterSelection, Dropped, Redriven
 
-LIMIT = WholeNumber("limit", 1, 1000, default=100, description="The most dead letters to show.")
+LIMIT = WholeNumber("limit", 1, 1000, default=100, description="The maximum of dead letters to return.")
 SORTS = ("deadAt", "-deadAt")
-SORT = query("sort", {"type": "string", "enum": list(SORTS), "description": "With -, the last first."})
-TOTAL = query("total", {"type": "boolean", "description": "Count how many there are, up to 100,001."})
+SORT = query("sort", {"type": "string", "enum": list(SORTS), "description": "With -, in descending order."})
+TOTAL = query("total", {"type": "boolean", "description": "Also return their number, up to 100,001."})
 CURSOR = query(
     "cursor", {"type": "string", "pattern": "^[0-9]{1,16}-.{1,64}$", "description": "`next` of the page before."}
 )
@@ -56,7 +56,7 @@ async def list_dead_letters(request: Request) -> Response:
     openapi_extra=json_body(DeadLetterSelection),
 )
 async def redrive(request: Request) -> Response:
-    """Each is sent as if it were new, with a new expiry and under its old id."""
+    """Each is sent again as a new message, with a new expiry and the same id."""
     ids = await _selected(request)
     with name_outages():
         redriven, kept = await services_of(request).notifications.messages.redrive(ids)
@@ -71,14 +71,14 @@ async def redrive(request: Request) -> Response:
     openapi_extra=json_body(DeadLetterSelection),
 )
 async def drop(request: Request) -> Response:
-    """They are gone for good; their messages stay failed or expired."""
+    """Deletes them; their messages stay failed or expired."""
     ids = await _selected(request)
     with name_outages():
         return json_response(Dropped(dropped=await services_of(request).notifications.messages.drop(ids)))
 
 
 async def _selected(request: Request) -> list[str] | None:
-    """The ids that are meant; None: all."""
+    """The ids in the body; None for all."""
     selection = DeadLetterSelection.parse(await read_object(request.scope, request.receive))
     if len(selection.model_fields_set) != 1 or (selection.ids is None and selection.all is None):
         raise InvalidInput("ids", 'give either {"ids": […]} or {"all": true}')

@@ -1,4 +1,4 @@
-"""`/admin/dependencies`: what the service depends on, how quickly it answers, and which breakers are open."""
+"""`/admin/dependencies`: the service's dependencies, their latency, and open breakers."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from headgate.server.shapes.dependencies import BreakerShown, Dependencies, Depe
 router = api_router("/admin/dependencies", "health")
 
 
-@router.get("", summary="Show what the service depends on", response_model=Dependencies)
+@router.get("", summary="Show the dependencies", response_model=Dependencies)
 async def dependencies(request: Request) -> Response:
-    """Every dependency is asked now and has two seconds to answer. Breakers of limits are those of the process that
+    """Checks every dependency now, with a timeout of two seconds. Breakers of limits are those of the process that
     answers; the downstream's is shared by all."""
     services = services_of(request)
     timed = [_timed(services, name) for name in services.probes if name != "workers"]
@@ -47,7 +47,7 @@ async def _breakers(services: Services) -> list[BreakerShown]:
     try:
         status = await services.payments.breaker.read()
     except HeadgateError:
-        return breakers  # its store is among the dependencies that are down
+        return breakers  # its store is listed as down
     if status is None:
         return [*breakers, BreakerShown(name="downstream", state="closed", scope="installation")]
     is_open = BreakerShown.of(status, name="downstream", state="open", scope="installation")

@@ -41,7 +41,7 @@ Route = TypeVar("Route", bound=Callable[[Request], Awaitable[Response]])
 router = api_router("/admin/dispatch", "dispatch")
 
 ITEM_TYPE = path("itemType", dispatch.ITEM_TYPE)
-STATUS = query("status", {"type": "string", "enum": list(Status), "description": "Left out, all."})
+STATUS = query("status", {"type": "string", "enum": list(Status), "description": "By default all."})
 PREFIX = query("prefix", EVENT_ID | {"description": "What their ids begin with."})
 ERROR = query("error", item_changes.ERROR)
 ERROR_GROUP = query("errorGroup", item_changes.ERROR_GROUP)
@@ -49,20 +49,20 @@ LANE = query("lane", dispatch.LANE | {"description": "The lane they are in."})
 FROM = query("from", INSTANT | {"description": "They run at this time or later, …"})
 TO = query("to", INSTANT | {"description": "… and before this one."})
 FILTER = (STATUS, PREFIX, LANE, ERROR, ERROR_GROUP, FROM, TO)
-SORT = query("sort", {"type": "string", "enum": SORTS, "description": "With -, the last first. Left out, by id."})
+SORT = query("sort", {"type": "string", "enum": SORTS, "description": "With -, in descending order. By default by id."})
 TOTAL = query("total", {"type": "boolean", "description": "Count how many match, up to 100,001."})
-STATS = query("stats", {"type": "boolean", "description": "Say how deep each queue is, too."})
+STATS = query("stats", {"type": "boolean", "description": "Also return the depth of each queue."})
 CHANGE = query("change", {"type": "string", "enum": list(CHANGES)}) | {"required": True}
-NEW_TIME = query("executeAt", INSTANT | {"description": "With `reschedule`: to another time; left out, not."})
+NEW_TIME = query("executeAt", INSTANT | {"description": "With `reschedule`: the new time, if that is to change."})
 CURSOR = query("cursor", EVENT_ID | {"maxLength": 280, "description": "`next` of the page before."})
 LIMIT = WholeNumber("limit", 1, LONGEST_PAGE, default=100)
-AFTER = query("after", EVENT_ID | {"description": "The last id of the page before."})
-BEFORE = WholeNumber("before", 1, 2**63 - 1, description="The last auditId of the page before.")
-OF_ITEM = query("itemId", EVENT_ID | {"description": "Left out, all items."})
+AFTER = query("after", EVENT_ID | {"description": "The last id of the previous page."})
+BEFORE = WholeNumber("before", 1, 2**63 - 1, description="The last auditId of the previous page.")
+OF_ITEM = query("itemId", EVENT_ID | {"description": "By default all items."})
 
 
 def _shows(address: str, summary: str, shape: type[Shape], *parameters: dict[str, Any]) -> Callable[[Route], Route]:
-    """A route that shows something of an item type."""
+    """A route that reads from an item type."""
     return router.get(
         address,
         summary=summary,
@@ -75,7 +75,7 @@ def _shows(address: str, summary: str, shape: type[Shape], *parameters: dict[str
 def _changes(
     method: str, address: str, summary: str, shape: type[Shape], body: type[Shape]
 ) -> Callable[[Route], Route]:
-    """A route that changes something of an item type, as its body says."""
+    """A route that changes an item type by its body."""
     return router.api_route(
         address,
         methods=[method],
@@ -106,13 +106,13 @@ async def types(request: Request) -> Response:
 
 @_shows("/{itemType}", "Show an item type's settings", DispatchConfigShown)
 async def show(request: Request) -> Response:
-    """The settings as they are now."""
+    """The current settings."""
     return json_response(DispatchConfigShown.of(await services_of(request).queue.config(_item_type(request))))
 
 
 @_changes("PATCH", "/{itemType}", "Change an item type's settings", DispatchConfigShown, DispatchChanges)
 async def change(request: Request) -> Response:
-    """Changes what is given, from the next cycle on any node; `enabled: false` is the kill switch."""
+    """Changes the given settings, from the next cycle on any node; `enabled: false` is the kill switch."""
     body = DispatchChanges.parse(await read_object(request.scope, request.receive))
     changes = body.model_dump(exclude_unset=True, by_alias=False)
     queue = services_of(request).queue
@@ -124,12 +124,12 @@ async def change(request: Request) -> Response:
 
 
 async def _check_plan(request: Request, plan: str | None) -> None:
-    """With a plan that does not exist nothing would begin any more."""
+    """Raises 400 for a plan that does not exist: nothing would begin any more."""
     if plan is not None and plan not in await services_of(request).admission.plans.all():
         raise invalid("admissionPlan", f"there is no plan {plan!r}; correct it, or create the plan first")
 
 
-@_shows("/{itemType}/stats", "Show how deep a queue is", QueueStatsShown)
+@_shows("/{itemType}/stats", "Show the depth of a queue", QueueStatsShown)
 async def stats(request: Request) -> Response:
     """Items by status, and how late the oldest due one is."""
     return json_response(QueueStatsShown.of_stats(await services_of(request).queue.stats(_item_type(request))))
@@ -142,8 +142,8 @@ async def stats(request: Request) -> Response:
     *(*FILTER, SORT, TOTAL, LIMIT.document(), CURSOR, AFTER),
 )
 async def items(request: Request) -> Response:
-    """A page of the items that match, in order of their ids or as `sort` says. `next` is the cursor of the next page in
-    this order, if there is one."""
+    """A page of the items that match, in order of their ids or by `sort`. `next` is the cursor of the next page in this
+    order, if there is one."""
     parameters, limit = request.query_params, LIMIT.of(request)
     item_type, queue, matching = _item_type(request), services_of(request).queue, _filter(request)
     with_total = flag(request, "total")
@@ -157,10 +157,10 @@ async def items(request: Request) -> Response:
     return json_response(ItemsShown.of_page(page, progress, following, total))
 
 
-@_shows("/{itemType}/preview", "Show what a change would do", Previewed, CHANGE, NEW_TIME, *FILTER)
+@_shows("/{itemType}/preview", "Preview a change", Previewed, CHANGE, NEW_TIME, *FILTER)
 async def preview(request: Request) -> Response:
-    """How many items match, and how many of them `change` would change. At least one filter is required; nothing is
-    changed. Items with a booked slot are not rescheduled to another time, but to another priority or lane."""
+    """The number of items that match, and of those that `change` would change. At least one filter is required; nothing
+    is changed. Items with a booked slot are not rescheduled to another time, but to another priority or lane."""
     change, at = request.query_params.get("change", ""), request.query_params.get("executeAt")
     previewed = await services_of(request).queue.preview(_item_type(request), change, execute_at=at, **_filter(request))
     return json_response(Previewed.of(previewed))
@@ -168,13 +168,13 @@ async def preview(request: Request) -> Response:
 
 @_shows("/{itemType}/errors", "Group dead letters by their errors", ErrorGroupsShown)
 async def errors(request: Request) -> Response:
-    """The largest group first. `*` in an error stands for what differs; the list of items takes it as `error`."""
+    """The largest group first. `*` in an error is the part that differs; the list of items takes it as `error`."""
     return json_response(ErrorGroupsShown.of(errors=await services_of(request).queue.error_groups(_item_type(request))))
 
 
-@_shows("/{itemType}/lanes", "Show how deep each lane is", LanesShown)
+@_shows("/{itemType}/lanes", "Show the depth of each lane", LanesShown)
 async def lanes(request: Request) -> Response:
-    """What of each lane waits, runs or is dead; the longest lane first, up to 1000 of them."""
+    """The number of items per lane that wait, run or are dead letters; the longest lane first, up to 1000 lanes."""
     depths = await services_of(request).queue.lanes(_item_type(request))
     return json_response(LanesShown.of(lanes=depths[:LONGEST_PAGE], total=len(depths)))
 
@@ -186,7 +186,7 @@ async def item(request: Request) -> Response:
     return json_response(ItemDetailShown.of_detail(detail))
 
 
-@_shows("/{itemType}/audit", "Show what happened", AuditShown, OF_ITEM, LIMIT.document(), BEFORE.document())
+@_shows("/{itemType}/audit", "Show the audit", AuditShown, OF_ITEM, LIMIT.document(), BEFORE.document())
 async def audit(request: Request) -> Response:
     """Audit entries, newest first."""
     entries = await services_of(request).queue.audit(
@@ -200,19 +200,19 @@ async def audit(request: Request) -> Response:
 
 @_changes("POST", "/{itemType}/requeue", "Make dead letters ready again", Redirected, Redirection)
 async def requeue(request: Request) -> Response:
-    """As new: with their time, context and slot, without retries and error. All of the given ids, or none."""
+    """Resets retries and error, and keeps time, context and slot. All of the given ids, or none."""
     return await _redirect(request, Redirection, services_of(request).queue.requeue)
 
 
 @_changes("POST", "/{itemType}/discard", "Cancel items", Redirected, Redirection)
 async def discard(request: Request) -> Response:
-    """Cancels items that are READY or dead letters, and forgets their contexts. All of the given ids, or none."""
+    """Cancels items that are READY or dead letters, and deletes their contexts. All of the given ids, or none."""
     return await _redirect(request, Redirection, services_of(request).queue.discard)
 
 
 @_changes("POST", "/{itemType}/cancel", "Cancel items, also running ones", Redirected, Selection)
 async def cancel(request: Request) -> Response:
-    """Items that wait, run or are dead letters are CANCELLED at once; what runs is cancelled within a second."""
+    """Items that wait, run or are dead letters are CANCELLED at once; executions are cancelled within a second."""
     return await _redirect(request, Selection, services_of(request).queue.cancel)
 
 
@@ -228,7 +228,7 @@ async def reschedule(request: Request) -> Response:
 
 
 async def _redirect(request: Request, shape: type[Selection], change: Callable[..., Awaitable[int]]) -> Response:
-    """Changes the items that the body names, and returns how many they were."""
+    """Changes the items in the body, and returns their number."""
     ids, matching = shape.parse(await read_object(request.scope, request.receive)).chosen()
     with _explain_conflict():
         return json_response(Redirected(count=await change(_item_type(request), ids, **matching)))
@@ -236,7 +236,7 @@ async def _redirect(request: Request, shape: type[Selection], change: Callable[.
 
 @contextmanager
 def _explain_conflict() -> Iterator[None]:
-    """A `Conflict` that is about the items themselves says so; one of the database's keeps its general words."""
+    """Gives a `Conflict` of the items its own message; one of the database keeps the general message."""
     try:
         yield
     except Conflict as error:

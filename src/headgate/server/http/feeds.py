@@ -28,7 +28,7 @@ from headgate.server.shapes.members import BOOKED_NAME
 
 FORMATS = {**LINE_FORMATS, b"application/xml": FeedFormat.PAIN001, b"text/xml": FeedFormat.PAIN001}
 ANSWER_WITHIN = 2.0
-"""Seconds for which the answer waits for the feed to be accepted: a small one is answered when it is done."""
+"""Seconds for which the response waits for the feed to be accepted, which is enough for a small one."""
 PAGE = 1000
 LIMIT = WholeNumber("limit", 1, 1000, default=100)
 CONTROL_SUM = query(
@@ -37,9 +37,9 @@ CONTROL_SUM = query(
 )
 COUNT = query("count", {"type": "string", "pattern": "^[0-9]{1,9}$", "description": "The number of records."})
 NAME = query("name", {"type": "string", "minLength": 1, "maxLength": 255, "description": "Your name for the feed."})
-STATE = query("state", {"type": "string", "enum": list(FeedState), "description": "Left out, all."})
-PREFIX = query("prefix", FEED_ID | {"description": "What their ids or names begin with."})
-SORT = query("sort", {"type": "string", "enum": list(SORTS), "description": "With -, the last first."})
+STATE = query("state", {"type": "string", "enum": list(FeedState), "description": "By default all."})
+PREFIX = query("prefix", FEED_ID | {"description": "The prefix of their ids or names."})
+SORT = query("sort", {"type": "string", "enum": list(SORTS), "description": "With -, in descending order."})
 TOTAL = query("total", {"type": "boolean", "description": "Count how many match, up to 100,001."})
 CURSOR = query("cursor", FEED_ID | {"description": "`next` of the page before."})
 AS_FEED = query(
@@ -82,8 +82,8 @@ async def submit(scope: Scope, receive: Receive, send: Send) -> None:
     """Receives the feed whole and checks it, then accepts its payments in the background.
 
     CSV, NDJSON (as `/api/v1/payments/bulk`) or ISO 20022 pain.001. If `controlSum` or `count` is given and wrong, or a
-    pain.001 document contradicts its own control figures, nothing is accepted: 400. The same bytes sent twice are one
-    feed. The answer comes when the feed is done, or after two seconds with where it stands then.
+    pain.001 document contradicts its own control figures, nothing is accepted: 400. Idempotent: the same bytes sent
+    twice are one feed. The response comes when the feed is done, or after two seconds with its status then.
     """
     kind = FORMATS.get(media_type(scope))
     if kind is None:
@@ -103,7 +103,7 @@ async def submit(scope: Scope, receive: Receive, send: Send) -> None:
     about(scope, item_id=feed_id)
     accepting = application.background(application.feeds.accept(feed_id))
     await asyncio.wait({accepting}, timeout=ANSWER_WITHIN)
-    await send_json(send, _shown(await application.feeds.show(feed_id)).dump_json(), 202)
+    await send_json(send, _feed_shown(await application.feeds.show(feed_id)).dump_json(), 202)
 
 
 @router.get(
@@ -120,7 +120,7 @@ async def list_feeds(request: Request) -> Response:
     selection = {"state": given.get("state"), "prefix": given.get("prefix")}
     page = await feeds.page(limit + 1, text_of(request, "cursor", FEED_ID), **selection, sort=given.get("sort"))
     cursor = page[limit - 1].feed_id if len(page) > limit else None
-    shown = FeedPage(feeds=[_shown(feed) for feed in page[:limit]], next=cursor)
+    shown = FeedPage(feeds=[_feed_shown(feed) for feed in page[:limit]], next=cursor)
     if with_total:
         shown.total = await feeds.count(**selection)
     return json_response(shown)
@@ -134,13 +134,13 @@ async def list_feeds(request: Request) -> Response:
     openapi_extra={"parameters": [path("feedId", FEED_ID)]},
 )
 async def show(request: Request) -> Response:
-    """Where the feed stands, its progress from 0 to 1, and its figures."""
-    return json_response(_shown(await _feeds(request).show(request.path_params["feedId"])))
+    """The feed's status, its progress from 0 to 1, and its figures."""
+    return json_response(_feed_shown(await _feeds(request).show(request.path_params["feedId"])))
 
 
 @router.get(
     "/feeds/{feedId}/rejects",
-    summary="The records that were refused",
+    summary="The rejected records",
     responses={
         200: {
             "content": {
@@ -153,8 +153,8 @@ async def show(request: Request) -> Response:
     openapi_extra={"parameters": [path("feedId", FEED_ID), AS_FEED]},
 )
 async def rejects(request: Request) -> Response:
-    """One JSON object per record, with its line, the reason and the record as it came; or, with `format=feed`, the
-    records alone: correct the file and send it as a new feed. Records of a pain.001 document come as CSV.
+    """One JSON object per record, with its line, the reason and the original record; or, with `format=feed`, the
+    records alone: correct the file and send it as a new feed. Records of a pain.001 document are CSV.
     """
     form = request.query_params.get("format", "ndjson")
     if form not in ("ndjson", "feed"):
@@ -177,8 +177,8 @@ async def rejects(request: Request) -> Response:
     openapi_extra={"parameters": [path("feedId", FEED_ID)]},
 )
 async def cancel(request: Request) -> Response:
-    """Cancels what has not begun: records that wait, and payments whose execution has not begun. Their slots are free
-    again. Payments that are on their way, or over, stay as they are and are counted in `notCancelled`.
+    """Cancels records that wait, and payments whose execution has not begun. Their slots are free again. Payments that
+    are in flight or finished are unchanged and are counted in `notCancelled`.
     """
     try:
         feed, cancelled, refused = await _feeds(request).cancel(request.path_params["feedId"])
@@ -191,7 +191,7 @@ def _feeds(request: Request) -> Feeds:
     return services_of(request).payments.feeds
 
 
-def _shown(feed: Feed) -> FeedShown:
+def _feed_shown(feed: Feed) -> FeedShown:
     return FeedShown.of(feed)
 
 

@@ -1,4 +1,4 @@
-"""`/api/v1/forecast`: when would a backlog run? Books nothing."""
+"""`/api/v1/forecast`: the times at which a backlog would run. Books nothing."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ LIMIT = WholeNumber(
 CHANGES: dict[str, dict[str, Any]] = {
     "windowSize": members.DURATION | {"description": "As if this were the window's length already."},
     "spread": {"type": "string", "enum": ["jitter", "even"], "description": "As if this were the spread already."},
-    "calendar": {"type": "string", "description": "As if this calendar, as JSON, held already; `null`: none."},
-    "curve": {"type": "string", "description": "As if this curve, as JSON, held already; `null`: none."},
+    "calendar": {"type": "string", "description": "As if this calendar, as JSON, applied already; `null` for none."},
+    "curve": {"type": "string", "description": "As if this curve, as JSON, applied already; `null` for none."},
     "maxDelay": members.DURATION | {"description": "As if this were the horizon already."},
     "firstWindow": {
         "type": "string",
@@ -45,7 +45,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 
 def _changes(parameters: QueryParams) -> dict[str, Any]:
-    """What is to be tried, by the names of `WindowPolicy`."""
+    """The changes to try, by the names of `WindowPolicy`."""
     fields = {"windowSize": "window", "spread": "spread", "maxDelay": "max_delay", "firstWindow": "first_window"}
     changes: dict[str, Any] = {field: parameters[name] for name, field in fields.items() if name in parameters}
     for name, kind, what in (("calendar", dict, "object"), ("curve", list, "list")):
@@ -70,13 +70,13 @@ def _changes(parameters: QueryParams) -> dict[str, Any]:
             EVENTS.document(),
             LIMIT.document(),
             *(query(name, schema) for name, schema in CHANGES.items()),
-            query("at", members.INSTANT | {"description": "The time they want; left out, now."}),
+            query("at", members.INSTANT | {"description": "Their requested time; by default now."}),
         ]
     },
 )
 async def show(request: Request) -> Response:
-    """When that many events would land, how full the next windows are, and when all have run. `configName` repeated
-    names several configs: events that are to be booked under all of them."""
+    """The times that so many events would get, how full the next windows are, and when all have run. Repeat
+    `configName` for events under several configs."""
     services, parameters = services_of(request), request.query_params
     try:
         forecast = await services.slots.forecast(

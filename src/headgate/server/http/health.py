@@ -1,4 +1,4 @@
-"""`/health`: is the process alive, and does what it depends on answer?"""
+"""`/health`: liveness of the process, and readiness of its dependencies."""
 
 from __future__ import annotations
 
@@ -17,42 +17,42 @@ from headgate.server.metrics.http import DependencyMetrics
 from headgate.server.shapes.health import Check, Health
 
 TIMEOUT_SECONDS = 2.0
-"""A dependency that takes longer counts as down."""
+"""The timeout of a dependency's check: after it, it counts as down."""
 
 WATCH_SECONDS = 10.0
-"""Between two checks of the dependencies for metrics."""
+"""The interval between two checks of the dependencies for metrics."""
 
 OPTIONAL = {"redis", "kafka", "temporal", "sender", "downstream", "workers"}
-"""What the service does without for a while: slots, limits and the queue need none of them. Taking every process out of
-service would make its outage ours."""
+"""Optional dependencies: slots, limits and the queue need none of them. Their outage must not take every process out of
+service."""
 
 router = api_router("", "health")
 _DOWN: dict[int | str, dict[str, Any]] = {503: {"description": "A dependency does not answer", "model": Health}}
 
 
-@router.get("/health/live", summary="Is the process alive?", response_model=Health)
+@router.get("/health/live", summary="Liveness of the process", response_model=Health)
 @router.get("/q/health/live", include_in_schema=False)
 async def live() -> Response:
-    """UP, as long as the process answers at all."""
+    """UP while the process answers at all."""
     return answer([])
 
 
-@router.get("/health/ready", summary="Can it serve?", response_model=Health, responses=_DOWN)
+@router.get("/health/ready", summary="Readiness of the service", response_model=Health, responses=_DOWN)
 @router.get("/q/health/ready", include_in_schema=False)
 async def ready(request: Request) -> Response:
-    """UP if every dependency answers; otherwise 503, telling which one does not. DEGRADED, and ready, if the
-    database does: without Redis limits are decided by their failure policy and quotas by the database; without Kafka no
-    message is taken, and without Temporal nothing is started; a sender that failed is started again. Slots and limits
-    go on."""
+    """UP if every dependency answers; otherwise 503, with the one that does not. DEGRADED, and ready, if the database
+    does: without Redis, limits are decided by their failure policy and quotas by the database; without Kafka no message
+    is accepted, and without Temporal nothing is started; a failed sender is restarted. Slots and limits keep
+    working."""
     services = services_of(request)
     return answer(await check_all(services.probes, services.checks))
 
 
 async def watch(registry: CollectorRegistry, probes: dict[str, Probe], checks: dict[str, asyncio.Task[Check]]) -> None:
-    """Asks every dependency now and then, for metrics, until it is cancelled: an outage shows without any caller."""
+    """Checks every dependency periodically, for metrics, until it is cancelled: an outage shows without requests."""
     metrics = DependencyMetrics(registry)
     while True:
-        # Workers are no dependency: `dispatch_workers` counts them.
+        # Workers are not a dependency: `dispatch_workers` counts them.
         for state in await check_all({name: probes[name] for name in probes if name != "workers"}, checks):
             metrics.checked(state.name, state.status == "UP")
         await asyncio.sleep(WATCH_SECONDS)
@@ -79,7 +79,7 @@ async def _probe(name: str, probe: Probe) -> Check:
     except TimeoutError:
         reason = f"no answer within {TIMEOUT_SECONDS} s"
     except HeadgateError as error:
-        # The class, not the text: a driver's text may name hosts and users, and this path asks for no token.
+        # The class, not the text: a driver's text may have hosts and users, and this path needs no token.
         reason = type(error).__name__
     else:
         return Check(name=name, status="UP", data=known if isinstance(known, dict) else None)
@@ -87,13 +87,13 @@ async def _probe(name: str, probe: Probe) -> Check:
 
 
 async def count_workers(queue: DispatchQueue) -> dict[str, int]:
-    """How many workers are alive, and how many item types nobody works on; their names need a token."""
+    """The number of live workers, and of item types without live workers; their names need a token."""
     workers, unattended = await queue.workers()
     return {"alive": sum(worker.alive for worker in workers), "unattended": len(unattended)}
 
 
 def answer(checks: list[Check]) -> Response:
-    """The health that these checks make."""
+    """The response for these checks."""
     down = {check.name for check in checks if check.status != "UP"}
     status = "UP" if not down else "DEGRADED" if down <= OPTIONAL else "DOWN"
     return json_response(Health(status=status, checks=checks), 503 if status == "DOWN" else 200)

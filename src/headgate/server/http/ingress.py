@@ -19,10 +19,10 @@ from headgate.server.settings import LONG_SECRET
 from headgate.server.wiring.ingress import INGRESS, INGRESS_FAILURES, INGRESS_LOGINS
 
 EXEMPT = ("/health/", "/q/health/", "/metrics", "/q/metrics")
-"""Paths that machines poll: an orchestrator must not take a busy service for a dead one."""
+"""Paths that machines poll: an orchestrator must not consider a busy service dead."""
 SESSION = "/console/session"
 FILES = "/console/"
-"""The console's files: many at once, small, and the same for everybody."""
+"""The console's files: many at once, small, and the same for all callers."""
 MAX_REMEMBERED = 10_000
 WARN_EVERY_SECONDS = 10.0
 LARGE_BODY = 64 * 1024
@@ -33,10 +33,10 @@ class Ingress:
     """Applies the limiter's plans `ingress` and `ingress-failures` to callers, if it has them.
 
     A caller is a token's name or, where no token is required, the client's address. Failed attempts to authenticate
-    count against the address alone, and only further failures are refused: a valid token is served, whoever else
-    guesses at its address. Guesses gain nothing by that, because a secret of `LONG_SECRET` characters can't be guessed.
-    A shorter one, which only the settings of a service on the loopback can have, could: while its address has too many
-    failures, it is believed only if it was used there before.
+    count against the address alone, and only further failures are refused: a valid token is served, even if others
+    guess from its address. That helps no attacker, because a secret of `LONG_SECRET` characters can't be guessed. A
+    shorter one, which only the settings of a service on the loopback can have, could be: while its address has too many
+    failures, it is accepted only if it was used there before.
     """
 
     def __init__(self, limiter: AsyncLimiter | None = None) -> None:
@@ -50,7 +50,7 @@ class Ingress:
         self._log = structlog.get_logger()
 
     async def admit(self, scope: Scope, caller: Caller, *, secret: str | None = None) -> None:
-        """Counts a request; raises 429 if its caller made too many. `secret` is the token it came with."""
+        """Counts a request; raises 429 if its caller made too many. `secret` is the request's token."""
         if self._guesses is not None and secret is not None and len(secret) < LONG_SECRET:
             await self._recognise(self._guesses, scope, caller.name)
         if self._rate is not None and not _is_exempt(scope["path"]):
@@ -91,8 +91,8 @@ class Ingress:
         self._known[address, name] = None
 
     async def _enforce(self, limiter: AsyncLimiter, decision_call: Awaitable[Decision], key: str, scope: Scope) -> None:
-        """Raises 429 if the decision is a denial. If the store fails in any way, a refused password included, every
-        request passes: the service's own work does not depend on this limit."""
+        """Raises 429 if the decision is a denial. If the store fails in any way, including a refused password, every
+        request passes (fail open): the service does not depend on this limit."""
         try:
             decision = await decision_call
         except StoreError as error:
@@ -104,7 +104,7 @@ class Ingress:
             raise _refusal(limiter, decision, key, scope)
 
     def _warn(self, about: str, what: str, **more: object) -> None:
-        """Logs a warning, every ten seconds at most per subject."""
+        """Logs a warning, at most every ten seconds per subject."""
         now = monotonic()
         if now - self._last_warned.get(about, -WARN_EVERY_SECONDS) >= WARN_EVERY_SECONDS:
             if len(self._last_warned) >= MAX_REMEMBERED:
@@ -116,15 +116,14 @@ class Ingress:
 def _refusal(limiter: AsyncLimiter, decision: Decision, key: str, scope: Scope) -> Problem:
     fields = dict(headers.fields(decision, [limiter.rule(decision.plan, key)]))
     if _is_large(scope):
-        fields["Connection"] = "close"  # rather than read, for nothing, what is still to come
+        fields["Connection"] = "close"  # so that the rest of the body need not be read
     refusal = Problem(429, "quota-exceeded", headers.TITLE, "", headers=fields)
     refusal.body = headers.problem(decision)
     return refusal
 
 
 def client_address(scope: Scope) -> str:
-    """The client's IPv4 address, or the /64 that one IPv6 subscriber has. The server has resolved trusted proxies
-    already."""
+    """The client's IPv4 address, or the /64 of an IPv6 subscriber. The server has resolved trusted proxies already."""
     client = scope.get("client")
     return _block(client[0]) if client else addresses.UNIX
 

@@ -1,4 +1,4 @@
-"""`/api/v1/limits`: may this run now?"""
+"""`/api/v1/limits`: decides whether a call may run now."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def install(routes: list[BaseRoute]) -> None:
 async def acquire(scope: Scope, receive: Receive, send: Send) -> None:
     """Charges `cost` to the key under every plan if all have room, else nothing anywhere and 429.
 
-    RateLimit fields tell how the plans stand; on a denial `Retry-After` tells when the same call would be admitted.
+    RateLimit fields have the plans' state; on a denial, `Retry-After` is the time until the same call is admitted.
     """
     admission, request = services_of(scope).admission, LimitRequest.parse(await read_object(scope, receive))
     decision = await _decide(admission, request)
@@ -64,7 +64,7 @@ async def acquire(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def acquire_batch(scope: Scope, receive: Receive, send: Send) -> None:
-    """Decides up to 1000 requests in one round trip to the store. The answer is 200, whatever was decided.
+    """Decides up to 1000 requests in one round trip to the store. The response is 200, also for denials.
 
     The decisions are independent, and in the order of the requests: a denial of one denies no other. Requests of the
     same key are decided in their order. The members of all requests are checked before any is decided. A request whose
@@ -76,7 +76,7 @@ async def acquire_batch(scope: Scope, receive: Receive, send: Send) -> None:
     failed = [index for index, result in enumerate(results) if result.__class__ is not Decision]
     unknown = [index for index in failed if isinstance(results[index], NotFound)]
     if unknown:
-        # Another process may just have made the plans.
+        # Another process may just have created the plans.
         await admission.plans.refresh()
         again = await admission.limiter.acquire_many([requests[index] for index in unknown], return_errors=True)
         for index, result in zip(unknown, again, strict=True):
@@ -90,13 +90,13 @@ async def acquire_batch(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def peek(scope: Scope, receive: Receive, send: Send) -> None:
-    """What `acquire` would decide; charges nothing, and a denial is an answer like any other."""
+    """The decision of `acquire`, without a charge; 200 also for a denial."""
     admission, request = services_of(scope).admission, LimitRequest.parse(await read_object(scope, receive))
     await _answer(send, admission, request, await _peek(admission, request))
 
 
 async def refund(scope: Scope, receive: Receive, send: Send) -> None:
-    """Gives `cost` back to every plan, at most what is spent there, and tells how they stand."""
+    """Refunds `cost` to every plan, at most what is spent there, and returns their state."""
     admission, request = services_of(scope).admission, LimitRequest.parse(await read_object(scope, receive))
     await _refresh_unknown(admission, request)
     await admission.limiter.refund(*request.charge)
@@ -104,7 +104,7 @@ async def refund(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def reset(scope: Scope, receive: Receive, send: Send) -> None:
-    """Makes the key as new under every plan, and tells how they stand."""
+    """Resets the key under every plan, and returns their state."""
     admission, request = services_of(scope).admission, LimitResetRequest.parse(await read_object(scope, receive))
     await _refresh_unknown(admission, request)
     await admission.limiter.reset(request.key, request.plans)
@@ -115,7 +115,7 @@ async def _decide(admission: Limits, request: LimitResetRequest) -> Decision:
     try:
         return await admission.limiter.acquire(*request.charge)
     except NotFound:
-        # Another process may just have made the plan.
+        # Another process may just have created the plan.
         await admission.plans.refresh()
         return await admission.limiter.acquire(*request.charge)
 
@@ -126,7 +126,7 @@ async def _peek(admission: Limits, request: LimitResetRequest) -> Decision:
 
 
 async def _refresh_unknown(admission: Limits, request: LimitResetRequest) -> None:
-    """Asks for the plans again if one of them is unknown: another process may just have made it."""
+    """Reads the plans again if one of them is unknown: another process may just have created it."""
     try:
         for plan in request.plans:
             admission.limiter.rule(plan, request.key)
@@ -143,7 +143,7 @@ async def _answer(
     try:
         rules = [rule for plan in request.plans for rule in admission.limiter.rules(plan, request.key)]
     except NotFound:
-        rules = []  # the plan was deleted since it decided
+        rules = []  # the plan was deleted after the decision
     fields = headers.raw_fields(decision, rules)
     if status == 200:
         fields = [field for field in fields if field[0] != headers.RAW_RETRY_AFTER]

@@ -1,4 +1,4 @@
-"""Each request as a line of the log, with its id and what it was about."""
+"""Logs a line per request, with its id and its subject."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from headgate.server.http.services import FIELDS, Services
 from headgate.server.logs import REQUEST_ID
 
 LONGEST_ID = 64
-"""A caller's id for its request may be this long, as in the audit; a longer one is replaced."""
+"""The maximum length of a caller's request id, as in the audit; a longer one is replaced."""
 
 ABOUT = "headgate_about"
-"""Where in the scope's state a route leaves what its request was about."""
+"""The key in the scope's state for the subject of a request."""
 
 STREAM_BEGAN = "headgate_stream_began"
-"""Where a stream without an end leaves when it began: its metrics end there."""
+"""The key for the start of an endless stream: its metrics end there."""
 
 NOBODY = "-"
 """The caller of a request that was refused before its caller was known."""
@@ -31,13 +31,13 @@ QUIET = ("/health/", "/q/health/", "/metrics", "/q/metrics")
 """Paths that machines poll: logged at debug."""
 
 PRIVATE = ("/api", "/admin", "/console/session")
-"""Paths whose answers are for one caller: nothing on the way, the browser neither, may keep them."""
+"""Paths whose responses are for one caller: neither proxies nor the browser may cache them."""
 PHONES = "/api/optouts/"
 NO_STORE = ((b"cache-control", b"no-store"),)
 
 
 class RequestLog:
-    """Gives each request an id, logs what came of it, and turns what nobody caught into a 500 problem."""
+    """Gives each request an id, logs its outcome, and turns an unhandled exception into a 500 problem."""
 
     def __init__(self, app: ASGIApp, services: Services) -> None:
         self._app = app
@@ -55,7 +55,7 @@ class RequestLog:
         status = 0
         uncached = NO_STORE if scope["path"].startswith(PRIVATE) else ()
 
-        async def answered(message: Message) -> None:
+        async def send_and_log(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -68,13 +68,13 @@ class RequestLog:
             await send(message)
 
         try:
-            await self._app(scope, receive, answered)
+            await self._app(scope, receive, send_and_log)
         except ClientDisconnect:
             self._write("info", scope, request_id, started, status or 499)
         except Exception:
             self._log.exception("request failed", path=_logged(scope["path"]), request_id=request_id.decode())
             if not status:
-                await unexpected().response()(scope, receive, answered)
+                await unexpected().response()(scope, receive, send_and_log)
             self._write("error", scope, request_id, started, status)
         else:
             quiet = scope["path"].startswith(QUIET)
@@ -100,12 +100,12 @@ class RequestLog:
 
 
 def _logged(path: str) -> str:
-    """A path as the log may show it: a phone number in it is masked."""
+    """A path for the log: a phone number in it is masked."""
     return f"{PHONES}{masked(path.removeprefix(PHONES))}" if path.startswith(PHONES) else path
 
 
 def about(scope: Scope, **ids: str | int) -> None:
-    """Notes which event, item or message a request is about, for its line in the log."""
+    """Records the event, item or message of a request, for its line in the log."""
     scope["state"][ABOUT] = ids
 
 

@@ -1,4 +1,4 @@
-"""Messages after they were accepted: status, receipts, opt-outs, batches; and quotas to read and delete."""
+"""Accepted messages: status, receipts, opt-outs, batches; and quotas to read and delete."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ from headgate.server.shapes.notifications import (
 
 MAX_RECEIPT_BYTES = 64 * 1024
 AT_ONCE = 100
-"""Messages of a batch that are decided together. Redis has half a second to answer, also while this process is busy
-with the others."""
+"""The number of messages of a batch that are decided together. Redis has a timeout of half a second, also while this
+process is busy with the others."""
 USER = WholeNumber("userId", 0, LARGEST)
 MESSAGE = path("messageId", {"type": "string", "minLength": 1, "maxLength": 64})
 MESSAGE_ID = {"type": "string", "minLength": 1, "maxLength": 64, "pattern": r"^[^\u0000]+$"}
 SHOWN_STATUSES = [status.value.lower() for status in Status if status is not Status.SENDING]
-STATUS = query("status", {"type": "string", "enum": SHOWN_STATUSES, "description": "Left out, all."})
-OF_USER = WholeNumber("userId", 0, LARGEST, description="Left out, all users.")
+STATUS = query("status", {"type": "string", "enum": SHOWN_STATUSES, "description": "By default all."})
+OF_USER = WholeNumber("userId", 0, LARGEST, description="By default all users.")
 PREFIX = query("prefix", MESSAGE_ID | {"description": "What their ids begin with."})
 SORTS = ("acceptedAt", "-acceptedAt")
-SORT = query("sort", {"type": "string", "enum": list(SORTS), "description": "With -, the last first, as if left out."})
+SORT = query("sort", {"type": "string", "enum": list(SORTS), "description": "With -, descending: the default."})
 TOTAL = query("total", {"type": "boolean", "description": "Count how many match, up to 100,001."})
 LIMIT = WholeNumber("limit", 1, 1000, default=100)
 CURSOR = query(
@@ -71,7 +71,7 @@ router = api_router("/api", "notifications")
     openapi_extra=json_body(NotificationBatchRequest),
 )
 async def send_batch(request: Request) -> Response:
-    """Each message is decided on by itself, those of one user in order. The answer is 200 also if some of them were
+    """Each message is decided independently, those of one user in order. The response is 200 also if some were
     refused."""
     value = await read_object(request.scope, request.receive)
     messages = NotificationBatchRequest.parse(value).messages
@@ -83,8 +83,8 @@ async def send_batch(request: Request) -> Response:
 async def _outcomes(
     services: Services, messages: Sequence[NotificationRequest]
 ) -> list[NotificationSent | NotificationRefused]:
-    """One for each, in order. Messages that are decided at once share a round trip, in the order of their calls. A
-    user's first goes before the others where it may have to bring the user's quota to the cache."""
+    """One outcome per message, in order. Messages that are decided at once share a round trip, in the order of their
+    calls. A user's first message goes before the others if it may have to load the user's quota into the cache."""
     if services.notifications.intake.keeps_order:
         return list(await asyncio.gather(*(_outcome(services, message) for message in messages)))
     first = {message.user_id: index for index, message in reversed(list(enumerate(messages)))}
@@ -108,12 +108,12 @@ async def _outcome(services: Services, message: NotificationRequest) -> Notifica
     try:
         return await accept(services, message, None)
     except Problem as refusal:
-        return _refused(refusal)
+        return _refusal_shown(refusal)
     except HeadgateError as error:
-        return _refused(problem.of(error))
+        return _refusal_shown(problem.of(error))
 
 
-def _refused(refusal: Problem) -> NotificationRefused:
+def _refusal_shown(refusal: Problem) -> NotificationRefused:
     body = refusal.body
     further = {"field": body["field"]} if "field" in body else {}
     if "Retry-After" in refusal.headers:
@@ -129,7 +129,7 @@ def _refused(refusal: Problem) -> NotificationRefused:
     openapi_extra={"parameters": [USER.document("path")]},
 )
 async def quota(request: Request) -> Response:
-    """The quota as it is now: what counts in the window, and when it began."""
+    """The current quota: the count in the window, and when that began."""
     user_id = USER.of(request)
     with name_outages():
         return json_response(
@@ -145,7 +145,7 @@ async def quota(request: Request) -> Response:
     openapi_extra={"parameters": [USER.document("path")]},
 )
 async def delete_quota(request: Request) -> Response:
-    """The user may send nothing any more; messages that were accepted are still sent."""
+    """Deletes the quota: the user can't send any more; accepted messages are still sent."""
     user_id = USER.of(request)
     with name_outages():
         await services_of(request).notifications.intake.delete(user_id)
@@ -185,7 +185,7 @@ def _status(text: str | None) -> Status | None:
 
 
 def cursor_of(at: datetime, message_id: str) -> str:
-    """The place of a message in a list by time."""
+    """The cursor of a message in a list by time."""
     return f"{(at - EPOCH) // MICROSECOND}-{message_id}"
 
 
@@ -193,7 +193,7 @@ def place_of(cursor: str) -> tuple[datetime, str]:
     """The inverse of `cursor_of`.
 
     Raises:
-        InvalidInput: it is no such place.
+        InvalidInput: it is no such cursor.
     """
     at, _, message_id = cursor.partition("-")
     if not (at.isascii() and at.isdigit() and len(at) <= 16 and 0 < len(message_id) <= 64 and "\0" not in message_id):
@@ -229,8 +229,8 @@ async def status(request: Request) -> Response:
     },
 )
 async def receipt(request: Request) -> Response:
-    """For providers, who sign it; no token is needed. 403 if the signature is not right. If a message is being sent, a
-    receipt by the provider's id may come before the answer that has that id: it is kept for some minutes."""
+    """For providers, which sign it; no token is needed. 403 if the signature is wrong. A receipt by the provider's id
+    may come before the response with that id: it is kept for some minutes."""
     services = services_of(request)
     name = request.path_params["provider"]
     provider = services.notifications.providers.get(name)
@@ -267,7 +267,7 @@ async def receipt(request: Request) -> Response:
     },
 )
 async def opt_out(request: Request) -> Response:
-    """From now on no message goes to this number, whoever sends it. Again changes the reason."""
+    """From now on no message of any user goes to this number. A second call changes the reason."""
     phone = checked_phone(request.path_params["phone"])
     body = {}
     if media_type(request.scope) or request.headers.get("content-length", "0") != "0":
@@ -280,13 +280,13 @@ async def opt_out(request: Request) -> Response:
 
 @router.delete(
     "/optouts/{phone}",
-    summary="Send to a number again",
+    summary="Opt a number in again",
     status_code=204,
     responses=documented(400, 404, 503),
     openapi_extra={"parameters": [PHONE]},
 )
 async def opt_in(request: Request) -> Response:
-    """Takes a number off the list of those who want no messages."""
+    """Removes a number from the opt-outs."""
     phone = checked_phone(request.path_params["phone"])
     with name_outages():
         if not await services_of(request).notifications.messages.opt_in(phone):

@@ -1,4 +1,4 @@
-"""`/metrics`: what happened so far, for Prometheus."""
+"""`/metrics`: metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from headgate.server.http.parameters import api_router
 from headgate.server.http.services import services_of
 
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
-"""Set by `headgate serve` when there are several workers: each writes its numbers there, any of them adds them up."""
+"""Set by `headgate serve` with several workers: each writes its metrics there, and each can return the sum."""
 
-# A second series per metric, with the time it was created, is of no use to anybody who keeps a history.
+# Prometheus needs no second series per metric with its creation time.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 router = api_router("", "health")

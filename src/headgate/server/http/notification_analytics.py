@@ -1,4 +1,4 @@
-"""`/admin/notifications/analytics`: what the attempts to send tell."""
+"""`/admin/notifications/analytics`: statistics of the attempts to send."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from headgate.server.shapes.notifications import (
 
 router = api_router("/admin/notifications/analytics", "notifications")
 
-MINUTES = WholeNumber("minutes", 1, 24 * 60, default=60, description="How far to look back.")
-LIMIT = WholeNumber("limit", 1, 1000, default=20, description="The most users to show.")
+MINUTES = WholeNumber("minutes", 1, 24 * 60, default=60, description="The length of the span until now.")
+LIMIT = WholeNumber("limit", 1, 1000, default=20, description="The maximum of users to return.")
 USER = WholeNumber("userId", 0, LARGEST)
 
 
@@ -49,7 +49,7 @@ class _Span(NamedTuple):
 
     @property
     def minutes(self) -> list[Minute]:
-        """What came of each minute's attempts, oldest first."""
+        """The outcomes of the attempts per minute, oldest first."""
         return [
             Minute.of(
                 minute=minute_ms,
@@ -119,7 +119,7 @@ async def user(request: Request) -> Response:
 
 
 async def _times(request: Request, store: AnalyticsStore) -> tuple[int, int, int]:
-    """The beginning and the end of the span that is asked for, and its minutes: whole ones, the current included."""
+    """The beginning and the end of the requested span, and its number of whole minutes, including the current one."""
     length = MINUTES.of(request)
     now_ms = await store.now_ms()
     return (now_ms // MINUTE_MS - length + 1) * MINUTE_MS, now_ms, length

@@ -80,10 +80,10 @@ async def configure(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def send_message(scope: Scope, receive: Receive, send: Send) -> None:
-    """Accepts the message if the user's quota allows it; otherwise 429, and `Retry-After` says when it will.
+    """Accepts the message if the user's quota allows it; otherwise 429, with `Retry-After`.
 
-    An accepted message is counted and will be sent. With an `Idempotency-Key` a call may be repeated safely: the same
-    key is sent and counted once, and 422 if it comes with another message.
+    An accepted message is counted and will be sent. With an `Idempotency-Key`, retries are safe: a message of the same
+    key is sent and counted once; 422 if the key comes with another message.
     """
     request = NotificationRequest.parse(await read_object(scope, receive))
     about(scope, user_id=request.user_id)
@@ -93,10 +93,10 @@ async def send_message(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def accept(services: Services, request: NotificationRequest, key: str | None) -> NotificationSent:
-    """The answer to a message that is accepted.
+    """Accepts a message.
 
     Raises:
-        Problem: It is not: 422, 429, 503.
+        Problem: It is not accepted: 422, 429, 503.
         InvalidInput: A member can't be used.
         NotFound: The user has no quota.
     """
@@ -129,7 +129,7 @@ def limited(verdict: Verdict) -> Problem:
 
 @contextmanager
 def name_outages() -> Iterator[None]:
-    """Inside, an outage of a store becomes a 503 with the title that the gateway's users know."""
+    """Turns an outage of a store, inside the block, into a 503 with the SMS API's own title."""
     try:
         yield
     except BrokerUnavailable as error:

@@ -1,4 +1,4 @@
-"""The OpenAPI document: FastAPI's, made true where FastAPI can't know."""
+"""The OpenAPI document: FastAPI's, corrected where FastAPI can't know."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from headgate.server.http.services import services_of
 from headgate.server.settings import Settings
 
 UNREAD = ("get", "head", "delete")
-"""Methods whose body nobody reads, so that none is too large."""
+"""Methods whose body is not read, so that none is too large."""
 
 
 _descriptions: dict[Hashable, bytes] = {}
-"""What FastAPI says of the same routes, which takes it half a second in which the process does nothing else."""
+"""A cache of FastAPI's document of the same routes, which blocks the process for half a second."""
 
 
 def install(app: FastAPI, settings: Settings) -> None:
-    """Adds problems and tokens to `app.openapi`; the served document says whether tokens are required right now."""
+    """Adds problems and tokens to `app.openapi`; the served document has whether tokens are required now."""
     describe = app.openapi
     asks_for_tokens = settings.has_tokens
     documents: dict[bool, dict[str, Any]] = {}
@@ -46,7 +46,7 @@ def install(app: FastAPI, settings: Settings) -> None:
 
     async def show(request: Request) -> Response:
         nonlocal asks_for_tokens
-        # Tokens come and go in the database, too.
+        # Tokens may also be made and revoked in the database.
         asks_for_tokens = await services_of(request).authenticator.caller("") is not ANYONE
         request.scope["root_path"] = request.scope.get(PREFIX, "")
         response: Response = await own.endpoint(request)
@@ -56,7 +56,7 @@ def install(app: FastAPI, settings: Settings) -> None:
 
 
 def _described(app: FastAPI, describe: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """FastAPI's document, the caller's to change."""
+    """A copy of FastAPI's document, which the caller may change."""
     routes = tuple(getattr(route, "path", None) or id(route) for route in app.routes)
     if routes not in _descriptions:
         _descriptions[routes] = orjson.dumps(describe())

@@ -1,4 +1,4 @@
-"""Parameters and bodies of routes, as OpenAPI documents them; whole numbers are parsed here, too."""
+"""Parameters and bodies of routes, as OpenAPI documents them; whole numbers are parsed here too."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from headgate.server.http.problem import invalid
 from headgate.server.shapes.shape import Shape
 
 CHECKED = ("/api/", "/admin/")
-"""Where a query parameter that is not documented is refused. Load balancers and browsers add their own elsewhere."""
+"""Paths on which undocumented query parameters are refused. Elsewhere, load balancers and browsers add their own."""
 CALLBACKS = "/api/receipts/"
-"""Providers call an address that the user gave them; its query is the user's own."""
+"""Providers call a URL that the user gave them, with the user's own query."""
 
 
 def json_body(shape: type[Shape] | dict[str, Any], **others: dict[str, Any]) -> dict[str, Any]:
@@ -78,11 +78,11 @@ def choice_of(request: Request, name: str, choices: Sequence[str]) -> str | None
 
 
 def check_query(scope: Scope) -> None:
-    """Refuses a query parameter that the route does not document: a filter that is misspelled would list everything, a
-    control figure that is misspelled would check nothing. Every route of the API is checked before it runs.
+    """Refuses a query parameter that the route does not document: a misspelled filter would list everything, a
+    misspelled control figure would check nothing. Runs before every route of the API.
 
     Raises:
-        Problem: There is such a parameter; names it, and the one that was likely meant.
+        Problem: There is such a parameter; with its name, and the likely intended one.
     """
     if not scope["query_string"] or not scope["path"].startswith(CHECKED) or scope["path"].startswith(CALLBACKS):
         return

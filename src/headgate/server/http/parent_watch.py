@@ -1,4 +1,4 @@
-"""Workers of `headgate serve` end with the process that started them, also when it was killed."""
+"""Ends workers of `headgate serve` with their parent process, also if that was killed."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import structlog
 
 
 def end_with_parent() -> None:
-    """Shuts this process down, as SIGTERM does, once its parent has ended; does nothing in a process that has none.
+    """Shuts this process down, as SIGTERM does, once its parent has ended; does nothing in a process without a parent.
 
     `multiprocessing` gives each process it starts a pipe whose other end only the parent holds: reading it ends when
-    the parent does, on every system. `prctl(PR_SET_PDEATHSIG)` would be Linux only, and is sent when the *thread* ends
-    that started the process.
+    the parent does, on every system. `prctl(PR_SET_PDEATHSIG)` is Linux only, and signals the end of the *thread* that
+    started the process.
     """
     parent = parent_process()
     if parent is not None:

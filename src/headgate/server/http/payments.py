@@ -1,4 +1,4 @@
-"""`/api/v1/payments`: one payment, a feed of them, and what became of one."""
+"""`/api/v1/payments`: submits payments, one or a feed, and shows, retries and cancels them."""
 
 from __future__ import annotations
 
@@ -52,23 +52,23 @@ FORMATS = {
     b"application/jsonl": FeedFormat.JSONL,
 }
 IN_MEMORY = 1024 * 1024
-"""Rejections kept in memory before they go to disk."""
+"""The bytes of rejections that are kept in memory before they go to disk."""
 PIECE = 64 * 1024
 
-FEED = {"type": "string", "description": "One PaymentRequest a line."}
+FEED = {"type": "string", "description": "One PaymentRequest per line."}
 CSV_FEED = {
     "type": "string",
     "pattern": f"^{','.join(COLUMNS)}(\\r?\\n|$)",
-    "description": "One payment a line; the first line names the columns.",
+    "description": "One payment per line; the first line names the columns.",
     "example": ",".join(COLUMNS),
 }
 
-STATUS = query("status", {"type": "string", "enum": list(PaymentStatus), "description": "Left out, all."})
-FEED_ID = query("feed", members.EVENT_ID | {"description": "The id of the feed that brought them."})
+STATUS = query("status", {"type": "string", "enum": list(PaymentStatus), "description": "By default all."})
+FEED_ID = query("feed", members.EVENT_ID | {"description": "The id of their feed."})
 FROM = query("from", members.INSTANT | {"description": "Scheduled at or after this time."})
 TO = query("to", members.INSTANT | {"description": "Scheduled before this time."})
 PREFIX = query("prefix", members.EVENT_ID | {"description": "What their ids begin with."})
-SORT = query("sort", {"type": "string", "enum": list(SORTS), "description": "With -, the last first."})
+SORT = query("sort", {"type": "string", "enum": list(SORTS), "description": "With -, in descending order."})
 TOTAL = query("total", {"type": "boolean", "description": "Count how many match, up to 100,001."})
 CURSOR = query("cursor", members.EVENT_ID | {"description": "`next` of the page before."})
 LIMIT = WholeNumber("limit", 1, LONGEST_PAGE, default=100)
@@ -113,7 +113,7 @@ def install(routes: list[BaseRoute]) -> None:
 async def submit(scope: Scope, receive: Receive, send: Send) -> None:
     """Checks the payment, books its slot and queues it; it is made at `scheduledTime`.
 
-    Idempotent: the same payment again gets the same answer; another payment of the same `paymentId` is a 409. 503 if
+    Idempotent: the same payment again gets the same response; another payment of the same `paymentId` is a 409. 503 if
     no slot is free before the config's horizon.
     """
     services = services_of(scope)
@@ -130,8 +130,8 @@ async def submit_feed(scope: Scope, receive: Receive, send: Send) -> None:
     """Accepts each good line of a feed of any length, read while it arrives; bad lines are reported with their number.
 
     As `text/csv` with the columns paymentId, amount, currency, payerName, payerIban, payeeName, payeeIban, executeAt,
-    or as `application/x-ndjson` with a PaymentRequest a line. A feed that broke off can be sent again: what was
-    accepted counts as a duplicate. `configName` in the query names the config of lines that name none.
+    or as `application/x-ndjson` with a PaymentRequest per line. An interrupted feed can be sent again: accepted
+    payments count as duplicates. `configName` in the query names the config of lines that name none.
     """
     kind = FORMATS.get(media_type(scope))
     if kind is None:
@@ -167,7 +167,7 @@ async def submit_feed(scope: Scope, receive: Receive, send: Send) -> None:
     openapi_extra={"parameters": [path("paymentId", PAYMENT_ID)]},
 )
 async def show(request: Request) -> Response:
-    """The payment, where it stands, and how it got there."""
+    """The payment, its status, and its history."""
     return await _payment_response(services_of(request), request.path_params["paymentId"])
 
 
@@ -206,8 +206,8 @@ async def list_payments(request: Request) -> Response:
     openapi_extra={"parameters": [path("paymentId", PAYMENT_ID)]},
 )
 async def retry(request: Request) -> Response:
-    """A FAILED payment is sent again. An UNKNOWN one is decided first by the downstream's status inquiry: what was
-    executed there is not sent again. 409 in any other status. Recorded in `/admin/audit`.
+    """A FAILED payment is sent again. An UNKNOWN one is first decided by the downstream's status inquiry: a payment
+    that was executed there is not sent again. 409 in any other status. Recorded in `/admin/audit`.
     """
     services, payment_id = services_of(request), request.path_params["paymentId"]
     try:
@@ -228,7 +228,7 @@ async def retry(request: Request) -> Response:
     openapi_extra={"parameters": [path("paymentId", PAYMENT_ID)]},
 )
 async def cancel(request: Request) -> Response:
-    """Cancels the payment and gives its slot back; 409 once its execution has begun."""
+    """Cancels the payment and its slot; 409 once its execution has begun."""
     services, payment_id = services_of(request), request.path_params["paymentId"]
     try:
         await services.payments.operations.cancel(payment_id)
@@ -263,7 +263,7 @@ def _rejection(rejected: Rejection, *, first: bool) -> bytes:
 
 
 async def _answer(send: Send, tally: Tally, rejections: Any) -> None:
-    """Sends the result; rejections come from the file they wait in, however many there are."""
+    """Sends the result; rejections are read from their temporary file, however many there are."""
     headers = [(b"content-type", b"application/json")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     head = f'{{"accepted":{tally.accepted},"duplicates":{tally.duplicates},"rejected":['.encode()

@@ -1,4 +1,4 @@
-"""`/admin/periodic`: work that is queued again and again."""
+"""`/admin/periodic`: periodic tasks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAME = path("name", periodic.NAME)
 
 @router.get("", summary="List the periodic tasks", response_model=PeriodicTasks)
 async def show_all(request: Request) -> Response:
-    """All of them by name, with their next and their last tick."""
+    """All periodic tasks by name, with their next and their last tick."""
     return json_response(PeriodicTasks.of_states(await _periodic(request).list()))
 
 
@@ -45,8 +45,8 @@ async def show(request: Request) -> Response:
     openapi_extra=json_body(PeriodicRequest) | {"parameters": [NAME]},
 )
 async def put(request: Request) -> Response:
-    """In force within a second on every worker. With another schedule, or resumed, it begins with the first tick from
-    now. `enabled: false` pauses it."""
+    """Applies within a second on every worker. With another schedule, or when resumed, it starts with the first tick
+    from now. `enabled: false` pauses it."""
     body = PeriodicRequest.parse(await read_object(request.scope, request.receive))
     try:
         state = await _periodic(request).put(
@@ -65,7 +65,7 @@ async def put(request: Request) -> Response:
     openapi_extra={"parameters": [NAME]},
 )
 async def delete(request: Request) -> Response:
-    """Deletes it and shows what it was. What it queued stays queued."""
+    """Deletes the task and returns it. Items that it queued stay queued."""
     name = request.path_params["name"]
     state = await _periodic(request).show(name)
     await _periodic(request).delete(name)
@@ -80,8 +80,7 @@ async def delete(request: Request) -> Response:
     openapi_extra={"parameters": [NAME]},
 )
 async def trigger(request: Request) -> Response:
-    """Queues one item beside its ticks, also while it is paused. A second trigger within the same second queues
-    nothing more."""
+    """Queues one item beside its ticks, also while it is paused. Idempotent within the same second."""
     return json_response(Triggered.of(await _periodic(request).trigger(request.path_params["name"])))
 
 

@@ -45,8 +45,8 @@ async def show(request: Request) -> Response:
     openapi_extra=json_body(PLAN_REQUEST) | {"parameters": [NAME]},
 )
 async def put(request: Request) -> Response:
-    """In force here when this is answered, and in every other process within a second or so. What keys have spent
-    stays spent: a lowered limit clips it, a raised one adds room at once."""
+    """Applies in this process at once, and in every other within about a second. Keys keep what they have spent: a
+    lowered limit clips it, a raised one adds room at once."""
     name = request.path_params["name"]
     document = await read_json(request.scope, request.receive)
     if isinstance(document, str):
@@ -68,6 +68,6 @@ async def put(request: Request) -> Response:
     openapi_extra={"parameters": [NAME]},
 )
 async def delete(request: Request) -> Response:
-    """Deletes the plan and shows what it was. Calls that name it get 404 from now on."""
+    """Deletes the plan and returns it. Calls with its name get 404 from now on."""
     plan = await services_of(request).admission.plans.delete(request.path_params["name"])
     return json_response(PlanShown.of_plan(plan))

@@ -1,4 +1,4 @@
-"""A prefix of all paths: where another application mounts the service, or a server is given a root path."""
+"""A prefix of all paths: if another application mounts the service, or a server has a root path."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ PREFIX = "headgate_prefix"
 
 
 def without_prefix(scope: Scope) -> Scope:
-    """A scope whose path has no prefix, for all middleware. ASGI leaves it on, and only the router knows of it: the
-    check of tokens, which compares paths, would miss every one."""
+    """A scope whose path has no prefix, for all middleware. ASGI keeps the prefix, and only the router removes it: the
+    check of tokens, which compares paths, would match none."""
     prefix = scope.get("root_path", "").rstrip("/")
     if not prefix:
         return scope
-    # A server that takes it off itself is right, too.
+    # Some servers remove it themselves.
     path = scope["path"].removeprefix(prefix) if scope["path"].startswith(f"{prefix}/") else scope["path"]
     return {**scope, "path": path, "root_path": "", PREFIX: prefix}

@@ -38,22 +38,22 @@ INVALID = "Missing/Invalid Arguments"
 LONGEST_NAME = 128
 LONGEST_DETAIL = 1024
 CANCEL_AT = {"payments": "DELETE /api/v1/payments/{paymentId}"}
-"""Where an application's slots are cancelled, with what they carry."""
+"""The route that cancels an application's slots with their work."""
 
 SCHEMA: dict[str, Any] = {
     "title": "Problem",
-    "description": "An error, as RFC 9457 has it.",
+    "description": "An error, as in RFC 9457.",
     "type": "object",
     "required": ["type", "title", "status", "detail"],
     "properties": {
-        "type": {"type": "string", "description": "What kind of problem: a name that never changes."},
+        "type": {"type": "string", "description": "The kind of problem: a name that never changes."},
         "title": {"type": "string"},
         "status": {"type": "integer", "minimum": 400, "maximum": 599},
-        "detail": {"type": "string", "description": "What is wrong here, and what would be right."},
+        "detail": {"type": "string", "description": "The error, and how to correct it."},
         "field": {"type": "string", "description": "The member, parameter or header that is wrong."},
         "earliest": {
             "type": ["string", "null"],
-            "description": "With 503 for lack of slots: the first time that would be free, had the horizon allowed it.",
+            "description": "With 503 for lack of slots: the first free time after the horizon.",
         },
         "owner": {
             "type": ["string", "null"],
@@ -64,7 +64,7 @@ SCHEMA: dict[str, Any] = {
 
 
 class Problem(Exception):
-    """An answer other than success, ready to send."""
+    """An error response."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Problem(Exception):
 
 
 def invalid(field: str, problem: str) -> Problem:
-    """400 for a member, parameter or header, named as it stands on the wire; what a caller made up is cut short."""
+    """400 for a member, parameter or header, by its name on the wire; the caller's own text is truncated."""
     field, problem = _cut(field, LONGEST_NAME), _cut(problem, LONGEST_DETAIL)
     return Problem(400, "invalid-input", INVALID, f"{field}: {problem}", field=field)
 
@@ -113,7 +113,7 @@ def too_large(limit: int) -> Problem:
 
 
 def unexpected() -> Problem:
-    """500 without a word about the inside; the log has the rest."""
+    """500 without internal details; the log has them."""
     detail = "something failed inside headgate; its log tells more, under this answer's X-Request-ID"
     return Problem(500, "internal-error", "Internal Server Error", detail)
 
@@ -153,14 +153,14 @@ def of(error: HeadgateError) -> Problem:
 
 
 def wire_name(field: str) -> str:
-    """`max_per_window` as JSON has it, `maxPerWindow`. Only the first part of a path is ours; the rest was typed."""
+    """`max_per_window` as in JSON: `maxPerWindow`. Only the first part of a path is ours; the rest is the caller's."""
     first, rest = re.fullmatch(r"([^.\[]*)(.*)", field, re.DOTALL).groups()  # type: ignore[union-attr]
     head, *words = first.split("_")
     return head + "".join(word.capitalize() for word in words) + rest
 
 
 def encoded(value: Any) -> bytes:
-    """JSON. A lone surrogate, which only a JSON escape can bring in, is escaped again rather than refused."""
+    """JSON. A lone surrogate, which only a JSON escape can contain, is escaped again instead of an error."""
     try:
         return orjson.dumps(value)
     except TypeError:
@@ -188,11 +188,11 @@ def install(app: FastAPI) -> None:
 
 
 def response_to(error: Problem | HeadgateError, path: str) -> Response:
-    """The answer to a request to `path` that raised `error`. A store's failure is logged."""
+    """The response to a request to `path` that raised `error`. A store's failure is logged."""
     if isinstance(error, Problem):
         return error.response()
     problem = of(error)
-    if isinstance(error, StoreError) and not isinstance(error, StaleVersion):  # which is the caller's
+    if isinstance(error, StoreError) and not isinstance(error, StaleVersion):  # which is the caller's error
         structlog.get_logger().error("store failed", path=path, error=repr(error), status=problem.status)
     return problem.response()
 
@@ -203,7 +203,7 @@ async def _expected(request: Request, error: Exception) -> Response:
 
 
 async def _unexpected(_request: Request, _error: Exception) -> Response:
-    """The error is raised again behind this, and logged there."""
+    """The error is raised again after this, and logged there."""
     return unexpected().response()
 
 
@@ -231,7 +231,7 @@ async def _http(request: Request, error: Exception) -> Response:
 
 
 def _allowed(request: Request) -> str:
-    """Every method of the path. The framework's own 405 knows of one route only, and a path may have several."""
+    """Every method of the path. The framework's own 405 lists one route's only, and a path may have several."""
     paths = request.app.openapi()["paths"]
     own = request.url.path
     for path in sorted(paths, key=lambda template: ("{" in template, -len(template))):
@@ -243,7 +243,7 @@ def _allowed(request: Request) -> str:
 def _exhausted(detail: str, earliest: datetime | None) -> Problem:
     headers = {}
     if earliest is not None:
-        # The horizon moves with the clock: once the caller has waited this long, that slot lies inside it.
+        # The horizon moves with the clock: after this wait, that slot lies inside it.
         headers["Retry-After"] = str(max(1, math.ceil((earliest - datetime.now(UTC)).total_seconds())))
     return Problem(
         503,

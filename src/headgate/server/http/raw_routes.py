@@ -18,7 +18,7 @@ from headgate.server.shapes.shape import Shape
 
 
 class RawRoute(APIRoute):
-    """An `APIRoute` for OpenAPI, whose requests go straight to `endpoint(scope, receive, send)`.
+    """An `APIRoute` for OpenAPI, whose requests go directly to `endpoint(scope, receive, send)`.
 
     FastAPI's dependency solving and response building cost as much as booking a slot does; the hot path skips them.
     """
@@ -41,9 +41,9 @@ class RawRoute(APIRoute):
 
 
 class RawRoutes:
-    """Hands each request to the raw route of its method and path, and all others to the application.
+    """Dispatches each request to the raw route of its method and path, or else to the application.
 
-    The framework's own way to a route is ten calls longer, and costs as much again as the route itself.
+    The framework's own routing takes ten more calls, and costs as much as the route itself.
     """
 
     def __init__(self, app: ASGIApp, routes: Iterable[BaseRoute]) -> None:
@@ -80,7 +80,7 @@ async def send_json(
     media_type: bytes = b"application/json",
     fields: Sequence[tuple[bytes, bytes]] = (),
 ) -> None:
-    """Sends a whole JSON answer; `fields` are header fields besides its type and length."""
+    """Sends a whole JSON response; `fields` are header fields besides its type and length."""
     await send(
         {
             "type": "http.response.start",
@@ -92,6 +92,6 @@ async def send_json(
 
 
 def json_response(body: Shape | Sequence[Shape], status: int = 200) -> Response:
-    """The answer of a route that is no raw one: an object, or a list of objects."""
+    """The response of a route that is not raw: an object, or a list of objects."""
     text = body.dump_json() if isinstance(body, Shape) else b"[%b]" % b",".join(shape.dump_json() for shape in body)
     return Response(text, status, media_type="application/json")

@@ -27,11 +27,11 @@ FORMATS = {
     b"text/xml": StatementFormat.CAMT053,
 }
 MAX_LISTED = 10_000
-"""Differences of one kind that are listed; all are counted."""
+"""The maximum of listed differences per kind; all are counted."""
 CSV = {
     "type": "string",
     "pattern": f"^{','.join(COLUMNS)}(\\r?\\n|$)",
-    "description": "One payment a line; status is EXECUTED, REJECTED, PENDING or REVERSED.",
+    "description": "One payment per line; status is EXECUTED, REJECTED, PENDING or REVERSED.",
     "example": ",".join(COLUMNS),
 }
 XML = {"type": "string", "description": "ISO 20022 camt.053 (bank to customer statement)."}
@@ -59,11 +59,11 @@ def install(routes: list[BaseRoute]) -> None:
 
 
 async def compare_statement(scope: Scope, receive: Receive, send: Send) -> None:
-    """Planned = executed = bank, per feed, day and currency, with every difference named; changes nothing.
+    """Planned = executed = bank, per feed, day and currency, with every difference; changes nothing.
 
     The statement is CSV with the columns paymentId, amount, currency, status, reference, executedAt, or camt.053, whose
-    EndToEndId is the payment's id. `feed`, `from` and `to` choose the payments; left out, all are compared. 404
-    if there is no such feed.
+    EndToEndId is the payment's id. `feed`, `from` and `to` choose the payments; the default is all. 404 if there is no
+    such feed.
     """
     kind = FORMATS.get(media_type(scope))
     if kind is None:

@@ -1,4 +1,4 @@
-"""`/api/v1/search`: one text, everything whose id begins with it."""
+"""`/api/v1/search`: search by the prefix of an id, over all kinds."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from headgate.server.shapes.members import EVENT_ID
 from headgate.server.shapes.search import Found, SearchResults
 from headgate.slots.model import checked_id
 
-EACH = 5
-"""Results of a kind; more of them are in its list."""
+MAX_PER_KIND = 5
+"""The maximum of results per kind; its own list has more."""
 TIMEOUT_SECONDS = 2.0
-MOST_PLANS = 50
-"""A key is looked for under so many plans."""
-QUERY = query("q", EVENT_ID | {"description": "An id, or what it begins with; of a limit's key, all of it."})
+MAX_PLANS = 50
+"""The maximum of plans under which a key is searched."""
+QUERY = query("q", EVENT_ID | {"description": "An id, or its prefix; of a limit's key, all of it."})
 
 router = api_router("/api/v1", "search")
 
@@ -39,16 +39,16 @@ Search = Callable[[Services, str], Awaitable[list[Found]]]
 )
 async def search(request: Request) -> Response:
     """Events, payments, feeds, messages and, for the scope `admin`, queue items whose ids begin with `q`, up to five of
-    each; and the key `q` of limits, if it has spent something. A store that does not answer within two seconds is named
-    in `unavailable`."""
+    each; and the key `q` of limits, if it has spent something. After a timeout of two seconds, a store is listed in
+    `unavailable`."""
     if "q" not in request.query_params:
         raise invalid("q", "is required")
     text = checked_id(request.query_params["q"], "q")
     services = services_of(request)
     kinds = [kind for kind in KINDS if kind != "item" or request.scope["state"]["is_admin"]]
     by_kind = await asyncio.gather(*(_within_time(KINDS[kind], services, text) for kind in kinds))
-    results = [one for some in by_kind for one in some or ()]
-    results.sort(key=lambda one: not one.exact)  # stable: else by kind, as listed
+    results = [result for some in by_kind for result in some or ()]
+    results.sort(key=lambda result: not result.exact)  # stable: else by kind, as listed
     unavailable = [kind for kind, some in zip(kinds, by_kind, strict=True) if some is None]
     return json_response(SearchResults(query=text, results=results, searched=kinds, unavailable=unavailable))
 
@@ -62,7 +62,7 @@ async def _within_time(search: Search, services: Services, text: str) -> list[Fo
 
 
 async def _events(services: Services, text: str) -> list[Found]:
-    records = await services.slots.beginning(text, limit=EACH)
+    records = await services.slots.beginning(text, limit=MAX_PER_KIND)
     return [
         Found.of(
             kind="event",
@@ -77,7 +77,7 @@ async def _events(services: Services, text: str) -> list[Found]:
 
 
 async def _payments(services: Services, text: str) -> list[Found]:
-    records, _ = await services.payments.operations.page(PaymentFilter(prefix=text), limit=EACH)
+    records, _ = await services.payments.operations.page(PaymentFilter(prefix=text), limit=MAX_PER_KIND)
     return [
         Found.of(
             kind="payment",
@@ -93,7 +93,9 @@ async def _payments(services: Services, text: str) -> list[Found]:
 
 async def _items(services: Services, text: str) -> list[Found]:
     item_types = [config.item_type for config in await services.queue.configs()]
-    pages = await asyncio.gather(*(services.queue.list(item_type, prefix=text, limit=EACH) for item_type in item_types))
+    pages = await asyncio.gather(
+        *(services.queue.list(item_type, prefix=text, limit=MAX_PER_KIND) for item_type in item_types)
+    )
     return [
         Found.of(
             kind="item",
@@ -110,7 +112,7 @@ async def _items(services: Services, text: str) -> list[Found]:
 
 
 async def _messages(services: Services, text: str) -> list[Found]:
-    messages = await services.notifications.messages.beginning(text, EACH)
+    messages = await services.notifications.messages.beginning(text, MAX_PER_KIND)
     return [
         Found.of(
             kind="message",
@@ -125,7 +127,7 @@ async def _messages(services: Services, text: str) -> list[Found]:
 
 
 async def _feeds(services: Services, text: str) -> list[Found]:
-    feeds = await services.payments.feeds.page(EACH, None, prefix=text)
+    feeds = await services.payments.feeds.page(MAX_PER_KIND, None, prefix=text)
     return [
         Found.of(
             kind="feed",
@@ -140,8 +142,8 @@ async def _feeds(services: Services, text: str) -> list[Found]:
 
 
 async def _keys(services: Services, text: str) -> list[Found]:
-    """The key itself: limits know keys by their state alone, and no store lists them."""
-    plans = sorted(await services.admission.plans.all())[:MOST_PLANS]
+    """The key itself: stores of limits can't list keys, so only the exact key is read."""
+    plans = sorted(await services.admission.plans.all())[:MAX_PLANS]
     if not plans:
         return []
     decision = await services.admission.limiter.peek(text, plans)

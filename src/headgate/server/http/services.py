@@ -68,13 +68,13 @@ class Services:
     backlog_ahead: BacklogAhead = field(init=False)
     streams: Streams = field(default_factory=Streams)
     grpc_port: int | None = None
-    """Where Envoy's rate limit service is served."""
+    """The port of Envoy's rate limit service."""
 
     def __post_init__(self) -> None:
         self.requests = HttpMetrics(self.registry)
 
 
 def services_of(scope: Mapping[str, Any]) -> Services:
-    """The services of the app a request came to; takes the ASGI scope or a `Request`."""
+    """The services of a request's app; takes the ASGI scope or a `Request`."""
     services: Services = scope[SERVICES]
     return services

@@ -47,7 +47,7 @@ async def assign(scope: Scope, receive: Receive, send: Send) -> None:
     With `configNames` the slot lies in one open window with room of each config, and is charged in all of them or in
     none; `windows` lists them.
 
-    Idempotent: the same `eventId` always gets the slot it already has, whatever else the request says. 503 if nothing
+    Idempotent: the same `eventId` always gets the slot it already has, whatever the rest of the request. 503 if nothing
     is free before the config's horizon.
     """
     services: Services = scope[SERVICES]
@@ -67,11 +67,11 @@ async def assign(scope: Scope, receive: Receive, send: Send) -> None:
 )
 async def replan(request: Request) -> Response:
     """Moves booked slots to earlier free places after a limit was raised, in order; or, with `direction: "spread"`,
-    what is over a lowered limit to later windows.
+    slots above a lowered limit to later windows.
 
-    No slot within `notice` (one minute) of now moves, nor one whose work has begun. One under several configs moves to
-    where all of them have room. Queue items and payments move with their slots, and the outbox has a record
-    `slot-moved` of each. Bookings go on meanwhile. Idempotent: a call that broke off may be repeated, and one more
+    No slot within `notice` (one minute) of now moves, nor one whose work has begun. A slot under several configs moves
+    to where all of them have room. Queue items and payments move with their slots, and the outbox has a record
+    `slot-moved` of each. Bookings continue meanwhile. Idempotent: an interrupted call may be retried, and one more
     moves nothing.
     """
     services = services_of(request)
@@ -129,7 +129,7 @@ async def show_page(request: Request) -> Response:
     openapi_extra={"parameters": [path("eventId", EVENT_ID)]},
 )
 async def explain(request: Request) -> Response:
-    """Why the event got its time: the effective time, each window that was passed over and the reason (`full`,
+    """Explains the event's time: the effective time, each window that was skipped and the reason (`full`,
     `proportional`, `closed` with the calendar's rule; `order` if a re-plan moved the slot), the config's version then
     and now, and what the same request would get today."""
     explanation = await services_of(request).slots.explain(request.path_params["eventId"])
@@ -157,11 +157,11 @@ async def show(request: Request) -> Response:
     openapi_extra={"parameters": [path("eventId", EVENT_ID), query("reason", slot_records.REASON)]},
 )
 async def cancel(request: Request) -> Response:
-    """Gives the event's slot back and shows what it was; its room is free from the next call on. The listing shows it
-    as CANCELLED, with the reason and the name of the caller's token, until it is pruned. The event may be booked again.
+    """Cancels the event's slot and returns it; its room is free from the next call on. The listing shows it as
+    CANCELLED, with the reason and the name of the caller's token, until it is pruned. The event may be booked again.
 
-    The queue item that carries the slot is cancelled with it. 409 if that has begun, or if the slot belongs to an
-    application, such as `payments`: it is cancelled there, with what it carries.
+    The queue item of the slot is cancelled with it. 409 if that has begun, or if the slot belongs to an application,
+    such as `payments`: it is cancelled there, with its work.
     """
     slot = await services_of(request).slots.cancel(
         request.path_params["eventId"],

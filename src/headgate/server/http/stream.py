@@ -1,9 +1,8 @@
 """An NDJSON stream of events, booked while it arrives and answered in order, in constant memory.
 
-Three things happen at once: lines are read, lines are booked, answers are sent. Whatever lines arrived while a
-transaction was in flight go into the next one. Answers wait in a temporary file, not in memory and not in the way of
-reading: most clients send their whole body before they read the first answer, and would otherwise wait for us while
-we wait for them.
+Three tasks run concurrently: lines are read, lines are booked, answers are sent. Lines that arrive while a transaction
+is in flight go into the next one. Answers are buffered in a temporary file, so that they neither use memory nor block
+reading: most clients send their whole body before they read the first answer, which would deadlock otherwise.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ from headgate.slots.packing import Booking
 
 LONGEST_LINE = 64 * 1024
 IN_MEMORY = 1024 * 1024
-"""Answers kept in memory before they go to disk."""
+"""The bytes of answers that are kept in memory before they go to disk."""
 PIECE = 64 * 1024
 MAX_BAD_LINES = 1000
-"""Lines that are no slot request. At the next one the stream ends: it is another kind of file, or an attack."""
+"""The maximum of invalid lines. At the next one the stream ends: it is another kind of file, or an attack."""
 LINES_PER_TURN = 100
-"""Lines that are parsed, or answered, before other requests have their turn: about a millisecond's work."""
+"""Lines that are parsed, or answered, before the event loop runs other requests: about a millisecond's work."""
 
 
 class Line(NamedTuple):
-    """One line: what it asks for, or what is wrong with it."""
+    """One line: its request, or its error."""
 
     number: int
     config_names: ConfigNames
@@ -64,7 +63,7 @@ async def book_stream(slots: SlotScheduler, names: ConfigNames, receive: Receive
 
 
 class Answers:
-    """Bytes on their way to the client: written at one end, sent from the other, at each one's own pace."""
+    """A buffer of bytes for the client: written at one end and sent from the other, independently."""
 
     def __init__(self) -> None:
         self._file = tempfile.SpooledTemporaryFile(max_size=IN_MEMORY)  # noqa: SIM115 - closed by close()
@@ -73,26 +72,26 @@ class Answers:
         self._finished = False
 
     def append(self, data: bytes) -> None:
-        """Adds what is to be sent."""
+        """Adds bytes to send."""
         self._file.seek(self._written)
         self._file.write(data)
         self._written += len(data)
         self._news.set()
 
     def finish(self) -> None:
-        """Says that nothing more will be added."""
+        """Marks the end."""
         self._finished = True
         self._news.set()
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """What was added, in order, until all of it is out."""
+        """The added bytes, in order, until the end."""
         while True:
             while self._sent < self._written:
                 self._file.seek(self._sent)
                 piece = self._file.read(PIECE)
                 self._sent += len(piece)
                 if self._sent == self._written:
-                    # A client that keeps up keeps the file small.
+                    # With a client that keeps up, the file stays small.
                     self._file.seek(0)
                     self._file.truncate()
                     self._sent = self._written = 0
@@ -129,7 +128,7 @@ async def _read(receive: Receive, names: ConfigNames, lines: asyncio.Queue[Line 
         async for raw in _split(receive):
             number += 1
             if number % LINES_PER_TURN == 0:
-                # `put` only waits while the queue is full, and a body that has arrived is there without waiting.
+                # Neither `put` into a queue with room nor reading a body that has arrived yields to the loop.
                 await asyncio.sleep(0)
             if raw is not None and not raw.strip():
                 continue
@@ -142,12 +141,12 @@ async def _read(receive: Receive, names: ConfigNames, lines: asyncio.Queue[Line 
     except Exception:
         await lines.put(None)
         raise
-    # Not when cancelled: nobody takes from the queue then, and putting would wait for ever.
+    # Not when cancelled: the queue has no reader then, and `put` would wait for ever.
     await lines.put(None)
 
 
 async def _split(receive: Receive) -> AsyncIterator[bytes | None]:
-    """The body's lines; None for one that is too long to be kept."""
+    """The body's lines; None for one that is too long."""
     rest, skipping, more = b"", False, True
     while more:
         message = await receive()
@@ -169,7 +168,7 @@ async def _split(receive: Receive) -> AsyncIterator[bytes | None]:
 
 
 async def _arrived(lines: asyncio.Queue[Line | None], max_batch: int) -> list[Line]:
-    """The lines that are there, at least one unless the stream is over."""
+    """The lines that have arrived; waits for at least one, unless the stream is over."""
     arrived: list[Line] = []
     line = await lines.get()
     while line is not None:
@@ -208,7 +207,7 @@ def _too_many_bad_lines() -> Problem:
 
 
 async def _booked(slots: SlotScheduler, lines: list[Line]) -> dict[int, Booking | Problem]:
-    """What came of each line, by its number."""
+    """The outcome of each line, by its number."""
     outcomes: dict[int, Booking | Problem] = {}
     rounds: dict[tuple[int, ConfigNames], dict[int, SlotRequest]] = {}
     last: dict[str, tuple[int, ConfigNames]] = {}
@@ -216,8 +215,8 @@ async def _booked(slots: SlotScheduler, lines: list[Line]) -> dict[int, Booking 
         if isinstance(line.request, Problem):
             outcomes[line.number] = line.request
             continue
-        # Configs are booked one after another. An event that comes again under another config is booked in a later
-        # round, so that its first line is the one that gets the slot.
+        # Configs are booked one after another. An event that is repeated under another config is booked in a later
+        # round, so that its first line gets the slot.
         event_id, names = line.request.event_id, line.config_names
         turn, before = last.get(event_id, (0, names))
         last[event_id] = turn + (before != names), names

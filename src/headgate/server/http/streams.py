@@ -1,4 +1,4 @@
-"""The streams of a process, which would keep it from ending."""
+"""The open streams of a process, which would block its shutdown."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import asyncio
 
 
 class Streams:
-    """Counts the streams that are open, and ends them: uvicorn waits for answers in progress."""
+    """Counts open streams, and ends them: uvicorn's shutdown waits for responses in progress."""
 
     def __init__(self) -> None:
         self.open = 0
         self.ended = asyncio.Event()
         self.loop: asyncio.AbstractEventLoop | None = None
-        """On which `end` acts."""
+        """The event loop of the streams."""
 
     def end(self) -> None:
         """Ends all streams, so that the process can end. May be called by a signal handler."""

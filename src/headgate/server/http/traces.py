@@ -1,4 +1,4 @@
-"""Each request as a span: part of the caller's trace (`traceparent`), or the root of one of its own."""
+"""A span per request: part of the caller's trace (`traceparent`), or the root of a new one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headgate.tracing import Attributes, accepted
 
 
 class RequestTraces:
-    """Traces every request but those that machines poll. The outermost middleware."""
+    """Traces every request except those of polled paths. The outermost middleware."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -21,7 +21,7 @@ class RequestTraces:
             return
         status = 0
 
-        async def answered(message: Message) -> None:
+        async def send_and_trace(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -31,9 +31,9 @@ class RequestTraces:
         span = tracing.begin(method, {"http.request.method": method}, parent=_parent(scope), kind="SERVER")
         with tracing.inside(span):
             try:
-                await self._app(scope, receive, answered)
+                await self._app(scope, receive, send_and_trace)
             finally:
-                # Only now is it known which route it took; the path itself may hold anything.
+                # Only now is the route known; the path itself may contain anything.
                 route = getattr(scope.get("route"), "path", None)
                 attributes: Attributes = {
                     "http.response.status_code": status,

@@ -1,6 +1,6 @@
-"""What a worker shows: `/metrics`, `/health/live` and `/health/ready`, answered by the event loop that does its work.
+"""A worker's `/metrics`, `/health/live` and `/health/ready`, served by the event loop that does its work.
 
-A worker whose loop hangs answers none of them: Prometheus and its orchestrator take it for dead, which it is.
+A worker whose loop hangs answers none of them, so Prometheus and its orchestrator consider it dead.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Server(uvicorn.Server):
 async def worker_health(
     listening: socket.socket, registry: CollectorRegistry, probes: dict[str, Probe]
 ) -> AsyncIterator[None]:
-    """Inside, `listening` is served on the running event loop, and the dependencies are asked now and then."""
+    """Inside the block, serves `listening` on the running event loop, and checks the dependencies periodically."""
     checks: dict[str, asyncio.Task[Check]] = {}
 
     async def metrics(_request: Request) -> Response:

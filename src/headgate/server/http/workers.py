@@ -1,4 +1,4 @@
-"""`/admin/workers`: who works on which queue."""
+"""`/admin/workers`: the workers of each queue."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ router = api_router("/admin/workers", "dispatch")
 
 @router.get("", summary="List the workers", response_model=WorkersShown)
 async def workers(request: Request) -> Response:
-    """Every worker with its last heartbeat. `unattended` has the item types that nobody works on."""
+    """Every worker with its last heartbeat. `unattended` has the item types without live workers."""
     return json_response(WorkersShown.of_workers(*await services_of(request).queue.workers()))

@@ -11,7 +11,7 @@ from headgate.sql.databases import database
 
 
 async def slot_store(url: str, *, pool_size: int = 10) -> SlotStore:
-    """The slot store at a database URL; `memory://` for one that lives in this process."""
+    """The slot store at a database URL; `memory://` for one in this process's memory."""
     return SqlSlotStore(await database(url, pool_size=pool_size))
 
 

@@ -30,8 +30,8 @@ from headgate.sql.schema import now
 def cancel(
     connection: Connection, event_id: str, owner: str | None = None, cause: Cancellation = NO_CAUSE
 ) -> AssignedSlot | None:
-    """Deletes the slot, if it is the owner's, and frees its room in the windows that its time falls into today. Its
-    record stays, with the cause."""
+    """Deletes the slot, if it is the owner's, and frees its room in the windows that its time falls into now. Its
+    record is kept, with the cause."""
     before = slot_records.find_all(connection, [event_id]).get(event_id)
     if before is None:
         return None
@@ -40,7 +40,7 @@ def cancel(
     if current is None:
         return None
     if set(current.config_names) != set(before.config_names):
-        # Cancelled and booked again elsewhere while this waited: the locks it holds are not the ones it needs.
+        # Cancelled and booked again elsewhere during the wait for the locks: other configs would have to be locked.
         raise Conflict
     if current.owner != owner:
         raise SlotOwned(event_id, current.owner)
@@ -64,7 +64,7 @@ def cancel_with_work(
         carrier.cancel(connection, before)
     cancelled = cancel(connection, event_id, owner, cause)
     if before is not None and cancelled is not None and cancelled.scheduled_ms != before.scheduled_ms:
-        # Moved, or booked again, while this waited: its work is not the work that was cancelled.
+        # Moved, or booked again, during the wait for the locks: other work was cancelled.
         raise Conflict
     return cancelled
 
@@ -72,8 +72,8 @@ def cancel_with_work(
 def cancel_many(
     connection: Connection, event_ids: Sequence[str], owner: str | None = None, cause: Cancellation = NO_CAUSE
 ) -> int:
-    """Deletes those of these events' slots that are the owner's, and frees their room; their records stay, with the
-    cause. Returns how many there were."""
+    """Deletes those of these events' slots that are the owner's, and frees their room; their records are kept, with the
+    cause. Returns their number."""
     if len(event_ids) == 1:
         try:
             return 0 if cancel(connection, event_ids[0], owner, cause) is None else 1
@@ -85,7 +85,7 @@ def cancel_many(
     actives = lock_all(connection, names)
     slots = [assigned for assigned in slot_records.find_all(connection, event_ids).values() if assigned.owner == owner]
     if any(not names.issuperset(assigned.config_names) for assigned in slots):
-        # Booked again elsewhere meanwhile, in part under configs that are not locked.
+        # Booked again meanwhile, in part under configs that are not locked.
         raise Conflict
     for first in range(0, len(slots), MAX_IN_LIST):
         ids = [assigned.event_id for assigned in slots[first : first + MAX_IN_LIST]]

@@ -1,7 +1,7 @@
 """Booking, cancelling and pruning slots under several configs, one statement after another.
 
-Every config's row is locked, in the order of the names. Whoever needs several locks takes them in this order and all of
-them before any other work, so writers of overlapping sets wait for each other and never deadlock.
+Every config's row is locked, in the order of the names. A transaction that needs several locks takes all of them in
+this order before any other work, so writers of overlapping sets wait for each other and never deadlock.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def book_under(
     owner: str | None,
     uniform: Callable[[], float],
 ) -> tuple[list[Booking], list[AssignedSlot]]:
-    """Books every request under several configs, whose rows are locked. Writes the windows; the new slots are still to
-    be written."""
+    """Books every request under several configs, whose rows are locked. Writes the windows; the caller writes the new
+    slots."""
     sides: list[JointSide] = []
     is_sparse = len({requested for _, requested in requests}) > FEW_WINDOWS
     for active in actives:
@@ -59,11 +59,11 @@ def joint_label(actives: Iterable[PolicyVersion]) -> str:
 
 
 class PrunedPage(NamedTuple):
-    """What one step of `prune_joint` did."""
+    """The result of one step of `prune_joint`."""
 
     removed: int
     cursor: Cursor | None
-    """Where to go on; None at the end."""
+    """Where to continue; None at the end."""
 
 
 def prune_joint(
@@ -74,9 +74,8 @@ def prune_joint(
     after: Cursor | None,
     limit: int,
 ) -> PrunedPage:
-    """Deletes slots under several configs that every one of their configs is done with, and whose work is not still to
-    be done. `ends_ms` says, by config, up to where its slots are forgotten. Looks at up to `limit` slots past a
-    cursor."""
+    """Deletes slots under several configs that are past the end of each config, and whose work is not pending.
+    `ends_ms` is the time by config before which slots are deleted. Reads up to `limit` slots after a cursor."""
     last = from_ms(max(ends_ms.values(), default=before_ms))
     query = sa.select(
         slot.c.event_id, slot.c.config_name, slot.c.scheduled_at, slot.c.owner, slot.c.other_windows

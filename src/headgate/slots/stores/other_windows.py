@@ -1,7 +1,7 @@
 """The column `other_windows` of a slot: the windows of its second and further configs, as JSON.
 
-One row an event, however many configs it has: a row per config would multiply the cost of the largest table by their
-number. Whoever counts a config's slots uses `charged_to`.
+One row per event, however many configs it has: a row per config would multiply the cost of the largest table by their
+number. Queries that count a config's slots use `charged_to`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def parse_other_windows(text: str | None) -> tuple[SlotWindow, ...]:
 
 def charged_to(connection: Connection, name: str, table: sa.Table = slot) -> sa.ColumnElement[bool]:
     """Whether a slot is charged to a config, as its first one or as a further one."""
-    # Quotes inside a JSON text are escaped, so no name can look like the beginning of another row.
+    # Quotes inside a JSON text are escaped, so no name can match the beginning of another row.
     row = f"[{json.dumps(name, ensure_ascii=False)},"
     index = sa.func.strpos if connection.dialect.name == "postgresql" else sa.func.instr
     return (table.c.config_name == name) | (index(table.c.other_windows, row) > 0)

@@ -36,7 +36,7 @@ def configs(connection: Connection) -> list[PolicyVersion]:
     """The active version of every config, by name."""
     active = (slot_config.c.name == slot_policy.c.name) & (slot_config.c.version == slot_policy.c.version)
     rows = connection.execute(sa.select(slot_policy).join(slot_config, active))
-    # Sorted here: databases order text by rules of their own.
+    # Sorted here: databases order text by different collations.
     return sorted((_policy_version(row) for row in rows), key=lambda version: version.name)
 
 
@@ -68,7 +68,7 @@ def _policy_version(row: Row[Any]) -> PolicyVersion:
 
 @lru_cache(maxsize=256)
 def policy_from_json(text: str) -> WindowPolicy:
-    """A stored policy. Remembered: every booking reads it, and a calendar remembers the days it has worked out."""
+    """A stored policy. Cached: every booking reads it, and a calendar caches its computed days."""
     stored = json.loads(text)
     return WindowPolicy(
         stored["maxPerWindow"],
@@ -76,6 +76,6 @@ def policy_from_json(text: str) -> WindowPolicy:
         stored["spread"],
         stored["calendar"],
         stored["maxDelay"],
-        stored.get("firstWindow", FirstWindow.PROPORTIONAL),  # an older version wrote none
+        stored.get("firstWindow", FirstWindow.PROPORTIONAL),  # older versions of headgate wrote none
         stored.get("curve"),
     )

@@ -1,8 +1,8 @@
 """Booking on PostgreSQL in two flushes: one that locks and reads, one that writes and commits. A lone booking takes
-one, if it finds what it expects (`postgres_lone.py`).
+one, if its expectation holds (`postgres_lone.py`).
 
 The portable path in `sql.py` runs one statement at a time, and holds the config's lock over every round trip. Here the
-statements travel together (`headgate.sql.pipeline`). Which windows to read is guessed from the policy of the last
+statements are sent together (`headgate.sql.pipeline`). Which windows to read is guessed from the policy of the last
 booking and the host's clock; a wrong guess costs another statement (`SqlWindowReader`), never a wrong booking.
 """
 
@@ -43,12 +43,12 @@ from headgate.sql.pipeline import (
 from headgate.sql.schema import instant_text
 
 COPY_FROM = 400
-"""Slots in one transaction from which COPY, which a pipeline can't contain, is worth its own round trip."""
+"""The number of slots in a transaction from which COPY, which a pipeline can't contain, is worth a round trip."""
 MAX_GUESSES = 10_000
-"""Sets of configs of which it is remembered where their last search ended."""
+"""The number of sets of configs whose last search's end is cached."""
 
-# Read before the lock, so that nobody waits for it. An event that another config's writer books in between is caught
-# by the key when it is inserted, and the whole transaction is tried again.
+# Read before the lock, which is then held for less time. If another config's writer books the event in between, the
+# insert violates the key, and the whole transaction is retried.
 EXISTING = Statement(
     "headgate_slot_existing",
     """
@@ -58,8 +58,8 @@ EXISTING = Statement(
     FROM headgate_slot WHERE event_id = ANY($1::text[])
     """,
 )
-# The clock is read outside the locking query, thus once the lock is held: now() would be when the transaction began,
-# which may have waited since.
+# The clock is read outside the locking query, thus after the lock is taken: now() is the start of the transaction,
+# before it waited for the lock.
 LOCK = Statement(
     "headgate_slot_lock",
     """
@@ -67,8 +67,8 @@ LOCK = Statement(
     FROM (SELECT version FROM headgate_slot_config WHERE name = $1 FOR UPDATE) AS locked
     """,
 )
-# For each query: its first window; the run that starts at or before the window after that; and the counters from where
-# that run lets go.
+# For each query: its first window; the run that starts at or before the window after that; and the counters from the
+# end of that run.
 WINDOWS = Statement(
     "headgate_slot_windows",
     """
@@ -165,7 +165,7 @@ class WindowRows(NamedTuple):
 
 
 class BookingSnapshot(NamedTuple):
-    """What the first flush read; `version` is None if there is no such config."""
+    """The results of the first flush; `version` is None if there is no such config."""
 
     version: int | None
     now_ms: int
@@ -204,7 +204,7 @@ class PostgresBooker(Booker):
         packer = Packer(policy, occupancy, at_ms, self._uniform)
         bookings, fresh = book_all(active, packer, requests, snapshot.existing, owner)
         if fresh:
-            # Before the pipeline opens: joining runs may have to read from the database.
+            # Before the pipeline opens: joining runs may read from the database.
             counts, runs = occupancy.changed_windows(), occupancy.changed_runs()
             run_async(connection, lambda raw: _write(raw, active, fresh, counts, runs, at_ms))
             if len(requests) == 1:
@@ -251,7 +251,7 @@ class PostgresBooker(Booker):
         bookings, fresh = book_all(actives[0], packer, requests, existing, owner, joint_label(actives))
         if fresh:
             self._remember(names, packer.reached_ms)
-            # Before the pipeline opens: joining runs may have to read from the database.
+            # Before the pipeline opens: joining runs may read from the database.
             runs = {side.active.name: side.occupancy.changed_runs() for side in sides}
             run_async(connection, lambda raw: postgres_joint.write(raw, sides, fresh, runs, at_ms, COPY_FROM))
             if len(requests) == 1:
@@ -287,7 +287,7 @@ async def _read_windows(raw: Raw, name: str, queries: Sequence[WindowQuery]) -> 
 
 
 def _learn(occupancy: Occupancy, queries: Sequence[WindowQuery], rows_by_window: dict[int, WindowRows]) -> None:
-    """Hands the occupancy what each query read, and how far that reaches."""
+    """Adds each query's rows to the occupancy, with the end of the span that they cover."""
     for first_ms, next_ms, rows in queries:
         run, counts = rows_by_window[first_ms]
         resume_ms = next_ms if run is None else max(next_ms, run.resume_ms)
@@ -361,12 +361,12 @@ async def _write(
 
 
 def _copy_text(fresh: Sequence[AssignedSlot], now_ms: int) -> str:
-    """Rows in COPY's text form. Event ids are printable, so only the backslash needs escaping; so does the name.
-    All of them have one owner."""
+    """Rows in COPY's text form. Event ids are printable, so only the backslash needs escaping; so does the name. All
+    rows have one owner."""
     name = fresh[0].config_name.replace("\\", "\\\\")
     version, owner = fresh[0].config_version, fresh[0].owner or "\\N"
     after = f"Z\t{instant_text(now_ms)}Z\t{owner}\n"
-    # Many slots share their window, and mostly the time that was requested.
+    # Many slots share their window, and mostly their requested time.
     between = {
         (requested, window): f"\t{name}\t{version}\t{instant_text(requested)}Z\t{instant_text(window)}Z\t"
         for _, _, _, requested, window, _, _, _, _ in fresh

@@ -1,7 +1,7 @@
-"""Booking under several configs on PostgreSQL in two flushes, as `postgres.py` does it under one.
+"""Booking under several configs on PostgreSQL in two flushes, as in `postgres.py` under one.
 
-Each statement carries the rows of all configs, so their number costs rows and not round trips. Where the search will
-end is guessed from the last booking of the same configs; a wrong guess costs another flush, never a wrong booking.
+Each statement covers all configs, so a further config costs rows and no round trip. Where the search will end is
+guessed from the last booking of the same configs; a wrong guess costs another flush, never a wrong booking.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from headgate.sql.pipeline import (
 )
 from headgate.sql.schema import instant_text
 
-# In the order of the names that are given, which are sorted: rows are locked as they come out of the sort. The last
-# row's clock is read when all are locked.
+# In the order of the given names, which are sorted: rows are locked in this order. The last row's clock is read when
+# all are locked.
 LOCK = Statement(
     "headgate_slot_lock_joint",
     """
@@ -79,7 +79,7 @@ WRITE_WINDOWS_SQL = """
     ON CONFLICT (config_name, window_start) DO UPDATE SET taken = EXCLUDED.taken, placed = EXCLUDED.placed
 """
 WRITE_WINDOWS = Statement("headgate_slot_write_windows_joint", WRITE_WINDOWS_SQL)
-# Many slots share their windows: $13 has each text of other windows once, and `others` says which one is whose.
+# Many slots share their windows: $13 has each text of other windows once, and `others` indexes it.
 INSERT_SLOTS = Statement(
     "headgate_slot_insert_joint",
     f"""
@@ -117,7 +117,7 @@ WRITE_RUNS = Statement(
 
 
 class JointSnapshot(NamedTuple):
-    """What the first flush read."""
+    """The results of the first flush."""
 
     versions: dict[str, int]
     now_ms: int
@@ -126,18 +126,18 @@ class JointSnapshot(NamedTuple):
 
 
 class WindowReads:
-    """What is to be read of each config's windows, in one statement."""
+    """Reads of each config's windows, in one statement."""
 
     def __init__(self) -> None:
         self._queries: list[tuple[str, WindowQuery]] = []
 
     def add(self, actives: Sequence[PolicyVersion], requests: Sequence[SlotRequest], now_ms: int) -> None:
-        """The first windows that these requests will look at, of each config."""
+        """Adds the first windows of each config that these requests will read."""
         for active in actives:
             self._queries += [(active.name, query) for query in window_queries(active.policy, requests, now_ms)]
 
     def add_from(self, actives: Sequence[PolicyVersion], at_ms: int, count: int) -> None:
-        """The windows from a time on that so many requests may go through, of each config."""
+        """Adds the windows of each config, from a time on, that `count` requests may need."""
         slowest = max(active.policy.size_ms / active.policy.lowest_limit for active in actives)
         for active in actives:
             size = active.policy.size_ms
@@ -156,13 +156,13 @@ class WindowReads:
         return [(WINDOWS, (texts(names), numbers(firsts), numbers(nexts), numbers(rows)))]
 
     def add_windows(self, active: PolicyVersion, at_ms: int, rows: int) -> None:
-        """So many windows of a config, from a time on."""
+        """Adds `rows` windows of a config, from a time on."""
         size = active.policy.size_ms
         first = align(at_ms, size)
         self._queries.append((active.name, WindowQuery(first, active.policy.next_open(first + size), rows)))
 
     def learn(self, rows: Rows, occupancies: Mapping[str, Occupancy]) -> None:
-        """Hands each config's occupancy what was read, and how far that reaches."""
+        """Adds the rows to each config's occupancy, with the end of the span that they cover."""
         runs: dict[int, FullRun | None] = {}
         counts: dict[int, list[WindowCount]] = {}
         for place, run_start, resume, *count in rows:
@@ -179,7 +179,7 @@ class WindowReads:
 
 
 async def read(raw: Raw, existing: Statement, names: Sequence[str], ids: str, reads: WindowReads) -> JointSnapshot:
-    """The first flush: begins, looks for slots that the events have, locks the configs, reads windows."""
+    """The first flush: begins, reads the events' existing slots, locks the configs, reads windows."""
     calls: list[tuple[Statement, Sequence[str]]] = [
         (BEGIN, ()),
         (BY_KEY, ()),
@@ -194,8 +194,8 @@ async def read(raw: Raw, existing: Statement, names: Sequence[str], ids: str, re
 
 
 def read_on(connection: Connection, sides: Sequence[JointSide], requests: Sequence[SlotRequest], now_ms: int) -> None:
-    """Reads where the search for the first request goes on, if a config has a run of full windows there that outlasts
-    what is known of the others."""
+    """Reads the windows where the search for the first request continues, if one config's full run ends after the
+    windows of the others that were read."""
     effective = max(requests[0].requested_ms, now_ms)
     at = max(
         side.occupancy.first_known_free(side.active.policy.next_open(align(effective, side.size_ms) + side.size_ms))

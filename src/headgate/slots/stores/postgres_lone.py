@@ -1,8 +1,8 @@
 """A lone booking on PostgreSQL in one flush, under one config or several: lock, compare, insert, commit.
 
-A process that books alone knows what its last booking left behind. So it packs first, against what it expects to find,
-and sends the result along with the expectation. The server compares the two under the configs' locks and writes only if
-they are the same: a wrong expectation costs a flush, never a wrong booking.
+Optimistic: a process that books alone knows the windows after its last booking. It packs against this expected state,
+and sends the result with the expectation. The server compares that with the tables under the configs' locks, and writes
+only if they are equal: a wrong expectation costs a flush, never a wrong booking.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from headgate.sql.engine import Database
 from headgate.sql.pipeline import PLAN_BY_KEY, Calls, Statement
 
 MAX_EXPECTED = 4000
-"""Configs of which it is remembered what their last booking left behind; a config counts in each of its sets."""
+"""The number of configs whose state after their last booking is cached; a config counts in each of its sets."""
 
-# A statement of its own, once per config in the order of the names: what the next one reads is newer than the locks.
+# A separate statement, once per config in the order of the names: the next one's snapshot is newer than the locks.
 LOCK_ONLY = Statement(
     "headgate_slot_lock_by_key",
     f"SELECT {PLAN_BY_KEY} FROM headgate_slot_config WHERE name = $1 FOR UPDATE",  # noqa: S608
@@ -33,8 +33,8 @@ LOCK_ONLY = Statement(
 
 @cache
 def book_expected(configs: int) -> Statement:
-    """The statement that books under so many configs, if it finds what is expected of all of them. Its parameters are
-    $1 to $6, and for each config those of `ExpectedConfig.parameters`."""
+    """The statement that books under `configs` configs, if the tables are as expected. Its parameters are $1 to $6, and
+    for each config those of `ExpectedConfig.parameters`."""
     windows = _windows_sent(configs)
     rows: list[str] = []
     counts: list[str] = []
@@ -45,8 +45,8 @@ def book_expected(configs: int) -> Statement:
         for start in range(first + 4, first + 4 + 3 * windows, 3):
             counts.append(f"({name}, ${start}::bigint, ${start + 1}::int, ${start + 2}::int)")
         written.append(counts[-1])
-    # OFFSET 0 and LIMIT keep each look-up one by key: a join might be planned to read the whole of a small table, and
-    # go on so when it is large.
+    # OFFSET 0 and LIMIT force a look-up by key: the planner might read the whole of a small table for a join, and keep
+    # that plan when it is large.
     return Statement(
         f"headgate_slot_book_expected_{configs}",
         f"""
@@ -99,17 +99,17 @@ def book_expected(configs: int) -> Statement:
 
 
 def _windows_sent(configs: int) -> int:
-    """How many windows of each config are compared. The last is the one that is booked. Under several configs, the
-    first that has room in one of them may come before the first that has room in all."""
+    """How many windows of each config are compared. The last one gets the slot. Under several configs, the first window
+    with room in one of them may precede the first with room in all."""
     return 2 if configs == 1 else 3
 
 
 class _NotExpected(Exception):
-    """The packer has to read more than is expected."""
+    """The packer needs windows outside the expectation."""
 
 
 class _NoReader:
-    """A `WindowReader` for what is known already."""
+    """A `WindowReader` that reads nothing: all windows are known."""
 
     def windows_from(self, start_ms: int, limit: int) -> list[WindowCount]:
         raise _NotExpected
@@ -125,7 +125,7 @@ class _NoReader:
 
 
 class BookedSide(NamedTuple):
-    """A config whose windows a booking has read, and what it has changed there."""
+    """A config whose windows a booking has read, with its changes."""
 
     side: JointSide
     runs: RunChanges
@@ -134,8 +134,8 @@ class BookedSide(NamedTuple):
 
 
 class ExpectedConfig(JointSide):
-    """What a booking will find of one config, if nobody else writes. Its occupancy knows this and nothing else: what
-    is not compared must not be relied on."""
+    """The expected state of one config, if no other process writes. Its occupancy holds only this: windows that are not
+    compared must not be used."""
 
     def __init__(
         self, active: PolicyVersion, first_ms: int, next_ms: int, run: FullRun | None, windows: Sequence[WindowCount]
@@ -154,8 +154,7 @@ class ExpectedConfig(JointSide):
 
     @classmethod
     def after(cls, booked: BookedSide, requested_ms: int) -> ExpectedConfig | None:
-        """What a booking has left behind, as far as one more for the same time will need it; None if that is not
-        known."""
+        """The state after a booking, as far as the next one for the same time needs it; None if that is not known."""
         side, runs, booked_ms = booked
         policy, occupancy = side.active.policy, side.occupancy
         first_ms = align(requested_ms, side.size_ms)
@@ -171,17 +170,17 @@ class ExpectedConfig(JointSide):
 
     def parameters(self, booked_ms: int, windows: int) -> list[str | None]:
         """The config's name and version, the window after its first, the end of the run before that; the start and the
-        counters of so many windows."""
+        counters of `windows` windows."""
         texts = self._windows
         between = texts[self._free_ms] if windows == 3 else ()
         return [*self._config, *texts[self.first_ms], *between, *texts[booked_ms]]
 
     def book(self, booked_ms: int) -> None:
-        """A slot in this window is stored."""
+        """Counts a slot that is stored in this window."""
         self._windows[booked_ms] = tuple(map(str, self.occupancy.count(booked_ms)))
 
     def was_right(self, booked: BookedSide) -> bool:
-        """Whether a booking has found this, as far as it has looked."""
+        """Whether a booking has read the same, as far as it read."""
         side, _, booked_ms = booked
         if side.active.version != self.active.version:
             return False
@@ -195,14 +194,14 @@ class ExpectedConfig(JointSide):
 
 
 class Expectation:
-    """What a booking will find of its configs, if nobody else writes."""
+    """The expected state of a booking's configs, if no other process writes."""
 
     __slots__ = ("configs", "packer")
 
     def __init__(self, configs: Sequence[ExpectedConfig], uniform: Callable[[], float]) -> None:
         self.configs = configs
         self.packer: Packer | JointPacker | None
-        """Sees these configs' windows. None while a booking that it has placed is not known to be stored."""
+        """Packs into these configs' windows. None until a booking that it has placed is known to be stored."""
         if len(configs) == 1:
             self.packer = Packer(configs[0].active.policy, configs[0].occupancy, 0, uniform)
         else:
@@ -210,7 +209,7 @@ class Expectation:
 
 
 class _Memory:
-    """Of one config, or of one set of configs."""
+    """The state of one config, or of one set of configs."""
 
     __slots__ = ("expectation", "is_trusted", "locks")
 
@@ -218,23 +217,23 @@ class _Memory:
         self.locks: Calls = [(LOCK_ONLY, (name,)) for name in sorted(names)]
         self.expectation: Expectation | None = None
         self.is_trusted = True
-        """The last expectation was right. While others book too, asking first is quicker than guessing."""
+        """The last expectation was right. While other processes book too, reading first is quicker."""
 
 
 class LoneBooker:
-    """Books one event at a time, where the last booking of its configs leads one to expect what it will find."""
+    """Books one event at a time, if the last booking of its configs gives an expectation."""
 
     def __init__(self, database: Database, uniform: Callable[[], float]) -> None:
         self._database = database
         self._uniform = uniform
         self._memories: dict[tuple[str, ...], _Memory] = {}
         self._expected = 0
-        """How many configs these have."""
+        """The number of configs in these."""
 
     async def book(
         self, names: tuple[str, ...], request: SlotRequest, now_ms: int | None, owner: str | None
     ) -> AssignedSlot | None:
-        """The event's new slot; None if nothing was booked, and the windows have to be read first."""
+        """The event's new slot; None if nothing was booked, and the windows must be read first."""
         memory = self._memories.get(names)
         if memory is None or memory.expectation is None or not memory.is_trusted:
             return None
@@ -242,7 +241,7 @@ class LoneBooker:
         configs, packer = expectation.configs, expectation.packer
         event_id, requested_ms = request
         guessed_now = int(time.time() * 1000) if now_ms is None else now_ms
-        # An event for now is not packed before the server has told the time.
+        # An event for now is not packed before the server's clock is read.
         if packer is None or requested_ms <= guessed_now:
             return None
         for config in configs:
@@ -285,7 +284,7 @@ class LoneBooker:
         )
 
     def remember(self, slot: AssignedSlot, sides: Sequence[JointSide], runs: Sequence[RunChanges]) -> None:
-        """Learns from a booking that has read its configs' windows, and has stored this slot and changed these runs."""
+        """Caches the state after a booking that read its configs' windows, stored this slot and changed these runs."""
         memory = self._memory(slot.config_names)
         starts = [window.window_start_ms for window in slot.windows]
         booked = list(map(BookedSide, sides, runs, starts))

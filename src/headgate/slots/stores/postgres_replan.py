@@ -57,12 +57,12 @@ from headgate.sql.pipeline import (
 MOST_KNOWN = 10_000
 MILLISECONDS = [f".{ms:03d}Z" for ms in range(1000)]
 OTHER_WINDOWS = 64
-"""Windows that are read of each further config, in one statement for all of them."""
+"""The number of windows that are read per further config, in one statement for all."""
 
-# All rows in one text: a value a column of each would take longer to fetch than to read. No id, name or JSON text holds
-# a tab or a line's end. Two scans, because the index still has the slots that were moved away from in between: reading
-# over them again and again would take longer than all the rest. `date_part` counts in floating point, which is exact to
-# the millisecond and quicker.
+# All rows in one text: fetching one value per column and row would take longer than reading them. No id, name or JSON
+# text holds a tab or a line's end. Two scans, because the index still has dead entries of moved slots in between:
+# scanning them again and again would take longer than all the rest. `date_part` counts in floating point, which is
+# exact to the millisecond and quicker.
 READ = Statement(
     "headgate_slot_replan_read",
     """
@@ -90,8 +90,8 @@ READ = Statement(
     ) AS page
     """,
 )
-# Plain statements over the parameters: rows that go from one part of a statement to another are written twice. If a
-# slot is not what was read, it divides by zero, which is a `Conflict`: the commit need not wait for the count.
+# Plain statements over the parameters: a CTE's rows would be written twice. If a slot has changed since it was read, it
+# divides by zero, which is a `Conflict`: the commit need not wait for the count.
 MOVE = Statement(
     "headgate_slot_replan_move",
     """
@@ -110,8 +110,8 @@ MOVE = Statement(
     SELECT 1 / (count(*) = cardinality($3::text[]))::int FROM moved
     """,
 )
-# What differs from slot to slot is put together here: whole JSON texts would take longer to make and to send. Times
-# come as texts: `to_char` takes longer than inserting the row.
+# JSON is built here from the parts that differ per slot: whole texts would take longer to make and to send. Times are
+# given as texts: `to_char` takes longer than inserting the row.
 PUBLISH = Statement(
     "headgate_slot_replan_publish",
     """
@@ -151,7 +151,7 @@ TARGETS = Statement(
     ORDER BY window_start LIMIT $3::int
     """,
 )
-# … and those that they leave. Windows in between, which others have left, may be many.
+# … and those that they leave. There may be many windows in between, which other slots have left.
 SOURCES = Statement(
     "headgate_slot_replan_sources",
     """
@@ -189,9 +189,9 @@ LOCK_SLOTS = Statement(
     "headgate_slot_replan_lock_slots",
     "SELECT event_id FROM headgate_slot WHERE event_id = ANY($1::text[]) FOR NO KEY UPDATE SKIP LOCKED",
 )
-# An enqueue in a long transaction may have locked the slot of its item. Bookings must not wait for that as well.
+# An enqueue in a long transaction may have locked the slot of its item. Bookings must not wait for that too.
 WAIT_BRIEFLY = Statement("headgate_slot_replan_wait_briefly", "SELECT set_config('lock_timeout', '20ms', true)")
-# Whoever waits for a row that is locked waits for the transaction that has it.
+# A session that waits for a locked row waits for the id of the transaction that has it.
 AWAITED = Statement(
     "headgate_slot_replan_awaited",
     """
@@ -203,7 +203,7 @@ AWAITED = Statement(
 
 @runtime_checkable
 class PipelinedCarrier(Protocol):
-    """A `SlotCarrier` that moves its work by statements which may run together with others."""
+    """A `SlotCarrier` that moves its work by statements of a shared pipeline."""
 
     def move_calls(self, moves: Sequence[SlotMove]) -> Calls:
         """The statements for `move`."""
@@ -211,8 +211,8 @@ class PipelinedCarrier(Protocol):
 
 
 class PostgresReplanTransaction(ReplanTransaction):
-    """A `ReplanTransaction` that sends slots to the server while it plans the next ones, and has the locks over three
-    round trips, the commit among them; over two, if the moves are planned already."""
+    """A `ReplanTransaction` that sends slots to the server while it plans the next ones. It holds the locks for three
+    round trips including the commit; for two, if the moves are planned already."""
 
     def __init__(self, connection: Connection, carriers: Carriers, known: KnownPolicies) -> None:
         super().__init__(connection, carriers, known)
@@ -221,7 +221,7 @@ class PostgresReplanTransaction(ReplanTransaction):
         """The runs near the windows of planned moves, if they were read with the lock."""
 
     def begin(self) -> None:
-        """Begins the transaction; look-ups by key are planned once and for all."""
+        """Begins the transaction with generic plans by key."""
         self._execute([(BEGIN, ()), (BY_KEY, ())])
 
     def candidates(self, span: Span, reading: Reading, limit: int) -> list[Candidate]:
@@ -285,17 +285,17 @@ class PostgresReplanTransaction(ReplanTransaction):
         owners = {move.slot.owner for move in single}
         for owner in owners:
             own = single if len(owners) == 1 else [move for move in single if move.slot.owner == owner]
-            calls.append((PUBLISH, _published(active.name, owner, own)))
+            calls.append((PUBLISH, _publish_values(active.name, owner, own)))
         joint = [move for move in moves if move.windows]
         if joint:
             calls.append((MOVE_JOINT, _joint_values(joint)))
         self._send(calls)
 
     def collect(self) -> list[Rows]:
-        """What the statements on their way returned. From now on the connection is free.
+        """The results of the statements in flight. Then the connection is free.
 
         Raises:
-            Conflict: a slot is not what was read.
+            Conflict: a slot has changed since it was read.
         """
         results: list[Rows] = run_async(self.connection, lambda _: self._pipeline.results())
         return results
@@ -321,7 +321,7 @@ class PostgresReplanTransaction(ReplanTransaction):
         return _runs(results[-1] if starts else [])
 
     def _carry(self, moves: Sequence[SlotMove], now_ms: int) -> list[tuple[Statement, Sequence[str | None]]]:
-        """Moves what carries the slots, or returns the statements for that."""
+        """Moves the work of the slots, or returns the statements for that."""
         calls: list[tuple[Statement, Sequence[str | None]]] = []
         for owner, carrier in self.carriers.items():
             own = [move for move in moves if move.slot.owner == owner]
@@ -385,7 +385,7 @@ class PostgresReplanTransaction(ReplanTransaction):
 
 @dataclass(frozen=True)
 class _WindowReader(PostgresWindowReader):
-    """A reader that first waits for the statements on their way."""
+    """A reader that first waits for the statements in flight."""
 
     transaction: PostgresReplanTransaction
 
@@ -399,7 +399,7 @@ class _WindowReader(PostgresWindowReader):
 
 
 class _WindowReads:
-    """The windows of the re-planned config that a plan will look at."""
+    """The windows of the re-planned config that a plan will read."""
 
     def __init__(self, active: PolicyVersion, candidates: Sequence[Candidate], from_ms: int) -> None:
         size = active.policy.size_ms
@@ -429,7 +429,7 @@ def _starts_near(active: PolicyVersion, planned: Sequence[SlotMove]) -> list[int
 
 
 def _runs(rows: Rows) -> dict[str, set[FullRun]]:
-    """Rows of `RUNS_BEFORE`: by config, those that reach the time that was asked for."""
+    """Rows of `RUNS_BEFORE`: by config, those that reach the requested time."""
     near: dict[str, set[FullRun]] = defaultdict(set)
     for name, *times in rows:
         start, run_start, resume = map(whole_of, times)
@@ -447,7 +447,7 @@ def _times(moves: Sequence[SlotMove]) -> Sequence[str]:
     )
 
 
-def _published(name: str, owner: str | None, moves: Sequence[SlotMove]) -> Sequence[str]:
+def _publish_values(name: str, owner: str | None, moves: Sequence[SlotMove]) -> Sequence[str]:
     """The values of `PUBLISH`, in the form of `record_of`."""
     return (
         TOPIC,
@@ -462,7 +462,7 @@ def _published(name: str, owner: str | None, moves: Sequence[SlotMove]) -> Seque
 
 
 def _instants(values: Iterable[int]) -> str:
-    """A PostgreSQL array of instants as they stand on the wire. Most are in the same seconds."""
+    """A PostgreSQL array of instants in the wire format. Most are in the same seconds."""
     return "{" + ",".join([_second(ms // 1000) + MILLISECONDS[ms % 1000] for ms in values]) + "}"
 
 

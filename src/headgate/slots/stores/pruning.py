@@ -1,4 +1,4 @@
-"""Forgetting slots, counters and runs from before a time."""
+"""Deletes slots, counters and runs from before a time."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from headgate.sql.outbox_tables import outbox
 
 
 def ends(versions: Iterable[PolicyVersion], before_ms: int) -> dict[str, int]:
-    """For each config the start of the window that a time lies in: a window's slots are forgotten together. If some of
-    them were missing while its counters stand, a resize would count the rest only, and offer their room again."""
+    """By config, the start of the window that a time lies in: a window's slots are deleted together. If some were
+    missing while its counters remain, a resize would count the rest only, and offer their room again."""
     return {active.name: align(before_ms, active.policy.size_ms) for active in versions}
 
 
 def finished(connection: Connection, carriers: Carriers, slots: Sequence[AssignedSlot]) -> list[str]:
-    """The events of these slots whose work is not still to be done. An overdue item keeps its slot: if that were
-    forgotten, the event would get a second one when it comes again, and a re-plan would not see the item."""
+    """The events of these slots whose work is not pending. An overdue item keeps its slot: if that were deleted, a
+    retry of the event would get a second one, and a re-plan would not see the item."""
     standings = standings_of(connection, carriers, slots, False) if carriers else {}
     done = (None, Standing.ENDED)
     return [assigned.event_id for assigned in slots if standings.get(assigned.event_id) in done]
@@ -47,7 +47,7 @@ def remove_slots(connection: Connection, before_ms: int, limit: int, name: str |
 
 
 def remove_move_records(connection: Connection, before_ms: int, limit: int) -> int:
-    """Deletes up to `limit` records of moves from before a time, which nobody has read."""
+    """Deletes up to `limit` records of moves from before a time that no subscriber has read."""
     old = (
         sa.select(outbox.c.id)
         .where(outbox.c.topic == TOPIC, outbox.c.created_at < from_ms(before_ms))

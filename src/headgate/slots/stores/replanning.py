@@ -1,8 +1,8 @@
-"""Moving slots in a database: each chunk is one transaction that moves slots, counters, runs and what carries them.
+"""Moving slots in a database: each chunk is one transaction that moves slots, counters, runs and the slots' work.
 
-Locks are taken in one order, as everywhere: what carries the slots, then the rows of the config and of the slots'
-further configs, by name. A carrier never waits for its locks. Slots are read before the configs are locked, and each is
-moved only if it still is what was read. `ReplanTransaction` has the portable statements, `postgres_replan.py` those for
+Locks are taken in one order, as everywhere: the slots' work, then the rows of the config and of the slots' further
+configs, by name. A carrier never waits for its locks. Slots are read before the configs are locked, and each is moved
+only if it has not changed since. `ReplanTransaction` has the portable statements, `postgres_replan.py` those for
 PostgreSQL.
 """
 
@@ -42,9 +42,9 @@ P = ParamSpec("P")
 TOPIC = "slot-moved"
 KEY = 128
 WINDOWS = 256
-"""Windows that are read at once."""
+"""The number of windows per read."""
 PART = 1000
-"""Slots that are planned while the database moves those before them."""
+"""The number of slots that are planned while the database moves those before them."""
 _MOVE = (
     slot.update()
     .where(
@@ -59,7 +59,7 @@ _MOVE = (
         moved_at=sa.bindparam("b_now"),
     )
 )
-# A slot that keeps its window was let into it by the version that it has.
+# A slot that keeps its window keeps the version that admitted it.
 _VERSION = sa.case(
     (slot.c.window_start == sa.bindparam("b_window"), slot.c.config_version), else_=sa.bindparam("b_version")
 )
@@ -85,7 +85,7 @@ class PlanningState(NamedTuple):
 
 
 class ReplanTransaction:
-    """What a re-plan reads and writes in one transaction, by portable statements."""
+    """The reads and writes of a re-plan in one transaction, by portable statements."""
 
     def __init__(self, connection: Connection, carriers: Carriers, known: KnownPolicies) -> None:
         self.connection = connection
@@ -93,17 +93,17 @@ class ReplanTransaction:
         self.known = known
 
     def begin(self) -> None:
-        """Begins the transaction, where the database has not."""
+        """Begins the transaction, unless the database has."""
 
     def candidates(self, span: Span, reading: Reading, limit: int) -> list[Candidate]:
-        """The next slots in order, and whether each may move; work that waits is locked."""
+        """The next slots in order, and whether each may move; waiting work is locked."""
         return _candidates(self.connection, self.carriers, span, reading, limit, lock=True)
 
     def lock(
         self, span: Span, candidates: Sequence[Candidate], from_ms: int, planned: Sequence[SlotMove] = ()
     ) -> PlanningState:
-        """Locks the config and the slots' further ones, in the order of their names. What `finish` needs for moves that
-        are planned already may be read along.
+        """Locks the config and the slots' further ones, in the order of their names. May also read what `finish` needs
+        for moves that are planned already.
 
         Raises:
             NotFound: the config does not exist.
@@ -112,15 +112,15 @@ class ReplanTransaction:
         return self.locked(span, actives, to_ms(now(self.connection)))
 
     def look(self, span: Span, candidates: Sequence[Candidate], from_ms: int) -> PlanningState:
-        """As `lock`, but locks nothing: for a plan that is checked when it is carried out."""
+        """As `lock`, without locks: for a plan that is checked when it is carried out."""
         names = {span.name, *other_names(span.name, candidates)}
         actives = {name: policies.find_active(self.connection, name) for name in names}
         known = {name: active for name, active in actives.items() if active is not None}
         return self.locked(span, known, to_ms(now(self.connection)))
 
     def lock_slots(self, event_ids: Sequence[str]) -> set[str]:
-        """Locks those of these slots that nobody else has locked, once the configs are. An enqueue locks the slot that
-        its item carries. SQLite has one writer."""
+        """Locks those of these slots that no other transaction has locked, after the configs. An enqueue locks the slot
+        of its item. SQLite has one writer."""
         if self.connection.dialect.name == "sqlite":
             return set(event_ids)
         free: set[str] = set()
@@ -147,16 +147,16 @@ class ReplanTransaction:
         """Moves slots and publishes the moves.
 
         Raises:
-            Conflict: a slot is not what was read; PostgreSQL may say so later.
+            Conflict: a slot has changed since it was read; PostgreSQL may raise it later.
         """
-        # An enqueue in a long transaction may have locked the slot of its item: bookings must not wait for that, too.
+        # An enqueue in a long transaction may have locked the slot of its item: bookings must not wait for that too.
         event_ids = [move.slot.event_id for move in moves]
         if len(self.lock_slots(event_ids)) < len(event_ids):
             raise Conflict
         moment = from_ms(now_ms)
         single = [_row(move, active.version, moment) for move in moves if not move.windows]
         joint = [move for move in moves if move.windows]
-        # Oracle compares no texts without bounds, so here they are read again; the configs are locked.
+        # Oracle can't compare CLOBs, so they are read again; the configs are locked.
         current = slot_records.find_all(self.connection, [move.slot.event_id for move in joint]) if joint else {}
         if any(current.get(move.slot.event_id) != move.slot._replace(existing=True) for move in joint):
             raise Conflict
@@ -170,8 +170,8 @@ class ReplanTransaction:
         append(self.connection, [Record(TOPIC, move.slot.event_id[:KEY], record_of(move)) for move in moves])
 
     def finish(self, changed: Sequence[PlannedConfig], moves: Sequence[SlotMove], now_ms: int) -> bool:
-        """Moves what carries the slots, and writes the counters and runs of configs. Returns whether anybody waits for
-        this transaction's locks. SQLite and Oracle do not say, and serve one writer after another."""
+        """Moves the work of the slots, and writes the counters and runs of configs. Returns whether another session
+        waits for this transaction's locks; always False on SQLite and Oracle."""
         self.move_carried(moves, now_ms)
         for planned in changed:
             write_counts(self.connection, planned.active.name, planned.occupancy)
@@ -185,7 +185,7 @@ class ReplanTransaction:
                 carrier.move(self.connection, own, from_ms(now_ms))
 
     def close(self) -> None:
-        """Ends what is still on its way, after an error."""
+        """Ends the statements in flight, after an error."""
 
 
 class SqlReplanStore:
@@ -279,7 +279,7 @@ def _candidates(
 def movable(
     connection: Connection, carriers: Carriers, slots: Sequence[AssignedSlot], created: Mapping[str, int], *, lock: bool
 ) -> Iterable[Candidate]:
-    """These slots without those whose work is over, and whether each may move."""
+    """Whether each of these slots may move, without those whose work has ended."""
     standings = standings_of(connection, carriers, slots, lock)
     if not standings and not created and all(assigned.owner is None for assigned in slots):
         return map(Candidate, slots)
@@ -291,7 +291,7 @@ def movable(
 
 
 def _records(connection: Connection, span: Span, reading: Reading, limit: int) -> list[ListedSlot]:
-    # Behind an event: its id with a NUL, which no database stores.
+    # After an event: its id with a NUL, which no database stores.
     event_id = reading.event_id.removesuffix("\x00")
     behind = Cursor(reading.at_ms, event_id, 0) if reading.event_id else None
     selection = SlotFilter(span.name, reading.at_ms, span.to_ms, SlotStatus.BOOKED)
@@ -301,7 +301,7 @@ def _records(connection: Connection, span: Span, reading: Reading, limit: int) -
 def standings_of(
     connection: Connection, carriers: Carriers, slots: Sequence[AssignedSlot], lock: bool
 ) -> dict[str, Standing]:
-    """How far the work of these slots has come, by event, for those that have work."""
+    """The progress of these slots' work, by event, for those that have work."""
     standings: dict[str, Standing] = {}
     for owner, carrier in carriers.items():
         own = [assigned for assigned in slots if assigned.owner == owner]
@@ -311,7 +311,7 @@ def standings_of(
 
 
 def _may_move(assigned: AssignedSlot, carriers: Carriers, standings: Mapping[str, Standing]) -> bool:
-    """A slot that belongs to an application moves only with its work; one that belongs to nobody may have none."""
+    """A slot with an owner moves only with its work; one without an owner may have none."""
     if assigned.owner is not None and assigned.owner not in carriers:
         return False
     standing = standings.get(assigned.event_id)
@@ -427,7 +427,7 @@ def _row(move: SlotMove, version: int, moment: Any) -> dict[str, Any]:
 
 
 def record_of(move: SlotMove) -> str:
-    """What subscribers read of a move."""
+    """The record of a move for subscribers."""
     record: dict[str, Any] = {
         "eventId": move.slot.event_id,
         "configName": move.slot.config_name,
@@ -451,7 +451,7 @@ def _instant(at_ms: int) -> str:
 
 
 def runs_near(config: PlannedConfig) -> list[FullRun]:
-    """The stored runs that contain a changed window, end at one, or start right behind one."""
+    """The stored runs that contain a changed window, end at one, or start right after one."""
     starts = starts_near(config)
     runs = zip(starts, config.occupancy.reader.runs_before(starts), strict=True) if starts else ()
     return [run for start, run in runs if run is not None and run.resume_ms >= start]

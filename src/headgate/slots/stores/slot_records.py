@@ -1,4 +1,4 @@
-"""Records of slots: those that are booked, and those that were cancelled."""
+"""Records of booked and of cancelled slots."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _SLOT_NAMES = (
 def page(
     connection: Connection, selection: SlotFilter, after: Cursor | None, limit: int, latest_first: bool = False
 ) -> list[ListedSlot]:
-    """The first `limit` records behind a cursor, by scheduled time, event and number of cancellation; or by these the
-    other way round."""
+    """The first `limit` records after a cursor, by scheduled time, event and number of cancellation; or in reverse
+    order."""
     records: list[ListedSlot] = []
     if selection.status is not SlotStatus.CANCELLED:
         records += _booked(connection, selection, after, limit, latest_first)
@@ -47,7 +47,7 @@ def page(
 
 
 def count(connection: Connection, selection: SlotFilter) -> int:
-    """How many records match, up to `MOST_COUNTED`."""
+    """The number of records that match, up to `MOST_COUNTED`."""
     total = 0
     for table, other in ((slot, SlotStatus.CANCELLED), (slot_cancelled, SlotStatus.BOOKED)):
         if selection.status is not other:
@@ -62,14 +62,14 @@ def find(connection: Connection, event_id: str) -> ListedSlot | None:
 
 
 def beginning(connection: Connection, prefix: str, limit: int) -> list[ListedSlot]:
-    """The first booked slots whose events' ids begin so. By the key's own order, which its index has."""
+    """The first booked slots whose events' ids have a prefix, in the order of the key's index."""
     query = _select(slot).where(begins_with(slot.c.event_id, prefix)).order_by(slot.c.event_id).limit(limit)
     return [_record(row) for row in connection.execute(query)]
 
 
 def find_all(connection: Connection, event_ids: Sequence[str], *, lock: bool = False) -> dict[str, AssignedSlot]:
-    """The slots that these events have, by event. With `lock`, they are locked in the order of their ids, and are as
-    whoever had them locked before left them."""
+    """The slots that these events have, by event. With `lock`, they are locked in the order of their ids, and read
+    after the lock is taken."""
     slots: dict[str, AssignedSlot] = {}
     for first in range(0, len(event_ids), MAX_IN_LIST):
         statement = _select(slot).where(slot.c.event_id.in_(event_ids[first : first + MAX_IN_LIST]))
@@ -97,7 +97,7 @@ def prune_cancelled(connection: Connection, before_ms: int, limit: int) -> int:
 
 
 def count_beyond(connection: Connection, name: str, max_delay_ms: int) -> int:
-    """How many slots still to come lie later than so long after they were requested and booked."""
+    """The number of future slots that lie more than `max_delay_ms` after their requested time and their booking."""
     kind = connection.dialect.name
     if kind == "sqlite":
         effective = sa.func.max(slot.c.requested_at, slot.c.created_at, type_=sa.String())
@@ -118,11 +118,11 @@ def _booked(
     event = _event_column(connection, slot)
     query = _select(slot).where(*_conditions(connection, slot, selection))
     if after is not None and latest_first:
-        # A booked slot comes before the cancelled ones of its event, so the other way round it is still to come.
+        # A booked slot precedes the cancelled ones of its event, so in reverse order it is not listed yet.
         last = (slot.c.event_id == after.event_id) & sa.literal(after.serial > 0)
         query = query.where(_behind(slot, after, (event < after.event_id) | last, latest_first))
     elif after is not None:
-        # … and this way one that is equal was listed already.
+        # … and in this order an equal one is listed already.
         query = query.where(_behind(slot, after, event > after.event_id, latest_first))
     rows = connection.execute(query.order_by(*_ordered(latest_first, slot.c.scheduled_at, event)).limit(limit))
     return [_record(row) for row in rows]
@@ -156,7 +156,7 @@ def _behind(
     table: sa.Table, after: Cursor, same_time: sa.ColumnElement[bool], latest_first: bool
 ) -> sa.ColumnElement[bool]:
     at, scheduled = from_ms(after.scheduled_ms), table.c.scheduled_at
-    # The first condition is implied by the second. It lets the planner begin at the cursor.
+    # The first condition is implied by the second. It lets the planner start at the cursor.
     if latest_first:
         return (scheduled <= at) & ((scheduled < at) | same_time)
     return (scheduled >= at) & ((scheduled > at) | same_time)

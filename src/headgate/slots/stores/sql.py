@@ -1,8 +1,8 @@
 """`SqlSlotStore`: the `SlotStore` port on a `Database`, with its statements: plain functions over a connection, written
 once for SQLite, PostgreSQL and Oracle.
 
-Whoever books, cancels or configures first locks the config's row (`FOR UPDATE`; on SQLite the whole database, by
-`BEGIN IMMEDIATE`), so packing is exact and nobody retries. Everything read after the lock is current.
+Bookings, cancellations and changes of a policy first lock the config's row (`FOR UPDATE`; on SQLite the whole database,
+by `BEGIN IMMEDIATE`), so packing is exact without retries. Everything read after the lock is current.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _slot_columns = (
 )
 _COLUMN_NAMES = [column.name for column in (*_slot_columns, slot.c.created_at)]
 _SLOTS_OF = sa.select(*_slot_columns).where(slot.c.event_id.in_(sa.bindparam("event_ids", expanding=True)))
-# For SQLite, as a JSON list: SQLAlchemy writes an IN list anew for every number of ids.
+# For SQLite, as a JSON list: SQLAlchemy compiles an IN list again for every number of ids.
 _LISTED = sa.func.json_each(sa.bindparam("event_ids")).table_valued("value", name="listed")
 _SLOTS_LISTED = sa.select(*_slot_columns).where(slot.c.event_id.in_(sa.select(_LISTED.c.value)))
 
@@ -77,8 +77,7 @@ class SqlSlotStore:
         uniform = random.Random().random
         self._booker = Booker(uniform)
         self._lone: LoneBooker | None = None
-        # Imported here: they are bookers themselves, and PostgreSQL's driver is an extra that SQLite's users do not
-        # have.
+        # Imported here: they import this module, and PostgreSQL's driver is an optional extra.
         if database.dialect == "postgresql":
             from headgate.slots.stores.postgres import PostgresBooker
 
@@ -92,17 +91,17 @@ class SqlSlotStore:
     async def configure(
         self, name: str, policy: WindowPolicy, *, now_ms: int | None = None, replacing: int | None = None
     ) -> PolicyVersion:
-        # A changed window size counts every booked slot again, however many there are.
+        # A changed window size counts all booked slots again, however many.
         version = await self._database.write_unhurried(_configure, name, policy, now_ms, replacing)
         if is_template(name):
-            # Each in a transaction of its own: nobody waits for all of them. Who reads a template's policy under the
-            # lock has the newest, so a config that is made or changed meanwhile needs no second look.
+            # Each in its own transaction: no caller waits for all of them. A config that is made or changed meanwhile
+            # reads the template's newest policy under its lock.
             for follower in await self._database.read(templates.followers, name):
                 await self._database.write_unhurried(_follow, follower, name, now_ms)
         return version
 
     async def make_from_template(self, name: str, max_configs: int) -> PolicyVersion | None:
-        # Read first: names without number are typing mistakes, and a write would wait for other writers.
+        # Read first: most unknown names are typing mistakes, and a write would wait for other writers.
         if await self._database.read(templates.find_template, name) is None:
             return None
         return await self._database.write(_make_from_template, name, max_configs)
@@ -185,7 +184,7 @@ class SqlSlotStore:
             total += page.removed
             if (cursor := page.cursor) is None:
                 break
-        # Config by config: thousands of them, locked at once, would keep everybody waiting.
+        # One config at a time: thousands of locks at once would block all callers.
         windows = 0
         for name in await self._database.read(pruning.names_to_prune, before_ms):
             windows += await self._database.write(_prune_windows, name, before_ms)
@@ -223,7 +222,7 @@ def _configure(
     version = PolicyVersion(name, before + 1, policy, from_ms(now_ms))
     if active is None:
         templates.insert_policy(connection, version)
-        # Two who create the same config at once: the second waits here, fails on the key, and tries again.
+        # If two callers create the same config at once, the second waits here, violates the key, and retries.
         connection.execute(slot_config.insert().values(name=name, version=version.version))
     else:
         _activate(connection, active, version, now_ms)
@@ -260,7 +259,7 @@ def _follow(connection: Connection, name: str, template_name: str, now_ms: int |
 def _make_from_template(connection: Connection, name: str, max_configs: int) -> PolicyVersion | None:
     """Makes the config from the template that matches it best; None if none does."""
     template_name = templates.find_template(connection, name)
-    # The template's lock comes first, so of two who make the same config the second finds it.
+    # The template's lock is taken first: if two callers make the same config, the second one finds it.
     template = None if template_name is None else policies.lock_active(connection, template_name)
     if template is None:
         return None
@@ -271,7 +270,7 @@ def _make_from_template(connection: Connection, name: str, max_configs: int) -> 
 
 
 class Booker:
-    """Books one statement after another. Remembers each config's last policy: a version never changes."""
+    """Books one statement after another. Caches each config's last policy: a version never changes."""
 
     def __init__(self, uniform: Callable[[], float]) -> None:
         self._uniform = uniform
@@ -345,7 +344,7 @@ def _find_all(connection: Connection, event_ids: Sequence[str]) -> dict[str, Ass
 def _prune_page(
     connection: Connection, carriers: Carriers, end_ms: int, name: str | None, after: tuple[int, str] | None, limit: int
 ) -> PrunedPage:
-    """Deletes those of the next slots, of one config or of all, whose work is not still to be done."""
+    """Deletes those of the next slots, of one config or of all, whose work is not pending."""
     slots = _booked(connection, end_ms, after, limit, name)
     done = pruning.finished(connection, carriers, slots)
     pruning.remove(connection, done)
@@ -355,7 +354,7 @@ def _prune_page(
 def _booked(
     connection: Connection, before_ms: int, after: tuple[int, str] | None, limit: int, name: str | None = None
 ) -> list[AssignedSlot]:
-    """Slots scheduled before a time, oldest first, past a cursor; with `name`, those under that config alone."""
+    """Slots scheduled before a time, oldest first, after a cursor; with `name`, those under that config alone."""
     query = sa.select(*_slot_columns).where(slot.c.scheduled_at < from_ms(before_ms))
     if name is not None:
         query = query.where(slot.c.config_name == name, slot.c.other_windows.is_(None))
@@ -367,26 +366,26 @@ def _booked(
 
 
 def _survey(connection: Connection, name: str, look: Callable[[PolicyVersion, Occupancy, int], T]) -> T:
-    """What a pure function makes of the config's windows."""
+    """The result of a pure function over the config's windows."""
     side = _side(connection, name)
     return look(side.active, side.occupancy, to_ms(now(connection)))
 
 
 def _survey_joint(connection: Connection, names: Sequence[str], look: Callable[[Sequence[JointSide], int], T]) -> T:
-    """What a pure function makes of the windows of several configs."""
+    """The result of a pure function over the windows of several configs."""
     sides = [_side(connection, name) for name in names]
     return look(sides, to_ms(now(connection)))
 
 
 def _side(connection: Connection, name: str) -> JointSide:
-    """A config to look at: its active policy, or that of its template, and its windows."""
+    """A config's active policy, or that of its template, and its windows."""
     source: str | None = name
     version = policies.active_version(connection, name)
     if version is None and (source := templates.find_template(connection, name)) is not None:
         version = policies.active_version(connection, source)
     if version is None or source is None:
         raise NotFound("config", name)
-    # A config that a template stands for has that policy already, and nothing in its windows.
+    # A config that is not made yet has its template's policy, and empty windows.
     active = replace(policies.load_policy(connection, source, version), name=name)
     return JointSide(active, Occupancy(active.policy, SqlWindowReader(connection, name), chunk=SURVEY_CHUNK))
 
@@ -406,7 +405,7 @@ def _assigned(
     owner: str | None,
     other_windows: str | None,
 ) -> AssignedSlot:
-    """A stored row as the slot it is."""
+    """The slot of a stored row."""
     others = parse_other_windows(other_windows)
     times = to_ms(requested), to_ms(window), to_ms(scheduled)
     return AssignedSlot(event_id, config_name, version, *times, True, owner, others)

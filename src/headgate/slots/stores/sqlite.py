@@ -1,5 +1,5 @@
-"""Booking on SQLite, by the driver's own means: a statement of SQLAlchemy's takes longer to prepare than to run, and
-a booking of a few events is a dozen of them. Times travel as the text in which they are stored.
+"""Booking on SQLite, by the driver's own calls: SQLAlchemy takes longer to prepare a statement than SQLite to run it,
+and a booking of a few events takes a dozen. Times are passed as the text in which they are stored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headgate.slots.stores.window_rows import FEW_WINDOWS, SqlWindowReader, read
 from headgate.sql.schema import instant_ms, instant_text, now, sqlite_connection
 
 _VERSION = "SELECT version FROM headgate_slot_config WHERE name = ?"
-# A cross join, which SQLite never turns round; for an IN list it would sort the ids first.
+# A cross join, which SQLite never reorders; for an IN list it would sort the ids first.
 _SLOTS = """
     SELECT event_id, config_name, config_version, requested_at, window_start, scheduled_at, owner, other_windows
     FROM json_each(?) AS listed CROSS JOIN headgate_slot ON event_id = listed.value
@@ -52,7 +52,7 @@ _INSERT_RUN = "INSERT INTO headgate_slot_run (config_name, window_start, resume_
 
 
 FIRST_CHUNK = 2
-"""Windows that the first read asks for. Behind a full one the run of full windows is looked up, so it needs no more."""
+"""The number of windows in the first read. After a full one the full run is looked up, so it needs no more."""
 
 
 class SqliteBooker(Booker):
@@ -110,7 +110,7 @@ def _existing(driver: sqlite3.Connection, event_ids: Sequence[str]) -> dict[str,
 def _insert_slots(driver: sqlite3.Connection, slots: Sequence[AssignedSlot], now_ms: int, owner: str | None) -> None:
     """Writes the new slots of one config, which all belong to `owner`."""
     created_at = instant_text(now_ms)
-    # Many events want the same time, or lie in the same window.
+    # Many events have the same requested time, or lie in the same window.
     texts = {ms: instant_text(ms) for ms in {slot[3] for slot in slots} | {slot[4] for slot in slots}}
     same = (created_at,) if owner is None else (created_at, owner)
     driver.executemany(
@@ -123,7 +123,7 @@ def _insert_slots(driver: sqlite3.Connection, slots: Sequence[AssignedSlot], now
 
 
 def _write_counts(driver: sqlite3.Connection, name: str, occupancy: Occupancy) -> None:
-    """Writes counters back. Under the lock it is known which rows exist."""
+    """Writes counters back. Under the lock, the existing rows are known."""
     new: list[tuple[int, int, str, str]] = []
     old: list[tuple[int, int, str, str]] = []
     for start, taken, placed in occupancy.changed_windows():

@@ -13,7 +13,7 @@ slot_config = sa.Table(
     sa.Column("version", sa.Integer, nullable=False),
     sa.Column("template", sa.String(128)),
     info={
-        "about": "One row a config: its active version. This row is the lock under which its slots are booked. template"
+        "about": "One row per config: its active version. This row is the lock for booking its slots. template"
         " is the config that it was made from and follows, such as merchant-*."
     },
 )
@@ -43,7 +43,7 @@ slot = sa.Table(
     sa.Column("moved_at", Instant),
     sa.Index("headgate_slot_scheduled_at_ix", "scheduled_at"),
     info={
-        "about": "One row an event, and the application it belongs to. window_start is the window it was booked into,"
+        "about": "One row per event, and the application it belongs to. window_start is the window it was booked into,"
         " other_windows the windows of its further configs: name, version, start. moved_at is when a re-plan moved it."
     },
 )
@@ -51,7 +51,7 @@ slot = sa.Table(
 slot_cancelled = sa.Table(
     "headgate_slot_cancelled",
     metadata,
-    # SQLite counts up by itself only in a column of exactly this type.
+    # SQLite autoincrements only a column of exactly this type.
     sa.Column(
         "id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), sa.Identity(), primary_key=True, autoincrement=True
     ),
@@ -71,7 +71,7 @@ slot_cancelled = sa.Table(
     sa.Index("headgate_slot_cancelled_scheduled_at_ix", "scheduled_at"),
     sa.Index("headgate_slot_cancelled_cancelled_at_ix", "cancelled_at"),
     sqlite_autoincrement=True,
-    info={"about": "One row a cancellation: the slot as it was, why it was given back and by whom. Pruned by age."},
+    info={"about": "One row per cancellation: the slot, the reason and the actor. Pruned by age."},
 )
 
 slot_window = sa.Table(
@@ -81,7 +81,7 @@ slot_window = sa.Table(
     sa.Column("window_start", Instant, primary_key=True),
     sa.Column("taken", sa.Integer, nullable=False),
     sa.Column("placed", sa.Integer, nullable=False),
-    info={"about": "How many slots each window holds now, and how many were ever put there."},
+    info={"about": "The number of slots per window now, and of all that were ever placed there."},
 )
 
 slot_run = sa.Table(

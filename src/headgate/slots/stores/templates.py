@@ -1,7 +1,7 @@
-"""Configs that are made from a template, follow it, and are forgotten when they are idle.
+"""Configs that are made from a template, follow it, and are deleted when they are idle.
 
-While a config follows its template, its version is the version of the template whose policy it has: a config that was
-forgotten and is made again can't have an old version's number for another policy.
+While a config follows its template, its version is the version of the template whose policy it has: a config that is
+deleted and made again can't give an old version's number to another policy.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from headgate.slots.stores.tables import slot_config, slot_policy, slot_run, slo
 from headgate.slots.templates import WILDCARD, best_template, is_template
 from headgate.sql.schema import now
 
-EVICTED = 100
-"""Idle configs that are forgotten at once when a template has as many as it may have."""
-SETTLED = timedelta(minutes=1)
-"""A config younger than this is not idle: its first event may be on the way."""
+MAX_EVICTED = 100
+"""The number of idle configs that are evicted at once when a template reaches its maximum."""
+MIN_IDLE_AGE = timedelta(minutes=1)
+"""A config younger than this is not idle: its first booking may be in flight."""
 
 
 def find_template(connection: Connection, name: str) -> str | None:
@@ -35,8 +35,8 @@ def find_template(connection: Connection, name: str) -> str | None:
 
 
 def version_of(connection: Connection, name: str) -> int:
-    """The version of the template that stands for a config which is not there; 0 if none does. The config's first
-    version of its own follows it: slots of a config that was forgotten may have the numbers up to there."""
+    """The version of the template for a config that does not exist; 0 without a template. The config's first own
+    version has the next number: slots of an evicted config may have the numbers up to there."""
     template = None if is_template(name) else find_template(connection, name)
     return (template and policies.active_version(connection, template)) or 0
 
@@ -45,13 +45,13 @@ def insert_from_template(connection: Connection, name: str, template: PolicyVers
     """Makes a config from a template, whose row is locked.
 
     Raises:
-        InvalidInput: the template has as many configs as it may have, and none of them is idle.
+        InvalidInput: the template has its maximum of configs, and none of them is idle.
     """
     moment = now(connection)
     following = sa.select(sa.func.count()).select_from(slot_config).where(slot_config.c.template == template.name)
     if connection.execute(following).scalar_one() >= max_configs:
         ended = moment - template.policy.window
-        if not remove_idle(connection, to_ms(ended), to_ms(moment - SETTLED), EVICTED, template.name):
+        if not remove_idle(connection, to_ms(ended), to_ms(moment - MIN_IDLE_AGE), MAX_EVICTED, template.name):
             raise InvalidInput(
                 "config_name",
                 f"{name!r} can't be made from {template.name!r}, which has {max_configs} configs in use;"
@@ -82,14 +82,14 @@ def followers(connection: Connection, template: str) -> list[str]:
 
 
 def lock_unless_locked(name: str, *conditions: sa.ColumnElement[bool]) -> sa.Select[tuple[str]]:
-    """Locks a config's row if it is as the conditions say, and returns nothing if somebody else has locked it."""
+    """Locks a config's row if the conditions hold; returns nothing if another transaction has locked it."""
     query = sa.select(slot_config.c.name).where(slot_config.c.name == name, *conditions)
     return query.with_for_update(of=slot_config.c.name, skip_locked=True)
 
 
 def remove_idle(connection: Connection, ended_ms: int, created_ms: int, limit: int, template: str | None = None) -> int:
-    """Forgets configs that follow a template and have no window that starts after `ended_ms`, if their policy is from
-    before `created_ms`. Returns how many. A config that somebody books under right now is left alone."""
+    """Deletes configs that follow a template and have no window that starts after `ended_ms`, if their policy is from
+    before `created_ms`. Returns their number. A config with a booking in flight is left out."""
     in_use = sa.select(slot_window.c.config_name).where(
         slot_window.c.config_name == slot_config.c.name, slot_window.c.window_start > from_ms(ended_ms)
     )
@@ -106,8 +106,8 @@ def remove_idle(connection: Connection, ended_ms: int, created_ms: int, limit: i
     candidates = connection.execute(sa.select(slot_config.c.name).where(*idle).limit(limit)).scalars().all()
     removed = 0
     for name in sorted(candidates):
-        # Locked one by one and looked at again: a booking may have come in between. Nobody is waited for, because
-        # whoever has such a config's lock is using it.
+        # Locked one by one and checked again: a booking may have come in between. A locked config is skipped: it is in
+        # use.
         if connection.execute(lock_unless_locked(name, *idle)).scalar() is None:
             continue
         for table, column in (

@@ -1,4 +1,4 @@
-"""Window counters and full runs in a database: what `Occupancy` reads and writes back under a config's lock."""
+"""Window counters and full runs in a database, which `Occupancy` reads and writes back under a config's lock."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from headgate.slots.windows import align
 from headgate.sql.schema import insert_rows, instant_form, instant_ms, instant_text
 
 MAX_IN_LIST = 900
-"""Values in one IN list: Oracle takes 1000 expressions at most."""
+"""The maximum of values in one IN list: Oracle takes 1000."""
 MAX_WINDOW_QUERIES = 10_000
-"""First windows read in advance; a batch with more distinct ones reads the rest as it comes to them."""
+"""The maximum of first windows read in advance; a batch with more distinct ones reads the rest when it needs them."""
 FEW_WINDOWS = 8
-"""Up to so many distinct times, SQLite reads windows as it comes to them: that takes fewer statements."""
+"""Up to this number of distinct times, SQLite reads windows when it needs them: that takes fewer statements."""
 FEW_RUNS = 4
-"""Up to so many times, SQLite looks for the run before each by a statement of its own."""
+"""Up to this number of times, SQLite reads the run before each by its own statement."""
 # One statement for PostgreSQL: row by row, a hundred thousand of them would hold the config's lock for half a minute.
 _INSERT_RUNS = sa.text(
     """
@@ -68,7 +68,7 @@ _REMOVE_RUN = slot_run.delete().where(
 
 
 def _runs_before() -> sa.Select[Any]:
-    """For SQLite: the run before each of many times, which are given as a JSON list."""
+    """For SQLite: the run before each of many times, given as a JSON list."""
     requested = sa.func.json_each(sa.bindparam("b_starts")).table_valued("key", "value", name="requested")
     before = slot_run.alias("before")
     nearest = (
@@ -78,7 +78,7 @@ def _runs_before() -> sa.Select[Any]:
         .limit(1)
         .scalar_subquery()
     )
-    # An outer join, because SQLite never turns it round: an inner one would try every stored run for each time.
+    # An outer join, because SQLite never reorders it: an inner one would try every stored run for each time.
     return sa.select(requested.c.key, slot_run.c.window_start, slot_run.c.resume_at).join_from(
         requested,
         slot_run,
@@ -156,7 +156,7 @@ class WindowQuery(NamedTuple):
 
 
 def window_queries(policy: WindowPolicy, requests: Sequence[SlotRequest], now_ms: int) -> list[WindowQuery]:
-    """The first windows that these requests will look at, and how many windows each may go through."""
+    """The first windows that these requests will read, and the number of windows each may need."""
     size = policy.size_ms
     firsts = Counter(align(max(requested, now_ms), size) for _, requested in requests)
     return [
@@ -166,7 +166,7 @@ def window_queries(policy: WindowPolicy, requests: Sequence[SlotRequest], now_ms
 
 
 def read_ahead(reader: SqlWindowReader, occupancy: Occupancy, queries: Sequence[WindowQuery]) -> None:
-    """Reads the windows that sparse requests will look at, in a few statements instead of a few per window."""
+    """Reads the windows of sparse requests in advance, in a few statements instead of a few per window."""
     counts = reader.windows_at([query.first_ms for query in queries])
     runs = reader.runs_before([query.next_ms for query in queries])
     resumes = [
@@ -187,7 +187,7 @@ def write_occupancy(connection: Connection, name: str, occupancy: Occupancy) -> 
 
 
 def write_counts(connection: Connection, name: str, occupancy: Occupancy) -> None:
-    """Writes counters back. Under the lock it is known which rows exist, so no upsert is needed."""
+    """Writes counters back. Under the lock, the existing rows are known, so no upsert is needed."""
     if connection.dialect.name == "postgresql":
         columns = zip(*occupancy.changed_windows(), strict=True)
         rows = dict(zip(("starts", "taken", "placed"), map(list, columns), strict=True))
@@ -207,7 +207,7 @@ def write_counts(connection: Connection, name: str, occupancy: Occupancy) -> Non
 
 
 def release_windows(connection: Connection, name: str, counts: Mapping[int, int]) -> None:
-    """Gives back so many places in each of these windows."""
+    """Frees the given number of places in each of these windows."""
     if counts:
         connection.execute(
             slot_window.update()
@@ -227,7 +227,7 @@ def recount(connection: Connection, name: str, policy: WindowPolicy, now_ms: int
     connection.execute(slot_window.delete().where(slot_window.c.config_name == name))
     ahead = charged_to(connection, name) & (slot.c.scheduled_at >= from_ms(align(now_ms, size)))
     if connection.dialect.name == "postgresql":
-        # Counted where the slots are: a hundred thousand windows would take half a minute to be sent back.
+        # Counted in the database: sending a hundred thousand windows back would take half a minute.
         start = sa.func.date_bin(policy.window, slot.c.scheduled_at, EPOCH, type_=slot.c.scheduled_at.type)
         counted = sa.select(sa.literal(name), start, sa.func.count(), sa.func.count()).where(ahead).group_by(start)
         connection.execute(slot_window.insert().from_select(list(slot_window.c.keys()), counted))
@@ -273,11 +273,11 @@ def write_runs(connection: Connection, name: str, changes: RunChanges) -> None:
 
 
 def _stored(connection: Connection, column: sa.Column[datetime]) -> sa.ColumnElement[Any]:
-    """A column of times as the database holds it: on SQLite the text, which `_stored_ms` reads."""
+    """A column of times as stored: on SQLite the text, which `_stored_ms` reads."""
     return sa.type_coerce(column, sa.String()) if connection.dialect.name == "sqlite" else column
 
 
 def _stored_ms(connection: Connection) -> Callable[[Any], int]:
-    """Makes epoch milliseconds of what `_stored` selects. A resize reads every slot: SQLAlchemy's own conversion would
-    cost more than all the rest of it."""
+    """Converts a value of `_stored` to epoch milliseconds. A resize reads every slot: SQLAlchemy's own conversion would
+    cost more than all the rest."""
     return instant_ms if connection.dialect.name == "sqlite" else to_ms

@@ -31,8 +31,8 @@ async def dispatching(
     max_context_bytes: int = CLAIM_BYTES,
     grace: float = GRACE_SECONDS,
 ) -> AsyncIterator[WorkflowEngine]:
-    """Inside, items of these domains are dispatched and executed in this process. Leaving ends what runs, within its
-    grace, and gives the rest back."""
+    """Inside, items of these domains are dispatched and executed in this process. On exit, running executions have a
+    grace period to end; the rest is released."""
     registry = Registry(*domains)
     for domain in registry:
         await queue.define(domain.config)

@@ -1,7 +1,7 @@
-"""The in-process engine: executions are asyncio tasks, and the queue is what makes them durable.
+"""The in-process engine: executions are asyncio tasks, made durable by the queue.
 
-A process that dies takes its executions along; their claims fall silent, stale recovery gives them back, and they run
-again. A live process sends heartbeats for the claims of its running executions, so nobody else takes them.
+If a process dies, its executions' claims get no more heartbeats, stale recovery releases them, and they run again. A
+live process sends heartbeats for the claims of its running executions, so no other process takes them.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from headgate.dispatch.threads import Threads, is_coroutine_function
 from headgate.errors import NotFound, StoreError, StoreUnavailable
 
 GRACE_SECONDS = 10.0
-"""How long executions may run on after the engine was told to close; cancelled, they have as long to report."""
+"""The grace period of running executions when the engine closes; cancelled, they have as long to report."""
 CANCEL_SECONDS = 0.5
-"""How often running executions are checked for a cancellation."""
+"""The interval at which running executions are checked for a cancellation."""
 Report = Callable[[Claim], Awaitable[bool]]
 """Reports an outcome under the run's claim."""
 
@@ -52,7 +52,7 @@ class LocalEngine:
     """A `WorkflowEngine` in this process.
 
     At most `concurrency` executions of an item type run at once and at most `backlog` are held, waiting ones included.
-    While the contexts of those have `max_context_bytes` or more, it takes no further items of the type.
+    While their contexts have `max_context_bytes` or more, it takes no further items of the type.
     """
 
     def __init__(
@@ -115,12 +115,12 @@ class LocalEngine:
             if request.claim.epoch <= running.claim.epoch:
                 return StartOutcome(Start.ALREADY_STARTED)
             if not running.over:
-                # Our own older claim was recovered while it ran; the run goes on under the new one.
+                # Our own older claim was recovered while it ran; the run continues under the new one.
                 running.claim, running.seen = request.claim, seen
                 return StartOutcome(Start.ALREADY_STARTED)
             run.after = running.task
             if running.executed and running.task is not None:
-                # What it still has to report is about a claim that is gone.
+                # Its report would be about a claim that is void.
                 running.task.cancel()
         self._runs[execution_id] = run
         self._held[item_type] += 1
@@ -150,17 +150,17 @@ class LocalEngine:
 
     @property
     def running(self) -> int:
-        """Executions that have begun and not ended."""
+        """The number of executions that have begun and not ended."""
         return sum(run.begun and not run.executed for run in self._runs.values())
 
     async def drained(self) -> None:
-        """Returns when what was started before has ended, and its outcome is committed."""
+        """Returns when all executions so far have ended, and their outcomes are committed."""
         tasks = [run.task for run in self._runs.values() if run.task is not None]
         if tasks:
             await asyncio.wait(tasks)
 
     async def close(self) -> None:
-        """Gives back what has not begun, waits a while for what runs, then gives that back too."""
+        """Releases what has not begun, waits for the grace period, then releases what still runs."""
         self._closing = True
         tasks = [task for run in self._runs.values() for task in (run.task, run.after) if task is not None]
         await asyncio.sleep(0)  # a task cancelled before its first step would give nothing back
@@ -198,7 +198,7 @@ class LocalEngine:
 
     async def _execute(self, run: Run) -> Report | None:
         """Runs the item at its time; returns the report to make, if any."""
-        # No closures in here: their cells would be made, and found by the garbage collector, for every execution.
+        # No closures in here: their cells would cost the garbage collector work per execution.
         request, item_type = run.request, run.claim.item_type
         try:
             if run.after is not None:
@@ -208,7 +208,7 @@ class LocalEngine:
             places = self._places_of(item_type)
             await places.acquire(request.lane, request.priority)
             try:
-                # Read before it is admitted: whoever is admitted must call at once.
+                # Read before the admission: an admitted execution must call at once.
                 context = read_json(request.context_json)
                 await self._start_check.wait(run)
                 run.begun = True
@@ -223,7 +223,7 @@ class LocalEngine:
             return None if refusal.lost else self._release(refusal.reason)
         except asyncio.CancelledError as error:
             if run.task is not None and not run.task.cancelling():
-                # The work's own: something that it waited for was cancelled.
+                # Not ours: something that the work awaited was cancelled.
                 return self._failure(run, error)
             if run.recalled:
                 return self._release(OFF)
@@ -232,7 +232,7 @@ class LocalEngine:
             return self._release("the engine was closed")
         except Exception as error:
             return self._failure(run, error)
-        run.well = True
+        run.succeeded = True
         return self._completion(result) if isinstance(result, Completion) else self._sink.completed
 
     def _completion(self, completion: Completion) -> Report:
@@ -248,7 +248,7 @@ class LocalEngine:
         if isinstance(error, Postponed):
             return self._release(str(error), error.pause)
         if isinstance(error, StoreUnavailable):
-            # An outage of a store is not the item's fault: the item goes back and no retry is counted.
+            # A store's outage is not the item's failure: the item is released and no retry is counted.
             return self._release(f"{type(error).__name__}: {error}", run.request.config.backoff(1))
         if isinstance(error, Retry):
             again, after = str(error), error.pause()
@@ -273,7 +273,7 @@ class LocalEngine:
         return result
 
     async def _report_until_done(self, run: Run, report: Report) -> None:
-        """Reports the outcome until that succeeds: the effect has happened, and only the report may show it."""
+        """Retries the report of the outcome until it succeeds: the effect has happened, and must be recorded."""
         pause = SHORTEST_PAUSE
         while True:
             claim = run.claim
@@ -285,12 +285,12 @@ class LocalEngine:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
             else:
-                # A claim that took the run over during the report counts instead.
+                # A newer claim may have taken the run over during the report.
                 if run.claim is claim:
                     return
 
     def _call_of(self, item_type: str) -> Execute:
-        """How an item is executed: a plain `def` on a thread."""
+        """The function that executes an item; a plain `def` runs on a thread."""
         call = self._calls.get(item_type)
         if call is None:
             execute = self._registry[item_type].execute
@@ -307,12 +307,12 @@ class LocalEngine:
     # -- the kill switch -----------------------------------------------------------------------------------------
 
     async def _recall_when_off(self) -> None:
-        """Gives back what has not begun as soon as its type's kill switch is off. What has begun watches the switch
-        itself, or ends."""
+        """Releases executions that have not begun as soon as their type's kill switch is off. Those that have begun
+        check the switch themselves, or end."""
         while True:
             await asyncio.sleep(SWITCH_SECONDS)
             for item_type in {run.claim.item_type for run in self._runs.values() if not run.begun}:
-                # While the store can't be read nothing begins anyway.
+                # While the store can't be read, nothing begins.
                 with contextlib.suppress(StoreError, NotFound):
                     if not await self._sink.enabled(item_type):
                         await asyncio.sleep(0)  # a task cancelled before its first step would give nothing back
@@ -328,12 +328,12 @@ class LocalEngine:
     # -- cancelled by an operator --------------------------------------------------------------------------------
 
     async def _stop_cancelled(self) -> None:
-        """Cancels what runs and is no longer this process's: any process may cancel an item, and heartbeats are many
-        seconds apart."""
+        """Cancels executions whose claims this process has lost: any process may cancel an item, and heartbeats are
+        many seconds apart."""
         watched: set[Run] = set()
         while True:
             await asyncio.sleep(CANCEL_SECONDS)
-            # What began since the last look is left out: most of it is over by the next one.
+            # Executions that began since the last check are left out: most end before the next one.
             runs = [run for run in self._runs.values() if run in watched and not (run.executed or run.lost)]
             watched = {run for run in self._runs.values() if run.begun}
             if runs:
@@ -354,10 +354,10 @@ class LocalEngine:
                 (heartbeat_interval(run.request) for run in self._runs.values()), default=LONGEST_HEARTBEAT
             )
             with contextlib.suppress(TimeoutError):
-                # Cut short by a run that needs a shorter interval than those so far.
+                # Ends early for a run that needs a shorter interval.
                 await asyncio.wait_for(self._shorter_interval.wait(), self._heartbeat_interval)
             self._shorter_interval.clear()
-            # Half of it: else a run that began just after a heartbeat would stay silent for almost two intervals.
+            # Half of it: else a run that began just after a heartbeat would get none for almost two intervals.
             due = [run for run in self._runs.values() if uptime() - run.seen >= self._heartbeat_interval / 2]
             if due:
                 with contextlib.suppress(StoreError):
@@ -373,6 +373,6 @@ class LocalEngine:
             if is_held:
                 run.seen = sent_at
             elif not run.executed and not run.lost and run.task is not None:
-                # Lost to another dispatcher, which runs it by now: stop, unless only the report is missing.
+                # Lost to another dispatcher, which runs it now: stop, unless only the report is missing.
                 run.lost = True
                 run.task.cancel()

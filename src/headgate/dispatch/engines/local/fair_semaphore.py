@@ -17,8 +17,8 @@ class _Waiter(NamedTuple):
 
 
 class FairSemaphore:
-    """At most `places` are inside at once. Items wait here that are claimed and due: one lane's two thousand must not
-    keep another's ten from beginning."""
+    """At most `places` are taken at once. Its waiters are items that are claimed and due: one lane's two thousand must
+    not block another's ten."""
 
     def __init__(self, places: int) -> None:
         self._free = places
@@ -28,7 +28,7 @@ class FairSemaphore:
 
     @asynccontextmanager
     async def place(self, lane: str, priority: int) -> AsyncIterator[None]:
-        """Inside, a place is taken."""
+        """Holds a place inside the block."""
         await self.acquire(lane, priority)
         try:
             yield
@@ -36,7 +36,7 @@ class FairSemaphore:
             self.release()
 
     async def acquire(self, lane: str, priority: int) -> None:
-        """Takes a place, when its turn has come; `release` gives it back."""
+        """Takes a place in its turn; `release` frees it."""
         if self._free > 0:
             self._free -= 1
             return
@@ -47,12 +47,12 @@ class FairSemaphore:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                # Its turn came and it was cancelled in the same moment: the place is the next one's.
+                # Cancelled just after it got the place: the next waiter gets it.
                 self.release()
             raise
 
     def release(self) -> None:
-        """Gives a place back: to the next in turn, if somebody waits."""
+        """Frees a place: the next waiter, if any, gets it."""
         while self._lanes:
             lane, waiters = next(iter(self._lanes.items()))
             turn = heapq.heappop(waiters).turn

@@ -25,17 +25,17 @@ class Run:
     """The last heartbeat of its claim, by `uptime`."""
     execution_id: str
     after: asyncio.Task[None] | None = None
-    """A run of the same item that is over, but has not ended yet."""
+    """An earlier run of the same item whose task has not ended yet."""
     task: asyncio.Task[None] | None = None
     begun: bool = False
     executed: bool = False
-    """Only the report is missing."""
-    well: bool = False
-    """It was executed, and ended well."""
+    """It was executed; only the report is missing."""
+    succeeded: bool = False
+    """It was executed, and succeeded."""
     recalled: bool = False
-    """The kill switch was thrown before it began; it was cancelled, and goes back."""
+    """The kill switch was turned off before it began; it was cancelled, and is released."""
     lost: bool = False
-    """Its claim is somebody else's; it was cancelled."""
+    """Its claim is void; it was cancelled."""
 
     def current_claim(self) -> Claim:
         """The claim under which it runs now."""
@@ -43,12 +43,12 @@ class Run:
 
     @property
     def over(self) -> bool:
-        """Nothing more will come of it: a further claim of its item is a run of its own."""
-        return self.lost or self.recalled or (self.executed and not self.well)
+        """It has no further effect: another claim of its item is another run."""
+        return self.lost or self.recalled or (self.executed and not self.succeeded)
 
     @property
     def silent(self) -> bool:
-        """Its claim had no heartbeat for so long that stale recovery may soon take it, or has."""
+        """Its last heartbeat is so old that stale recovery may soon take its claim, or has."""
         return uptime() - self.seen >= self.request.config.stale_claim_threshold_mins * 30
 
 

@@ -1,4 +1,4 @@
-"""What stands between an execution and its first step: its claim, the kill switch and the admission plan."""
+"""The check before an execution's first step: its claim, the kill switch and the admission plan."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from headgate.errors import NotFound, StoreError
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 SHORTEST_WATCH = 0.02
 NO_PLAN_SECONDS = 5.0
-"""How long nothing of an item type is tried whose admission plan does not exist."""
+"""The pause between attempts of an item type whose admission plan does not exist."""
 
 
 class StartRefused(Exception):
-    """It is not begun."""
+    """The execution must not begin."""
 
     def __init__(self, reason: str, *, lost: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
         self.lost = lost
-        """The item is not this run's to give back."""
+        """The claim is lost, so this run must not release the item."""
 
 
 class StartCheck:
-    """Lets an execution begin if its claim holds, the kill switch is on and its plan admits it; else it is
+    """Lets an execution begin if its claim is valid, its type is enabled and its plan admits it; else raises
     `StartRefused`. It waits while the store is unavailable: the outcome could not be reported either."""
 
     def __init__(self, sink: OutcomeSink, guard: Guard) -> None:
@@ -40,14 +40,14 @@ class StartCheck:
         self._no_plan: dict[str, float] = {}
 
     def room(self, item_type: str, room: int) -> int:
-        """How many of `room` there is a use for: of a type whose plan does not exist now and then one, to try."""
+        """How many items to claim, up to `room`: of a type without its plan, one per attempt."""
         since = self._no_plan.get(item_type)
         if since is None:
             return room
         return min(room, 1) if uptime() - since >= NO_PLAN_SECONDS else 0
 
     async def wait(self, run: Run) -> None:
-        """Returns when the execution may begin; it must do so at once, or calls would bunch."""
+        """Returns when the execution may begin; it must do so at once, or calls would come in bursts."""
         item_type, plan = run.claim.item_type, run.request.config.admission_plan
         pause = SHORTEST_PAUSE
         while True:
@@ -57,7 +57,7 @@ class StartCheck:
                     raise StartRefused("its claim was lost", lost=True)
                 if not await self._sink.enabled(item_type):
                     raise StartRefused("the kill switch was off at its time")
-                # Checked again after the wait, without the store: this process may have been stopped meanwhile.
+                # Checked again after the wait, without the store: this process may have been frozen meanwhile.
                 if (plan is None or await self._admitted(run, plan)) and not run.silent:
                     self._no_plan.pop(item_type, None)
                     return
@@ -75,7 +75,7 @@ class StartCheck:
         return is_held
 
     async def _admitted(self, run: Run, plan: str) -> bool:
-        """Whether the plan has admitted it; False if the kill switch was thrown meanwhile."""
+        """Whether the plan has admitted it; False if the kill switch was turned off meanwhile."""
         item_type = run.claim.item_type
         every = min(max(run.request.config.dispatch_interval_secs / 2, SHORTEST_WATCH), SWITCH_SECONDS)
         try:
@@ -84,7 +84,7 @@ class StartCheck:
             raise StartRefused(self._refuse_without_plan(item_type, plan)) from None
 
     def _refuse_without_plan(self, item_type: str, plan: str) -> str:
-        """No item's fault: all are given back, and tried again when the plan may be there."""
+        """No item's failure: all are released, and retried later."""
         now = uptime()
         since = self._no_plan.get(item_type)
         if since is None or now - since >= NO_PLAN_SECONDS:
