@@ -86,8 +86,8 @@ def empty_postgres_url(postgres_server: PostgresDatabases) -> Iterator[str]:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_configure_node() -> None:
-    """In the xdist controller, before a worker starts."""
+def pytest_xdist_setupnodes() -> None:
+    """In the xdist controller, before the first worker starts: they inherit the environment."""
     warm_start.start_for_all_workers()
 
 
