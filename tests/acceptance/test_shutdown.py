@@ -104,7 +104,7 @@ async def test_workers_end_when_their_parent_was_killed_and_give_the_port_back(t
         workers = family({service.pid}) - {service.pid}
         assert len(workers) >= 2
         service.signal(signal.SIGKILL)
-        await eventually(lambda: not family(workers))
+        await eventually(lambda: not family(workers), within=90)
     finally:
         for pid in family({service.pid, *workers}):
             os.kill(pid, signal.SIGKILL)

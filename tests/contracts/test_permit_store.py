@@ -210,7 +210,8 @@ async def test_the_clock_on_postgresql_is_read_after_the_wait_for_the_lock(
         waiting = asyncio.create_task(shared.flush(lambda connection: run_pipeline(connection, LOCK)))
 
         async def is_waiting() -> bool:
-            statement = sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+            blocked = "NOT granted AND pg_backend_pid() = ANY (pg_blocking_pids(pid))"
+            statement = sa.text(f"SELECT count(*) FROM pg_locks WHERE {blocked}")
             return bool((await holder.execute(statement)).scalar())
 
         await eventually(is_waiting)

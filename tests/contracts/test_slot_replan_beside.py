@@ -205,7 +205,7 @@ async def test_a_transaction_knows_that_a_booking_waits_for_it(postgres_url: str
         await holder.execute("SELECT 1 FROM headgate_slot_config WHERE name = %s FOR UPDATE", (name,))
         assert await (await holder.execute(AWAITED.sql)).fetchone() == (0,)
         booking = asyncio.create_task(store.book(name, wants(1, T), now_ms=NOW))
-        waiting = "SELECT 1 FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
+        waiting = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
         while await (await watcher.execute(waiting)).fetchone() is None:
             pass
         assert await (await holder.execute(AWAITED.sql)).fetchone() == (1,)

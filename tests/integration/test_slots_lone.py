@@ -390,7 +390,10 @@ async def test_a_lone_booking_waits_for_the_writer_of_any_config_and_sees_what_i
         mine = asyncio.create_task(joint(store, "mine"))
 
         async def is_waiting() -> bool:
-            waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE %s"
+            waiting = (
+                "SELECT count(*) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE %s"
+            )
             return operator.execute(waiting, ["%headgate_slot_config%"]).fetchone() == (1,)
 
         await eventually(is_waiting)

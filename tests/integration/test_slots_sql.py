@@ -27,6 +27,9 @@ from tests.contracts.conftest import slot_store_url
 from tests.contracts.slot_windows import check_windows
 from tests.contracts.test_slot_store import NOW, T_MS, T
 
+WAITING = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+"""A connection to this test's database waits for a lock."""
+
 
 async def test_an_event_that_moves_to_another_config_while_it_is_cancelled_frees_room_there(postgres_url: str) -> None:
     store = await slot_store(postgres_url)
@@ -41,7 +44,7 @@ async def test_an_event_that_moves_to_another_config_while_it_is_cancelled_frees
                 async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as watching:
 
                     async def waits() -> object:
-                        waiting = await watching.execute("SELECT 1 FROM pg_locks WHERE NOT granted")
+                        waiting = await watching.execute(WAITING)
                         return await waiting.fetchone()
 
                     await eventually(waits)
@@ -172,7 +175,7 @@ async def test_a_prune_that_waits_for_one_config_keeps_nobody_from_booking_under
                 async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as watching:
 
                     async def waits() -> object:
-                        waiting = await watching.execute("SELECT 1 FROM pg_locks WHERE NOT granted")
+                        waiting = await watching.execute(WAITING)
                         return await waiting.fetchone()
 
                     await eventually(waits)

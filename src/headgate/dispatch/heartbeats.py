@@ -117,25 +117,29 @@ async def heartbeats(
 ) -> AsyncIterator[None]:
     """Writes a heartbeat of the worker at once, and then `every` so many seconds, while the block runs. Removes the
     worker on exit."""
-    beating = asyncio.create_task(_beat(store, info, running, every))
+    stop = asyncio.Event()
+    beating = asyncio.create_task(_beat(store, info, running, every, stop))
     try:
         yield
     finally:
-        beating.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await beating
+        # Not cancelled: a heartbeat in flight could be written after the worker is removed.
+        stop.set()
+        await beating
         # A worker that can't be removed now expires by its missing heartbeats.
         with contextlib.suppress(HeadgateError):
             await store.leave(info.worker_id)
 
 
-async def _beat(store: WorkerStore, info: WorkerInfo, running: Callable[[], int | None], every: float) -> None:
-    while True:
+async def _beat(
+    store: WorkerStore, info: WorkerInfo, running: Callable[[], int | None], every: float, stop: asyncio.Event
+) -> None:
+    while not stop.is_set():
         try:
             await store.beat(info, running())
         except HeadgateError as error:
             log.warning("the worker's heartbeat was not written: %s", error)
-        await asyncio.sleep(every)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), every)
 
 
 @cache
