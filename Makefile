@@ -27,7 +27,7 @@ run: $(STAMP)
 	@$(BIN)/headgate serve
 
 # More workers than cores: half of what the tests do is wait for servers. PROFILE=thorough tries more examples.
-WORKERS ?= 8
+WORKERS ?= 6
 PROFILE ?= quick
 
 test: lint
