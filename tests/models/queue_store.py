@@ -50,8 +50,7 @@ Key = tuple[str, str]
 
 
 class MemoryQueueStore:
-    """A `QueueStore` in the memory of the process. Single-threaded: everything happens
-    between two awaits."""
+    """A `QueueStore` in the memory of the process. Single-threaded: everything happens between two awaits."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.followers: dict[str, Follower] = {}
