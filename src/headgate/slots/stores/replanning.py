@@ -43,8 +43,6 @@ TOPIC = "slot-moved"
 KEY = 128
 WINDOWS = 256
 """The number of windows per read."""
-PART = 1000
-"""The number of slots that are planned while the database moves those before them."""
 _MOVE = (
     slot.update()
     .where(
@@ -344,10 +342,7 @@ def _pull_forward(
     puller = Puller(limits, config, reading, others)
     examined: list[AssignedSlot] = []
     moves: list[SlotMove] = []
-    size = max(PART, config.policy.highest_limit + 1)
-    for first in range(0, len(candidates), size):
-        behind = first + size
-        part = puller.pull(candidates[first:behind], is_last=is_last and behind >= len(candidates))
+    for part in puller.parts(candidates, is_last=is_last):
         examined += part.examined
         if part.moves:
             transaction.move(config.active, part.moves, now_ms)
