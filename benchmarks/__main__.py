@@ -29,6 +29,7 @@ TABLES = (
     "envoy",
     "console",
     "storage",
+    "idle",
     "scale",
 )
 """Modules of this package with a function `tables(quick) -> list[Table]`."""

@@ -177,12 +177,21 @@ def peak_mib(pid: int) -> float | None:
 
     Not by `ru_maxrss`: on Linux a child's counts from what its parent used when it was started.
     """
+    return _memory_mib(pid, "VmHWM")
+
+
+def resident_mib(pid: int) -> float | None:
+    """The memory of a process that runs; None once it has ended."""
+    return _memory_mib(pid, "VmRSS")
+
+
+def _memory_mib(pid: int, field: str) -> float | None:
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return None
-    peak = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
-    return None if peak is None else int(peak[1]) / 1024
+    memory = re.search(rf"^{field}:\s+(\d+) kB", status, re.MULTILINE)
+    return None if memory is None else int(memory[1]) / 1024
 
 
 def cpu_seconds(pid: int) -> float:

@@ -37,6 +37,7 @@ ORDER = (
     "envoy",
     "console",
     "storage",
+    "idle",
     "scale",
 )
 
