@@ -107,6 +107,8 @@ def _bucket_spend_one(table: PairTable, plan: str, spec: TokenBucket, lock: Spin
     bits, mask = table.bits, table.mask
     try_acquire, release, kind, ok = lock.try_acquire, lock.release, Decision, _OK
     short = gain - 1
+    of_full = kind((True, capacity - 1, capacity, 0, (unit + short) // gain, plan, ok, False, ()))
+    """The decision on a full bucket."""
 
     def spend_one(key: str) -> Decision | None:
         try:
@@ -142,6 +144,8 @@ def _bucket_spend_one(table: PairTable, plan: str, spec: TokenBucket, lock: Spin
             return None
         finally:
             release(None)
+        if not debt:
+            return of_full
         reset = (spent + short) // gain if short else spent
         return kind((True, (full - spent) // unit, capacity, 0, reset, plan, ok, False, ()))
 
