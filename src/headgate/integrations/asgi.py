@@ -203,7 +203,7 @@ class AsgiRequestLimiter(RequestLimiter):
         limiter = self._limiter
         # Local names: this runs for every request.
         fast_paths, fast_path, fields_of, from_peer = limit_path = self._new_limit_path(limit)
-        last: tuple[Decision | None, RawFields] = (None, ())
+        last: tuple[Decision | None, RawFields | None] = (None, None)
 
         def decide(scope: Scope) -> Answer | None:
             nonlocal fast_paths, fast_path, fields_of, from_peer, limit_path, last
@@ -214,11 +214,11 @@ class AsgiRequestLimiter(RequestLimiter):
             client = scope.get("client")
             key = from_peer(client[0]) if client and client[0] else None
             decision = fast_path(key) if key is not None else None
-            if decision is None or key is None:
-                return None
             known, fields = last
             if decision is known:  # a full bucket's is always the same
                 return fields
+            if decision is None or key is None:
+                return None
             if not decision.allowed:
                 return self._respond(limit, limit_path, key, decision)
             fields = fields_of(decision)

@@ -213,9 +213,11 @@ def admission_by(
                 "FastAPI must call it: pass keyword arguments on in decorators above rate_limit, and use wraps",
             )
         scope = connection.scope
-        exchange: Exchange | None = scope.get(EXCHANGE)
-        if exchange is None:
-            raise ConfigurationError("app", "limits need install(app, limiter) from headgate.integrations.fastapi")
+        try:
+            exchange: Exchange = scope[EXCHANGE]
+        except KeyError:
+            problem = "limits need install(app, limiter) from headgate.integrations.fastapi"
+            raise ConfigurationError("app", problem) from None
         kind, decide = last
         if type(exchange) is not kind:
             decide = exchange.request_limiter.decider(limits)

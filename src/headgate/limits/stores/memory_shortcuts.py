@@ -128,14 +128,15 @@ def _bucket_spend_one(table: PairTable, plan: str, spec: TokenBucket, lock: Spin
             else:
                 debt, last = young[key]
             debt -= (now_us - last) * gain
-            if debt <= 0:
-                # Checked here only: a bucket that never fills runs empty, and then the slow path evicts.
-                if now_us >= table.evict_at_us:
+            if debt > 0:
+                spent = debt + unit
+                if spent > full:
                     return None
-                debt = 0
-            spent = debt + unit
-            if spent > full:
+            # Checked here only: a bucket that never fills runs empty, and then the slow path evicts.
+            elif now_us >= table.evict_at_us:
                 return None
+            else:
+                debt, spent = 0, unit
             if young is None:
                 part[key] = now_us << bits | spent
             else:
