@@ -136,7 +136,7 @@ def _bucket_spend_one(table: PairTable, plan: str, spec: TokenBucket, lock: Spin
             elif now_us >= table.evict_at_us:
                 return None
             else:
-                debt, spent = 0, unit
+                spent = unit
             if young is None:
                 part[key] = now_us << bits | spent
             else:
@@ -145,7 +145,7 @@ def _bucket_spend_one(table: PairTable, plan: str, spec: TokenBucket, lock: Spin
             return None
         finally:
             release(None)
-        if not debt:
+        if spent is unit:
             return of_full
         reset = (spent + short) // gain if short else spent
         return kind((True, (full - spent) // unit, capacity, 0, reset, plan, ok, False, ()))
