@@ -11,10 +11,10 @@ import pytest
 from fastapi import FastAPI, Request
 from pydantic import BaseModel
 
-from headgate import AsyncLimiter, FixedWindow, LeasePolicy, Limiter, Plan
+from headgate import AsyncLimiter, FixedWindow, LeasePolicy, Limiter, Plan, TokenBucket
 from headgate.errors import ConfigurationError
 from headgate.integrations.fastapi import client_address, everyone, install, rate_limit
-from tests.integration.asgi_calls import talk_to
+from tests.integration.asgi_calls import statuses, talk_to
 
 if TYPE_CHECKING:
     from nowhere import Receipt  # type: ignore[import-not-found]  # it exists for type checkers only
@@ -143,3 +143,33 @@ async def test_with_leases_no_more_is_admitted_than_the_plan_has(
     assert [answer.status_code for answer in answers].count(200) == 20
     assert answers[-1].status_code == 429
     assert int(answers[-1].headers["Retry-After"]) > 3000
+
+
+async def test_an_endpoint_in_two_apps_is_limited_by_each_ones_limiter() -> None:
+    @rate_limit("gold", key=client_address())
+    async def endpoint() -> str:
+        return "hello"
+
+    first, second = FastAPI(), FastAPI()
+    for app in (first, second):
+        install(app, AsyncLimiter("memory://", plans=[Plan("gold", FixedWindow(2, "PT1H"))]))
+        app.get("/")(endpoint)
+    async with talk_to(first) as one, talk_to(second) as other:
+        assert await statuses(one, 1) == [200]
+        assert await statuses(other, 3) == [200, 200, 429]
+        assert await statuses(one, 2) == [200, 429]
+
+
+async def test_the_next_request_is_decided_by_plans_that_were_replaced() -> None:
+    app, limiter = FastAPI(), AsyncLimiter("memory://", plans=[Plan("gold", TokenBucket(10, 1))])
+    install(app, limiter)
+
+    @app.get("/")
+    @rate_limit("gold", key=client_address())
+    async def endpoint() -> str:
+        return "hello"
+
+    async with talk_to(app) as client:
+        assert await statuses(client, 2) == [200, 200]
+        limiter.replace_plans([Plan("gold", TokenBucket(20, 1))])
+        assert (await client.get("/")).headers["RateLimit-Policy"] == '"gold";q=20;w=20'

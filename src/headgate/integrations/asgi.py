@@ -124,7 +124,7 @@ class RateLimitMiddleware:
         if not limits:
             await self.app(scope, receive, send)
             return
-        answer: Answer | Coroutine[Any, Any, Answer] | None = self.request_limiter.admit_fast(limits, scope)
+        answer: Answer | Coroutine[Any, Any, Answer] | None = self.request_limiter.decider(limits)(scope)
         if answer is None:
             answer = self.request_limiter.admit_maybe_async(limits, request)
         if isinstance(answer, Coroutine):
@@ -187,33 +187,44 @@ class AsgiRequestLimiter(RequestLimiter):
     def __init__(self, limiter: Limiter | AsyncLimiter, **options: Unpack[ResponseOptions]) -> None:
         super().__init__(limiter, **options)
         self._limit_paths: dict[Limit, _LimitPath] = {}
-        self.deciders: dict[Sequence[Limit], Decider] = {}
-        """By the limits of a request: the function that decides by the peer's address alone, if there is one."""
+        self._deciders: dict[Limit, Decider] = {}
 
-    def admit_fast(self, limits: Sequence[Limit], scope: Scope) -> Answer | None:
-        """Decides a request by its peer's address alone; `None`, and nothing charged, if that is not enough."""
+    def decider(self, limits: Sequence[Limit]) -> Decider:
+        """The function that decides requests by their peer's address alone: returns `None`, and charges nothing, if
+        that is not enough."""
         if len(limits) > 1:
-            return None
-        limits = (*limits,)
-        return (self.deciders.get(limits) or self._new_decider(limits))(scope)
+            return no_decision
+        decide = self._deciders.get(limits[0])
+        if decide is None:
+            decide = self._deciders[limits[0]] = self._new_decider(limits[0])
+        return decide
 
-    def _new_decider(self, limits: Sequence[Limit]) -> Decider:
-        limit, limiter = limits[0], self._limiter
-        limit_path = self._new_limit_path(limit)
+    def _new_decider(self, limit: Limit) -> Decider:
+        limiter = self._limiter
         # Local names: this runs for every request.
-        fast_paths, fast_path, fields_of, from_peer = limit_path
+        fast_paths, fast_path, fields_of, from_peer = limit_path = self._new_limit_path(limit)
+        last: tuple[Decision | None, RawFields | None] = (None, None)
 
         def decide(scope: Scope) -> Answer | None:
+            nonlocal fast_paths, fast_path, fields_of, from_peer, limit_path, last
             if limiter.fast_paths is not fast_paths:  # the plans have changed
-                return self._new_decider(limits)(scope)
+                limit_path = self._new_limit_path(limit)
+                _, fast_path, fields_of, from_peer = limit_path
+                fast_paths = limit_path.fast_paths  # last: another thread may be deciding
             client = scope.get("client")
             key = from_peer(client[0]) if client and client[0] else None
             decision = fast_path(key) if key is not None else None
-            if decision is None or not decision.allowed:
-                return None if decision is None or key is None else self._respond(limit, limit_path, key, decision)
-            return fields_of(decision)
+            known, fields = last
+            if decision is known:  # a full bucket's is always the same
+                return fields
+            if decision is None or key is None:
+                return None
+            if not decision.allowed:
+                return self._respond(limit, limit_path, key, decision)
+            fields = fields_of(decision)
+            last = decision, fields
+            return fields
 
-        self.deciders[limits] = decide
         return decide
 
     def admit_maybe_async(self, limits: Sequence[Limit], request: AsgiRequest) -> Answer | Coroutine[Any, Any, Answer]:
@@ -249,6 +260,10 @@ class AsgiRequestLimiter(RequestLimiter):
                 limit_path = _LimitPath(fast_paths, fast_paths[plan], fields_of, limit.key.from_peer or _no_path)
         self._limit_paths[limit] = limit_path
         return limit_path
+
+
+def no_decision(scope: Scope) -> None:
+    """A null object for a missing decider: several limits are one decision of the limiter."""
 
 
 def _no_path(word: str) -> None:

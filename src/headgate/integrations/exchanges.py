@@ -33,23 +33,43 @@ class Exchange:
     """The state of a request, in its scope. Nothing here references the scope or `send`, except `connection` while
     there are charges: every request would leave a reference cycle to the garbage collector."""
 
-    # Class attributes: creating one per request then runs no Python code.
+    __slots__ = ("charges", "connection", "denied", "fields", "root_path")
+
     request_limiter: AsgiRequestLimiter
     principal: PrincipalFinder
     app: Any = None
-    root_path = ""
-    fields: tuple[tuple[bytes, bytes], ...] = ()
+    root_path: str
+    fields: tuple[tuple[bytes, bytes], ...]
     """The fields of the response."""
-    denied = False
+    denied: bool
     """Whether the fields are those of a denial, which the application's own handler may also have set."""
-    charges: Sequence[ResponseCharge] = ()
-    connection: Any = None
+    charges: Sequence[ResponseCharge]
+    connection: Any
 
     @classmethod
     def of(cls, request_limiter: AsgiRequestLimiter, principal: PrincipalFinder) -> type[Exchange]:
         """The subclass for one application's requests."""
-        shared = {"request_limiter": request_limiter, "principal": staticmethod(principal)}
+        shared = {"request_limiter": request_limiter, "principal": staticmethod(principal), "__slots__": ()}
         return type(cls.__name__, (cls,), shared)
+
+    @classmethod
+    def begin(cls, scope: Scope, send: Send) -> Send:
+        """Puts the state of a request into its scope. Returns `send`, which adds the fields as the response starts."""
+        exchange = scope[EXCHANGE] = cls()
+        # Here and not in `__init__`, whose call would take longer than all of it.
+        exchange.root_path = scope.get("root_path", "")
+        exchange.fields = exchange.charges = ()
+        exchange.denied, exchange.connection = False, None
+
+        def send_with_fields(message: Message) -> Awaitable[None]:
+            fields = exchange.fields
+            if fields and message["type"] in STARTS:
+                own = message.get("headers", ())
+                message["headers"] = [*own, *(missing(fields, own) if exchange.denied else fields)]
+                exchange.fields = ()  # the parts of the body need not look at their type
+            return send(message)
+
+        return send_with_fields
 
     def admit(self, answer: RawFields | Admission, connection: Any) -> None:
         """Stores the result of an admission."""
@@ -64,18 +84,6 @@ class Exchange:
     def deny(self, fields: Fields) -> None:
         """Stores the fields of a denial, which replace those of limits that admitted the request before."""
         self.fields, self.denied = (*encoded(fields),), True
-
-    def with_fields(self, send: Send) -> Send:
-        """`send`, which adds the fields when the response starts."""
-
-        def send_with_fields(message: Message) -> Awaitable[None]:
-            fields = self.fields
-            if fields and message["type"] in STARTS:
-                own = message.get("headers", ())
-                message["headers"] = [*own, *(missing(fields, own) if self.denied else fields)]
-            return send(message)
-
-        return send_with_fields
 
 
 class ExchangeObserver(ResponseObserver):
@@ -100,10 +108,9 @@ def with_exchanges(app: App, kind: type[Exchange]) -> App:
         if scope["type"] not in ("http", "websocket"):
             await app(scope, receive, send)
             return
-        exchange = scope[EXCHANGE] = kind()
-        sending = exchange.with_fields(send)
+        sending = kind.begin(scope, send)
         if Limit.any_by_response:
-            await run_observed(app, scope, receive, sending, ExchangeObserver(exchange))
+            await run_observed(app, scope, receive, sending, ExchangeObserver(scope[EXCHANGE]))
         else:
             await app(scope, receive, sending)
 

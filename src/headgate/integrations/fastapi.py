@@ -48,7 +48,7 @@ with needed("headgate.integrations.fastapi", "fastapi"):
     from headgate.integrations import starlette
     from headgate.integrations.starlette import (
         LIMITS,
-        admit,
+        admission_by,
         chains_of,
         has_own_limits,
         rate_limit,
@@ -102,9 +102,10 @@ def limited(
 ) -> Callable[[HTTPConnection], Awaitable[None]]:
     """`rate_limit` as a dependency, for `Depends`; also limits generators and WebSockets."""
     limits = (Limit(plans, key=key, **options),)
+    admit = admission_by(limits)
 
     async def admitted(connection: HTTPConnection) -> None:
-        undecided = admit(connection, limits)
+        undecided = admit(connection)
         if undecided is not None and (refusal := await undecided) is not None:
             raise await refused(refusal, connection)
 

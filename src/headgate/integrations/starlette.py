@@ -26,9 +26,11 @@ from headgate.integrations.asgi import (
     App,
     AsgiRequest,
     AsgiRequestLimiter,
+    Decider,
     Receive,
     Scope,
     Send,
+    no_decision,
     route_path,
     run_observed,
     user_of,
@@ -152,6 +154,7 @@ def rate_limit(
             )
         is_async = inspect.iscoroutinefunction(function)
         name, signature = with_connection(bare)
+        admit = admission_by(limits)
         take = dict.get if name in inspect.signature(bare).parameters else dict.pop
 
         @wraps(endpoint)
@@ -159,7 +162,7 @@ def rate_limit(
             connection: Any = take(kwargs, name, None)
             if connection is None:  # Starlette passes it by position
                 connection = next((value for value in args if isinstance(value, HTTPConnection)), None)
-            undecided = admit(connection, limits)
+            undecided = admit(connection)
             if undecided is not None and (refusal := await undecided) is not None:
                 error = await refused(refusal, connection)
                 # The return value of a WebSocket's endpoint is not sent.
@@ -193,26 +196,42 @@ class _Request(AsgiRequest):
         return self._connection
 
 
-def admit(connection: HTTPConnection | None, limits: tuple[Limit, ...]) -> Coroutine[Any, Any, Refusal | None] | None:
-    """`None` if the request was admitted at once; else a coroutine of the result."""
-    if connection is None:
-        raise ConfigurationError(
-            "endpoint",
-            "FastAPI must call it: pass keyword arguments on in decorators above rate_limit, and use wraps",
-        )
-    scope = connection.scope
-    exchange: Exchange | None = scope.get(EXCHANGE)
-    if exchange is None:
-        raise ConfigurationError("app", "limits need install(app, limiter) from headgate.integrations.fastapi")
-    decide = exchange.request_limiter.deciders.get(limits)
-    answer = exchange.request_limiter.admit_fast(limits, scope) if decide is None else decide(scope)
-    if type(answer) is tuple:  # fields alone: the commonest case
-        exchange.fields += answer
-        return None
-    if answer is None:
-        undecided = exchange.request_limiter.admit_maybe_async(limits, _Request(connection, exchange))
-        return _admitted(undecided, exchange, connection)
-    return _admitted(answer, exchange, connection)
+def admission_by(
+    limits: tuple[Limit, ...],
+) -> Callable[[HTTPConnection | None], Coroutine[Any, Any, Refusal | None] | None]:
+    """The function that admits requests by `limits`. It returns `None` if the request was admitted at once; else a
+    coroutine of the result."""
+
+    last: tuple[type[Exchange] | None, Decider] = (None, no_decision)
+    """The decider of the last request's application: most endpoints have but one."""
+
+    def admit(connection: HTTPConnection | None) -> Coroutine[Any, Any, Refusal | None] | None:
+        nonlocal last
+        if connection is None:
+            raise ConfigurationError(
+                "endpoint",
+                "FastAPI must call it: pass keyword arguments on in decorators above rate_limit, and use wraps",
+            )
+        scope = connection.scope
+        try:
+            exchange: Exchange = scope[EXCHANGE]
+        except KeyError:
+            problem = "limits need install(app, limiter) from headgate.integrations.fastapi"
+            raise ConfigurationError("app", problem) from None
+        kind, decide = last
+        if type(exchange) is not kind:
+            decide = exchange.request_limiter.decider(limits)
+            last = type(exchange), decide
+        answer = decide(scope)
+        if type(answer) is tuple:  # fields alone: the commonest case
+            exchange.fields += answer
+            return None
+        if answer is None:
+            undecided = exchange.request_limiter.admit_maybe_async(limits, _Request(connection, exchange))
+            return _admitted(undecided, exchange, connection)
+        return _admitted(answer, exchange, connection)
+
+    return admit
 
 
 async def _admitted(
@@ -235,6 +254,8 @@ def _middleware(
 
     prepared = False
     kind = Exchange.of(request_limiter, principal)
+    begin = kind.begin
+    admit_by_defaults = admission_by(defaults)
 
     # Not a coroutine: this runs for every request.
     def middleware(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
@@ -247,26 +268,23 @@ def _middleware(
         if "state" not in scope:
             # Shared with inner copies of the scope, so that a principal set there is seen here.
             scope["state"] = {}
-        exchange = scope[EXCHANGE] = kind()
-        if root_path := scope.get("root_path"):
-            exchange.root_path = root_path
-        sending = exchange.with_fields(send)
+        sending = begin(scope, send)
         if defaults:
-            return by_default(exchange, scope, receive, sending)
+            return by_default(scope, receive, sending)
         if Limit.any_by_response:
-            return run_observed(app, scope, receive, sending, ExchangeObserver(exchange))
+            return run_observed(app, scope, receive, sending, ExchangeObserver(scope[EXCHANGE]))
         return app(scope, receive, sending)
 
-    async def by_default(exchange: Exchange, scope: Scope, receive: Receive, send: Send) -> None:
-        match = matching_route(exchange.app.routes, scope, route_path(scope))
+    async def by_default(scope: Scope, receive: Receive, send: Send) -> None:
+        match = matching_route(kind.app.routes, scope, route_path(scope))
         if match is None or not has_own_limits(match.route):
             connection = Request(scope) if scope["type"] == "http" else HTTPConnection(scope)
-            undecided = admit(connection, defaults)
+            undecided = admit_by_defaults(connection)
             if undecided is not None and (refusal := await undecided) is not None:
-                await _refuse_by_default(refusal, connection, exchange.app, scope, receive, send)
+                await _refuse_by_default(refusal, connection, kind.app, scope, receive, send)
                 return
         if Limit.any_by_response:
-            await run_observed(app, scope, receive, send, ExchangeObserver(exchange))
+            await run_observed(app, scope, receive, send, ExchangeObserver(scope[EXCHANGE]))
         else:
             await app(scope, receive, send)
 

@@ -130,12 +130,12 @@ def test_what_a_changed_plan_left_behind_goes_with_the_calls_that_follow() -> No
     for number in range(1000):
         limiter.acquire(f"k{number}", "p")
     limiter.acquire("192.0.2.1", "p")
-    assert request_limiter.admit_fast(limits, scope) is not None
+    assert request_limiter.decider(limits)(scope) is not None
     limiter.replace_plans([Plan("p", TokenBucket(20, 1))])
     for number in range(1000):
         clock.advance(us=GENERATION // 100)
         limiter.acquire(f"new{number}", "p")
-        request_limiter.admit_fast(limits, scope)
+        request_limiter.decider(limits)(scope)
     assert [table.spec for table in store._plans["p"]] == [TokenBucket(20, 1)]
     assert store._plans["p"][0].alone
 

@@ -107,6 +107,8 @@ def _bucket_spend_one(table: PairTable, plan: str, spec: TokenBucket, lock: Spin
     bits, mask = table.bits, table.mask
     try_acquire, release, kind, ok = lock.try_acquire, lock.release, Decision, _OK
     short = gain - 1
+    of_full = kind((True, capacity - 1, capacity, 0, (unit + short) // gain, plan, ok, False, ()))
+    """The decision on a full bucket."""
 
     def spend_one(key: str) -> Decision | None:
         try:
@@ -126,14 +128,15 @@ def _bucket_spend_one(table: PairTable, plan: str, spec: TokenBucket, lock: Spin
             else:
                 debt, last = young[key]
             debt -= (now_us - last) * gain
-            if debt <= 0:
-                # Checked here only: a bucket that never fills runs empty, and then the slow path evicts.
-                if now_us >= table.evict_at_us:
+            if debt > 0:
+                spent = debt + unit
+                if spent > full:
                     return None
-                debt = 0
-            spent = debt + unit
-            if spent > full:
+            # Checked here only: a bucket that never fills runs empty, and then the slow path evicts.
+            elif now_us >= table.evict_at_us:
                 return None
+            else:
+                spent = unit
             if young is None:
                 part[key] = now_us << bits | spent
             else:
@@ -142,6 +145,8 @@ def _bucket_spend_one(table: PairTable, plan: str, spec: TokenBucket, lock: Spin
             return None
         finally:
             release(None)
+        if spent is unit:
+            return of_full
         reset = (spent + short) // gain if short else spent
         return kind((True, (full - spent) // unit, capacity, 0, reset, plan, ok, False, ()))
 
