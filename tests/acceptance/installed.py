@@ -2,15 +2,42 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.acceptance.service import environment
 
 ROOT = Path(__file__).parents[2]
 CONSTRAINTS = ROOT / "constraints.txt"
+
+COPIES = """
+import gc, importlib, json, os, sys, tempfile
+
+modules, commands = json.loads(sys.argv[1])
+for module in modules:
+    importlib.import_module(module)
+gc.freeze()
+ended = []
+for arguments, variables in commands:
+    outputs = [tempfile.TemporaryFile("w+") for _ in range(2)]
+    if (pid := os.fork()) == 0:
+        for number, file in enumerate(outputs, 1):
+            os.dup2(file.fileno(), number)
+        os.environ.update(variables)
+        sys.argv = ["headgate", *arguments]
+        from headgate.__main__ import main
+        sys.exit(main())
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    texts = [(file.seek(0), file.read())[1] for file in outputs]
+    ended.append([["headgate", *arguments], status, *texts])
+print(json.dumps(ended))
+"""
+CORE_MODULES = ["alembic.command", "headgate.server.cli.doctor.database", "headgate.server.wiring.dispatch"]
+"""With what they import, most of what a command of a plain install loads."""
 
 
 def build_wheel(directory: Path, source: Path = ROOT) -> Path:
@@ -30,11 +57,14 @@ class Installed:
         _uv("venv", "--python", sys.executable, str(directory / "venv"))
         # pip compiles every module; uv leaves that to the first import.
         self._install("headgate", "--compile-bytecode")
+        self._extras: tuple[str, ...] = ()
 
     def become(self, *extras: str) -> Installed:
         """The same as a fresh one with these extras: packages that they do not need are removed. What the core needs
         stays, and stays compiled."""
-        self._install(f"headgate[{','.join(extras)}]", "--exact")
+        if extras != self._extras:
+            self._install(f"headgate[{','.join(extras)}]" if extras else "headgate", "--exact")
+            self._extras = extras
         return self
 
     def _install(self, what: str, *options: str) -> None:
@@ -59,6 +89,19 @@ class Installed:
     def headgate(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         """Runs the command line to its end."""
         return self._ended(self.command(*arguments), variables)
+
+    def commands(
+        self, *commands: tuple[list[str], dict[str, str]], modules: Sequence[str] = ()
+    ) -> list[subprocess.CompletedProcess[str]]:
+        """Runs several command lines to their ends, one after the other, each with its variables.
+
+        Each is a copy (a fork) of a process that has loaded the core's modules, and these: loading them takes longer
+        than what most commands do.
+        """
+        copied = json.dumps([[*CORE_MODULES, *modules], commands])
+        ended = self._ended([str(self._bin / "python"), "-c", COPIES, copied], {})
+        assert ended.returncode == 0, ended.stderr
+        return [subprocess.CompletedProcess(*each) for each in json.loads(ended.stdout)]
 
     def python(self, script: str, **variables: str) -> subprocess.CompletedProcess[str]:
         return self._ended([str(self._bin / "python"), "-c", script], variables)

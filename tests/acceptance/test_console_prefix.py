@@ -16,7 +16,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Page, Response, expect
+from playwright.sync_api import Page, Response, Route, expect
 
 from tests.acceptance.console_browser import Console, browser, chromium, log_in, page, token
 from tests.acceptance.console_data import queue_jobs
@@ -27,9 +27,7 @@ __all__ = ["browser", "chromium", "page"]
 
 PREFIX = "/hg"
 OTHER_PAGES = ("Metrics", "Health", "API")
-"""What the console links to that is not a page of its own. The last draws a hundred operations, and until it has
-done so the browser goes nowhere else."""
-DRAWN_WITHIN_MS = 120_000
+"""What the console links to that is not a page of its own."""
 HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "te", "upgrade"}
 CHANGES = (
     ("slots/default/e-1", "Cancel this slot"),
@@ -125,6 +123,14 @@ def console(
         yield Console(service, directory, {"operator": secret})
 
 
+def serve_one_path(route: Route) -> None:
+    """Serves the OpenAPI document with the first of its paths: drawing all of them takes the browser many seconds."""
+    answer = route.fetch()
+    document = answer.json()
+    document["paths"] = dict(list(document["paths"].items())[:1])
+    route.fulfill(response=answer, json=document)
+
+
 def test_every_page_opens(page: Page, console: Console) -> None:
     failed: list[tuple[str, int]] = []
 
@@ -141,10 +147,11 @@ def test_every_page_opens(page: Page, console: Console) -> None:
         expect(page.locator("main h1, main h2").first).to_be_visible()
         assert page.url.startswith(console.service.url)
     links = [page.get_by_role("link", name=name, exact=True).evaluate("link => link.href") for name in OTHER_PAGES]
+    page.route(f"{console.service.url}openapi.json", serve_one_path)
     for link in links:
         page.goto(link)
     assert page.url == f"{console.service.url}docs"
-    expect(page.locator(".opblock").first).to_be_visible(timeout=DRAWN_WITHIN_MS)
+    expect(page.locator(".opblock").first).to_be_visible()
     assert failed == []
 
 

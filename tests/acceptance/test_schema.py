@@ -43,7 +43,8 @@ def explored(service: Service, phases: str, tried: int, *options: str) -> None:
             *("--warnings=off", *options),
         ],
         cwd=service.directory,
-        env=os.environ | ({} if is_thorough() else {"SCHEMATHESIS_HOOKS": str(CASES)}),
+        # A small environment: the HTTP client looks through all of it for proxies, twice with each request.
+        env={"PATH": os.environ["PATH"]} | ({} if is_thorough() else {"SCHEMATHESIS_HOOKS": str(CASES)}),
         capture_output=True,
         text=True,
         timeout=TIMEOUT - 60,

@@ -7,8 +7,8 @@ import signal
 import sqlite3
 import subprocess
 import tomllib
+from collections.abc import Sequence
 from contextlib import closing
-from pathlib import Path
 
 import httpx2 as httpx
 import pytest
@@ -107,20 +107,16 @@ ALONE = {
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_wheel(tmp_path_factory.mktemp("wheel"))
-
-
-@pytest.fixture(scope="module")
-def core(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Installed:
-    """`pip install headgate`, and nothing else."""
-    return Installed(tmp_path_factory.mktemp("core"), wheel)
-
-
-@pytest.fixture(scope="module")
-def other(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Installed:
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     """Becomes what a test wants it to be."""
-    return Installed(tmp_path_factory.mktemp("other"), wheel)
+    wheel = build_wheel(tmp_path_factory.mktemp("wheel"))
+    return Installed(tmp_path_factory.mktemp("environment"), wheel)
+
+
+@pytest.fixture
+def core(environment: Installed) -> Installed:
+    """`pip install headgate`, and nothing else."""
+    return environment.become()
 
 
 def works(installed: Installed, script: str) -> None:
@@ -145,8 +141,10 @@ def test_the_command_line_of_a_plain_install(core: Installed) -> None:
     result = core.headgate("--help")
     assert result.returncode == 0
     assert "slots" in result.stdout
-    for arguments in (
-        ["config", "set", "default", "--max", "7", "--window", "PT4S"],
+    configured = core.headgate("config", "set", "default", "--max", "7", "--window", "PT4S")
+    assert configured.returncode == 0, configured.stderr
+    assert configured.stderr == ""
+    others = (
         ["slots", "assign", "--event", "pay-124", "--at", "2030-03-01T16:00:00Z"],
         ["plans", "set", "gold", "--capacity", "1", "--per-second", "0.001"],
         ["limits", "acquire", "user:1", "--plan", "gold"],
@@ -155,10 +153,10 @@ def test_the_command_line_of_a_plain_install(core: Installed) -> None:
         ["migrate", "status"],
         ["prune", "--before", "P30D"],
         ["doctor"],
-    ):
-        ended = core.headgate(*arguments)
-        assert ended.returncode == 0, (arguments, ended.stdout, ended.stderr)
-        assert ended.stderr == "", arguments
+    )
+    for ended in core.commands(*((arguments, {}) for arguments in others)):
+        assert ended.returncode == 0, ended
+        assert ended.stderr == "", ended
 
 
 def test_the_worker_of_a_plain_install_runs_an_item(core: Installed) -> None:
@@ -213,8 +211,9 @@ def test_the_first_lines_of_a_user_work_with_a_plain_install(core: Installed) ->
         until(lambda: status(core, "inv-2") == "COMPLETED" or worker.poll() is not None)
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(60) == 0
-    for item, expected in (("inv-1", "READY"), ("inv-2", "COMPLETED")):
-        assert f"status: {expected}" in core.headgate("queue", "show", "SEND_INVOICE", item).stdout
+    shown = core.commands(*((["queue", "show", "SEND_INVOICE", item], {}) for item in ("inv-1", "inv-2")))
+    for ended, expected in zip(shown, ("READY", "COMPLETED"), strict=True):
+        assert f"status: {expected}" in ended.stdout
 
 
 def status(core: Installed, item: str) -> str:
@@ -224,34 +223,40 @@ def status(core: Installed, item: str) -> str:
         return str(database.execute(query, [item]).fetchone()[0])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "variables", "extra"),
-    [
-        (["serve"], {}, "server"),
-        (["demo"], {}, "payments"),
-        (["payments", "show", "p-1"], {}, "payments"),
-        (["payments", "submit", "feed.csv"], {}, "payments"),
-        (["worker", "--metrics-port", "0"], {}, "server"),
-        (["worker"], {"HEADGATE_LOG_FORMAT": "json"}, "server"),
-        (["worker", "sender"], {"HEADGATE_SMS_WEBHOOK_URL": "http://127.0.0.1:1"}, "httpx"),
-        (["worker", "sender"], {"HEADGATE_KAFKA_BOOTSTRAP": "127.0.0.1:1"}, "kafka"),
-        (["worker"], {"HEADGATE_TEMPORAL_ADDRESS": "127.0.0.1:1"}, "temporal"),
-        (["slots", "show", "pay-1"], {"HEADGATE_DATABASE_URL": "postgresql://127.0.0.1:1/x"}, "postgres"),
-        (["slots", "show", "pay-1"], {"HEADGATE_DATABASE_URL": "oracle://127.0.0.1:1/x"}, "oracle"),
-        (["limits", "acquire", "u", "--plan", "p"], {"HEADGATE_REDIS_URL": "redis://127.0.0.1:1"}, "redis"),
-        (["slots", "show", "pay-1"], {"HEADGATE_TRACES": "console"}, "traces"),
-        (["forecast", "--events", "5", "--plot", "feed.png"], {}, "plot"),
-        (["config", "set", "x", "--max", "1", "--window", "PT4S", "--calendar", "holidays.json"], {}, "calendars"),
-    ],
-)
-def test_a_command_says_which_extra_it_lacks(
-    core: Installed, arguments: list[str], variables: dict[str, str], extra: str
-) -> None:
+LACKING: list[tuple[list[str], dict[str, str], str]] = [
+    (["serve"], {}, "server"),
+    (["demo"], {}, "payments"),
+    (["payments", "show", "p-1"], {}, "payments"),
+    (["payments", "submit", "feed.csv"], {}, "payments"),
+    (["worker", "--metrics-port", "0"], {}, "server"),
+    (["worker"], {"HEADGATE_LOG_FORMAT": "json"}, "server"),
+    (["worker", "sender"], {"HEADGATE_SMS_WEBHOOK_URL": "http://127.0.0.1:1"}, "httpx"),
+    (["worker", "sender"], {"HEADGATE_KAFKA_BOOTSTRAP": "127.0.0.1:1"}, "kafka"),
+    (["worker"], {"HEADGATE_TEMPORAL_ADDRESS": "127.0.0.1:1"}, "temporal"),
+    (["slots", "show", "pay-1"], {"HEADGATE_DATABASE_URL": "postgresql://127.0.0.1:1/x"}, "postgres"),
+    (["slots", "show", "pay-1"], {"HEADGATE_DATABASE_URL": "oracle://127.0.0.1:1/x"}, "oracle"),
+    (["limits", "acquire", "u", "--plan", "p"], {"HEADGATE_REDIS_URL": "redis://127.0.0.1:1"}, "redis"),
+    (["slots", "show", "pay-1"], {"HEADGATE_TRACES": "console"}, "traces"),
+    (["forecast", "--events", "5", "--plot", "feed.png"], {}, "plot"),
+    (["config", "set", "x", "--max", "1", "--window", "PT4S", "--calendar", "holidays.json"], {}, "calendars"),
+]
+"""Commands and variables, and the extra without which they do nothing."""
+
+
+def test_a_command_says_which_extra_it_lacks(core: Installed) -> None:
     (core.directory / "feed.csv").write_text("")
     (core.directory / "holidays.json").write_text('{"zone": "Europe/Berlin", "holidays": "DE"}')
-    ended = core.headgate(*arguments, **variables)
-    assert ended.stderr == f"headgate {arguments[0]} needs: pip install 'headgate[{extra}]'\n"
-    assert ended.returncode == 2
+    assert_lacking(core, LACKING)
+
+
+def assert_lacking(
+    installed: Installed, expected: list[tuple[list[str], dict[str, str], str]], modules: Sequence[str] = ()
+) -> None:
+    """Each command ends with the name of the extra that it needs, and nothing else."""
+    ended = installed.commands(*((arguments, variables) for arguments, variables, _ in expected), modules=modules)
+    for each, (arguments, _, extra) in zip(ended, expected, strict=True):
+        assert each.stderr == f"headgate {arguments[0]} needs: pip install 'headgate[{extra}]'\n"
+        assert each.returncode == 2
 
 
 def test_an_error_names_the_missing_extra(core: Installed) -> None:
@@ -298,15 +303,15 @@ Calendar.from_json({"zone": "Europe/Berlin"})
 
 
 @pytest.mark.parametrize("extra", sorted(ALONE))
-def test_an_extra_alone(other: Installed, extra: str) -> None:
-    installed = other.become(extra)
+def test_an_extra_alone(environment: Installed, extra: str) -> None:
+    installed = environment.become(extra)
     works(installed, JOURNEY + "\n" + ALONE[extra])
     if extra == "redis":
         assert "redis" not in installed.packages(), "hiredis is what is used"
 
 
-def test_the_server_serves(other: Installed) -> None:
-    server = other.become("server")
+def test_the_server_serves(environment: Installed) -> None:
+    server = environment.become("server")
     works(server, JOURNEY)
     with running(server, "serve", "--port", "0") as process:
         log = server.directory / "serve.log"
@@ -320,23 +325,22 @@ def test_the_server_serves(other: Installed) -> None:
         assert process.wait(60) == 0
 
 
-def test_the_server_says_which_extra_its_settings_lack(other: Installed) -> None:
-    server = other.become("server")
-    for variables, extra in (
-        ({"HEADGATE_REDIS_URL": "redis://127.0.0.1:1"}, "redis"),
-        ({"HEADGATE_TEMPORAL_ADDRESS": "127.0.0.1:1"}, "temporal"),
-        ({"HEADGATE_KAFKA_BOOTSTRAP": "127.0.0.1:1"}, "kafka"),
-        ({"HEADGATE_TRACES": "otlp"}, "traces"),
-        ({"HEADGATE_GRPC_PORT": "0"}, "grpc"),
-    ):
-        ended = server.headgate("serve", "--port", "0", **variables)
-        assert ended.stderr == f"headgate serve needs: pip install 'headgate[{extra}]'\n"
-        assert ended.returncode == 2
+def test_the_server_says_which_extra_its_settings_lack(environment: Installed) -> None:
+    server = environment.become("server")
+    serve = ["serve", "--port", "0"]
+    lacking = [
+        (serve, {"HEADGATE_REDIS_URL": "redis://127.0.0.1:1"}, "redis"),
+        (serve, {"HEADGATE_TEMPORAL_ADDRESS": "127.0.0.1:1"}, "temporal"),
+        (serve, {"HEADGATE_KAFKA_BOOTSTRAP": "127.0.0.1:1"}, "kafka"),
+        (serve, {"HEADGATE_TRACES": "otlp"}, "traces"),
+        (serve, {"HEADGATE_GRPC_PORT": "0"}, "grpc"),
+    ]
+    assert_lacking(server, lacking, ["headgate.server.http.app"])
 
 
-def test_all_of_it(other: Installed) -> None:
+def test_all_of_it(environment: Installed) -> None:
     """One environment for everything: the extras are compatible, and no missing one is reported."""
-    installed = other.become("all")
+    installed = environment.become("all")
     works(installed, "\n".join([JOURNEY, *ALONE.values()]))
     assert installed.headgate("demo", "--payments", "10", "--json").returncode == 0
     assert installed.headgate("doctor").returncode == 0

@@ -13,6 +13,7 @@ import pytest_asyncio
 from fastapi import FastAPI
 from starlette.types import Message
 
+from headgate.server.access.ports import AdminAudit, AuditEntry
 from headgate.server.http.app import create_app
 from headgate.server.http.body import MAX_LEVELS, parsed
 from headgate.server.http.problem import Problem
@@ -55,6 +56,18 @@ HOSTILE = {
 
 
 NEVER_GOOD = ("33 levels", "600 levels", "600 objects", "1,500 levels", "400 digits", "1e400", "NaN", "half a pair")
+
+
+class UnwrittenAudit:
+    """An `AdminAudit` that accepts everything. In a database, its two transactions would take most of a call."""
+
+    async def begin(self, caller: str, method: str, path: str, request_id: str, address: str | None = None) -> int:
+        return 1
+
+    async def end(self, number: int, status: int, detail: str | None = None) -> None: ...
+
+    async def recent(self, limit: int, before: int | None = None) -> list[tuple[int, AuditEntry]]:
+        return []
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -137,6 +150,14 @@ def example(schema: dict[str, Any]) -> Any:
     return "PT4S" if kind == "string" else 5
 
 
+@pytest.fixture
+def unwritten_audit(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> AdminAudit:
+    audit: AdminAudit = UnwrittenAudit()
+    monkeypatch.setattr(app.state.services, "audit", audit)
+    return audit
+
+
+@pytest.mark.usefixtures("unwritten_audit")
 @pytest.mark.parametrize("kind", HOSTILE)
 async def test_no_route_fails_on_hostile_json(app: FastAPI, kind: str) -> None:
     tried = set()
@@ -147,6 +168,16 @@ async def test_no_route_fails_on_hostile_json(app: FastAPI, kind: str) -> None:
             assert status == 400 or kind not in NEVER_GOOD, (path, document[:200], answer)
         tried.add((method, path))
     assert len(tried) >= 13
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+async def test_the_audit_records_hostile_json(app: FastAPI, kind: str) -> None:
+    body = b'{"configName": "x", "maxPerWindow": 5, "windowSize": "PT4S", "unknown": %s}' % HOSTILE[kind]
+    status, answer = await called(app, "POST", "/admin/rate-limit/config", body)
+    assert status == 400, answer
+    ((_, recorded),) = await app.state.services.audit.recent(1)
+    assert (recorded.status, recorded.path) == (400, "/admin/rate-limit/config")
+    assert recorded.detail.startswith('{"configName": "x"')
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
