@@ -170,7 +170,7 @@ class Hints:
         is gone, or another server is the primary now."""
         self._echo = echo = f"echo:{uuid.uuid4().hex}"
         await self._database.once(notify, echo)
-        for _ in range(round(ECHO_SECONDS / PROBE_SECONDS)):
+        for _ in range(max(1, round(ECHO_SECONDS / PROBE_SECONDS))):
             await self._probe(listening)
             await listening.listen(PROBE_SECONDS)
         if listening.is_waiting:
