@@ -66,6 +66,10 @@ class Batcher(Generic[Work, Outcome]):
     async def close(self) -> None:
         """Takes no further work and returns when all accepted work is done."""
         self._closed = True
+        await self.settled()
+
+    async def settled(self) -> None:
+        """Returns when all accepted work is done."""
         if self._task is not None:
             await asyncio.wait([self._task])
 

@@ -5,6 +5,7 @@ A feature that needs an extra calls `require` first. Nothing here imports what i
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -83,3 +84,17 @@ def _is_installed(module: str) -> bool:
         return find_spec(module) is not None
     except ModuleNotFoundError:
         return False  # nor is the package it would be in
+
+
+@contextmanager
+def absent(package: str) -> Iterator[None]:
+    """Lets imports of a package that is not loaded yet fail, as if it were not installed: for a library that loads it,
+    if it is there, for something that is not used."""
+    if package in sys.modules:
+        yield
+        return
+    sys.modules[package] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules[package]

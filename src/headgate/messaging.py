@@ -12,8 +12,8 @@ from headgate.errors import HeadgateError, StoreError
 
 FIRST_PAUSE = 0.2
 LONGEST_PAUSE = 5.0
-RECEIVE_SECONDS = 0.5
-"""The longest a reader waits for records before it checks whether to stop."""
+RECEIVE_SECONDS = 30.0
+"""The longest a reader waits for records at a time."""
 
 _log = logging.getLogger(__name__)
 
@@ -76,6 +76,10 @@ class MessageSource(Protocol):
         """
         ...
 
+    def interrupt(self) -> None:
+        """Ends the wait of `receive`, now or in the next call, which then returns nothing: for a reader that stops."""
+        ...
+
     def holds(self, entry: LogEntry) -> bool:
         """Whether the record is still this member's: False once another member may receive it."""
         ...
@@ -97,12 +101,14 @@ async def read_until_stopped(
     """Joins a group of readers, calls `step` until `stop` is set, and leaves. While a store does not answer, it retries
     with backoff."""
     source: MessageSource | None = None
+    interruption: asyncio.Task[None] | None = None
     pause = FIRST_PAUSE
     try:
         while not stop.is_set():
             try:
                 if source is None:
                     source = await join()
+                    interruption = asyncio.create_task(interrupt_at(stop, source))
                 await step(source)
                 pause = FIRST_PAUSE
             except StoreError as error:
@@ -110,8 +116,16 @@ async def read_until_stopped(
                 await wait_for_stop(stop, pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
     finally:
+        if interruption is not None:
+            interruption.cancel()
         if source is not None:
             await leave(source)
+
+
+async def interrupt_at(stop: asyncio.Event, source: MessageSource) -> None:
+    """Lets `source` wait for no more records once `stop` is set."""
+    await stop.wait()
+    source.interrupt()
 
 
 async def process_until_stopped(

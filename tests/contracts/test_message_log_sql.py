@@ -11,11 +11,12 @@ from sqlalchemy.engine import Connection
 
 from headgate.errors import Conflict, StoreError
 from headgate.messaging import LogEntry, Record
-from headgate.sql import hints, outbox
+from headgate.sql import hints, outbox, outbox_looks
 from headgate.sql.databases import database
 from headgate.sql.engine import Database
 from headgate.sql.hints import Hints
 from headgate.sql.outbox import OutboxSource, SqlOutbox
+from headgate.sql.outbox_looks import Look, View
 from headgate.testing import eventually
 from tests.contracts.message_log import MessageLogContract, publish, take, values
 
@@ -59,8 +60,9 @@ class TestSqlOutbox(MessageLogContract):
         assert values(await take(heir, 1)) == ["v"]
         await heir.close()
 
-    async def test_an_idle_reader_sends_few_statements(self, opened: Database, topic: str) -> None:
-        await opened.write(outbox.lease, topic, "me")
+    async def test_idle_readers_send_few_statements(self, opened: Database, topic: str) -> None:
+        looks = [Look(f"{topic}-{number}", f"me-{number}", 10, is_leased=True, renews=True) for number in range(4)]
+        first = await opened.write(outbox_looks.lease_and_read, looks, outbox.LEASE)
         sent: list[str] = []
 
         def note(_connection: object, _cursor: object, statement: str, *_rest: object) -> None:
@@ -69,12 +71,12 @@ class TestSqlOutbox(MessageLogContract):
 
         sa.event.listen(sa.Engine, "before_cursor_execute", note)
         try:
-            assert await opened.write(outbox.lease, topic, "me")
-            assert await opened.read(outbox.first_ids, topic, 10) == []
+            again = await opened.write(outbox_looks.lease_and_read, looks, outbox.LEASE)
         finally:
             sa.event.remove(sa.Engine, "before_cursor_execute", note)
         clock = [] if opened.dialect == "sqlite" else ["SELECT"]
         assert sent == [*clock, "UPDATE", "SELECT"]
+        assert first == again == dict.fromkeys(looks, View(is_leased=True, ids=[]))
 
     async def test_a_failed_publication_is_raised_to_its_caller_only(self, log: SqlOutbox, topic: str) -> None:
         (failure,) = await log.publish([Record("t" * 300, "k", "v")]) if log.database.dialect != "sqlite" else [None]

@@ -25,7 +25,8 @@ from headgate.slots.replanning import Replan, Span, replan
 from headgate.slots.stores import slot_stores
 from headgate.slots.stores.replanning import TOPIC, SqlReplanStore, record_of
 from headgate.slots.windows import align
-from headgate.sql.outbox import first_ids, records_of
+from headgate.sql.outbox import records_of
+from headgate.sql.outbox_looks import first_ids
 from tests.contracts.conftest import slot_store_url
 from tests.contracts.replanned import NOW, Stores, T, booked, check, configure_all
 from tests.contracts.slot_windows import check_windows, naive_limit

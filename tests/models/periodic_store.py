@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -13,12 +14,22 @@ if TYPE_CHECKING:
     from tests.models.queue_store import MemoryQueueStore
 
 
+class AlwaysChanged:
+    """A `TaskChanges` that does not know."""
+
+    async def wait(self, timeout: float, *, every: float) -> None:
+        await asyncio.sleep(min(timeout, every))
+
+
 class MemoryPeriodicStore:
     """A `PeriodicStore` in the memory of the process."""
 
     def __init__(self, queue: MemoryQueueStore) -> None:
         self._queue = queue
         self._tasks: dict[str, PeriodicTask] = {}
+
+    def changes(self) -> AlwaysChanged:
+        return AlwaysChanged()
 
     async def tasks(self, *, now: datetime | None = None) -> tuple[list[PeriodicTask], datetime]:
         return [self._tasks[name] for name in sorted(self._tasks)], self._queue._now(now)

@@ -39,3 +39,28 @@ def test_each_module_that_a_program_begins_with_can_be_imported_first() -> None:
         check=False,
     )
     assert (done.stdout, done.stderr) == ("", "")
+
+
+SERVICE = """
+import asyncio, sys
+UNUSED = {"rich", "pygments", "phonenumbers", "schwifty", "sqlalchemy.orm", "holidays", "matplotlib"}
+from headgate.server import logs
+from headgate.server.settings import Settings
+settings = Settings.load(database_url=sys.argv[1])
+logs.configure(settings)
+from headgate.server.http.app import create_app
+app = create_app(settings)
+
+async def serve():
+    async with app.router.lifespan_context(app):
+        print(*sorted(UNUSED & set(sys.modules)))
+
+asyncio.run(serve())
+"""
+
+
+def test_an_idle_service_loads_no_package_that_it_does_not_use(tmp_path: Path) -> None:
+    """Some are installed here, for other programs, and would be loaded if they are found."""
+    url = f"sqlite:///{tmp_path / 'idle.db'}"
+    done = subprocess.run([sys.executable, "-c", SERVICE, url], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr

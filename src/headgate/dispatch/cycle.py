@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from math import inf
 from typing import NamedTuple
 
 from headgate import tracing
@@ -35,6 +36,9 @@ from headgate.dispatch.ports import (
 from headgate.dispatch.status import Status
 from headgate.errors import NotFound
 from headgate.tracing import Attributes, Span
+
+UNNOTICED = 0.05
+"""How long a claim may be stale, unnoticed, as a part of the threshold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,7 @@ class DispatchCycle:
         self._engine = engine
         self._observer = observer or NullObserver()
         self._uniform = uniform
-        self._recovered_at: dict[str, float] = {}
+        self._recover_at: dict[str, float] = {}
 
     async def run(self, item_type: str, *, now: datetime | None = None) -> CycleReport:
         """One cycle.
@@ -147,13 +151,17 @@ class DispatchCycle:
 
     async def recover(self, config: DispatchConfig, *, now: datetime | None = None) -> int:
         """Recovers claims without a heartbeat: a running execution's is kept, an ended one's outcome is recorded, one
-        that the engine does not know is released. Skipped in quick succession. Returns the number of released claims.
+        that the engine does not know is released. Skipped in quick succession, and for `UNNOTICED` of the threshold if
+        there were none. Returns the number of released claims.
         """
-        if now is None and not self._recovery_is_due(config):
+        if now is None and time.monotonic() < self._recover_at.get(config.item_type, -inf):
             return 0
         silent = await self._store.stale(
             config.item_type, config.stale_after, config.max_stale_recovery_per_cycle, now=now
         )
+        interval, threshold = float(config.dispatch_interval_secs), config.stale_after.total_seconds()
+        pause = min(interval if silent else max(interval, threshold * UNNOTICED), threshold / 2)
+        self._recover_at[config.item_type] = time.monotonic() + pause
         if not silent:
             return 0
         claims = [claim for claim, _ in silent]
@@ -178,15 +186,6 @@ class DispatchCycle:
         except Exception as error:
             # An error of the engine in recovery must not stop the rest of the cycle.
             return [ExecutionState(Execution.UNKNOWN, str(error))] * len(claims)
-
-    def _recovery_is_due(self, config: DispatchConfig) -> bool:
-        now = time.monotonic()
-        last = self._recovered_at.get(config.item_type)
-        pause = min(float(config.dispatch_interval_secs), config.stale_after.total_seconds() / 2)
-        if last is not None and now - last < pause:
-            return False
-        self._recovered_at[config.item_type] = now
-        return True
 
     def _report_recovery(self, config: DispatchConfig, written: Sequence[Change]) -> int:
         dead = sum(change.status is Status.DEAD_LETTER for change in written)

@@ -24,6 +24,7 @@ log = logging.getLogger("headgate.dispatch")
 
 POLL_SECONDS = 1.0
 """How soon a worker sees changes of other processes; ticks themselves are on time."""
+LONGEST_PAUSE = 3600.0
 LONGEST_NAME = 100
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", re.ASCII)
 
@@ -50,8 +51,20 @@ class PeriodicTask:
         return EnqueueRequest(self.item_type, item_id, self.context_json, tick)
 
 
+class TaskChanges(Protocol):
+    """Waits for changes of periodic tasks."""
+
+    async def wait(self, timeout: float, *, every: float) -> None:
+        """Returns after `timeout` seconds; or, if tasks may have changed, no more than `every` seconds after that."""
+        ...
+
+
 class PeriodicStore(Protocol):
     """Keeps periodic tasks. Time is the store's own clock unless `now` is given."""
+
+    def changes(self) -> TaskChanges:
+        """For one who reads the tasks now, and then after each wait."""
+        ...
 
     async def tasks(self, *, now: datetime | None = None) -> tuple[list[PeriodicTask], datetime]:
         """All of them by name, and the time."""
@@ -210,7 +223,7 @@ class Periodic:
 @asynccontextmanager
 async def ticking(queue: DispatchQueue) -> AsyncIterator[None]:
     """Queues the ticks of periodic tasks while the block runs; several processes may do so."""
-    running = asyncio.create_task(_tick_on(Periodic(queue)))
+    running = asyncio.create_task(_tick_on(Periodic(queue), queue.store.periodic.changes()))
     try:
         yield
     finally:
@@ -219,16 +232,16 @@ async def ticking(queue: DispatchQueue) -> AsyncIterator[None]:
             await running
 
 
-async def _tick_on(periodic: Periodic) -> None:
+async def _tick_on(periodic: Periodic, changes: TaskChanges) -> None:
     while True:
-        pause = POLL_SECONDS
         try:
-            wait = await periodic.tick()
-            if wait is not None:
-                pause = min(pause, wait.total_seconds() + 0.001)
+            following = await periodic.tick()
         except Exception as error:
             log.warning("periodic tasks: %s", error, exc_info=not isinstance(error, HeadgateError))
-        await asyncio.sleep(pause)
+            await asyncio.sleep(POLL_SECONDS)
+            continue
+        pause = LONGEST_PAUSE if following is None else following.total_seconds() + 0.001
+        await changes.wait(min(pause, LONGEST_PAUSE), every=POLL_SECONDS)
 
 
 def _state(task: PeriodicTask, now: datetime) -> PeriodicState:

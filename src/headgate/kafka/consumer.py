@@ -61,6 +61,7 @@ class KafkaSource:
         """Positions by partition, in order: delivered and not yet committed."""
         self._done: dict[int, set[int]] = {}
         self._paused = False
+        self._is_interrupted = False
         self._is_behind = False
         """Whether a commit failed during a rebalance and must be retried."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="headgate-kafka-reader")
@@ -87,8 +88,11 @@ class KafkaSource:
         while True:
             pause = max(0.0, min(SLICE_SECONDS, deadline - loop.time()))
             records = await self._run(self._consume, max_records, pause)
-            if records or loop.time() >= deadline:
+            if records or self._is_interrupted or loop.time() >= deadline:
                 return records
+
+    def interrupt(self) -> None:
+        self._is_interrupted = True
 
     def holds(self, entry: LogEntry) -> bool:
         return entry.partition in self._uncommitted

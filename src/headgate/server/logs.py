@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from headgate import tracing
-from headgate.extras import require
+from headgate.extras import absent, require
 from headgate.server.settings import Settings, unknown_variable_warnings
 
 REQUEST_ID: ContextVar[str] = ContextVar("headgate_request_id", default="")
@@ -45,7 +45,9 @@ def configure(settings: Settings) -> None:
     logging.getLogger("headgate").setLevel(level)
     others = max(level, logging.WARNING)
     try:
-        import structlog
+        # structlog would load rich, if it is installed, for tracebacks that are not used here: 9 MiB.
+        with absent("rich"):
+            import structlog
     except ModuleNotFoundError:
         # A worker without the server's extra.
         if settings.log_format == "json":

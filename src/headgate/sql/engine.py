@@ -236,12 +236,16 @@ class Database:
         """A connection to an SQLite file that never waits for a lock; the caller closes it. None if this is no file."""
         if self._threads is None or self.dialect != "sqlite" or isinstance(self._engine.pool, sa.pool.StaticPool):
             return None
-        opening = asyncio.get_running_loop().run_in_executor(self._threads, _watch_connection, self._engine)
+        opening = asyncio.get_running_loop().run_in_executor(self._threads, sqlite_file.watch_connection, self._engine)
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
             opening.add_done_callback(_close_unclaimed)
             raise
+
+    async def commits_of_others(self) -> object:
+        """A value that changes with every commit to an SQLite file that is not of this pool."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, sqlite_file.data_version, self._engine)
 
     async def close(self) -> None:
         """The last holder's call closes all connections. Transactions in flight on worker threads finish first."""
@@ -465,23 +469,16 @@ def announce(connection: Connection, name: str) -> None:
         hint_names.add(name)
 
 
-def _watch_connection(engine: Engine) -> sqlite3.Connection:
-    connection = engine.raw_connection()
-    opened = connection.driver_connection
-    assert isinstance(opened, sqlite3.Connection)
-    connection.detach()
-    opened.execute("PRAGMA busy_timeout=0").close()
-    return opened
-
-
 def _threaded_engine(url: URL, width: int) -> Engine:
     if url.get_backend_name() != "sqlite":
         engine = sa.create_engine(url, pool_size=width, max_overflow=0)
         sa.event.listen(engine, "connect", lambda *_: _use_numbers_for_booleans(engine))
         return engine
+    is_file = url.database not in (None, "", ":memory:")
     engine = sa.create_engine(
         url,
-        poolclass=sa.pool.QueuePool if url.database not in (None, "", ":memory:") else sa.pool.StaticPool,
+        # Last in, first out: `commits_of_others` compares the versions of one connection.
+        **{"poolclass": sa.pool.QueuePool, "pool_use_lifo": True} if is_file else {"poolclass": sa.pool.StaticPool},
         connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False},
     )
     if url.database and not url.database.startswith(("file:", ":")):

@@ -15,17 +15,16 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 import sqlalchemy as sa
 
-from headgate.errors import StoreError
+from headgate.errors import StoreError, StoreUnavailable
 
 if TYPE_CHECKING:
-    import psycopg
-
     from headgate.sql.engine import Database
+    from headgate.sql.listening import Listening
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +37,10 @@ ECHO_SECONDS = 30.0
 """How often a notification to ourselves checks that LISTEN still works."""
 WATCH_SECONDS = 0.1
 """How often the data version of an SQLite file is read. It takes no transaction, and some microseconds."""
+UNREAD_SECONDS = 10.0
+"""How often pollers read what has not changed."""
+PROBE_SECONDS = 1.0
+"""How often PostgreSQL is asked for changes that no notification announced: those of an older version, or by hand."""
 
 
 class Hints:
@@ -47,6 +50,12 @@ class Hints:
         self._database = database
         self._subscribers: dict[str, WeakSet[asyncio.Event]] = defaultdict(WeakSet)
         self._commit_subscribers: WeakSet[asyncio.Event] = WeakSet()
+        self._probes: dict[str, str] = {}
+        """Queries by name."""
+        self._probed: dict[str, str | None] = {}
+        """Their last values."""
+        self._echo: str | None = None
+        """Our own notification, until it comes back."""
         self._notified: dict[str, float] = {}
         self._delayed: dict[str, asyncio.Task[None]] = {}
         self._listener: asyncio.Task[None] | None = None
@@ -58,10 +67,13 @@ class Hints:
         PostgreSQL."""
         return self._is_listening
 
-    def subscribe(self, name: str, *, any_commit: bool = False) -> asyncio.Event:
+    def subscribe(self, name: str, *, any_commit: bool = False, probe: str | None = None) -> asyncio.Event:
         """An event that is set by notifications of `name`, for as long as the caller keeps it. With `any_commit`, every
-        commit to an SQLite file sets it, also one of a process that sends no notifications."""
+        commit of another process to an SQLite file sets it, also of one that sends no notifications. With `probe`, a
+        query for one value, it is set within `PROBE_SECONDS` after that value has changed on PostgreSQL."""
         event = asyncio.Event()
+        if probe is not None:
+            self._probes[name] = probe
         self._subscribers[name].add(event)
         if any_commit:
             self._commit_subscribers.add(event)
@@ -122,22 +134,24 @@ class Hints:
             await asyncio.gather(listener, return_exceptions=True)
 
     async def _listen(self) -> None:
+        # Imported here: the driver is an optional extra.
         import psycopg
+
+        from headgate.sql.listening import Listening
 
         url = self._database.url.set(drivername="postgresql").render_as_string(hide_password=False)
         pause = 1.0
         while True:
             try:
-                connection = await psycopg.AsyncConnection.connect(url, autocommit=True)
+                listening = await Listening.open(url, CHANNEL, self._hear)
                 try:
-                    await connection.execute(f"LISTEN {CHANNEL}")
                     pause = 1.0
                     # Notifications before LISTEN were missed: look once.
                     self.wake(list(self._subscribers))
-                    while await self._receive_echo(connection) or not self._is_listening:
+                    while await self._receive_echo(listening) or not self._is_listening:
                         pass
                 finally:
-                    await connection.close()  # at once; `async with` would first wait for a rollback
+                    await listening.close()
                 log.info("listening for hints again: the server does not answer any more")
             except (psycopg.Error, StoreError) as error:
                 log.info("listening for hints again in %.0f s: %s", pause, str(error).partition("\n")[0])
@@ -146,17 +160,35 @@ class Hints:
             finally:
                 self._is_listening = False
 
-    async def _receive_echo(self, connection: psycopg.AsyncConnection[Any]) -> bool:
+    def _hear(self, name: str) -> None:
+        if name == self._echo:
+            self._echo, self._is_listening = None, True
+        self.wake([name])
+
+    async def _receive_echo(self, listening: Listening) -> bool:
         """Listens for a while, and returns whether our own notification came back. If not, the server hangs, its host
         is gone, or another server is the primary now."""
-        echo = f"echo:{uuid.uuid4().hex}"
+        self._echo = echo = f"echo:{uuid.uuid4().hex}"
         await self._database.once(notify, echo)
-        is_received = False
-        async for notice in connection.notifies(timeout=ECHO_SECONDS):
-            if notice.payload == echo:
-                self._is_listening = is_received = True
-            self.wake([notice.payload])
-        return is_received
+        for _ in range(max(1, round(ECHO_SECONDS / PROBE_SECONDS))):
+            await self._probe(listening)
+            await listening.listen(PROBE_SECONDS)
+        if listening.is_waiting:
+            raise StoreUnavailable("the server does not answer")
+        return self._echo is None
+
+    async def _probe(self, listening: Listening) -> None:
+        """Wakes the subscribers of changed values. Without an answer, notifications may be lost too."""
+        names = [name for name in self._probes if self._subscribers.get(name)]
+        values = await listening.ask([self._probes[name] for name in names], PROBE_SECONDS)
+        if values is None:
+            self._is_listening = False
+            return
+        if self._echo is None:
+            self._is_listening = True
+        changed = {name: value for name, value in zip(names, values, strict=False) if self._probed.get(name) != value}
+        self._probed |= changed
+        self.wake(changed)
 
     async def _watch_commits(self) -> None:
         """Sets events after commits to an SQLite file, of any process."""
@@ -168,15 +200,73 @@ class Hints:
         self._is_listening = True  # a database in memory is used by this process only
 
     async def _wake_after_commits(self, opened: sqlite3.Connection) -> None:
-        version = None
+        version, others = -1, None
         while True:
-            [(latest,)] = opened.execute("PRAGMA data_version").fetchall()
-            if latest != version:
-                version = latest
+            version = await _next_version(opened, version)
+            # Most commits are this process's own, which notify by name.
+            if (latest := await self._database.commits_of_others()) != others:
+                others = latest
                 for event in self._commit_subscribers:
                     event.set()
             self._is_listening = True
-            await asyncio.sleep(WATCH_SECONDS)
+
+
+async def _next_version(opened: sqlite3.Connection, version: int) -> int:
+    """The data version of an SQLite file once it is another. By a timer's callback: to sleep in a loop would take half
+    as long again, ten times per second."""
+    loop = asyncio.get_running_loop()
+    changed: asyncio.Future[int] = loop.create_future()
+    timer: asyncio.TimerHandle
+
+    def look() -> None:
+        nonlocal timer
+        if changed.done():
+            return
+        timer = loop.call_later(WATCH_SECONDS, look)
+        try:
+            [(latest,)] = opened.execute("PRAGMA data_version").fetchall()
+        except sqlite3.Error as error:
+            changed.set_exception(error)
+        else:
+            if latest != version:
+                changed.set_result(latest)
+
+    timer = loop.call_later(WATCH_SECONDS if version >= 0 else 0.0, look)
+    try:
+        return await changed
+    finally:
+        timer.cancel()
+
+
+class ChangeWatch:
+    """Tells a poller whether something may have changed since it was read."""
+
+    def __init__(self, hints: Hints, name: str, probe: str) -> None:
+        self._hints = hints
+        self._changed = hints.subscribe(name, any_commit=True, probe=probe)
+        self._read_at = float("-inf")
+
+    def may_have_changed(self) -> bool:
+        """Also, in case a hint was lost, if it was not read for ten seconds; and always where hints of other processes
+        are not received."""
+        silence = asyncio.get_running_loop().time() - self._read_at
+        return self._changed.is_set() or not self._hints.are_received or silence >= UNREAD_SECONDS
+
+    def note_read(self) -> None:
+        """To be called before it is read: later changes are new."""
+        self._changed.clear()
+        self._read_at = asyncio.get_running_loop().time()
+
+    async def wait(self, timeout: float, *, every: float) -> None:
+        """Returns after `timeout` seconds; or, if it may have changed, no more than `every` seconds after that. Then it
+        counts as read."""
+        now = asyncio.get_running_loop().time
+        deadline = now() + timeout
+        while (left := deadline - now()) > 0:
+            await asyncio.sleep(min(left, every))
+            if self.may_have_changed():
+                break
+        self.note_read()
 
 
 def notify(connection: sa.Connection, name: str) -> None:

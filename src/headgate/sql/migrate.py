@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from headgate.errors import ConfigurationError, HeadgateError
+from headgate.extras import absent
 from headgate.sql.engine import Database
 from headgate.sql.migration_policy import Migrations, permitted_migrations
 
@@ -253,7 +254,9 @@ def _names(versions: Path) -> tuple[str, ...]:
 
 def _alembic() -> Any:
     # Imported here: most programs find their database up to date, and Alembic is a tenth of an idle service's memory.
-    import alembic.command
+    # Its templates would load pygments, if it is installed, to colour errors: 5 MiB.
+    with absent("pygments"):
+        import alembic.command
 
     return alembic.command
 

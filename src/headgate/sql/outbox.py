@@ -5,35 +5,36 @@ a lease that it renews with every call to `receive`, takes records in the order 
 are done. A record may be available only from a time on. A record whose transaction commits late has a low id and is
 taken next; nothing is skipped, because no offset is stored.
 
-A reader polls when it is notified of new records (`Database.hints`), and every two seconds besides. Where notifications
-of other processes can't arrive, it polls every `poll_seconds`.
+A reader looks when it is notified of new records (`Database.hints`), and whenever it renews its lease besides. Where
+notifications of other processes can't arrive, it polls every `poll_seconds`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import uuid
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Row
+from sqlalchemy.engine import Connection
 
 from headgate.batching import Batcher
 from headgate.errors import Conflict, HeadgateError
 from headgate.messaging import LogEntry, Record
 from headgate.sql.engine import Database, announce
 from headgate.sql.in_lists import where_in
+from headgate.sql.outbox_looks import Look, View, look
 from headgate.sql.outbox_tables import outbox, outbox_reader
-from headgate.sql.schema import database_now, now, sqlite_connection
+from headgate.sql.schema import now, sqlite_connection
 
 LEASE = timedelta(seconds=30)
 """The lease of a reader without a heartbeat expires after this."""
 POLL_SECONDS = 0.2
-NOTIFIED_POLL_SECONDS = 2.0
-"""How often a reader with notifications polls: for records that become available, and for those of an older version."""
+NOTIFIED_POLL_SECONDS = 5.0
+"""How often a reader with notifications looks, if it renews no lease before: for records that become available, and for
+those of an older version."""
 BATCH = 1000
 
 # As bytes: SQLite may hold texts that are no UTF-8, and its driver would fail for all records because of one.
@@ -53,6 +54,7 @@ class SqlOutbox:
         self._poll_seconds = poll_seconds
         self._reader_lease = reader_lease
         self._writer: Batcher[Record, None] = Batcher(self._flush, max_batch=BATCH)
+        self._looks: Batcher[Look, View] = Batcher(self._look, linger=True)
 
     async def publish(self, records: Sequence[Record]) -> list[HeadgateError | None]:
         outcomes = await asyncio.gather(*(self._writer.submit(record) for record in records), return_exceptions=True)
@@ -64,7 +66,7 @@ class SqlOutbox:
         return failures
 
     async def read(self, topic: str, group: str) -> OutboxSource:
-        return OutboxSource(self.database, topic, self._poll_seconds, self._reader_lease)
+        return OutboxSource(self.database, topic, self._poll_seconds, self._reader_lease, self._looks)
 
     async def ping(self) -> None:
         await self.database.read(now)
@@ -76,19 +78,26 @@ class SqlOutbox:
         await self.database.write(append, records)
         return [None] * len(records)
 
+    async def _look(self, looks: Sequence[Look]) -> list[View]:
+        return await look(self.database, looks, self._reader_lease)
+
 
 class OutboxSource:
     """One reader. It receives nothing while another holds the topic's lease."""
 
-    def __init__(self, database: Database, topic: str, poll_seconds: float, lease: timedelta = LEASE) -> None:
+    def __init__(
+        self, database: Database, topic: str, poll_seconds: float, lease: timedelta, looks: Batcher[Look, View]
+    ) -> None:
         self._database = database
         self._topic = topic
         self._poll_seconds = poll_seconds
-        self._lease = lease
+        self._renewal_seconds = min(lease.total_seconds() / 3, NOTIFIED_POLL_SECONDS)
+        self._looks = looks
         self._owner = uuid.uuid4().hex
         self._new_records = database.hints.subscribe(hint_of(topic), any_commit=True)
+        self._is_interrupted = False
         self._look_at = 0.0
-        """When to poll, with or without a notification."""
+        """When to look, with or without a notification."""
         self._is_leased = False
         self._renew_at = 0.0
         self._held: set[int] = set()
@@ -100,7 +109,7 @@ class OutboxSource:
         now = asyncio.get_running_loop().time
         deadline = now() + wait
         while True:
-            if now() >= self._look_at or self._new_records.is_set() or (self._is_leased and now() >= self._renew_at):
+            if now() >= self._look_at or self._new_records.is_set() or self._renewal_is_due():
                 fresh = await self._look(max_records)
                 if fresh:
                     return fresh
@@ -110,33 +119,58 @@ class OutboxSource:
             if max_records == 0:
                 # Notifications are for calls that take records.
                 await asyncio.sleep(min(left, self._poll_seconds))
-            elif await self._database.hints.wait(self._new_records, min(left, self._look_at - now())):
+            elif await self._database.hints.wait(self._new_records, min(left, self._next_look() - now())):
+                if self._is_interrupted:
+                    return []
                 self._look_at = 0.0
 
+    def interrupt(self) -> None:
+        self._is_interrupted = True
+        self._new_records.set()
+
+    def _renewal_is_due(self) -> bool:
+        return self._is_leased and asyncio.get_running_loop().time() >= self._renew_at
+
+    def _next_look(self) -> float:
+        return min(self._look_at, self._renew_at) if self._is_leased else self._look_at
+
     async def _look(self, max_records: int) -> list[LogEntry]:
-        """Renews the lease, and takes available records."""
+        """Takes the lease, or renews it when that is due, and takes available records."""
         if max_records:
             # Cleared before the query: later records notify again.
             self._new_records.clear()
         fresh: list[LogEntry] = []
         pause = NOTIFIED_POLL_SECONDS if self._database.hints.are_received else self._poll_seconds
-        free_in = await self._lease_topic()
-        if free_in:
+        view = await self._view(max_records)
+        if view.is_leased:
+            await self.commit([])
+            fresh = await self._fresh(view.ids, max_records)
+            self._held.update(entry.position for entry in fresh)
+        else:
             # The new holder of the lease receives our records.
             self._held.clear()
-            pause = min(pause, free_in)
-        else:
-            await self.commit([])
-            fresh = await self._fresh(max_records) if max_records else []
-            self._held.update(entry.position for entry in fresh)
+            pause = min(pause, view.free_in)
         if max_records:
             # If there were records, there may be more.
             self._look_at = 0.0 if fresh else asyncio.get_running_loop().time() + pause
         return fresh
 
-    async def _fresh(self, max_records: int) -> list[LogEntry]:
+    async def _view(self, max_records: int) -> View:
+        asked_at = asyncio.get_running_loop().time()
+        renews = self._renewal_is_due()
         # Held records come first again, so as many more are read.
-        ids = await self._database.read(first_ids, self._topic, max_records + len(self._held))
+        count = max_records + len(self._held) if max_records else 0
+        try:
+            view = await self._looks.submit(Look(self._topic, self._owner, count, self._is_leased, renews))
+        except Conflict:  # another reader came first
+            view = View(is_leased=False, free_in=self._poll_seconds)
+        if renews or not self._is_leased:
+            # At the same times for all readers of the process, which then share a transaction.
+            self._renew_at = (asked_at // self._renewal_seconds + 1) * self._renewal_seconds
+        self._is_leased = view.is_leased
+        return view
+
+    async def _fresh(self, ids: Sequence[int], max_records: int) -> list[LogEntry]:
         fresh = [position for position in ids if position not in self._held][:max_records]
         return await self._database.read(records_of, self._topic, fresh) if fresh else []
 
@@ -151,21 +185,8 @@ class OutboxSource:
             self._done.clear()
 
     async def close(self) -> None:
+        await self._looks.settled()  # a look of a cancelled call must not take the lease afterwards
         await self._database.write(leave, self._topic, self._owner)
-
-    async def _lease_topic(self) -> float:
-        """0 if we hold the lease; else the seconds until another's ends. Writes only when the lease is free or due for
-        renewal."""
-        asked_at = asyncio.get_running_loop().time()
-        if self._is_leased and asked_at < self._renew_at:
-            return 0.0
-        if not self._is_leased and (free_in := await self._database.read(free_after, self._topic, self._owner)):
-            return free_in
-        self._is_leased = False
-        with contextlib.suppress(Conflict):  # another reader came first
-            self._is_leased = await self._database.write(lease, self._topic, self._owner, self._lease)
-        self._renew_at = asked_at + self._lease.total_seconds() / 3
-        return 0.0 if self._is_leased else self._poll_seconds
 
 
 def hint_of(topic: str) -> str:
@@ -193,15 +214,6 @@ def append(connection: Connection, records: Sequence[Record], *, available_at: d
             for record in records
         ],
     )
-
-
-def first_ids(connection: Connection, topic: str, max_records: int) -> list[int]:
-    """The oldest records of a topic that are available."""
-    # An idle reader asks this most: the clock is read by the same statement, where it takes one to read it.
-    at = now(connection) if connection.dialect.name == "sqlite" else database_now()
-    is_available = sa.or_(outbox.c.available_at.is_(None), outbox.c.available_at <= at)
-    query = sa.select(outbox.c.id).where(outbox.c.topic == topic, is_available).order_by(outbox.c.id).limit(max_records)
-    return list(connection.execute(query).scalars())
 
 
 def holds_as_many(connection: Connection, topic: str, count: int) -> bool:
@@ -244,35 +256,3 @@ def leave(connection: Connection, topic: str, owner: str) -> None:
     """Gives the lease back."""
     announce(connection, hint_of(topic))
     connection.execute(outbox_reader.delete().where(outbox_reader.c.topic == topic, outbox_reader.c.owner == owner))
-
-
-def free_after(connection: Connection, topic: str, owner: str) -> float:
-    """The seconds for which another reader holds the topic's lease; 0 if none does."""
-    row, at = _lease_row(connection, topic), now(connection)
-    return (row.leased_until - at).total_seconds() if row is not None and _held_by_another(row, owner, at) else 0.0
-
-
-def lease(connection: Connection, topic: str, owner: str, span: timedelta = LEASE) -> bool:
-    """Takes the topic's lease, or renews it; False if another holds it."""
-    is_topic = outbox_reader.c.topic == topic
-    renewed = outbox_reader.update().where(is_topic, outbox_reader.c.owner == owner)
-    if connection.execute(renewed.values(leased_until=now(connection) + span)).rowcount:
-        return True
-    row = _lease_row(connection, topic, lock=True)
-    at = now(connection)
-    if row is None:
-        connection.execute(outbox_reader.insert().values(topic=topic, owner=owner, leased_until=at + span))
-        return True
-    if _held_by_another(row, owner, at):
-        return False
-    connection.execute(outbox_reader.update().where(is_topic).values(owner=owner, leased_until=at + span))
-    return True
-
-
-def _lease_row(connection: Connection, topic: str, *, lock: bool = False) -> Row[str, datetime] | None:
-    query = sa.select(outbox_reader.c.owner, outbox_reader.c.leased_until).where(outbox_reader.c.topic == topic)
-    return connection.execute(query.with_for_update() if lock else query).first()
-
-
-def _held_by_another(row: Row[str, datetime] | None, owner: str, at: datetime) -> bool:
-    return row is not None and row.owner != owner and row.leased_until > at

@@ -8,6 +8,8 @@ import sqlite3
 import time
 from typing import Any
 
+from sqlalchemy.engine import Engine
+
 
 def create(_dialect: Any, _record: Any, arguments: Any, _options: Any) -> None:
     """Creates a new database that only its owner can read: it holds payments and tokens' digests. SQLite gives its
@@ -40,3 +42,24 @@ def use_wal(connection: Any, timeout: float) -> None:
             time.sleep(0.01)
         else:
             return
+
+
+def watch_connection(engine: Engine) -> sqlite3.Connection:
+    """A connection that the pool forgets, and that never waits for a lock."""
+    connection = engine.raw_connection()
+    opened = connection.driver_connection
+    assert isinstance(opened, sqlite3.Connection)
+    connection.detach()
+    opened.execute("PRAGMA busy_timeout=0").close()
+    return opened
+
+
+def data_version(engine: Engine) -> tuple[int, int]:
+    """Changes with every commit that is not of the pool's connection, and with that connection."""
+    connection = engine.raw_connection()
+    try:
+        opened = connection.driver_connection
+        assert isinstance(opened, sqlite3.Connection)
+        return id(opened), opened.execute("PRAGMA data_version").fetchone()[0]
+    finally:
+        connection.close()

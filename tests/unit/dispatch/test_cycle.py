@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
@@ -301,6 +302,31 @@ async def test_another_types_stale_claims_are_left_alone(bench: Bench) -> None:
     await claimed(bench, "a")
     assert await bench.cycle.recover(DispatchConfig(item_type="OTHER"), now=LATER) == 0
     assert await bench.status("a") is Status.CLAIMED
+
+
+async def test_stale_claims_are_looked_for_every_cycle_only_while_there_are_some(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uptime, looks = 1000.0, []
+    found: list[tuple[Claim, Status]] = []
+
+    async def stale(*_: object, now: object) -> list[tuple[Claim, Status]]:
+        looks.append(uptime)
+        return found
+
+    monkeypatch.setattr(time, "monotonic", lambda: uptime)
+    monkeypatch.setattr(bench.store, "stale", stale)
+    config = DispatchConfig(item_type="PAY", dispatch_interval_secs=2, stale_claim_threshold_mins=2)
+    for _ in range(7):
+        await bench.cycle.recover(config)
+        uptime += 1.0
+    assert looks == [1000.0, 1006.0]
+    found.append((Claim("PAY", "a", 1, 0), Status.CLAIMED))
+    looks.clear()
+    for _ in range(9):
+        await bench.cycle.recover(config)
+        uptime += 1.0
+    assert looks == [1012.0, 1014.0]
 
 
 def test_an_item_of_a_newer_version_is_given_back_with_a_clear_word_and_no_retry() -> None:

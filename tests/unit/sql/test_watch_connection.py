@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy.engine import Engine
 
-from headgate.sql import engine
+from headgate.sql import sqlite_file
 from headgate.sql.engine import Database
 
 
@@ -17,13 +17,13 @@ async def test_a_connection_opened_for_somebody_who_left_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[sqlite3.Connection] = []
-    open_really = engine._watch_connection
+    open_really = sqlite_file.watch_connection
 
     def opening(over: Engine) -> sqlite3.Connection:
         opened.append(open_really(over))
         return opened[-1]
 
-    monkeypatch.setattr(engine, "_watch_connection", opening)
+    monkeypatch.setattr(sqlite_file, "watch_connection", opening)
     database = Database(f"sqlite:///{tmp_path / 'x.db'}")
     watching = asyncio.create_task(database.watch_connection())
     await asyncio.sleep(0)

@@ -157,7 +157,7 @@ class Delivery:
         """Sends until `stop` is set; then finishes the calls in flight, commits them, and leaves the group. Messages
         that wait for a retry stay in the log for the next member."""
         self._stop = stop
-        heartbeat = asyncio.create_task(self._renew_claims())
+        beside = [asyncio.create_task(work) for work in (self._renew_claims(), self._interrupt_at(stop))]
         pause = self._first_pause
         try:
             while not stop.is_set():
@@ -173,7 +173,8 @@ class Delivery:
         finally:
             self._stop = stop if stop.is_set() else _set_event()
             await self._lanes.finish()
-            heartbeat.cancel()
+            for task in beside:
+                task.cancel()
             await self._leave()
 
     async def _step(self) -> None:
@@ -217,9 +218,8 @@ class Delivery:
             source, self._source = self._source, None
             if source is not None:
                 await leave(source)
-            await self._claims.close()
-            await self._renewals.close()
-            await self._settlements.close()
+            for batcher in (self._claims, self._renewals, self._settlements):
+                await batcher.close()
 
     async def _renew_claims(self) -> None:
         """Heartbeat: renews the leases of all claims."""
@@ -231,14 +231,18 @@ class Delivery:
             except StoreError as error:
                 _log.warning("claims could not be renewed: %s", error)
 
+    async def _interrupt_at(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        if self._source is not None:
+            self._source.interrupt()
+
     # -- one record, at the head of its lane ---------------------------------------------------------------------
 
     async def _handle(self, work: _Work, lane: deque[_Work]) -> bool:
         """Whether the record is done; False if this member stops before."""
         if self._stop.is_set():
             return False
-        assert self._source is not None
-        if not self._source.holds(work.entry):
+        if self._source is None or not self._source.holds(work.entry):
             return True  # another member holds it now
         if work.message is None:
             done = await self._bury(work.entry.record, None, work.problem, 0, Status.FAILED)
@@ -417,11 +421,9 @@ class Delivery:
         status: Status,
         provider: str | None = None,
     ) -> bool:
-        message_id = None if message is None else message.message_id
-        letter = letter_of(record, message_id, reason, attempts)
-        outcomes = (
-            [] if message_id is None else [DeliveryOutcome(message_id, status, attempts, provider, reason=reason)]
-        )
+        known = None if message is None else message.message_id
+        letter = letter_of(record, known, reason, attempts)
+        outcomes = [] if known is None else [DeliveryOutcome(known, status, attempts, provider, reason=reason)]
         stored = await self._retry_until_stored(lambda: _true(self._store.bury([letter], outcomes)))
         if stored is None:
             return False

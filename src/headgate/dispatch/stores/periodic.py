@@ -17,11 +17,14 @@ from headgate.dispatch.stores.tables import periodic
 from headgate.durations import duration_ms
 from headgate.errors import Conflict, HeadgateError
 from headgate.slots.calendars import Calendar
-from headgate.sql.engine import Database
-from headgate.sql.hints import Hints
+from headgate.sql.engine import Database, announce
+from headgate.sql.hints import ChangeWatch, Hints
 from headgate.sql.schema import now as database_clock
 
 log = logging.getLogger("headgate.dispatch")
+
+HINT = "periodic"
+_PROBE = f"SELECT (count(*), sum(revision), max(updated_at)) FROM {periodic.name}"  # noqa: S608  # our own name
 
 Enqueue = Callable[[sa.Connection, Sequence[EnqueueRequest], datetime | None, Sequence[str]], Any]
 
@@ -33,6 +36,9 @@ class SqlPeriodicStore:
         self._database = database
         self._enqueue = enqueue
         self._hints = hints
+
+    def changes(self) -> ChangeWatch:
+        return ChangeWatch(self._hints, HINT, _PROBE)
 
     async def tasks(self, *, now: datetime | None = None) -> tuple[list[PeriodicTask], datetime]:
         return await self._database.read(tasks, now)
@@ -68,6 +74,7 @@ def tasks(connection: sa.Connection, now: datetime | None) -> tuple[list[Periodi
 
 
 def write(connection: sa.Connection, task: PeriodicTask, now: datetime | None) -> bool:
+    announce(connection, HINT)
     moment = now or database_clock(connection)
     columns = _columns(task) | {"revision": task.revision + 1, "updated_at": moment}
     if task.revision == 0:
@@ -79,6 +86,7 @@ def write(connection: sa.Connection, task: PeriodicTask, now: datetime | None) -
 
 
 def delete(connection: sa.Connection, name: str) -> bool:
+    announce(connection, HINT)
     return connection.execute(sa.delete(periodic).where(periodic.c.name == name)).rowcount == 1
 
 

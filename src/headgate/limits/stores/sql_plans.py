@@ -14,10 +14,13 @@ from headgate.limits.model import Plan
 from headgate.limits.plan_documents import document_of, plan_from
 from headgate.limits.stores.tables import limit_plan
 from headgate.sql import migrate
-from headgate.sql.engine import Database
+from headgate.sql.engine import Database, announce
+from headgate.sql.hints import ChangeWatch
 from headgate.sql.schema import now
 
 REFRESH_EVERY = 1.0
+HINT = "plans"
+_PROBE = f"SELECT max(revision) FROM {limit_plan.name}"  # noqa: S608  # our own name
 
 
 class AsyncSqlPlans:
@@ -30,15 +33,23 @@ class AsyncSqlPlans:
         self.refresh_every = refresh_every
         self._database = database
         self._seen: int | None = None
+        self._is_loaded = False
+        """Whether the last load succeeded."""
         self._plans: Mapping[str, Plan] = {}
+        self._changes = ChangeWatch(database.hints, HINT, _PROBE)
 
     async def load(self) -> Mapping[str, Plan]:
         """All plans by name; read only if one was changed since the last `load`."""
         await migrate.prepare_once(self._database)
+        if self._is_loaded and not self._changes.may_have_changed():
+            return self._plans
+        self._is_loaded = False
+        self._changes.note_read()
         revision = await self._database.read(_revision)
         if revision != self._seen:
             plans = await self.all()
             self._seen, self._plans = revision, plans
+        self._is_loaded = True
         return self._plans
 
     async def all(self) -> Mapping[str, Plan]:
@@ -104,6 +115,7 @@ def _documents(connection: Connection) -> list[tuple[str, str]]:
 
 def _put(connection: Connection, name: str, document: str | None) -> bool:
     """Whether there was something to replace, or there is now."""
+    announce(connection, HINT)
     if connection.dialect.name != "sqlite":
         # Two concurrent writers would take the same revision, and a reader that saw one would never see the other.
         connection.exec_driver_sql(f"LOCK TABLE {limit_plan.name} IN EXCLUSIVE MODE")

@@ -17,6 +17,7 @@ from headgate.server.envoy.config_file import EnvoyConfig
 from headgate.server.envoy.plans import EnvoyPlans
 from headgate.server.rollups.observers import LimitRollups, with_rollups
 from headgate.server.settings import Settings, spelled
+from headgate.server.wiring.database import shared_database
 from headgate.server.wiring.rollups import open_recorder
 from headgate.sql.engine import Database
 
@@ -46,10 +47,8 @@ async def open_limits(settings: Settings, *, registry: CollectorRegistry | None 
         metrics = AdmissionMetrics(registry)
     limit_settings = settings.limits
     url = _limits_url(settings)
-    in_memory = settings.database_url.startswith("memory:")
-    database = Database("sqlite://" if in_memory else settings.database_url, pool_size=2)
     # `stay_fresh` reloads them: an idle limiter would otherwise decide its next call by old plans.
-    documents = AsyncSqlPlans(database, refresh_every=None)
+    documents = AsyncSqlPlans(await shared_database(settings), refresh_every=None)
     deadline = limit_settings.deadline_seconds or (5.0 if url == settings.database_url else None)
     descriptors = None
     if settings.grpc.port is not None and registry is not None:

@@ -61,7 +61,7 @@ async def open_notifications(
     processes send what it accepts."""
     sms_settings = settings.sms
     inline = sms_settings.sender == "inline" or (sms_settings.sender == "auto" and settings.kafka_bootstrap is None)
-    async with _gateway_stores(settings, registry) as (shared, log), open_recorder(settings) as recorder:
+    async with _gateway_stores(settings, registry) as (shared, log, outbox), open_recorder(settings) as recorder:
         observer = with_rollups(_notification_observer(registry), MessageRollups(recorder))
         probes: dict[str, Callable[[], Awaitable[object]]] = {}
         broker = None
@@ -97,10 +97,10 @@ async def open_notifications(
             readers = Readers(observer)
             running.push_async_callback(readers.close)
             if inline:
-                _start_sender(readers, settings, shared, log, observer, providers)
+                _start_sender(readers, settings, shared, log, outbox, observer, providers)
                 probes["sender"] = readers.check
             elif settings.kafka_bootstrap is not None and relays:
-                _start_relays(readers, settings, shared, log)
+                _start_relays(readers, settings, log, outbox)
             running.push_async_callback(intake.close)
             if registry is not None:
                 readers.start("backlog", partial(_watch_backlog, observer, messages, providers))
@@ -110,12 +110,12 @@ async def open_notifications(
 async def run_sender(settings: Settings, stop: asyncio.Event, *, registry: CollectorRegistry | None = None) -> None:
     """Sends messages and counts attempts until `stop` is set: `headgate worker sender`."""
     observer = _notification_observer(registry)
-    async with _gateway_stores(settings, registry) as (shared, log), AsyncExitStack() as running:
+    async with _gateway_stores(settings, registry) as (shared, log, outbox), AsyncExitStack() as running:
         providers = open_providers(settings)
         running.push_async_callback(providers.close)
         readers = Readers(observer)
         running.push_async_callback(readers.close)
-        _start_sender(readers, settings, shared, log, observer, providers)
+        _start_sender(readers, settings, shared, log, outbox, observer, providers)
         if registry is not None:
             messages = _message_store(settings, shared)
             readers.start("backlog", partial(_watch_backlog, observer, messages, providers))
@@ -125,7 +125,7 @@ async def run_sender(settings: Settings, stop: asyncio.Event, *, registry: Colle
 async def prune_notifications(settings: Settings, before: datetime) -> dict[str, int]:
     """Deletes attempts, delivered message ids and idempotency keys from before a time; of the latter two only expired
     ones."""
-    async with _gateway_stores(settings) as (shared, _):
+    async with _gateway_stores(settings) as (shared, _, _):
         before_ms = to_ms(before)
         return {
             "attempts": await SqlAnalyticsStore(shared).prune(before_ms),
@@ -137,9 +137,12 @@ async def prune_notifications(settings: Settings, before: datetime) -> dict[str,
 @asynccontextmanager
 async def _gateway_stores(
     settings: Settings, registry: CollectorRegistry | None = None
-) -> AsyncIterator[tuple[Database, MessageLog]]:
+) -> AsyncIterator[tuple[Database, MessageLog, SqlOutbox]]:
+    """The database, the message log, and the outbox, which is the log without Kafka."""
     shared = await shared_database(settings)
-    log: MessageLog = _outbox(settings, shared)
+    lease = timedelta(seconds=settings.sms.lease_seconds)
+    outbox = SqlOutbox(shared, poll_seconds=OUTBOX_POLL_SECONDS, reader_lease=lease)
+    log: MessageLog = outbox
     if settings.kafka_bootstrap is not None:
         # Imported here: the driver is an extra.
         from headgate.kafka.log import KafkaLog
@@ -156,15 +159,10 @@ async def _gateway_stores(
             report_replicas=replica_observer(settings, registry),
         )
     try:
-        yield shared, log
+        yield shared, log, outbox
     finally:
         await log.close()
         await shared.close()
-
-
-def _outbox(settings: Settings, shared: Database) -> SqlOutbox:
-    lease = timedelta(seconds=settings.sms.lease_seconds)
-    return SqlOutbox(shared, poll_seconds=OUTBOX_POLL_SECONDS, reader_lease=lease)
 
 
 def _message_store(settings: Settings, shared: Database) -> SqlDeliveryStore:
@@ -181,6 +179,7 @@ def _start_sender(
     settings: Settings,
     shared: Database,
     log: MessageLog,
+    outbox: SqlOutbox,
     observer: NotificationObserver,
     providers: ProviderChain,
 ) -> None:
@@ -203,7 +202,7 @@ def _start_sender(
 
     readers.start("sender", lambda stop: delivery().run(stop))
     messages = _message_store(settings, shared)
-    early = partial(_outbox(settings, shared).read, early_topic(sms.topic), "receipts")
+    early = partial(outbox.read, early_topic(sms.topic), "receipts")
     readers.start("early receipts", EarlyReceipts(early, messages, observer).run)
     note = messages.receive
     for entry in providers.providers:
@@ -220,13 +219,12 @@ def _start_sender(
         readers.start("search index", lambda stop: IndexReader(join, index(), observer).run(stop))
     analytics = AttemptReader(lambda: log.read(events, ANALYTICS_GROUP), SqlAnalyticsStore(shared), copies=copies)
     readers.start("analytics", analytics.run)
-    _start_relays(readers, settings, shared, log)
+    _start_relays(readers, settings, log, outbox)
 
 
-def _start_relays(readers: Readers, settings: Settings, shared: Database, log: MessageLog) -> None:
+def _start_relays(readers: Readers, settings: Settings, log: MessageLog, outbox: SqlOutbox) -> None:
     """Starts the relays from the outbox to the log: of all records, if the log is Kafka, and of parked records."""
     topic = settings.sms.topic
-    outbox = _outbox(settings, shared)
     sources = [parked_topic(topic)]
     if settings.kafka_bootstrap is not None:
         sources.append(topic)

@@ -61,6 +61,9 @@ class MemorySource:
         await asyncio.sleep(0 if batch else min(wait, 0.005))
         return batch
 
+    def interrupt(self) -> None:
+        pass
+
     def holds(self, entry: LogEntry) -> bool:
         return entry.position not in self.lost
 

@@ -21,7 +21,8 @@ from headgate.apps.notifications.stores import (
 )
 from headgate.apps.notifications.stores.tables import notification_attempt
 from headgate.messaging import Record
-from headgate.sql import outbox
+from headgate.sql import outbox, outbox_looks
+from headgate.sql.outbox_looks import Look
 from tests.models import oracle_grammars
 
 
@@ -105,12 +106,14 @@ def everything(connection: Any) -> None:
     attempt_statements.suspects(connection, 0, 60_000)
     attempt = notification_attempt.c
     rows.prune(connection, attempt.minute, attempt.event_id, 0, 100, timedelta(0))
+    looks = [Look("t", "me", 100, is_leased=True, renews=True), Look("u", "me", 100, is_leased=False, renews=False)]
     outbox.append(connection, [Record("t", "k", "v")])
-    outbox.first_ids(connection, "t", 100)
+    outbox_looks.first_ids(connection, "t", 100)
+    outbox_looks.available(connection, looks)
     outbox.records_of(connection, "t", list(range(2500)))
     outbox.remove(connection, list(range(2500)))
-    outbox.free_after(connection, "t", "me")
-    outbox.lease(connection, "t", "me")
+    outbox_looks.free_after(connection, looks)
+    outbox_looks.lease_and_read(connection, looks, timedelta(seconds=30))
     outbox.leave(connection, "t", "me")
 
 

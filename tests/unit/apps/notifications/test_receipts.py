@@ -139,6 +139,9 @@ class Kept:
         values, self.values = self.values[:max_records], self.values[max_records:]
         return [LogEntry(Record("t", "own", value), 0, number) for number, value in enumerate(values)]
 
+    def interrupt(self) -> None:
+        pass
+
     def holds(self, entry: LogEntry) -> bool:
         return True
 
