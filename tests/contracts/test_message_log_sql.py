@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import timedelta
+from functools import partial
 
 import pytest
 import sqlalchemy as sa
@@ -17,8 +19,11 @@ from headgate.sql.engine import Database
 from headgate.sql.hints import Hints
 from headgate.sql.outbox import OutboxSource, SqlOutbox
 from headgate.sql.outbox_looks import Look, View
+from headgate.sql.schema import now
 from headgate.testing import eventually
 from tests.contracts.message_log import MessageLogContract, publish, take, values
+
+MOMENT = timedelta(seconds=0.3)
 
 
 class TestSqlOutbox(MessageLogContract):
@@ -75,7 +80,7 @@ class TestSqlOutbox(MessageLogContract):
         finally:
             sa.event.remove(sa.Engine, "before_cursor_execute", note)
         clock = [] if opened.dialect == "sqlite" else ["SELECT"]
-        assert sent == [*clock, "UPDATE", "SELECT"]
+        assert sent == [*clock, "UPDATE", "SELECT", "SELECT"]
         assert first == again == dict.fromkeys(looks, View(is_leased=True, ids=[]))
 
     async def test_a_failed_publication_is_raised_to_its_caller_only(self, log: SqlOutbox, topic: str) -> None:
@@ -129,6 +134,17 @@ class TestBells:
         await source.close()
 
     @pytest.mark.parametrize("url", ["sqlite", "postgresql"], indirect=True)
+    async def test_a_record_is_taken_when_it_becomes_available(self, url: str) -> None:
+        opened = await database(url)
+        log = SqlOutbox(opened, poll_seconds=3600, reader_lease=timedelta(days=1))
+        early = partial(outbox.append, records=[Record("t", "k", "v")], available_at=await opened.read(now) + MOMENT)
+        await opened.write(early)
+        source = await log.read("t", "readers")
+        assert values(await source.receive(10, 30)) == ["v"]
+        await source.close()
+        await log.close()
+        await opened.close()
+
     async def test_a_record_of_another_process_wakes_the_reader(self, log: SqlOutbox, elsewhere: SqlOutbox) -> None:
         source, reading = await self.waiting(log)
         await publish(elsewhere, Record("t", "k", "v"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
+from math import inf
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -39,6 +40,8 @@ class View(NamedTuple):
     """The seconds until another reader's lease ends."""
     ids: Sequence[int] = ()
     """The topic's oldest available records; none without the lease."""
+    available_in: float = inf
+    """The seconds until a further record is available, if no more are now."""
 
 
 async def look(database: Database, looks: Sequence[Look], span: timedelta) -> list[View]:
@@ -92,7 +95,23 @@ def available(connection: Connection, looks: Sequence[Look]) -> dict[Look, View]
         statement = _first_ids(len(reading), is_sqlite=connection.dialect.name == "sqlite")
         for topic, position in connection.execute(statement, values):
             ids[topic].append(position)
-    return {each: View(is_leased=True, ids=sorted(ids[each.topic])) for each in looks}
+    waits = available_after(connection, [each.topic for each in reading if len(ids[each.topic]) < each.max_records])
+    return {
+        each: View(is_leased=True, ids=sorted(ids[each.topic]), available_in=waits.get(each.topic, inf))
+        for each in looks
+    }
+
+
+def available_after(connection: Connection, topics: Sequence[str]) -> dict[str, float]:
+    """The seconds until the next record of each topic is available, of topics whose other records are."""
+    if not topics:
+        return {}
+    is_sqlite = connection.dialect.name == "sqlite"
+    at: Any = sa.literal(now(connection), outbox.c.available_at.type) if is_sqlite else database_now()
+    is_unavailable = sa.and_(outbox.c.topic.in_(topics), outbox.c.available_at > at)
+    query = sa.select(outbox.c.topic, sa.func.min(outbox.c.available_at), at).where(is_unavailable)
+    rows = connection.execute(query.group_by(outbox.c.topic))
+    return {topic: (first - moment).total_seconds() for topic, first, moment in rows}
 
 
 def first_ids(connection: Connection, topic: str, max_records: int) -> list[int]:
