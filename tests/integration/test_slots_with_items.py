@@ -242,10 +242,15 @@ async def test_an_item_queued_while_its_slot_moves_gets_the_new_time(
 
 
 def _wait_for_locks(within: sa.Connection, count: int) -> None:
-    """Until so many others wait for a lock of this transaction, or a moment has passed."""
-    waiting = sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype IN ('transactionid', 'tuple')")
+    """Until so many sessions of this database wait for a row, or a moment has passed."""
+    # The lock that one waits for names no database; those on tables, which it has, do.
+    waiting = """
+        SELECT count(*) FROM pg_locks AS waiting WHERE NOT granted AND locktype IN ('transactionid', 'tuple')
+            AND EXISTS (SELECT 1 FROM pg_locks AS had JOIN pg_database ON oid = had.database
+                WHERE had.pid = waiting.pid AND datname = current_database())
+    """
     for _ in range(5000):
-        if within.execute(waiting).scalar_one() >= count:
+        if within.execute(sa.text(waiting)).scalar_one() >= count:
             return
 
 

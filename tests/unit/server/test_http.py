@@ -196,7 +196,7 @@ async def test_readiness_names_the_dependency_that_fails(monkeypatch: pytest.Mon
     async def hung() -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(health, "TIMEOUT_SECONDS", 0.25)
+    monkeypatch.setattr(health, "TIMEOUT_SECONDS", 2.0)
     async with (
         app.router.lifespan_context(app),
         httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://service") as client,
