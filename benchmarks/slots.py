@@ -243,13 +243,17 @@ def _fill(url: str, name: str, at: datetime, windows: int) -> None:
 
 
 def quality(table: Table, url: str) -> None:
-    """Zero holes and zero over-full windows in everything that was booked above."""
+    """Zero holes and zero over-full windows in everything that was booked above, but for configs that were resized:
+    windows of two sizes may start at the same time."""
     query = """
-        WITH held AS (
-            SELECT config_name, window_start, count(*) AS slots FROM headgate_slot GROUP BY 1, 2
+        WITH booked AS (
+            SELECT * FROM headgate_slot WHERE config_name IN (
+                SELECT config_name FROM headgate_slot GROUP BY 1 HAVING count(DISTINCT config_version) = 1)
+        ), held AS (
+            SELECT config_name, window_start, count(*) AS slots FROM booked GROUP BY 1, 2
         ), bounds AS (
             SELECT config_name, requested_at, min(window_start) AS first, max(window_start) AS last
-            FROM headgate_slot WHERE event_id NOT LIKE 'warm-%' GROUP BY 1, 2
+            FROM booked WHERE event_id NOT LIKE 'warm-%' GROUP BY 1, 2
         )
         SELECT (SELECT count(*) FROM held WHERE slots > 100),
             (SELECT count(*) FROM held JOIN bounds USING (config_name)
