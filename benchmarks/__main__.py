@@ -19,6 +19,7 @@ from benchmarks.scale import answers
 TABLES = (
     "admission",
     "slots",
+    "slot_replan",
     "dispatch",
     "tasks",
     "lanes",

@@ -27,6 +27,7 @@ AVERAGE = DAILY / DAY_SECONDS
 ORDER = (
     "admission",
     "slots",
+    "slot_replan",
     "dispatch",
     "tasks",
     "lanes",

@@ -1,7 +1,7 @@
-"""Re-planning a backlog after a raise: how fast, and what bookings of the same config feel of it meanwhile.
+"""Table "Re-plan": a backlog after a raise. How fast it is re-planned, and what bookings of the same config feel of it
+meanwhile.
 
-`python -m benchmarks.slot_replan [--quick | EVENTS]` measures these rows alone: three rounds of a million events, or
-one round of so many.
+`python -m benchmarks.slot_replan EVENTS` measures one round of so many events.
 """
 
 from __future__ import annotations
@@ -28,28 +28,34 @@ CALLERS = {"a lone caller": (1, 2000), "64 callers": (64, 20_000)}
 _numbers = count()
 
 
-def replanning(table: Table, url: str, quick: bool, events: int = 1_000_000, rounds: int = 3) -> None:
-    """Adds the rows of this module."""
-    if quick:
-        events, rounds = 20_000, 1
+def tables(quick: bool) -> list[Table]:
+    """Measures everything; `quick` shows that it runs, not how fast."""
+    return [measured(20_000, 1) if quick else measured(1_000_000, 3)]
+
+
+def measured(events: int, rounds: int) -> Table:
+    """Each round has a server of its own: COPY fills a new table, so there must be few other slots."""
+    table = Table("Re-plan")
     rates: list[float] = []
     ratios: list[float] = []
     tails: dict[str, list[float]] = {kind: [] for kind in CALLERS}
     for _ in range(rounds):
-        name, at = f"replan-{next(_numbers)}", _instant()
-        asyncio.run(_book(url, name, at, events))
-        copied = _copy_rate(url, min(events, 200_000))
-        seconds = asyncio.run(_replan(url, name))
-        rates.append(events / seconds)
-        ratios.append(rates[-1] / copied)
-        for kind, (callers, bookings) in CALLERS.items():
-            tails[kind].append(_tail(url, at, events, callers, bookings // 10 if quick else bookings))
+        with PostgresServer(fsync=True) as postgres:
+            url, name, at = postgres.url, f"replan-{next(_numbers)}", _instant()
+            asyncio.run(_book(url, name, at, events))
+            copied = _copy_rate(url, events)
+            rates.append(events / asyncio.run(_replan(url, name)))
+            ratios.append(rates[-1] / copied)
+            for kind, (callers, bookings) in CALLERS.items():
+                tails[kind].append(_tail(url, at, events, callers, min(bookings, events // 50)))
     shown = per_second(Spread.of(rates).median)
-    against = "COPY into the same table"
+    against = "COPY of as many rows, new table"
     table.add(Row(f"re-plan of {events:,} slots", shown, against, Spread.of(ratios), Target(least=0.15)))
     for kind, figures in tails.items():
         work = f"p99 of {kind} during a re-plan"
         table.add(Row(work, "", "without a re-plan", Spread.of(figures), Target(most=3)))
+    table.close()
+    return table
 
 
 def _instant() -> datetime:
@@ -130,13 +136,5 @@ def _while_booking(
     return report["p99"], ended - report["ended"]
 
 
-def main() -> None:
-    with PostgresServer(fsync=True) as postgres:
-        table = Table("Re-plan")
-        given = [int(argument) for argument in sys.argv[1:] if argument.isdigit()]
-        replanning(table, postgres.url, "--quick" in sys.argv, *((given[0], 1) if given else ()))
-        table.close()
-
-
 if __name__ == "__main__":
-    main()
+    measured(int(sys.argv[1]), 1)

@@ -14,7 +14,7 @@ from itertools import count
 
 import psycopg
 
-from benchmarks import slot_baseline, slot_batches, slot_http, slot_joint, slot_replan
+from benchmarks import slot_baseline, slot_batches, slot_http, slot_joint
 from benchmarks.measure import Row, Spread, Table, Target, per_second, race, summary
 from benchmarks.slot_caller import assign
 from headgate.durations import to_ms
@@ -44,7 +44,6 @@ def tables(quick: bool) -> list[Table]:
         slot_joint.several_configs(table, url, quick)
         slot_http.endpoint(table, url, quick)
         quality(table, url)
-        slot_replan.replanning(table, url, quick)
         table.close()
     return [table]
 
