@@ -44,6 +44,12 @@ class MessageLogContract:
     def topic(self) -> str:
         return f"contract-{uuid.uuid4().hex[:12]}"
 
+    async def test_a_reader_that_was_interrupted_does_not_wait(self, log: MessageLog, topic: str) -> None:
+        source = await log.read(topic, "readers")
+        source.interrupt()
+        assert await asyncio.wait_for(source.receive(10, 3600), 30) == []
+        await source.close()
+
     async def test_what_is_acknowledged_is_delivered_whole(self, log: MessageLog, topic: str) -> None:
         odd = ['{"a": "\\u0000"}', "x" * 20_000, "naïve – ✓"]
         await publish(log, *(Record(topic, "7", value) for value in odd))

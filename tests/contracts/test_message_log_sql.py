@@ -134,6 +134,13 @@ class TestBells:
         await source.close()
 
     @pytest.mark.parametrize("url", ["sqlite", "postgresql"], indirect=True)
+    async def test_an_interrupted_reader_waits_neither_now_nor_in_its_next_call(self, log: SqlOutbox) -> None:
+        source, reading = await self.waiting(log)
+        source.interrupt()
+        assert await asyncio.wait_for(reading, 10) == []
+        assert await asyncio.wait_for(source.receive(10, 3600), 10) == []
+        await source.close()
+
     async def test_a_record_is_taken_when_it_becomes_available(self, url: str) -> None:
         opened = await database(url)
         log = SqlOutbox(opened, poll_seconds=3600, reader_lease=timedelta(days=1))

@@ -484,20 +484,9 @@ class MemoryQueueStore:
             insort(ready, (item.due_at, item.item_id))
         self._items[key] = item
 
-    def _log(
-        self,
-        item_type: str,
-        item_id: str | None,
-        batch_id: str | None,
-        action: Action,
-        before: Status | None,
-        after: Status | None,
-        detail: str | None,
-        now: datetime,
-    ) -> None:
-        self._audit.append(
-            AuditEntry(next(self._audit_ids), item_type, item_id, batch_id, action, before, after, detail, now)
-        )
+    def _log(self, *entry: Any) -> None:
+        """The fields of an `AuditEntry` but for its number."""
+        self._audit.append(AuditEntry(next(self._audit_ids), *entry))
 
     def _now(self, now: datetime | None) -> datetime:
         return EPOCH + timedelta(microseconds=self._clock.now_us()) if now is None else now

@@ -43,7 +43,7 @@ def test_each_module_that_a_program_begins_with_can_be_imported_first() -> None:
 
 SERVICE = """
 import asyncio, sys
-UNUSED = {"rich", "pygments", "phonenumbers", "schwifty", "sqlalchemy.orm", "holidays", "matplotlib"}
+UNUSED = {"rich", "phonenumbers", "schwifty", "sqlalchemy.orm", "holidays", "matplotlib"}
 from headgate.server import logs
 from headgate.server.settings import Settings
 settings = Settings.load(database_url=sys.argv[1])

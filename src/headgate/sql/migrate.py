@@ -19,7 +19,6 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from headgate.errors import ConfigurationError, HeadgateError
-from headgate.extras import absent
 from headgate.sql.engine import Database
 from headgate.sql.migration_policy import Migrations, permitted_migrations
 
@@ -254,9 +253,7 @@ def _names(versions: Path) -> tuple[str, ...]:
 
 def _alembic() -> Any:
     # Imported here: most programs find their database up to date, and Alembic is a tenth of an idle service's memory.
-    # Its templates would load pygments, if it is installed, to colour errors: 5 MiB.
-    with absent("pygments"):
-        import alembic.command
+    import alembic.command
 
     return alembic.command
 

@@ -113,14 +113,12 @@ class OutboxSource:
                 if fresh:
                     return fresh
             left = deadline - now()
-            if left <= 0:
+            if left <= 0 or self._is_interrupted:
                 return []
             if max_records == 0:
                 # Notifications are for calls that take records.
                 await asyncio.sleep(min(left, self._poll_seconds))
             elif await self._database.hints.wait(self._new_records, min(left, self._next_look() - now())):
-                if self._is_interrupted:
-                    return []
                 self._look_at = 0.0
 
     def interrupt(self) -> None:

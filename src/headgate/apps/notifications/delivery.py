@@ -53,6 +53,7 @@ from headgate.messaging import (
     MessageLog,
     MessageSource,
     Record,
+    interrupt_at,
     leave,
     wait_for_stop,
 )
@@ -150,6 +151,7 @@ class Delivery:
         self._settlements: Batcher[DeliveryOutcome, bool] = Batcher(self._settle_batch)
         self._source: MessageSource | None = None
         self._stop = asyncio.Event()
+        self._beside: list[asyncio.Task[None]] = []
         self._skew_ms = 0
         """The store's clock minus this host's."""
 
@@ -157,7 +159,7 @@ class Delivery:
         """Sends until `stop` is set; then finishes the calls in flight, commits them, and leaves the group. Messages
         that wait for a retry stay in the log for the next member."""
         self._stop = stop
-        beside = [asyncio.create_task(work) for work in (self._renew_claims(), self._interrupt_at(stop))]
+        self._beside = [asyncio.create_task(self._renew_claims())]
         pause = self._first_pause
         try:
             while not stop.is_set():
@@ -173,7 +175,7 @@ class Delivery:
         finally:
             self._stop = stop if stop.is_set() else _set_event()
             await self._lanes.finish()
-            for task in beside:
+            for task in self._beside:
                 task.cancel()
             await self._leave()
 
@@ -182,6 +184,7 @@ class Delivery:
         if self._source is None:
             self._skew_ms = await self._store.now_ms() - _host_ms()
             self._source = await self._join()
+            self._beside.append(asyncio.create_task(interrupt_at(self._stop, self._source)))
         room = max(self._window - self._lanes.held - len(self._finished), 0)
         wait = BUSY_SECONDS if self._lanes.held or self._finished else RECEIVE_SECONDS
         for entry in await self._source.receive(room, wait if room else FULL_SECONDS):
@@ -230,11 +233,6 @@ class Delivery:
                     await self._renew_batch(list(self._claim_times))
             except StoreError as error:
                 _log.warning("claims could not be renewed: %s", error)
-
-    async def _interrupt_at(self, stop: asyncio.Event) -> None:
-        await stop.wait()
-        if self._source is not None:
-            self._source.interrupt()
 
     # -- one record, at the head of its lane ---------------------------------------------------------------------
 
@@ -421,9 +419,11 @@ class Delivery:
         status: Status,
         provider: str | None = None,
     ) -> bool:
-        known = None if message is None else message.message_id
-        letter = letter_of(record, known, reason, attempts)
-        outcomes = [] if known is None else [DeliveryOutcome(known, status, attempts, provider, reason=reason)]
+        message_id = None if message is None else message.message_id
+        letter = letter_of(record, message_id, reason, attempts)
+        outcomes = (
+            [] if message_id is None else [DeliveryOutcome(message_id, status, attempts, provider, reason=reason)]
+        )
         stored = await self._retry_until_stored(lambda: _true(self._store.bury([letter], outcomes)))
         if stored is None:
             return False
