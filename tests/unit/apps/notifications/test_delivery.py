@@ -18,7 +18,7 @@ from headgate.apps.notifications.quiet_hours import QuietHours
 from headgate.apps.notifications.quota import Recipient
 from headgate.circuit_breaker import Breaker, BreakerPolicy
 from headgate.errors import BrokerUnavailable
-from headgate.messaging import Record
+from headgate.messaging import LogEntry, Record
 from headgate.testing import eventually
 from tests.unit.apps.notifications.fakes import MemoryLog, MemoryMessages, MemorySource, ScriptedProvider
 
@@ -152,6 +152,29 @@ async def test_what_follows_a_lane_that_was_put_aside_is_put_aside_too() -> None
     await later.run()
     assert later.sent == []
     assert [json.loads(each.value)["messageId"] for each, _ in later.store.parked] == ["later"]
+
+
+async def test_a_sender_that_is_stopped_while_it_joins_does_not_wait_for_records() -> None:
+    interrupted = asyncio.Event()
+
+    class Quiet(MemorySource):
+        async def receive(self, max_records: int, wait: float) -> list[LogEntry]:
+            await asyncio.wait_for(interrupted.wait(), 10)
+            return []
+
+        def interrupt(self) -> None:
+            interrupted.set()
+
+    bench = Bench()
+
+    async def join() -> MemorySource:
+        bench.stop.set()
+        await asyncio.sleep(0)
+        return Quiet(())
+
+    bench.delivery._join = join
+    await bench.delivery.run(bench.stop)
+    assert interrupted.is_set()
 
 
 async def test_an_outage_of_the_provider_costs_no_message() -> None:
