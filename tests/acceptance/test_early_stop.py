@@ -66,7 +66,7 @@ async def check(words: list[str], environment: dict[str, str]) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="asks /proc who listens to which signal")
 @pytest.mark.parametrize("command", ["worker", "serve"])
-async def test_told_to_stop_at_any_early_moment_it_ends_well(command: str, environment: dict[str, str]) -> None:
+async def test_a_signal_at_any_early_moment_ends_it_well(command: str, environment: dict[str, str]) -> None:
     await check([command], environment)
 
 

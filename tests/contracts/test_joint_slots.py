@@ -130,7 +130,7 @@ async def test_a_resize_of_a_further_config_counts_its_slots(slots: SlotStore, w
     assert all(taken <= max(3, before.get(start, 0)) for start, taken in after.items())
 
 
-async def test_names_that_contain_one_another_or_quotes_are_told_apart(slots: SlotStore) -> None:
+async def test_names_that_contain_one_another_or_quotes_are_distinct(slots: SlotStore) -> None:
     names = ("a", 'a"', 'x["a",1', "ä", "a\\", "%a_", "[a")
     for name in names:
         await slots.configure(name, WindowPolicy(5, "PT4S"), now_ms=NOW)

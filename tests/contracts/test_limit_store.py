@@ -136,7 +136,9 @@ def test_peer_bug_07_a_clock_set_far_back_spends_a_key(store: LimitStore, key: s
 
 
 @pytest.mark.parametrize("cost", [2, 3])
-def test_peer_bug_08_who_waits_as_told_is_admitted(store: LimitStore, key: str, ten_a_minute: Rule, cost: int) -> None:
+def test_peer_bug_08_callers_who_wait_for_retry_after_are_admitted(
+    store: LimitStore, key: str, ten_a_minute: Rule, cost: int
+) -> None:
     charge, now, denials = [Charge(key, ten_a_minute, cost)], T0, 0
     for _ in range(max(12, examples(120))):
         now += 137_911

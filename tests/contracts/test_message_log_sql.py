@@ -89,7 +89,7 @@ class TestSqlOutbox(MessageLogContract):
         await publish(log, Record(topic, "k", "v"))
 
 
-class TestBells:
+class TestHints:
     """A reader that is notified need not poll. Here it would look again after an hour."""
 
     @pytest.fixture(autouse=True)

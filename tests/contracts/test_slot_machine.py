@@ -201,7 +201,7 @@ def machine_on(store: SlotStore, loop: asyncio.AbstractEventLoop) -> type[RuleBa
             self.run(store.prune(LATEST_MS - 1))
 
         @invariant()
-        def ledger_agrees(self) -> None:
+        def stored_windows_agree(self) -> None:
             self.run(check_windows(store, self.name, self.now))
 
     return SlotMachine

@@ -167,7 +167,7 @@ async def test_killed_while_sending_nothing_is_lost_and_what_comes_again_has_the
         assert len(found.calls) - len(accepted) <= under_way
 
 
-async def test_told_to_stop_it_leaves_at_once_and_nothing_comes_again(served: Gateway, tmp_path: Path) -> None:
+async def test_after_sigterm_it_leaves_at_once_and_nothing_comes_again(served: Gateway, tmp_path: Path) -> None:
     accepted = await send_messages(served)
     with provider() as (found, url):
         async with sender(served, url, tmp_path) as first:

@@ -101,7 +101,7 @@ class UnreliableCache:
             raise StoreUnavailable("cut")
 
 
-class SlowLedger(SqlQuotaStore):
+class SlowQuotaStore(SqlQuotaStore):
     """The real store, whose syncs take a while: what the cache admitted is not in it for just as long."""
 
     async def sync(
@@ -121,7 +121,7 @@ async def world(directory: Path, url: str) -> AsyncIterator[World]:
     opened = await database(f"sqlite:///{directory / 'gateway.db'}")
     log = SqlOutbox(opened)
     cache = UnreliableCache(url)
-    store = SlowLedger(opened, topic="t")
+    store = SlowQuotaStore(opened, topic="t")
     clock = FakeClock(datetime(2027, 3, 1, tzinfo=UTC))
     intake = Intake(store, log, cache=cache, clock=clock)
     yield World(intake, cache, store, clock)

@@ -83,7 +83,7 @@ async def test_another_types_items_are_never_claimed(store: QueueStore) -> None:
     assert await claims(store) == []
 
 
-async def test_a_missing_context_is_told_as_missing(store: QueueStore) -> None:
+async def test_a_missing_context_is_reported_as_missing(store: QueueStore) -> None:
     await store.enqueue(wants(2), now=T)
     if hasattr(store, "_database"):
         await store._database.write(

@@ -215,7 +215,7 @@ async def test_outcomes_that_race_with_the_record_of_their_start_are_never_lost(
     assert (await store.stats("PAY", now=T)).depth == {Status.COMPLETED: 500}
 
 
-async def test_an_outcome_told_twice_in_one_go_counts_once(store: QueueStore) -> None:
+async def test_an_outcome_reported_twice_in_one_batch_counts_once(store: QueueStore) -> None:
     await store.enqueue(wants(1), now=T)
     (claim,) = await claims(store)
     assert sorted(await store.settle([after_success(claim), after_success(claim)], now=T)) == [False, True]

@@ -130,7 +130,7 @@ async def test_a_plan_that_can_not_be_asked_fails_the_run() -> None:
     await bench.engine.close()
 
 
-async def test_an_outcome_is_told_until_the_store_takes_it() -> None:
+async def test_an_outcome_is_reported_until_the_store_takes_it() -> None:
     bench = Bench()
     bench.store.failures = 3
     bench.gate.set()
@@ -206,7 +206,7 @@ async def test_a_new_claim_of_a_run_that_still_goes_on_is_taken_over() -> None:
     await bench.engine.close()
 
 
-async def test_a_claim_that_takes_a_run_over_while_it_reports_is_told_too() -> None:
+async def test_a_claim_that_takes_a_run_over_while_it_reports_gets_the_outcome_too() -> None:
     bench = Bench()
     bench.gate.set()
     (old,) = await bench.start("a")
@@ -335,7 +335,7 @@ async def test_a_release_that_is_claimed_before_its_answer_arrives_runs() -> Non
     await bench.engine.close()
 
 
-async def test_the_same_claim_started_twice_runs_once_even_while_its_failure_is_told() -> None:
+async def test_the_same_claim_started_twice_runs_once_even_while_its_failure_is_reported() -> None:
     bench = Bench()
     bench.errors.append(RuntimeError("no"))
     bench.gate.set()

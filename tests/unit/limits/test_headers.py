@@ -72,7 +72,7 @@ def test_peer_bug_08_retry_after_is_on_denials_only() -> None:
     ],
 )
 @pytest.mark.parametrize("cost", [1, 2, 3])
-def test_peer_bug_08_who_waits_as_told_is_admitted(spec: Spec, cost: int) -> None:
+def test_peer_bug_08_callers_who_wait_for_retry_after_are_admitted(spec: Spec, cost: int) -> None:
     rule, book, now, denials = Rule("p", spec), Book(), START, 0
     for _ in range(30):
         now += 137_911

@@ -77,7 +77,7 @@ async def test_looking_costs_nothing_and_refund_and_reset_give_back(limiter: Any
     assert (await limiter.peek("u", "daily")).remaining == 12
 
 
-async def test_check_raises_what_it_was_told(limiter: Any) -> None:
+async def test_check_raises_the_refusal_as_an_error(limiter: Any) -> None:
     assert (await limiter.check("u", "gold", 10)).allowed
     with pytest.raises(RateLimitExceeded, match=r"'gold', retry after 1\.000 s") as caught:
         await limiter.check("u", "gold")

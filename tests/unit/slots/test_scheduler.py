@@ -236,7 +236,7 @@ async def test_configs_are_listed(slots: SlotScheduler) -> None:
     assert [(config.name, config.version) for config in await slots.configs()] == [("another", 1), ("default", 1)]
 
 
-async def test_contention_is_told_and_survived(
+async def test_contention_is_reported_and_survived(
     slots: SlotScheduler, store: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.conflicts = 2
