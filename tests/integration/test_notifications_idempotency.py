@@ -24,7 +24,9 @@ from tests.integration.notification_gateway import Gateway, gateway, gateways, n
 async def served(request: pytest.FixtureRequest, postgres_url: str) -> AsyncIterator[list[Gateway]]:
     """Two services that share a database, and perhaps Redis; the outbox is the log, so it can be looked into."""
     redis_url = request.getfixturevalue("redis_url") if request.param == "redis" else None
-    async with gateways(2, database_url=postgres_url, redis_url=redis_url) as opened:
+    # On a busy machine Redis may be slow: then SQL would decide.
+    sms = {"redis_timeout_seconds": 30}
+    async with gateways(2, database_url=postgres_url, redis_url=redis_url, sms=sms) as opened:
         yield opened
 
 

@@ -218,6 +218,7 @@ async def test_a_hung_call_ends_by_itself_and_its_late_answer_is_nobodys(server:
     with pytest.raises(Unavailable, match="TimeoutError"):
         await post(hasty)
     await eventually(lambda: not server.open)
+    server.answers = []  # on a busy machine the request may not have arrived in time
     assert (await post(HttpCalls("test", server.url, {}, timeout=5))).is_success
     await hasty.close()
 
