@@ -63,15 +63,14 @@ class SqliteBooker(Booker):
     ) -> list[Booking]:
         driver = sqlite_connection(connection)
         row = driver.execute(_VERSION, (name,)).fetchone()
-        event_ids, times = zip(*requests, strict=True)
-        existing = _existing(driver, event_ids)
+        existing = _existing(driver, [event_id for event_id, _ in requests])
         if row is None:
             return unbooked(name, requests, existing)
         active = self.policy(connection, name, row[0])
         now_ms = to_ms(now(connection)) if now_ms is None else now_ms
         reader = SqliteWindowReader(connection, name, driver)
         occupancy = Occupancy(active.policy, reader, first_chunk=FIRST_CHUNK)
-        if len(set(times)) > FEW_WINDOWS:
+        if len({requested_ms for _, requested_ms in requests}) > FEW_WINDOWS:
             read_ahead(reader, occupancy, window_queries(active.policy, requests, now_ms))
         packer = Packer(active.policy, occupancy, now_ms, self._uniform)
         bookings, fresh = book_all(active, packer, requests, existing, owner)
