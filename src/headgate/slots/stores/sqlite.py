@@ -111,14 +111,14 @@ def _insert_slots(driver: sqlite3.Connection, slots: Sequence[AssignedSlot], now
     created_at = instant_text(now_ms)
     # Many events have the same requested time, or lie in the same window.
     texts = {ms: instant_text(ms) for ms in {slot[3] for slot in slots} | {slot[4] for slot in slots}}
-    same = (created_at,) if owner is None else (created_at, owner)
-    driver.executemany(
-        _INSERT_SLOT if owner is None else _INSERT_OWNED_SLOT,
-        (
-            (event_id, name, version, texts[at], texts[window], instant_text(place), *same)
-            for event_id, name, version, at, window, place, *_ in slots
-        ),
+    rows = (
+        (event_id, name, version, texts[at], texts[window], instant_text(place), created_at)
+        for event_id, name, version, at, window, place, _, _, _ in slots
     )
+    if owner is None:
+        driver.executemany(_INSERT_SLOT, rows)
+    else:
+        driver.executemany(_INSERT_OWNED_SLOT, ((*row, owner) for row in rows))
 
 
 def _write_counts(driver: sqlite3.Connection, name: str, occupancy: Occupancy) -> None:
