@@ -46,22 +46,25 @@ class Batcher(Generic[Work, Outcome]):
         self._task: asyncio.Task[None] | None = None
         """The last drain. Held here: the loop itself keeps only weak references to tasks."""
 
-    async def submit(self, work: Work) -> Outcome:
-        """The outcome of `work`, once its batch is flushed.
+    def submit(self, work: Work) -> asyncio.Future[Outcome]:
+        """The outcome of `work`, which is accepted at once, when its batch is flushed.
 
         Raises:
             RuntimeError: the batcher is closed.
         """
         if self._closed:
             raise RuntimeError("closed: no further work is taken")
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Outcome] = loop.create_future()
-        self._waiting.append((work, future))
-        if not self.is_busy:
+        if self.is_busy and self._task is not None:
+            # Not `get_running_loop`, which asks the system for the process's id.
+            future: asyncio.Future[Outcome] = self._task.get_loop().create_future()
+        else:
+            loop = asyncio.get_running_loop()
+            future = loop.create_future()
             self.is_busy = True
             # In its own context: a batch is not part of its first caller's trace.
             self._task = loop.create_task(self._drain(), context=Context())
-        return await future
+        self._waiting.append((work, future))
+        return future
 
     async def close(self) -> None:
         """Takes no further work and returns when all accepted work is done."""
@@ -80,7 +83,8 @@ class Batcher(Generic[Work, Outcome]):
                 if self._linger:
                     await asyncio.sleep(0)
                 pairs, self._waiting = self._waiting[: self._max_batch], self._waiting[self._max_batch :]
-                batch, futures = zip(*pairs, strict=True)
+                futures = [future for _, future in pairs]
+                batch = [work for work, _ in pairs]
                 try:
                     outcomes = await self._flush(batch)
                 except Exception as error:

@@ -31,9 +31,9 @@ async def turns(count: int = 5) -> None:
 async def test_callers_who_arrive_in_flight_ride_in_the_next_batch() -> None:
     flush = RecordingFlush()
     batcher: Batcher[int, int] = Batcher(flush)
-    first = asyncio.create_task(batcher.submit(1))
+    first = batcher.submit(1)
     await turns()
-    rest = [asyncio.create_task(batcher.submit(n)) for n in (2, 3, 4)]
+    rest = [batcher.submit(n) for n in (2, 3, 4)]
     await turns()
     assert flush.batches == [[1]]
     flush.gate.release()
@@ -68,7 +68,7 @@ async def test_a_caller_has_its_answer_while_the_next_batch_is_in_flight() -> No
 async def test_a_bad_piece_fails_its_own_caller_only() -> None:
     flush = RecordingFlush()
     batcher: Batcher[int, int] = Batcher(flush)
-    tasks = [asyncio.create_task(batcher.submit(n)) for n in (1, -2, 3)]
+    tasks = [batcher.submit(n) for n in (1, -2, 3)]
     flush.gate.release()
     good, bad, also_good = await asyncio.gather(*tasks, return_exceptions=True)
     assert (good, also_good) == (10, 30)
@@ -92,7 +92,7 @@ async def test_a_failed_batch_fails_its_callers_and_the_next_batch_goes_on() -> 
 async def test_a_cancelled_caller_does_not_take_the_batch_down() -> None:
     flush = RecordingFlush()
     batcher: Batcher[int, int] = Batcher(flush)
-    leaver, stayer = (asyncio.create_task(batcher.submit(n)) for n in (1, 2))
+    leaver, stayer = (batcher.submit(n) for n in (1, 2))
     await turns()
     leaver.cancel()
     flush.gate.release()
@@ -103,7 +103,7 @@ async def test_a_cancelled_caller_does_not_take_the_batch_down() -> None:
 async def test_close_waits_for_accepted_work_and_takes_no_more() -> None:
     flush = RecordingFlush()
     batcher: Batcher[int, int] = Batcher(flush)
-    task = asyncio.create_task(batcher.submit(1))
+    task = batcher.submit(1)
     await turns()
     closing = asyncio.create_task(batcher.close())
     await turns()
@@ -118,7 +118,7 @@ async def test_close_waits_for_accepted_work_and_takes_no_more() -> None:
 async def test_batches_stay_below_the_most() -> None:
     flush = RecordingFlush()
     batcher: Batcher[int, int] = Batcher(flush, max_batch=2)
-    tasks = [asyncio.create_task(batcher.submit(n)) for n in range(5)]
+    tasks = [batcher.submit(n) for n in range(5)]
     for _ in range(3):
         flush.gate.release()
     await asyncio.gather(*tasks)
@@ -132,7 +132,7 @@ async def test_a_flush_that_answers_too_few_leaves_no_caller_waiting() -> None:
 
     batcher: Batcher[int, int] = Batcher(forgetful)
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # the flush's own mistake is logged
-    callers = [asyncio.ensure_future(batcher.submit(number)) for number in range(2)]
+    callers = [batcher.submit(number) for number in range(2)]
     await asyncio.wait(callers, timeout=5)
     assert callers[0].done()
     assert callers[1].cancelled()

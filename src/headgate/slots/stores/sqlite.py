@@ -63,15 +63,14 @@ class SqliteBooker(Booker):
     ) -> list[Booking]:
         driver = sqlite_connection(connection)
         row = driver.execute(_VERSION, (name,)).fetchone()
-        event_ids, times = zip(*requests, strict=True)
-        existing = _existing(driver, event_ids)
+        existing = _existing(driver, [event_id for event_id, _ in requests])
         if row is None:
             return unbooked(name, requests, existing)
         active = self.policy(connection, name, row[0])
         now_ms = to_ms(now(connection)) if now_ms is None else now_ms
         reader = SqliteWindowReader(connection, name, driver)
         occupancy = Occupancy(active.policy, reader, first_chunk=FIRST_CHUNK)
-        if len(set(times)) > FEW_WINDOWS:
+        if len({requested_ms for _, requested_ms in requests}) > FEW_WINDOWS:
             read_ahead(reader, occupancy, window_queries(active.policy, requests, now_ms))
         packer = Packer(active.policy, occupancy, now_ms, self._uniform)
         bookings, fresh = book_all(active, packer, requests, existing, owner)
@@ -112,14 +111,14 @@ def _insert_slots(driver: sqlite3.Connection, slots: Sequence[AssignedSlot], now
     created_at = instant_text(now_ms)
     # Many events have the same requested time, or lie in the same window.
     texts = {ms: instant_text(ms) for ms in {slot[3] for slot in slots} | {slot[4] for slot in slots}}
-    same = (created_at,) if owner is None else (created_at, owner)
-    driver.executemany(
-        _INSERT_SLOT if owner is None else _INSERT_OWNED_SLOT,
-        (
-            (event_id, name, version, texts[at], texts[window], instant_text(place), *same)
-            for event_id, name, version, at, window, place, *_ in slots
-        ),
+    rows = (
+        (event_id, name, version, texts[at], texts[window], instant_text(place), created_at)
+        for event_id, name, version, at, window, place, _, _, _ in slots
     )
+    if owner is None:
+        driver.executemany(_INSERT_SLOT, rows)
+    else:
+        driver.executemany(_INSERT_OWNED_SLOT, ((*row, owner) for row in rows))
 
 
 def _write_counts(driver: sqlite3.Connection, name: str, occupancy: Occupancy) -> None:
