@@ -36,8 +36,12 @@ from headgate.sql.schema import now as database_clock
 # -- config ------------------------------------------------------------------------------------------------------
 
 
+# Made once: every cycle runs it.
+_CONFIG = sa.select(config_table).where(config_table.c.item_type == sa.bindparam("item_type"))
+
+
 def config(connection: sa.Connection, item_type: str) -> DispatchConfig | None:
-    row = connection.execute(sa.select(config_table).where(config_table.c.item_type == item_type)).one_or_none()
+    row = connection.execute(_CONFIG, {"item_type": item_type}).one_or_none()
     return None if row is None else dispatch_config(row)
 
 
