@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -10,7 +11,7 @@ from sqlalchemy.engine import Connection
 
 from headgate.errors import ConfigurationError
 from headgate.limits.stores.sql_plans import HINT, AsyncSqlPlans
-from headgate.limits.stores.tables import limit_plan
+from headgate.limits.stores.tables import limit_hold, limit_plan
 from headgate.sql import hints
 from headgate.sql.databases import database
 from headgate.sql.engine import Database
@@ -47,6 +48,11 @@ def add_by_hand(connection: Connection, document: str = '{"rate": "5/second"}') 
     """Adds a plan as an older version does, or an operator with SQL: it notifies nobody."""
     values = {"name": "gold", "revision": 1, "plan": document, "changed_at": now(connection)}
     connection.execute(sa.insert(limit_plan).values(**values))
+
+
+def add_hold(connection: Connection) -> None:
+    values = {"key": "a", "id": "b", "held": 1, "settled": False, "expires_at": now(connection)}
+    connection.execute(sa.insert(limit_hold).values(**values))
 
 
 async def listening(opened: Database) -> None:
@@ -119,3 +125,32 @@ async def test_a_commit_of_this_process_is_no_news_of_others(here: Database, els
     await elsewhere.write(lambda connection: connection.execute(sa.delete(limit_plan)))
     await eventually(event.is_set)
     assert len(set(versions)) == 2
+
+
+async def test_a_commit_that_changes_something_else_is_no_news(here: Database, elsewhere: Database) -> None:
+    if here.dialect != "sqlite":
+        pytest.skip("PostgreSQL's notifications name what changed")
+    plans = AsyncSqlPlans(here)
+    other = here.hints.subscribe("other", probe="SELECT count(*) FROM headgate_limit_hold")
+    await listening(here)
+    await read(plans._changes)
+    await elsewhere.write(add_by_hand)
+    await eventually(plans._changes.may_have_changed)
+    await read(plans._changes)
+    other.clear()
+    await elsewhere.write(add_hold)
+    await eventually(other.is_set)
+    assert not plans._changes.may_have_changed()
+
+
+async def test_a_wait_for_a_change_ends_when_hints_stop(here: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then whoever waits for hints has to poll."""
+    monkeypatch.setattr(hints, "UNREAD_SECONDS", 3600.0)
+    watch = ChangeWatch(here.hints, HINT, "SELECT 1")
+    await listening(here)
+    await read(watch)
+    waiting = asyncio.create_task(watch.wait(3600.0, every=0.0))
+    await asyncio.sleep(0)
+    await here.hints.close()
+    async with asyncio.timeout(10):
+        await waiting

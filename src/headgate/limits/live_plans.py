@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from headgate.errors import HeadgateError, NotFound
 from headgate.limits.limiter import AsyncLimiter
@@ -59,10 +59,11 @@ class LivePlans:
         """Loads the limiter's plans now."""
         await self._limiter.refresh()
 
-    async def stay_fresh(self, every: float) -> None:
-        """Loads the limiter's plans every `every` seconds, until cancelled. A load that fails is retried."""
+    async def stay_fresh(self, every: float, changed: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+        """Loads the limiter's plans every `every` seconds, or whenever `changed(every)` returns, until cancelled. A
+        load that fails is retried."""
         while True:
-            await asyncio.sleep(every)
+            await changed(every)
             try:
                 await self.refresh()
             except HeadgateError as error:

@@ -11,11 +11,12 @@ import asyncio
 import contextlib
 import logging
 import sqlite3
+import threading
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import sqlalchemy as sa
@@ -52,7 +53,7 @@ class Hints:
         self._commit_subscribers: WeakSet[asyncio.Event] = WeakSet()
         self._probes: dict[str, str] = {}
         """Queries by name."""
-        self._probed: dict[str, str | None] = {}
+        self._probed: dict[str, object] = {}
         """Their last values."""
         self._echo: str | None = None
         """Our own notification, until it comes back."""
@@ -70,7 +71,8 @@ class Hints:
     def subscribe(self, name: str, *, any_commit: bool = False, probe: str | None = None) -> asyncio.Event:
         """An event that is set by notifications of `name`, for as long as the caller keeps it. With `any_commit`, every
         commit of another process to an SQLite file sets it, also of one that sends no notifications. With `probe`, a
-        query for one value, it is set within `PROBE_SECONDS` after that value has changed on PostgreSQL."""
+        query for one value, it is set once that value has changed: within `PROBE_SECONDS` on PostgreSQL, and within
+        `WATCH_SECONDS` in an SQLite file."""
         event = asyncio.Event()
         if probe is not None:
             self._probes[name] = probe
@@ -158,7 +160,13 @@ class Hints:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
             finally:
-                self._is_listening = False
+                self._stop_listening()
+
+    def _stop_listening(self) -> None:
+        """Notes that hints of other processes do not arrive. Subscribers that waited for them must poll now."""
+        if self._is_listening:
+            self._is_listening = False
+            self.wake(list(self._subscribers))
 
     def _hear(self, name: str) -> None:
         if name == self._echo:
@@ -182,60 +190,111 @@ class Hints:
         names = [name for name in self._probes if self._subscribers.get(name)]
         values = await listening.ask([self._probes[name] for name in names], PROBE_SECONDS)
         if values is None:
-            self._is_listening = False
+            self._stop_listening()
             return
         if self._echo is None:
             self._is_listening = True
-        changed = {name: value for name, value in zip(names, values, strict=False) if self._probed.get(name) != value}
+        self._compare(names, values)
+
+    def _compare(self, names: Sequence[str], values: Sequence[object]) -> None:
+        """Wakes the subscribers of those values that are others than before."""
+        unknown = object()
+        changed = {
+            name: value for name, value in zip(names, values, strict=False) if self._probed.get(name, unknown) != value
+        }
         self._probed |= changed
         self.wake(changed)
 
     async def _watch_commits(self) -> None:
         """Sets events after commits to an SQLite file, of any process."""
         while (opened := await self._database.watch_connection()) is not None:
-            with contextlib.closing(opened), contextlib.suppress(sqlite3.Error):
-                await self._wake_after_commits(opened)
-            self._is_listening = False
+            try:
+                with contextlib.closing(_CommitWatch(opened)) as watch, contextlib.suppress(sqlite3.Error):
+                    await self._wake_after_commits(watch)
+            finally:
+                self._stop_listening()
             await asyncio.sleep(1.0)
         self._is_listening = True  # a database in memory is used by this process only
 
-    async def _wake_after_commits(self, opened: sqlite3.Connection) -> None:
-        version, others = -1, None
+    async def _wake_after_commits(self, watch: _CommitWatch) -> None:
+        others = None
         while True:
-            version = await _next_version(opened, version)
             # Most commits are this process's own, which notify by name.
             if (latest := await self._database.commits_of_others()) != others:
                 others = latest
                 for event in self._commit_subscribers:
                     event.set()
+                self._probe_file(watch)
             self._is_listening = True
+            await watch.wait()
 
-
-async def _next_version(opened: sqlite3.Connection, version: int) -> int:
-    """The data version of an SQLite file once it is another. By a timer's callback: to sleep in a loop would take half
-    as long again, ten times per second."""
-    loop = asyncio.get_running_loop()
-    changed: asyncio.Future[int] = loop.create_future()
-    timer: asyncio.TimerHandle
-
-    def look() -> None:
-        nonlocal timer
-        if changed.done():
+    def _probe_file(self, watch: _CommitWatch) -> None:
+        """Wakes the subscribers of changed values: most commits of others change none of them."""
+        names = [name for name in self._probes if self._subscribers.get(name)]
+        if not names:
             return
-        timer = loop.call_later(WATCH_SECONDS, look)
+        columns = ", ".join(f"({self._probes[name]})" for name in names)
         try:
-            [(latest,)] = opened.execute("PRAGMA data_version").fetchall()
-        except sqlite3.Error as error:
-            changed.set_exception(error)
+            [values] = watch.read(f"SELECT {columns}")
+        except sqlite3.OperationalError:
+            self.wake(names)  # a table that is not made yet
         else:
-            if latest != version:
-                changed.set_result(latest)
+            self._compare(names, values)
 
-    timer = loop.call_later(WATCH_SECONDS if version >= 0 else 0.0, look)
-    try:
-        return await changed
-    finally:
-        timer.cancel()
+
+class _CommitWatch:
+    """Reads the data version of an SQLite file, on a thread that sleeps in between: a timer of the event loop takes
+    nearly twice the CPU time, ten times per second."""
+
+    def __init__(self, opened: sqlite3.Connection) -> None:
+        self._opened = opened
+        self._lock = threading.Lock()
+        """Held while the connection is used, or closed."""
+        self._is_closed = False
+        self._error: sqlite3.Error | None = None
+        self._loop = asyncio.get_running_loop()
+        self._changed = asyncio.Event()
+        threading.Thread(target=self._look_on, name="headgate-sqlite-watch", daemon=True).start()
+
+    async def wait(self) -> None:
+        """Returns after a commit of any connection.
+
+        Raises:
+            sqlite3.Error: the version can't be read.
+        """
+        await self._changed.wait()
+        self._changed.clear()
+        if self._error is not None:
+            raise self._error
+
+    def read(self, query: str) -> list[Any]:
+        with self._lock:
+            return self._opened.execute(query).fetchall()
+
+    def close(self) -> None:
+        """Closes the connection. The thread ends when it wakes up."""
+        with self._lock:
+            self._is_closed = True
+            self._opened.close()
+
+    def _look_on(self) -> None:
+        version = -1
+        while not self._loop.is_closed():
+            with self._lock:
+                if self._is_closed:
+                    return
+                try:
+                    [(latest,)] = self._opened.execute("PRAGMA data_version").fetchall()
+                except sqlite3.Error as error:
+                    self._error, latest = error, -1
+            if latest != version or self._error is not None:
+                version = latest
+                with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+                    self._loop.call_soon_threadsafe(self._changed.set)
+            if self._error is not None:
+                return
+            time.sleep(WATCH_SECONDS)
+        self.close()
 
 
 class ChangeWatch:
@@ -243,7 +302,7 @@ class ChangeWatch:
 
     def __init__(self, hints: Hints, name: str, probe: str) -> None:
         self._hints = hints
-        self._changed = hints.subscribe(name, any_commit=True, probe=probe)
+        self._changed = hints.subscribe(name, probe=probe)
         self._read_at = float("-inf")
 
     def may_have_changed(self) -> bool:
@@ -260,13 +319,19 @@ class ChangeWatch:
     async def wait(self, timeout: float, *, every: float) -> None:
         """Returns after `timeout` seconds; or, if it may have changed, no more than `every` seconds after that. Then it
         counts as read."""
+        await self.changed(timeout, every=every)
+        self.note_read()
+
+    async def changed(self, timeout: float, *, every: float) -> None:
+        """Returns after `timeout` seconds; or, if it may have changed, no more than `every` seconds after that, and no
+        earlier than `every` seconds after the call."""
         now = asyncio.get_running_loop().time
         deadline = now() + timeout
-        while (left := deadline - now()) > 0:
-            await asyncio.sleep(min(left, every))
-            if self.may_have_changed():
-                break
-        self.note_read()
+        await asyncio.sleep(min(timeout, every))
+        while (left := deadline - now()) > 0 and not self.may_have_changed():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(left, self._read_at + UNREAD_SECONDS - now())):
+                    await self._changed.wait()
 
 
 def notify(connection: sa.Connection, name: str) -> None:

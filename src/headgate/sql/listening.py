@@ -19,7 +19,7 @@ TAG = "/* headgate hints */"
 
 
 class Listening:
-    """Calls `hear` with the payload of each notification, while `listen` or `ask` runs."""
+    """Calls `hear` with the payload of each notification, until it is closed."""
 
     def __init__(self, connection: psycopg.AsyncConnection[Any], hear: Callable[[str], object]) -> None:
         self._connection = connection
@@ -28,6 +28,11 @@ class Listening:
         self.is_waiting = False
         """Whether a query is not answered yet."""
         self._row: list[str | None] = []
+        self._error: psycopg.Error | None = None
+        self._was_read = asyncio.Event()
+        self._loop, self._socket = asyncio.get_running_loop(), self._pgconn.socket
+        # For good: to add and to remove it with every wait takes longer than to read.
+        self._loop.add_reader(self._socket, self._read)
 
     @classmethod
     async def open(cls, url: str, channel: str, hear: Callable[[str], object]) -> Listening:
@@ -40,6 +45,7 @@ class Listening:
         return cls(connection, hear)
 
     async def close(self) -> None:
+        self._loop.remove_reader(self._socket)
         await self._connection.close()  # at once; `async with` would first wait for a rollback
 
     async def ask(self, values: Sequence[str], seconds: float) -> list[str | None] | None:
@@ -50,25 +56,29 @@ class Listening:
             self._pgconn.send_query(f"{TAG} SELECT {columns}".encode())
             self._pgconn.flush()
             self.is_waiting = True
-        await self._read(seconds, lambda: not self.is_waiting)
+        await self._wait(seconds, lambda: not self.is_waiting)
         return None if self.is_waiting else self._row
 
     async def listen(self, seconds: float) -> None:
         """Listens for so long."""
-        await self._read(seconds, lambda: False)
+        await self._wait(seconds, lambda: False)
 
-    async def _read(self, seconds: float, is_done: Callable[[], bool]) -> None:
-        loop, readable, descriptor = asyncio.get_running_loop(), asyncio.Event(), self._pgconn.socket
-        loop.add_reader(descriptor, readable.set)
+    async def _wait(self, seconds: float, is_done: Callable[[], bool]) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self._error is None and not is_done():
+                    self._was_read.clear()
+                    await self._was_read.wait()
+        if self._error is not None:
+            raise self._error
+
+    def _read(self) -> None:
         try:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    while not is_done():
-                        await readable.wait()
-                        readable.clear()
-                        self._consume()
-        finally:
-            loop.remove_reader(descriptor)
+            self._consume()
+        except psycopg.Error as error:
+            self._error = error
+            self._loop.remove_reader(self._socket)  # a closed socket stays readable
+        self._was_read.set()
 
     def _consume(self) -> None:
         self._pgconn.consume_input()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -36,8 +37,12 @@ from headgate.sql.schema import now as database_clock
 # -- config ------------------------------------------------------------------------------------------------------
 
 
+# Made once: every cycle runs it.
+_CONFIG = sa.select(config_table).where(config_table.c.item_type == sa.bindparam("item_type"))
+
+
 def config(connection: sa.Connection, item_type: str) -> DispatchConfig | None:
-    row = connection.execute(sa.select(config_table).where(config_table.c.item_type == item_type)).one_or_none()
+    row = connection.execute(_CONFIG, {"item_type": item_type}).one_or_none()
     return None if row is None else dispatch_config(row)
 
 
@@ -131,30 +136,34 @@ def find(connection: sa.Connection, item_type: str, item_id: str) -> tuple[Item,
 
 def stats(connection: sa.Connection, item_type: str, now: datetime | None) -> QueueStats:
     moment = now or database_clock(connection)
-    counts = connection.execute(
-        sa.select(queue.c.queue_status, sa.func.count())
-        .where(queue.c.item_type == item_type)
-        .group_by(queue.c.queue_status)
-    )
-    depth = {Status(status): count for status, count in counts}
-    dialect = connection.dialect.name
-    oldest = connection.execute(
-        sa.select(sa.func.min(only(READY, "due_at", dialect)))
-        .select_from(queue)
-        .where(among(READY, dialect), only(READY, "item_type", dialect) == item_type)
-    ).scalar_one_or_none()
+    by_status, first_due, begun = _stats(connection.dialect.name)
+    depth = {Status(status): count for status, count in connection.execute(by_status, {"item_type": item_type})}
+    oldest = connection.execute(first_due, {"item_type": item_type}).scalar_one_or_none()
     age = moment - oldest if oldest is not None and oldest <= moment else None
-    # An item that an engine holds until its time has not begun.
-    in_flight = connection.execute(
-        sa.select(sa.func.count()).where(
-            among(IN_FLIGHT, dialect),
-            only(IN_FLIGHT, "item_type", dialect) == item_type,
-            queue.c.scheduled_exec_time <= moment,
-        )
-    ).scalar_one()
+    in_flight = connection.execute(begun, {"item_type": item_type, "moment": moment}).scalar_one()
     workers = stored_workers(connection, moment)
     mine = of_type(workers, item_type)
     return QueueStats(item_type, depth, age, in_flight, len(mine), is_attended(mine, item_type))
+
+
+@cache
+def _stats(dialect: str) -> tuple[sa.Select[Any], sa.Select[Any], sa.Select[Any]]:
+    """The number of items by status, the first time that a waiting item is due, and the number in flight. Made once:
+    that takes longer than to run them on an idle queue."""
+    item_type: sa.BindParameter[str] = sa.bindparam("item_type")
+    by_status = sa.select(queue.c.queue_status, sa.func.count()).where(queue.c.item_type == item_type)
+    first_due = (
+        sa.select(sa.func.min(only(READY, "due_at", dialect)))
+        .select_from(queue)
+        .where(among(READY, dialect), only(READY, "item_type", dialect) == item_type)
+    )
+    # An item that an engine holds until its time has not begun.
+    begun = sa.select(sa.func.count()).where(
+        among(IN_FLIGHT, dialect),
+        only(IN_FLIGHT, "item_type", dialect) == item_type,
+        queue.c.scheduled_exec_time <= sa.bindparam("moment"),
+    )
+    return by_status.group_by(queue.c.queue_status), first_due, begun
 
 
 def left_at(connection: sa.Connection, item_type: str, times: Sequence[datetime]) -> list[int]:

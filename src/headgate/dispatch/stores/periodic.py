@@ -24,7 +24,8 @@ from headgate.sql.schema import now as database_clock
 log = logging.getLogger("headgate.dispatch")
 
 HINT = "periodic"
-_PROBE = f"SELECT (count(*), sum(revision), max(updated_at)) FROM {periodic.name}"  # noqa: S608  # our own name
+_SEEN = "count(*) || ' ' || coalesce(sum(revision), 0) || ' ' || coalesce(CAST(max(updated_at) AS text), '')"
+_PROBE = f"SELECT {_SEEN} FROM {periodic.name}"  # noqa: S608  # our own names
 
 Enqueue = Callable[[sa.Connection, Sequence[EnqueueRequest], datetime | None, Sequence[str]], Any]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from datetime import datetime, timedelta
+from functools import lru_cache
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
@@ -79,9 +81,19 @@ def item_columns(item: Item) -> dict[str, Any]:
 def dispatch_config(row: Any) -> DispatchConfig:
     """The settings; `StoreError` if the table has an invalid value."""
     try:
-        return DispatchConfig(**{field.name: getattr(row, field.name) for field in fields(DispatchConfig)})
+        return _checked_config(*_config_values(row))
     except InvalidInput as error:
         raise StoreError(f"the settings of {row.item_type!r} in the database are wrong: {error}") from error
+
+
+_CONFIG_FIELDS = [field.name for field in fields(DispatchConfig)]
+_config_values = attrgetter(*_CONFIG_FIELDS)
+
+
+@lru_cache(maxsize=256, typed=True)
+def _checked_config(*values: Any) -> DispatchConfig:
+    """Cached: every cycle reads the same settings again, and to check them takes as long as to read them."""
+    return DispatchConfig(**dict(zip(_CONFIG_FIELDS, values, strict=True)))
 
 
 def config_columns(config: DispatchConfig) -> dict[str, Any]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
+from math import inf
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -51,6 +53,13 @@ class AsyncSqlPlans:
             self._seen, self._plans = revision, plans
         self._is_loaded = True
         return self._plans
+
+    async def changed(self, every: float) -> None:
+        """Returns after `every` seconds, or later: once plans may have changed. After a load that failed, no later."""
+        if self._is_loaded:
+            await self._changes.changed(inf, every=every)
+        else:
+            await asyncio.sleep(every)
 
     async def all(self) -> Mapping[str, Plan]:
         """All plans by name."""

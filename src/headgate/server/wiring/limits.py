@@ -73,7 +73,9 @@ async def open_limits(settings: Settings, *, registry: CollectorRegistry | None 
         await plans.refresh()
         if metrics is not None:
             metrics.known(await plans.all())
-        freshness = asyncio.create_task(plans.stay_fresh(limit_settings.plans_ttl_seconds))
+        # Envoy's file has no hints: it is looked at every time.
+        changed = documents.changed if descriptors is None else asyncio.sleep
+        freshness = asyncio.create_task(plans.stay_fresh(limit_settings.plans_ttl_seconds, changed))
         try:
             yield Limits(limiter, plans, descriptors)
         finally:

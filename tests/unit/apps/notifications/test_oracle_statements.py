@@ -35,9 +35,13 @@ class Recorder:
         self.statements: list[str] = []
         self.info: dict[str, Any] = {}
 
-    def execute(self, statement: Any, _parameters: Any = None) -> Any:
-        compiled = statement.compile(dialect=self.dialect, compile_kwargs={"render_postcompile": True})
-        self.statements.append(str(compiled))
+    def execute(self, statement: Any, parameters: Any = None) -> Any:
+        if isinstance(parameters, dict) and not statement.is_insert:
+            # Lists are among the parameters, and not in the statement.
+            text = statement.compile(dialect=self.dialect).construct_expanded_state(parameters).statement
+        else:
+            text = str(statement.compile(dialect=self.dialect, compile_kwargs={"render_postcompile": True}))
+        self.statements.append(text)
         return Nothing()
 
 
