@@ -40,8 +40,10 @@ class Statement(NamedTuple):
     sql: str
 
 
-Calls = Sequence[tuple[Statement, Sequence[str | None]]]
-"""Statements in the order in which they run, with their parameters."""
+Call = tuple[Statement, Sequence[str | None]]
+"""A statement with its parameters."""
+Calls = Sequence[Call]
+"""Statements in the order in which they run."""
 
 BEGIN = Statement("headgate_begin", "BEGIN")
 COMMIT = Statement("headgate_commit", "COMMIT")

@@ -48,6 +48,7 @@ from headgate.slots.stores.replanning import (
     ReplanTransaction,
     movable,
     record_of,
+    standings_of,
 )
 from headgate.slots.stores.window_rows import SqlWindowReader
 from headgate.slots.windows import align
@@ -55,6 +56,7 @@ from headgate.sql.pipeline import (
     BEGIN,
     BY_KEY,
     COMMIT,
+    Call,
     Calls,
     Pipeline,
     Raw,
@@ -78,6 +80,10 @@ OTHER_WINDOWS = 64
 class PipelinedCarrier(Protocol):
     """A `SlotCarrier` that moves its work by statements of a shared pipeline."""
 
+    def idle_call(self) -> Call:
+        """A statement that returns whether there is no work at all that a slot may have."""
+        ...
+
     def move_calls(self, moves: Sequence[SlotMove]) -> Calls:
         """The statements for `move`."""
         ...
@@ -93,6 +99,8 @@ class PostgresReplanTransaction(ReplanTransaction):
         self._near: set[FullRun] | None = None
         """The runs near the windows of planned moves, if they were read with the lock."""
         self._ahead: _ReadAhead | None = None
+        self._busy = carriers
+        """The carriers that may have work. One that had none when slots were read is asked again before it moves."""
 
     def begin(self) -> None:
         """Begins the transaction with generic plans by key."""
@@ -102,9 +110,11 @@ class PostgresReplanTransaction(ReplanTransaction):
         candidates: list[Candidate] = []
         while (missing := limit - len(candidates)) > 0:
             slots = self._read(span, reading, missing)
-            if self.carriers:
+            busy = {owner: self._busy[owner] for owner in {slot.owner for slot in slots} & self._busy.keys()}
+            if busy:
                 self.collect()
-            candidates += movable(self.connection, self.carriers, slots, {}, lock=True)
+            standings = standings_of(self.connection, busy, slots, lock=True)
+            candidates += movable(self.carriers, slots, standings, {})
             if len(slots) < missing:
                 break
             reading = after(slots[-1])
@@ -166,7 +176,7 @@ class PostgresReplanTransaction(ReplanTransaction):
 
     def move(self, active: PolicyVersion, moves: Sequence[SlotMove], now_ms: int) -> None:
         single = [move for move in moves if not move.windows]
-        calls: list[tuple[Statement, Sequence[str | None]]] = [(WAIT_BRIEFLY, ())]
+        calls: list[Call] = [(WAIT_BRIEFLY, ())]
         if single:
             event_ids = _event_ids(single)
             calls.append((MOVE, (active.name, str(active.version), event_ids, *_times(single))))
@@ -193,6 +203,7 @@ class PostgresReplanTransaction(ReplanTransaction):
 
     def finish(self, changed: Sequence[PlannedConfig], moves: Sequence[SlotMove], now_ms: int) -> bool:
         names = {config.active.name for config in changed}
+        self._busy = self.carriers
         near = self._read_runs(changed) if self._near is None else dict.fromkeys(names, self._near)
         calls = self._carry(moves, now_ms)
         if changed:
@@ -204,17 +215,28 @@ class PostgresReplanTransaction(ReplanTransaction):
         return whole_of(count) > 0
 
     def _read_runs(self, changed: Sequence[PlannedConfig]) -> dict[str, set[FullRun]]:
-        """The stored runs near the windows that a plan has changed."""
+        """The stored runs near the windows that a plan has changed; and which carriers have work, after the moves."""
         starts = [(config.active.name, start) for config in changed for start in starts_near(config)]
-        if starts:
-            self._send([(RUNS_BEFORE, (texts(name for name, _ in starts), numbers(start for _, start in starts)))])
-        results = self.collect()
-        return _runs(results[-1] if starts else [])
+        values = texts(name for name, _ in starts), numbers(start for _, start in starts)
+        self._send([*self._idle_calls(), (RUNS_BEFORE, values)])
+        *results, runs = self.collect()
+        self._learn_idle(results)
+        return _runs(runs)
 
-    def _carry(self, moves: Sequence[SlotMove], now_ms: int) -> list[tuple[Statement, Sequence[str | None]]]:
+    def _idle_calls(self) -> list[Call]:
+        return [carrier.idle_call() for carrier in self.carriers.values() if isinstance(carrier, PipelinedCarrier)]
+
+    def _learn_idle(self, results: Sequence[Rows]) -> None:
+        """Takes the results of `_idle_calls`, which came last."""
+        owners = [owner for owner, carrier in self.carriers.items() if isinstance(carrier, PipelinedCarrier)]
+        values = [rows[0][0] for rows in results[len(results) - len(owners) :]]
+        idle = {owner for owner, value in zip(owners, values, strict=True) if value == b"t"}
+        self._busy = {owner: carrier for owner, carrier in self.carriers.items() if owner not in idle}
+
+    def _carry(self, moves: Sequence[SlotMove], now_ms: int) -> list[Call]:
         """Moves the work of the slots, or returns the statements for that."""
-        calls: list[tuple[Statement, Sequence[str | None]]] = []
-        for owner, carrier in self.carriers.items():
+        calls: list[Call] = []
+        for owner, carrier in self._busy.items():
             own = [move for move in moves if move.slot.owner == owner]
             if own and isinstance(carrier, PipelinedCarrier):
                 calls += carrier.move_calls(own)
@@ -231,7 +253,7 @@ class PostgresReplanTransaction(ReplanTransaction):
             run_async(self.connection, lambda _: self._pipeline.close())
             self.connection.invalidate()
 
-    def _execute(self, calls: Sequence[tuple[Statement, Sequence[str | None]]]) -> list[Rows]:
+    def _execute(self, calls: Calls) -> list[Rows]:
         self.collect()
         results: list[Rows] = run_async(self.connection, lambda raw: execute_pipeline(raw, calls))
         return results
@@ -244,13 +266,14 @@ class PostgresReplanTransaction(ReplanTransaction):
             self._ahead, page = None, ahead.page
         else:
             self.collect()
-            call = _read_call(span, reading, limit)
+            idle, call = self._idle_calls(), _read_call(span, reading, limit)
 
             def run(raw: Raw) -> Awaitable[list[Rows]]:
                 begun = raw.pgconn.transaction_status != TransactionStatus.IDLE
-                return execute_pipeline(raw, [call] if begun else [(BEGIN, ()), (BY_KEY, ()), call])
+                return execute_pipeline(raw, [*([] if begun else [(BEGIN, ()), (BY_KEY, ())]), *idle, call])
 
-            *_, ((page, _),) = run_async(self.connection, run)
+            *results, ((page, _),) = run_async(self.connection, run)
+            self._learn_idle(results)
         return [_slot(span.name, line) for line in page.decode().split("\n")] if page else []
 
     def _receive_ahead(self) -> None:
@@ -336,9 +359,7 @@ class _WindowReads:
             occupancy.learn_window(start, counts.get(start))
 
 
-def _read_call(
-    span: Span, reading: Reading, limit: int, size_ms: int | None = None
-) -> tuple[Statement, Sequence[str | None]]:
+def _read_call(span: Span, reading: Reading, limit: int, size_ms: int | None = None) -> Call:
     """The statement for the next slots; with the windows' size, also for the windows that they lie in."""
     event_id = reading.event_id.removesuffix("\x00")
     name = f"[{json.dumps(span.name, ensure_ascii=False)},"

@@ -51,7 +51,7 @@ TOPIC = "slot-moved"
 KEY = 128
 WINDOWS = 256
 """The number of windows per read."""
-PAGE = 1000
+PAGE = 500
 """Slots that are read at once, but for large windows: PostgreSQL moves them while the next ones are planned."""
 _MOVE = (
     slot.update()
@@ -296,7 +296,8 @@ def _candidates(
     while (missing := limit - len(candidates)) > 0:
         records = _records(connection, span, reading, missing)
         created = {record.slot.event_id: record.created_ms for record in records}
-        candidates += movable(connection, carriers, [record.slot for record in records], created, lock=lock)
+        slots = [record.slot for record in records]
+        candidates += movable(carriers, slots, standings_of(connection, carriers, slots, lock), created)
         if len(records) < missing:
             break
         reading = after(records[-1].slot)
@@ -304,10 +305,12 @@ def _candidates(
 
 
 def movable(
-    connection: Connection, carriers: Carriers, slots: Sequence[AssignedSlot], created: Mapping[str, int], *, lock: bool
+    carriers: Carriers,
+    slots: Sequence[AssignedSlot],
+    standings: Mapping[str, Standing],
+    created: Mapping[str, int],
 ) -> Iterable[Candidate]:
     """Whether each of these slots may move, without those whose work has ended."""
-    standings = standings_of(connection, carriers, slots, lock)
     if not standings and not created and all(assigned.owner is None for assigned in slots):
         return map(Candidate, slots)
     return [
@@ -356,7 +359,7 @@ def _pull_forward(
     read = transaction.candidates(span, reading, size)
     few = few_others(span.name, read)
     names = {span.name, *other_names(span.name, few)}
-    config, others, limits, now_ms = transaction.lock(span, few, reading.at_ms, (), limit)
+    config, others, limits, now_ms = transaction.lock(span, few, reading.at_ms, (), limit + size)
     locked_at = time.perf_counter()
 
     if reads_again:
