@@ -30,7 +30,7 @@ MOST_SPREAD = 1_000_000
 """Slots that one call spreads: the plan is kept in memory."""
 PASSES = 5
 """How often a spread is planned again because others booked the places that it meant to use."""
-FEWEST, MANY = 50, 20_000
+FEWEST, MANY = 25, 20_000
 """Slots of one transaction: at first, and at least while bookings wait for its locks; and at most."""
 MOST_WHOLE = 2000
 """Slots of a window that is planned as a whole in any case."""
