@@ -168,6 +168,48 @@ async def test_after_a_conflict_slots_are_read_again_under_the_locks(stores: Sto
     assert Counter(slot.window_start_ms for slot in slots) == {T: 3, T + 4000: 2}
 
 
+@pytest.mark.parametrize("direction", list(Direction))
+async def test_a_move_that_was_planned_under_an_older_limit_has_the_version_that_admits_it(
+    stores: Stores, direction: Direction
+) -> None:
+    store, replans = stores
+    await configure_all(store, {"c": WindowPolicy(2, "PT4S"), "a": WindowPolicy(20, "PT8S")})
+    await store.book(("c", "a"), wants(8, T), now_ms=NOW)
+    await store.configure("c", WindowPolicy(3 if direction is Direction.EARLIER else 1, "PT4S"), now_ms=NOW)
+    before = {slot.event_id: slot for slot in await booked(store)}
+    newest: dict[str, int] = {}
+
+    class Changed(Wrapped):
+        """The limits are changed once more between the plan and its moves."""
+
+        async def carry_out(self, span: Span, moves: Sequence[SlotMove]) -> Chunk:
+            await self._change()
+            return await self._replans.carry_out(span, moves)
+
+        async def push_back(self, span: Span, moves: Sequence[SlotMove]) -> Chunk:
+            await self._change()
+            return await self._replans.push_back(span, moves)
+
+        async def _change(self) -> None:
+            if not newest:
+                for name, policy in (("c", WindowPolicy(5, "PT4S")), ("a", WindowPolicy(30, "PT8S"))):
+                    newest[name] = (await store.configure(name, policy, now_ms=NOW)).version
+
+    changed = Changed(replans)
+    if direction is Direction.EARLIER:
+        plan = await replans.plan_forward(Span("c"), Reading(T), 100)
+        assert (await changed.carry_out(Span("c"), plan.moves)).moves
+    else:
+        await replan(cast(ReplanStore, changed), Span("c"), direction, dry_run=False)
+    moved = {slot.event_id: slot for slot in await booked(store)}
+    both = [(slot.windows, moved[event_id].windows) for event_id, slot in before.items()]
+    pairs = [pair for windows in both for pair in zip(*windows, strict=True)]
+    assert any(old.window_start_ms != new.window_start_ms for old, new in pairs)
+    for old, new in pairs:
+        came = old.window_start_ms != new.window_start_ms
+        assert new.config_version == (newest[new.config_name] if came else old.config_version)
+
+
 async def test_a_slot_that_goes_while_the_locks_are_waited_for_is_no_error(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,7 @@ from headgate.slots.occupancy import FullRun, Occupancy, WindowCount, full_runs
 from headgate.slots.packing import Full, Packer
 from headgate.slots.replan import Candidate, Direction, Limits, PlannedConfig, assign_earlier, assign_spread
 from headgate.slots.replan_parts import whole_windows
-from headgate.slots.replan_places import place, rejoined_runs, still_fits
+from headgate.slots.replan_places import admitted, place, rejoined_runs
 from headgate.slots.stores.replanning import runs_near
 from headgate.slots.windows import align
 from tests.interleavings.search import Search, Violation, search
@@ -150,7 +150,7 @@ def _pushed(world: World, slots: dict[str, int], checks: bool) -> World:
     planned = _planned(config)
     for event, at_ms, new_ms in reversed(world.plan[1]):
         move = SlotMove(_slot(event, at_ms), align(new_ms, SIZE), new_ms)
-        if (slots.get(event) == at_ms or not checks) and still_fits(move, planned):
+        if (slots.get(event) == at_ms or not checks) and admitted(move, planned):
             possible.append(move)
     return _moved(done, config, planned, possible, slots) if possible else done
 

@@ -17,7 +17,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from headgate.slots.carriers import SlotMove
-from headgate.slots.model import SlotWindow, Spread
+from headgate.slots.model import AssignedSlot, SlotWindow, Spread
 from headgate.slots.occupancy import FullRun, RunChanges, split_run
 from headgate.slots.replan import NO_OTHERS, Assignment, Direction, Limits, Others, PlannedConfig, capacity
 from headgate.slots.windows import align, position
@@ -159,39 +159,45 @@ def _move(assignment: Assignment, at_ms: int, configs: Others) -> SlotMove:
     slot, starts = assignment.candidate.slot, assignment.starts_ms
     if not starts:
         return SlotMove(slot, assignment.window_ms, at_ms)
-    windows = tuple(
-        window if window.window_start_ms == start else SlotWindow(window.config_name, _version(configs, window), start)
+    return SlotMove(slot, starts[0], at_ms, _windows(slot, starts, configs))
+
+
+def _windows(slot: AssignedSlot, starts: Iterable[int], configs: Others) -> tuple[SlotWindow, ...]:
+    """The windows of a slot that moves. One that it keeps has the version that admitted it, another the active one."""
+    return tuple(
+        window
+        if window.window_start_ms == start
+        else SlotWindow(window.config_name, configs[window.config_name].active.version, start)
         for window, start in zip(slot.windows, starts, strict=True)
     )
-    return SlotMove(slot, starts[0], at_ms, windows)
 
 
-def _version(configs: Others, window: SlotWindow) -> int:
-    return configs[window.config_name].active.version
-
-
-def still_fits(move: SlotMove, config: PlannedConfig, others: Others = NO_OTHERS, effective_ms: int = 0) -> bool:
-    """Whether every window that a planned move goes to has a place for a slot that may lie at `effective_ms` or later;
-    takes them, if so."""
+def admitted(
+    move: SlotMove, config: PlannedConfig, others: Others = NO_OTHERS, effective_ms: int = 0
+) -> SlotMove | None:
+    """A planned move as the configs admit it now, which may have changed since; None if they do not. Every window that
+    it goes to must have a place for a slot that may lie at `effective_ms` or later; takes them, if so."""
     configs = {**others, config.active.name: config}
     shifts: list[tuple[PlannedConfig, int, int]] = []
     for name in move.slot.config_names:
         changed = configs.get(name)
         if changed is None:
-            return False
+            return None
         policy, own, target = changed.policy, changed.own(move.slot), align(move.scheduled_ms, changed.policy.size_ms)
         planned = next((one.window_start_ms for one in move.windows if one.config_name == name), move.window_start_ms)
         if target != planned:
-            return False  # the window's size was changed meanwhile
+            return None  # the window's size was changed meanwhile
         if own == target:
             continue
         most = capacity(policy, target, effective_ms)
         if changed.occupancy.taken(target) >= most or policy.next_open(target) != target:
-            return False
+            return None
         shifts.append((changed, own, target))
     for changed, own, target in shifts:
         changed.shift(own, target)
-    return True
+    if not move.windows:
+        return move
+    return move._replace(windows=_windows(move.slot, [window.window_start_ms for window in move.windows], configs))
 
 
 def starts_near(config: PlannedConfig) -> list[int]:

@@ -26,7 +26,7 @@ from headgate.slots.model import AssignedSlot, PolicyVersion, SlotWindow
 from headgate.slots.occupancy import CountedWindows, FullRun, Occupancy, WindowCount
 from headgate.slots.replan import Candidate, Limits, PlannedConfig
 from headgate.slots.replan_parts import Puller, Reading, after
-from headgate.slots.replan_places import rejoined_runs, starts_near, still_fits
+from headgate.slots.replan_places import admitted, rejoined_runs, starts_near
 from headgate.slots.replanning import Chunk, Span, few_others, other_names, without_strangers
 from headgate.slots.stores import policies, slot_records, templates
 from headgate.slots.stores.other_windows import other_windows_text
@@ -370,11 +370,14 @@ def _carry_out(transaction: ReplanTransaction, span: Span, moves: Sequence[SlotM
     config, others, limits, now_ms = transaction.lock(span, list(map(Candidate, slots)), first, moves)
     locked_at = time.perf_counter()
 
-    def is_possible(move: SlotMove) -> bool:
-        is_in_time = move.scheduled_ms >= limits.earliest_ms and _may_move(move.slot, carriers, standings)
-        return is_in_time and still_fits(move, config, others, limits.effective(move.slot))
-
-    possible = list(takewhile(is_possible, moves))
+    possible: list[SlotMove] = []
+    for planned in moves:
+        if planned.scheduled_ms < limits.earliest_ms or not _may_move(planned.slot, carriers, standings):
+            break
+        move = admitted(planned, config, others, limits.effective(planned.slot))
+        if move is None:
+            break
+        possible.append(move)
     if possible:
         transaction.move(config.active, possible, now_ms)
     is_awaited = transaction.finish(_changed(config, others), possible, now_ms)
@@ -392,11 +395,13 @@ def _push_back(transaction: ReplanTransaction, span: Span, moves: Sequence[SlotM
     free = transaction.lock_slots([assigned.event_id for assigned in slots])
     current = slot_records.find_all(connection, sorted(free))
     possible: list[SlotMove] = []
-    for move in reversed(moves):
-        is_same = current.get(move.slot.event_id) == move.slot._replace(existing=True)
-        if not is_same or not _may_move(move.slot, carriers, standings) or move.slot.scheduled_ms < limits.earliest_ms:
+    for planned in reversed(moves):
+        assigned = planned.slot
+        is_same = current.get(assigned.event_id) == assigned._replace(existing=True)
+        if not is_same or not _may_move(assigned, carriers, standings) or assigned.scheduled_ms < limits.earliest_ms:
             continue
-        if still_fits(move, config, others):
+        move = admitted(planned, config, others)
+        if move is not None:
             possible.append(move)
     possible.reverse()
     if possible:
