@@ -29,6 +29,7 @@ from headgate.slots.model import AssignedSlot, SlotRequest, WindowPolicy
 from headgate.slots.ports import SlotStore
 from headgate.slots.replan import Direction
 from headgate.slots.replanning import Replan, ReplanStore, Span, replan
+from headgate.slots.stores import replanning as store_replanning
 from headgate.slots.stores import slot_stores
 from tests.contracts.conftest import slot_store_url
 from tests.contracts.replanned import Busy
@@ -429,6 +430,7 @@ def test_every_store_does_what_the_naive_model_does(
     kind: str, requested: int, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replanning, "FEWEST", 4)
+    monkeypatch.setattr(store_replanning, "PAGE", 2)
     monkeypatch.setattr(replanning, "PAUSE", 0)
     url = slot_store_url(kind, request)
     loop = asyncio.new_event_loop()

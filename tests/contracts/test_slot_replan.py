@@ -22,6 +22,7 @@ from headgate.slots.model import AssignedSlot, SlotRequest, WindowPolicy
 from headgate.slots.ports import SlotStore
 from headgate.slots.replan import Direction
 from headgate.slots.replanning import Replan, Span, replan
+from headgate.slots.stores import replanning as store_replanning
 from headgate.slots.stores import slot_stores
 from headgate.slots.stores.replanning import TOPIC, SqlReplanStore, record_of
 from headgate.slots.windows import align
@@ -383,6 +384,8 @@ policies = st.builds(
     curve=st.sampled_from([None, CURVE]),
 )
 requested = st.lists(st.integers(T, T + 20_000), min_size=1, max_size=60)
+SIZES = [(3, 1000), (10, 1000), (10, 2), (500, 1000), (500, 2)]
+"""Slots of a transaction at most, and slots that are read at once at least."""
 
 
 def naive_windows(policy: WindowPolicy, slots: list[AssignedSlot]) -> list[int]:
@@ -408,14 +411,15 @@ def test_every_store_moves_as_the_naive_model_does(
     serial = 0
 
     @settings(max_examples=examples(count), deadline=None, suppress_health_check=list(HealthCheck))
-    @given(policies, policies, requested, st.sets(st.integers(0, 59)), st.sampled_from([3, 10, 500]))
+    @given(policies, policies, requested, st.sets(st.integers(0, 59)), st.sampled_from(SIZES))
     def moves_as_the_model(
-        first: WindowPolicy, second: WindowPolicy, times: list[int], cancelled: set[int], chunk: int
+        first: WindowPolicy, second: WindowPolicy, times: list[int], cancelled: set[int], sizes: tuple[int, int]
     ) -> None:
         nonlocal serial
         serial += 1
         name = f"c{serial}"
-        monkeypatch.setattr(replanning, "MANY", chunk)
+        monkeypatch.setattr(replanning, "MANY", sizes[0])
+        monkeypatch.setattr(store_replanning, "PAGE", sizes[1])
 
         async def case() -> None:
             await store.configure(name, first, now_ms=NOW)

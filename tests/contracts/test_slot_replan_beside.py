@@ -19,7 +19,8 @@ from headgate.slots.replan import Direction
 from headgate.slots.replan_parts import Reading
 from headgate.slots.replanning import Chunk, ReplanStore, Span, replan
 from headgate.slots.stores import slot_stores
-from headgate.slots.stores.postgres_replan import AWAITED, PostgresReplanTransaction
+from headgate.slots.stores.postgres_replan import PostgresReplanTransaction
+from headgate.slots.stores.postgres_replan_sql import AWAITED
 from headgate.slots.stores.replanning import PlanningState
 from tests.contracts.replanned import NOW, Busy, Stores, T, Wrapped, booked, check, configure_all
 from tests.contracts.slot_windows import check_windows

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from headgate.errors import HeadgateError
-from headgate.sql.pipeline import Pipeline, Raw, Statement, execute_pipeline
+from headgate.sql.pipeline import BEGIN, ROLLBACK, Pipeline, Raw, Statement, execute_pipeline
 
 NUMBER = Statement("ahead_number", "SELECT $1::int")
 BROKEN = Statement("ahead_broken", "SELECT 1 / $1::int")
@@ -60,3 +60,34 @@ async def test_the_server_runs_statements_before_their_results_are_asked_for(raw
         while await (await watcher.execute(locked)).fetchone() is None:
             pass
     await pipeline.results()
+
+
+async def test_the_results_of_a_section_can_be_had_before_those_behind_it(raw: Raw, postgres_url: str) -> None:
+    wait = Statement("ahead_wait", "SELECT pg_advisory_xact_lock($1::int)")
+    pipeline = Pipeline(raw)
+    async with await psycopg.AsyncConnection.connect(postgres_url) as holder:
+        await holder.execute("SELECT pg_advisory_xact_lock(4712)")
+        await pipeline.send([(NUMBER, ("1",)), (NUMBER, ("2",))])
+        await pipeline.end_section()
+        await pipeline.send([(wait, ("4712",)), (NUMBER, ("3",))])
+        assert await pipeline.section() == [[(b"1",)], [(b"2",)]]
+        assert pipeline.is_open
+    await pipeline.end_section()
+    assert (await pipeline.section())[1:] == [[(b"3",)]]
+    assert not pipeline.is_open
+    assert await execute_pipeline(raw, [(NUMBER, ("4",))]) == [[(b"4",)]], "the connection is free"
+
+
+async def test_an_error_in_a_section_ends_the_transaction_and_the_connection_goes_on(raw: Raw) -> None:
+    pipeline = Pipeline(raw)
+    await pipeline.send([(BEGIN, ()), (BROKEN, ("0",))])
+    await pipeline.end_section()
+    await pipeline.send([(NUMBER, ("1",))])
+    await pipeline.end_section()
+    await pipeline.send([(NUMBER, ("2",))])
+    with pytest.raises(HeadgateError, match="division by zero"):
+        await pipeline.section()
+    assert not pipeline.is_open
+    await execute_pipeline(raw, [(ROLLBACK, ())])
+    await pipeline.send([(NUMBER, ("3",))])
+    assert await pipeline.results() == [[(b"3",)]]

@@ -18,6 +18,7 @@ from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.stores.tables import queue as queue_table
 from headgate.durations import format_instant, parse_instant
 from headgate.slots import SlotScheduler, WindowPolicy
+from headgate.slots.stores import replanning
 from headgate.slots.stores.replanning import TOPIC
 from headgate.sql.databases import database
 from headgate.sql.outbox import SqlOutbox
@@ -108,7 +109,10 @@ def _execute(connection: sa.Connection, statement: sa.Update) -> None:
 
 
 @pytest.mark.parametrize("direction", ["earlier", "spread"])
-async def test_items_under_the_events_own_id_move_and_subscribers_are_notified(url: str, direction: str) -> None:
+async def test_items_under_the_events_own_id_move_and_subscribers_are_notified(
+    url: str, direction: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replanning, "PAGE", 2)
     async with (
         SlotScheduler.open(url, carriers=DispatchQueue.slot_carriers()) as slots,
         DispatchQueue.open(url) as queue,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,7 +28,7 @@ from headgate.slots.carriers import SlotMove
 from headgate.slots.listing import SlotFilter, SlotStatus
 from headgate.slots.model import AssignedSlot
 from headgate.slots.stores.postgres_replan import PostgresReplanTransaction
-from headgate.slots.stores.replanning import KnownPolicies, ReplanTransaction
+from headgate.slots.stores.replanning import KnownPolicies, PlanningState, ReplanTransaction
 
 AT = "2030-03-01T16:00:00Z"
 
@@ -239,6 +240,31 @@ async def test_an_item_queued_while_its_slot_moves_gets_the_new_time(
         for name in ("b", "c"):
             slot = await slots.find(name)
             assert (await queue.show("PAY", name)).item.execute_at == slot.scheduled_time < booked[1].scheduled_time
+
+
+async def test_the_first_item_of_all_that_is_queued_while_slots_are_read_moves_with_its_slot(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with SlotScheduler.open(postgres_url) as slots, DispatchQueue.open(postgres_url) as queue:
+        await slots.configure("bank", WindowPolicy(max_per_window=1, window="PT4S"))
+        booked = [await slots.assign(name, "bank", AT) for name in ("a", "b", "c")]
+        await slots.configure("bank", WindowPolicy(max_per_window=3, window="PT4S"))
+        lock = PostgresReplanTransaction.lock
+
+        async def enqueue() -> None:
+            async with DispatchQueue.open(postgres_url) as other:
+                await other.configure("PAY", enabled=True)
+                await other.enqueue("PAY", "c", execute_at=booked[2].scheduled_time)
+
+        def locked(transaction: PostgresReplanTransaction, *args: Any) -> PlanningState:
+            with ThreadPoolExecutor(1) as thread:
+                thread.submit(asyncio.run, enqueue()).result()
+            return lock(transaction, *args)
+
+        monkeypatch.setattr(PostgresReplanTransaction, "lock", locked)
+        await slots.replan("bank")
+        slot = await slots.find("c")
+        assert (await queue.show("PAY", "c")).item.execute_at == slot.scheduled_time < booked[2].scheduled_time
 
 
 def _wait_for_locks(within: sa.Connection, count: int) -> None:

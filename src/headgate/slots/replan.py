@@ -136,6 +136,15 @@ class Counts:
     def enter(self, start_ms: int) -> None:
         self._taken[start_ms] = self.taken(start_ms) + 1
 
+    def shift(self, from_ms: int, to_ms: int) -> None:
+        """A slot leaves its window and enters another, which was looked at before."""
+        taken = self._taken
+        taken[to_ms] += 1
+        if from_ms in taken and self._left and self._left[-1] == from_ms:
+            taken[from_ms] -= 1
+        else:
+            self.leave(from_ms)
+
     def is_full(self, start_ms: int) -> bool:
         return self.taken(start_ms) >= self.policy.limit_at(start_ms)
 
@@ -203,6 +212,7 @@ def assign_earlier(
     assignments: list[Assignment] = []
     reached = reached_ms
     aligned, opening = -1, -1  # the last window that was looked up, and the open one from there on
+    limited, limit = -1, 0  # the last window whose limit was looked up, and its limit
     for candidate in candidates:
         slot = candidate.slot
         scheduled = slot.scheduled_ms
@@ -223,11 +233,15 @@ def assign_earlier(
                 if first != aligned:
                     aligned, opening = first, policy.next_open(first)
                 start = opening
-                while start < own and counts.taken(start) >= capacity(policy, start, effective):
+                while start < own:
+                    if start != limited:
+                        limited, limit = start, policy.limit_at(start)
+                    offered = limit if start >= effective else capacity(policy, start, effective)
+                    if counts.taken(start) < offered:
+                        break
                     start = policy.next_open(start + size)
                 if start < own:
-                    counts.leave(own)
-                    counts.enter(start)
+                    counts.shift(own, start)
                     low = effective if effective > start else start
                 else:
                     start = own

@@ -30,7 +30,7 @@ MOST_SPREAD = 1_000_000
 """Slots that one call spreads: the plan is kept in memory."""
 PASSES = 5
 """How often a spread is planned again because others booked the places that it meant to use."""
-FEWEST, MANY = 50, 20_000
+FEWEST, MANY = 25, 20_000
 """Slots of one transaction: at first, and at least while bookings wait for its locks; and at most."""
 MOST_WHOLE = 2000
 """Slots of a window that is planned as a whole in any case."""
@@ -149,16 +149,17 @@ class Replan:
 
     def add(self, examined: Sequence[AssignedSlot], moves: Sequence[SlotMove], *, keep: bool = False) -> Replan:
         """With one more chunk."""
-        moved = {move.slot.event_id: move.scheduled_ms for move in moves}
-        before = [slot.scheduled_ms for slot in examined]
-        stayed = [slot.scheduled_ms for slot in examined if slot.event_id not in moved]
+        after = [move.scheduled_ms for move in moves]
+        if len(moves) != len(examined):
+            moved = {move.slot.event_id for move in moves}
+            after += [slot.scheduled_ms for slot in examined if slot.event_id not in moved]
         return replace(
             self,
             examined=self.examined + len(examined),
             moved=self.moved + len(moves),
             saved_ms=self.saved_ms + sum([move.slot.scheduled_ms - move.scheduled_ms for move in moves]),
-            last_before_ms=_latest(self.last_before_ms, before),
-            last_after_ms=_latest(self.last_after_ms, [*stayed, *moved.values()]),
+            last_before_ms=_latest(self.last_before_ms, [slot.scheduled_ms for slot in examined]),
+            last_after_ms=_latest(self.last_after_ms, after),
             moves=(*self.moves, *moves) if keep else self.moves,
         )
 
@@ -367,6 +368,14 @@ def few_others(name: str, candidates: Sequence[Candidate]) -> Sequence[Candidate
             names.update(assigned.config_names)
             if len(names) > 1 + MOST_OTHERS:
                 return candidates[:index]
+    return candidates
+
+
+def until_stranger(candidates: Sequence[Candidate], names: set[str]) -> Sequence[Candidate]:
+    """The first of these slots, up to one that may move and has a config which is not among these."""
+    for index, (assigned, may_move, _) in enumerate(candidates):
+        if assigned.other_windows and may_move and not names.issuperset(assigned.config_names):
+            return candidates[:index]
     return candidates
 
 

@@ -41,6 +41,14 @@ MOVE = Statement(
     WHERE item.item_type = moved.item_type AND item.item_id = moved.item_id AND item.queue_status = 'READY'
     """,
 )
+# Of either kind: an item whose id is a slot's, or one that was queued with a slot of another id.
+IDLE = Statement(
+    "headgate_dispatch_carrier_idle",
+    """
+    SELECT NOT EXISTS (SELECT FROM headgate_dispatch_config)
+        AND NOT EXISTS (SELECT FROM headgate_dispatch_queue WHERE slot_id IS NOT NULL)
+    """,
+)
 # Both find the items themselves: a read before them would block bookings for another round trip.
 CARRY = Statement(
     "headgate_dispatch_carrier_carry",

@@ -21,7 +21,7 @@ from headgate.slots.carriers import SlotMove, Standing
 from headgate.slots.model import AssignedSlot
 
 if TYPE_CHECKING:
-    from headgate.sql.pipeline import Calls
+    from headgate.sql.pipeline import Call, Calls
 
 WITH_SLOT = Cancellation("its slot was cancelled")
 _ENDED = (Status.COMPLETED, Status.CANCELLED, Status.DEAD_LETTER)
@@ -96,6 +96,12 @@ class QueueCarrier:
         links = _links(within, list(times)) if _has_links(within) else []
         moved += [NewTime(kind, item_id, times[event_id]) for event_id, kind, item_id in links]
         move_items(within, moved, now)
+
+    def idle_call(self) -> Call:
+        """PostgreSQL's statement for whether there are no items at all that may have a slot."""
+        from headgate.dispatch.stores import postgres_carrier
+
+        return postgres_carrier.IDLE, ()
 
     def move_calls(self, moves: Sequence[SlotMove]) -> Calls:
         """PostgreSQL's statements for `move`."""

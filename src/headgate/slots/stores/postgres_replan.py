@@ -25,6 +25,20 @@ from headgate.slots.stores.other_windows import other_windows_text, parse_other_
 from headgate.slots.stores.policies import policy_from_json
 from headgate.slots.stores.postgres import PostgresWindowReader
 from headgate.slots.stores.postgres_joint import LOCK, WRITE_WINDOWS, WindowReads, changed_windows, run_calls
+from headgate.slots.stores.postgres_replan_sql import (
+    AWAITED,
+    LOCK_SLOTS,
+    LOOK,
+    MOVE,
+    MOVE_JOINT,
+    POLICIES,
+    PUBLISH,
+    READ,
+    RUNS_BEFORE,
+    SOURCES,
+    TARGETS,
+    WAIT_BRIEFLY,
+)
 from headgate.slots.stores.replanning import (
     KEY,
     TOPIC,
@@ -34,6 +48,7 @@ from headgate.slots.stores.replanning import (
     ReplanTransaction,
     movable,
     record_of,
+    standings_of,
 )
 from headgate.slots.stores.window_rows import SqlWindowReader
 from headgate.slots.windows import align
@@ -41,6 +56,7 @@ from headgate.sql.pipeline import (
     BEGIN,
     BY_KEY,
     COMMIT,
+    Call,
     Calls,
     Pipeline,
     Raw,
@@ -59,151 +75,14 @@ MILLISECONDS = [f".{ms:03d}Z" for ms in range(1000)]
 OTHER_WINDOWS = 64
 """The number of windows that are read per further config, in one statement for all."""
 
-# All rows in one text: fetching one value per column and row would take longer than reading them. No id, name or JSON
-# text holds a tab or a line's end. Two scans, because the index still has dead entries of moved slots in between:
-# scanning them again and again would take longer than all the rest. `date_part` counts in floating point, which is
-# exact to the millisecond and quicker.
-READ = Statement(
-    "headgate_slot_replan_read",
-    """
-    SELECT string_agg(concat(event_id, E'\\t', (date_part('epoch', requested_at) * 1000)::bigint, E'\\t',
-        (date_part('epoch', scheduled_at) * 1000)::bigint, E'\\t', owner,
-        CASE WHEN other_windows IS NOT NULL THEN concat(E'\\t', config_name, E'\\t', config_version, E'\\t',
-            (date_part('epoch', window_start) * 1000)::bigint, E'\\t', other_windows) END), E'\\n')
-    FROM (
-        SELECT * FROM (
-            (SELECT * FROM headgate_slot
-            WHERE scheduled_at >= 'epoch'::timestamptz + $2::bigint * interval '1 ms'
-                AND scheduled_at < 'epoch'::timestamptz + $3::bigint * interval '1 ms'
-                AND (scheduled_at > 'epoch'::timestamptz + $2::bigint * interval '1 ms' OR event_id COLLATE "C" > $4)
-                AND (config_name = $1 OR strpos(other_windows, $5) > 0)
-            ORDER BY scheduled_at, event_id COLLATE "C" LIMIT $6::int)
-            UNION ALL
-            (SELECT * FROM headgate_slot
-            WHERE scheduled_at >= 'epoch'::timestamptz + $7::bigint * interval '1 ms'
-                AND scheduled_at < 'epoch'::timestamptz + $8::bigint * interval '1 ms'
-                AND (scheduled_at > 'epoch'::timestamptz + $2::bigint * interval '1 ms' OR event_id COLLATE "C" > $4)
-                AND (config_name = $1 OR strpos(other_windows, $5) > 0)
-            ORDER BY scheduled_at, event_id COLLATE "C" LIMIT $6::int)
-        ) AS parts
-        ORDER BY scheduled_at, event_id COLLATE "C" LIMIT $6::int
-    ) AS page
-    """,
-)
-# Plain statements over the parameters: a CTE's rows would be written twice. If a slot has changed since it was read, it
-# divides by zero, which is a `Conflict`: the commit need not wait for the count.
-MOVE = Statement(
-    "headgate_slot_replan_move",
-    """
-    WITH moved AS (
-        UPDATE headgate_slot AS slot
-        SET window_start = 'epoch'::timestamptz + new.start * interval '1 ms',
-            scheduled_at = 'epoch'::timestamptz + new.at * interval '1 ms', moved_at = clock_timestamp(),
-            config_version = CASE WHEN slot.window_start = 'epoch'::timestamptz + new.start * interval '1 ms'
-                THEN slot.config_version ELSE $2::int END
-        FROM unnest($3::text[], $4::bigint[], $5::bigint[], $6::bigint[]) AS new(event_id, old, start, at)
-        WHERE slot.event_id = new.event_id
-            AND slot.scheduled_at = 'epoch'::timestamptz + new.old * interval '1 ms'
-            AND slot.config_name = $1 AND slot.other_windows IS NULL
-        RETURNING 1
-    )
-    SELECT 1 / (count(*) = cardinality($3::text[]))::int FROM moved
-    """,
-)
-# JSON is built here from the parts that differ per slot: whole texts would take longer to make and to send. Times are
-# given as texts: `to_char` takes longer than inserting the row.
-PUBLISH = Statement(
-    "headgate_slot_replan_publish",
-    """
-    INSERT INTO headgate_outbox (topic, message_key, message_value, created_at)
-    SELECT $1, left(event_id, $2::int), concat('{"eventId": ', to_json(event_id), $3::text, before,
-        '", "scheduledTime": "', at, '", "windowStart": "', start, $4::text), clock_timestamp()
-    FROM unnest($5::text[], $6::text[], $7::text[], $8::text[]) AS new(event_id, before, start, at)
-    """,
-)
-POLICIES = Statement(
-    "headgate_slot_replan_policies",
-    """
-    SELECT policy.name, policy.version, policy.policy, ceil(extract(epoch FROM policy.created_at) * 1000)::bigint
-    FROM unnest($1::text[], $2::int[]) AS active(name, version)
-    JOIN headgate_slot_policy AS policy ON policy.name = active.name AND policy.version = active.version
-    """,
-)
-RUNS_BEFORE = Statement(
-    "headgate_slot_replan_runs_before",
-    """
-    SELECT requested.name, requested.at, (extract(epoch FROM run.window_start) * 1000)::bigint,
-        (extract(epoch FROM run.resume_at) * 1000)::bigint
-    FROM unnest($1::text[], $2::bigint[]) AS requested(name, at)
-    CROSS JOIN LATERAL (
-        SELECT window_start, resume_at FROM headgate_slot_run
-        WHERE config_name = requested.name AND window_start <= 'epoch'::timestamptz + requested.at * interval '1 ms'
-        ORDER BY window_start DESC LIMIT 1
-    ) AS run
-    """,
-)
-# The windows that slots may move to, from the first one on; …
-TARGETS = Statement(
-    "headgate_slot_replan_targets",
-    """
-    SELECT (extract(epoch FROM window_start) * 1000)::bigint, taken, placed FROM headgate_slot_window
-    WHERE config_name = $1 AND window_start >= 'epoch'::timestamptz + $2::bigint * interval '1 ms'
-    ORDER BY window_start LIMIT $3::int
-    """,
-)
-# … and those that they leave. There may be many windows in between, which other slots have left.
-SOURCES = Statement(
-    "headgate_slot_replan_sources",
-    """
-    SELECT source.start, counted.taken, counted.placed
-    FROM unnest($2::bigint[]) AS source(start)
-    JOIN headgate_slot_window AS counted ON counted.config_name = $1
-        AND counted.window_start = 'epoch'::timestamptz + source.start * interval '1 ms'
-    """,
-)
-MOVE_JOINT = Statement(
-    "headgate_slot_replan_move_joint",
-    """
-    WITH new AS MATERIALIZED (
-        SELECT event_id, name, version, 'epoch'::timestamptz + old * interval '1 ms' AS old,
-            'epoch'::timestamptz + start * interval '1 ms' AS start, 'epoch'::timestamptz + at * interval '1 ms' AS at,
-            old_others, new_others, message
-        FROM unnest($1::text[], $2::text[], $3::int[], $4::bigint[], $5::bigint[], $6::bigint[], $7::text[], $8::text[],
-            $9::text[]) AS given(event_id, name, version, old, start, at, old_others, new_others, message)
-    ), moved AS (
-        UPDATE headgate_slot AS slot
-        SET window_start = new.start, scheduled_at = new.at, config_version = new.version,
-            other_windows = new.new_others, moved_at = clock_timestamp()
-        FROM new WHERE slot.event_id = new.event_id AND slot.scheduled_at = new.old AND slot.config_name = new.name
-            AND slot.other_windows = new.old_others
-        RETURNING slot.event_id, new.message
-    ), published AS (
-        INSERT INTO headgate_outbox (topic, message_key, message_value, created_at)
-        SELECT $10, left(event_id, $11::int), message, clock_timestamp() FROM moved
-    )
-    SELECT 1 / (count(*) = cardinality($1::text[]))::int FROM moved
-    """,
-)
-LOOK = Statement("headgate_slot_replan_look", LOCK.sql.replace("FOR UPDATE OF config", ""))
-LOCK_SLOTS = Statement(
-    "headgate_slot_replan_lock_slots",
-    "SELECT event_id FROM headgate_slot WHERE event_id = ANY($1::text[]) FOR NO KEY UPDATE SKIP LOCKED",
-)
-# An enqueue in a long transaction may have locked the slot of its item. Bookings must not wait for that too.
-WAIT_BRIEFLY = Statement("headgate_slot_replan_wait_briefly", "SELECT set_config('lock_timeout', '20ms', true)")
-# A session that waits for a locked row waits for the id of the transaction that has it.
-AWAITED = Statement(
-    "headgate_slot_replan_awaited",
-    """
-    SELECT count(*) FROM pg_locks
-    WHERE locktype = 'transactionid' AND transactionid = pg_current_xact_id_if_assigned()::xid AND NOT granted
-    """,
-)
-
 
 @runtime_checkable
 class PipelinedCarrier(Protocol):
     """A `SlotCarrier` that moves its work by statements of a shared pipeline."""
+
+    def idle_call(self) -> Call:
+        """A statement that returns whether there is no work at all that a slot may have."""
+        ...
 
     def move_calls(self, moves: Sequence[SlotMove]) -> Calls:
         """The statements for `move`."""
@@ -219,6 +98,9 @@ class PostgresReplanTransaction(ReplanTransaction):
         self._pipeline = Pipeline(cast(Raw, connection.connection.driver_connection))
         self._near: set[FullRun] | None = None
         """The runs near the windows of planned moves, if they were read with the lock."""
+        self._ahead: _ReadAhead | None = None
+        self._busy = carriers
+        """The carriers that may have work. One that had none when slots were read is asked again before it moves."""
 
     def begin(self) -> None:
         """Begins the transaction with generic plans by key."""
@@ -228,16 +110,30 @@ class PostgresReplanTransaction(ReplanTransaction):
         candidates: list[Candidate] = []
         while (missing := limit - len(candidates)) > 0:
             slots = self._read(span, reading, missing)
-            candidates += movable(self.connection, self.carriers, slots, {}, lock=True)
+            busy = {owner: self._busy[owner] for owner in {slot.owner for slot in slots} & self._busy.keys()}
+            if busy:
+                self.collect()
+            standings = standings_of(self.connection, busy, slots, lock=True)
+            candidates += movable(self.carriers, slots, standings, {})
             if len(slots) < missing:
                 break
             reading = after(slots[-1])
         return candidates
 
+    def read_ahead(self, span: Span, reading: Reading, limit: int, config: PlannedConfig) -> None:
+        self._ahead = _ReadAhead(reading, limit, config.occupancy)
+        self._send([_read_call(span, reading, limit, config.policy.size_ms)])
+        run_async(self.connection, lambda _: self._pipeline.end_section())
+
     def lock(
-        self, span: Span, candidates: Sequence[Candidate], from_ms: int, planned: Sequence[SlotMove] = ()
+        self,
+        span: Span,
+        candidates: Sequence[Candidate],
+        from_ms: int,
+        planned: Sequence[SlotMove] = (),
+        most: int = 0,
     ) -> PlanningState:
-        return self._configs(LOCK, span, candidates, from_ms, planned)
+        return self._configs(LOCK, span, candidates, from_ms, planned, most)
 
     def look(self, span: Span, candidates: Sequence[Candidate], from_ms: int) -> PlanningState:
         return self._configs(LOOK, span, candidates, from_ms)
@@ -249,10 +145,11 @@ class PostgresReplanTransaction(ReplanTransaction):
         candidates: Sequence[Candidate],
         from_ms: int,
         planned: Sequence[SlotMove] = (),
+        most: int = 0,
     ) -> PlanningState:
         names = sorted({span.name, *other_names(span.name, candidates)})
         guess = self.known.last.get(span.name)
-        reads = None if guess is None else _WindowReads(guess, candidates, from_ms)
+        reads = None if guess is None else _WindowReads(guess, candidates, from_ms, most)
         starts = _starts_near(guess, planned) if guess is not None and len(names) == 1 else []
         runs = [(RUNS_BEFORE, (texts([span.name] * len(starts)), numbers(starts)))] if starts else []
         rows, *windows = self._execute([(statement, (texts(names),)), *runs, *(reads.calls if reads else ())])
@@ -263,7 +160,7 @@ class PostgresReplanTransaction(ReplanTransaction):
         active = self.known.last[span.name] = locked.config.active
         self._near = near if guess is active else None
         if reads is None or guess is not active:
-            reads = _WindowReads(active, candidates, from_ms)
+            reads = _WindowReads(active, candidates, from_ms, most)
             windows = self._execute(reads.calls)
         reads.learn(windows, locked.config.occupancy)
         if locked.others:
@@ -279,13 +176,16 @@ class PostgresReplanTransaction(ReplanTransaction):
 
     def move(self, active: PolicyVersion, moves: Sequence[SlotMove], now_ms: int) -> None:
         single = [move for move in moves if not move.windows]
-        calls: list[tuple[Statement, Sequence[str | None]]] = [(WAIT_BRIEFLY, ())]
+        calls: list[Call] = [(WAIT_BRIEFLY, ())]
         if single:
-            calls.append((MOVE, (active.name, str(active.version), *_times(single))))
-        owners = {move.slot.owner for move in single}
-        for owner in owners:
-            own = single if len(owners) == 1 else [move for move in single if move.slot.owner == owner]
-            calls.append((PUBLISH, _publish_values(active.name, owner, own)))
+            event_ids = _event_ids(single)
+            calls.append((MOVE, (active.name, str(active.version), event_ids, *_times(single))))
+            owners = {move.slot.owner for move in single}
+            if len(owners) == 1:
+                calls.append((PUBLISH, _publish_values(active.name, owners.pop(), single, event_ids)))
+            for owner in owners:
+                own = [move for move in single if move.slot.owner == owner]
+                calls.append((PUBLISH, _publish_values(active.name, owner, own, _event_ids(own))))
         joint = [move for move in moves if move.windows]
         if joint:
             calls.append((MOVE_JOINT, _joint_values(joint)))
@@ -297,11 +197,13 @@ class PostgresReplanTransaction(ReplanTransaction):
         Raises:
             Conflict: a slot has changed since it was read.
         """
+        self._receive_ahead()
         results: list[Rows] = run_async(self.connection, lambda _: self._pipeline.results())
         return results
 
     def finish(self, changed: Sequence[PlannedConfig], moves: Sequence[SlotMove], now_ms: int) -> bool:
         names = {config.active.name for config in changed}
+        self._busy = self.carriers
         near = self._read_runs(changed) if self._near is None else dict.fromkeys(names, self._near)
         calls = self._carry(moves, now_ms)
         if changed:
@@ -313,17 +215,28 @@ class PostgresReplanTransaction(ReplanTransaction):
         return whole_of(count) > 0
 
     def _read_runs(self, changed: Sequence[PlannedConfig]) -> dict[str, set[FullRun]]:
-        """The stored runs near the windows that a plan has changed."""
+        """The stored runs near the windows that a plan has changed; and which carriers have work, after the moves."""
         starts = [(config.active.name, start) for config in changed for start in starts_near(config)]
-        if starts:
-            self._send([(RUNS_BEFORE, (texts(name for name, _ in starts), numbers(start for _, start in starts)))])
-        results = self.collect()
-        return _runs(results[-1] if starts else [])
+        values = texts(name for name, _ in starts), numbers(start for _, start in starts)
+        self._send([*self._idle_calls(), (RUNS_BEFORE, values)])
+        *results, runs = self.collect()
+        self._learn_idle(results)
+        return _runs(runs)
 
-    def _carry(self, moves: Sequence[SlotMove], now_ms: int) -> list[tuple[Statement, Sequence[str | None]]]:
+    def _idle_calls(self) -> list[Call]:
+        return [carrier.idle_call() for carrier in self.carriers.values() if isinstance(carrier, PipelinedCarrier)]
+
+    def _learn_idle(self, results: Sequence[Rows]) -> None:
+        """Takes the results of `_idle_calls`, which came last."""
+        owners = [owner for owner, carrier in self.carriers.items() if isinstance(carrier, PipelinedCarrier)]
+        values = [rows[0][0] for rows in results[len(results) - len(owners) :]]
+        idle = {owner for owner, value in zip(owners, values, strict=True) if value == b"t"}
+        self._busy = {owner: carrier for owner, carrier in self.carriers.items() if owner not in idle}
+
+    def _carry(self, moves: Sequence[SlotMove], now_ms: int) -> list[Call]:
         """Moves the work of the slots, or returns the statements for that."""
-        calls: list[tuple[Statement, Sequence[str | None]]] = []
-        for owner, carrier in self.carriers.items():
+        calls: list[Call] = []
+        for owner, carrier in self._busy.items():
             own = [move for move in moves if move.slot.owner == owner]
             if own and isinstance(carrier, PipelinedCarrier):
                 calls += carrier.move_calls(own)
@@ -340,24 +253,39 @@ class PostgresReplanTransaction(ReplanTransaction):
             run_async(self.connection, lambda _: self._pipeline.close())
             self.connection.invalidate()
 
-    def _execute(self, calls: Sequence[tuple[Statement, Sequence[str | None]]]) -> list[Rows]:
+    def _execute(self, calls: Calls) -> list[Rows]:
+        self.collect()
         results: list[Rows] = run_async(self.connection, lambda raw: execute_pipeline(raw, calls))
         return results
 
     def _read(self, span: Span, reading: Reading, limit: int) -> list[AssignedSlot]:
         """The next booked slots of a config, in the order of their times. Begins the transaction, if none has begun."""
-        event_id = reading.event_id.removesuffix("\x00")
-        name = f"[{json.dumps(span.name, ensure_ascii=False)},"
-        until, resume = min(reading.until_ms, span.to_ms), max(reading.until_ms, reading.resume_ms)
-        rest = map(str, (limit, resume, span.to_ms))
-        call = (READ, (span.name, str(reading.at_ms), str(until), event_id, name, *rest))
+        ahead = self._ahead
+        if ahead is not None and (ahead.reading, ahead.limit) == (reading, limit):
+            self._receive_ahead()
+            self._ahead, page = None, ahead.page
+        else:
+            self.collect()
+            idle, call = self._idle_calls(), _read_call(span, reading, limit)
 
-        def run(raw: Raw) -> Awaitable[list[Rows]]:
-            begun = raw.pgconn.transaction_status != TransactionStatus.IDLE
-            return execute_pipeline(raw, [call] if begun else [(BEGIN, ()), (BY_KEY, ()), call])
+            def run(raw: Raw) -> Awaitable[list[Rows]]:
+                begun = raw.pgconn.transaction_status != TransactionStatus.IDLE
+                return execute_pipeline(raw, [*([] if begun else [(BEGIN, ()), (BY_KEY, ())]), *idle, call])
 
-        *_, ((page,),) = run_async(self.connection, run)
-        return [] if page is None else [_slot(span.name, line) for line in page.decode().split("\n")]
+            *results, ((page, _),) = run_async(self.connection, run)
+            self._learn_idle(results)
+        return [_slot(span.name, line) for line in page.decode().split("\n")] if page else []
+
+    def _receive_ahead(self) -> None:
+        """Waits for the slots that are read ahead, and for the statements before, if they have not come yet."""
+        ahead = self._ahead
+        if ahead is None or ahead.is_received:
+            return
+        ahead.is_received = True
+        *_, ((ahead.page, windows),) = run_async(self.connection, lambda _: self._pipeline.section())
+        for line in windows.decode().split("\n") if windows else ():
+            count = WindowCount(*map(int, line.split("\t")))
+            ahead.occupancy.learn_window(count.start_ms, count)
 
     def _policies(self, versions: Sequence[tuple[str, int]]) -> dict[str, PolicyVersion]:
         known = self.known.by_version
@@ -383,6 +311,17 @@ class PostgresReplanTransaction(ReplanTransaction):
         reads.learn(windows, {name: config.occupancy for name, config in locked.others.items()})
 
 
+@dataclass
+class _ReadAhead:
+    """Slots that are read while those before them are moved, and the counters of their windows."""
+
+    reading: Reading
+    limit: int
+    occupancy: Occupancy
+    page: bytes | None = None
+    is_received: bool = False
+
+
 @dataclass(frozen=True)
 class _WindowReader(PostgresWindowReader):
     """A reader that first waits for the statements in flight."""
@@ -399,12 +338,13 @@ class _WindowReader(PostgresWindowReader):
 
 
 class _WindowReads:
-    """The windows of the re-planned config that a plan will read."""
+    """The windows of the re-planned config that a plan will read, for these slots and, if there are to be more, so
+    many."""
 
-    def __init__(self, active: PolicyVersion, candidates: Sequence[Candidate], from_ms: int) -> None:
+    def __init__(self, active: PolicyVersion, candidates: Sequence[Candidate], from_ms: int, most: int) -> None:
         size = active.policy.size_ms
         self._from_ms = align(from_ms, size)
-        self._rows = min(WINDOWS, len(candidates) // active.policy.lowest_limit + 2)
+        self._rows = min(WINDOWS, max(len(candidates), most) // active.policy.lowest_limit + 2)
         self._sources = sorted({align(candidate.slot.scheduled_ms, size) for candidate in candidates})
         self.calls = [
             (TARGETS, (active.name, str(self._from_ms), str(self._rows))),
@@ -417,6 +357,15 @@ class _WindowReads:
         counts = {count.start_ms: count for count in sources}
         for start in self._sources:
             occupancy.learn_window(start, counts.get(start))
+
+
+def _read_call(span: Span, reading: Reading, limit: int, size_ms: int | None = None) -> Call:
+    """The statement for the next slots; with the windows' size, also for the windows that they lie in."""
+    event_id = reading.event_id.removesuffix("\x00")
+    name = f"[{json.dumps(span.name, ensure_ascii=False)},"
+    until, resume = min(reading.until_ms, span.to_ms), max(reading.until_ms, reading.resume_ms)
+    rest = *map(str, (limit, resume, span.to_ms)), None if size_ms is None else str(size_ms)
+    return READ, (span.name, str(reading.at_ms), str(until), event_id, name, *rest)
 
 
 def _starts_near(active: PolicyVersion, planned: Sequence[SlotMove]) -> list[int]:
@@ -438,23 +387,26 @@ def _runs(rows: Rows) -> dict[str, set[FullRun]]:
     return near
 
 
+def _event_ids(moves: Sequence[SlotMove]) -> str:
+    return texts([move.slot.event_id for move in moves])
+
+
 def _times(moves: Sequence[SlotMove]) -> Sequence[str]:
     return (
-        texts(move.slot.event_id for move in moves),
         numbers(move.slot.scheduled_ms for move in moves),
         numbers(move.window_start_ms for move in moves),
         numbers(move.scheduled_ms for move in moves),
     )
 
 
-def _publish_values(name: str, owner: str | None, moves: Sequence[SlotMove]) -> Sequence[str]:
+def _publish_values(name: str, owner: str | None, moves: Sequence[SlotMove], event_ids: str) -> Sequence[str]:
     """The values of `PUBLISH`, in the form of `record_of`."""
     return (
         TOPIC,
         str(KEY),
         f', "configName": {json.dumps(name)}, "before": "',
         f'", "owner": {json.dumps(owner)}}}',
-        texts(move.slot.event_id for move in moves),
+        event_ids,
         _instants(move.slot.scheduled_ms for move in moves),
         _instants(move.window_start_ms for move in moves),
         _instants(move.scheduled_ms for move in moves),
@@ -473,7 +425,7 @@ def _second(second: int) -> str:
 
 def _joint_values(moves: Sequence[SlotMove]) -> Sequence[str]:
     return (
-        texts(move.slot.event_id for move in moves),
+        _event_ids(moves),
         texts(move.slot.config_name for move in moves),
         numbers(move.windows[0].config_version for move in moves),
         numbers(move.slot.scheduled_ms for move in moves),

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import takewhile
 from typing import Any, Concatenate, NamedTuple, ParamSpec
 
 import sqlalchemy as sa
@@ -27,7 +26,15 @@ from headgate.slots.occupancy import CountedWindows, FullRun, Occupancy, WindowC
 from headgate.slots.replan import Candidate, Limits, PlannedConfig
 from headgate.slots.replan_parts import Puller, Reading, after
 from headgate.slots.replan_places import admitted, rejoined_runs, starts_near
-from headgate.slots.replanning import Chunk, Span, few_others, other_names, without_strangers
+from headgate.slots.replanning import (
+    MOST_WHOLE,
+    Chunk,
+    Span,
+    few_others,
+    other_names,
+    until_stranger,
+    without_strangers,
+)
 from headgate.slots.stores import policies, slot_records, templates
 from headgate.slots.stores.other_windows import other_windows_text
 from headgate.slots.stores.tables import slot
@@ -43,6 +50,8 @@ TOPIC = "slot-moved"
 KEY = 128
 WINDOWS = 256
 """The number of windows per read."""
+PAGE = 500
+"""Slots that are read at once, but for large windows: PostgreSQL moves them while the next ones are planned."""
 _MOVE = (
     slot.update()
     .where(
@@ -72,6 +81,9 @@ class KnownPolicies:
         self.by_version: dict[tuple[str, int], PolicyVersion] = {}
         self.last: dict[str, PolicyVersion] = {}
 
+    def remember(self, active: PolicyVersion) -> None:
+        self.last[active.name] = self.by_version.setdefault((active.name, active.version), active)
+
 
 class PlanningState(NamedTuple):
     """The configs whose rows are locked, and the time. A further one that does not exist is left out."""
@@ -93,15 +105,29 @@ class ReplanTransaction:
     def begin(self) -> None:
         """Begins the transaction, unless the database has."""
 
+    def page_size(self, name: str) -> int:
+        """How many slots of a config to read at once: at least as many as a window holds, to plan it as a whole."""
+        active = self.known.last.get(name)
+        return max(PAGE, MOST_WHOLE if active is None else min(active.policy.highest_limit + 1, MOST_WHOLE))
+
     def candidates(self, span: Span, reading: Reading, limit: int) -> list[Candidate]:
         """The next slots in order, and whether each may move; waiting work is locked."""
         return _candidates(self.connection, self.carriers, span, reading, limit, lock=True)
 
+    def read_ahead(self, span: Span, reading: Reading, limit: int, config: PlannedConfig) -> None:
+        """Says that `candidates` will be called so next. Slots may be moved before, none of them there. May read them
+        already; `config` is locked."""
+
     def lock(
-        self, span: Span, candidates: Sequence[Candidate], from_ms: int, planned: Sequence[SlotMove] = ()
+        self,
+        span: Span,
+        candidates: Sequence[Candidate],
+        from_ms: int,
+        planned: Sequence[SlotMove] = (),
+        most: int = 0,
     ) -> PlanningState:
         """Locks the config and the slots' further ones, in the order of their names. May also read what `finish` needs
-        for moves that are planned already.
+        for moves that are planned already, and what is needed to plan `most` slots.
 
         Raises:
             NotFound: the config does not exist.
@@ -201,7 +227,9 @@ class SqlReplanStore:
             self._transaction = PostgresReplanTransaction
 
     async def survey(self, span: Span) -> tuple[PolicyVersion, int]:
-        return await self._database.read(_survey, span.name)
+        active, now_ms = await self._database.read(_survey, span.name)
+        self._known.remember(active)
+        return active, now_ms
 
     async def followers(self, template: str) -> list[str]:
         return await self._database.read(templates.followers, template)
@@ -267,7 +295,8 @@ def _candidates(
     while (missing := limit - len(candidates)) > 0:
         records = _records(connection, span, reading, missing)
         created = {record.slot.event_id: record.created_ms for record in records}
-        candidates += movable(connection, carriers, [record.slot for record in records], created, lock=lock)
+        slots = [record.slot for record in records]
+        candidates += movable(carriers, slots, standings_of(connection, carriers, slots, lock), created)
         if len(records) < missing:
             break
         reading = after(records[-1].slot)
@@ -275,10 +304,12 @@ def _candidates(
 
 
 def movable(
-    connection: Connection, carriers: Carriers, slots: Sequence[AssignedSlot], created: Mapping[str, int], *, lock: bool
+    carriers: Carriers,
+    slots: Sequence[AssignedSlot],
+    standings: Mapping[str, Standing],
+    created: Mapping[str, int],
 ) -> Iterable[Candidate]:
     """Whether each of these slots may move, without those whose work has ended."""
-    standings = standings_of(connection, carriers, slots, lock)
     if not standings and not created and all(assigned.owner is None for assigned in slots):
         return map(Candidate, slots)
     return [
@@ -323,33 +354,45 @@ def _pull_forward(
     limit: int,
     reads_again: bool,
 ) -> Chunk:
-    read = transaction.candidates(span, reading, limit)
+    size = limit if reads_again else min(limit, transaction.page_size(span.name))
+    read = transaction.candidates(span, reading, size)
     few = few_others(span.name, read)
-    config, others, limits, now_ms = transaction.lock(span, few, reading.at_ms)
+    names = {span.name, *other_names(span.name, few)}
+    config, others, limits, now_ms = transaction.lock(span, few, reading.at_ms, (), limit + size)
     locked_at = time.perf_counter()
+
     if reads_again:
-        locked = {span.name, *other_names(span.name, few)}
-        read = transaction.candidates(span, reading, limit)
+        read = transaction.candidates(span, reading, size)
         free = transaction.lock_slots([candidate.slot.event_id for candidate in read])
         read = [
             candidate if candidate.slot.event_id in free else candidate._replace(may_move=False) for candidate in read
         ]
-        few = list(takewhile(lambda candidate: locked.issuperset(candidate.slot.config_names), read))
+        few = until_stranger(read, names)
         if read and not few:
             raise Conflict
-    is_last = len(few) == len(read) < limit
-    candidates = without_strangers(few, {span.name, *others})
     puller = Puller(limits, config, reading, others)
     examined: list[AssignedSlot] = []
     moves: list[SlotMove] = []
-    for part in puller.parts(candidates, is_last=is_last):
-        examined += part.examined
-        if part.moves:
-            transaction.move(config.active, part.moves, now_ms)
-            moves += part.moves
+    missing = limit
+    while True:
+        missing -= len(few)
+        is_last = len(few) == len(read) < size
+        following = after(few[-1].slot) if len(few) == size and missing > 0 else None
+        if following:
+            transaction.read_ahead(span, following, size, config)
+        for part in puller.parts(without_strangers(few, {span.name, *others}), is_last=is_last):
+            examined += part.examined
+            if part.moves:
+                transaction.move(config.active, part.moves, now_ms)
+                moves += part.moves
+        if not following:
+            break
+        read = transaction.candidates(span, following, size)
+        few = until_stranger(read, names)
+        if read and not few:
+            break
     is_awaited = transaction.finish(_changed(config, others), moves, now_ms)
-    following = None if is_last else puller.reading
-    return Chunk(examined, moves, following, is_awaited, time.perf_counter() - locked_at)
+    return Chunk(examined, moves, None if is_last else puller.reading, is_awaited, time.perf_counter() - locked_at)
 
 
 def _plan_forward(transaction: ReplanTransaction, span: Span, reading: Reading, limit: int) -> Chunk:
