@@ -12,7 +12,7 @@ UNTIL_STOPPED = ("serve", "worker")
 """The commands that run until SIGTERM or SIGINT."""
 
 # Work comes in batches of thousands of objects, which are freed together. By Python's own threshold of 700, the garbage
-# collector would examine each of them several times: a fifth of the CPU time of a feed. Here and not in `main`, so that
+# collector would examine each of them several times: a tenth of the CPU time of a feed. Here and not in `main`, so that
 # it also applies to the processes that `serve --workers` starts.
 gc.set_threshold(20_000, 20, 20)
 
