@@ -232,6 +232,41 @@ async def test_slots_under_several_configs_are_spread_to_where_all_have_room(sto
     assert max((await check_windows(store, "d", NOW)).values()) <= 3
 
 
+@pytest.mark.parametrize("names", ["c", ("c", "a")])
+async def test_a_spread_that_the_horizon_holds_back_keeps_the_order_and_does_what_its_dry_run_said(
+    stores: Stores, names: str | tuple[str, str]
+) -> None:
+    store, replans = stores
+    even = WindowPolicy(10, "PT4S", spread="even", max_delay="PT1M")
+    await configure_all(store, {"c": even, "a": WindowPolicy(1000, "PT4S")})
+    await store.book(names, wants(120, T), now_ms=NOW)
+    await store.configure("c", replace(even, max_per_window=5), now_ms=NOW)
+    before = await booked(store)
+    tried = await replan(replans, Span("c"), Direction.SPREAD, dry_run=True)
+    done = await replan(replans, Span("c"), Direction.SPREAD, dry_run=False)
+    slots = await check(store, before, Direction.SPREAD)
+    assert replace(tried, dry_run=False, moves=()) == done
+    assert Counter(slot.window_start_ms for slot in slots) == {
+        T + 4000 * n: 10 if n < 9 else 5 for n in range(15)
+    }, "until the horizon nothing is free"
+    assert len({slot.scheduled_ms for slot in slots}) == 120, "no two at once"
+    assert (await replan(replans, Span("c"), Direction.SPREAD, dry_run=False)).moved == 0
+
+
+async def test_a_spread_overtakes_no_slot_behind_its_span(stores: Stores) -> None:
+    store, replans = stores
+    await store.configure("c", WindowPolicy(2, "PT4S"), now_ms=NOW)
+    requests = [SlotRequest(f"e{n}", at) for n, at in enumerate((T, T, T + 4000, T + 8000))]
+    await store.book("c", requests, now_ms=NOW)
+    await store.configure("c", WindowPolicy(1, "PT4S"), now_ms=NOW)
+    before = await booked(store)
+    assert (await replan(replans, Span("c", to_ms=T + 4000), Direction.SPREAD, dry_run=False)).moved == 0
+    assert (await replan(replans, Span("c", to_ms=T + 8000), Direction.SPREAD, dry_run=False)).moved == 0
+    assert (await replan(replans, Span("c"), Direction.SPREAD, dry_run=False)).moved == 3
+    slots = await check(store, before, Direction.SPREAD)
+    assert [slot.window_start_ms for slot in slots] == [T, T + 4000, T + 8000, T + 12_000]
+
+
 async def test_one_transaction_locks_few_configs(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
     store, replans = stores
     monkeypatch.setattr(replanning, "MOST_OTHERS", 2)

@@ -119,6 +119,18 @@ async def test_idle_configs_are_pruned_and_made_again(slots: SlotStore) -> None:
     assert (await scheduler.policy("merchant-1")).policy.max_per_window == 9
 
 
+async def test_a_config_whose_slots_were_all_cancelled_is_idle(
+    slots: SlotStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headgate.slots.stores.templates.MIN_IDLE_AGE", timedelta(minutes=-1))
+    scheduler = SlotScheduler(slots, template_configs=1)
+    await scheduler.configure("merchant-*", WindowPolicy(1, "PT4S"))
+    await scheduler.assign("first", "merchant-1", T)
+    await scheduler.cancel("first")
+    assert (await scheduler.assign("second", "merchant-2", T)).config_name == "merchant-2"
+    assert [config.name for config in await slots.configs()] == ["merchant-*", "merchant-2"]
+
+
 async def test_a_template_makes_so_many_configs_and_idle_ones_make_room(
     slots: SlotStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,9 +18,10 @@ from headgate.slots.carriers import SlotMove
 from headgate.slots.model import AssignedSlot, PolicyVersion, WindowPolicy
 from headgate.slots.occupancy import FullRun, Occupancy, WindowCount, full_runs
 from headgate.slots.packing import Full, Packer
-from headgate.slots.replan import Candidate, Direction, Limits, PlannedConfig, assign_earlier, assign_spread
+from headgate.slots.replan import Candidate, Direction, Limits, PlannedConfig, assign_earlier
 from headgate.slots.replan_parts import whole_windows
 from headgate.slots.replan_places import admitted, place, rejoined_runs
+from headgate.slots.replan_spread import assign_spread
 from headgate.slots.stores.replanning import runs_near
 from headgate.slots.windows import align
 from tests.interleavings.search import Search, Violation, search

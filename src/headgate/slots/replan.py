@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 from headgate.durations import LATEST_MS
 from headgate.errors import Conflict
-from headgate.slots.joint import SEARCHED_MS
 from headgate.slots.model import AssignedSlot, PolicyVersion, WindowPolicy
 from headgate.slots.occupancy import Occupancy
 from headgate.slots.windows import align, usable
@@ -181,7 +180,7 @@ class Counts:
         return LATEST_MS
 
 
-class _JointCounts:
+class JointCounts:
     """The counts of every config that a plan may change."""
 
     def __init__(self, counts: Counts, others: Others) -> None:
@@ -208,7 +207,7 @@ def assign_earlier(
     policy, earliest = limits.policy, limits.earliest_ms
     size = policy.size_ms
     counts = Counts(config)
-    joint = _JointCounts(counts, others)
+    joint = JointCounts(counts, others)
     assignments: list[Assignment] = []
     reached = reached_ms
     aligned, opening = -1, -1  # the last window that was looked up, and the open one from there on
@@ -225,7 +224,7 @@ def assign_earlier(
                 all_counts = joint.of(slot)
                 starts = _earlier_windows(slot, all_counts, effective, max(effective, reached))
                 start = starts[all_counts.index(counts)]
-                if starts != _own_windows(slot, all_counts):
+                if starts != own_windows(slot, all_counts):
                     low = max(effective, *starts)
             elif own > reached:
                 first = effective if effective > reached else reached
@@ -251,7 +250,7 @@ def assign_earlier(
     return assignments
 
 
-def _own_windows(slot: AssignedSlot, all_counts: Sequence[Counts]) -> tuple[int, ...]:
+def own_windows(slot: AssignedSlot, all_counts: Sequence[Counts]) -> tuple[int, ...]:
     return tuple(counts.config.own(slot) for counts in all_counts)
 
 
@@ -259,9 +258,9 @@ def _earlier_windows(
     slot: AssignedSlot, all_counts: Sequence[Counts], effective_ms: int, at_ms: int
 ) -> tuple[int, ...]:
     """The windows of the first instant from `at_ms` on that all configs of a slot admit, or its own. Moves it there."""
-    owns = _own_windows(slot, all_counts)
+    owns = own_windows(slot, all_counts)
     finders = [partial(counts.admitting, own, effective_ms) for counts, own in zip(all_counts, owns, strict=True)]
-    starts = _common_windows(finders, at_ms, slot.scheduled_ms) or owns
+    starts = common_windows(finders, at_ms, slot.scheduled_ms) or owns
     for counts, own, start in zip(all_counts, owns, starts, strict=True):
         if start != own:
             counts.leave(own)
@@ -269,7 +268,7 @@ def _earlier_windows(
     return starts
 
 
-def _common_windows(finders: Sequence[Callable[[int], int]], at_ms: int, until_ms: int) -> tuple[int, ...] | None:
+def common_windows(finders: Sequence[Callable[[int], int]], at_ms: int, until_ms: int) -> tuple[int, ...] | None:
     """The windows, one of each config, that hold the first instant of [at, until) that all admit. Each finder returns
     the first window of its config that admits the slot and ends after a time."""
     while at_ms < until_ms:
@@ -279,115 +278,3 @@ def _common_windows(finders: Sequence[Callable[[int], int]], at_ms: int, until_m
             return starts
         at_ms = latest
     return None
-
-
-def assign_spread(
-    limits: Limits, candidates: Sequence[Candidate], config: PlannedConfig, others: Others = NO_OTHERS
-) -> list[Assignment]:
-    """The window of each candidate, in order: its own while that is within the limit, or the next one that is.
-
-    A slot stays if no window before its horizon has room.
-    """
-    spread = _Spread(limits, candidates, config, others)
-    return [spread.assign(candidate) for candidate in candidates]
-
-
-class _Spread:
-    """Assigns one candidate after another. All that may move leave their windows first, and enter one when they are
-    assigned: a slot that is assigned later makes room for those before it."""
-
-    def __init__(self, limits: Limits, candidates: Sequence[Candidate], config: PlannedConfig, others: Others) -> None:
-        self._limits = limits
-        self._policy = limits.policy
-        self._counts = Counts(config)
-        self._joint = _JointCounts(self._counts, others)
-        self._reached = 0
-        self._apart: set[tuple[str, ...]] = set()
-        """Sets of configs that have no common instant any more."""
-        self._entered: set[tuple[str, int]] = set()
-        """Windows of further configs that slots from elsewhere were assigned to."""
-        for candidate in filter(limits.may_move, candidates):
-            slot = candidate.slot
-            for counts in self._joint.of(slot) if slot.other_windows else (self._counts,):
-                counts.leave(counts.config.own(slot))
-
-    def assign(self, candidate: Candidate) -> Assignment:
-        slot = candidate.slot
-        own = self._counts.config.own(slot)
-        if not self._limits.may_move(candidate):
-            return Assignment(candidate, own)
-        if not slot.other_windows:
-            start = self._later_window(candidate, own)
-            self._counts.enter(start)
-            return Assignment(candidate, start)
-        all_counts = self._joint.of(slot)
-        owns = _own_windows(slot, all_counts)
-        starts = self._later_windows(candidate, owns, all_counts)
-        for counts, own, start in zip(all_counts, owns, starts, strict=True):
-            counts.enter(start)
-            if start != own:
-                self._entered.add((counts.config.active.name, start))
-        return Assignment(candidate, starts[all_counts.index(self._counts)], starts)
-
-    def _later_window(self, candidate: Candidate, own_ms: int) -> int:
-        start = max(own_ms, align(self._reached, self._policy.size_ms))
-        if start != own_ms or self._counts.is_full(own_ms):
-            start = self._with_room(start)
-            if start >= LATEST_MS or _is_beyond(self._policy, candidate, start):
-                return own_ms
-        self._reached = max(self._reached, start)
-        return start
-
-    def _later_windows(
-        self, candidate: Candidate, owns: tuple[int, ...], all_counts: Sequence[Counts]
-    ) -> tuple[int, ...]:
-        kept = [self._kept(counts, own) for counts, own in zip(all_counts, owns, strict=True)]
-        end = min(own + counts.policy.size_ms for own, counts in zip(owns, all_counts, strict=True))
-        starts = owns
-        if end <= self._reached or None in kept:
-            common = self._common(candidate.slot, kept, all_counts)
-            if common is None or any(
-                start != own and _is_beyond(counts.policy, candidate, start)
-                for counts, own, start in zip(all_counts, owns, common, strict=True)
-            ):
-                return owns
-            starts = common
-        self._reached = max(self._reached, *starts)
-        return starts
-
-    def _kept(self, counts: Counts, own_ms: int) -> int | None:
-        """A slot's own window, if the slot may stay there. In a further config it may, however full the window is,
-        unless others have come."""
-        may_be_full = counts is not self._counts and (counts.config.active.name, own_ms) not in self._entered
-        return own_ms if may_be_full or not counts.is_full(own_ms) else None
-
-    def _common(
-        self, slot: AssignedSlot, kept: Sequence[int | None], all_counts: Sequence[Counts]
-    ) -> tuple[int, ...] | None:
-        if slot.config_names in self._apart:
-            return None
-        finders = [
-            self._with_room if counts is self._counts else partial(counts.admitting, own, slot.requested_ms)
-            for counts, own in zip(all_counts, kept, strict=True)
-        ]
-        at = max(slot.scheduled_ms, self._reached)
-        starts = _common_windows(finders, at, at + SEARCHED_MS)
-        if starts is None:
-            self._apart.add(slot.config_names)
-        return starts
-
-    def _with_room(self, at_ms: int) -> int:
-        """The first open window that ends after a time and is below its limit."""
-        policy = self._policy
-        start = policy.next_open(align(at_ms, policy.size_ms))
-        while start < LATEST_MS and self._counts.is_full(start):
-            start = policy.next_open(start + policy.size_ms)
-        return start
-
-
-def _is_beyond(policy: WindowPolicy, candidate: Candidate, start_ms: int) -> bool:
-    """Whether a window reaches past a slot's horizon."""
-    if policy.max_delay_ms is None:
-        return False
-    horizon = max(candidate.slot.requested_ms, candidate.created_ms) + policy.max_delay_ms
-    return start_ms + policy.size_ms - 1 > horizon

@@ -15,9 +15,10 @@ from headgate.durations import LATEST_MS, duration_ms, parse_duration, parse_ins
 from headgate.errors import Conflict, InvalidInput, NotFound
 from headgate.slots.carriers import SlotMove
 from headgate.slots.model import AssignedSlot, PolicyVersion, checked_name
-from headgate.slots.replan import Candidate, Direction, Limits, PlannedConfig, assign_spread
+from headgate.slots.replan import Candidate, Direction, Limits, PlannedConfig
 from headgate.slots.replan_parts import Puller, Reading, after, broken_off
 from headgate.slots.replan_places import place
+from headgate.slots.replan_spread import assign_spread
 from headgate.slots.templates import is_template
 from headgate.slots.windows import align
 
@@ -444,8 +445,16 @@ async def _planned_spread(store: ReplanStore, span: Span) -> tuple[Sequence[Cand
     candidates = await snapshot.read_others(await _all_candidates(store, span, first))
     config, others = await snapshot.config(), snapshot.others
     limits = Limits(config.policy, earliest)
-    assignments = assign_spread(limits, candidates, config, others)
+    assignments = assign_spread(limits, candidates, config, others, await _first_behind(store, span))
     return candidates, place(limits, assignments, config, 0, others, Direction.SPREAD)
+
+
+async def _first_behind(store: ReplanStore, span: Span) -> int:
+    """The time of the first slot behind a span."""
+    if span.to_ms >= LATEST_MS:
+        return LATEST_MS
+    behind = await store.candidates(span._replace(to_ms=LATEST_MS), Reading(span.to_ms), 1)
+    return behind[0].slot.scheduled_ms if behind else LATEST_MS
 
 
 def _from_the_last(moves: Sequence[SlotMove], pace: Pace) -> Iterator[Sequence[SlotMove]]:

@@ -88,10 +88,12 @@ def lock_unless_locked(name: str, *conditions: sa.ColumnElement[bool]) -> sa.Sel
 
 
 def remove_idle(connection: Connection, ended_ms: int, created_ms: int, limit: int, template: str | None = None) -> int:
-    """Deletes configs that follow a template and have no window that starts after `ended_ms`, if their policy is from
-    before `created_ms`. Returns their number. A config with a booking in flight is left out."""
+    """Deletes configs that follow a template and have no slot in a window that starts after `ended_ms`, if their policy
+    is from before `created_ms`. Returns their number. A config with a booking in flight is left out."""
     in_use = sa.select(slot_window.c.config_name).where(
-        slot_window.c.config_name == slot_config.c.name, slot_window.c.window_start > from_ms(ended_ms)
+        slot_window.c.config_name == slot_config.c.name,
+        slot_window.c.window_start > from_ms(ended_ms),
+        slot_window.c.taken > 0,  # a cancelled slot leaves an empty window
     )
     settled = sa.select(slot_policy.c.name).where(
         slot_policy.c.name == slot_config.c.name,
