@@ -246,9 +246,9 @@ async def test_a_spread_that_the_horizon_holds_back_keeps_the_order_and_does_wha
     done = await replan(replans, Span("c"), Direction.SPREAD, dry_run=False)
     slots = await check(store, before, Direction.SPREAD)
     assert replace(tried, dry_run=False, moves=()) == done
-    assert Counter(slot.window_start_ms for slot in slots) == {
-        T + 4000 * n: 10 if n < 9 else 5 for n in range(15)
-    }, "until the horizon nothing is free"
+    assert Counter(slot.window_start_ms for slot in slots) == {T + 4000 * n: 10 if n < 9 else 5 for n in range(15)}, (
+        "until the horizon nothing is free"
+    )
     assert len({slot.scheduled_ms for slot in slots}) == 120, "no two at once"
     assert (await replan(replans, Span("c"), Direction.SPREAD, dry_run=False)).moved == 0
 

@@ -2,9 +2,9 @@
 windows.
 
 No slot overtakes another. A slot that finds no room before its horizon stays, above the limit, and those before it go
-only to windows before its own; the same holds for a slot that may not move. Which slots must stay is found from the last
-one back: each is given the last window that it could have, and one that gets none stays. The others then fit, and each
-goes to the first window with room.
+only to windows before its own; the same holds for a slot that may not move. Which slots must stay is found from the
+last one back: each is given the last window that it could have, and one that gets none stays. The others then fit, and
+each goes to the first window with room.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Which later windows the slots over a lowered limit move to: all ways to keep the order are tried, and none leaves fewer
-above the limit."""
+"""Which later windows the slots over a lowered limit move to: of all ways that keep the order, none leaves fewer above
+the limit."""
 
 from __future__ import annotations
 
@@ -79,14 +79,14 @@ def test_no_order_preserving_plan_leaves_fewer_above_the_limit(
 
     assert after == sorted(after), "no slot overtakes another"
     assert is_allowed(after)
-    ways = combinations_with_replacement(range(min(before), min(max(last, max(before)), 9) + 1), len(before))
+    ways = combinations_with_replacement(range(min(before), min(max(last, *before), 9) + 1), len(before))
     best = min(over(limit, [*way, *outside]) for way in ways if is_allowed(way))
     assert over(limit, [*after, *outside]) == best
 
 
 def test_where_the_horizon_leaves_no_room_the_last_ones_are_spread_and_the_others_stay() -> None:
     before, after = spread(5, 15, [(at * SIZE, True) for at in range(12) for _ in range(10)])
-    assert Counter(after) == {n: 10 for n in range(9)} | {n: 5 for n in range(9, 15)}
+    assert Counter(after) == dict.fromkeys(range(9), 10) | dict.fromkeys(range(9, 15), 5)
     assert before[:90] == after[:90]
 
 
