@@ -11,7 +11,7 @@ from functools import partial
 from typing import TypeVar
 
 from headgate.clock import Clock, SystemClock
-from headgate.durations import from_ms
+from headgate.durations import LATEST_MS, from_ms
 from headgate.errors import Conflict, InvalidInput, NotFound, SlotOwned
 from headgate.slots.joint import JointPacker, JointSide
 from headgate.slots.listing import NO_CAUSE, Cancellation, Cursor, ListedSlot, SlotFilter
@@ -52,8 +52,9 @@ class _Config:
     def runs_before(self, starts_ms: Sequence[int]) -> list[FullRun | None]:
         return [self.run_before(start) for start in starts_ms]
 
-    def recounted(self, size_ms: int, from_ms: int) -> list[WindowCount]:
-        counts = Counter(align(at, size_ms) for at in self.times() if at >= from_ms)
+    def recounted(self, size_ms: int, from_ms: int, until_ms: int | None = None) -> list[WindowCount]:
+        until = LATEST_MS if until_ms is None else until_ms
+        counts = Counter(align(at, size_ms) for at in self.times() if from_ms <= at < until)
         return [WindowCount(start, taken, taken) for start, taken in sorted(counts.items())]
 
     def write(self, occupancy: Occupancy) -> None:

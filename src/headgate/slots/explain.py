@@ -6,18 +6,22 @@ full, closed, or too short in proportion when the slot was booked. So the reason
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
+from headgate.durations import to_ms
+from headgate.slots.joint import JointPacker, JointSide
 from headgate.slots.listing import ListedSlot
 from headgate.slots.model import FirstWindow, PolicyVersion, WindowPolicy
-from headgate.slots.occupancy import Occupancy
+from headgate.slots.occupancy import WindowReader
 from headgate.slots.packing import Full, Packer
 from headgate.slots.windows import align, usable
 
 MOST_STEPS = 200
 """Windows and closed stretches that are listed one by one; the rest is counted only."""
+COUNTED_AT_ONCE = 64
+"""Windows whose slots are counted by one statement, where their counters are gone."""
 
 
 class Reason(StrEnum):
@@ -53,9 +57,23 @@ class Today:
     """What the same request would get if it came now as a new event."""
 
     window_start_ms: int | None
-    """None: nothing is free before the horizon."""
+    """The window of the first config. None: nothing is free before the horizon."""
     earliest_ms: int | None
     """Then the first time that would be free, if any ever is."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedVersion:
+    """A version of a config that a slot was booked under and that no longer exists: the config was made from a
+    template, and was deleted when it was idle."""
+
+    config_name: str
+    config_version: int
+    config_exists: bool
+    """Whether there is a config of this name again."""
+    template: str | None
+    """The template whose version of the same number has the policy. None: the policy is not known, and the steps have
+    no windows of this config."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,68 +83,111 @@ class Explanation:
     record: ListedSlot
     effective_ms: int
     """The later one of the requested time and the time of the booking."""
-    then: PolicyVersion
+    then: PolicyVersion | None
+    """The version that the slot was booked under, of its first config. None: it is not known."""
     active: PolicyVersion
+    """The version that a booking would have today, of its first config."""
     steps: tuple[Step, ...]
     today: Today
+    removed: tuple[RemovedVersion, ...] = ()
 
 
 def explain(
-    record: ListedSlot, then: PolicyVersion, active: PolicyVersion, occupancy: Occupancy, now_ms: int
+    record: ListedSlot,
+    then: Mapping[str, PolicyVersion],
+    removed: Sequence[RemovedVersion],
+    sides: Sequence[JointSide],
+    now_ms: int,
 ) -> Explanation:
-    """Explains a slot that was booked under the policy `then`; `occupancy` is how full the windows are now."""
+    """Explains a slot that was booked under the policies `then`, by config, of which those of `removed` no longer
+    exist; `sides` are its configs as they are now. The counts that it takes from them must not be written back."""
     slot = record.slot
-    effective = max(slot.requested_ms, record.created_ms if record.moved_ms is None else record.moved_ms)
-    if slot.other_windows:
-        steps = _passed_jointly(then.name, then.policy, occupancy, effective, slot.scheduled_ms, Reason.JOINT)
-    elif record.moved_ms is None:
-        steps = _passed_over(then.name, then.policy, effective, slot.window_start_ms)
-    else:
-        steps = _passed_jointly(then.name, active.policy, occupancy, effective, slot.scheduled_ms, Reason.ORDER)
-    place = Packer(active.policy, occupancy, now_ms, lambda: 0.0).place(slot.requested_ms)
-    today = Today(None, place.earliest_ms) if isinstance(place, Full) else Today(place.window_start_ms, None)
-    return Explanation(record, effective, then, active, tuple(steps), today)
+    booked = record.created_ms if record.moved_ms is None else record.moved_ms
+    effective = max(slot.requested_ms, booked)
+    otherwise = Reason.JOINT if slot.other_windows else Reason.ORDER
+    gone = {version.config_name for version in removed}
+    steps: list[Step] = []
+    for side in sides:
+        version = then.get(side.active.name)
+        if version is None:
+            continue
+        if record.moved_ms is None and not slot.other_windows:
+            steps += _passed_over(version, effective, slot.window_start_ms)
+            continue
+        taken = side.occupancy.taken
+        is_active = version.version == side.active.version and version.name not in gone
+        if not is_active or to_ms(version.created_at) > booked:
+            # Resized, or evicted and maybe made again: the counters of these windows are gone.
+            taken = _Recount(side.occupancy.reader, version.policy.size_ms).taken
+        steps += _passed_with_room(version, taken, effective, slot.scheduled_ms, otherwise)
+    today = _today(sides, slot.requested_ms, now_ms)
+    return Explanation(
+        record, effective, then.get(slot.config_name), sides[0].active, tuple(steps), today, tuple(removed)
+    )
 
 
-def _passed_over(name: str, policy: WindowPolicy, effective_ms: int, until_ms: int) -> list[Step]:
+def _today(sides: Sequence[JointSide], requested_ms: int, now_ms: int) -> Today:
+    packer: Packer | JointPacker = JointPacker(sides, now_ms, lambda: 0.0)
+    if len(sides) == 1:
+        packer = Packer(sides[0].active.policy, sides[0].occupancy, now_ms, lambda: 0.0)
+    place = packer.place(requested_ms)
+    return Today(None, place.earliest_ms) if isinstance(place, Full) else Today(place.window_start_ms, None)
+
+
+def _first_share(policy: WindowPolicy, effective_ms: int) -> int | None:
+    """What the window of the effective time offered; None if that is its limit."""
+    size, start = policy.size_ms, align(effective_ms, policy.size_ms)
+    limit = policy.limit_at(start)
+    share = usable(limit, size, start, effective_ms, start + size - 1, policy.first_window).capacity
+    return share if share < limit and policy.first_window is FirstWindow.PROPORTIONAL else None
+
+
+def _passed_over(version: PolicyVersion, effective_ms: int, until_ms: int) -> list[Step]:
     """The windows from the effective time up to the slot's own."""
+    policy = version.policy
+    first = align(effective_ms, policy.size_ms)
+    is_cut = _first_share(policy, effective_ms) is not None
+
+    def reason(start: int) -> Reason:
+        return Reason.PROPORTIONAL if is_cut and start == first else Reason.FULL
+
+    return _steps(version.name, policy, first, until_ms, reason, Reason.FULL)
+
+
+def _passed_with_room(
+    version: PolicyVersion, taken: Callable[[int], int], effective_ms: int, scheduled_ms: int, otherwise: Reason
+) -> list[Step]:
+    """The windows up to a slot whose window is not the earliest with room. One that has room, by the slots that are
+    `taken` there now, has the reason `otherwise`."""
+    policy = version.policy
     size = policy.size_ms
     first = align(effective_ms, size)
+    share = _first_share(policy, effective_ms)
 
     def reason(start: int) -> Reason:
-        limit = policy.limit_at(start)
-        share = usable(limit, size, start, effective_ms, start + size - 1, policy.first_window).capacity
-        is_cut = start == first and share < limit and policy.first_window is FirstWindow.PROPORTIONAL
-        return Reason.PROPORTIONAL if is_cut else Reason.FULL
+        if share is not None and start == first:
+            return Reason.PROPORTIONAL if taken(start) >= share else otherwise
+        return Reason.FULL if taken(start) >= policy.limit_at(start) else otherwise
 
-    return _steps(name, policy, first, until_ms, reason, Reason.FULL)
-
-
-def combined(explanations: Sequence[Explanation]) -> Explanation:
-    """The explanation of a slot under several configs, from one of each: the steps of all of them. Today it would get
-    no window before the latest that one of them offers by itself."""
-    first = explanations[0]
-    steps = tuple(step for explanation in explanations for step in explanation.steps)
-    starts = [explanation.today.window_start_ms for explanation in explanations]
-    times = [explanation.today.earliest_ms for explanation in explanations]
-    today = Today(
-        None if None in starts else max(start for start in starts if start is not None),
-        max((at for at in times if at is not None), default=None),
-    )
-    return replace(first, steps=steps, today=today)
+    return _steps(version.name, policy, first, align(scheduled_ms, size), reason, otherwise)
 
 
-def _passed_jointly(
-    name: str, policy: WindowPolicy, occupancy: Occupancy, effective_ms: int, scheduled_ms: int, otherwise: Reason
-) -> list[Step]:
-    """The windows up to a slot whose window is not the earliest with room; one that is not full now has the reason
-    `otherwise`."""
+class _Recount:
+    """The slots in windows of a size that has no counters, counted when needed."""
 
-    def reason(start: int) -> Reason:
-        return Reason.FULL if occupancy.taken(start) >= policy.limit_at(start) else otherwise
+    def __init__(self, reader: WindowReader, size_ms: int) -> None:
+        self._reader = reader
+        self._size_ms = size_ms
+        self._counts: dict[int, int] = {}
+        self._until_ms = 0
 
-    size = policy.size_ms
-    return _steps(name, policy, align(effective_ms, size), align(scheduled_ms, size), reason, otherwise)
+    def taken(self, start_ms: int) -> int:
+        """The number of slots in the window. Windows must be asked for in order."""
+        if start_ms >= self._until_ms:
+            self._until_ms = start_ms + COUNTED_AT_ONCE * self._size_ms
+            counts = self._reader.recounted(self._size_ms, start_ms, self._until_ms)
+            self._counts = {start: taken for start, taken, _ in counts}
+        return self._counts.get(start_ms, 0)
 
 
 def _steps(

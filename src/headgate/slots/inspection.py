@@ -9,11 +9,11 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from headgate.durations import EPOCH, duration_ms, parse_instant, to_ms
+from headgate.durations import EPOCH, duration_ms, from_ms, parse_instant, to_ms
 from headgate.errors import ConfigurationError, InvalidInput, NotFound, StaleVersion
 from headgate.slots import impact
 from headgate.slots.config_names import booking_names
-from headgate.slots.explain import Explanation, combined, explain
+from headgate.slots.explain import Explanation, RemovedVersion, explain
 from headgate.slots.forecast import Forecast, forecast
 from headgate.slots.heat_map import MAX_DAYS, HeatMap, heat_map
 from headgate.slots.impact import ChangeWarning
@@ -22,7 +22,6 @@ from headgate.slots.listing import EVERYTHING, MOST_LISTED, Cursor, ListedSlot, 
 from headgate.slots.model import (
     AssignedSlot,
     PolicyVersion,
-    SlotWindow,
     WindowPolicy,
     changed_policy,
     checked_id,
@@ -30,7 +29,7 @@ from headgate.slots.model import (
 )
 from headgate.slots.occupancy import Occupancy
 from headgate.slots.ports import SlotStore
-from headgate.slots.templates import is_template
+from headgate.slots.templates import best_template, is_template
 
 Started = Callable[[Sequence[AssignedSlot]], Awaitable[set[str]]]
 """Returns, of some slots, the events whose work has started."""
@@ -103,17 +102,32 @@ class SlotInspection:
         record = await self._store.record(checked_id(event_id))
         if record is None:
             raise NotFound("slot", event_id)
-        explanations = [await self._explained(record, window) for window in record.slot.windows]
-        return combined(explanations) if record.slot.other_windows else explanations[0]
+        then: dict[str, PolicyVersion] = {}
+        removed: list[RemovedVersion] = []
+        for name, number, _ in record.slot.windows:
+            versions = await self._store.history(name)
+            version = next((version for version in versions if version.version == number), None)
+            if version is None:
+                version = await self._version_of_template(name, number, record)
+                template = None if version is None else version.name
+                removed.append(RemovedVersion(name, number, bool(versions), template))
+            if version is not None:
+                then[name] = replace(version, name=name)
+        return await self._store.survey_joint(
+            record.slot.config_names, lambda sides, now_ms: explain(record, then, removed, sides, now_ms)
+        )
 
-    async def _explained(self, record: ListedSlot, window: SlotWindow) -> Explanation:
-        versions = await self._store.history(window.config_name)
-        then = next(version for version in versions if version.version == window.config_version)
-
-        def look(active: PolicyVersion, occupancy: Occupancy, now_ms: int) -> Explanation:
-            return explain(record, then, active, occupancy, now_ms)
-
-        return await self._store.survey(window.config_name, look)
+    async def _version_of_template(self, name: str, number: int, record: ListedSlot) -> PolicyVersion | None:
+        """The version of a template that a config had when the slot was booked, and which has the same number; None if
+        no template has it. Templates that are newer than the slot may match the name better."""
+        booked = from_ms(record.created_ms if record.moved_ms is None else record.moved_ms)
+        templates = {config.name for config in await self._store.configs() if is_template(config.name)}
+        while (template := best_template(templates, name)) is not None:
+            for version in await self._store.history(template):
+                if version.version == number and version.created_at <= booked:
+                    return version
+            templates.remove(template)
+        return None
 
     async def unstarted(self, started: Started, *, before: datetime) -> list[AssignedSlot]:
         """Slots of any owner that were scheduled before a time and whose work never started. `started` returns, page by

@@ -47,8 +47,8 @@ class WindowReader(Protocol):
         """`run_before` of each time, in one statement where the store allows it."""
         ...
 
-    def recounted(self, size_ms: int, from_ms: int) -> list[WindowCount]:
-        """The slots from a time on, counted in windows of another size, in order."""
+    def recounted(self, size_ms: int, from_ms: int, until_ms: int | None = None) -> list[WindowCount]:
+        """The slots from a time on, up to another if given, counted in windows of another size, in order."""
         ...
 
 
@@ -67,8 +67,8 @@ class CountReader:
     def runs_before(self, starts_ms: Sequence[int]) -> list[FullRun | None]:
         return [None] * len(starts_ms)
 
-    def recounted(self, size_ms: int, from_ms: int) -> list[WindowCount]:
-        return self._reader.recounted(size_ms, from_ms)
+    def recounted(self, size_ms: int, from_ms: int, until_ms: int | None = None) -> list[WindowCount]:
+        return self._reader.recounted(size_ms, from_ms, until_ms)
 
 
 class CountedWindows:
@@ -87,7 +87,7 @@ class CountedWindows:
     def runs_before(self, starts_ms: Sequence[int]) -> list[FullRun | None]:
         return [None] * len(starts_ms)
 
-    def recounted(self, size_ms: int, from_ms: int) -> list[WindowCount]:
+    def recounted(self, size_ms: int, from_ms: int, until_ms: int | None = None) -> list[WindowCount]:
         raise NotImplementedError("the slots are not known here")
 
 

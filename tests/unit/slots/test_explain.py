@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import UTC, datetime
+from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.durations import from_ms, to_ms
-from headgate.slots.explain import MOST_STEPS, Explanation, Reason
+from headgate.slots.explain import MOST_STEPS, Explanation, Reason, RemovedVersion, explain
 from headgate.slots.model import AssignedSlot, SlotRequest, WindowPolicy
 from headgate.slots.scheduler import SlotScheduler
 from headgate.slots.windows import align
@@ -63,6 +64,55 @@ async def test_each_window_that_was_passed_over_has_its_reason(policy: WindowPol
         taken[slot.window_start_ms] += 1
 
 
+@given(policies, policies, st.lists(st.tuples(st.integers(0, 2), st.integers(T - 3000, T + 9000)), max_size=30))
+async def test_under_several_configs_each_window_has_the_reason_of_its_own_config(
+    a: WindowPolicy, b: WindowPolicy, requested: list[tuple[int, int]]
+) -> None:
+    store = MemorySlotStore(FakeClock(from_ms(T)), seed=1)
+    by_name = {"a": a, "b": b}
+    for name, policy in by_name.items():
+        await store.configure(name, policy)
+    scheduler = SlotScheduler(store)
+    taken: Counter[tuple[str, int]] = Counter()
+    for index, (which, at) in enumerate(requested):
+        names = (("a",), ("b",), ("a", "b"))[which]
+        (slot,) = await store.book(names, [SlotRequest(f"e{index}", at)])
+        assert isinstance(slot, AssignedSlot)
+        explanation = await scheduler.explain(slot.event_id)
+        effective = max(slot.requested_ms, T)
+        for step in explanation.steps if slot.other_windows else ():
+            policy = by_name[step.config_name]
+            start, size, limit = step.window_start_ms, policy.size_ms, policy.max_per_window
+            offered, is_first = limit, start == align(effective, size)
+            if is_first and policy.first_window == "proportional":
+                offered = limit * (start + size - effective) // size
+            has_room = taken[step.config_name, start] < offered
+            assert has_room is (step.reason is Reason.JOINT) or step.reason is Reason.CLOSED
+            assert (step.reason is Reason.PROPORTIONAL) <= (is_first and offered < limit)
+        for window in slot.windows:
+            taken[window.config_name, window.window_start_ms] += 1
+        (again,) = await store.book(names, [SlotRequest("again", at)])
+        assert isinstance(again, AssignedSlot)
+        assert explanation.today.window_start_ms == again.window_start_ms
+        await store.cancel("again")
+
+
+async def test_windows_of_a_policy_that_is_not_known_are_left_out() -> None:
+    store = MemorySlotStore(FakeClock(from_ms(T)), seed=1)
+    for name in ("a", "b"):
+        await store.configure(name, WindowPolicy(1, "PT4S"))
+    await store.book(("a", "b"), [SlotRequest(f"e{n}", T) for n in range(2)])
+    record = await store.record("e1")
+    assert record is not None
+    known = {version.name: version for version in await store.configs()}
+    gone = RemovedVersion("a", 1, False, None)
+    for then in ({"b": known["b"]}, {}):
+        explanation = await store.survey_joint(("a", "b"), partial(explain, record, then, [gone]))
+        assert {step.config_name for step in explanation.steps} == set(then)
+        assert (explanation.then, explanation.removed) == (None, (gone,))
+        assert explanation.today.window_start_ms == T + 8000
+
+
 async def test_it_names_the_rule_that_closes_a_window() -> None:
     calendar = {
         "zone": "America/New_York",
@@ -93,6 +143,7 @@ async def test_it_says_what_would_happen_today() -> None:
     await store.configure("c", WindowPolicy(4, "PT4S"))
     explanation = await scheduler.explain("e2")
     assert explanation.today.window_start_ms == T
+    assert explanation.then is not None
     assert (explanation.then.version, explanation.active.version) == (1, 2)
     assert [step.reason for step in explanation.steps] == [Reason.FULL, Reason.FULL]
     await store.configure("c", WindowPolicy(1, "PT4S", max_delay="PT2S"))

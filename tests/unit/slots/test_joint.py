@@ -53,7 +53,7 @@ class Counted:
     def runs_before(self, starts_ms: Sequence[int]) -> list[FullRun | None]:
         return [self.run_before(start) for start in starts_ms]
 
-    def recounted(self, size_ms: int, from_ms: int) -> list[WindowCount]:
+    def recounted(self, size_ms: int, from_ms: int, until_ms: int | None = None) -> list[WindowCount]:
         raise NotImplementedError
 
 

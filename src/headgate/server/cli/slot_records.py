@@ -9,7 +9,7 @@ from headgate.server.cli.parameters import Argument, Command, as_json
 from headgate.server.cli.slot_reads import read_slots
 from headgate.server.cli.terminal import print_json, print_line, print_status, print_table
 from headgate.server.shapes.slot_records import Explained, SlotPage, SlotRecord
-from headgate.slots.explain import Explanation
+from headgate.slots.explain import Explanation, RemovedVersion
 from headgate.slots.listing import SlotFilter
 
 
@@ -67,6 +67,8 @@ def explain(event_id: str, as_json: bool) -> None:
     )
     if shape.moved_at is not None:
         print_line(f"moved      {shape.moved_at}, by a re-plan")
+    for version in explanation.removed:
+        print_line(_removed(version))
     if explanation.steps:
         rows = [
             [
@@ -78,9 +80,19 @@ def explain(event_id: str, as_json: bool) -> None:
             for step in shape.steps
         ]
         print_table(["config", "window", "windows", "reason"], rows)
-    else:
+    elif not any(version.template is None for version in explanation.removed):
         print_line("no window was passed over")
     print_line(_today(explanation))
+
+
+def _removed(version: RemovedVersion) -> str:
+    name, number = version.config_name, version.config_version
+    gone = f"version {number} of {name} no longer exists"
+    if not version.config_exists:
+        gone = f"the config {name} no longer exists, it was idle"
+    if version.template is None:
+        return f"{gone}; which of its windows were passed over is not known"
+    return f"{gone}; version {number} of {version.template} has its policy"
 
 
 def _today(explanation: Explanation) -> str:

@@ -130,8 +130,9 @@ async def show_page(request: Request) -> Response:
 )
 async def explain(request: Request) -> Response:
     """Explains the event's time: the effective time, each window that was skipped and the reason (`full`,
-    `proportional`, `closed` with the calendar's rule; `order` if a re-plan moved the slot), the config's version then
-    and now, and what the same request would get today."""
+    `proportional`, `closed` with the calendar's rule; `joint` if the event has several configs; `order` if a re-plan
+    moved the slot), the config's version then and now, and what the same request would get today. `removed` lists
+    versions that no longer exist: idle configs of a template are deleted."""
     explanation = await services_of(request).slots.explain(request.path_params["eventId"])
     return json_response(Explained.of_explanation(explanation))
 

@@ -112,8 +112,21 @@ class Today(Shape):
     earliest: Instant | None
 
 
+class RemovedVersion(Shape):
+    """A version of a config that the event was booked under and that no longer exists."""
+
+    config_name: str
+    config_version: int
+    config_exists: bool = Field(description="Whether there is a config of this name again.")
+    template: str | None = Field(
+        description="The template whose version of the same number has the policy; null if the policy is not known, and"
+        " no steps are listed for this config."
+    )
+
+
 class Explained(Shape):
-    """Why an event got its time."""
+    """Why an event got its time. `removed` is there if a version of a config that it was booked under no longer
+    exists."""
 
     event_id: str
     config_name: str
@@ -128,11 +141,12 @@ class Explained(Shape):
     steps: list[PassedWindow]
     active_version: int
     today: Today
+    removed: list[RemovedVersion] = Field(default_factory=list)
 
     @classmethod
     def of_explanation(cls, explanation: Explanation) -> Self:
         record, slot, today = explanation.record, explanation.record.slot, explanation.today
-        return cls.of(
+        shape = cls.of(
             slot,
             effective_time=explanation.effective_ms,
             booked_at=record.created_ms,
@@ -147,6 +161,9 @@ class Explained(Shape):
                 earliest=today.earliest_ms,
             ),
         )
+        if explanation.removed:
+            shape.removed = [RemovedVersion.of(version) for version in explanation.removed]
+        return shape
 
 
 def _passed(step: Any) -> PassedWindow:

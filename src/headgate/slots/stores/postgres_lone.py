@@ -120,7 +120,7 @@ class _NoReader:
     def runs_before(self, starts_ms: Sequence[int]) -> list[FullRun | None]:
         raise _NotExpected
 
-    def recounted(self, size_ms: int, from_ms: int) -> list[WindowCount]:
+    def recounted(self, size_ms: int, from_ms: int, until_ms: int | None = None) -> list[WindowCount]:
         raise _NotExpected
 
 

@@ -121,9 +121,11 @@ class SqlWindowReader:
         runs = {index: FullRun(to_ms(start), to_ms(resume)) for index, start, resume in rows if start is not None}
         return [runs.get(index) for index in range(len(starts_ms))]
 
-    def recounted(self, size_ms: int, from_ms: int) -> list[WindowCount]:
+    def recounted(self, size_ms: int, from_ms: int, until_ms: int | None = None) -> list[WindowCount]:
         connection = self.connection
         ahead = charged_to(connection, self.name) & (slot.c.scheduled_at >= instant_of(from_ms))
+        if until_ms is not None:
+            ahead &= slot.c.scheduled_at < instant_of(until_ms)
         if connection.dialect.name == "postgresql":
             size = timedelta(milliseconds=size_ms)
             window = sa.func.date_bin(size, slot.c.scheduled_at, EPOCH, type_=slot.c.scheduled_at.type)

@@ -84,7 +84,17 @@ function passed({windowStart, reason, rule, windows, configName}) {
   return [many, moment(windowStart), ` of ${configName} ${windows > 1 ? 'were' : 'was'} ${why}.`]
 }
 
+function removed({configName, configVersion, configExists, template}) {
+  const gone = configExists
+    ? `Version ${configVersion} of ${configName} no longer exists`
+    : `The config ${configName} no longer exists: it was idle`
+  return template
+    ? `${gone}. Version ${configVersion} of ${template} has its policy.`
+    : `${gone}. Which of its windows were passed over is not known.`
+}
+
 function reasons(why) {
+  const unknown = (why.removed ?? []).some(version => !version.template)
   const late = Date.parse(why.effectiveTime) > Date.parse(why.requestedTime)
   const rest = why.steps.slice(SHOWN).reduce((sum, step) => sum + step.windows, 0)
   return [
@@ -94,10 +104,13 @@ function reasons(why) {
       ` under ${why.configName}, version ${why.configVersion}.`,
       late && [' That had passed when it was booked: it was looked for from ', moment(why.effectiveTime), ' on.'],
     ],
+    ...(why.removed ?? []).map(removed),
     ...why.steps.slice(0, SHOWN).map(passed),
     rest > 0 && `${count(rest)} more windows were passed over.`,
     [
-      why.steps.length ? 'The first window with room is that of ' : 'The window it asked for had room: that of ',
+      why.steps.length || unknown
+        ? 'The first window with room is that of '
+        : 'The window it asked for had room: that of ',
       moment(why.windowStart),
       '. Slots are spread over what is left of it, so that no burst builds up.',
     ],
