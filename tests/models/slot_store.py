@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
@@ -13,6 +13,7 @@ from typing import TypeVar
 from headgate.clock import Clock, SystemClock
 from headgate.durations import LATEST_MS, from_ms
 from headgate.errors import Conflict, InvalidInput, NotFound, SlotOwned
+from headgate.slots.impact import WindowGroup, windows_ahead
 from headgate.slots.joint import JointPacker, JointSide
 from headgate.slots.listing import NO_CAUSE, Cancellation, Cursor, ListedSlot, SlotFilter
 from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
@@ -127,7 +128,9 @@ class MemorySlotStore:
         if len([config for config in self._configs.values() if config.template == template]) >= max_configs:
             raise InvalidInput("config_name", f"{template!r} has {max_configs} configs in use")
         version = replace(self._configs[template].active, name=name)
-        return self._configs.setdefault(name, _Config([version], template=template)).active
+        return self._configs.setdefault(
+            name, _Config([version], times=partial(self._times, name), template=template)
+        ).active
 
     async def active_version(self, name: str) -> int | None:
         config = self._configs.get(name)
@@ -237,7 +240,7 @@ class MemorySlotStore:
 
     async def count_beyond(self, name: str, max_delay_ms: int) -> int:
         return sum(
-            slot.config_name == name
+            any(name in (charged, self._configs[charged].template) for charged in slot.config_names)
             and slot.scheduled_ms > self._now(None)
             and slot.scheduled_ms - max(slot.requested_ms, self._created[event_id]) > max_delay_ms
             for event_id, slot in self._slots.items()
@@ -256,6 +259,19 @@ class MemorySlotStore:
         configs = [self._configs[name] for name in names]
         sides = [JointSide(config.active, Occupancy(config.active.policy, config)) for config in configs]
         return look(sides, self._now(None))
+
+    async def survey_followers(
+        self, template: str, size_ms: int, look: Callable[[PolicyVersion, Iterable[WindowGroup]], T]
+    ) -> list[T]:
+        now_ms = self._now(None)
+        return [
+            look(
+                config.active,
+                windows_ahead(Occupancy(config.active.policy, config), config.active.policy, size_ms, now_ms),
+            )
+            for config in self._configs.values()
+            if config.template == template
+        ]
 
     async def prune(self, before_ms: int) -> PruneResult:
         sizes = {name: config.active.policy.size_ms for name, config in self._configs.items()}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
 from headgate.slots.model import WindowPolicy
-from headgate.slots.occupancy import Occupancy
+from headgate.slots.occupancy import Occupancy, WindowReader
 from headgate.slots.windows import align
 
 PAGE = 1024
@@ -31,19 +32,51 @@ class ChangeWarning(NamedTuple):
     detail: str
 
 
-def changed_windows(policy: WindowPolicy, changed: WindowPolicy, occupancy: Occupancy, now_ms: int) -> tuple[int, int]:
-    """How many slots still to come would lie in windows that are closed, and how many would be over the limit."""
-    closed = over = 0
-    start = align(now_ms, policy.size_ms)
-    same_windows = changed.size_ms == policy.size_ms
+class WindowGroup(NamedTuple):
+    """Windows of several configs that start at the same time and hold the same number of slots."""
+
+    start_ms: int
+    taken: int
+    passed: int = 0
+    """How many of the slots lie in the past, if slots were counted one by one."""
+    configs: int = 1
+
+
+def windows_ahead(occupancy: Occupancy, policy: WindowPolicy, size_ms: int, now_ms: int) -> Iterator[WindowGroup]:
+    """The windows of a config from the present one on; if `policy` has windows of another size, its slots are counted
+    in windows of this size by their own times."""
+    start = align(now_ms, size_ms)
+    if size_ms != policy.size_ms:
+        yield from _recounted(occupancy.reader, size_ms, start, now_ms)
+        return
     while page := occupancy.reader.windows_from(start, PAGE):
         for window, taken, _ in page:
-            first = align(window, changed.size_ms)
-            if taken and changed.calendar is not None and changed.next_open(first) != first:
-                closed += taken
-            if same_windows and (limit := changed.limit_at(window)) < policy.limit_at(window):
-                over += max(0, taken - limit)
+            yield WindowGroup(window, taken)
         start = page[-1].start_ms + 1
+
+
+def _recounted(reader: WindowReader, size_ms: int, start_ms: int, now_ms: int) -> Iterator[WindowGroup]:
+    counts = reader.recounted(size_ms, start_ms)
+    ahead = 0
+    if counts and counts[0].start_ms == start_ms:
+        first = next(iter(reader.recounted(size_ms, now_ms)), None)
+        ahead = first.taken if first is not None and first.start_ms == start_ms else 0
+    for window, taken, _ in counts:
+        yield WindowGroup(window, taken, taken - ahead if window == start_ms else 0)
+
+
+def changed_windows(policy: WindowPolicy, changed: WindowPolicy, windows: Iterable[WindowGroup]) -> tuple[int, int]:
+    """How many slots still to come would lie in windows that are closed, and how many would be over the limit. The
+    windows are of the size of `changed`. Where `policy` has windows of the same size, only lowered limits count."""
+    closed = over = 0
+    is_resized = changed.size_ms != policy.size_ms
+    for start, taken, passed, configs in windows:
+        ahead = taken - passed
+        if ahead and changed.calendar is not None and changed.next_open(start) != start:
+            closed += ahead * configs
+        limit = changed.limit_at(start)
+        if is_resized or limit < policy.limit_at(start):
+            over += min(ahead, max(0, taken - limit)) * configs
     return closed, over
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -16,7 +16,7 @@ from headgate.slots.config_names import booking_names
 from headgate.slots.explain import Explanation, RemovedVersion, explain
 from headgate.slots.forecast import Forecast, forecast
 from headgate.slots.heat_map import MAX_DAYS, HeatMap, heat_map
-from headgate.slots.impact import ChangeWarning
+from headgate.slots.impact import ChangeWarning, WindowGroup
 from headgate.slots.joint_forecast import joint_forecast
 from headgate.slots.listing import EVERYTHING, MOST_LISTED, Cursor, ListedSlot, SlotFilter, is_latest_first
 from headgate.slots.model import (
@@ -147,7 +147,8 @@ class SlotInspection:
     async def preview(
         self, name: str, changes: Mapping[str, Any], *, if_version: Collection[int] | None = None
     ) -> tuple[PolicyVersion, list[ChangeWarning]]:
-        """The version that `change` would make, and what it would mean for booked slots. Changes nothing.
+        """The version that `change` would make, and what it would mean for booked slots; of a template, for those of
+        the configs that follow it. Changes nothing.
 
         Raises:
             InvalidInput: a value is wrong, a new config lacks one, or the calendar never opens.
@@ -160,15 +161,27 @@ class SlotInspection:
         if current is None:
             return PolicyVersion(name, 1, policy, EPOCH), []
 
-        def look(active: PolicyVersion, occupancy: Occupancy, now_ms: int) -> tuple[int, int]:
-            return impact.changed_windows(active.policy, policy, occupancy, now_ms)
-
-        closed, over_limit = await self._store.survey(name, look)
+        closed, over_limit = await self._changed_windows(name, policy)
         past = 0
         if policy.max_delay_ms is not None:
             past = await self._store.count_beyond(name, policy.max_delay_ms)
         following = replace(current, version=current.version + 1, policy=policy)
         return following, impact.warnings(past, closed, over_limit)
+
+    async def _changed_windows(self, name: str, policy: WindowPolicy) -> tuple[int, int]:
+        """How many slots would lie in windows that are closed, and how many would be over the limit."""
+
+        def look(active: PolicyVersion, occupancy: Occupancy, now_ms: int) -> tuple[int, int]:
+            windows = impact.windows_ahead(occupancy, active.policy, policy.size_ms, now_ms)
+            return impact.changed_windows(active.policy, policy, windows)
+
+        def look_at_followers(active: PolicyVersion, windows: Iterable[WindowGroup]) -> tuple[int, int]:
+            return impact.changed_windows(active.policy, policy, windows)
+
+        if not is_template(name):
+            return await self._store.survey(name, look)
+        effects = await self._store.survey_followers(name, policy.size_ms, look_at_followers)
+        return sum(closed for closed, _ in effects), sum(over for _, over in effects)
 
     async def _current(self, name: str) -> tuple[PolicyVersion | None, int]:
         """The policy that a booking under `name` would have, its own or its template's; and the number of its own

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from headgate.errors import HeadgateError
+from headgate.slots.impact import WindowGroup
 from headgate.slots.joint import JointSide
 from headgate.slots.listing import NO_CAUSE, Cancellation, Cursor, ListedSlot, SlotFilter
 from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
@@ -119,7 +120,8 @@ class SlotStore(Protocol):
         ...
 
     async def count_beyond(self, name: str, max_delay_ms: int) -> int:
-        """How many future slots have a delay above `max_delay_ms`, counted from the later of request and booking."""
+        """How many future slots have a delay above `max_delay_ms`, counted from the later of request and booking; of a
+        template, slots under any of the configs that follow it."""
         ...
 
     async def survey(self, name: str, look: Callable[[PolicyVersion, Occupancy, int], T]) -> T:
@@ -133,6 +135,14 @@ class SlotStore(Protocol):
 
     async def survey_joint(self, names: Sequence[str], look: Callable[[Sequence[JointSide], int], T]) -> T:
         """As `survey`, of several configs at one moment."""
+        ...
+
+    async def survey_followers(
+        self, template: str, size_ms: int, look: Callable[[PolicyVersion, Iterable[WindowGroup]], T]
+    ) -> list[T]:
+        """What `look(policy, windows)` makes of the configs that follow a template, from the present window on, counted
+        in windows of this size; nothing is written. One result for each version of the template that they have: more
+        than one only while they change."""
         ...
 
     async def prune(self, before_ms: int) -> PruneResult:

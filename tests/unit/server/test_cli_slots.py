@@ -67,6 +67,14 @@ def test_a_dry_run_warns_and_changes_nothing(headgate: Headgate, capsys: pytest.
     assert json.loads(headgate("config", "get", "c", "--json"))["maxPerWindow"] == 1
 
 
+def test_a_dry_run_of_a_template_warns_of_the_slots_of_its_configs(headgate: Headgate) -> None:
+    headgate("config", "set", "t-*", "--max", "4", "--window", "PT4S")
+    for n in range(3):
+        headgate("slots", "assign", "--config", "t-7", "--at", AT, "--event", f"e{n}")
+    tried = json.loads(headgate("config", "set", "t-*", "--max", "1", "--dry-run", "--json"))
+    assert [(warning["code"], warning["slots"]) for warning in tried["warnings"]] == [("over-limit", 2)]
+
+
 def test_slots_without_work_are_shown_first_and_freed_when_asked(headgate: Headgate) -> None:
     headgate("config", "set", "c", "--max", "100", "--window", "PT0.01S")
     for n in range(4):

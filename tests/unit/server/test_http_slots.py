@@ -228,6 +228,38 @@ async def test_a_dry_run_says_what_a_change_would_do_and_changes_nothing() -> No
         assert (refused.status_code, refused.json()["field"]) == (400, "calendar")
 
 
+async def test_a_change_of_a_template_warns_of_the_slots_of_its_configs() -> None:
+    hours = {"zone": "UTC", "open": [{"from": "08:00", "to": "09:00"}]}
+    effects: list[tuple[dict[str, Any], str, int]] = [
+        ({"calendar": hours}, "closed", 12),
+        ({"windowSize": "PT12S", "maxPerWindow": 5}, "over-limit", 2),
+        ({"maxPerWindow": 1}, "over-limit", 6),
+        ({"maxDelay": "PT3.999S"}, "past-horizon", 8),
+    ]
+    async with opened() as client:
+        await configure(client, configName="merchant-*")
+        await assign(client, 6, "merchant-7")
+        await assign(client, 6, "merchant-8")
+        for members, code, slots in effects:
+            shown = await configure(client, configName="merchant-*", **members, dryRun=True)
+            assert [(warning["code"], warning["slots"]) for warning in shown["warnings"]] == [(code, slots)]
+        changed = await configure(client, configName="merchant-*", maxPerWindow=1)
+        assert [(warning["code"], warning["slots"]) for warning in changed["warnings"]] == [("over-limit", 6)]
+
+
+async def test_a_dry_run_of_another_window_size_counts_slots_by_their_times() -> None:
+    blackout = {"zone": "UTC", "blackouts": [{"from": "2030-01-01T00:00:01Z", "to": "2030-01-01T00:00:04Z"}]}
+    async with opened() as client:
+        await configure(client, spread="even")
+        await assign(client, 8)
+        (warning,) = (await configure(client, windowSize="PT8S", dryRun=True))["warnings"]
+        assert (warning["code"], warning["slots"]) == ("over-limit", 4)
+        listed = (await client.get("/api/v1/slots", params={"configName": "c", "to": "2030-01-01T00:00:04Z"})).json()
+        inside = sum(slot["scheduledTime"] >= "2030-01-01T00:00:01" for slot in listed["slots"])
+        (warning,) = (await configure(client, windowSize="PT1S", calendar=blackout, dryRun=True))["warnings"]
+        assert (warning["code"], warning["slots"]) == ("closed", inside)
+
+
 async def test_a_policy_may_offer_its_first_window_whole() -> None:
     async with opened() as client:
         assert (await configure(client))["firstWindow"] == "proportional"

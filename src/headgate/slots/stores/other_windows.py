@@ -32,6 +32,11 @@ def parse_other_windows(text: str | None) -> tuple[SlotWindow, ...]:
     return tuple(SlotWindow(name, version, instant_ms(start)) for name, version, start in json.loads(text))
 
 
+def other_names(text: str | None) -> list[str]:
+    """The names of the further configs."""
+    return [] if text is None else [name for name, _, _ in json.loads(text)]
+
+
 def charged_to(connection: Connection, name: str, table: sa.Table = slot) -> sa.ColumnElement[bool]:
     """Whether a slot is charged to a config, as its first one or as a further one."""
     # Quotes inside a JSON text are escaped, so no name can match the beginning of another row.

@@ -98,18 +98,22 @@ def prune_cancelled(connection: Connection, before_ms: int, limit: int) -> int:
 
 def count_beyond(connection: Connection, name: str, max_delay_ms: int) -> int:
     """The number of future slots that lie more than `max_delay_ms` after their requested time and their booking."""
+    ahead = charged_to(connection, name) & (slot.c.scheduled_at > now(connection))
+    counted = sa.select(sa.func.count()).select_from(slot).where(ahead, is_beyond(connection, max_delay_ms))
+    return connection.execute(counted).scalar_one()
+
+
+def is_beyond(connection: Connection, max_delay_ms: int) -> sa.ColumnElement[bool]:
+    """Whether a slot lies more than `max_delay_ms` after its requested time and its booking."""
     kind = connection.dialect.name
     if kind == "sqlite":
         effective = sa.func.max(slot.c.requested_at, slot.c.created_at, type_=sa.String())
         delay = (sa.func.julianday(slot.c.scheduled_at) - sa.func.julianday(effective)) * 86_400_000
-        is_beyond = delay > max_delay_ms + 0.5
-    else:
-        span: sa.ColumnElement[Any] = sa.literal(timedelta(milliseconds=max_delay_ms), sa.Interval())
-        if kind == "oracle":
-            span = sa.func.numtodsinterval(max_delay_ms / 1000, "SECOND")
-        is_beyond = slot.c.scheduled_at - span > sa.func.greatest(slot.c.requested_at, slot.c.created_at)
-    ahead = charged_to(connection, name) & (slot.c.scheduled_at > now(connection))
-    return connection.execute(sa.select(sa.func.count()).select_from(slot).where(ahead, is_beyond)).scalar_one()
+        return delay > max_delay_ms + 0.5
+    span: sa.ColumnElement[Any] = sa.literal(timedelta(milliseconds=max_delay_ms), sa.Interval())
+    if kind == "oracle":
+        span = sa.func.numtodsinterval(max_delay_ms / 1000, "SECOND")
+    return slot.c.scheduled_at - span > sa.func.greatest(slot.c.requested_at, slot.c.created_at)
 
 
 def _booked(

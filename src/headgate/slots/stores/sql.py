@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
@@ -20,13 +20,14 @@ from sqlalchemy.engine import Connection
 from headgate.durations import from_ms, to_ms
 from headgate.errors import Conflict, NotFound
 from headgate.slots.carriers import Carriers
+from headgate.slots.impact import WindowGroup
 from headgate.slots.joint import JointSide
 from headgate.slots.listing import NO_CAUSE, Cancellation, Cursor, ListedSlot, SlotFilter
 from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
 from headgate.slots.occupancy import Occupancy
 from headgate.slots.packing import Booking, Packer, book_all, unbooked
 from headgate.slots.ports import PruneResult
-from headgate.slots.stores import policies, pruning, slot_records, templates
+from headgate.slots.stores import followers, policies, pruning, slot_records, templates
 from headgate.slots.stores.cancelling import cancel_with_work
 from headgate.slots.stores.joint import PrunedPage, book_under, prune_joint
 from headgate.slots.stores.other_windows import other_windows_text, parse_other_windows
@@ -160,13 +161,19 @@ class SqlSlotStore:
         return await self._database.read(slot_records.find, event_id)
 
     async def count_beyond(self, name: str, max_delay_ms: int) -> int:
-        return await self._database.read_aside(slot_records.count_beyond, name, max_delay_ms)
+        count = followers.count_beyond if is_template(name) else slot_records.count_beyond
+        return await self._database.read_aside(count, name, max_delay_ms)
 
     async def survey(self, name: str, look: Callable[[PolicyVersion, Occupancy, int], T]) -> T:
         return await self._database.read_aside(_survey, name, look)
 
     async def survey_joint(self, names: Sequence[str], look: Callable[[Sequence[JointSide], int], T]) -> T:
         return await self._database.read_aside(_survey_joint, names, look)
+
+    async def survey_followers(
+        self, template: str, size_ms: int, look: Callable[[PolicyVersion, Iterable[WindowGroup]], T]
+    ) -> list[T]:
+        return await self._database.read_aside(followers.survey, template, size_ms, look)
 
     async def prune(self, before_ms: int) -> PruneResult:
         ends = pruning.ends(await self._database.read(policies.configs), before_ms)

@@ -131,8 +131,8 @@ class SqlWindowReader:
             window = sa.func.date_bin(size, slot.c.scheduled_at, EPOCH, type_=slot.c.scheduled_at.type)
             rows = connection.execute(sa.select(window, sa.func.count()).where(ahead).group_by(window).order_by(window))
             return [WindowCount(to_ms(at), taken, taken) for at, taken in rows]
-        times = connection.execute(sa.select(_stored(connection, slot.c.scheduled_at)).where(ahead)).scalars()
-        counts = Counter(align(ms, size_ms) for ms in map(_stored_ms(connection), times.all()))
+        times = connection.execute(sa.select(stored_time(connection, slot.c.scheduled_at)).where(ahead)).scalars()
+        counts = Counter(align(ms, size_ms) for ms in map(stored_ms(connection), times.all()))
         return [WindowCount(at, taken, taken) for at, taken in sorted(counts.items())]
 
     def windows_at(self, starts_ms: Sequence[int]) -> dict[int, WindowCount]:
@@ -235,9 +235,9 @@ def recount(connection: Connection, name: str, policy: WindowPolicy, now_ms: int
         connection.execute(slot_window.insert().from_select(list(slot_window.c.keys()), counted))
         return
     times = connection.execute(
-        sa.select(_stored(connection, slot.c.scheduled_at)).where(ahead).order_by(slot.c.scheduled_at)
+        sa.select(stored_time(connection, slot.c.scheduled_at)).where(ahead).order_by(slot.c.scheduled_at)
     ).scalars()
-    counts = Counter(align(ms, size) for ms in map(_stored_ms(connection), times.all()))
+    counts = Counter(align(ms, size) for ms in map(stored_ms(connection), times.all()))
     instant = instant_form(connection)
     rows = [(name, instant(start), taken, taken) for start, taken in counts.items()]
     insert_rows(connection, slot_window, _WINDOW_COLUMNS, rows)
@@ -247,7 +247,7 @@ def rebuild_runs(connection: Connection, name: str, policy: WindowPolicy, now_ms
     """Writes the full runs again, from the counters."""
     connection.execute(slot_run.delete().where(slot_run.c.config_name == name))
     full = connection.execute(
-        sa.select(_stored(connection, slot_window.c.window_start), slot_window.c.taken, slot_window.c.placed)
+        sa.select(stored_time(connection, slot_window.c.window_start), slot_window.c.taken, slot_window.c.placed)
         .where(
             slot_window.c.config_name == name,
             slot_window.c.window_start >= from_ms(align(now_ms, policy.size_ms)),
@@ -255,7 +255,7 @@ def rebuild_runs(connection: Connection, name: str, policy: WindowPolicy, now_ms
         )
         .order_by(slot_window.c.window_start)
     )
-    ms = _stored_ms(connection)
+    ms = stored_ms(connection)
     counts = (WindowCount(ms(start), taken, placed) for start, taken, placed in full.all())
     write_runs(connection, name, RunChanges([], full_runs(counts, policy)))
 
@@ -274,12 +274,12 @@ def write_runs(connection: Connection, name: str, changes: RunChanges) -> None:
         insert_rows(connection, slot_run, ("config_name", "window_start", "resume_at"), rows)
 
 
-def _stored(connection: Connection, column: sa.Column[datetime]) -> sa.ColumnElement[Any]:
-    """A column of times as stored: on SQLite the text, which `_stored_ms` reads."""
+def stored_time(connection: Connection, column: sa.Column[datetime]) -> sa.ColumnElement[Any]:
+    """A column of times as stored: on SQLite the text, which `stored_ms` reads."""
     return sa.type_coerce(column, sa.String()) if connection.dialect.name == "sqlite" else column
 
 
-def _stored_ms(connection: Connection) -> Callable[[Any], int]:
-    """Converts a value of `_stored` to epoch milliseconds. A resize reads every slot: SQLAlchemy's own conversion would
-    cost more than all the rest."""
+def stored_ms(connection: Connection) -> Callable[[Any], int]:
+    """Converts a value of `stored_time` to epoch milliseconds. A resize reads every slot: SQLAlchemy's own conversion
+    would cost more than all the rest."""
     return instant_ms if connection.dialect.name == "sqlite" else to_ms
