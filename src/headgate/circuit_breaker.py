@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from headgate.errors import ConfigurationError
+from headgate.options import check_seconds, is_number, is_whole
 
 
 class BreakerState(StrEnum):
@@ -37,9 +38,10 @@ class BreakerPolicy:
     longest_pause: float = 30.0
 
     def __post_init__(self) -> None:
-        if self.failures < 1:
-            raise ConfigurationError("failures", "use at least 1")
-        if not 0 < self.first_pause <= self.longest_pause:
+        if not is_whole(self.failures) or self.failures < 1:
+            raise ConfigurationError("failures", "use a whole number of at least 1")
+        check_seconds("longest_pause", self.longest_pause)
+        if not is_number(self.first_pause) or not 0 < self.first_pause <= self.longest_pause:
             raise ConfigurationError("first_pause", "use a span above zero and not above longest_pause")
 
 

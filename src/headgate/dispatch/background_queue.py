@@ -20,7 +20,11 @@ class BackgroundQueue:
 
     def __init__(self, url: str, **options: Unpack[OpenOptions]) -> None:
         self._background = Background(lambda: _LazyQueue(url, options))
-        self._run(_nothing)
+        try:
+            self._run(_nothing)
+        except BaseException:
+            self._background.close()
+            raise
 
     @classmethod
     def open(cls, url: str, **options: Unpack[OpenOptions]) -> Self:

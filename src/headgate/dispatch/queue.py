@@ -39,7 +39,8 @@ from headgate.dispatch.search import (
 from headgate.dispatch.status import Status
 from headgate.dispatch.turns import checked_lane, checked_priority
 from headgate.durations import parse_instant
-from headgate.errors import HeadgateError, InvalidInput, NotFound
+from headgate.errors import ConfigurationError, HeadgateError, InvalidInput, NotFound
+from headgate.options import check_whole
 from headgate.slots.carriers import Carriers
 from headgate.slots.model import AssignedSlot
 from headgate.tracing import Origin, Span
@@ -66,6 +67,9 @@ class DispatchQueue(QueueViews):
 
     Queueing is idempotent by item type and id. When a call returns, its change is committed. Concurrent single enqueues
     share transactions; any number of processes may work on one database.
+
+    Raises:
+        ConfigurationError: the store or an option can't be used.
     """
 
     def __init__(
@@ -76,6 +80,10 @@ class DispatchQueue(QueueViews):
         batch: int = 1000,
         stop_executions: StopExecutions | None = None,
     ) -> None:
+        if store is None or isinstance(store, str | type):
+            raise ConfigurationError("store", f"{store!r} is no queue store; open a URL with DispatchQueue.open(url)")
+        check_whole("largest_context", largest_context, least=2)
+        check_whole("batch", batch)
         super().__init__(store)
         self._stop_executions = stop_executions
         self._largest_context = largest_context
@@ -90,13 +98,19 @@ class DispatchQueue(QueueViews):
         each base64 of 32 bytes, contexts and results are encrypted at rest: the first key encrypts, all decrypt.
 
         Raises:
-            ConfigurationError: the URL or a key is wrong.
+            ConfigurationError: the URL, a key or an option is wrong.
             StoreUnavailable: the store does not answer.
         """
         # Imported here: stores import their drivers, and importing headgate must not.
         from headgate.dispatch.stores import queue_store
 
-        async with cls(await queue_store(url, encryption=encryption_of(encryption_keys)), **options) as queue:
+        store = await queue_store(url, encryption=encryption_of(encryption_keys))
+        try:
+            queue = cls(store, **options)
+        except BaseException:  # an option is wrong
+            await store.close()
+            raise
+        async with queue:
             yield queue
 
     @staticmethod

@@ -15,9 +15,12 @@ fields. For the client see `LimitedMiddleware`.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from functools import partial, wraps
+from functools import lru_cache, partial, wraps
+from itertools import pairwise
 from typing import Any, TypeVar, Unpack
+from urllib.parse import unquote
 
 from headgate.errors import ConfigurationError, RateLimitExceeded
 from headgate.extras import needed
@@ -27,7 +30,7 @@ from headgate.integrations.limit import Cost, Limit, LimitOptions, OnDenied, Pat
 from headgate.integrations.outbound import OutboundKey, OutboundLimiter, OutboundOptions
 from headgate.integrations.request_limiter import Refusal, RequestLimiter, ResponseCharge, denial
 from headgate.integrations.response_fields import ResponseFields
-from headgate.integrations.route_patterns import Route, in_braces
+from headgate.integrations.route_patterns import ANYTHING, SEGMENT, Route
 from headgate.integrations.stack import attach_limits, attached_limits, exempt, is_exempt, is_limited
 from headgate.limits._blocking import Limiter
 from headgate.limits.keys import (
@@ -71,6 +74,10 @@ Handler = TypeVar("Handler", bound=Callable[..., Any])
 PrincipalFinder = Callable[[web.Request], KeyValue | Awaitable[KeyValue]]
 
 Respond = Callable[[], Awaitable[Any]]
+
+_VARIABLE = re.compile(r"\{\w+\}")
+_SEGMENTS = re.compile(re.escape("(?P<") + r"(\w+)" + re.escape(f">{web.DynamicResource.GOOD})"))
+"""Variables of a route that have no regular expression of their own."""
 
 
 def _request_key(name: str, kind: type) -> Any:
@@ -187,7 +194,10 @@ class _Extension(InstalledLimits[RequestLimiter]):
 
     async def _handle(self, request: web.Request, handler: Any) -> web.StreamResponse:
         self.check_routes(lambda: _routes(request))
-        limits = [rule.limit for rule in self.rules if rule.applies(request.method, request.path)]
+        limits = []
+        if self.rules:
+            path = _relative_path(request)
+            limits = [rule.limit for rule in self.rules if rule.applies(request.method, path)]
         if self.defaults and not _has_own_limits(request):
             limits += self.defaults
         respond = partial(handler, request)
@@ -356,13 +366,40 @@ def _has_own_limits(request: web.Request) -> bool:
     return any(is_exempt(one) or is_limited(one) for one in shown)
 
 
+def _relative_path(request: web.Request) -> str:
+    """The path in the application whose middleware runs: without the prefix under which it is mounted."""
+    app, apps = request.app, request.match_info.apps
+    return request.path if app is apps[0] else request.path.removeprefix(_prefix(app, apps)) or "/"
+
+
+@lru_cache(maxsize=1024)  # as aiohttp keeps the middlewares of such a sequence
+def _prefix(app: web.Application, apps: tuple[web.Application, ...]) -> str:
+    """The prefix of `app`, decoded as `request.path` is; `apps` are those that a request passes, outermost first."""
+    prefix = ""
+    for parent, child in pairwise(apps[: apps.index(app) + 1]):
+        for resource in parent.router.resources():
+            mount = resource.get_info()
+            if mount.get("app") is child:
+                prefix = mount.get("prefix", "")  # contains the prefixes of the applications around; a domain has none
+    return unquote(prefix)
+
+
 def _routes(request: web.Request) -> list[Route]:
-    routes = request.match_info.apps[0].router.routes() if request.match_info.apps else ()
+    prefix = _prefix(request.app, request.match_info.apps)
     return [
-        Route(in_braces(one.resource.canonical), None if one.method == "*" else [one.method])
-        for one in routes
+        Route(_served(one.resource).removeprefix(prefix), None if one.method == "*" else [one.method])
+        for one in request.app.router.routes()
         if one.resource is not None
     ]
+
+
+def _served(resource: web.AbstractResource) -> str:
+    """The path of a resource as a `Route` has it, with the prefix of its application."""
+    info = resource.get_info()
+    if "pattern" not in info:
+        return unquote(resource.canonical) + (ANYTHING if "directory" in info else "")
+    segments = {f"{{{name}}}" for name in _SEGMENTS.findall(info["pattern"].pattern)}
+    return unquote(_VARIABLE.sub(lambda match: SEGMENT if match[0] in segments else ANYTHING, resource.canonical))
 
 
 def _principal(request: web.Request) -> KeyValue:

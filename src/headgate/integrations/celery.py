@@ -27,6 +27,7 @@ from headgate.integrations.limit import PlanNames
 from headgate.limits._blocking import Limiter
 from headgate.limits._blocking_handles import Reservation
 from headgate.limits.model import Concurrency, Decision
+from headgate.options import check_wait
 from headgate.slots.blocking import BlockingSlots
 
 with needed("headgate.integrations.celery", "celery"):
@@ -88,8 +89,7 @@ def rate_limit(
         raise ConfigurationError("plans", "name at least one plan")
     if not isinstance(limiter, Limiter):
         raise ConfigurationError("limiter", "must be a Limiter: Celery's workers are not async")
-    if wait < 0:
-        raise ConfigurationError("wait", f"{wait} is below 0")
+    check_wait("wait", wait)
     if wait and by_outcome:
         raise ConfigurationError(
             "wait", "can't be used with a charge by outcome; a call without room goes back at once"

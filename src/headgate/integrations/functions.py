@@ -21,6 +21,7 @@ from headgate.errors import ConfigurationError, RateLimitExceeded
 from headgate.integrations.limit import plan_names
 from headgate.limits._blocking import Limiter
 from headgate.limits.limiter import AsyncLimiter
+from headgate.options import check_wait
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -49,10 +50,12 @@ def rate_limit(
     An async function needs an `AsyncLimiter`, any other a `Limiter`.
 
     Raises:
-        ConfigurationError: there is no such plan, or the limiter is of the wrong kind.
+        ConfigurationError: there is no such plan, the limiter is of the wrong kind, or `wait` is no time.
     """
     names = plan_names(plans)
     limiter.require(names)
+    if wait is not None:
+        check_wait("wait", wait)
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         if iscoroutinefunction(function_of(function)):

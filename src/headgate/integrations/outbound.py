@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypedDict, Unpack
 
-from headgate.errors import ConfigurationError, RateLimitExceeded
+from headgate.errors import RateLimitExceeded
 from headgate.integrations.limit import Cost, Exempt, Limit, Maybe, OfResponse, Plans, Response, resolved
 from headgate.integrations.request_limiter import (
     RESPONSE_TTL,
@@ -22,6 +22,7 @@ from headgate.limits._blocking import Limiter
 from headgate.limits.keys import KeyValue, everyone
 from headgate.limits.limiter import AsyncLimiter
 from headgate.limits.model import Decision, Reason
+from headgate.options import check_wait
 
 LONGEST_PAUSE = 3600.0
 SERVER = "server"
@@ -68,8 +69,7 @@ class OutboundLimiter:
         monotonic: Callable[[], float] = time.monotonic,
         **options: Unpack[OutboundOptions],
     ) -> None:
-        if max_wait < 0:
-            raise ConfigurationError("max_wait", f"{max_wait} is below 0")
+        check_wait("max_wait", max_wait)
         self._limit = Limit(plans, key=everyone("host"), cost=cost, **options)
         self._limiter: Any = limiter
         self._request_limiter = RequestLimiter(limiter)

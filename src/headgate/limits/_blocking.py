@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from inspect import iscoroutinefunction
 from time import perf_counter, sleep
 from types import TracebackType
 from typing import Literal, Self, TypeVar, overload
@@ -13,9 +12,10 @@ from uuid import uuid4
 
 from headgate.circuit_breaker import BreakerPolicy
 from headgate.clock import Clock
-from headgate.errors import ConfigurationError, HeadgateError, RateLimitExceeded, StoreError, StoreUnavailable
+from headgate.errors import HeadgateError, RateLimitExceeded, StoreError, StoreUnavailable
 from headgate.limits._blocking_handles import HeldPlaces, Reservation, decide_in_turn
 from headgate.limits.active_plans import NEVER_LOADED, ActivePlans
+from headgate.limits.limiter_options import check_options, check_plans, check_store
 from headgate.limits.local_lease import LeasePolicy, LocalLease, LocalLeases, RefillLock, smaller_request
 from headgate.limits.model import Charge, Decision, OnError, Plan
 from headgate.limits.plan_book import Request, check_key, with_errors
@@ -59,7 +59,7 @@ class Limiter(ActivePlans):
     """
 
     _store: LimitStore
-    _fallback: LimitStore | None
+    _fallback: LimitStore
     _registry: PlanRegistry | None
 
     def __init__(
@@ -76,6 +76,10 @@ class Limiter(ActivePlans):
         clock: Clock | None = None,
         pause: Callable[[float], object] = sleep,
     ) -> None:
+        check_options(deadline, breaker, lease)
+        check_plans(plans, LimitStore)
+        check_store("store", store, LimitStore)
+        check_store("fallback", fallback, LimitStore)
         leases = LocalLeases(lease, RefillLock) if lease is not None else None
         super().__init__(on_error, breaker, leases, observer, clock)
         self._pause = pause
@@ -83,12 +87,8 @@ class Limiter(ActivePlans):
         self._deadline = deadline
         self._given_clock = clock
         self._timeout = DEFAULT_DEADLINE if deadline is None else deadline
-        self._check_store("store", store)
-        self._check_store("fallback", fallback)
-        if not isinstance(store, str) and iscoroutinefunction(store.decide):
-            raise ConfigurationError("store", f"{store!r} is for event loops; give it to an AsyncLimiter")
-        self._use_store(self._open_store(store))
-        self._fallback_source = fallback
+        self._use_store(self._open_store("store", store))
+        self._fallback = self._open_store("fallback", fallback)
         self._wait_queues = WaitQueues()
         self._renewals = Renewals()
         self._loader: PlanLoader | None = None
@@ -288,13 +288,13 @@ class Limiter(ActivePlans):
     ) -> None:
         self.close()
 
-    def _open_store(self, store: str | LimitStore) -> LimitStore:
+    def _open_store(self, option: str, store: str | LimitStore) -> LimitStore:
         if not isinstance(store, str):
             return store
         # Imported here: stores bring their drivers, and importing headgate brings none.
         from headgate.limits.stores import limit_store
 
-        opened = limit_store(store, deadline=self._deadline, clock=self._given_clock)
+        opened = limit_store(store, deadline=self._deadline, clock=self._given_clock, option=option)
         self._opened_stores.append(opened)
         return opened
 
@@ -356,8 +356,6 @@ class Limiter(ActivePlans):
         fallback_chain = health.fallback_chain(chain)
         if fallback_chain:
             try:
-                if self._fallback is None:
-                    self._fallback = self._open_store(self._fallback_source)
                 answer = self._fallback.decide(fallback_chain, spend=spend, hold=hold)
                 return health.mark_fallback(answer)
             except StoreUnavailable as error:

@@ -183,15 +183,6 @@ class ActivePlans:
         if self._refresh_at_us == NEVER_LOADED:
             self._schedule_refresh()
 
-    @staticmethod
-    def _check_store(option: str, store: Any) -> None:
-        """Raises `ConfigurationError` for anything but a URL or a store."""
-        if not isinstance(store, str) and not callable(getattr(store, "decide", None)):
-            raise ConfigurationError(
-                option,
-                f"{store!r} is no limit store; give a URL, such as redis://localhost, or a LimitStore",
-            )
-
     def _use_store(self, store: Any) -> None:
         self._store = store
         self._local = getattr(store, "in_process", False)

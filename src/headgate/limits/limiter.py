@@ -18,6 +18,7 @@ from headgate.clock import Clock
 from headgate.errors import HeadgateError, RateLimitExceeded, StoreError, StoreUnavailable
 from headgate.limits.active_plans import NEVER_LOADED, ActivePlans
 from headgate.limits.handles import AsyncHeldPlaces, AsyncReservation, decide_in_turn
+from headgate.limits.limiter_options import check_options, check_plans, check_store
 from headgate.limits.local_lease import AsyncRefillLock, LeasePolicy, LocalLease, LocalLeases, smaller_request
 from headgate.limits.model import Charge, Decision, OnError, Plan
 from headgate.limits.plan_book import Request, check_key, with_errors
@@ -62,7 +63,7 @@ class AsyncLimiter(ActivePlans):
     """
 
     _store: AsyncLimitStore
-    _fallback: AsyncLimitStore | None
+    _fallback: AsyncLimitStore
     _registry: PlanRegistry | AsyncPlanRegistry | None
 
     def __init__(
@@ -79,6 +80,10 @@ class AsyncLimiter(ActivePlans):
         clock: Clock | None = None,
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
+        check_options(deadline, breaker, lease)
+        check_plans(plans, AsyncLimitStore)
+        check_store("store", store, AsyncLimitStore)
+        check_store("fallback", fallback, AsyncLimitStore)
         leases = LocalLeases(lease, AsyncRefillLock) if lease is not None else None
         super().__init__(on_error, breaker, leases, observer, clock)
         self._pause = pause
@@ -86,12 +91,8 @@ class AsyncLimiter(ActivePlans):
         self._deadline = deadline
         self._given_clock = clock
         self._timeout = DEFAULT_DEADLINE if deadline is None else deadline
-        self._check_store("store", store)
-        self._check_store("fallback", fallback)
-        # blocking: if not isinstance(store, str) and iscoroutinefunction(store.decide):
-        # blocking:     raise ConfigurationError("store", f"{store!r} is for event loops; give it to an AsyncLimiter")
-        self._use_store(self._open_store(store))
-        self._fallback_source = fallback
+        self._use_store(self._open_store("store", store))
+        self._fallback = self._open_store("fallback", fallback)
         self._wait_queues = AsyncWaitQueues()
         self._renewals = AsyncRenewals()
         self._loader: AsyncPlanLoader | None = None
@@ -298,13 +299,13 @@ class AsyncLimiter(ActivePlans):
     ) -> None:
         await self.close()
 
-    def _open_store(self, store: str | AsyncLimitStore) -> AsyncLimitStore:
+    def _open_store(self, option: str, store: str | AsyncLimitStore) -> AsyncLimitStore:
         if not isinstance(store, str):
             return store
         # Imported here: stores bring their drivers, and importing headgate brings none.
         from headgate.limits.stores import async_limit_store
 
-        opened = async_limit_store(store, deadline=self._deadline, clock=self._given_clock)
+        opened = async_limit_store(store, deadline=self._deadline, clock=self._given_clock, option=option)
         self._opened_stores.append(opened)
         return opened
 
@@ -368,8 +369,6 @@ class AsyncLimiter(ActivePlans):
         fallback_chain = health.fallback_chain(chain)
         if fallback_chain:
             try:
-                if self._fallback is None:
-                    self._fallback = self._open_store(self._fallback_source)
                 answer = self._fallback.decide(fallback_chain, spend=spend, hold=hold)
                 return health.mark_fallback(await self._with_deadline(self._fallback, answer))
             except StoreUnavailable as error:

@@ -43,6 +43,7 @@ from headgate.limits.model import (
     Spec,
     TokenBucket,
 )
+from headgate.options import is_number, is_whole
 
 MAX_LEASES = 10_000
 DENIED_US = 10_000
@@ -74,12 +75,12 @@ class LeasePolicy:
     most: int = 10_000
 
     def __post_init__(self) -> None:
-        if not 0 < self.longest <= 60:
+        if not is_number(self.longest) or not 0 < self.longest <= 60:
             raise ConfigurationError("longest", "use seconds above 0 and up to 60")
-        if not 0 < self.share <= 1:
+        if not is_number(self.share) or not 0 < self.share <= 1:
             raise ConfigurationError("share", "use a share above 0 and up to 1")
-        if self.most < 1:
-            raise ConfigurationError("most", "use at least 1")
+        if not is_whole(self.most) or self.most < 1:
+            raise ConfigurationError("most", "use a whole number of at least 1")
 
 
 def smaller_request(denial: Decision, amount: int, cost: int) -> int:

@@ -20,6 +20,7 @@ from pathlib import Path
 from headgate.errors import ConfigurationError
 from headgate.limits.model import Plan
 from headgate.limits.plan_documents import plan_from
+from headgate.options import is_number
 
 log = logging.getLogger("headgate.limits")
 
@@ -34,9 +35,16 @@ class TomlPlans:
     The first load of an invalid file raises. If the file becomes invalid later, that is logged once and the plans in
     force stay. They also stay while it is empty, as a file is while it is saved in place; an empty table `[plans]`
     removes all.
+
+    Raises:
+        ConfigurationError: `refresh_every` is neither a number of at least 0 nor `None`.
     """
 
     def __init__(self, path: str | Path, *, refresh_every: float | None = 1.0) -> None:
+        if refresh_every is not None and (not is_number(refresh_every) or refresh_every < 0):
+            raise ConfigurationError(
+                "refresh_every", f"{refresh_every!r} is neither a number of seconds nor None (never)"
+            )
         self.refresh_every = refresh_every
         self._path = Path(path)
         self._last: tuple[tuple[int, int, int], Mapping[str, Plan]] | None = None

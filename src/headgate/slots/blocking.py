@@ -26,7 +26,11 @@ class BlockingSlots:
     def __init__(self, url: str, **options: Unpack[SchedulerOptions]) -> None:
         self._runner = asyncio.Runner()
         self._opening = SlotScheduler.open(url, **options)
-        self._slots: SlotScheduler = self._run(self._opening.__aenter__())
+        try:
+            self._slots: SlotScheduler = self._run(self._opening.__aenter__())
+        except BaseException:
+            self._runner.close()
+            raise
 
     def configure(self, name: str, policy: WindowPolicy) -> PolicyVersion:
         """Makes `policy` the active version of `name`."""

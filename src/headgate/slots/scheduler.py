@@ -17,6 +17,7 @@ from headgate import tracing
 from headgate.batching import Batcher
 from headgate.durations import parse_instant, to_ms
 from headgate.errors import (
+    ConfigurationError,
     Conflict,
     HeadgateError,
     InvalidInput,
@@ -24,6 +25,7 @@ from headgate.errors import (
     StaleVersion,
     StoreUnavailable,
 )
+from headgate.options import check_wait, check_whole
 from headgate.slots import events
 from headgate.slots.carriers import Carriers
 from headgate.slots.config_names import ConfigNames, booking_names
@@ -72,6 +74,9 @@ class SlotScheduler(SlotMaintenance):
 
     Idempotent: the same event always gets the same slot. A slot that `assign` returned is committed. Concurrent callers
     share transactions; any number of processes may work on one database.
+
+    Raises:
+        ConfigurationError: the store or an option can't be used.
     """
 
     def __init__(
@@ -85,6 +90,12 @@ class SlotScheduler(SlotMaintenance):
         replans: ReplanStore | None = None,
         template_configs: int = 10_000,
     ) -> None:
+        if store is None or isinstance(store, str | type):
+            raise ConfigurationError("store", f"{store!r} is no slot store; open a URL with SlotScheduler.open(url)")
+        check_whole("batch", batch)
+        check_whole("bulk_batch", bulk_batch)
+        check_wait("cache_ttl", cache_ttl)
+        check_whole("template_configs", template_configs)
         self._store = store
         self._replans = replans
         self._observer = observer or NullObserver()
@@ -106,7 +117,7 @@ class SlotScheduler(SlotMaintenance):
         work of slots that are re-planned; by default, the queue items in the same database.
 
         Raises:
-            ConfigurationError: the URL is not a database's, or its driver is not installed.
+            ConfigurationError: the URL is not a database's, its driver is not installed, or an option can't be used.
             StoreUnavailable: the database does not answer.
         """
         # Imported here: stores import their drivers, and importing headgate must not.
@@ -119,7 +130,12 @@ class SlotScheduler(SlotMaintenance):
 
             carriers = {None: QueueCarrier()}
         store, replans = await slot_stores(url, carriers=carriers)
-        async with cls(store, replans=replans, **options) as scheduler:
+        try:
+            scheduler = cls(store, replans=replans, **options)
+        except BaseException:  # an option is wrong
+            await store.close()
+            raise
+        async with scheduler:
             yield scheduler
 
     async def __aenter__(self) -> SlotScheduler:

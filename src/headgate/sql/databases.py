@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from weakref import WeakKeyDictionary
 
+from headgate.errors import ConfigurationError
 from headgate.sql import migrate
 from headgate.sql.engine import Database
 
@@ -30,8 +31,11 @@ async def database(url: str, *, pool_size: int = 10, timeout: float | None = Non
     server ends after `timeout` seconds; left out, after 10.
 
     Raises:
+        ConfigurationError: The URL is no text, or not a database's.
         HeadgateError: The schema is older, and this process may not migrate it.
     """
+    if not isinstance(url, str):
+        raise ConfigurationError("url", f"{url!r} is no text; give a database URL such as sqlite:///work.db")
     if url.startswith("memory:"):
         return await _migrated(Database("sqlite://"))
     here = _databases.setdefault(asyncio.get_running_loop(), _Databases())

@@ -12,6 +12,7 @@ from typing import TypeAlias
 from headgate.dispatch.outcomes import checked_pause
 from headgate.errors import ConfigurationError, InvalidInput
 from headgate.limits.model import Plan, SlidingLog
+from headgate.options import is_number
 
 Duration: TypeAlias = str | timedelta | float
 
@@ -38,9 +39,9 @@ class Exponential:
     def __post_init__(self) -> None:
         for field in ("first", "longest"):
             _checked(getattr(self, field), field)
-        if not 1 <= self.factor <= 100:
+        if not is_number(self.factor) or not 1 <= self.factor <= 100:
             raise ConfigurationError("factor", "must be a number from 1 to 100")
-        if not 0 <= self.jitter <= 1:
+        if not is_number(self.jitter) or not 0 <= self.jitter <= 1:
             raise ConfigurationError("jitter", "must be a number from 0 to 1")
 
     def pause(self, retry: int, uniform: Callable[[], float] = random.random) -> timedelta:

@@ -31,6 +31,7 @@ from headgate.dispatch.turns import checked_lane, checked_priority
 from headgate.durations import parse_instant
 from headgate.errors import ConfigurationError, InvalidInput
 from headgate.limits.limiter import AsyncLimiter
+from headgate.options import check_wait
 from headgate.slots.calendars import Calendar
 from headgate.slots.model import checked_id
 
@@ -92,6 +93,7 @@ class Tasks:
         for option, value in (("concurrency", concurrency), ("threads", threads)):
             if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 10_000:
                 raise ConfigurationError(option, "must be a whole number from 1 to 10000")
+        check_wait("cancel_seconds", cancel_seconds)
         encryption_of(encryption_keys)  # rejects a wrong key here, where it is given
         self._encryption_keys = encryption_keys
         self.url = url

@@ -17,9 +17,12 @@ REDIS_SCHEMES |= {"unix", "redis+unix"}
 SQL_SCHEMES = {"sqlite", "postgresql", "postgres"}
 
 
-def limit_store(url: str, *, deadline: float | None = None, clock: Clock | None = None) -> LimitStore:
+def limit_store(
+    url: str, *, deadline: float | None = None, clock: Clock | None = None, option: str = "store"
+) -> LimitStore:
     """The limit store at a URL, for threads. It connects when first used; a call may take `deadline` seconds,
-    or else as many as the URL says, or 0.5. Only memory counts by `clock`: other stores have a clock of their own."""
+    or else as many as the URL says, or 0.5. Only memory counts by `clock`: other stores have a clock of their own. An
+    error about the URL names `option`."""
     scheme = url.partition(":")[0]
     if scheme == "memory":
         return MemoryLimitStore(clock=clock)
@@ -31,12 +34,15 @@ def limit_store(url: str, *, deadline: float | None = None, clock: Clock | None 
         from headgate.limits.stores.sql import SqlLimitStore
 
         return SqlLimitStore(url, deadline=DEFAULT_DEADLINE if deadline is None else deadline)
-    raise _unknown(scheme)
+    raise _unknown(option, scheme)
 
 
-def async_limit_store(url: str, *, deadline: float | None = None, clock: Clock | None = None) -> AsyncLimitStore:
+def async_limit_store(
+    url: str, *, deadline: float | None = None, clock: Clock | None = None, option: str = "store"
+) -> AsyncLimitStore:
     """The limit store at a URL, for event loops. It connects when first used; a call may take `deadline` seconds,
-    or else as many as the URL says, or 0.5. Only memory counts by `clock`: other stores have a clock of their own."""
+    or else as many as the URL says, or 0.5. Only memory counts by `clock`: other stores have a clock of their own. An
+    error about the URL names `option`."""
     scheme = url.partition(":")[0]
     if scheme == "memory":
         return AsyncMemoryLimitStore(MemoryLimitStore(clock=clock))
@@ -48,12 +54,12 @@ def async_limit_store(url: str, *, deadline: float | None = None, clock: Clock |
         from headgate.limits.stores.sql import AsyncSqlLimitStore
 
         return AsyncSqlLimitStore(url, deadline=DEFAULT_DEADLINE if deadline is None else deadline)
-    raise _unknown(scheme)
+    raise _unknown(option, scheme)
 
 
-def _unknown(scheme: str) -> ConfigurationError:
+def _unknown(option: str, scheme: str) -> ConfigurationError:
     return ConfigurationError(
-        "store",
+        option,
         f"{scheme!r} is no known limit store; use memory://, redis://, rediss://, redis+sentinel://, redis+cluster://, "
         "unix://, sqlite:// or postgresql://",
     )

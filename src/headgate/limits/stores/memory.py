@@ -22,6 +22,7 @@ from headgate.limits.model import Charge, Decision, Reason, Rule
 from headgate.limits.ports import Hold, Settlement
 from headgate.limits.stores.memory_shortcuts import Ticks, key_table_for
 from headgate.limits.stores.memory_table import KeyTable, MixedKeyTable
+from headgate.options import check_whole
 
 MAX_TABLES = 8
 """How many specs of one plan have a key table of their own."""
@@ -35,6 +36,7 @@ class MemoryLimitStore:
     in_process = True
 
     def __init__(self, *, max_keys: int = 1_000_000, clock: Clock | None = None) -> None:
+        check_whole("max_keys", max_keys)
         self._max_keys = max_keys
         self._monotonic_ns: Ticks = time.monotonic_ns if clock is None else lambda: clock.monotonic_us() * 1000
         self._wall_us = (clock or SystemClock()).now_us
