@@ -181,10 +181,10 @@ async def cancel(request: Request) -> Response:
     are in flight or finished are unchanged and are counted in `notCancelled`.
     """
     try:
-        feed, cancelled, refused = await _feeds(request).cancel(request.path_params["feedId"])
+        feed, cancelled, not_cancelled = await _feeds(request).cancel(request.path_params["feedId"])
     except Conflict as error:
         raise Problem(409, "feed-not-cancelled", "Feed Not Cancelled", str(error)) from None
-    return json_response(CancelledFeed.of(feed, cancelled=cancelled, not_cancelled=refused))
+    return json_response(CancelledFeed.of(feed, cancelled=cancelled, not_cancelled=not_cancelled))
 
 
 def _feeds(request: Request) -> Feeds:
