@@ -53,12 +53,18 @@ async def submit_feed(payments: Payments, file: IO[bytes], submission: Submissio
         print_status(f"going on after chunk {before.chunks_done} of {before.chunks}")
     feed = await _accept(payments.feeds, before)
     seconds = time.monotonic() - started
-    if before.state is not FeedState.ACCEPTING:
+    there = before.state is not FeedState.ACCEPTING
+    if feed.state is FeedState.CANCELLED:
+        print_status(
+            f"feed {feed.feed_id} was cancelled: its payments stay CANCELLED, unless they had begun; to make the others"
+            " after all, submit another file in which they have new ids"
+        )
+    elif there:
         print_status(f"this feed was submitted before: {feed.feed_id} is {feed.state}")
-    there = before.state is FeedState.DONE
     shown, written = await _write_rejects(payments.feeds, feed, submission.rejected)
     return FeedReport(
         feed_id=feed.feed_id,
+        state=feed.state,
         accepted=0 if there else feed.accepted,
         duplicates=feed.duplicates + (feed.accepted if there else 0),
         rejected=shown,

@@ -83,7 +83,8 @@ async def submit(scope: Scope, receive: Receive, send: Send) -> None:
 
     CSV, NDJSON (as `/api/v1/payments/bulk`) or ISO 20022 pain.001. If `controlSum` or `count` is given and wrong, or a
     pain.001 document contradicts its own control figures, nothing is accepted: 400. Idempotent: the same bytes sent
-    twice are one feed. The response comes when the feed is done, or after two seconds with its status then.
+    twice are one feed. The response comes when the feed is done, or after two seconds with its status then. A feed that
+    was cancelled stays so: nothing of it is accepted, and its `state` in the response is `CANCELLED`.
     """
     kind = FORMATS.get(media_type(scope))
     if kind is None:
