@@ -56,8 +56,8 @@ async def submit_feed(payments: Payments, file: IO[bytes], submission: Submissio
     there = before.state is not FeedState.ACCEPTING
     if feed.state is FeedState.CANCELLED:
         print_status(
-            f"feed {feed.feed_id} was cancelled: its payments stay CANCELLED, unless they had begun; to make the others"
-            " after all, submit another file in which they have new ids"
+            f"feed {feed.feed_id} was cancelled: nothing more of it is accepted, and payments that had not begun stay"
+            " CANCELLED; to make them after all, submit them in another file, with new ids"
         )
     elif there:
         print_status(f"this feed was submitted before: {feed.feed_id} is {feed.state}")
