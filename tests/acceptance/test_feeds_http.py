@@ -77,6 +77,9 @@ def test_the_same_feed_twice_is_one_feed_and_can_be_cancelled(paying: httpx.Clie
     assert (cancelled["state"], cancelled["cancelled"], cancelled["notCancelled"]) == ("CANCELLED", 2, 0)
     page = paying.get("/api/v1/payments", params={"status": "CANCELLED", "feed": first["feedId"]}).json()
     assert [payment["paymentId"] for payment in page["payments"]] == ["t1", "t2"]
+    third = paying.post("/api/v1/feeds", content=feed_of("t1", "t2"), headers=CSV).json()
+    assert (third["feedId"], third["state"]) == (first["feedId"], "CANCELLED")
+    assert third["reason"] == "the feed was cancelled"
     assert paying.delete("/api/v1/feeds/none").status_code == 404
     assert paying.get("/api/v1/feeds/none").status_code == 404
     assert paying.get("/api/v1/payments", params={"status": "PAID"}).status_code == 400

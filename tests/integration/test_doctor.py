@@ -291,6 +291,7 @@ async def test_the_collector_of_traces_is_asked_for(tmp_path: Path, monkeypatch:
 MISTAKES = {
     "HEADGATE_PAYMENTS_RULES": ("no-such.toml", "can't be read: No such file or directory"),
     "HEADGATE_DISPATCH_DOMAINS": ("no_such_module:domain", "'no_such_module:domain' can't be loaded"),
+    "HEADGATE_SMS_PROVIDERS": ("mine=no_such_module:sms", "'no_such_module:sms' of mine can't be imported"),
 }
 
 

@@ -251,6 +251,9 @@ def test_providers_are_named_in_the_settings() -> None:
     assert [entry.name for entry in chain.providers] == ["twilio", "backup", "console"]
     assert [entry.limiter is not None for entry in chain.providers] == [True, True, False]
     assert isinstance(chain.get("backup"), Scripted)
+    unnamed = {"providers": "tests.integration.test_sms_providers:Scripted", "provider_rates": "test_sms_providers=5"}
+    (entry,) = open_providers(Settings.load(sms=sms | unnamed)).providers
+    assert (entry.name, type(entry.provider), entry.limiter is not None) == ("test_sms_providers", Scripted, True)
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"providers": "smpp"}, "none of webhook, twilio, console"),
         ({"providers": "a=b"}, "package.module:attribute"),
@@ -261,6 +264,8 @@ def test_providers_are_named_in_the_settings() -> None:
         ({"providers": "twilio", "twilio_from": None}, "HEADGATE_SMS_TWILIO_FROM"),
         ({"provider_rates": "nobody=1"}, "not among the providers"),
         ({"providers": "console,console"}, "named before"),
+        ({"providers": "json:a,json:b"}, "json is named before; write another one as name=package.module:attribute"),
+        ({"providers": ":b"}, "':b' names no provider"),
     ]
     for changes, problem in wrong:
         with pytest.raises(ConfigurationError, match=problem):

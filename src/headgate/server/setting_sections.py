@@ -349,7 +349,7 @@ class SmsSettings(Section):
 
     providers: str = ""
     """The providers, in order of preference, with commas: `webhook`, `twilio`, `console`,
-    `name=package.module:attribute`.
+    `name=package.module:attribute`, or `package.module:attribute`, whose name is `module`.
     Empty: the webhook, if its URL is set, else the console."""
     provider_rates: str = Field("", pattern=r"^(\s*[\w.-]+=\d{1,6}\s*(,|$))*$")
     """Messages per second that a provider accepts: `twilio=10,backup=1`. Shared through Redis, if there is one."""

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,16 @@ from headgate.apps.payments.feeds.accepting import Feeds
 from headgate.apps.payments.feeds.model import Control, Feed, FeedState
 from headgate.apps.payments.feeds.receiving import FeedReceiver
 from headgate.apps.payments.intake import PaymentIntake
-from headgate.apps.payments.model import ITEM_TYPE, IntakeResult, Payment, PaymentEvent, PaymentFilter, PaymentStatus
+from headgate.apps.payments.model import (
+    ITEM_TYPE,
+    IntakeResult,
+    Payment,
+    PaymentEvent,
+    PaymentFilter,
+    PaymentRecord,
+    PaymentStatus,
+    StatusChange,
+)
 from headgate.apps.payments.parsing import COLUMNS
 from headgate.apps.payments.stores.feeds import SqlFeedStore
 from headgate.apps.payments.stores.moves import PaymentFollower
@@ -230,6 +240,38 @@ async def test_cancelling_a_feed_cancels_what_has_not_begun(bench: Bench) -> Non
     assert (await bench.feeds.cancel(feed_id))[1:] == (0, 1), "pressed twice"
     with pytest.raises(NotFound):
         await bench.feeds.cancel("feed-none")
+
+
+class CancelledMeanwhile:
+    """A payment store that another process cancels the feed in, each time a page has been read."""
+
+    def __init__(self, bench: Bench, feed_id: str) -> None:
+        self._bench = bench
+        self._feed_id = feed_id
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._bench.payments, name)
+
+    async def page(self, *arguments: Any, **options: Any) -> list[PaymentRecord]:
+        page = await self._bench.payments.page(*arguments, **options)
+        await self._bench.feeds.cancel(self._feed_id)
+        return page
+
+
+async def test_payments_that_another_call_cancelled_meanwhile_are_not_refused(bench: Bench) -> None:
+    feed_id = await bench.receive(lines("a", "b", "c"))
+    await bench.feeds.accept(feed_id)
+    await bench.payments.begin(["b"])
+    late = Feeds(bench.store, CancelledMeanwhile(bench, feed_id), bench.intake)
+    assert (await late.cancel(feed_id))[1:] == (0, 1), "only b has begun"
+
+
+async def test_payments_that_are_over_count_as_not_cancelled(bench: Bench) -> None:
+    feed_id = await bench.receive(lines("a", "b", "c"))
+    await bench.feeds.accept(feed_id)
+    await bench.payments.advance([StatusChange("b", PaymentStatus.SCHEDULED, PaymentStatus.ACCEPTED)])
+    for cancelled in (2, 0):
+        assert (await bench.feeds.cancel(feed_id))[1:] == (cancelled, 1)
 
 
 async def test_a_feed_cancelled_when_all_was_accepted_keeps_its_figures(bench: Bench) -> None:

@@ -11,6 +11,7 @@ import click
 from headgate import __version__
 from headgate.errors import HeadgateError, InvalidInput, MissingExtra
 from headgate.server.cli.commands import ABOUT, Commands
+from headgate.server.cli.streams import discard_unwritten, replace_closed_streams
 from headgate.sql.migration_policy import Migrations, permitting
 
 
@@ -25,6 +26,7 @@ def main(arguments: list[str] | None = None) -> None:
     # A command has no log, and OpenTelemetry warns about headers it can't parse. Handlers of `serve` and `worker` still
     # get it.
     logging.getLogger("opentelemetry").addHandler(logging.NullHandler())
+    replace_closed_streams()
     try:
         with permitting(Migrations.EMBEDDED):
             sys.exit(app.main(arguments, prog_name="headgate", standalone_mode=False) or 0)
@@ -47,12 +49,18 @@ def main(arguments: list[str] | None = None) -> None:
     except (KeyboardInterrupt, click.Abort):
         _fail("interrupted", 130)
     except BrokenPipeError:
-        # The reader of our output closed it (`| head`). Python would report that again when it flushes at exit.
-        sys.stderr.close()
+        # The reader of our output closed it (`| head`).
+        discard_unwritten()
         sys.exit(1)
+    except OSError as error:
+        if error.errno is None:
+            raise  # not the operating system's: a fault of headgate
+        named = "" if error.filename is None else f"{error.filename}: "
+        _fail(f"{named}{error.strerror}", 1)
 
 
 def _fail(message: str, status: int) -> NoReturn:
+    discard_unwritten()
     # A message such as "headgate serve needs: …" names the program already.
     click.echo(message if message.startswith("headgate ") else f"headgate: {message}", err=True)
     sys.exit(status)

@@ -67,9 +67,9 @@ def submit(
 
     The feed is read whole and checked before anything is accepted. Records that are no payment are reported with their
     number and reason, and do not stop the others; the exit status is 1 if there are any. The same feed twice is
-    accepted once.
+    accepted once. A feed that was cancelled stays so: nothing of it is accepted, and the exit status is 1.
     """
-    from headgate.apps.payments.feeds.model import checked_control
+    from headgate.apps.payments.feeds.model import FeedState, checked_control
 
     settings = Settings.load()
     require_extras(settings, "payments")
@@ -85,7 +85,7 @@ def submit(
         file = sys.stdin.buffer if piped else stack.enter_context(_opened(feed, "FEED"))
         report = run(_submit(settings, file, submission))
     _print_report(report, as_json)
-    raise click.exceptions.Exit(1 if report.rejected_count else 0)
+    raise click.exceptions.Exit(1 if report.rejected_count or report.state == FeedState.CANCELLED else 0)
 
 
 def _rejected_file(feed: Path, rejected: Path | None, piped: bool) -> Path | None:

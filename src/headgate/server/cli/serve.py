@@ -20,6 +20,7 @@ from headgate.errors import ConfigurationError, HeadgateError
 from headgate.server import logs
 from headgate.server.cli.parameters import Command
 from headgate.server.cli.read_only import missing_file
+from headgate.server.cli.streams import OutputError, discard_unwritten
 from headgate.server.cli.terminal import print_line, run
 from headgate.server.settings import Settings
 from headgate.server.shutdown import CLOSE_SECONDS, ShutdownDeadline
@@ -208,13 +209,18 @@ def _announce(listening: socket.socket, grpc_port: int | None) -> None:
     shown = "127.0.0.1" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
     url = f"http://{shown}:{port}"
     soon = f"{datetime.now(UTC) + timedelta(minutes=1):%Y-%m-%dT%H:%M:00Z}"
-    print_line(f"headgate is listening on {url}")
-    print_line("try it:")
-    print_line(f"  curl -X POST {url}/api/v1/slots -H 'Content-Type: application/json' \\")
-    print_line(f'''    -d '{{"eventId": "pay-123", "configName": "default", "requestedTime": "{soon}"}}\'''')
+    lines = [
+        f"headgate is listening on {url}",
+        "try it:",
+        f"  curl -X POST {url}/api/v1/slots -H 'Content-Type: application/json' \\",
+        f'''    -d '{{"eventId": "pay-123", "configName": "default", "requestedTime": "{soon}"}}\'''',
+    ]
     if grpc_port is not None:
-        print_line(f"Envoy's rate limit service is on {shown}:{grpc_port} (gRPC)")
-    sys.stdout.flush()
+        lines.append(f"Envoy's rate limit service is on {shown}:{grpc_port} (gRPC)")
+    try:
+        print_line("\n".join(lines))
+    except OutputError:
+        discard_unwritten()  # it serves all the same
 
 
 def _end(_signum: int, _frame: object) -> NoReturn:

@@ -53,12 +53,18 @@ async def submit_feed(payments: Payments, file: IO[bytes], submission: Submissio
         print_status(f"going on after chunk {before.chunks_done} of {before.chunks}")
     feed = await _accept(payments.feeds, before)
     seconds = time.monotonic() - started
-    if before.state is not FeedState.ACCEPTING:
+    there = before.state is not FeedState.ACCEPTING
+    if feed.state is FeedState.CANCELLED:
+        print_status(
+            f"feed {feed.feed_id} was cancelled: nothing more of it is accepted, and payments that had not begun stay"
+            " CANCELLED; to make them after all, submit them in another file, with new ids"
+        )
+    elif there:
         print_status(f"this feed was submitted before: {feed.feed_id} is {feed.state}")
-    there = before.state is FeedState.DONE
     shown, written = await _write_rejects(payments.feeds, feed, submission.rejected)
     return FeedReport(
         feed_id=feed.feed_id,
+        state=feed.state,
         accepted=0 if there else feed.accepted,
         duplicates=feed.duplicates + (feed.accepted if there else 0),
         rejected=shown,

@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 import click
 
+from headgate.server.cli.streams import OutputError
+
 T = TypeVar("T")
 
 
@@ -20,8 +22,17 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def print_line(text: str) -> None:
-    """Prints a line of the result, on standard output."""
-    click.echo(text)
+    """Prints a line of the result, on standard output.
+
+    Raises:
+        OutputError: It is closed or full.
+    """
+    try:
+        click.echo(text)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError(error.strerror) from error
 
 
 def print_status(text: str) -> None:
@@ -31,16 +42,16 @@ def print_status(text: str) -> None:
 
 def print_json(value: Any) -> None:
     """Prints a result for machines: one line of JSON."""
-    click.echo(json.dumps(value, ensure_ascii=False))
+    print_line(json.dumps(value, ensure_ascii=False))
 
 
 def print_table(columns: list[str], rows: list[list[str]]) -> None:
     """Prints a result for people: a table on a terminal, values with tabs between them otherwise."""
     if not sys.stdout.isatty():
         for row in [columns, *rows]:
-            click.echo("\t".join(row))
+            print_line("\t".join(row))
         return
     from headgate.server.cli.table import table  # only a terminal needs it
 
     for line in table(columns, rows, width=shutil.get_terminal_size().columns):
-        click.echo(line)
+        print_line(line)

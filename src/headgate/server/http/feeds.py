@@ -83,7 +83,8 @@ async def submit(scope: Scope, receive: Receive, send: Send) -> None:
 
     CSV, NDJSON (as `/api/v1/payments/bulk`) or ISO 20022 pain.001. If `controlSum` or `count` is given and wrong, or a
     pain.001 document contradicts its own control figures, nothing is accepted: 400. Idempotent: the same bytes sent
-    twice are one feed. The response comes when the feed is done, or after two seconds with its status then.
+    twice are one feed. The response comes when the feed is done, or after two seconds with its status then. A feed that
+    was cancelled stays so: nothing of it is accepted, and its `state` in the response is `CANCELLED`.
     """
     kind = FORMATS.get(media_type(scope))
     if kind is None:
@@ -181,10 +182,10 @@ async def cancel(request: Request) -> Response:
     are in flight or finished are unchanged and are counted in `notCancelled`.
     """
     try:
-        feed, cancelled, refused = await _feeds(request).cancel(request.path_params["feedId"])
+        feed, cancelled, not_cancelled = await _feeds(request).cancel(request.path_params["feedId"])
     except Conflict as error:
         raise Problem(409, "feed-not-cancelled", "Feed Not Cancelled", str(error)) from None
-    return json_response(CancelledFeed.of(feed, cancelled=cancelled, not_cancelled=refused))
+    return json_response(CancelledFeed.of(feed, cancelled=cancelled, not_cancelled=not_cancelled))
 
 
 def _feeds(request: Request) -> Feeds:

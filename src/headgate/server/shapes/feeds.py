@@ -50,7 +50,7 @@ class CancelledFeed(FeedShown):
     cancelled: int
     """Payments that this call cancelled."""
     not_cancelled: int
-    """Payments whose execution had begun."""
+    """Payments whose execution had begun: in flight or finished."""
 
 
 class RejectedRecord(Shape):

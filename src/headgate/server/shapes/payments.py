@@ -83,6 +83,8 @@ class FeedReport(BulkResult):
     """The result of a feed on the command line, with the first rejected records."""
 
     feed_id: str
+    state: str
+    """DONE, or CANCELLED if the feed was cancelled before or meanwhile."""
     rejected_count: int
     rejected_file: str | None
     lines: int

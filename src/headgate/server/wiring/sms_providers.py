@@ -38,15 +38,33 @@ def check_providers(settings: Settings) -> None:
     _providers(settings)
 
 
-def _providers(settings: Settings) -> dict[str, Provider]:
+def provider_places(settings: Settings) -> dict[str, str | None]:
+    """By name, in order: where a provider of one's own is, `package.module:attribute`; None for one of headgate's.
+
+    Raises:
+        ConfigurationError: An entry has no name, or the name of an earlier one.
+    """
     sms = settings.sms
     named = sms.providers or ("webhook" if sms.webhook_url is not None else "console")
-    providers: dict[str, Provider] = {}
-    for entry in named.split(","):
-        name, is_own, place = entry.strip().partition("=")
-        if not name or name in providers:
-            raise _wrong(f"{entry!r} names no provider, or one that is named before")
-        providers[name] = _load(name, place) if is_own else _built_in(name, settings)
+    places: dict[str, str | None] = {}
+    for entry in map(str.strip, named.split(",")):
+        name, is_named, place = entry.partition("=")
+        is_own = bool(is_named) or ":" in entry
+        if is_own and not is_named:
+            name, place = entry.partition(":")[0].rpartition(".")[2], entry
+        if not name:
+            raise _wrong(f"{entry!r} names no provider")
+        if name in places:
+            raise _wrong(f"{entry!r}: {name} is named before; write another one as name=package.module:attribute")
+        places[name] = place if is_own else None
+    return places
+
+
+def _providers(settings: Settings) -> dict[str, Provider]:
+    providers = {
+        name: _built_in(name, settings) if place is None else _load(name, place)
+        for name, place in provider_places(settings).items()
+    }
     if others := [name for name in _rates(settings) if name not in providers]:
         raise ConfigurationError(spelled("sms", "provider_rates"), f"{', '.join(others)} is not among the providers")
     return providers
@@ -108,8 +126,9 @@ def _load(name: str, place: str) -> Provider:
         raise _wrong(f"{place!r} of {name} is not written as package.module:attribute")
     try:
         provider = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise _wrong(f"{place!r} of {name} can't be imported: {error}") from None
+    except Exception as error:
+        # Also what the module itself raises.
+        raise _wrong(f"{place!r} of {name} can't be imported: {error}") from error
     if isinstance(provider, type) or (not hasattr(provider, "send") and callable(provider)):
         try:
             provider = provider()

@@ -169,7 +169,7 @@ class Feeds:
 
     async def cancel(self, feed_id: str, reason: str = "the feed was cancelled") -> tuple[Feed, int, int]:
         """Cancels records that wait, and payments whose execution has not begun. Returns the feed, how many payments
-        were cancelled now, and how many could not be. Idempotent.
+        this call cancelled, and how many of the feed's payments are not CANCELLED: in flight or finished. Idempotent.
 
         Raises:
             NotFound: There is no such feed.
@@ -179,18 +179,23 @@ class Feeds:
         if feed.state in (FeedState.RECEIVING, FeedState.REFUSED):
             raise Conflict(f"feed {feed_id!r} is {feed.state}: nothing of it was accepted")
         await self._store.cancel(feed_id, reason)
-        cancelled = refused = 0
+        cancelled = 0
         after: str | None = None
         selection = PaymentFilter(PaymentStatus.SCHEDULED, feed_id)
         while page := await self._payments.page(selection, CANCEL_PAGE, after):
             ids = [record.payment.payment_id for record in page]
             after = ids[-1]
             not_moved = await self._payments.move(ids, PaymentEvent.CANCEL, reason)
-            refused += len(not_moved)
             cancelled += len(ids) - len(not_moved)
             if self._stop is not None:
                 await self._stop([payment_id for payment_id in ids if payment_id not in not_moved])
-        return await self.show(feed_id), cancelled, refused
+        return await self.show(feed_id), cancelled, await self._count_not_cancelled(feed)
+
+    async def _count_not_cancelled(self, feed: Feed) -> int:
+        # Not those that could not be moved: a concurrent call may have cancelled them.
+        brought = await self._payments.count_matching(PaymentFilter(feed_id=feed.feed_id), feed.records)
+        are_cancelled = PaymentFilter(PaymentStatus.CANCELLED, feed.feed_id)
+        return max(0, brought - await self._payments.count_matching(are_cancelled, feed.records))
 
     # -- accepting -----------------------------------------------------------------------------------------------
 

@@ -11,8 +11,8 @@ import click
 
 from headgate import __version__
 from headgate.errors import HeadgateError
-from headgate.server.cli.doctor import database, servers
-from headgate.server.cli.doctor.finding import Finding
+from headgate.server.cli.doctor import database, servers, sms
+from headgate.server.cli.doctor.finding import Finding, not_loaded
 from headgate.server.cli.parameters import Command, as_json
 from headgate.server.cli.terminal import print_json, print_line, run
 from headgate.server.settings import Settings, settings_file, unknown_variable_warnings
@@ -48,15 +48,8 @@ async def _examine(settings: Settings) -> list[Finding]:
         servers.redis(settings),
         servers.kafka(settings),
         servers.temporal(settings),
-        servers.provider(
-            "downstream",
-            "HEADGATE_PAYMENTS_DOWNSTREAM_URL",
-            settings.payments.downstream_url,
-            "payments go to a simulator in this process",
-        ),
-        servers.provider(
-            "sms provider", "HEADGATE_SMS_WEBHOOK_URL", settings.sms.webhook_url, "messages are written to the log"
-        ),
+        servers.downstream(settings),
+        sms.examine(settings),
         servers.collector(settings),
     )
     return [*_here(), *_named(settings), *(finding for findings in groups for finding in findings)]
@@ -91,7 +84,7 @@ def _loaded(name: str, load: Callable[[], str]) -> Finding:
     try:
         return Finding(name, True, load())
     except HeadgateError as error:
-        return Finding(name, False, str(error), "correct it: the service does not start like this")
+        return not_loaded(name, error)
 
 
 def _redacted(settings: Settings, finding: Finding) -> Finding:

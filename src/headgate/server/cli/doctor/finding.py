@@ -25,6 +25,11 @@ class Finding(NamedTuple):
     advice: str | None = None
 
 
+def not_loaded(name: str, error: HeadgateError) -> Finding:
+    """A file or module that the settings name, and that the service does not load."""
+    return Finding(name, False, str(error), "correct it: the service does not start like this")
+
+
 async def within(name: str, what: str, advice: str, work: Awaitable[list[Finding]]) -> list[Finding]:
     """The findings of `work`; an error or timeout becomes a finding about `what`."""
     try:

@@ -1,4 +1,4 @@
-"""Redis, Kafka, Temporal and the providers: each checked over its own protocol."""
+"""Redis, Kafka, Temporal and the downstream: each checked over its own protocol."""
 
 from __future__ import annotations
 
@@ -87,10 +87,16 @@ async def _temporal(settings: Settings) -> list[Finding]:
     return [Finding("temporal", True, summary), Finding("temporal workers", True, polled, start)]
 
 
-async def provider(name: str, setting: str, url: str | None, instead: str) -> list[Finding]:
-    """Whether the URL's host answers HTTP. Only `HEAD /` is requested: nothing is sent or paid."""
+async def downstream(settings: Settings) -> list[Finding]:
+    """The downstream that executes payments."""
+    url = settings.payments.downstream_url
     if url is None:
-        return [Finding(name, True, f"not configured: {instead}")]
+        return [Finding("downstream", True, "not configured: payments go to a simulator in this process")]
+    return await reachable("downstream", "HEADGATE_PAYMENTS_DOWNSTREAM_URL", url)
+
+
+async def reachable(name: str, setting: str, url: str) -> list[Finding]:
+    """Whether the URL's host answers HTTP. Only `HEAD /` is requested: nothing is sent or paid."""
     return await within(name, origin(url), f"check {setting} and that the provider runs", _head(name, url))
 
 
