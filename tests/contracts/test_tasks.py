@@ -21,6 +21,10 @@ from headgate.testing import eventually
 from tests.contracts.task_engines import EngineTasks, ended, without_worker, working
 
 
+class Panic(BaseException):
+    """Such as PyO3's `PanicException`."""
+
+
 async def test_a_function_runs_once_with_its_arguments_and_its_result_is_kept(tasks: Tasks) -> None:
     calls: list[tuple[str, Decimal, datetime | None]] = []
 
@@ -99,6 +103,32 @@ async def test_a_task_that_fails_is_retried_and_then_a_dead_letter(tasks: Engine
     around = ["before one", "after one"]
     tries = [[("STARTED", "one", n), *around, ("FAILED", "one", n)] for n in attempts]
     assert seen == [step for steps in tries for step in steps]
+
+
+async def test_whatever_a_task_raises_it_fails_once_per_attempt_and_the_worker_goes_on(tasks: Tasks) -> None:
+    raised = {error.__name__: error for error in (SystemExit, asyncio.CancelledError, Panic)}
+    attempts: list[str] = []
+
+    @tasks.task(retries=1, backoff=[0])
+    async def fails(name: str) -> None:
+        attempts.append(name)
+        raise raised[name]("odd")
+
+    @tasks.task(retries=1, backoff=[0])
+    def first(names: list[str]) -> str:
+        attempts.append("StopIteration")
+        return next(iter(names))
+
+    await first.enqueue([], key="StopIteration")
+    for name in raised:
+        await fails.enqueue(name, key=name)
+    async with working(tasks):
+        items = [(await ended(fails, name)).item for name in raised]
+        items.append((await ended(first, "StopIteration")).item)
+    for item in items:
+        assert (item.status, item.attempt) == (Status.DEAD_LETTER, 2)
+        assert item.item_id in str(item.last_error)
+    assert sorted(attempts) == sorted([*raised, "StopIteration"] * 2)
 
 
 async def test_a_task_knows_its_lane_and_priority(tasks: Tasks) -> None:

@@ -6,9 +6,12 @@ The harness runs items of the type `work` whose context says how they behave:
 
 from __future__ import annotations
 
+import asyncio
 import time
 from datetime import timedelta
 from typing import Any, NamedTuple, Protocol
+
+import pytest
 
 from headgate.dispatch.changes import Cancellation
 from headgate.dispatch.current_task import current_task
@@ -80,6 +83,10 @@ async def end(context: Any) -> Completion | None:
             raise Retry("the bank is busy", after=timedelta(minutes=context["minutes"]))
         case "fail":
             raise RuntimeError(context["error"])
+        case "exit":
+            raise SystemExit(context["error"])
+        case "end cancelled":
+            raise asyncio.CancelledError(context["error"])
         case "give up":
             raise GiveUp(context["error"], context["verdict"])
         case "outage":
@@ -218,6 +225,19 @@ class WorkflowEngineContract:
         assert outcome.start is Start.STARTED
         await eventually(lambda: all_stand(harness, ["bad"], Status.DEAD_LETTER))
         assert len(harness.ran) == 2
+
+    @pytest.mark.parametrize(("do", "error"), [("exit", "SystemExit"), ("end cancelled", "CancelledError")])
+    async def test_what_is_no_exception_is_a_failure_too(self, harness: EngineHarness, do: str, error: str) -> None:
+        await harness.engine.start(await claimed(harness, {"bad": {"do": do, "error": "no config"}}))
+
+        async def failed() -> Item | None:
+            row = await item(harness, "bad")
+            return row if row.retry_count else None
+
+        once = await eventually(failed)
+        assert once is not None
+        assert (once.status, once.retry_count, once.last_error) == (Status.READY, 1, f"{error}: no config")
+        assert len(harness.ran) == 1
 
     async def test_nothing_begins_before_its_start_delay(self, harness: EngineHarness) -> None:
         requests = await claimed(harness, {"later": {"do": "succeed"}}, timedelta(seconds=1))

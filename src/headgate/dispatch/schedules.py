@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from itertools import count, islice
+from itertools import islice
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -23,6 +23,8 @@ GRACE = timedelta(seconds=30)
 """A tick that is no later than this is not missed: `skip` still runs it."""
 SEARCHED = timedelta(days=3660)
 """A schedule without an open tick in ten years has none."""
+LONGEST_SHIFT = timedelta(hours=3)
+"""No zone sets its clock back by more than this."""
 MAX_TICKS = 1000
 """How many missed ticks `all` queues at once; further ones follow."""
 
@@ -106,7 +108,7 @@ class Schedule:
     def _ticks(self, after: datetime, until: datetime | None = None) -> Iterator[datetime]:
         """Open ticks after a time, up to `until`."""
         horizon = after + SEARCHED if until is None else until
-        while (tick := next(self._all_ticks(after), None)) is not None and tick <= horizon:
+        while (tick := self._first_tick(after)) is not None and tick <= horizon:
             if self._is_open(tick):
                 yield tick
                 after = tick
@@ -133,19 +135,50 @@ class Schedule:
     def _is_open(self, tick: datetime) -> bool:
         return self.calendar is None or self.calendar.open_until(to_ms(tick)) > to_ms(tick)
 
-    def _all_ticks(self, after: datetime) -> Iterator[datetime]:
+    def _first_tick(self, after: datetime) -> datetime | None:
+        """The first tick after a time, open or not."""
         if self.every is not None:
             size = duration_ms(self.every)
-            start = to_ms(after) // size * size
-            return (from_ms(start + number * size) for number in count(1))
-        return self._cron_ticks(after)
-
-    def _cron_ticks(self, after: datetime) -> Iterator[datetime]:
+            return from_ms((to_ms(after) // size + 1) * size)
         require("a cron expression", "periodic")
-        from cronsim import CronSim
+        cron, zone = self.cron or "", ZoneInfo(self.zone)
+        if any(field.startswith("*") for field in cron.split()[:2]):
+            return _first_match(cron, zone, after)
+        return _first_of_fixed(cron, zone, after)
 
-        local = after.astimezone(ZoneInfo(self.zone))
-        return (tick.astimezone(UTC) for tick in CronSim(self.cron or "", local))
+
+# When the clock changes, ticks are those of Debian's cron, which tells fixed times from a `*` as minute or hour.
+
+
+def _first_of_fixed(cron: str, zone: ZoneInfo, after: datetime) -> datetime | None:
+    """For fixed times. A time that the clock shows twice is a tick once, the first time; one that it skips is a tick at
+    the end of the gap."""
+    from cronsim import CronSim
+
+    ticks = (tick.astimezone(UTC) for tick in CronSim(cron, after.astimezone(zone)))
+    # If the clock shows an hour for the second time, the first ticks are those of the first time.
+    return next((tick for tick in ticks if tick > after), None)
+
+
+def _first_match(cron: str, zone: ZoneInfo, after: datetime) -> datetime | None:
+    """For expressions with a `*`. Each minute at which the clock shows a time that matches is a tick."""
+    from cronsim import CronSim
+
+    local, later = after.astimezone(zone), (after + LONGEST_SHIFT).astimezone(zone)
+    goes_back = (local.utcoffset() or timedelta(0)) - (later.utcoffset() or timedelta(0))
+    # If the clock soon goes back, it will show times again that it has shown before `after`.
+    shown_from = local.replace(tzinfo=None) - max(goes_back, timedelta(0))
+    again: datetime | None = None
+    # Without a zone: with one, CronSim skips or adds ticks where the clock changes at midnight or by half an hour.
+    for shown in CronSim(cron, shown_from):
+        first, second = (shown.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1))
+        if first > second:
+            continue  # the clock skips it
+        if first > after:
+            return first if again is None else min(first, again)
+        if second > after and again is None:
+            again = second
+    return again
 
 
 def _checked_cron(cron: str) -> str:

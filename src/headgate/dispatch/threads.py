@@ -12,6 +12,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
+from headgate.dispatch.task_errors import as_exception
+
 R = TypeVar("R")
 
 DEFAULT_LIMIT = min(32, (os.cpu_count() or 1) + 4)
@@ -32,6 +34,7 @@ class Threads:
         """What `function` returns or raises. Its context variables are the caller's.
 
         Raises:
+            RuntimeError: it raised `SystemExit`, `StopIteration` or what else can't leave its thread.
             TimeoutError: it ran longer than `timeout` seconds, not counting the wait for a place; it keeps running.
         """
         await self._places.acquire()
@@ -66,12 +69,10 @@ class Threads:
         try:
             result = context.run(function)
             deliver = partial(self._deliver, ended, ended.set_result, result)
-        except Exception as error:
-            deliver = partial(self._deliver, ended, ended.set_exception, error)
         except BaseException as error:
             # `sys.exit()` in a task ends the task, not the worker.
-            failure = RuntimeError(f"{type(error).__name__}: {error}")
-            deliver = partial(self._deliver, ended, ended.set_exception, failure)
+            crosses = isinstance(error, Exception) and not isinstance(error, StopIteration)
+            deliver = partial(self._deliver, ended, ended.set_exception, error if crosses else as_exception(error))
         with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits any more
             loop.call_soon_threadsafe(deliver)
 

@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeAlias
 from headgate.dispatch.current_task import CurrentTask, current_task
 from headgate.dispatch.model import Completion, EnqueueRequest, GiveUp, Postponed
 from headgate.dispatch.outcomes import Retry
+from headgate.dispatch.task_errors import contained, describe, is_cancelling
 from headgate.dispatch.tasks.arguments import Arguments
 from headgate.dispatch.tasks.batches import MEMBERS, THEN, Members, next_request
 from headgate.dispatch.tasks.policies import Backoff, pause_before
@@ -99,7 +100,11 @@ class TaskExecution:
             run = partial(middleware, current, run)
         try:
             result = await run()
-        except Exception as error:
+        except (KeyboardInterrupt, GeneratorExit):
+            raise  # Ctrl-C, or its coroutine is closed
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and is_cancelling():
+                raise
             self._emit(current, _kind(error), time.monotonic() - began, error)
             outcome = self._outcome(current, error)
             if outcome is error:
@@ -122,7 +127,8 @@ class TaskExecution:
             current.deadline = datetime.now(UTC) + timedelta(seconds=self.timeout)
         if not is_coroutine_function(self.function):
             return await self.threads().run(call, timeout=self.timeout)
-        return await (call() if self.timeout is None else self._within(self.timeout, call()))
+        running = contained(call())
+        return await (running if self.timeout is None else self._within(self.timeout, running))
 
     async def _within(self, timeout: float, running: Any) -> Any:
         """Cancels it after `timeout`. If it does not end then, it is abandoned: its claim no longer waits for it."""
@@ -143,16 +149,18 @@ class TaskExecution:
         if not (await asyncio.wait({task}, timeout=self.cancel_seconds))[0]:
             log.error("%s did not end when it was cancelled, and is abandoned", self.function.__name__)
 
-    def _outcome(self, current: CurrentTask, error: Exception) -> Exception:
+    def _outcome(self, current: CurrentTask, error: BaseException) -> Exception:
         """The exception that the engine gets."""
         if isinstance(error, GiveUp | Postponed | StoreUnavailable):
             return error
         if isinstance(error, Retry) and error.pause() is not None:
             return error
-        text = str(error) if isinstance(error, Retry) else f"{type(error).__name__}: {error}"
+        text = str(error) if isinstance(error, Retry) else describe(error)
         try:
             return Retry(text, after=pause_before(self.backoff, current.attempt))
-        except Exception:
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
             log.exception("the backoff of %s failed; the item type's own is used", current.item_type)
             return Retry(text)
 
@@ -165,11 +173,13 @@ class TaskExecution:
         for listener in self.listeners:
             try:
                 listener(event)
-            except Exception:
+            except KeyboardInterrupt:
+                raise
+            except BaseException:
                 log.exception("a listener of task events failed")
 
 
-def _kind(error: Exception) -> TaskEventKind:
+def _kind(error: BaseException) -> TaskEventKind:
     if isinstance(error, GiveUp):
         return TaskEventKind.DISCARDED
     return TaskEventKind.SNOOZED if isinstance(error, Postponed | StoreUnavailable) else TaskEventKind.FAILED

@@ -37,6 +37,7 @@ from headgate.dispatch.ports import (
     StartRequest,
 )
 from headgate.dispatch.registry import Execute, Registry
+from headgate.dispatch.task_errors import describe
 from headgate.dispatch.threads import Threads, is_coroutine_function
 from headgate.errors import NotFound, StoreError, StoreUnavailable
 
@@ -227,13 +228,23 @@ class LocalEngine:
                 return self._failure(run, error)
             if run.recalled:
                 return self._release(OFF)
-            if run.lost or not self._closing:
+            if run.lost:
                 raise
-            return self._release("the engine was closed")
-        except Exception as error:
+            if self._closing:
+                return self._release("the engine was closed")
+            if self._loop_ends():
+                raise
+            return self._failure(run, error)  # it cancelled itself
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             return self._failure(run, error)
         run.succeeded = True
         return self._completion(result) if isinstance(result, Completion) else self._sink.completed
+
+    def _loop_ends(self) -> bool:
+        """Whether all asyncio tasks have been cancelled, as `asyncio.run` does at its end."""
+        return self._heartbeats is not None and (self._heartbeats.done() or self._heartbeats.cancelling() > 0)
 
     def _completion(self, completion: Completion) -> Report:
         return lambda claim: self._sink.completed(claim, completion)
@@ -253,7 +264,7 @@ class LocalEngine:
         if isinstance(error, Retry):
             again, after = str(error), error.pause()
             return lambda claim: self._sink.failed(claim, again, after)
-        failure = f"{type(error).__name__}: {error}"
+        failure = describe(error)
         return lambda claim: self._sink.failed(claim, failure)
 
     async def _call(self, run: Run, context: Any) -> Any:

@@ -23,6 +23,7 @@ from headgate.dispatch.model import Completion, GiveUp, Postponed
 from headgate.dispatch.outcomes import Retry
 from headgate.dispatch.ports import OutcomeSink
 from headgate.dispatch.registry import Execute, Registry
+from headgate.dispatch.task_errors import is_cancelling, message_of
 from headgate.dispatch.threads import Threads
 
 EXECUTE = "headgate.execute"
@@ -89,5 +90,9 @@ class ItemActivities:
             raise gave_up(error) from error
         except Retry as error:
             raise retry(error) from error
-        except Exception as error:
-            raise ApplicationError(str(error), type=type(error).__name__, non_retryable=True) from error
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and is_cancelling():
+                raise
+            raise ApplicationError(message_of(error), type=type(error).__name__, non_retryable=True) from error
