@@ -124,6 +124,12 @@ def works(installed: Installed, script: str) -> None:
     assert ended.returncode == 0, ended.stderr
 
 
+def documented_packages() -> dict[str, int]:
+    """How many packages each extra brings, by the table of the guide."""
+    rows = re.findall(r"^\| `(\w+)` \|.*\| (\d+) \| [\d.]+ \|$", (ROOT / "docs/howto/install.md").read_text(), re.M)
+    return {extra: int(packages) for extra, packages in rows}
+
+
 # -- without any extra -------------------------------------------------------------------------------------------------
 
 
@@ -306,6 +312,7 @@ Calendar.from_json({"zone": "Europe/Berlin"})
 def test_an_extra_alone(environment: Installed, extra: str) -> None:
     installed = environment.become(extra)
     works(installed, JOURNEY + "\n" + ALONE[extra])
+    assert len(installed.packages()) == MOST_PACKAGES + documented_packages()[extra]
     if extra == "redis":
         assert "redis" not in installed.packages(), "hiredis is what is used"
 
@@ -313,6 +320,7 @@ def test_an_extra_alone(environment: Installed, extra: str) -> None:
 def test_the_server_serves(environment: Installed) -> None:
     server = environment.become("server")
     works(server, JOURNEY)
+    assert len(server.packages()) == MOST_PACKAGES + documented_packages()["server"]
     with running(server, "serve", "--port", "0") as process:
         log = server.directory / "serve.log"
         until(lambda: "listening on" in log.read_text() or process.poll() is not None)
@@ -342,6 +350,7 @@ def test_all_of_it(environment: Installed) -> None:
     """One environment for everything: the extras are compatible, and no missing one is reported."""
     installed = environment.become("all")
     works(installed, "\n".join([JOURNEY, *ALONE.values()]))
+    assert len(installed.packages()) == MOST_PACKAGES + documented_packages()["all"]
     assert installed.headgate("demo", "--payments", "10", "--json").returncode == 0
     assert installed.headgate("doctor").returncode == 0
 
@@ -353,6 +362,7 @@ def test_every_extra_is_walked() -> None:
     assert extras["console"] == ["headgate[server]"]
     everything = set(extras["all"][0].removeprefix("headgate[").removesuffix("]").split(","))
     assert everything == {*ALONE, "server", "console"}
+    assert set(documented_packages()) == {*ALONE, "server", "all"}
 
 
 class running:  # noqa: N801 - used as a function

@@ -146,6 +146,10 @@ class JointPacker:
             side.occupancy.take(start, places)
         return room, places
 
+    def resume_at(self, at_ms: int) -> None:
+        """Continues at an instant before which the caller has taken what there was."""
+        self._reached_ms = at_ms
+
     def _search(self, effective_ms: int) -> JointRoom | Full:
         # A later event gets no window that was denied to an earlier one: its first windows offer less.
         at = effective_ms

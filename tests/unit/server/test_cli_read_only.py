@@ -10,12 +10,22 @@ from headgate.server.cli import main
 
 AT = "2027-09-01T00:00:00Z"
 ANSWERED = [
+    "audit verify",
     "config get",
     "config history",
+    "config set bulk --max 5 --window PT4S --dry-run",
+    "config set default --max 5 --dry-run",
     "forecast --events 5",
+    "payments list",
+    "periodic list",
     "plans list",
     "queue stats",
+    "slots list",
+    "slots reconcile --before PT10M --known queue",
+    "slots replan --dry-run",
+    "sms dead-letters list",
     "tokens list",
+    "workers",
 ]
 NOT_FOUND = [
     "config get bulk",
@@ -26,6 +36,7 @@ NOT_FOUND = [
     "queue list PAYMENT",
     "queue show PAYMENT pay-1",
     "queue stats PAYMENT",
+    "slots replan --dry-run --config bulk",
     "slots show pay-1",
 ]
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from headgate.durations import to_ms
 from headgate.errors import InvalidInput
+from headgate.slots.forecast import Forecast
 from headgate.slots.joint import JointPacker
 from headgate.slots.joint_forecast import joint_forecast
 from headgate.slots.model import WindowPolicy
@@ -48,6 +49,43 @@ def test_what_is_forecast_is_what_is_booked(data: st.DataObject) -> None:
         assert shown.drain[-1][1] == shown.refused
 
 
+@settings(max_examples=examples(200), deadline=None)
+@given(st.data())
+def test_skipped_periods_are_filled_as_if_one_by_one(data: st.DataObject) -> None:
+    chosen = data.draw(st.lists(policies(), min_size=2, max_size=4))
+    held = [
+        {
+            align(NOW, policy.size_ms) + n * policy.size_ms: 1
+            for n in data.draw(st.lists(st.integers(0, 200), max_size=3))
+        }
+        for policy in chosen
+    ]
+    events, requested = data.draw(st.integers(1, 2000)), data.draw(st.integers(NOW - 20, NOW + 250))
+    short = data.draw(st.sampled_from([1, 2, 100]))
+
+    def shown(fewest: int) -> Forecast:
+        sides = [side(f"c{n}", policy, counts) for n, (policy, counts) in enumerate(zip(chosen, held, strict=True))]
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr("headgate.slots.joint_forecast.FEWEST_SKIPPED", fewest)
+            patched.setattr("headgate.slots.joint_forecast.PEAK_SAMPLE", 3)
+            patched.setattr("headgate.slots.joint_forecast.SHORT", short)
+            return joint_forecast(sides, NOW, events, requested)
+
+    skipping, stepping = shown(2), shown(10**9)
+    assert skipping.windows[:3] == stepping.windows[:3]
+    for field in ("placed", "refused", "window_count", "first_window", "last_window", "drained_by", "next_windows"):
+        assert getattr(skipping, field) == getattr(stepping, field), field
+    assert skipping.drain[-1:] == stepping.drain[-1:]
+
+
+@pytest.mark.parametrize("other", [WindowPolicy(4, "PT4S"), WindowPolicy(50_000, "P1D"), WindowPolicy(1, "PT0.7S")])
+def test_a_million_events_one_by_one_take_few_steps(other: WindowPolicy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headgate.slots.joint_forecast.MOST_STEPS", 25_000)
+    for sides in ([WindowPolicy(1, "PT1S"), other], [other, WindowPolicy(1, "PT1S")]):
+        shown = joint_forecast([side(f"c{n}", policy) for n, policy in enumerate(sides)], 0, 1_000_000, 0)
+        assert shown.placed == 1_000_000
+
+
 def test_a_million_events_behind_a_backlog_take_few_steps() -> None:
     bank = side("bank", WindowPolicy(1000, "PT4S"), {n * 4000: 1000 for n in range(50_000)})
     merchant = side("merchant", WindowPolicy(2000, "PT1M"))
@@ -60,7 +98,8 @@ def test_a_million_events_behind_a_backlog_take_few_steps() -> None:
 
 def test_what_reaches_too_far_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headgate.slots.joint_forecast.MOST_STEPS", 1000)
-    sides = [side("a", WindowPolicy(1, "PT1S")), side("b", WindowPolicy(9, "PT1S"))]
+    booked = {n * 2000: 1 for n in range(2000)}
+    sides = [side("a", WindowPolicy(1, "PT1S"), booked), side("b", WindowPolicy(9, "PT1S"))]
     assert joint_forecast(sides, 0, 999, 0).placed == 999
     with pytest.raises(InvalidInput, match="too far"):
         joint_forecast(sides, 0, 1001, 0)

@@ -12,8 +12,8 @@ import click
 
 from headgate.errors import ConfigurationError, HeadgateError
 from headgate.server.cli.audit import audit_change
-from headgate.server.cli.parameters import Argument, Group, as_json
-from headgate.server.cli.read_only import missing_file
+from headgate.server.cli.parameters import Argument, Group, as_json, completing
+from headgate.server.cli.read_only import missing_file, read_only_settings
 from headgate.server.cli.slot_reads import read_slots
 from headgate.server.cli.terminal import print_json, print_line, print_status, print_table, run
 from headgate.server.settings import Settings
@@ -21,6 +21,7 @@ from headgate.server.shapes.config import Config, History
 from headgate.server.wiring.slots import open_slots
 from headgate.slots import PolicyVersion
 from headgate.slots.impact import ChangeWarning
+from headgate.slots.model import FirstWindow, Spread
 
 config_name = click.argument(
     "config_name", cls=Argument, metavar="[NAME]", required=False, about="Left out, the default config."
@@ -45,11 +46,15 @@ def get(config_name: str | None, as_json: bool) -> None:
 @click.argument("config_name", cls=Argument, metavar="NAME")
 @click.option("--max", "max_per_window", type=int, help="The most events in a window.")
 @click.option("--window", help="The window's length, such as PT4S.")
-@click.option("--spread", help="jitter (random) or even.")
+@click.option("--spread", shell_complete=completing(Spread), help="jitter (random) or even.")
 @click.option("--calendar", type=click.Path(), help="A file with the calendar as JSON, or 'none' for always open.")
 @click.option("--curve", type=click.Path(), help="A file with the limits by time of day as JSON, or 'none'.")
 @click.option("--max-delay", help="How late a slot may be, such as PT1H, or 'none' for no limit.")
-@click.option("--first-window", help="What the window of the requested time offers: proportional (its rest) or whole.")
+@click.option(
+    "--first-window",
+    shell_complete=completing(FirstWindow),
+    help="What the window of the requested time offers: proportional (its rest) or whole.",
+)
 @click.option("--if-version", type=int, help="Change it only if this version is active; 0: only create it.")
 @click.option("--dry-run", is_flag=True, help="Say what it would do to booked slots, and change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask on a terminal, whatever it does to booked slots.")
@@ -82,20 +87,18 @@ def set_(
     def changes() -> dict[str, Any]:
         return policy_changes(max_per_window, window, spread, calendar, max_delay, first_window, curve)
 
-    settings = Settings.load()
-    is_new = missing_file(settings) is not None
-    try:
-        version, warnings = (None, []) if is_new and not dry_run else run(preview(settings))
-    except HeadgateError:
-        if dry_run:
-            raise
-        version, warnings = None, []  # the change itself reports the error, and is audited
-    for warning in warnings:
-        print_status(f"warning: {warning.detail}")
     if dry_run:
-        assert version is not None
+        with read_only_settings() as settings:
+            version, warnings = run(preview(settings))
+        _print_warnings(warnings)
         _show_change(version, warnings, as_json, dry_run=True)
         return
+    settings = Settings.load()
+    try:
+        warnings = [] if missing_file(settings) is not None else run(preview(settings))[1]
+    except HeadgateError:
+        warnings = []  # the change itself reports the error, and is audited
+    _print_warnings(warnings)
     if warnings and not yes and sys.stdin.isatty() and not click.confirm("make this change?", err=True):
         raise click.exceptions.Exit(1)
     _show_change(run(work(settings)), warnings, as_json)
@@ -158,6 +161,11 @@ def _json_file(given: str | None, option: str, kind: type) -> Any:
     if not isinstance(value, kind):
         raise ConfigurationError(option, f"{given} must hold a JSON {'object' if kind is dict else 'array'}")
     return value
+
+
+def _print_warnings(warnings: Sequence[ChangeWarning]) -> None:
+    for warning in warnings:
+        print_status(f"warning: {warning.detail}")
 
 
 def _show_change(

@@ -12,13 +12,14 @@ from headgate.errors import InvalidInput
 from headgate.extras import require
 from headgate.server.cli.config import policy_changes
 from headgate.server.cli.forecast_plot import picture
-from headgate.server.cli.parameters import Command, as_json
+from headgate.server.cli.parameters import Command, as_json, completing
 from headgate.server.cli.plots import save_plot
 from headgate.server.cli.slot_reads import read_slots
 from headgate.server.cli.terminal import print_json, print_line, print_status, print_table
 from headgate.server.settings import Settings, spelled
 from headgate.server.shapes.forecast import ForecastShown
 from headgate.slots import Forecast
+from headgate.slots.model import FirstWindow, Spread
 
 SHOWN = 20
 
@@ -34,10 +35,14 @@ SHOWN = 20
 @click.option("--at", help="The requested time; left out, now.")
 @click.option("--max", "max_per_window", type=int, help="As if this were the limit already.")
 @click.option("--window", help="As if this were the window's length already, such as PT4S.")
-@click.option("--spread", help="As if this were the spread already: jitter or even.")
+@click.option("--spread", shell_complete=completing(Spread), help="As if this were the spread already: jitter or even.")
 @click.option("--calendar", type=click.Path(), help="As if the calendar in this JSON file held; 'none': always open.")
 @click.option("--max-delay", help="As if this were the horizon already; 'none' for no limit.")
-@click.option("--first-window", help="As if it offered this already: proportional or whole.")
+@click.option(
+    "--first-window",
+    shell_complete=completing(FirstWindow),
+    help="As if it offered this already: proportional or whole.",
+)
 @click.option("--curve", type=click.Path(), help="As if the limits in this JSON file held; 'none': no curve.")
 @click.option(
     "--latency",

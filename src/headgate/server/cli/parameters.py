@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import click
@@ -14,6 +15,16 @@ PREFIX = "HEADGATE_"
 """Begins the variable of every setting. An option that overrides a setting has the setting's name."""
 as_json = click.option("--json", "as_json", is_flag=True, help="Write JSON, for machines.")
 """The `--json` option every command that only reads has."""
+
+
+Completion = Callable[[click.Context, click.Parameter, str], list[str]]
+
+
+def completing(values: Iterable[str]) -> Completion:
+    """Completes one of these values on TAB, as `shell_complete` of an option whose value the domain checks: its error
+    names the field, and `click.Choice` would raise another one first."""
+    known = [str(value) for value in values]
+    return lambda _context, _parameter, typed: [value for value in known if value.startswith(typed)]
 
 
 class Argument(click.Argument):

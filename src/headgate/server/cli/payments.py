@@ -14,9 +14,12 @@ from typing import IO, TYPE_CHECKING
 import click
 from pydantic.alias_generators import to_camel
 
+from headgate.apps.payments.feed import FeedFormat
+from headgate.apps.payments.lifecycle import PaymentStatus
+from headgate.apps.payments.reconciliation.statement import StatementFormat
 from headgate.durations import parse_instant
 from headgate.errors import InvalidInput
-from headgate.server.cli.parameters import Argument, Group, as_json
+from headgate.server.cli.parameters import Argument, Group, as_json, completing
 from headgate.server.cli.read_only import read_only_settings
 from headgate.server.cli.submission import Submission, checked_directory, submit_feed
 from headgate.server.cli.terminal import print_json, print_line, print_status, print_table, run
@@ -29,7 +32,6 @@ from headgate.server.wiring.slots import open_slots
 from headgate.slots.model import checked_id
 
 if TYPE_CHECKING:
-    from headgate.apps.payments.feed import FeedFormat
     from headgate.apps.payments.model import PaymentFilter
     from headgate.server.shapes.reconciliation import ReconciliationShown
     from headgate.server.wiring.payments import Payments
@@ -48,7 +50,12 @@ def app() -> None:
 
 @app.command("submit")
 @click.argument("feed", cls=Argument, type=PATH, about="A .csv, .jsonl or pain.001 .xml file; - for standard input.")
-@click.option("--format", "kind", help="csv, jsonl or pain001; left out, by the file's name.")
+@click.option(
+    "--format",
+    "kind",
+    shell_complete=completing(FeedFormat),
+    help="csv, jsonl or pain001; left out, by the file's name.",
+)
 @click.option("--config", help="The slot config of records that name none.")
 @click.option("--control-sum", help="The sum of all amounts: if it is wrong, nothing is accepted.")
 @click.option("--count", help="The number of records: if it is wrong, nothing is accepted.")
@@ -146,7 +153,7 @@ def retry(payment_id: str, as_json: bool) -> None:
 
 
 @app.command("list")
-@click.option("--status", help="Only these, such as FAILED or UNKNOWN.")
+@click.option("--status", shell_complete=completing(PaymentStatus), help="Only these, such as FAILED or UNKNOWN.")
 @click.option("--feed", help="Only those of this feed.")
 @click.option("--from", "scheduled_from", help="Scheduled at or after this time.")
 @click.option("--to", "scheduled_to", help="Scheduled before this time.")
@@ -183,7 +190,12 @@ def list_(
 
 @app.command("reconcile")
 @click.argument("statement", cls=Argument, type=PATH, about="The bank's statement: a .csv or camt.053 .xml file.")
-@click.option("--format", "kind", help="csv or camt053; left out, by the file's name.")
+@click.option(
+    "--format",
+    "kind",
+    shell_complete=completing(StatementFormat),
+    help="csv or camt053; left out, by the file's name.",
+)
 @click.option("--feed", help="Only payments of this feed.")
 @click.option("--from", "scheduled_from", help="Only payments scheduled at or after this time.")
 @click.option("--to", "scheduled_to", help="Only payments scheduled before this time.")
@@ -251,8 +263,6 @@ def _selection(
 
 
 def _format(feed: Path, kind: str | None) -> FeedFormat:
-    from headgate.apps.payments.feed import FeedFormat
-
     name = kind or SUFFIXES.get(feed.suffix.lower())
     if name is None:
         raise InvalidInput("--format", "is required for a feed whose name ends neither in .csv, .jsonl nor .xml")

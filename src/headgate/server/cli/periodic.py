@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 import click
 
 from headgate.dispatch.periodic import Periodic, PeriodicState
+from headgate.dispatch.schedules import CatchUp
 from headgate.errors import InvalidInput
 from headgate.server.cli.audit import audit_change
-from headgate.server.cli.parameters import Argument, Group, as_json
+from headgate.server.cli.parameters import Argument, Group, as_json, completing
 from headgate.server.cli.read_only import read_only_settings
 from headgate.server.cli.terminal import print_json, print_line, print_table, run
 from headgate.server.settings import Settings
@@ -70,7 +71,12 @@ def show(name: str, as_json: bool) -> None:
 @click.option("--every", help="An interval instead, such as PT2S.")
 @click.option("--zone", help="The time zone of the cron expression, such as Europe/Berlin; left out, UTC.")
 @click.option("--calendar", type=click.Path(path_type=Path), help="A file with a calendar as JSON.")
-@click.option("--catch-up", default="skip", help="Of ticks that were missed, run none (skip), the last, or all.")
+@click.option(
+    "--catch-up",
+    default="skip",
+    shell_complete=completing(CatchUp),
+    help="Of ticks that were missed, run none (skip), the last, or all.",
+)
 @click.option("--context", help="What each execution is given, as JSON.")
 @as_json
 def set_(name: str, as_json: bool, calendar: Path | None, context: str | None, **options: Any) -> None:

@@ -13,11 +13,12 @@ import click
 from headgate.errors import ConfigurationError, InvalidInput
 from headgate.integrations.app_limits import AppLimits, RouteLimits, app_limits
 from headgate.integrations.limit import Limit
-from headgate.limits.model import Plan, describe
+from headgate.limits.calendar_edges import DAYS
+from headgate.limits.model import OnError, Plan, describe
 from headgate.limits.plan_documents import ALGORITHMS, SEVERAL, document_of, plan_from
 from headgate.limits.rates import is_rate
 from headgate.server.cli.audit import audit_change
-from headgate.server.cli.parameters import Argument, Group, as_json
+from headgate.server.cli.parameters import Argument, Group, as_json, completing
 from headgate.server.cli.read_only import read_only_settings
 from headgate.server.cli.terminal import print_json, print_line, print_table, run
 from headgate.server.settings import Settings
@@ -67,16 +68,20 @@ def list_(as_json: bool) -> None:
 @click.argument("name", cls=Argument)
 @click.argument("rate", cls=Argument, required=False)
 @click.option("--rate", "rate_option", help="A rate: 10/minute, '100/hour;1000/day' or '10/minute burst 20'.")
-@click.option("--algorithm", help=f"{ALGORITHMS}.")
+@click.option("--algorithm", shell_complete=completing(ALGORITHMS.split(", ")), help=f"{ALGORITHMS}.")
 @click.option("--capacity", type=int, help="The most tokens in a bucket.")
 @click.option("--per-second", help="Tokens a second: 10, 0.5 or 2/3.")
 @click.option("--limit", type=int, help="The most in a window.")
 @click.option("--window", help="The window's length, such as PT1M or P1D.")
-@click.option("--calendar", help="A fixed window by the calendar: day, week or month.")
+@click.option("--calendar", shell_complete=completing(DAYS), help="A fixed window by the calendar: day, week or month.")
 @click.option("--zone", help="The calendar's time zone, such as Europe/Berlin; UTC if not given.")
 @click.option("--expires", help="After how long a place counts as dead, with concurrency; PT30S if not given.")
 @click.option("--burst", type=int, help="How many may come at once, with gcra.")
-@click.option("--on-error", help="While the store can't be reached: open, closed or fallback; 'none' for the default.")
+@click.option(
+    "--on-error",
+    shell_complete=completing([*OnError, "none"]),
+    help="While the store can't be reached: open, closed or fallback; 'none' for the default.",
+)
 @click.option("--shadow/--no-shadow", default=None, help="Decide and count, but never deny.")
 @click.option(
     "--override",

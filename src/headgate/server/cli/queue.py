@@ -13,9 +13,10 @@ from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.model import QueueStats
 from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.search import FilterOptions
+from headgate.dispatch.status import Status
 from headgate.errors import InvalidInput
 from headgate.server.cli.audit import audit_change
-from headgate.server.cli.parameters import Argument, Group, as_json
+from headgate.server.cli.parameters import Argument, Group, as_json, completing
 from headgate.server.cli.read_only import read_only_settings
 from headgate.server.cli.terminal import print_json, print_line, print_table, run
 from headgate.server.settings import Settings
@@ -83,7 +84,7 @@ def stats(item_type: str | None, as_json: bool) -> None:
 
 @app.command("list")
 @type_argument
-@click.option("--status", help="Only these, such as DEAD_LETTER.")
+@click.option("--status", shell_complete=completing(Status), help="Only these, such as DEAD_LETTER.")
 @click.option("--prefix", help="Only those whose ids begin so.")
 @click.option("--lane", help="Only those of this lane.")
 @click.option("--error", help="Only those whose last error holds this; * stands for any characters.")
@@ -170,7 +171,7 @@ def _matching(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--error", help="All whose last error holds this; * stands for any characters."),
         click.option("--lane", help="All in this lane."),
         click.option("--prefix", help="All whose ids begin so."),
-        click.option("--status", help="All that stand so, such as READY."),
+        click.option("--status", shell_complete=completing(Status), help="All that stand so, such as READY."),
     ):
         command = option(command)
     return command

@@ -6,7 +6,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from headgate.durations import format_instant, parse_duration, parse_instant
 from headgate.errors import InvalidInput
 from headgate.server.cli.audit import audit_change, user
 from headgate.server.cli.parameters import Command, as_json
+from headgate.server.cli.read_only import read_only_settings
 from headgate.server.cli.terminal import print_json, print_line, print_status, print_table, run
 from headgate.server.settings import Settings
 from headgate.server.wiring.slots import open_slots, slots_with_work
@@ -53,7 +54,8 @@ def reconcile(before: str, known: str, apply: bool, as_json: bool) -> None:
             async with audit_change(settings, "slots reconcile --before", before, "--known", known):
                 return await _freed(slots, started, moment)
 
-    leaked = run(work(Settings.load()))
+    with nullcontext(Settings.load()) if apply else read_only_settings() as settings:
+        leaked = run(work(settings))
     if as_json:
         events = [
             {

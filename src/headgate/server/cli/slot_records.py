@@ -5,19 +5,21 @@ from __future__ import annotations
 import click
 
 from headgate.durations import format_instant, from_ms
-from headgate.server.cli.parameters import Argument, Command, as_json
+from headgate.server.cli.parameters import Argument, Command, as_json, completing
 from headgate.server.cli.slot_reads import read_slots
 from headgate.server.cli.terminal import print_json, print_line, print_status, print_table
 from headgate.server.shapes.slot_records import Explained, SlotPage, SlotRecord
 from headgate.slots.explain import Explanation, RemovedVersion
-from headgate.slots.listing import SlotFilter
+from headgate.slots.listing import SlotFilter, SlotStatus
+
+COLUMNS = ["eventId", "scheduledTime", "status", "config", "owner", "reason", "actor"]
 
 
 @click.command("list", cls=Command)
 @click.option("--config", "config_name", help="Only slots of this config.")
 @click.option("--from", "since", help="Only slots at or after this time.")
 @click.option("--to", "until", help="Only slots before this time.")
-@click.option("--status", help="BOOKED or CANCELLED; left out, both.")
+@click.option("--status", shell_complete=completing(SlotStatus), help="BOOKED or CANCELLED; left out, both.")
 @click.option("--owner", help="Only slots of this application; '' for those that belong to none.")
 @click.option("--limit", type=int, default=100, help="How many at most, up to 1000.")
 @click.option("--cursor", help="Go on where an earlier page ended: its 'next'.")
@@ -40,12 +42,11 @@ def list_slots(
     if as_json:
         print_json(page.dump())
         return
-    columns = ["eventId", "scheduledTime", "status", "config", "owner", "reason", "actor"]
     rows = [
         [slot.event_id, slot.scheduled_time, slot.status, slot.config_name, slot.owner, slot.reason, slot.actor]
         for slot in page.slots
     ]
-    print_table(columns, [[cell or "-" for cell in row] for row in rows])
+    print_table(COLUMNS, [[cell or "-" for cell in row] for row in rows])
     if page.next is not None:
         print_status(f"there are more: --cursor {page.next}")
 

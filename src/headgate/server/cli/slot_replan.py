@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import click
@@ -10,8 +11,9 @@ from headgate.durations import format_instant, from_ms
 from headgate.errors import InvalidInput
 from headgate.extras import require
 from headgate.server.cli.audit import audit_change
-from headgate.server.cli.parameters import Command, as_json
+from headgate.server.cli.parameters import Command, as_json, completing
 from headgate.server.cli.plots import save_plot
+from headgate.server.cli.read_only import read_only_settings
 from headgate.server.cli.replan_plot import picture
 from headgate.server.cli.terminal import print_json, print_line, run
 from headgate.server.settings import Settings
@@ -29,6 +31,7 @@ from headgate.slots.replanning import Replan
 @click.option(
     "--direction",
     default=Direction.EARLIER.value,
+    shell_complete=completing(Direction),
     help="earlier (after a raise), or spread (after the limit was lowered: what is over it goes to later windows).",
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be moved, and move nothing.")
@@ -59,7 +62,8 @@ def replan(
             async with audit_change(settings, "slots replan", name, direction):
                 return await planned
 
-    result = run(work(Settings.load()))
+    with read_only_settings() if dry_run else nullcontext(Settings.load()) as settings:
+        result = run(work(settings))
     if as_json:
         print_json(ReplanShown.of_replan(result).dump())
     else:

@@ -9,9 +9,10 @@ from typing import TypeVar
 import click
 
 from headgate.apps.notifications.model import Priority
+from headgate.apps.notifications.quota import ALGORITHMS, Unit
 from headgate.apps.notifications.recipients import checked_phone
 from headgate.errors import ConfigurationError, InvalidInput, NotFound
-from headgate.server.cli.parameters import Argument, Command, Group, as_json
+from headgate.server.cli.parameters import Argument, Command, Group, as_json, completing
 from headgate.server.cli.read_only import read_only_settings
 from headgate.server.cli.terminal import print_json, print_line, print_table, run
 from headgate.server.settings import Settings
@@ -114,8 +115,12 @@ def status(message_id: str, as_json: bool) -> None:
 @user_argument
 @click.option("--limit", type=int, help="Set it: so many messages or segments.")
 @click.option("--minutes", type=int, help="Set it: in so many minutes.")
-@click.option("--algorithm", help="fixed_window, sliding_window, sliding_log or token_bucket.")
-@click.option("--unit", help="message or segment.")
+@click.option(
+    "--algorithm",
+    shell_complete=completing(ALGORITHMS),
+    help="fixed_window, sliding_window, sliding_log or token_bucket.",
+)
+@click.option("--unit", shell_complete=completing(Unit), help="message or segment.")
 @click.option("--phone", help="The user's number in E.164.")
 @click.option("--zone", help="The user's time zone, for quiet hours.")
 @click.option("--delete", "deletes", is_flag=True, help="Remove it: the user may send nothing.")

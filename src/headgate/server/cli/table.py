@@ -1,4 +1,5 @@
-"""Tables that fit a terminal: the widest text is wrapped, times never are."""
+"""Tables that fit a terminal: the widest text is wrapped, times never are. Rows that are too wide nevertheless are
+stacked: a line for each column, as in psql's expanded format."""
 
 from __future__ import annotations
 
@@ -9,17 +10,20 @@ from itertools import zip_longest
 
 GAP = "  "
 NARROWEST = 8
-"""A column of text is not made narrower than this; then the table is wider than the terminal."""
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
+"""A column of text is not made narrower than this; then the rows are stacked."""
+_TIME = re.compile(r"\d{4}-\d\d-\d\d(T[\d:.]+Z)?")
 _NUMBER = re.compile(r"-?[\d.,]+")
 _HUMPS = re.compile(r"[A-Z]?[^A-Z]+|[A-Z]+")
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
-    """The lines of a table that is no wider than `width` characters, if its times and numbers leave it room."""
+    """The lines of a table that is no wider than `width` characters, if the longest name and a time are not."""
     rows = [["".join(sign if sign.isprintable() else " " for sign in cell) for cell in row] for row in rows]
     cells = [[row[index] for row in rows] for index in range(len(columns))]
     widths = _fitted(columns, cells, width)
+    if _total(widths) > width:
+        yield from _stacked(columns, rows, width)
+        return
     right = [bool(column) and all(_NUMBER.fullmatch(cell) or cell == "-" for cell in column) for column in cells]
     yield from _lines([_heading(name, wide) for name, wide in zip(columns, widths, strict=True)], widths, right)
     yield GAP.join("─" * wide for wide in widths)
@@ -34,12 +38,29 @@ def _fitted(columns: Sequence[str], cells: Sequence[Sequence[str]], width: int) 
     """
     widths = [max(map(len, [name, *column])) for name, column in zip(columns, cells, strict=True)]
     steps = [_floors(name, column) for name, column in zip(columns, cells, strict=True)]
-    excess = sum(widths) + len(GAP) * (len(widths) - 1) - width
+    excess = _total(widths) - width
     for floors in zip(*steps, strict=True):
         while excess > 0 and (wider := [index for index, wide in enumerate(widths) if wide > floors[index]]):
             widths[max(wider, key=widths.__getitem__)] -= 1
             excess -= 1
     return widths
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + len(GAP) * (len(widths) - 1)
+
+
+def _stacked(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
+    """A line for each cell, after its column's name; an empty line between rows. Without rows, the names alone."""
+    if not rows:
+        yield from textwrap.wrap(GAP.join(columns), width)
+    names = max(map(len, columns))
+    widths = [names, max(NARROWEST, width - names - len(GAP))]
+    for index, row in enumerate(rows):
+        if index:
+            yield ""
+        for name, cell in zip(columns, row, strict=True):
+            yield from _lines([[name], _wrapped(cell, widths[1])], widths, [False, False])
 
 
 def _floors(name: str, column: Sequence[str]) -> tuple[int, int, int]:

@@ -11,7 +11,7 @@ from headgate.errors import InvalidInput
 from headgate.server.access.authenticator import create_token, rotate_token
 from headgate.server.access.model import Scope, Token
 from headgate.server.cli.audit import audit_change
-from headgate.server.cli.parameters import Argument, Group, as_json
+from headgate.server.cli.parameters import Argument, Group, as_json, completing
 from headgate.server.cli.read_only import read_only_settings
 from headgate.server.cli.terminal import print_json, print_line, print_status, print_table, run
 from headgate.server.settings import Settings
@@ -52,6 +52,7 @@ def app() -> None:
     "--scope",
     multiple=True,
     required=True,
+    shell_complete=completing(Scope),
     help=f"What it is good for: {', '.join(Scope)}; may be given several times.",
 )
 @click.option("--expires", help="After how long it is worthless (P90D), or when (2027-01-01T00:00:00Z).")

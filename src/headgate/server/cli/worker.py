@@ -17,7 +17,7 @@ from headgate.dispatch.tasks.tasks import Tasks
 from headgate.errors import ConfigurationError
 from headgate.extras import installed
 from headgate.server import logs
-from headgate.server.cli.parameters import Argument, Command
+from headgate.server.cli.parameters import Argument, Command, completing
 from headgate.server.cli.serve import listen, permit
 from headgate.server.cli.terminal import print_status, run
 from headgate.server.settings import Settings
@@ -58,7 +58,7 @@ class Role(StrEnum):
     cls=Argument,
     default=Role.ALL.value,
     metavar="[ROLE|MODULE:NAME]",
-    shell_complete=lambda _context, _parameter, typed: [role.value for role in Role if role.value.startswith(typed)],
+    shell_complete=completing(Role),
     about="Which work to do: dispatch, init, exec, sender or all; or tasks of your own, such as my_app:tasks.",
 )
 @click.option("--domain", "domains", multiple=True, help="Item types of your own, as package.module:name.")

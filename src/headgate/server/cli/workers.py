@@ -12,7 +12,9 @@ from headgate.server.settings import Settings
 from headgate.server.shapes.dispatch import WorkersShown
 from headgate.server.wiring.queue import open_queue
 
-COLUMNS = ["host", "pid", "version", "engine", "roles", "itemTypes", "concurrency", "running", "startedAt", "seenAt"]
+COLUMNS = (
+    "host", "pid", "version", "engine", "roles", "itemTypes", "concurrency", "running", "startedAt", "seenAt", "alive",
+)  # fmt: skip
 
 
 @click.command("workers", cls=Command)
@@ -27,8 +29,7 @@ def workers(as_json: bool) -> None:
     if as_json:
         print_json(document)
         return
-    rows = [[_cell(worker[name]) for name in COLUMNS] + [_cell(worker["alive"])] for worker in document["workers"]]
-    print_table([*COLUMNS, "alive"], rows)
+    print_table([*COLUMNS], [[_cell(worker[name]) for name in COLUMNS] for worker in document["workers"]])
     for item_type in document["unattended"]:
         print_line(f"nobody works on {item_type}")
 
