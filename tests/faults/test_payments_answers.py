@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from headgate.apps.payments.downstream.breaker import FIRST_PAUSE
 from tests.faults.bank import Bank, Reply
 from tests.faults.bank_stack import Installation, installation
 
@@ -114,7 +115,8 @@ def test_a_wrong_connection_harms_no_payment_and_opens_the_breaker(tmp_path: Pat
         ready: Any = serving.get("/health/ready").json()
         assert {"name": "downstream", "status": "DOWN", "data": {"reason": "BreakerOpen"}} in ready["checks"]
         assert ready["status"] == "DEGRADED"
-        assert len(bank.arrivals) < len(keys), "once it is open, only probes leave"
+        # Others may have left before it opened, and arrive late on a busy machine. Then only probes leave, with pauses.
+        installed.until(lambda: bank.arrivals[-1].at - bank.arrivals[-2].at >= FIRST_PAUSE)
         bank.default = lambda key: Reply(201)
         installed.make_due()
         installed.until_statuses(PROCESSING=len(keys))
