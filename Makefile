@@ -18,7 +18,7 @@ CONSOLE := src/headgate/server/console/static
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(CHOSEN) $(PYTHON) -m venv $(VENV)
-	@echo "installing headgate into $(VENV) (once; about a minute)"
+	@echo "installing headgate into $(VENV) (once; one to two minutes)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "pip>=25.1"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[all,testing]" --group dev
 	@touch $@

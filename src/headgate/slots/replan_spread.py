@@ -123,7 +123,7 @@ class _Spread:
         start = max(own_ms, align(self._reached, self._policy.size_ms))
         if start != own_ms or self._counts.is_full(own_ms):
             start = self._with_room(start)
-            if start >= self._bounds[index] or is_beyond(self._policy, candidate, start):
+            if start >= self._bounds[index] or _is_beyond(self._policy, candidate, start):
                 return self._block(index, start, own_ms)
         self._reached = max(self._reached, start)
         return start
@@ -147,7 +147,7 @@ class _Spread:
                 common is None
                 or common[place] >= self._bounds[index]
                 or any(
-                    start != own and is_beyond(counts.policy, candidate, start)
+                    start != own and _is_beyond(counts.policy, candidate, start)
                     for counts, own, start in zip(all_counts, owns, common, strict=True)
                 )
             ):
@@ -251,6 +251,6 @@ def _horizon(policy: WindowPolicy, candidate: Candidate) -> int:
     return max(candidate.slot.requested_ms, candidate.created_ms) + policy.max_delay_ms
 
 
-def is_beyond(policy: WindowPolicy, candidate: Candidate, start_ms: int) -> bool:
+def _is_beyond(policy: WindowPolicy, candidate: Candidate, start_ms: int) -> bool:
     """Whether a window reaches past a slot's horizon."""
     return policy.max_delay_ms is not None and start_ms + policy.size_ms - 1 > _horizon(policy, candidate)
