@@ -78,11 +78,7 @@ TWINS = (
     Twin(
         "limits/handles.py",
         "limits/_blocking_handles.py",
-        wrappers=(
-            "self._limiter._with_deadline(self._store, ",
-            "self._limiter._with_deadline(store, ",
-            "self._limiter._shielded(None, ",
-        ),
+        wrappers=("self._limiter._with_deadline(store, ", "self._limiter._shielded(None, "),
         replacements=(
             (".\n\nThe form for threads is generated from this file: `scripts/generate_blocking.py`.\n", "."),
         ),

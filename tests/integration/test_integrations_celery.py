@@ -46,6 +46,8 @@ def limiter() -> Iterator[Limiter]:
         Plan("one at once", Concurrency(1, expires="PT10M")),
         Plan("few", FixedWindow(limit=3, window="P1D")),
         Plan("hundred", FixedWindow(limit=100, window="P1D")),
+        Plan("places", Concurrency(9), overrides={"all": FixedWindow(limit=3, window="P1D")}),
+        Plan("many", FixedWindow(limit=99, window="P1D"), overrides={"all": Concurrency(1, expires="PT10M")}),
     ]
     with Limiter("memory://", plans=plans) as limiter:
         yield limiter
@@ -210,6 +212,16 @@ def test_a_place_is_held_while_the_task_runs(app: Any, limiter: Limiter, options
         call("wrong")
     assert limiter.peek("all", "one at once").allowed
     assert call("next") == 0
+
+
+def test_an_override_may_be_of_another_kind_than_its_plan(app: Any, limiter: Limiter) -> None:
+    call = eager(app, limiter, "places", lambda who: limiter.peek("all", "places").remaining)
+    assert [call("one") for _ in range(3)] == [2, 1, 0]
+    with pytest.raises(RateLimitExceeded):
+        call("one")
+    call = eager(app, limiter, "many", lambda who: limiter.peek("all", "many").remaining)
+    assert [call("one") for _ in range(3)] == [0, 0, 0]
+    assert limiter.peek("all", "many").remaining == 1
 
 
 @pytest.mark.parametrize("options", [{}, {"charge_when": lambda outcome: outcome.result != 1}])

@@ -8,7 +8,7 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple, TypeAlias
 
@@ -18,7 +18,7 @@ import httpx2
 import pytest
 import requests
 
-from headgate import AsyncLimiter, ConfigurationError, FixedWindow, Limiter, Plan, RateLimitExceeded
+from headgate import AsyncLimiter, Concurrency, ConfigurationError, FixedWindow, Limiter, Plan, RateLimitExceeded
 from headgate.integrations.aiohttp import LimitedMiddleware
 from headgate.integrations.httpx import AsyncLimitedTransport, LimitedTransport
 from headgate.integrations.limit import Response
@@ -28,12 +28,13 @@ PLANS = [
     Plan("small", FixedWindow(limit=2, window="P1D")),
     Plan("large", FixedWindow(limit=5, window="P1D")),
     Plan("tokens", FixedWindow(limit=100, window="P1D")),
+    Plan("flights", Concurrency(1, expires="PT10M")),
 ]
 
 
 class Partner(BaseHTTPRequestHandler):
     """Answers with the status and the header `X-Tokens` that the request asks for; `/stream` in three parts; `/wait`
-    when the test lets it."""
+    when the test lets it, and the second part of `/half` too."""
 
     protocol_version = "HTTP/1.1"
     calls: list[str]
@@ -51,6 +52,13 @@ class Partner(BaseHTTPRequestHandler):
             self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
             self.wfile.write(b"4\r\none \r\n4\r\ntwo \r\n5\r\nthree\r\n0\r\n\r\n")
+        elif self.path == "/half":
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"1")
+            self.answering.wait(20)
+            with suppress(OSError):
+                self.wfile.write(b"2")
         else:
             self.send_header("Content-Length", "0")
             self.end_headers()
@@ -90,6 +98,8 @@ class Client(NamedTuple):
     error: type[Exception]
     """The library's own."""
     is_async: bool
+    stream: Callable[[str], AbstractAsyncContextManager[object]]
+    """A block with a response whose body was not read; it is closed at the end of the block."""
 
     async def remaining(self, plan: str, key: str) -> int:
         decision = self.limiter.peek(key, plan)
@@ -118,7 +128,12 @@ async def _httpx(library: Any, plans: Any, **options: Any) -> AsyncIterator[Clie
             answer = client.get(url, headers=headers)
             return answer.status_code, answer.text
 
-        yield Client(limiter, lambda *args: asyncio.to_thread(get, *args), library.HTTPError, False)
+        @asynccontextmanager
+        async def stream(url: str) -> AsyncIterator[None]:
+            with client.stream("GET", url):
+                yield
+
+        yield Client(limiter, lambda *args: asyncio.to_thread(get, *args), library.HTTPError, False, stream)
 
 
 @asynccontextmanager
@@ -130,7 +145,7 @@ async def _async_httpx(library: Any, plans: Any, **options: Any) -> AsyncIterato
             answer = await client.get(url, headers=headers)
             return answer.status_code, answer.text
 
-        yield Client(limiter, get, library.HTTPError, True)
+        yield Client(limiter, get, library.HTTPError, True, lambda url: client.stream("GET", url))
 
 
 @asynccontextmanager
@@ -143,7 +158,12 @@ async def _requests(plans: Any, **options: Any) -> AsyncIterator[Client]:
             answer = session.get(url, headers=headers, timeout=30)
             return answer.status_code, answer.text
 
-        yield Client(limiter, lambda *args: asyncio.to_thread(get, *args), requests.RequestException, False)
+        @asynccontextmanager
+        async def stream(url: str) -> AsyncIterator[None]:
+            with session.get(url, stream=True, timeout=30):
+                yield
+
+        yield Client(limiter, lambda *args: asyncio.to_thread(get, *args), requests.RequestException, False, stream)
 
 
 @asynccontextmanager
@@ -155,7 +175,7 @@ async def _aiohttp(plans: Any, **options: Any) -> AsyncIterator[Client]:
             async with session.get(url, headers=headers) as answer:
                 return answer.status, await answer.text()
 
-        yield Client(limiter, get, aiohttp.ClientError, True)
+        yield Client(limiter, get, aiohttp.ClientError, True, session.get)
 
 
 CLIENTS: dict[str, Any] = {
@@ -179,6 +199,11 @@ def opening(request: pytest.FixtureRequest) -> Open:
         return client
 
     return opened
+
+
+BY_RESPONSE = pytest.mark.parametrize(
+    "options", [{}, {"charge_when": lambda response: True}], ids=["plain", "by response"]
+)
 
 
 def tokens(response: Response) -> int:
@@ -261,7 +286,38 @@ async def test_a_cancelled_request_stays_charged(opening: Open, partner: Served)
         assert await client.remaining("tokens", "all") == 93
 
 
-@pytest.mark.parametrize("options", [{}, {"charge_when": lambda response: True}], ids=["plain", "by response"])
+@BY_RESPONSE
+async def test_a_place_is_held_until_the_response_ends(opening: Open, partner: Served, options: Any) -> None:
+    async with opening(["flights", "tokens"], **options) as client:
+        assert await client.statuses(3, partner.url) == [200] * 3
+        assert await client.get(f"{partner.url}/stream", {}) == (200, "one two three")
+        assert await client.remaining("flights", "all") == 1
+        async with client.stream(f"{partner.url}/half"):
+            assert await client.remaining("flights", "all") == 0
+            assert await client.status(partner.url) == 0
+        assert await client.remaining("flights", "all") == 1, "closed, and not read"
+        assert await client.remaining("tokens", "all") == 95, "the refused call was charged nothing"
+
+
+@BY_RESPONSE
+async def test_a_call_that_failed_holds_no_place(opening: Open, partner: Served, options: Any) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        async with opening("flights", **options) as client:
+            with pytest.raises(client.error):
+                await client.get(f"http://127.0.0.1:{taken.getsockname()[1]}", {})
+            assert await client.remaining("flights", "all") == 1
+            if client.is_async:
+                task = asyncio.create_task(client.get(f"{partner.url}/wait", {}))
+                assert await asyncio.to_thread(partner.handler.reached.wait, 20)
+                assert await client.remaining("flights", "all") == 0
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                assert await client.remaining("flights", "all") == 1
+
+
+@BY_RESPONSE
 async def test_exact_with_64_requests(opening: Open, partner: Served, options: Any) -> None:
     async with opening(["large", "tokens"], **options) as client:
         statuses = await asyncio.gather(*(client.status(partner.url) for _ in range(64)))

@@ -24,8 +24,20 @@ PLANS = [
     Plan("tokens", FixedWindow(limit=100, window="P1D")),
     Plan("logins", FixedWindow(limit=3, window="PT1H")),
     Plan("flights", Concurrency(1, expires="PT10M")),
+    Plan("flights and more", (Concurrency(1, expires="PT10M"), FixedWindow(limit=3, window="P1D"))),
+    Plan("places, but three a day", Concurrency(9, expires="PT10M"), overrides={"all": "3/day"}),
+    Plan("many, but one at once", "999/day", overrides={"all": Concurrency(1, expires="PT10M")}),
 ]
 ALL = everyone("all")
+
+
+class Registry:
+    """Plans that an `AsyncLimiter` loads with its first call."""
+
+    refresh_every = None
+
+    def load(self) -> dict[str, Plan]:
+        return {plan.name: plan for plan in PLANS}
 
 
 class Opened:
@@ -52,9 +64,9 @@ def opening(request: pytest.FixtureRequest) -> Open:
 
     @asynccontextmanager
     async def opened(
-        plans: Any = None, *, key: Any = ALL, install: Any = None, **options: Any
+        plans: Any = None, *, key: Any = ALL, install: Any = None, known: Any = PLANS, **options: Any
     ) -> AsyncIterator[Opened]:
-        limiter = kind(plans=PLANS)
+        limiter = kind(plans=known)
         if name == "asgi" and install is not None and "defaults" in install:
             pytest.skip("the middleware limits by path alone")
         async with stack(Setup(limiter, plans, key, options, install or {})) as site:
@@ -319,6 +331,35 @@ async def test_a_concurrency_limit_holds_while_a_request_is_in_flight(opening: O
         if opened.site.cancel is not None:
             await opened.site.cancel("/wait")
             assert await opened.remaining("flights") == 1
+
+
+async def test_the_first_request_gives_its_place_back(opening: Open) -> None:
+    async with opening("flights", known=Registry()) as opened:
+        assert await opened.site.statuses(3) == [200] * 3
+        assert await opened.remaining("flights") == 1
+    async with opening(install={"defaults": [Limit("flights", key=ALL)]}, known=Registry()) as opened:
+        assert await opened.site.statuses(3) == [200] * 3
+        assert await opened.remaining("flights") == 1
+
+
+async def test_an_override_may_be_of_another_kind_than_its_plan(opening: Open) -> None:
+    async with opening("places, but three a day") as opened:
+        assert await opened.site.statuses(4) == [200, 200, 200, 429]
+    async with opening("many, but one at once") as opened:
+        assert await opened.site.statuses(3) == [200] * 3
+        assert await opened.remaining("many, but one at once") == 1
+
+
+async def test_the_other_limits_of_a_concurrency_plan_stay_charged(opening: Open) -> None:
+    async with opening("flights and more") as opened:
+        assert await opened.site.statuses(4) == [200, 200, 200, 429]
+    async with opening(["flights and more", "small"]) as opened:
+        assert await opened.site.statuses(4) == [200, 200, 429, 429]
+        assert await opened.site.statuses(1, X_Nothing="x") == [429]
+        limiter: Any = opened.limiter
+        decision = limiter.peek("all", "flights and more")
+        states = (decision if isinstance(decision, Decision) else await decision).states
+        assert [state.remaining for state in states] == [1, 1], "a denial by another plan charges nothing"
 
 
 # -- many clients ------------------------------------------------------------------------------------------------------

@@ -209,6 +209,15 @@ async def test_a_slash_at_the_end_passes_no_asgi_rule() -> None:
     assert await statuses(app, "/login/", "/login") == [200, 429]
 
 
+async def test_a_newline_at_the_end_passes_no_asgi_rule() -> None:
+    # Starlette's routes end in `$`, which also matches before a newline at the end.
+    assert await statuses(starlette(rule()), "/login", "/login%0A", "/login%0A") == [200, 429, 429]
+    app = starlette(rule("/login/"), routes=[Route("/login/", hello)])
+    assert await statuses(app, "/login/", "/login/%0A") == [200, 429]
+    app = starlette(rule("/us*"), routes=[Route("/users/{name}", hello)])
+    assert await statuses(app, "/users/ada", "/users/ada%0A") == [200, 429]
+
+
 def included() -> FastAPI:
     app, router, child = FastAPI(), APIRouter(prefix="/v1"), FastAPI()
     router.get("/login")(lambda: "hello")

@@ -9,10 +9,11 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 import pytest
 
 from headgate.background import Background
+from tests.interruptions import in_a_thread, interrupt_often
 
 
 class Database:
-    """One that never answers."""
+    """One that never answers a question."""
 
     def __init__(self) -> None:
         self.called = threading.Event()
@@ -20,6 +21,9 @@ class Database:
     async def ask(self) -> None:
         self.called.set()
         await asyncio.Event().wait()
+
+    async def answer(self) -> int:
+        return 42
 
     async def close(self) -> None:
         pass
@@ -39,3 +43,14 @@ def test_closing_ends_the_calls_under_way() -> None:
         background.close()
         with pytest.raises(CancelledError):
             call.result(30)
+
+
+# A signal handler that raises may do so in the callback of a weak reference, where Python can only report it.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_signal_handler_that_raises_does_not_stop_the_loop() -> None:
+    """As Ctrl-C does, or a worker's time limit, while the caller waits for its result."""
+    background = Background(Database)
+    background.run(lambda database: database.answer())
+    interrupt_often(lambda: background.run(lambda database: database.answer()), 2_000)
+    assert in_a_thread(lambda: background.run(lambda database: database.answer())) == 42
+    background.close()

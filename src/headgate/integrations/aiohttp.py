@@ -320,12 +320,21 @@ class LimitedMiddleware:
     async def __call__(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
         host = request.url.authority.rpartition("@")[2]
         try:
-            charge = await self._outbound.wait_async(host, request)
+            charges = await self._outbound.wait_async(host, request)
         except RateLimitExceeded as error:
             raise _RequestRefused(error.decision) from None
-        response = await handler(request)
-        self._outbound.record_response(host, response.status, response.headers.get)
-        await self._outbound.settle_async(charge, request, response.status, response)
+        try:
+            response = await handler(request)
+            self._outbound.record_response(host, response.status, response.headers.get)
+            places = await self._outbound.settle_async(charges, request, response.status, response)
+        except BaseException:
+            await self._outbound.release_async(charges)
+            raise
+        if places and response.connection is not None:
+            # aiohttp releases the connection when the body has been read, has failed, or is closed.
+            response.connection.add_callback(partial(self._outbound.release_soon, places))
+        elif places:
+            await self._outbound.release_async(places)
         return response
 
 

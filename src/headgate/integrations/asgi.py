@@ -254,7 +254,7 @@ class AsgiRequestLimiter(RequestLimiter):
         limit_path = _LimitPath(fast_paths)
         with_more_fields = self._partition_keys or self._legacy_headers
         plan = limit.plans[0] if limit.is_single and self._never_waits and not with_more_fields else ""
-        if plan in fast_paths and not self.in_flight((plan,)):
+        if plan in fast_paths and plan not in self._limiter.concurrency_plans:
             with suppress(NotFound):  # the plan may be deleted by another thread
                 fields_of = prepared_fields(self._limiter.rule(plan, "")).raw_fields
                 limit_path = _LimitPath(fast_paths, fast_paths[plan], fields_of, limit.key.from_peer or _no_path)

@@ -26,7 +26,7 @@ from headgate.extras import needed
 from headgate.integrations.limit import PlanNames
 from headgate.limits._blocking import Limiter
 from headgate.limits._blocking_handles import Reservation
-from headgate.limits.model import Concurrency, Decision
+from headgate.limits.model import Decision
 from headgate.options import check_wait
 from headgate.slots.blocking import BlockingSlots
 
@@ -114,7 +114,7 @@ def rate_limit(
             units: int = _resolve(cost, *args, **kwargs)
             with ExitStack() as ending:
                 results: list[Any] = []
-                if places := _concurrency_limits(limiter, names):
+                if limiter.holds_places and (places := limiter.concurrency_limits(key_value, names)):
                     names = [name for name in names if name not in places]
                     _send_back_unless_allowed(ending.enter_context(limiter.hold(key_value, places, units)))
                 if names and by_outcome:
@@ -154,13 +154,6 @@ def _settling(reservation: Reservation, results: list[Any], actual_cost: OfOutco
         except Exception:
             # The task has run: raising here would run it again.
             log.exception("the charge of a task could not be settled; it stays as reserved")
-
-
-def _concurrency_limits(limiter: Limiter, names: list[str]) -> list[str]:
-    known = limiter.plans_in_force
-    return [
-        name for name in names if name in known and any(isinstance(spec, Concurrency) for spec in known[name].specs)
-    ]
 
 
 def _names(plans: PlanNames | None) -> list[str]:

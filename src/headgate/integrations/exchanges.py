@@ -104,12 +104,14 @@ class ExchangeObserver(ResponseObserver):
 def with_exchanges(app: App, kind: type[Exchange]) -> App:
     """An ASGI application whose requests have an exchange of that kind."""
 
+    limiter = kind.request_limiter.limiter
+
     async def carrying(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             await app(scope, receive, send)
             return
         sending = kind.begin(scope, send)
-        if Limit.any_by_response:
+        if Limit.any_by_response or limiter.holds_places:
             await run_observed(app, scope, receive, sending, ExchangeObserver(scope[EXCHANGE]))
         else:
             await app(scope, receive, sending)

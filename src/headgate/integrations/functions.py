@@ -47,7 +47,8 @@ def rate_limit(
     """Limits a function, a partial or a callable object. `key` and `cost` are values, or functions of the call's
     arguments.
 
-    An async function needs an `AsyncLimiter`, any other a `Limiter`.
+    A place of a concurrency limit is held and renewed while the function runs. An async function needs an
+    `AsyncLimiter`, any other a `Limiter`.
 
     Raises:
         ConfigurationError: there is no such plan, the limiter is of the wrong kind, or `wait` is no time.
@@ -66,6 +67,13 @@ def rate_limit(
             @wraps(function)
             async def admitted_async(*args: P.args, **kwargs: P.kwargs) -> object:
                 key_value, units = _resolve(key, *args, **kwargs), _resolve(cost, *args, **kwargs)
+                if asynchronous.holds_places:
+                    await asynchronous.load_plans()
+                    if asynchronous.concurrency_limits(key_value, names):
+                        async with asynchronous.hold(key_value, names, units, timeout=wait or 0.0) as held:
+                            if not held.allowed:
+                                raise RateLimitExceeded(held)
+                            return await awaited(*args, **kwargs)
                 if wait is None:
                     decision = await asynchronous.acquire(key_value, names, units)
                 else:
@@ -82,6 +90,11 @@ def rate_limit(
         @wraps(function)
         def admitted(*args: P.args, **kwargs: P.kwargs) -> R:
             key_value, units = _resolve(key, *args, **kwargs), _resolve(cost, *args, **kwargs)
+            if blocking.holds_places and blocking.concurrency_limits(key_value, names):
+                with blocking.hold(key_value, names, units, timeout=wait or 0.0) as held:
+                    if not held.allowed:
+                        raise RateLimitExceeded(held)
+                    return function(*args, **kwargs)
             if wait is None:
                 decision = blocking.acquire(key_value, names, units)
             else:

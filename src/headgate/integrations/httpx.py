@@ -12,8 +12,8 @@ changed; there are no retries.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from functools import cache
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import cache, partial
 from threading import Lock
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -64,12 +64,20 @@ class LimitedTransport(Transport):
     def handle_request(self, request: Any) -> Any:
         host = origin(request)
         try:
-            charge = self._outbound.wait(host, request)
+            charges = self._outbound.wait(host, request)
         except RateLimitExceeded as error:
             raise refusal(request, error.decision) from None
-        response = self._sending(request).handle_request(request)
-        self._outbound.record_response(host, response.status_code, response.headers.get)
-        self._outbound.settle(charge, request, response.status_code, response)
+        try:
+            response = self._sending(request).handle_request(request)
+            self._outbound.record_response(host, response.status_code, response.headers.get)
+            places = self._outbound.settle(charges, request, response.status_code, response)
+        except BaseException:
+            self._outbound.release(charges)
+            raise
+        if places and response.is_closed:
+            self._outbound.release(places)
+        elif places:
+            response.stream = _stream_kind(library(request))(response.stream, partial(self._outbound.release, places))
         return response
 
     def _sending(self, request: Any) -> Any:
@@ -117,14 +125,23 @@ class AsyncLimitedTransport(AsyncTransport):
     async def handle_async_request(self, request: Any) -> Any:
         host = origin(request)
         try:
-            charge = await self._outbound.wait_async(host, request)
+            charges = await self._outbound.wait_async(host, request)
         except RateLimitExceeded as error:
             raise refusal(request, error.decision) from None
-        if self._transport is None:
-            self._transport = library(request).AsyncHTTPTransport()
-        response = await self._transport.handle_async_request(request)
-        self._outbound.record_response(host, response.status_code, response.headers.get)
-        await self._outbound.settle_async(charge, request, response.status_code, response)
+        try:
+            if self._transport is None:
+                self._transport = library(request).AsyncHTTPTransport()
+            response = await self._transport.handle_async_request(request)
+            self._outbound.record_response(host, response.status_code, response.headers.get)
+            places = await self._outbound.settle_async(charges, request, response.status_code, response)
+        except BaseException:
+            await self._outbound.release_async(charges)
+            raise
+        if places and response.is_closed:
+            await self._outbound.release_async(places)
+        elif places:
+            end = partial(self._outbound.release_async, places)
+            response.stream = _async_stream_kind(library(request))(response.stream, end)
         return response
 
     async def aclose(self) -> None:
@@ -164,6 +181,47 @@ def library(request: Any) -> ModuleType:
 def refusal(request: Any, decision: Decision) -> RateLimitExceeded:
     """The error of a request that was not sent, also an exception of the request's library."""
     return _refusal_kind(library(request))(request, decision)
+
+
+@cache
+def _stream_kind(library: ModuleType) -> Callable[[Any, Callable[[], None]], Any]:
+    class EndingStream(library.SyncByteStream):  # type: ignore[misc, name-defined]  # of either
+        """The body of a response that calls `end` when it is closed: clients close it when they have read it, too."""
+
+        def __init__(self, stream: Any, end: Callable[[], None]) -> None:
+            self._stream, self._end = stream, end
+
+        def __iter__(self) -> Iterator[bytes]:
+            yield from self._stream
+
+        def close(self) -> None:
+            try:
+                self._stream.close()
+            finally:
+                self._end()
+
+    return EndingStream
+
+
+@cache
+def _async_stream_kind(library: ModuleType) -> Callable[[Any, Callable[[], Awaitable[None]]], Any]:
+    class EndingStream(library.AsyncByteStream):  # type: ignore[misc, name-defined]  # of either
+        """The same for an asynchronous body."""
+
+        def __init__(self, stream: Any, end: Callable[[], Awaitable[None]]) -> None:
+            self._stream, self._end = stream, end
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            async for part in self._stream:
+                yield part
+
+        async def aclose(self) -> None:
+            try:
+                await self._stream.aclose()
+            finally:
+                await self._end()
+
+    return EndingStream
 
 
 @cache

@@ -264,7 +264,7 @@ class PathRule:
     method is one of `methods`; HEAD counts as GET.
 
     The path is relative to the application: without the prefix under which it is mounted or served. A trailing slash
-    makes no difference, so a request for `/login/` can't bypass a rule for `/login`.
+    or newline makes no difference, so a request for `/login/` or `/login%0A` can't bypass a rule for `/login`.
     """
 
     __slots__ = ("_matches", "limit", "methods", "pattern")
@@ -285,8 +285,9 @@ class PathRule:
         self.pattern = pattern
         self.limit = Limit(plans, key=key, **options)
         self.methods = None if methods is None else frozenset(method.upper() for method in methods)
-        bare = pattern.removesuffix("/")
-        self._matches = re.compile(f"{translate(bare)}|{translate(bare + '/')}").match
+        # `translate` ends in `\Z`, in newer Pythons `\z`. Routes that end in `$`, as Starlette's do, also serve a path
+        # with a newline after its end.
+        self._matches = re.compile(translate(pattern.removesuffix("/"))[:-2] + r"/?\n?\Z").match
 
     def applies(self, method: str, path: str) -> bool:
         return self._matches(path) is not None and (

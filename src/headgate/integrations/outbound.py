@@ -41,7 +41,8 @@ class OutboundOptions(TypedDict, total=False):
     - `cost_of_response`: a function of the response that returns the actual cost; `cost` is reserved meanwhile.
 
     The cost is settled when the head of the response arrives. A request that ends without a response stays charged as
-    reserved: the server may have received it.
+    reserved: the server may have received it. A place of a concurrency limit is held and renewed until the response has
+    been read or closed, or the request has failed.
     """
 
     exempt: Exempt | None
@@ -81,8 +82,8 @@ class OutboundLimiter:
 
     def wait(
         self, host: str, request: Any = None, sleep: Callable[[float], object] = time.sleep
-    ) -> ResponseCharge | None:
-        """Waits until a request to `host` may be sent; returns the charge to settle by its response, if any.
+    ) -> Sequence[ResponseCharge]:
+        """Waits until a request to `host` may be sent; returns the charges to settle by its response.
 
         Raises:
             RateLimitExceeded: it may not be sent within `max_wait`.
@@ -91,7 +92,7 @@ class OutboundLimiter:
 
     async def wait_async(
         self, host: str, request: Any = None, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
-    ) -> ResponseCharge | None:
+    ) -> Sequence[ResponseCharge]:
         """`wait` in an event loop."""
         return await self._wait(host, _Source(request), _call_and_await, sleep)
 
@@ -99,17 +100,46 @@ class OutboundLimiter:
         """Records the server's limits, from a response."""
         self._pauses.record_response(host, status, header)
 
-    def settle(self, charge: ResponseCharge | None, request: Any, status: int, response: Any) -> None:
-        """Settles a charge by the response. An error in the charge's function is logged, not raised."""
-        if charge is not None:
-            self._request_limiter.settle((charge,), _response_of(request, status, response))
+    def settle(
+        self, charges: Sequence[ResponseCharge], request: Any, status: int, response: Any
+    ) -> Sequence[ResponseCharge]:
+        """Settles charges by the response; returns the places to `release` when the response ends. An error in a
+        charge's function is logged, not raised."""
+        if not charges:
+            return charges
+        places, costs = _split(charges)
+        if costs:
+            self._request_limiter.settle(costs, _response_of(request, status, response))
+        return places
 
-    async def settle_async(self, charge: ResponseCharge | None, request: Any, status: int, response: Any) -> None:
+    async def settle_async(
+        self, charges: Sequence[ResponseCharge], request: Any, status: int, response: Any
+    ) -> Sequence[ResponseCharge]:
         """`settle` in an event loop."""
-        if charge is not None:
-            await self._request_limiter.settle_async((charge,), _response_of(request, status, response))
+        if not charges:
+            return charges
+        places, costs = _split(charges)
+        if costs:
+            await self._request_limiter.settle_async(costs, _response_of(request, status, response))
+        return places
 
-    async def _wait(self, host: str, source: Any, call: Call, sleep: Callable[[float], Any]) -> ResponseCharge | None:
+    def release(self, charges: Sequence[ResponseCharge]) -> None:
+        """Frees the places of a request that has failed, or whose response has ended. Costs stay as reserved."""
+        if charges:
+            self._request_limiter.settle(charges, None)
+
+    async def release_async(self, charges: Sequence[ResponseCharge]) -> None:
+        """`release` in an event loop."""
+        if charges:
+            await self._request_limiter.settle_async(charges, None)
+
+    def release_soon(self, places: Sequence[ResponseCharge]) -> None:
+        """`release_async` for a callback in an event loop, which can't await it."""
+        self._request_limiter.settle_soon(places, None)
+
+    async def _wait(
+        self, host: str, source: Any, call: Call, sleep: Callable[[float], Any]
+    ) -> Sequence[ResponseCharge]:
         deadline = self._monotonic() + self._max_wait
         plans, key = await self._plans_and_key(host, source)
         if key is None:
@@ -118,17 +148,19 @@ class OutboundLimiter:
             while pause := self._pause(host, deadline):
                 await call(sleep, pause)
             if key is None:
-                return None
-            left = max(deadline - self._monotonic(), 0.0)
-            charge = await self._charge(key, plans, self._limit.cost_of(source), left, call)
+                return ()
+            charges: list[ResponseCharge] = []
             try:
+                decision = await self._charge(key, plans, self._limit.cost_of(source), deadline, call, charges)
+                if not decision.allowed:
+                    raise RateLimitExceeded(decision)
                 # The server may have requested a pause while we waited for our own limit.
                 if not self._pause(host, deadline):
-                    return charge
-            except RateLimitExceeded:
-                await self._cancel(charge, call)
+                    return charges
+            except BaseException:
+                await self._request_limiter.give_back(charges, call)
                 raise
-            await self._cancel(charge, call)
+            await self._request_limiter.give_back(charges, call)
 
     async def _plans_and_key(self, host: str, source: Any) -> tuple[tuple[str, ...], str | None]:
         """The plans and the key; none if the request is not limited."""
@@ -142,22 +174,30 @@ class OutboundLimiter:
         return plans, str(key) if plans and key is not None else None
 
     async def _charge(
-        self, key: str, plans: Sequence[str], cost: int, timeout: float, call: Call
-    ) -> ResponseCharge | None:
-        """Charges a request as soon as there is room; returns the charge to settle by its response, if any."""
-        charge = None
-        if self._limit.by_response:
-            reservation = await call(self._limiter.reserve, key, plans, cost, ttl=RESPONSE_TTL, timeout=timeout)
-            charge, decision = ResponseCharge(self._limit, cost, reservation), reservation.decision
+        self, key: str, plans: Sequence[str], cost: int, deadline: float, call: Call, charges: list[ResponseCharge]
+    ) -> Decision:
+        """Charges a request as soon as there is room. Adds what its response settles, and its places, to `charges`."""
+        limiter, limit = self._limiter, self._limit
+        if limiter.holds_places and (places := await self._request_limiter.concurrency_limits(key, plans)):
+            # Without a charge by response, all plans are one decision.
+            held_plans = places if limit.by_response else plans
+            held = limiter.hold(key, held_plans, cost, timeout=self._left(deadline))
+            charges.append(ResponseCharge(limit, cost, held))
+            decision: Decision = await call(held.enter)
+            plans = [plan for plan in plans if plan not in held_plans]
+            if not plans or not decision.allowed:
+                return decision
+        if limit.by_response:
+            timeout = self._left(deadline)
+            reservation = await call(limiter.reserve, key, plans, cost, ttl=RESPONSE_TTL, timeout=timeout)
+            charges.append(ResponseCharge(limit, cost, reservation))
+            decision = reservation.decision
         else:
-            decision = await call(self._limiter.wait, key, plans, cost, timeout=timeout)
-        if not decision.allowed:
-            raise RateLimitExceeded(decision)
-        return charge
+            decision = await call(limiter.wait, key, plans, cost, timeout=self._left(deadline))
+        return decision
 
-    async def _cancel(self, charge: ResponseCharge | None, call: Call) -> None:
-        if charge is not None:
-            await call(charge.reservation.cancel)
+    def _left(self, deadline: float) -> float:
+        return max(deadline - self._monotonic(), 0.0)
 
     def _pause(self, host: str, deadline: float) -> float:
         wait = self._pauses.remaining(host)
@@ -171,6 +211,11 @@ class _Source(NamedTuple):
     """A request for a `Limit`."""
 
     native: Any
+
+
+def _split(charges: Sequence[ResponseCharge]) -> tuple[list[ResponseCharge], list[ResponseCharge]]:
+    """Places, and costs."""
+    return [charge for charge in charges if charge.is_place], [charge for charge in charges if not charge.is_place]
 
 
 def _response_of(request: Any, status: int, response: Any) -> Response:

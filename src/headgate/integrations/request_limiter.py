@@ -36,10 +36,11 @@ from headgate.integrations.limit import (
 )
 from headgate.limits import headers
 from headgate.limits._blocking import Limiter, Reservation
+from headgate.limits._blocking_handles import HeldPlaces
+from headgate.limits.handles import AsyncHeldPlaces
 from headgate.limits.keys import RequestSource
 from headgate.limits.limiter import AsyncLimiter, AsyncReservation
 from headgate.limits.model import Decision
-from headgate.limits.specs import Concurrency
 
 __all__ = ["Cost", "Limit", "LimitOptions", "OnDenied", "PathRule", "RequestLimiter", "Response"]
 
@@ -74,12 +75,16 @@ class Refusal(NamedTuple):
 
 
 class ResponseCharge(NamedTuple):
-    """A reserved cost, to be settled when the response is known; or, without a limit, a place of a concurrency limit,
-    to be freed when the request ends."""
+    """A reserved cost, to be settled when the response is known; or places of concurrency limits, to be left when the
+    request ends."""
 
-    limit: Limit | None
+    limit: Limit
     cost: int
-    reservation: Reservation | AsyncReservation
+    reservation: Reservation | AsyncReservation | HeldPlaces | AsyncHeldPlaces
+
+    @property
+    def is_place(self) -> bool:
+        return isinstance(self.reservation, HeldPlaces | AsyncHeldPlaces)
 
 
 class Admission(NamedTuple):
@@ -130,8 +135,10 @@ class RequestLimiter:
         self._legacy_headers = legacy_headers
         self.on_denied = on_denied
         self._settling: set[asyncio.Task[None]] = set()
-        if any(isinstance(spec, Concurrency) for plan in limiter.plans.values() for spec in plan.specs):
-            Limit.any_by_response = True
+
+    @property
+    def limiter(self) -> Limiter | AsyncLimiter:
+        return self._limiter
 
     def require(self, limits: Iterable[Limit]) -> None:
         """Raises an error for limits with unknown plans, before the first request."""
@@ -161,9 +168,11 @@ class RequestLimiter:
 
     async def admit_async(self, limits: Sequence[Limit], request: RequestSource) -> Admission | Refusal:
         """Decides a request in an event loop."""
-        if len(limits) == 1 and limits[0].is_plain and not self.in_flight(limits[0].plans):
+        if len(limits) == 1 and limits[0].is_plain:
+            limit = limits[0]
             try:
-                return await self._admit_plain(limits[0], limits[0].key(request))
+                if not self._limiter.holds_places or not await self._may_hold_places(limit):
+                    return await self._admit_plain(limit, limit.key(request))
             except (InvalidInput, StoreUnavailable) as error:
                 return error_refusal(error)
         return await self._admit(limits, request, self._call_limiter)
@@ -179,6 +188,14 @@ class RequestLimiter:
     async def settle_async(self, charges: Iterable[ResponseCharge], response: Response | None) -> None:
         """Settles charges in an event loop. Cancelling the caller does not stop it."""
         await self._finish(self._settle(charges, response, self._call_limiter))
+
+    def settle_soon(self, charges: Iterable[ResponseCharge], response: Response | None) -> None:
+        """Settles charges in the background of an event loop; at once, if the store is in this process."""
+        work = self._settle(charges, response, self._call_limiter)
+        if self._limiter.in_process:
+            run_blocking(work)  # it never waits
+        else:
+            self._start(work)
 
     async def _admit_plain(self, limit: Limit, key: str | Awaitable[str | None] | None) -> Admission | Refusal:
         """The common case: one plan at one cost."""
@@ -199,13 +216,13 @@ class RequestLimiter:
         try:
             admission = await self._admit_all(limits, request, call, pending)
         except (InvalidInput, StoreUnavailable) as error:
-            await self._give_back(pending, call)
+            await self.give_back(pending, call)
             return error_refusal(error)
         except BaseException:  # including a client that disconnected
-            await self._give_back(pending, call)
+            await self.give_back(pending, call)
             raise
         if isinstance(admission, Refusal):
-            await self._give_back(pending, call)
+            await self.give_back(pending, call)
         return admission
 
     async def _admit_all(
@@ -226,10 +243,9 @@ class RequestLimiter:
                 self._exempt(limit)
                 continue
             cost = limit.cost_of(request)
-            if places := self.in_flight(plans):
-                Limit.any_by_response = True  # plans may be newer than this limiter
+            if self._limiter.holds_places and (places := await self.concurrency_limits(key, plans)):
                 plans = tuple(plan for plan in plans if plan not in places)
-                answer = await self._reserve(limit, key, places, cost, None, call, pending)
+                answer = await self._hold(limit, key, places, cost, call, pending)
                 if isinstance(answer, Refusal):
                     return answer
                 watched = watched if limit.block else answer.decision
@@ -244,7 +260,7 @@ class RequestLimiter:
             if not limit.by_response:
                 watching.append((limit, key, plans, cost))
                 continue
-            answer = await self._reserve(limit, key, plans, cost, limit, call, pending)
+            answer = await self._reserve(limit, key, plans, cost, call, pending)
             if isinstance(answer, Refusal):
                 return answer
             watched = watched if limit.block else answer.decision
@@ -266,22 +282,45 @@ class RequestLimiter:
         key: str,
         plans: Sequence[str],
         cost: int,
-        settled_by: Limit | None,
         call: Call,
         pending: list[ResponseCharge],
     ) -> Admission | Refusal:
         """Reserves the charge that the response settles. A limit that does not block always admits."""
         reservation = await call(self._limiter.reserve, key, plans, cost, ttl=RESPONSE_TTL)
         if reservation:
-            pending.append(ResponseCharge(settled_by, cost, reservation))
-        answer = self._answer(reservation.decision, [(key, plan) for plan in plans], (limit,))
-        return answer if limit.block else Admission(_fields_of_pass(answer), decision=reservation.decision)
+            pending.append(ResponseCharge(limit, cost, reservation))
+        return self._part_answer(reservation.decision, limit, key, plans)
+
+    async def _hold(
+        self,
+        limit: Limit,
+        key: str,
+        plans: Sequence[str],
+        cost: int,
+        call: Call,
+        pending: list[ResponseCharge],
+    ) -> Admission | Refusal:
+        """Holds places until the request ends. A limit that does not block always admits."""
+        held = self._limiter.hold(key, plans, cost)
+        place = ResponseCharge(limit, cost, held)
+        pending.append(place)  # first: if the caller is cancelled, a thread may still be taking the place
+        decision = await call(held.enter)
+        if not decision.allowed:
+            pending.remove(place)
+        return self._part_answer(decision, limit, key, plans)
+
+    def _part_answer(self, decision: Decision, limit: Limit, key: str, plans: Sequence[str]) -> Admission | Refusal:
+        """The answer of a limit that is decided by itself."""
+        answer = self._answer(decision, [(key, plan) for plan in plans], (limit,))
+        return answer if limit.block else Admission(_fields_of_pass(answer), decision=decision)
 
     async def _settle(self, charges: Iterable[ResponseCharge], response: Response | None, call: Call) -> None:
         for limit, cost, reservation in charges:
             try:
-                # A place is freed when the request ends, also after an error.
-                actual = 0 if limit is None else cost if response is None else limit.actual_cost(response, cost)
+                if isinstance(reservation, HeldPlaces | AsyncHeldPlaces):
+                    await call(reservation.leave)
+                    continue
+                actual = cost if response is None else limit.actual_cost(response, cost)
                 if actual != cost:
                     await call(reservation.settle, actual)
             except HeadgateError as error:
@@ -289,7 +328,8 @@ class RequestLimiter:
             except Exception:
                 log.exception("the charge of a response stays at %d, as reserved: its function raised", cost)
 
-    async def _give_back(self, pending: Sequence[ResponseCharge], call: Call) -> None:
+    async def give_back(self, pending: Sequence[ResponseCharge], call: Call) -> None:
+        """Refunds the charges of a request that is refused or was cancelled."""
         if pending and call is call_directly:
             await self._cancel(pending, call)
         elif pending:
@@ -307,22 +347,29 @@ class RequestLimiter:
         if self._limiter.in_process:
             await work  # it never waits
             return
+        await asyncio.wait((self._start(work),))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._settling.add(task)
         task.add_done_callback(self._settling.discard)
-        await asyncio.wait((task,))
+        return task
 
     async def _call_limiter(self, method: Callable[..., Any], *args: Any, **options: Any) -> Any:
         if self._is_async:
             return await method(*args, **options)
         return await asyncio.to_thread(method, *args, **options) if self._waits else method(*args, **options)
 
-    def in_flight(self, plans: Iterable[str]) -> list[str]:
-        """The concurrency limits among the plans."""
-        known = self._limiter.plans_in_force
-        return [
-            name for name in plans if name in known and any(isinstance(spec, Concurrency) for spec in known[name].specs)
-        ]
+    async def concurrency_limits(self, key: str, plans: Iterable[str]) -> list[str]:
+        """The concurrency limits among the plans of a request."""
+        if isinstance(self._limiter, AsyncLimiter):
+            await self._limiter.load_plans()
+        return self._limiter.concurrency_limits(key, plans)
+
+    async def _may_hold_places(self, limit: Limit) -> bool:
+        if isinstance(self._limiter, AsyncLimiter):
+            await self._limiter.load_plans()
+        return not self._limiter.concurrency_plans.isdisjoint(limit.plans)
 
     def _exempt(self, limit: Limit) -> Admission:
         self._limiter.record_exempt(limit.label)

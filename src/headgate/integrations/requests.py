@@ -11,6 +11,8 @@ are no retries.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -60,13 +62,39 @@ class LimitedAdapter(HTTPAdapter):
     def send(self, request: PreparedRequest, *args: Any, **kwargs: Any) -> Response:
         host = urlsplit(request.url or "").netloc.rpartition("@")[2]
         try:
-            charge = self._outbound.wait(host, request)
+            charges = self._outbound.wait(host, request)
         except RateLimitExceeded as error:
             raise _RequestRefused(error.decision, request) from None
-        response = super().send(request, *args, **kwargs)
-        self._outbound.record_response(host, response.status_code, response.headers.get)
-        self._outbound.settle(charge, request, response.status_code, response)
+        try:
+            response = super().send(request, *args, **kwargs)
+            self._outbound.record_response(host, response.status_code, response.headers.get)
+            places = self._outbound.settle(charges, request, response.status_code, response)
+        except BaseException:
+            self._outbound.release(charges)
+            raise
+        if places:
+            _call_at_end(response, partial(self._outbound.release, places))
         return response
+
+
+def _call_at_end(response: Any, end: Callable[[], None]) -> None:
+    """Calls `end` when the body has been read, has failed, or is closed. `Response` has no hook for it, and a body that
+    was read is not closed."""
+    iter_content, close = response.iter_content, response.close
+
+    def iter_and_end(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        try:
+            yield from iter_content(*args, **kwargs)
+        finally:
+            end()
+
+    def close_and_end() -> None:
+        try:
+            close()
+        finally:
+            end()
+
+    response.iter_content, response.close = iter_and_end, close_and_end
 
 
 class _RequestRefused(RateLimitExceeded, RequestException):

@@ -253,6 +253,7 @@ def _middleware(
     """The middleware of `install`: puts the request limiter into the scope, and its fields into the response."""
 
     prepared = False
+    limiter = request_limiter.limiter
     kind = Exchange.of(request_limiter, principal)
     begin = kind.begin
     admit_by_defaults = admission_by(defaults)
@@ -271,7 +272,7 @@ def _middleware(
         sending = begin(scope, send)
         if defaults:
             return by_default(scope, receive, sending)
-        if Limit.any_by_response:
+        if Limit.any_by_response or limiter.holds_places:
             return run_observed(app, scope, receive, sending, ExchangeObserver(scope[EXCHANGE]))
         return app(scope, receive, sending)
 
@@ -283,7 +284,7 @@ def _middleware(
             if undecided is not None and (refusal := await undecided) is not None:
                 await _refuse_by_default(refusal, connection, kind.app, scope, receive, send)
                 return
-        if Limit.any_by_response:
+        if Limit.any_by_response or limiter.holds_places:
             await run_observed(app, scope, receive, send, ExchangeObserver(scope[EXCHANGE]))
         else:
             await app(scope, receive, send)

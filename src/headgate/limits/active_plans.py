@@ -43,12 +43,14 @@ class ActivePlans:
         self._fallback: Any = None
         self._local = False
         """Whether the store is in this process, where no call can fail."""
-        self._book = PlanBook()
+        self._book = PlanBook(on_evict=self._forget)
         self.fast_paths: dict[str, FastPath] = {}
         """By plan: decides one unit for a key in this process, without waiting for a store. Returns `None`, and charges
         nothing, where the slow path must be taken. Replaced by another mapping when plans change."""
         self._bare_paths: dict[str, FastPath] = {}
         """The same, without the observer: a batch reports its decisions together."""
+        self.holds_places = False
+        """Whether some plan has a concurrency limit; also true until a registry's plans are first loaded."""
         self._registry: Any = None
         self._loaded: Mapping[str, Plan] | None = None
         """The plans the registry returned last."""
@@ -124,9 +126,13 @@ class ActivePlans:
         return dict(self._health.shadow_denials)
 
     @property
-    def plans_in_force(self) -> Mapping[str, Plan]:
-        """`plans`, without a copy: not to be changed."""
-        return self._book.plans
+    def concurrency_plans(self) -> frozenset[str]:
+        """The plans in force that have a concurrency limit, for all keys or by an override."""
+        return self._book.concurrency_plans
+
+    def concurrency_limits(self, key: str, plans: Iterable[str]) -> list[str]:
+        """Those of `plans` that have a concurrency limit for `key`: calls need `hold`."""
+        return self._book.concurrency_limits(key, plans)
 
     @property
     def exempt_calls(self) -> dict[str, int]:
@@ -151,14 +157,20 @@ class ActivePlans:
             ConfigurationError: one is not a `Plan`, or two have the same name.
         """
         removed = self._book.replace(plans)
+        self.holds_places = bool(self._book.concurrency_plans)
         self._build_fast_paths()
-        for store in (self._store, self._fallback) if removed else ():
+        if removed:
+            self._forget(removed)
+
+    def _forget(self, rules: list[Rule]) -> None:
+        """Drops the states of rules that were removed. In shared stores they expire: other processes may have them."""
+        for store in (self._store, self._fallback):
             if getattr(store, "in_process", False):
-                store.forget(removed)  # in other stores states expire: other processes may have the plan
+                store.forget(rules)
 
     def _require_rate(self, rate: str) -> None:
         try:
-            self._book.rules_of(rate, "")
+            self._book.pin(rate)
         except InvalidInput as error:
             raise ConfigurationError("plans", error.problem) from None
         if rate not in self.fast_paths:

@@ -22,7 +22,9 @@ FastPath: TypeAlias = Callable[[str], Decision | None]
 def fast_paths(book: PlanBook, store: Any, leases: LocalLeases | None, clock: Clock) -> dict[str, FastPath]:
     """Fast paths by plan. They report to no observer."""
     paths: dict[str, FastPath] = {}
-    for name, rules in (book.inline | book.rules).items():
+    # Not of every rate string: its uses are not counted here, and so it would be evicted while it is in use.
+    pinned = {rate: rules for rate, rules in book.inline.copy().items() if rate in book.pinned}
+    for name, rules in (pinned | book.rules).items():
         rule = rules[0]
         if name in book.exceptions or len(rules) > 1 or rule.shadow:
             continue

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from functools import partial
 from time import perf_counter
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, overload
@@ -21,7 +22,7 @@ from headgate.limits.handles import AsyncHeldPlaces, AsyncReservation, decide_in
 from headgate.limits.limiter_options import check_options, check_plans, check_store
 from headgate.limits.local_lease import AsyncRefillLock, LeasePolicy, LocalLease, LocalLeases, smaller_request
 from headgate.limits.model import Charge, Decision, OnError, Plan
-from headgate.limits.plan_book import Request, check_key, with_errors
+from headgate.limits.plan_book import Request, check_key, pieces, with_errors
 from headgate.limits.plan_loader import AsyncPlanLoader
 from headgate.limits.ports import AdmissionObserver, AsyncLimitStore, AsyncPlanRegistry, Hold, PlanRegistry
 from headgate.limits.renewals import AsyncRenewals
@@ -86,14 +87,13 @@ class AsyncLimiter(ActivePlans):
         check_store("fallback", fallback, AsyncLimitStore)
         leases = LocalLeases(lease, AsyncRefillLock) if lease is not None else None
         super().__init__(on_error, breaker, leases, observer, clock)
-        self._pause = pause
         self._opened_stores: list[AsyncLimitStore] = []
         self._deadline = deadline
         self._given_clock = clock
         self._timeout = DEFAULT_DEADLINE if deadline is None else deadline
         self._use_store(self._open_store("store", store))
         self._fallback = self._open_store("fallback", fallback)
-        self._wait_queues = AsyncWaitQueues()
+        self._wait_queues = AsyncWaitQueues(pause)
         self._renewals = AsyncRenewals()
         self._loader: AsyncPlanLoader | None = None
         self._lease_tasks: set[asyncio.Task[Any]] = set()  # async only
@@ -103,6 +103,7 @@ class AsyncLimiter(ActivePlans):
         else:
             self._registry, self._refresh_at_us = plans, NEVER_LOADED
             self._loader = AsyncPlanLoader(plans.load, self._apply)
+            self.holds_places = True  # async only
             # blocking: self.refresh()
 
     async def acquire(self, key: str, plans: str | Sequence[str], cost: int = 1) -> Decision:
@@ -148,7 +149,10 @@ class AsyncLimiter(ActivePlans):
     async def acquire_many(
         self, requests: Iterable[Request], *, return_errors: bool = False
     ) -> Sequence[Decision | HeadgateError]:
-        """`acquire` for each `(key, plans, cost)`, in one round trip. Returns the decisions in the same order.
+        """`acquire` for each `(key, plans, cost)`. Returns the decisions in the same order.
+
+        Up to 500 pairs of key and plan are one call to the store, with one deadline. More are further calls, one
+        after the other, and an outage during one of them decides its requests only.
 
             decisions = await limiter.acquire_many([("user:1", "gold", 1), ("user:2", ["gold", "daily"], 5)])
 
@@ -181,7 +185,14 @@ class AsyncLimiter(ActivePlans):
 
     async def peek(self, key: str, plans: str | Sequence[str], cost: int = 1) -> Decision:
         """The decision `acquire` would return; charges nothing. Raises what `acquire` does."""
-        return await self._decide(await self._chain(key, plans, cost), spend=False)
+        chain = await self._chain(key, plans, cost)
+        if self._leases is not None:
+            lease, tokens = self._leases.unspent(chain, self._clock.monotonic_us())
+            if lease is not None and tokens:
+                # Of the rest the store decides, or of one unit if there is no rest.
+                decision = await self._decide(lease.charges(max(cost - tokens, 1)), spend=False)
+                return lease.peek(decision, cost, tokens)
+        return await self._decide(chain, spend=False)
 
     async def wait(
         self, key: str, plans: str | Sequence[str], cost: int = 1, *, timeout: float | None = None
@@ -204,6 +215,7 @@ class AsyncLimiter(ActivePlans):
         await self._call_store("refund", lambda: self._store.refund(chain))
         if self._leases is not None:
             self._leases.forget_denials(chain)
+        self._wait_queues.wake(key)
 
     async def reset(self, key: str, plans: str | Sequence[str]) -> None:
         """Makes `key` as new under every plan.
@@ -215,6 +227,7 @@ class AsyncLimiter(ActivePlans):
         await self._call_store("reset", lambda: self._store.reset(chain))
         if self._leases is not None:
             self._leases.forget(chain)
+        self._wait_queues.wake(key)
 
     async def reserve(
         self,
@@ -253,10 +266,12 @@ class AsyncLimiter(ActivePlans):
         """
         chain, actual = await self._chain(key, plans, 1), check_actual(actual)
         settlement = await self._call_store("settle", lambda: self._store.settle(check_id(id), chain, actual))
+        self._wait_queues.wake(key)
         return check_settlement(id, settlement)
 
-    def hold(self, key: str, plans: str | Sequence[str], cost: int = 1) -> AsyncHeldPlaces:
-        """Holds places of concurrency limits while a block runs; charges the other plans as `acquire` does.
+    def hold(self, key: str, plans: str | Sequence[str], cost: int = 1, *, timeout: float = 0.0) -> AsyncHeldPlaces:
+        """Holds places of concurrency limits while a block runs; charges the other plans as `acquire` does. With a
+        `timeout`, waits for room as `wait` does.
 
             async with limiter.hold("user:1", "exports") as decision:
                 if decision.allowed: ...
@@ -267,8 +282,15 @@ class AsyncLimiter(ActivePlans):
         Raises:
             InvalidInput: none of the plans is a concurrency limit. Besides, what `acquire` raises; when it is entered.
         """
-        return AsyncHeldPlaces(self, key, plans, cost)
+        return AsyncHeldPlaces(self, key, plans, cost, timeout)
 
+    # async only: begin
+    async def load_plans(self) -> None:
+        """Loads the plans from the registry, unless they have been loaded. Its errors are raised."""
+        if self._refresh_at_us == NEVER_LOADED:
+            await self._maybe_refresh()
+
+    # async only: end
     async def refresh(self) -> None:
         """Loads the plans from the registry now. Its errors are raised; then the plans in force stay."""
         if self._loader is not None:
@@ -332,10 +354,12 @@ class AsyncLimiter(ActivePlans):
             return health.observe_many([await self._acquire_with_lease(chain) for chain in chains])
         if self._local:
             return health.observe_many(await self._store.decide_many(chains))
-        try:
-            decisions = await self._call_store("decide_many", lambda: self._store.decide_many(chains))
-        except StoreUnavailable:
-            decisions = [await self._fall_back(chain) for chain in chains]
+        decisions: list[Decision] = []
+        for piece in pieces(chains):
+            try:
+                decisions += await self._call_store("decide_many", partial(self._store.decide_many, piece))
+            except StoreUnavailable:
+                decisions += [await self._fall_back(chain) for chain in piece]
         return health.observe_many(decisions)
 
     async def _decide(self, chain: list[Charge], spend: bool = True, hold: Hold | None = None) -> Decision:
@@ -445,23 +469,44 @@ class AsyncLimiter(ActivePlans):
 
     # async only: end
     async def _refill(self, lease: LocalLease, cost: int, leases: LocalLeases) -> Decision | None:
-        """The store's decision on `cost`; more than that is credited to the lease. `None` if it is unavailable."""
+        """The decision on `cost`, of which the store is asked for what the lease has not; more than that is credited to
+        the lease. `None` if the store is unavailable."""
+        spin_lock, clock = leases.spin_lock, self._clock
         with lease.refilling():
-            decision = None
-            if await self._return_tokens(lease):
-                now_us = self._clock.monotonic_us()
-                amount = lease.requested(cost, now_us)
-                while True:
-                    decision = await self._decide_on_store(lease.charges(amount))
-                    if decision is None or decision.allowed or amount == cost:
-                        break
-                    amount = smaller_request(decision, amount, cost)
-            if decision is None:
-                lease.record_failed_refill()
-                return None
-            if decision.allowed and amount > cost:
-                self._health.record_lease(decision.plan, amount)
-            return leases.spin_lock.run(lease.credit, amount, cost, decision, now_us)
+            for everything in (False, True):
+                if not await self._return_tokens(lease, everything=everything):
+                    break
+                now_us = clock.monotonic_us()
+                own, used = spin_lock.run(lease.set_aside), False
+                try:
+                    amount, decision = await self._request_tokens(lease, cost - own, now_us)
+                    if decision is not None and decision.allowed:
+                        used = own == 0 or not lease.idle(clock.monotonic_us())
+                finally:
+                    if not used:
+                        spin_lock.run(lease.put_back, own)
+                if decision is None:
+                    break
+                if decision.allowed and amount > cost - own:
+                    self._health.record_lease(decision.plan, amount)
+                if used:
+                    return spin_lock.run(lease.credit, amount, cost - own, decision, now_us)
+                if not decision.allowed:
+                    return spin_lock.run(lease.credit, amount, cost, lease.with_tokens(decision, own), now_us)
+                # The lease's own tokens expired while the store decided. All go back, and the store decides on all.
+                await self._return_tokens(lease)
+                spin_lock.run(lease.credit, amount, 0, decision, now_us)
+            lease.record_failed_refill()
+            return None
+
+    async def _request_tokens(self, lease: LocalLease, cost: int, now_us: int) -> tuple[int, Decision | None]:
+        """How many tokens were requested, and the store's decision: on more than `cost` if there is as much."""
+        amount = lease.requested(cost, now_us)
+        while True:
+            decision = await self._decide_on_store(lease.charges(amount))
+            if decision is None or decision.allowed or amount == cost:
+                return amount, decision
+            amount = smaller_request(decision, amount, cost)
 
     async def _return_leases(self, leases: Iterable[LocalLease]) -> None:
         for lease in leases:

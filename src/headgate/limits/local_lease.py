@@ -16,7 +16,6 @@ A forked child starts without leases: their tokens are the parent's.
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 import time
 from collections import OrderedDict
@@ -24,10 +23,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakSet
 
 from headgate.clock import Clock, SystemClock
 from headgate.errors import ConfigurationError
+from headgate.forks import reset_in_children
 from headgate.limits.locks import NoLock, SpinLock
 from headgate.limits.model import (
     CalendarWindow,
@@ -192,8 +191,21 @@ class LocalLease:
         """This lease's chain at a cost of `amount`."""
         return [charge._replace(cost=amount) for charge in self.chain]
 
+    def set_aside(self) -> int:
+        """Takes out all tokens, for a caller whose cost they cover in part. Returns how many."""
+        tokens, self.tokens = self.tokens, 0
+        return tokens
+
+    def put_back(self, tokens: int) -> None:
+        """Puts back what was set aside and not used."""
+        self.tokens += tokens
+
+    def unspent(self, now_us: int) -> int:
+        """How many tokens can still be spent, here or after they were given back."""
+        return self.tokens if now_us < max(self.until_us, self.return_until_us) else 0
+
     def requested(self, cost: int, now_us: int) -> int:
-        """How many tokens to request from the store."""
+        """How many tokens to request from the store, for a caller that needs `cost` of them."""
         if self._size == 0:
             self._size = 1
         elif self.tokens < cost and now_us - self._taken_us < self._longest_us // 2:
@@ -217,29 +229,38 @@ class LocalLease:
                 lives_us = min(lives_us, ends_us)
                 # The larger margin is for clocks that do not run alike.
                 returns_us = min(returns_us, ends_us - max(ends_us // 100, RETURN_MARGIN_US))
-        if self.tokens == 0:
-            self.until_us, self.return_until_us = now_us + lives_us, now_us + returns_us
-        else:
-            self.until_us = min(self.until_us, now_us + lives_us)
-            self.return_until_us = min(self.return_until_us, now_us + returns_us)
+        self.until_us, self.return_until_us = now_us + lives_us, now_us + returns_us
         self._taken_us = now_us
         self._denial = None
         self.last = decision
         self.reset_at_us = now_us + decision.reset_after_us
-        self.tokens += amount - cost
-        tokens, self.token_us = self.tokens, 0
-        states = []
-        for charge, state in zip(self.chain, decision.states, strict=True):
-            token_us = _token_us(charge.rule.spec)
-            if state.plan == decision.plan:
-                self.token_us = token_us
-            reset_us = max(state.reset_after_us - tokens * token_us, 0)
-            states.append(state._replace(remaining=state.remaining + tokens, reset_after_us=reset_us))
+        self.tokens = amount - cost  # older ones were set aside, and are spent or given back
+        self.token_us = next(
+            (_token_us(charge.rule.spec) for charge in self.chain if charge.rule.plan == decision.plan), 0
+        )
+        return self.with_tokens(decision, self.tokens)
+
+    def with_tokens(self, decision: Decision, tokens: int) -> Decision:
+        """The store's decision, for a process that has so many unspent tokens."""
+        token_us = {charge.rule.plan: _token_us(charge.rule.spec) for charge in self.chain}
         return decision.but(
             remaining=decision.remaining + tokens,
-            reset_after_us=self._reset_after_us(now_us),
-            chain=tuple(states) if decision.chain else (),
+            reset_after_us=max(decision.reset_after_us - tokens * token_us.get(decision.plan, 0), 0),
+            chain=tuple(
+                state._replace(
+                    remaining=state.remaining + tokens,
+                    reset_after_us=max(state.reset_after_us - tokens * token_us.get(state.plan, 0), 0),
+                )
+                for state in decision.chain
+            ),
         )
+
+    def peek(self, decision: Decision, cost: int, tokens: int) -> Decision:
+        """The decision on `cost` if the store's is that on what exceeds the unspent `tokens`."""
+        if tokens >= cost:
+            chain = tuple(state._replace(allowed=True, retry_after_us=0) for state in decision.chain)
+            decision = decision.but(allowed=True, retry_after_us=0, reason=_OK, degraded=False, chain=chain)
+        return self.with_tokens(decision, tokens)
 
 
 RefillLock = threading.Lock
@@ -269,7 +290,7 @@ class LocalLeases:
         self._lock = threading.Lock()
         self._by_name: OrderedDict[tuple[str, ...], LocalLease] = OrderedDict()
         self._retired: list[LocalLease] = []
-        _instances.add(self)
+        reset_in_children(self)
 
     def reset_after_fork(self) -> None:
         """Forgets everything, in a forked child. The lock may have been held by a thread that was not forked."""
@@ -286,9 +307,16 @@ class LocalLeases:
             for charge in chain
         )
 
+    def unspent(self, chain: Sequence[Charge], now_us: int) -> tuple[LocalLease | None, int]:
+        """The lease of a chain, if there is one, and how many tokens it has."""
+        lease = self._by_name.get(_name(chain)) if self.is_leasable(chain) else None
+        if lease is None or not lease.matches(chain):
+            return None, 0
+        return lease, lease.unspent(now_us)
+
     def find(self, chain: Sequence[Charge]) -> LocalLease:
         """The lease of a chain; a new one if its plans have changed."""
-        name = tuple(part for charge in chain for part in (charge.key, charge.rule.plan))
+        name = _name(chain)
         lease = self._by_name.get(name)
         if lease is not None and lease.matches(chain):
             return lease
@@ -384,21 +412,13 @@ class LocalLeases:
         return spend_one if self._new_lock is RefillLock else spend_one_on_a_loop
 
 
+def _name(chain: Sequence[Charge]) -> tuple[str, ...]:
+    return tuple(part for charge in chain for part in (charge.key, charge.rule.plan))
+
+
 def _token_us(spec: Spec) -> int:
     """How much sooner a plan is as new per unspent token; rounded down, rather late than early."""
     return spec.unit // spec.gain if isinstance(spec, TokenBucket) else 0
-
-
-_instances: WeakSet[LocalLeases] = WeakSet()
-
-
-def _reset_all_after_fork() -> None:
-    for leases in _instances:
-        leases.reset_after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset_all_after_fork)
 
 
 def _grew(before: Charge, after: Charge) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from time import sleep
 from typing import ParamSpec, TypeVar
-from weakref import WeakSet
+
+from headgate.forks import reset_in_children
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,7 +39,7 @@ class SpinLock:
         self._queue_lock = threading.Lock()
         self.try_acquire = self._token.pop
         self.release = self._token.append
-        _instances.add(self)
+        reset_in_children(self)
 
     def run(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Returns `work(...)`, run while holding the lock."""
@@ -82,7 +82,7 @@ class SpinLock:
                 raise
             sleep(SPIN_SECONDS)
 
-    def reset(self) -> None:
+    def reset_after_fork(self) -> None:
         """Forgets the holder and the waiters."""
         self._token[:] = [None]
         self._queue_lock = threading.Lock()
@@ -93,15 +93,3 @@ class NoLock(SpinLock):
 
     def run(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return work(*args, **kwargs)
-
-
-_instances: WeakSet[SpinLock] = WeakSet()
-
-
-def _reset_all_after_fork() -> None:
-    for lock in list(_instances):
-        lock.reset()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset_all_after_fork)

@@ -112,8 +112,13 @@ class Plan:
             raise ConfigurationError("name", f"{name!r} is the name of one limit of a plan with several; use another")
         if not isinstance(shadow, bool):
             raise ConfigurationError("shadow", "use true or false")
+        if overrides is None:
+            overrides = {}
+        if not isinstance(overrides, Mapping):
+            kind = type(overrides).__name__
+            raise ConfigurationError("overrides", f"plan {name!r}: give each key a limit, {{key: limit}}, not a {kind}")
         special: dict[str, Specs] = {}
-        for key, value in ({} if overrides is None else overrides).items():
+        for key, value in overrides.items():
             if not isinstance(key, str) or not key:
                 raise ConfigurationError("overrides", f"plan {name!r}: {key!r} is not a key")
             special[key] = _specs(name, value, "overrides")

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import count
 from typing import NamedTuple, TypeAlias
 
 from headgate.errors import ConfigurationError, CostExceedsCapacity, HeadgateError, InvalidInput, NotFound
-from headgate.limits.model import Charge, Decision, OnError, Plan, Rule, Specs, part_name, policy
+from headgate.limits.model import Charge, Concurrency, Decision, OnError, Plan, Rule, Specs, part_name, policy
 from headgate.limits.rates import is_rate, parse_rates
 
 KEY_LENGTH = 1024
 MAX_CACHED = 1000
 MAX_INLINE = 1000
-"""The most different rate strings that callers may use without a plan. States are kept for each of them."""
+"""The most different rate strings that are kept as plans of their own. Beyond it, the least recently used are evicted:
+callers choose them, also over HTTP, and must not shut out each other."""
+EVICTED_AT_ONCE = MAX_INLINE // 10
+MOST_CHARGES = 500
+"""The most charges that a store decides in one call: a batch of more is cut, and each piece has its own deadline."""
 
 
 class _CachedRules(NamedTuple):
@@ -21,6 +26,8 @@ class _CachedRules(NamedTuple):
     rules: tuple[Rule, ...]
     max_cost: int
     """The highest cost that all of them can admit."""
+    rates: tuple[str, ...]
+    """Those of the names that are rate strings, which may be evicted."""
 
 
 Request: TypeAlias = tuple[str, str | Sequence[str]] | tuple[str, str | Sequence[str], int]
@@ -33,19 +40,40 @@ Rules: TypeAlias = tuple[Rule, ...]
 class PlanBook:
     """Plans as rules. A rule stays the same object for as long as its plan stays the same.
 
-    A rate string may be used as a plan name: it is a plan of its own, named by the string.
+    A rate string may be used as a plan name: it is a plan of its own, named by the string. `on_evict` is called with
+    the rules of rate strings that are evicted.
     """
 
-    __slots__ = ("_cache", "exceptions", "inline", "plans", "rules")
+    __slots__ = (
+        "_cache",
+        "_last_used",
+        "_on_evict",
+        "_uses",
+        "concurrency_plans",
+        "exceptions",
+        "inline",
+        "pinned",
+        "plans",
+        "rules",
+    )
 
-    def __init__(self, plans: Iterable[Plan] = ()) -> None:
+    def __init__(self, plans: Iterable[Plan] = (), on_evict: Callable[[list[Rule]], None] | None = None) -> None:
         self.plans: Mapping[str, Plan] = {}
         self.rules: dict[str, Rules] = {}
         """By plan."""
         self.inline: dict[str, Rules] = {}
         """By rate string."""
+        self.pinned: set[str] = set()
+        """The rate strings that are not evicted: they are configured, not chosen by callers."""
+        self._last_used: dict[str, int] = {}
+        """By rate string, in the order of uses. An order of its own, because only single operations of a `dict` are
+        safe under threads."""
+        self._uses = count()
+        self._on_evict = on_evict
         self.exceptions: dict[str, dict[str, Rules]] = {}
         """By plan and key, for plans with overrides."""
+        self.concurrency_plans: frozenset[str] = frozenset()
+        """The plans that have a concurrency limit, for all keys or by an override."""
         self.replace(plans)
 
     def replace(self, plans: Iterable[Plan]) -> list[Rule]:
@@ -78,6 +106,7 @@ class PlanBook:
         for name in self.exceptions.keys() - book.keys():
             removed += [rule for rules_of_key in self.exceptions[name].values() for rule in rules_of_key]
         self.plans, self.rules, self.exceptions = book, rules, exceptions
+        self.concurrency_plans = frozenset(name for name, plan in book.items() if _has_places(plan))
         self._cache: dict[tuple[str, ...], _CachedRules] = {}
         return removed
 
@@ -86,13 +115,30 @@ class PlanBook:
 
         Raises:
             NotFound: there is no such plan.
-            InvalidInput: there are too many different rate strings, or the name is no text.
+            InvalidInput: the name is no text, or the configuration has too many rate strings.
         """
         if not isinstance(name, str):
             raise InvalidInput("plans", f"a plan's name is text, not {type(name).__name__}")
-        rules = self.rules.get(name) or self.inline.get(name) or self._add_inline(name)
+        rules = self.rules.get(name)
+        if rules is None:
+            rules = self.inline.get(name) or self._add_inline(name)
+            self._last_used[name] = next(self._uses)
         overrides = self.exceptions.get(name)
         return rules if overrides is None else overrides.get(key, rules)
+
+    def pin(self, rate: str) -> None:
+        """Keeps a rate string for good. Raises what `rules_of` does."""
+        self.rules_of(rate, "")
+        self.pinned.add(rate)
+
+    def concurrency_limits(self, key: str, names: Iterable[str]) -> list[str]:
+        """The names of plans that have a concurrency limit for this key. An override may be of another kind than its
+        plan."""
+        return [name for name in names if name in self.concurrency_plans and self._has_places(name, key)]
+
+    def _has_places(self, name: str, key: str) -> bool:
+        overrides = self.exceptions.get(name, {})
+        return any(isinstance(rule.spec, Concurrency) for rule in overrides.get(key, self.rules.get(name, ())))
 
     def _add_inline(self, text: str) -> Rules:
         if not is_rate(text):
@@ -102,9 +148,22 @@ class PlanBook:
         except ConfigurationError as error:
             raise InvalidInput("plans", error.problem) from None
         if len(self.inline) >= MAX_INLINE:
+            self._evict()
+        if len(self.inline) >= MAX_INLINE:
             raise InvalidInput("plans", f"{text!r} is one rate too many; name a plan, as at most {MAX_INLINE} are kept")
         rules = self.inline[text] = _rules(text, plan.specs)
         return rules
+
+    def _evict(self) -> None:
+        last_used = self._last_used
+        rates = sorted(
+            (rate for rate in list(self.inline) if rate not in self.pinned), key=lambda r: last_used.get(r, -1)
+        )
+        evicted = [rule for rate in rates[:EVICTED_AT_ONCE] for rule in self.inline.pop(rate, ())]
+        self._last_used = {rate: last_used[rate] for rate in list(self.inline) if rate in last_used}
+        self._cache = {}
+        if self._on_evict is not None:
+            self._on_evict(evicted)
 
     def chain(self, key: str, plans: str | Sequence[str], cost: int = 1) -> list[Charge]:
         """The chain of one key under one or more plans, at the same cost.
@@ -129,6 +188,8 @@ class PlanBook:
         if cached is not None and type(cost) is int and 0 < cost <= cached.max_cost and type(key) is str:
             if not (0 < len(key) <= KEY_LENGTH and key.isascii() and key.isprintable()):
                 check_key(key)
+            for rate in cached.rates:
+                self._last_used[rate] = next(self._uses)
             return [Charge(key, rule, cost) for rule in cached.rules]
         if not names:
             raise InvalidInput("plans", "name at least one plan")
@@ -139,7 +200,9 @@ class PlanBook:
             if len(cache) >= MAX_CACHED:
                 cache.clear()
             cache[names] = _CachedRules(
-                tuple(charge.rule for charge in chain), min(charge.rule.size for charge in chain)
+                tuple(charge.rule for charge in chain),
+                min(charge.rule.size for charge in chain),
+                tuple(name for name in names if name not in self.rules),
             )
         return chain
 
@@ -173,7 +236,10 @@ class PlanBook:
         """The chain of any (key, plan, cost), no plan twice on one key. Raises what `chain` does."""
         chain: list[Charge] = []
         by_key: dict[str, list[str]] = {}
-        for key, name, cost in links:
+        for number, link in enumerate(links):
+            if not isinstance(link, tuple | list) or len(link) != 3:
+                raise InvalidInput(f"links[{number}]", "give (key, plan, cost)")
+            key, name, cost = link
             check_key(key)
             check_cost(cost)
             chain += self._charges(key, name, cost)
@@ -199,6 +265,10 @@ def _rules(name: str, specs: Specs, shadow: bool = False, on_error: OnError | No
     if len(specs) == 1:
         return (Rule(name, specs[0], shadow, on_error),)
     return tuple(Rule(part_name(name, spec), spec, shadow, on_error, owner=name) for spec in specs)
+
+
+def _has_places(plan: Plan) -> bool:
+    return any(isinstance(spec, Concurrency) for specs in (plan.specs, *plan.overrides.values()) for spec in specs)
 
 
 def _check_unique(names: Sequence[str]) -> Sequence[str]:
@@ -229,6 +299,21 @@ def check_cost(cost: object) -> None:
     """Raises `InvalidInput` unless the cost is a whole number of at least 1."""
     if isinstance(cost, bool) or not isinstance(cost, int) or cost < 1:
         raise InvalidInput("cost", f"{cost!r} is not a whole number of at least 1")
+
+
+def pieces(chains: Sequence[list[Charge]]) -> Iterator[list[list[Charge]]]:
+    """Chains in their order, in pieces of up to 500 charges, or of one chain. A deadline is for a call to the store:
+    a batch of any size in one call could exceed it, and then every decision of the batch would be a failure."""
+    piece: list[list[Charge]] = []
+    size = 0
+    for chain in chains:
+        if piece and size + len(chain) > MOST_CHARGES:
+            yield piece
+            piece, size = [], 0
+        piece.append(chain)
+        size += len(chain)
+    if piece:
+        yield piece
 
 
 def with_errors(

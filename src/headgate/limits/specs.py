@@ -349,14 +349,17 @@ def _whole(name: str, value: object) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ConfigurationError(name, f"{value!r} is not a whole number of at least 1")
     if value > MOST:
-        raise ConfigurationError(name, f"{value} is too large; use at most {MOST}")
+        raise ConfigurationError(name, f"is too large; use at most {MOST}")
 
 
 def _rate(value: object) -> Fraction:
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal | Fraction):
         raise ConfigurationError("per_second", f"{value!r} is not a number")
-    if not isinstance(value, Fraction) and not isfinite(value):
+    if isinstance(value, float | Decimal) and not isfinite(value):
         raise ConfigurationError("per_second", f"{value!r} is not a finite rate")
+    if value > MOST:
+        # Its digits may be too many to print.
+        raise ConfigurationError("per_second", f"is too large; use at most {MOST}")
     if value <= 0:
         raise ConfigurationError("per_second", f"{value} would never admit a second call; use a rate above 0")
     rate = Fraction(value)

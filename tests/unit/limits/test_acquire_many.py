@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate import FixedWindow, LeasePolicy, Limiter, Plan, TokenBucket
-from headgate.errors import CostExceedsCapacity, InvalidInput, NotFound
+from headgate.errors import CostExceedsCapacity, InvalidInput, NotFound, StoreUnavailable
 from headgate.limits.model import Charge, Decision, Reason, Rule
 from headgate.limits.stores.memory import MemoryLimitStore
 from headgate.limits.stores.redis_commands import MAX_TIMES, runs_of
@@ -73,6 +73,30 @@ async def test_an_outage_is_decided_plan_by_plan(world: World) -> None:
     world.store.down = False
     world.clock.advance(60)
     assert (await limiter.acquire_many([("a", "gold")]))[0].reason is Reason.OK
+
+
+async def test_a_large_batch_is_several_calls_and_an_outage_of_one_is_not_that_of_the_others(world: World) -> None:
+    limiter = world.limiter(plans=[Plan("gold", FixedWindow(2, "PT1M")), Plan("daily", FixedWindow(5, "P1D"))])
+    # Of 400 with one plan and then 900 with two: 50 of the latter in the first call, and 250 in each of the next.
+    requests: list[Any] = [("hot", "gold")] * 3 + [(f"a{n}", "gold") for n in range(397)]
+    requests += [(f"b{n}", ["gold", "daily"]) for n in range(900)]
+    sizes: list[int] = []
+    decide_many = world.store.inner.decide_many
+
+    def second_is_lost(chains: Sequence[Sequence[Charge]], **options: Any) -> list[Decision]:
+        sizes.append(len(chains))
+        if len(sizes) == 2:
+            raise StoreUnavailable("no answer in time")
+        return decide_many(chains, **options)
+
+    world.store.inner.decide_many = second_is_lost  # type: ignore[method-assign]
+    decisions = await limiter.acquire_many(requests)
+    assert sizes == [450, 250, 250, 250, 100]
+    assert [decision.reason for decision in decisions[:4]] == [Reason.OK, Reason.OK, Reason.DENIED, Reason.OK]
+    assert [decision.reason for decision in decisions[3:]] == (
+        [Reason.OK] * 447 + [Reason.FAIL_OPEN] * 250 + [Reason.OK] * 600
+    )
+    assert world.watcher.decisions == decisions
 
 
 async def test_leased_tokens_are_spent(world: World) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import threading
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from headgate.limits import headers
 from headgate.limits.model import Reason
 from headgate.limits.plan_documents import document_of, plan_from
 from headgate.limits.renewals import AsyncRenewals, Renewals
+from headgate.testing import eventually
 from tests.unit.limits.both import World
 
 PLACES = Plan("exports", Concurrency(2, expires="PT30S"))
@@ -140,6 +142,63 @@ async def test_a_store_that_forgot_gets_the_place_again(world: World) -> None:
     await renewals.run()
     assert (await limiter.peek("u", "exports")).remaining == 1
     await block.leave()
+    assert (await limiter.peek("u", "exports")).remaining == 2
+
+
+@pytest.mark.parametrize("before", ["renew", "decide"])
+async def test_a_block_that_ends_while_it_is_renewed_leaves_no_place(world: World, before: str) -> None:
+    """The block ends just before the store renews its place, or takes it again."""
+    limiter = world.limiter(plans=[PLACES])
+    renewals = manual(limiter)
+    block = Block(limiter, "exports")
+    await block.enter()
+    if before == "decide":
+        world.store.inner.close()  # loses all data, so that the renewal takes the place again
+    store: Any = world.store if world.kind == "sync" else world.async_store
+    call = getattr(store, before)
+
+    async def leave_before(*args: Any, **options: Any) -> Any:
+        setattr(store, before, call)
+        await block.leave()
+        return await call(*args, **options)
+
+    def leave_first(*args: Any, **options: Any) -> Any:
+        setattr(store, before, call)
+        block.held.__exit__(None, None, None)
+        return call(*args, **options)
+
+    setattr(store, before, leave_first if world.kind == "sync" else leave_before)
+    await renewals.run()
+    assert (await limiter.peek("u", "exports")).remaining == 2
+
+
+async def test_a_place_that_is_taken_again_as_its_block_is_left_is_given_back() -> None:
+    """The store executes the request although its caller was cancelled."""
+    world, executes, asked = World("async"), asyncio.Event(), asyncio.Event()
+    limiter = world.limiter(plans=[PLACES])
+    renewals = manual(limiter)
+    block = Block(limiter, "exports")
+    await block.enter()
+    world.store.inner.close()
+    decide = world.async_store.decide
+
+    async def decide_later(*args: Any, **options: Any) -> Any:
+        asked.set()
+        await executes.wait()
+        return await decide(*args, **options)
+
+    async def decide_in_any_case(*args: Any, **options: Any) -> Any:
+        world.async_store.decide = decide  # type: ignore[method-assign]
+        return await asyncio.shield(asyncio.create_task(decide_later(*args, **options)))
+
+    world.async_store.decide = decide_in_any_case  # type: ignore[method-assign]
+    renewal = asyncio.create_task(renewals.renew[0]())
+    await asked.wait()
+    block.held._renewal = renewal
+    await block.leave()
+    executes.set()
+    await limiter.close()
+    await asyncio.sleep(0)
     assert (await limiter.peek("u", "exports")).remaining == 2
 
 
@@ -299,18 +358,15 @@ def test_exactly_so_many_threads_at_once() -> None:
         assert limiter.peek("u", "exports").remaining == 3
 
 
-def test_a_thread_renews_again_and_again_until_it_is_cancelled() -> None:
-    renewals, renewed = Renewals(), threading.Semaphore(0)
+async def test_a_thread_renews_again_and_again_until_it_is_cancelled() -> None:
+    renewals, renewed, other = Renewals(), threading.Semaphore(0), threading.Semaphore(0)
     first = renewals.start(renewed.release, 0.001)
-    second = renewals.start(lambda: None, 0.001)
+    second = renewals.start(other.release, 0.001)
     for _ in range(3):
         assert renewed.acquire(timeout=10)
-    thread = renewals._thread
     first.cancel()
     second.cancel()
-    assert thread is not None
-    thread.join(10)
-    assert not thread.is_alive()
+    await eventually(lambda: renewals._thread is None)
     again = renewals.start(renewed.release, 0.001)
     assert renewed.acquire(timeout=10)
     again.cancel()
@@ -318,14 +374,16 @@ def test_a_thread_renews_again_and_again_until_it_is_cancelled() -> None:
 
 
 async def test_a_task_renews_again_and_again_until_it_is_cancelled() -> None:
-    renewals, renewed = AsyncRenewals(), asyncio.Semaphore(0)
+    class Held:
+        renewed = asyncio.Semaphore(0)
 
-    async def renew() -> None:
-        renewed.release()
+        async def renew(self) -> None:
+            self.renewed.release()
 
-    task = renewals.start(renew, 0.001)
+    renewals, held = AsyncRenewals(), Held()
+    task = renewals.start(held.renew, 0.001)
     for _ in range(3):
-        await asyncio.wait_for(renewed.acquire(), 10)
+        await asyncio.wait_for(held.renewed.acquire(), 10)
     renewals.close()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -355,3 +413,86 @@ def test_documents() -> None:
 
 def test_headers_say_what_the_unit_is() -> None:
     assert headers.policy_item("exports", Concurrency(5)) == '"exports";q=5;qu="concurrent-requests"'
+
+
+async def test_places_are_held_without_a_block(world: World) -> None:
+    limiter = world.limiter(plans=[PLACES])
+    manual(limiter)
+    held = itself(limiter).hold("u", "exports")
+    entered = held.enter()
+    assert (await entered if asyncio.iscoroutine(entered) else entered).allowed
+    assert (await limiter.peek("u", "exports")).remaining == 1
+    for _ in range(2):
+        left = held.leave()
+        if left is not None:
+            await left
+    assert (await limiter.peek("u", "exports")).remaining == 2
+
+
+async def test_hold_waits_for_a_place_until_its_timeout(world: World) -> None:
+    limiter = world.limiter(plans=[PLACES])
+    manual(limiter)
+    for _ in range(2):
+        await Block(limiter, "exports").enter()
+    for timeout, allowed in ((10, False), (30, True)):  # the world's pauses let its clock pass
+        waiting = Block(limiter, "exports")
+        waiting.held = itself(limiter).hold("u", "exports", timeout=timeout)
+        assert (await waiting.enter()).allowed is allowed
+        await waiting.leave()
+
+
+async def test_cancelling_held_places_gives_all_of_the_charge_back(world: World) -> None:
+    both = Plan("both", (Concurrency(2), FixedWindow(5, "P1D")))
+    limiter = world.limiter(plans=[both])
+    manual(limiter)
+    block = Block(limiter, "both")
+    await block.enter()
+    assert [state.remaining for state in (await limiter.peek("u", "both")).states] == [1, 4]
+    cancelled = block.held.cancel()
+    if cancelled is not None:
+        await cancelled
+    assert [state.remaining for state in (await limiter.peek("u", "both")).states] == [2, 5]
+
+
+def test_an_override_may_be_of_another_kind_than_its_plan() -> None:
+    limiter = Limiter(
+        plans=[
+            Plan("exports", Concurrency(5), overrides={"trial": "3/day"}),
+            Plan("api", "99/day", overrides={"slow": Concurrency(1)}),
+            DAILY,
+        ]
+    )
+    names = ["exports", "api", "daily", "5/second"]
+    assert limiter.concurrency_limits("trial", names) == []
+    assert limiter.concurrency_limits("slow", names) == ["exports", "api"]
+    assert limiter.holds_places
+    limiter.replace_plans([DAILY])
+    assert not limiter.holds_places
+
+
+def test_a_thread_renews_nothing_that_was_forgotten_and_keeps_no_cancelled_renewals() -> None:
+    class Held:
+        def renew(self) -> None: ...
+
+    renewals, held = Renewals(), Held()
+    renewals.start(held.renew, 0.001)
+    assert renewals._thread is not None
+    del held
+    gc.collect()
+    asyncio.run(eventually(lambda: renewals._thread is None))  # there is nothing left to renew
+    held = Held()
+    for _ in range(1000):
+        renewals.start(held.renew, 3600).cancel()
+    assert len(renewals._due) < 200
+    renewals.close()
+
+
+async def test_a_task_renews_nothing_that_was_forgotten() -> None:
+    class Held:
+        async def renew(self) -> None: ...
+
+    held = Held()
+    task = AsyncRenewals().start(held.renew, 0.001)
+    del held
+    gc.collect()
+    await asyncio.wait_for(task, 10)

@@ -191,19 +191,20 @@ async def test_a_denial_of_much_says_nothing_about_little(world: World) -> None:
     assert (await limiter.acquire("u", "p")).allowed
 
 
-async def test_tokens_that_stay_in_a_purse_get_no_longer_life_from_new_ones(world: World) -> None:
+async def test_a_large_cost_spends_the_tokens_that_expire_first(world: World) -> None:
     plans = [Plan("p", FixedWindow(1000, "P1D"))]
     limiter = world.limiter(plans=plans, lease=LEASE)
     while world.watcher.leases[-1:] != [100]:
         await limiter.acquire("u", "p")
     taken = 1000 - (await world.limiter(plans=plans).peek("u", "p")).remaining
     world.clock.advance(us=900_000)
-    assert (await limiter.acquire("u", "p", 100)).allowed  # More than is left: another lease.
+    assert (await limiter.acquire("u", "p", 150)).allowed  # More than is left: another lease.
     assert 1000 - (await world.limiter(plans=plans).peek("u", "p")).remaining > taken
+    spent = len(world.watcher.decisions) + 149
     world.clock.advance(us=200_000)
-    calls = len(world.store.calls)
-    await limiter.acquire("u", "p")
-    assert world.store.calls[calls:] == ["refund", "decide"]
+    world.store.calls.clear()
+    assert (await limiter.acquire("u", "p")).remaining == 1000 - spent - 1
+    assert world.store.calls == [], "what is left was taken by the second lease"
 
 
 async def test_leases_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,3 +367,60 @@ def test_threads_share_a_purse_exactly() -> None:
 def test_policies_that_can_not_work_are_refused(options: Any) -> None:
     with pytest.raises(ConfigurationError):
         LeasePolicy(**options)
+
+
+@pytest.mark.parametrize("spec", [FixedWindow(100, "PT10M"), TokenBucket(100, 0.001), SlidingWindow(100, "PT10M")])
+@pytest.mark.parametrize("share", [0.1, 0.5])
+async def test_a_lone_process_gets_all_of_a_limit_whatever_it_has_leased(world: World, spec: Any, share: float) -> None:
+    plans = [Plan("p", spec)]
+    limiter = world.limiter(plans=plans, lease=LeasePolicy(longest=60, share=share))
+    for _ in range(16):
+        assert (await limiter.acquire("u", "p")).allowed
+    assert (await world.limiter(plans=plans).peek("u", "p")).remaining < 84  # it holds tokens itself
+    denied = await limiter.acquire("u", "p", 85)
+    assert (denied.allowed, denied.remaining) == (False, 84)
+    assert (await limiter.acquire("u", "p", 80)).remaining == 4
+    assert sum([(await limiter.acquire("u", "p")).allowed for _ in range(10)]) == 4
+
+
+@pytest.mark.parametrize("names", [["p"], ["p", "wide"]])
+async def test_a_look_counts_what_is_leased(world: World, names: list[str]) -> None:
+    plans = [Plan("p", FixedWindow(100, "PT10M")), Plan("wide", TokenBucket(2000, 1))]
+    limiter = world.limiter(plans=plans, lease=LeasePolicy(longest=60, share=0.5))
+    for spent in range(101):
+        for cost in (1, 5, 60):
+            look = await limiter.peek("u", names, cost)
+            assert (look.allowed, look.remaining) == (100 - spent >= cost, 100 - spent)
+            assert bool(look.retry_after_us) is not look.allowed
+        assert (await limiter.acquire("u", names)).allowed is (spent < 100)
+
+
+async def test_tokens_that_expire_while_the_store_decides_are_not_spent(world: World) -> None:
+    plans = [Plan("p", FixedWindow(1000, "P1D"))]
+    limiter = world.limiter(plans=plans, lease=LEASE)
+    while world.watcher.leases[-1:] != [100]:
+        await limiter.acquire("u", "p")
+    spent = len(world.watcher.decisions)
+    leased = 1000 - spent - (await world.limiter(plans=plans).peek("u", "p")).remaining
+    decide = world.store.inner.decide
+
+    def slow(*args: Any, **options: Any) -> Any:
+        world.store.inner.decide = decide  # type: ignore[method-assign]
+        world.clock.advance(2)
+        return decide(*args, **options)
+
+    world.store.inner.decide = slow  # type: ignore[method-assign]
+    world.store.calls.clear()
+    assert (await limiter.acquire("u", "p", leased + 200)).allowed
+    assert world.store.calls == ["decide", "refund", "refund", "decide"]
+    await limiter.close()
+    assert (await world.limiter(plans=plans).peek("u", "p")).remaining == 1000 - spent - leased - 200
+
+
+async def test_tokens_of_a_refused_caller_stay_for_others(world: World) -> None:
+    limiter = world.limiter(plans=[Plan("p", FixedWindow(100, "P1D"), on_error="closed")], lease=LEASE)
+    while world.watcher.leases[-1:] != [10]:
+        await limiter.acquire("u", "p")
+    world.store.down = True
+    assert (await limiter.acquire("u", "p", 50)).reason == "FAIL_CLOSED"
+    assert (await limiter.acquire("u", "p")).reason == "OK"

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from headgate import FixedWindow, Gcra, Plan, TokenBucket
 from headgate.errors import ConfigurationError, CostExceedsCapacity, InvalidInput, NotFound
 from headgate.limits import headers
+from headgate.limits.model import Rule
 from headgate.limits.plan_book import MAX_INLINE, PlanBook
 from headgate.limits.plan_documents import document_of, plan_from
 from headgate.limits.rates import parse_rates
@@ -142,13 +143,45 @@ def test_a_plan_of_that_name_comes_before_the_rate() -> None:
     assert book.rules_of("2/minute", "u")[0].size == 7
 
 
-def test_callers_can_not_make_more_and_more_rates() -> None:
+def test_beyond_a_number_of_rates_the_least_recently_used_are_evicted() -> None:
+    evicted: list[Rule] = []
+    book = PlanBook(on_evict=evicted.extend)
+    kept = book.rules_of("1/hour", "u")
+    for limit in range(MAX_INLINE * 3):
+        book.chain("u", f"{limit + 1}/minute")
+        book.chain("u", "1/hour")
+        assert len(book.inline) <= MAX_INLINE
+    assert book.rules_of("1/hour", "u") is kept
+    assert f"{MAX_INLINE * 3}/minute" in book.inline
+    names = [rule.plan for rule in evicted]
+    assert names[:3] == ["1/minute", "2/minute", "3/minute"]
+    assert len(names) == len(set(names)) == MAX_INLINE * 3 + 1 - len(book.inline)
+    assert book.chain("u", "1/minute")[0].rule.size == 1
+
+
+def test_rates_of_the_configuration_are_not_evicted() -> None:
+    book = PlanBook()
+    book.pin("1/hour")
+    for limit in range(MAX_INLINE + 1):
+        book.rules_of(f"{limit + 1}/minute", "u")
+    assert "1/hour" in book.inline
     book = PlanBook()
     for limit in range(MAX_INLINE):
-        book.rules_of(f"{limit + 1}/minute", "u")
+        book.pin(f"{limit + 1}/minute")
     with pytest.raises(InvalidInput, match="one rate too many"):
         book.rules_of("1/hour", "u")
     assert book.rules_of("1/minute", "u")[0].size == 1
+
+
+async def test_many_rates_of_some_callers_shut_out_no_others(world: World) -> None:
+    limiter = world.limiter(on="memory", plans=[Plan("gold", "5/minute")])
+    itself(limiter).require(["2/minute"])
+    for limit in range(MAX_INLINE + 1):
+        await limiter.acquire("attacker", f"{limit + 1}/hour")
+        decision = await limiter.acquire("u", "1/day")
+        assert decision.allowed == (limit == 0)
+    assert (await limiter.acquire("u", "3/minute")).allowed
+    assert sorted(limiter.fast_paths) == ["2/minute", "gold"]
 
 
 def test_a_file_may_have_rates(tmp_path: Path) -> None:

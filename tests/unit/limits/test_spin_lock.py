@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -15,6 +13,7 @@ from headgate import FixedWindow, LeasePolicy, Limiter, Plan, TokenBucket
 from headgate.limits.locks import SpinLock
 from headgate.limits.stores.memory import MemoryLimitStore
 from headgate.testing import FakeClock
+from tests.interruptions import interrupt_often
 from tests.unit.limits.both import START, SwitchedStore
 
 # A signal handler that raises may do so in the callback of a weak reference, where Python can only report it.
@@ -124,65 +123,27 @@ def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent() -> None:
 def test_a_signal_handler_that_raises_leaves_the_lock_free(spec: TokenBucket | FixedWindow) -> None:
     """As Ctrl-C does, or a worker's time limit: at any moment, also while the lock is being taken."""
 
-    class Interrupted(Exception):
-        pass
-
-    armed = False
-
-    def interrupt(_number: int, _frame: object) -> None:
-        nonlocal armed
-        if armed:
-            armed = False
-            raise Interrupted
-
     store = MemoryLimitStore()
     limiter = Limiter(store, plans=[Plan("gold", spec), Plan("other", spec)])
-    before = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, 0.000_1, 0.000_1)
-    try:
-        for _ in range(3_000):
-            with contextlib.suppress(Interrupted):
-                armed = True
-                for _ in range(1_000_000):
-                    limiter.acquire("ada", "gold")
-                    limiter.acquire("ada", ["gold", "other"])
-                    limiter.refund("ada", "gold")
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+
+    def call() -> None:
+        limiter.acquire("ada", "gold")
+        limiter.acquire("ada", ["gold", "other"])
+        limiter.refund("ada", "gold")
+
+    interrupt_often(call, 3_000)
     store._lock.try_acquire()
     with pytest.raises(IndexError):
         store._lock.try_acquire()
 
 
 def test_a_signal_handler_that_raises_leaves_a_lease_unlocked() -> None:
-    class Interrupted(Exception):
-        pass
-
-    armed = False
-
-    def interrupt(_number: int, _frame: object) -> None:
-        nonlocal armed
-        if armed:
-            armed = False
-            raise Interrupted
-
     limiter = Limiter(
         SwitchedStore(FakeClock(START)),
         plans=[Plan("gold", TokenBucket(10**9, 10**6))],
         lease=LeasePolicy(most=50),
     )
-    before = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, 0.000_1, 0.000_1)
-    try:
-        for _ in range(3_000):
-            with contextlib.suppress(Interrupted):
-                armed = True
-                for _ in range(1_000_000):
-                    limiter.acquire("ada", "gold")
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    interrupt_often(lambda: limiter.acquire("ada", "gold"), 3_000)
     admitted: list[bool] = []
     late = threading.Thread(target=lambda: admitted.append(limiter.acquire("ada", "gold").allowed), daemon=True)
     late.start()

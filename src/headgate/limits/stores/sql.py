@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -33,6 +34,8 @@ from headgate.sql.engine import Database
 DEFAULT_DEADLINE = 5.0
 _ATTEMPTS = 10
 _BATCH = 200
+_MOST_CELLS = 10_000
+"""Cells of one statement. SQLite takes 32,766 parameters, and a cell is two."""
 _PRUNE_EVERY = 60.0
 _PRUNE_BATCH = 1000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -116,6 +119,7 @@ class AsyncSqlLimitStore:
         return total
 
     async def close(self) -> None:
+        self._database.hasten(self._deadline)
         await self._batcher.close()
         await self._database.close()
 
@@ -145,13 +149,13 @@ class AsyncSqlLimitStore:
         for _ in range(_ATTEMPTS):
             prunes = time.monotonic() - self._pruned_at > _PRUNE_EVERY
             try:
-                results = await self._database.write(_in_one_transaction, calls, prunes)
+                results, pruned = await self._database.write(_in_one_transaction, calls, prunes)
             except _MissingRows as missing:
                 await self._database.write(_make_rows, missing.cells)
             except Conflict:
                 continue  # rolled back as a whole: nothing was counted
             else:
-                if prunes:
+                if prunes and pruned < _PRUNE_BATCH:  # else more may have expired, for the next batch
                     self._pruned_at = time.monotonic()
                 return results
         raise StoreUnavailable("the rows of these limits are changing too fast")
@@ -191,7 +195,8 @@ class SqlLimitStore:
         self._background.close()
 
 
-def _in_one_transaction(connection: Connection, calls: Sequence[_Call], prunes: bool) -> list[Any]:
+def _in_one_transaction(connection: Connection, calls: Sequence[_Call], prunes: bool) -> tuple[list[Any], int]:
+    """The results of the calls, and how many expired rows were deleted."""
     locked = sorted({cell for call in calls if call.writes for cell in call.cells})
     unlocked = sorted({cell for call in calls for cell in call.cells} - set(locked))
     states = _read_states(connection, locked, lock=True)
@@ -204,37 +209,41 @@ def _in_one_transaction(connection: Connection, calls: Sequence[_Call], prunes: 
     results = [call.work(locked_rows) for call in calls]
     _write_states(connection, locked_rows)
     _write_holds(connection, locked_rows)
-    if prunes:
-        _prune(connection)
-    return results
+    return results, _prune(connection) if prunes else 0
+
+
+# PostgreSQL parses a list of pairs as a tree as deep as the list is long, which takes time quadratic in its length and
+# fails at some ten thousand; arrays are read as they are. Sorted before rows are locked: all transactions lock in the
+# same order. Byte order, as Python sorts.
+_READ_ARRAYS = """
+    SELECT key, plan, state FROM headgate_limit_state AS s
+    WHERE (key, plan) IN (SELECT * FROM unnest(%s::text[], %s::text[])) ORDER BY key COLLATE "C", plan COLLATE "C"
+"""
+_LOCK_ARRAYS = f"{_READ_ARRAYS} FOR UPDATE OF s"
 
 
 def _read_states(connection: Connection, cells: Sequence[Cell], *, lock: bool) -> dict[Cell, State | None]:
-    if not cells:
-        return {}
-    query = (
-        sa.select(limit_state.c.key, limit_state.c.plan, limit_state.c.state)
-        .where(sa.tuple_(limit_state.c.key, limit_state.c.plan).in_(cells))
-        # Sorted before the rows are locked, so all transactions lock in the same order. Byte order, as Python sorts.
-        .order_by(_bytewise(connection, limit_state.c.key), _bytewise(connection, limit_state.c.plan))
-    )
-    if lock and connection.dialect.name == "postgresql":
-        query = query.with_for_update()
-    rows = connection.execute(query)
-    return {Cell(key, plan): tuple(map(int, state.split())) if state else None for key, plan, state in rows}
-
-
-def _bytewise(connection: Connection, field: sa.Column[str]) -> sa.ColumnElement[str]:
-    return sa.collate(field, "C") if connection.dialect.name == "postgresql" else field
+    """The states of these cells, which are sorted."""
+    states: dict[Cell, State | None] = {}
+    for first in range(0, len(cells), _MOST_CELLS):
+        some = cells[first : first + _MOST_CELLS]
+        if connection.dialect.name == "postgresql":
+            keys, plans = map(list, zip(*some, strict=True))
+            rows = connection.exec_driver_sql(_LOCK_ARRAYS if lock else _READ_ARRAYS, (keys, plans))
+        else:
+            row = sa.tuple_(limit_state.c.key, limit_state.c.plan)
+            columns = limit_state.c.key, limit_state.c.plan, limit_state.c.state
+            rows = connection.execute(sa.select(*columns).where(row.in_(some)))
+        for key, plan, state in rows:
+            states[Cell(key, plan)] = tuple(map(int, state.split())) if state else None
+    return states
 
 
 def _make_rows(connection: Connection, cells: Sequence[Cell]) -> None:
     """Inserts rows that are as new, to be locked by a later transaction."""
     expires_at = _instant(_clock_us(connection) + 60_000_000)
-    connection.execute(
-        _insert(connection, limit_state).on_conflict_do_nothing(),
-        [{"key": cell.key, "plan": cell.plan, "state": None, "expires_at": expires_at} for cell in cells],
-    )
+    rows = [{"key": cell.key, "plan": cell.plan, "state": None, "expires_at": expires_at} for cell in cells]
+    _insert_rows(connection, limit_state, rows, updated=())
 
 
 def _read_holds(connection: Connection, names: Sequence[HoldName]) -> dict[HoldName, HoldRecord]:
@@ -262,10 +271,7 @@ def _write_states(connection: Connection, locked_rows: LockedRows) -> None:
         }
         for cell, (state, expires_us) in sorted(locked_rows.state_writes.items())
     ]
-    if rows:
-        statement = _insert(connection, limit_state)
-        columns = {name: statement.excluded[name] for name in ("state", "expires_at")}
-        connection.execute(statement.on_conflict_do_update(index_elements=["key", "plan"], set_=columns), rows)
+    _insert_rows(connection, limit_state, rows, updated=("state", "expires_at"))
 
 
 def _write_holds(connection: Connection, locked_rows: LockedRows) -> None:
@@ -280,10 +286,7 @@ def _write_holds(connection: Connection, locked_rows: LockedRows) -> None:
         }
         for name, record in sorted(locked_rows.hold_writes.items())
     ]
-    if rows:
-        statement = _insert(connection, limit_hold)
-        columns = {name: statement.excluded[name] for name in ("held", "settled", "marks", "expires_at")}
-        connection.execute(statement.on_conflict_do_update(index_elements=["key", "id"], set_=columns), rows)
+    _insert_rows(connection, limit_hold, rows, updated=("held", "settled", "marks", "expires_at"))
 
 
 def _prune(connection: Connection) -> int:
@@ -299,8 +302,31 @@ def _prune(connection: Connection) -> int:
     return deleted
 
 
-def _insert(connection: Connection, table: sa.Table) -> postgresql.Insert | sqlite.Insert:
-    return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
+def _insert_rows(
+    connection: Connection, table: sa.Table, rows: Sequence[dict[str, Any]], *, updated: tuple[str, ...]
+) -> None:
+    """Inserts rows; of those that exist, changes the `updated` columns."""
+    if not rows:
+        return
+    if connection.dialect.name == "postgresql":
+        arrays = tuple([row[column.name] for row in rows] for column in table.c)
+        connection.exec_driver_sql(_insert_arrays(table, updated), arrays)
+        return
+    statement = sqlite.insert(table)
+    columns = {name: statement.excluded[name] for name in updated}
+    connection.execute(statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=columns), rows)
+
+
+@cache
+def _insert_arrays(table: sa.Table, updated: tuple[str, ...]) -> str:
+    """All rows in one statement, a parameter per column: one statement per row takes ten times as long."""
+    dialect = postgresql.dialect()
+    arrays = ", ".join(f"%s::{column.type.compile(dialect)}[]" for column in table.c)
+    names = ", ".join(column.name for column in table.c)
+    changes = ", ".join(f"{name} = excluded.{name}" for name in updated)
+    key = ", ".join(column.name for column in table.primary_key)
+    conflict = f"({key}) DO UPDATE SET {changes}" if changes else "DO NOTHING"
+    return f"INSERT INTO {table.name} ({names}) SELECT * FROM unnest({arrays}) ON CONFLICT {conflict}"  # noqa: S608
 
 
 def _clock_us(connection: Connection) -> int:
