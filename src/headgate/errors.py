@@ -15,13 +15,15 @@
         │   └── BrokerUnavailable    the message log, of the stores, did not acknowledge
         ├── StoreRefused             it answers, and rejects this login: a setting to correct, never policy
         └── Conflict                 a concurrent change came first, or the state forbids it
-            └── StaleVersion         a config is not at the version that the caller has seen
+            ├── StaleVersion         a config is not at the version that the caller has seen
+            └── SlotCancelled        an item came with a slot that was cancelled; assign a new one
 
 A refusal is a value with a time (`Decision`); an impossibility is one of these.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -177,3 +179,20 @@ class StaleVersion(Conflict):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.name, self.active)
+
+
+class SlotCancelled(Conflict):
+    """Items were to be queued with slots that were cancelled meanwhile; nothing was queued. `items` are their types and
+    ids, `event_ids` the events of the slots."""
+
+    def __init__(self, event_ids: Sequence[str], items: Sequence[tuple[str, str]] = ()) -> None:
+        self.event_ids, self.items = tuple(event_ids), tuple(items)
+        first, others = self.event_ids[0], len(self.event_ids) - 1
+        more = f" (and those of {others} more events)" if others else ""
+        super().__init__(
+            f"the slot of {first!r}{more} was cancelled; its room may be another event's: "
+            "book a new one with assign() and queue the item with that"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.event_ids, self.items)

@@ -190,6 +190,19 @@ def test_what_is_wrong_is_reported(
         assert http.get("/admin/dispatch/INVOICE").json()["batchSize"] == 500
 
 
+def test_a_plan_for_calls_in_flight_is_no_admission_plan(invoices: Service) -> None:
+    with invoices.client() as http:
+        assert http.put("/admin/plans/exports", json={"algorithm": "concurrency", "limit": 5}).is_success
+        refused = http.patch("/admin/dispatch/INVOICE", json={"admissionPlan": "exports"})
+        assert refused.status_code == 400, refused.text
+        assert refused.json()["detail"] == (
+            "admissionPlan: plan 'exports' limits calls in flight, not their rate; "
+            "set the item type's concurrency instead"
+        )
+        assert http.get("/admin/dispatch/INVOICE").json()["admissionPlan"] is None
+        assert http.delete("/admin/plans/exports").is_success
+
+
 def test_a_plan_must_exist_to_be_named_and_may_then_go_without_jamming_the_kill_switch(invoices: Service) -> None:
     plan = {"algorithm": "sliding_log", "limit": 50, "window": "PT1S"}
     with invoices.client() as http:

@@ -120,15 +120,18 @@ async def test_items_under_the_events_own_id_move_and_subscribers_are_notified(
         await queue.define(DispatchConfig(item_type="INVOICE", exec_workflow_type="w", exec_task_queue="q"))
         await slots.configure("c", WindowPolicy(1 if direction == "earlier" else 9, "PT4S"))
         booked = await slots.assign_many([(f"e{n}", AT) for n in range(9)], "c")
-        for slot in booked[:7]:
+        # The fifth stays and nobody overtakes it, so that others can move in either direction.
+        *first, unclear, sixth, seventh, eighth, _ = sorted(booked, key=lambda slot: slot.scheduled_ms)
+        carried = [*first, sixth, seventh, eighth]
+        for slot in carried:
             await queue.enqueue("INVOICE", slot.event_id, context={}, execute_at=slot.scheduled_time)
         # An item of the same id at another time: it is unclear whether it carries the slot, so the slot stays.
-        await queue.enqueue("INVOICE", "e7", context={}, execute_at=parse_instant(AT))
+        await queue.enqueue("INVOICE", unclear.event_id, context={}, execute_at=parse_instant(AT))
         await slots.configure("c", WindowPolicy(3, "PT4S"))
         result = await slots.replan("c", direction=direction)
         moved = {slot.event_id: slot for slot in [await slots.find(f"e{n}") for n in range(9)]}
-        assert moved["e7"].scheduled_ms == booked[7].scheduled_ms
-        for slot in booked[:7]:
+        assert moved[unclear.event_id].scheduled_ms == unclear.scheduled_ms
+        for slot in carried:
             item = (await queue.show("INVOICE", slot.event_id)).item
             assert format_instant(item.execute_at) == format_instant(moved[slot.event_id].scheduled_time)
         differing = [slot for slot in booked if moved[slot.event_id].scheduled_ms != slot.scheduled_ms]

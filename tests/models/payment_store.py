@@ -184,12 +184,12 @@ class MemoryPaymentStore:
         now = self._now()
         final = step.after in (PaymentStatus.FAILED, PaymentStatus.CANCELLED, PaymentStatus.UNKNOWN)
         if step.after is PaymentStatus.SCHEDULED:
-            record = replace(record, begun_at=None, reason=None)
+            record = replace(record, begun_at=None)
         self._records[step.payment_id] = replace(
             record,
             status=step.after,
             reference=step.reference or record.reference,
-            reason=step.detail if final else record.reason,
+            reason=step.detail if final else None,
             updated_at=now,
         )
         self._audit[step.payment_id].append(PaymentAudit(step.before.value, step.after.value, step.detail, now))

@@ -269,9 +269,9 @@ class MemoryQueueStore:
         self._bells[config.item_type].set()
 
     async def change(
-        self, item_type: str, changes: Mapping[str, Any], *, now: datetime | None = None
+        self, item_type: str, changes: Mapping[str, Any], *, create: bool = False, now: datetime | None = None
     ) -> DispatchConfig | None:
-        config = self._configs.get(item_type)
+        config = self._configs.get(item_type) or (DispatchConfig(item_type=item_type) if create else None)
         if config is None:
             return None
         config = config.changed(changes)

@@ -68,6 +68,7 @@ class BlockingDispatchQueue(BackgroundQueue):
         Raises:
             InvalidInput: the id, the context, the time, the lane, the priority or the connection is wrong.
             NotFound: there is no such item type.
+            SlotCancelled: the slot was cancelled meanwhile; nothing was queued. Assign a new one.
             StoreUnavailable: the store does not answer; the item may have been queued.
         """
         return self._run_within(
@@ -103,6 +104,7 @@ class BlockingDispatchQueue(BackgroundQueue):
         Raises:
             InvalidInput: an item is wrong; nothing was written.
             NotFound: there is no such item type.
+            SlotCancelled: slots of items were cancelled meanwhile; of the 5000 with such an item, none was written.
         """
         return self._run_within(
             connection,

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine
-from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
-from headgate.background import Background
+from headgate.background import Background, OpenedOnce
 from headgate.dispatch.queue import DispatchQueue, OpenOptions
 from headgate.errors import InvalidInput
 
@@ -19,7 +17,7 @@ class BackgroundQueue:
     """Calls from any number of threads share one `DispatchQueue` and its transactions. A forked child opens its own."""
 
     def __init__(self, url: str, **options: Unpack[OpenOptions]) -> None:
-        self._background = Background(lambda: _LazyQueue(url, options))
+        self._background = Background(lambda: OpenedOnce(lambda: DispatchQueue.open(url, **options)))
         try:
             self._run(_nothing)
         except BaseException:
@@ -49,8 +47,8 @@ class BackgroundQueue:
         self.close()
 
     def _run(self, call: Callable[[DispatchQueue], Coroutine[Any, Any, R]]) -> R:
-        async def work(opened: _LazyQueue) -> R:
-            return await call(await opened.queue())
+        async def work(opened: OpenedOnce[DispatchQueue]) -> R:
+            return await call(await opened.get())
 
         return self._background.run(work)
 
@@ -63,8 +61,8 @@ class BackgroundQueue:
         if any(kind.__name__.lower().startswith("async") for kind in type(connection).__mro__):
             raise InvalidInput("connection", "is asynchronous; use it with DispatchQueue, or give a blocking one")
 
-        async def work(opened: _LazyQueue) -> DispatchQueue:
-            queue = await opened.queue()
+        async def work(opened: OpenedOnce[DispatchQueue]) -> DispatchQueue:
+            queue = await opened.get()
             await queue.config(item_type)
             return queue
 
@@ -78,28 +76,6 @@ class BackgroundQueue:
         finally:
             running.close()
         raise RuntimeError("a call in the caller's transaction waited for an event loop")
-
-
-class _LazyQueue:
-    """Opens the queue at its first use, on the event loop that uses it."""
-
-    def __init__(self, url: str, options: OpenOptions) -> None:
-        self._url = url
-        self._options = options
-        self._stack = AsyncExitStack()
-        self._opening = asyncio.Lock()
-        self._queue: DispatchQueue | None = None
-
-    async def queue(self) -> DispatchQueue:
-        async with self._opening:
-            if self._queue is None:
-                opening = DispatchQueue.open(self._url, **self._options)
-                self._queue = await self._stack.enter_async_context(opening)
-            return self._queue
-
-    async def close(self) -> None:
-        self._queue = None
-        await self._stack.aclose()
 
 
 async def _nothing(_queue: DispatchQueue) -> None:

@@ -129,10 +129,11 @@ class QueueStore(Protocol):
         ...
 
     async def change(
-        self, item_type: str, changes: Mapping[str, Any], *, now: datetime | None = None
+        self, item_type: str, changes: Mapping[str, Any], *, create: bool = False, now: datetime | None = None
     ) -> DispatchConfig | None:
-        """Changes some of an item type's settings, as `DispatchConfig.changed` does, and returns them all; None if it
-        has none. Concurrent changes of other settings are not lost, least of all a kill switch."""
+        """Changes some of an item type's settings, as `DispatchConfig.changed` does, and returns them all. A type that
+        has none begins with the defaults if `create` is set; else the answer is None. Concurrent changes of other
+        settings are not lost, least of all a kill switch."""
         ...
 
     async def configs(self) -> list[DispatchConfig]:

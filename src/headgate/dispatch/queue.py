@@ -39,7 +39,7 @@ from headgate.dispatch.search import (
 from headgate.dispatch.status import Status
 from headgate.dispatch.turns import checked_lane, checked_priority
 from headgate.durations import parse_instant
-from headgate.errors import ConfigurationError, HeadgateError, InvalidInput, NotFound
+from headgate.errors import ConfigurationError, HeadgateError, InvalidInput, NotFound, SlotCancelled
 from headgate.options import check_whole
 from headgate.slots.carriers import Carriers
 from headgate.slots.model import AssignedSlot
@@ -161,6 +161,7 @@ class DispatchQueue(QueueViews):
         Raises:
             InvalidInput: the id, the context, the time, the lane, the priority or the connection is wrong.
             NotFound: there is no such item type.
+            SlotCancelled: the slot was cancelled meanwhile; nothing was queued. Assign a new one.
             StoreUnavailable: the store does not answer; the item may have been queued.
         """
         request = EnqueueRequest.of(
@@ -213,6 +214,7 @@ class DispatchQueue(QueueViews):
         Raises:
             InvalidInput: an item is wrong; nothing was written.
             NotFound: there is no such item type.
+            SlotCancelled: slots of items were cancelled meanwhile; of the 5000 with such an item, none was written.
         """
         requests = [
             EnqueueRequest.of(
@@ -257,8 +259,25 @@ class DispatchQueue(QueueViews):
             results += await self.store.enqueue(portion, within=connection)
         return [*results, of_head]
 
-    async def _store_many(self, requests: Sequence[EnqueueRequest]) -> Sequence[EnqueueResult]:
-        return await self.enqueue_requests(requests)
+    async def _store_many(self, requests: Sequence[EnqueueRequest]) -> Sequence[EnqueueResult | SlotCancelled]:
+        results: list[EnqueueResult | SlotCancelled] = []
+        for portion in portions(requests):
+            results += await self._store_portion(portion)
+        return results
+
+    async def _store_portion(self, requests: Sequence[EnqueueRequest]) -> Sequence[EnqueueResult | SlotCancelled]:
+        """The results of callers who share a transaction: a cancelled slot is the error of its own caller only."""
+        try:
+            return await self.store.enqueue(requests)
+        except SlotCancelled as error:
+            cancelled = set(error.items)
+        refused = [(request.item_type, request.item_id) in cancelled for request in requests]
+        others = [request for request, is_refused in zip(requests, refused, strict=True) if not is_refused]
+        results = iter(await self._store_portion(others) if others else ())
+        return [
+            SlotCancelled([request.slot_id or request.item_id], [request[:2]]) if is_refused else next(results)
+            for request, is_refused in zip(requests, refused, strict=True)
+        ]
 
     # -- settings ------------------------------------------------------------------------------------------------
 
@@ -268,10 +287,8 @@ class DispatchQueue(QueueViews):
         Raises:
             ConfigurationError: there is no such setting, or its value is wrong.
         """
-        config = await self.store.change(checked_type(item_type), settings)
-        if config is None:
-            config = DispatchConfig(item_type=item_type).changed(settings)
-            await self.store.configure(config)
+        config = await self.store.change(checked_type(item_type), settings, create=True)
+        assert config is not None
         self._known.add(item_type)
         return config
 

@@ -2,43 +2,47 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from datetime import datetime
+from itertools import islice
 from typing import Any, TypeVar, Unpack
 
+from headgate.background import Background, OpenedOnce
+from headgate.slots.config_names import ConfigNames, booking_names
 from headgate.slots.forecast import Forecast
 from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
 from headgate.slots.packing import Booking
-from headgate.slots.scheduler import EventTime, SchedulerOptions, SlotScheduler
+from headgate.slots.scheduler import BULK_BATCH, EventTime, SchedulerOptions, SlotScheduler
 
 T = TypeVar("T")
 
 
 class BlockingSlots:
-    """A `SlotScheduler` whose calls block until they are done. For one thread, and not inside a running event loop.
+    """A `SlotScheduler` whose calls block until they are done.
 
-    with BlockingSlots("sqlite:///slots.db") as slots:
-        slots.configure("default", WindowPolicy(max_per_window=100, window="PT4S"))
-        slot = slots.assign("pay-123", "default", "2027-03-01T16:00:00Z")
+        with BlockingSlots("sqlite:///slots.db") as slots:
+            slots.configure("default", WindowPolicy(max_per_window=100, window="PT4S"))
+            slot = slots.assign("pay-123", "default", "2027-03-01T16:00:00Z")
+
+    Any number of threads may call it. Their calls share transactions. A forked process opens its own connections.
     """
 
     def __init__(self, url: str, **options: Unpack[SchedulerOptions]) -> None:
-        self._runner = asyncio.Runner()
-        self._opening = SlotScheduler.open(url, **options)
+        self._bulk_batch = options.get("bulk_batch", BULK_BATCH)
+        self._background = Background(lambda: OpenedOnce(lambda: SlotScheduler.open(url, **options)))
         try:
-            self._slots: SlotScheduler = self._run(self._opening.__aenter__())
+            self._run(_nothing)
         except BaseException:
-            self._runner.close()
+            self._background.close()
             raise
 
     def configure(self, name: str, policy: WindowPolicy) -> PolicyVersion:
         """Makes `policy` the active version of `name`."""
-        return self._run(self._slots.configure(name, policy))
+        return self._run(lambda slots: slots.configure(name, policy))
 
     def policy(self, name: str) -> PolicyVersion:
         """The active policy."""
-        return self._run(self._slots.policy(name))
+        return self._run(lambda slots: slots.policy(name))
 
     def assign(
         self,
@@ -49,7 +53,7 @@ class BlockingSlots:
         config_names: Sequence[str] = (),
     ) -> AssignedSlot:
         """The event's slot: the one it has, or else the earliest free one."""
-        return self._run(self._slots.assign(event_id, config_name, requested_time, config_names=config_names))
+        return self._run(lambda slots: slots.assign(event_id, config_name, requested_time, config_names=config_names))
 
     def assign_many(
         self,
@@ -59,7 +63,8 @@ class BlockingSlots:
         config_names: Sequence[str] = (),
     ) -> list[AssignedSlot]:
         """A slot for each event, in order."""
-        return self._run(self._slots.assign_many(events, config_name, config_names=config_names))
+        events = [*events]  # read in this thread: see `assign_stream`
+        return self._run(lambda slots: slots.assign_many(events, config_name, config_names=config_names))
 
     def assign_stream(
         self,
@@ -69,19 +74,18 @@ class BlockingSlots:
         config_names: Sequence[str] = (),
     ) -> Iterator[list[Booking]]:
         """Books an endless supply in constant memory; yields each batch's outcomes."""
-        batches: AsyncIterator[list[Booking]] = self._slots.assign_stream(
-            requests, config_name, config_names=config_names
-        )
-        while (batch := self._run(_next(batches))) is not None:
-            yield batch
+        names, supply = booking_names(config_name, config_names), iter(requests)
+        # Read in this thread: what reads from a connection of Django's or sqlite3's may run in no other.
+        while batch := list(islice(supply, self._bulk_batch)):
+            yield self._book(batch, names)
 
     def find(self, event_id: str) -> AssignedSlot:
         """The event's slot."""
-        return self._run(self._slots.find(event_id))
+        return self._run(lambda slots: slots.find(event_id))
 
     def cancel(self, event_id: str) -> AssignedSlot:
         """Gives the event's slot back."""
-        return self._run(self._slots.cancel(event_id))
+        return self._run(lambda slots: slots.cancel(event_id))
 
     def forecast(
         self,
@@ -93,12 +97,11 @@ class BlockingSlots:
     ) -> Forecast:
         """When that many events would land, without booking anything; with `max_per_window`, as if that were the
         limit already."""
-        return self._run(self._slots.forecast(config_name, events, at, max_per_window=max_per_window))
+        return self._run(lambda slots: slots.forecast(config_name, events, at, max_per_window=max_per_window))
 
     def close(self) -> None:
-        """Closes the store and the loop."""
-        self._run(self._opening.__aexit__(None, None, None))
-        self._runner.close()
+        """Closes the store. A later call opens it again."""
+        self._background.close()
 
     def __enter__(self) -> BlockingSlots:
         return self
@@ -106,9 +109,15 @@ class BlockingSlots:
     def __exit__(self, *_error: object) -> None:
         self.close()
 
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return self._runner.run(work)
+    def _book(self, batch: list[SlotRequest], names: ConfigNames) -> list[Booking]:
+        return self._run(lambda slots: slots.book(batch, names))
+
+    def _run(self, call: Callable[[SlotScheduler], Coroutine[Any, Any, T]]) -> T:
+        async def work(opened: OpenedOnce[SlotScheduler]) -> T:
+            return await call(await opened.get())
+
+        return self._background.run(work)
 
 
-async def _next(batches: AsyncIterator[T]) -> T | None:
-    return await anext(batches, None)
+async def _nothing(_slots: SlotScheduler) -> None:
+    """Only opens the store."""

@@ -38,7 +38,10 @@ OPENS_WITHIN = timedelta(days=3660)
 
 
 async def check_opens(policy: WindowPolicy, now_ms: int | None = None) -> None:
-    """Raises: ConfigurationError: the policy's calendar never opens."""
+    """Raises: ConfigurationError: it is no policy, or its calendar never opens."""
+    if not isinstance(policy, WindowPolicy):
+        example = "WindowPolicy(max_per_window=100, window='PT4S')"
+        raise ConfigurationError("policy", f"must be a WindowPolicy, not a {type(policy).__name__}; write {example}")
     at = int(time.time() * 1000) if now_ms is None else now_ms
     # On a thread: a calendar that never opens takes long to search.
     if await asyncio.to_thread(policy.next_open, at) > at + duration_ms(OPENS_WITHIN):

@@ -123,7 +123,11 @@ class Cancellation(NamedTuple):
 
     @classmethod
     def of(cls, reason: str | None = None, actor: str | None = None) -> Cancellation:
-        """Raises: InvalidInput: the reason is too long, or holds a control character."""
+        """Raises: InvalidInput: the reason or the actor is no text, or the reason is too long, or holds a control
+        character."""
+        for field, text in (("reason", reason), ("actor", actor)):
+            if text is not None and not isinstance(text, str):
+                raise InvalidInput(field, f"must be a text, not {text!r}")
         if reason is not None and (len(reason) > LONGEST_REASON or not reason.isprintable()):
             raise InvalidInput("reason", f"must have at most {LONGEST_REASON} printable characters")
         return cls(reason or None, None if actor is None else actor[:LONGEST_ACTOR])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -83,7 +83,7 @@ class WindowPolicy:
         put(self, "max_per_window", _limit(max_per_window))
         put(self, "window", _window(window))
         put(self, "spread", _spread(spread))
-        put(self, "calendar", Calendar.from_json(calendar) if isinstance(calendar, dict) else calendar)
+        put(self, "calendar", _calendar(calendar))
         put(self, "max_delay", None if max_delay is None else _delay(max_delay))
         put(self, "first_window", _first_window(first_window))
         put(self, "size_ms", duration_ms(self.window))
@@ -130,13 +130,23 @@ class WindowPolicy:
 def changed_policy(current: WindowPolicy | None, changes: Mapping[str, Any]) -> WindowPolicy:
     """A policy with some fields changed: a field that is not given stays as it is, None removes a `calendar`, a
     `curve`, a `max_delay`, a `spread` or a `first_window`. Without a `current` policy, `max_per_window` and `window`
-    are required."""
+    are required.
+
+    Raises:
+        InvalidInput: a field is missing, is not one of a policy, or has a wrong value.
+    """
+    if not isinstance(changes, Mapping):
+        raise InvalidInput("changes", f"must be fields and their values, not a {type(changes).__name__}")
+    names = [member.name for member in fields(WindowPolicy) if member.init]
+    for name in changes:
+        if name not in names:
+            raise InvalidInput(str(name), f"is not a field of a policy; use {', '.join(names)}")
     if current is None:
         for name in ("max_per_window", "window"):
             if name not in changes:
                 raise InvalidInput(name, "is required for a new config")
         return WindowPolicy(**_without_defaulted(changes))
-    kept = {member.name: getattr(current, member.name) for member in fields(WindowPolicy) if member.init}
+    kept = {name: getattr(current, name) for name in names}
     kept = {
         name: value for name, value in kept.items() if name not in _DEFAULTED or changes.get(name, value) is not None
     }
@@ -170,6 +180,22 @@ class SlotRequest(NamedTuple):
 
     event_id: str
     requested_ms: int
+
+    @classmethod
+    def all_of(cls, events: Iterable[SlotRequest | tuple[str, str | datetime]]) -> list[SlotRequest]:
+        """Checked requests for events given as `(event_id, requested_time)`, or as requests.
+
+        Raises:
+            InvalidInput: an event is wrong; one that is no pair is named by its number.
+        """
+        requests = []
+        for number, event in enumerate(events):
+            if not isinstance(event, SlotRequest):
+                if not isinstance(event, tuple | list) or len(event) != 2:
+                    raise InvalidInput(f"events[{number}]", "give (event_id, requested_time)")
+                event = cls.of(*event)
+            requests.append(event)
+        return requests
 
     @classmethod
     def of(cls, event_id: str, requested_time: str | datetime) -> SlotRequest:
@@ -326,6 +352,15 @@ def _spread(value: object) -> Spread:
         return Spread(str(value).lower())
     except ValueError:
         raise ConfigurationError("spread", f"{value!r} is unknown; use jitter or even") from None
+
+
+def _calendar(value: object) -> Calendar | None:
+    if isinstance(value, dict):
+        return Calendar.from_json(value)
+    if value is not None and not isinstance(value, Calendar):
+        example = '{"zone": "Europe/Berlin", "holidays": "DE"}'
+        raise ConfigurationError("calendar", f"{value!r} is no calendar; give a Calendar, or a dict such as {example}")
+    return value
 
 
 def _first_window(value: object) -> FirstWindow:

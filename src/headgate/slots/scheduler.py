@@ -54,6 +54,9 @@ MAX_TRIES = 8
 MAX_WRITERS = 10_000
 """The maximum of idle writers that are kept, one per config or set of configs."""
 
+BULK_BATCH = 10_000
+"""How many events of a stream are booked at a time."""
+
 EventTime = tuple[str, datetime | str]
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -85,7 +88,7 @@ class SlotScheduler(SlotMaintenance):
         *,
         observer: SlotObserver | None = None,
         batch: int = 1000,
-        bulk_batch: int = 10_000,
+        bulk_batch: int = BULK_BATCH,
         cache_ttl: float = 5.0,
         replans: ReplanStore | None = None,
         template_configs: int = 10_000,
@@ -328,7 +331,7 @@ class SlotScheduler(SlotMaintenance):
             SlotsExhausted: nothing is free within the policy's `max_delay`.
         """
         bookings = await self.book(
-            [event if isinstance(event, SlotRequest) else SlotRequest.of(*event) for event in events],
+            SlotRequest.all_of(events),
             booking_names(config_name, config_names),
             owner=owner,
         )
@@ -384,7 +387,7 @@ class SlotScheduler(SlotMaintenance):
         with it. A record of the slot stays until it is pruned, with the reason and the actor who cancelled it.
 
         Raises:
-            InvalidInput: the reason is longer than 500 characters.
+            InvalidInput: the reason is no text, or longer than 500 characters.
             NotFound: the event has no slot.
             SlotInUse: its work has begun: cancel that instead, which frees the slot.
             SlotOwned: the slot belongs to another than `owner`.

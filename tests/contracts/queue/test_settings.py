@@ -10,6 +10,7 @@ import pytest
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.model import Action
 from headgate.dispatch.ports import QueueStore
+from headgate.dispatch.queue import DispatchQueue
 from headgate.errors import ConfigurationError
 from tests.contracts.queue.items import (
     CONFIG,
@@ -41,6 +42,22 @@ async def test_config_is_kept_whole_and_replaced_whole(store: QueueStore) -> Non
     (entry, *_) = await store.audit("PAY", None, 1, None)
     assert entry.action == Action.CONFIGURED
     assert "enabled=False" in str(entry.detail)
+
+
+async def test_settings_that_several_make_at_once_for_a_new_type_are_all_made(store: QueueStore) -> None:
+    """A kill switch thrown with the first settings of a type stays thrown."""
+    queue = DispatchQueue(store)
+    for number in range(10):
+        await asyncio.gather(
+            queue.configure(f"NEW{number}", enabled=False),
+            queue.configure(f"NEW{number}", batch_size=7),
+            queue.configure(f"NEW{number}", jitter_window_ms=3),
+        )
+        config = await store.config(f"NEW{number}")
+        assert config == DispatchConfig(item_type=f"NEW{number}", enabled=False, batch_size=7, jitter_window_ms=3)
+    with pytest.raises(ConfigurationError, match="batch_size"):
+        await queue.configure("NEW", batch_size=0)
+    assert await store.config("NEW") is None
 
 
 async def test_settings_changed_by_two_at_once_are_both_changed(store: QueueStore) -> None:

@@ -19,7 +19,7 @@ from headgate.dispatch.status import Status
 from headgate.dispatch.tasks import unique
 from headgate.dispatch.tasks.policies import pause_before, rate_plan
 from headgate.errors import ConfigurationError, InvalidInput, NotFound
-from headgate.limits.model import SlidingLog
+from headgate.limits.model import Concurrency
 
 SECOND = timedelta(seconds=1)
 
@@ -171,7 +171,7 @@ def test_a_list_and_a_function_are_policies_too() -> None:
     ("rate", "limit", "seconds"), [("50/second", 50, 1), ("7 / minute", 7, 60), ("9/day", 9, 86400)]
 )
 def test_a_rate_is_a_limit_of_every_such_span(rate: str, limit: int, seconds: int) -> None:
-    assert rate_plan("MAIL", rate).spec == SlidingLog(limit, timedelta(seconds=seconds))
+    assert rate_plan("MAIL", rate).spec == Concurrency(limit, timedelta(seconds=seconds))
 
 
 @pytest.mark.parametrize("rate", ["10/minute burst 20", "100/hour;1000/day", "100/hour, 1000/day", "5/second; 9/day"])

@@ -53,33 +53,49 @@ def configs(connection: sa.Connection) -> list[DispatchConfig]:
 
 def configure(connection: sa.Connection, config: DispatchConfig, now: datetime | None, replace: bool = True) -> None:
     moment = now or database_clock(connection)
-    columns = config_columns(config)
     mine = config_table.c.item_type == config.item_type
     if replace:
-        statement = sa.update(config_table).where(mine).values(**columns, updated_at=moment)
+        statement = sa.update(config_table).where(mine).values(**config_columns(config), updated_at=moment)
         is_new = connection.execute(statement).rowcount == 0
     else:
         is_new = connection.execute(sa.select(config_table.c.item_type).where(mine)).first() is None
         if not is_new:
             return
     if is_new:
-        connection.execute(sa.insert(config_table).values(**columns, created_at=moment, updated_at=moment))
+        _insert_config(connection, config, moment)
+    _audit_config(connection, config, moment)
+
+
+def change(
+    connection: sa.Connection, item_type: str, changes: Mapping[str, Any], now: datetime | None, create: bool = False
+) -> DispatchConfig | None:
+    """If somebody else creates the settings at the same time, this is a `Conflict`: they are there at the next try."""
+    statement = sa.select(config_table).where(config_table.c.item_type == item_type).with_for_update()
+    row = connection.execute(statement).one_or_none()
+    if row is not None:
+        changed = dispatch_config(row).changed(changes)
+        configure(connection, changed, now)
+        return changed
+    if not create:
+        return None
+    # No update: it would find, and overwrite, a row that was committed after the look above.
+    changed = DispatchConfig(item_type=item_type).changed(changes)
+    moment = now or database_clock(connection)
+    _insert_config(connection, changed, moment)
+    _audit_config(connection, changed, moment)
+    return changed
+
+
+def _insert_config(connection: sa.Connection, config: DispatchConfig, moment: datetime) -> None:
+    columns = config_columns(config)
+    connection.execute(sa.insert(config_table).values(**columns, created_at=moment, updated_at=moment))
+
+
+def _audit_config(connection: sa.Connection, config: DispatchConfig, moment: datetime) -> None:
     write_audit(
         connection,
         [entry(config.item_type, None, None, Action.CONFIGURED, None, None, config.summary(), moment)],
     )
-
-
-def change(
-    connection: sa.Connection, item_type: str, changes: Mapping[str, Any], now: datetime | None
-) -> DispatchConfig | None:
-    statement = sa.select(config_table).where(config_table.c.item_type == item_type).with_for_update()
-    row = connection.execute(statement).one_or_none()
-    if row is None:
-        return None
-    changed = dispatch_config(row).changed(changes)
-    configure(connection, changed, now)
-    return changed
 
 
 # -- looking -----------------------------------------------------------------------------------------------------

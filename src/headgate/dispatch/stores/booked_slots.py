@@ -6,14 +6,16 @@ slot's. A slot with an owner is cancelled by that application only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from sqlalchemy.engine import Connection
 
 from headgate.dispatch.model import EnqueueRequest, Item
 from headgate.dispatch.status import IN_FLIGHT
+from headgate.errors import SlotCancelled
 from headgate.slots.listing import Cancellation
+from headgate.slots.model import AssignedSlot
 from headgate.slots.stores import cancelling, slot_records
 
 WITH_ITEM = Cancellation("its item was cancelled", "queue")
@@ -37,6 +39,9 @@ def at_their_times(connection: Connection, requests: Sequence[EnqueueRequest]) -
 
     The slots are locked: this waits for a re-plan that moves one now, and a later re-plan sees the item. SQLite has one
     writer.
+
+    Raises:
+        SlotCancelled: a request names a slot that was cancelled.
     """
     one_writer = connection.dialect.name == "sqlite"
     requested = {
@@ -54,12 +59,36 @@ def at_their_times(connection: Connection, requests: Sequence[EnqueueRequest]) -
     ]
     current = booked if one_writer else slot_records.find_all(connection, sorted(carried), lock=True)
     times = {event: current[event].scheduled_time for event in carried if event in current}
+    _check_cancelled(connection, requests, booked, current)
     return [
         request._replace(execute_at=times.get(request.slot_id or request.item_id, request.execute_at))
         if request.execute_at is not None
         else request
         for request in requests
     ]
+
+
+def _check_cancelled(
+    connection: Connection,
+    requests: Sequence[EnqueueRequest],
+    booked: Mapping[str, AssignedSlot],
+    current: Mapping[str, AssignedSlot],
+) -> None:
+    """A slot that is not there is a cancelled one only if there is a record of that: it may be in another database."""
+    missing = [
+        (request.slot_id or request.item_id, request.execute_at, (request.item_type, request.item_id))
+        for request in requests
+        if request.slotted and request.execute_at is not None
+        if (request.slot_id or request.item_id) not in current
+    ]
+    if not missing:
+        return
+    # One that was found, and is gone now that its lock was waited for, has just been cancelled.
+    gone = {event for event, _, _ in missing if event in booked and booked[event].owner is None}
+    unbooked = {(event, at) for event, at, _ in missing if event not in booked}
+    cancelled = gone | slot_records.cancelled_among(connection, unbooked)
+    if cancelled:
+        raise SlotCancelled(sorted(cancelled), [item for event, _, item in missing if event in cancelled])
 
 
 def carried_slots(connection: Connection, items: Sequence[Item]) -> set[str]:

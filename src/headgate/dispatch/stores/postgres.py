@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from psycopg import pq
 
 from headgate.dispatch.model import BatchSummary, Change, Claim, EnqueueRequest
-from headgate.errors import HeadgateError
+from headgate.errors import HeadgateError, SlotCancelled
 from headgate.sql.engine import OWN_TRANSACTION, Database
 from headgate.sql.pipeline import (
     BEGIN,
@@ -74,9 +74,13 @@ ENQUEUE = Statement(
 # Items with their own times. If such a time is a booked slot's, a re-plan may be moving the slot: the item waits for
 # its commit, and gets the new time. Slots are found by the old time, without a lock, and then read again with it. One
 # at a time, by key: a plan for thousands of items could scan all slots.
+#
+# A slot that is not there is a cancelled one if there is a record of that, by the index of times, or if it was there
+# until its lock was granted. Then nothing is queued, and the rows are the items with such slots, without a type.
 ENQUEUE_AT = Statement(
     "headgate_queue_enqueue_at",
-    ENQUEUE.sql.replace("WITH input AS", "WITH requested AS", 1).replace(
+    ENQUEUE.sql.replace("WITH input AS", "WITH requested AS", 1)
+    .replace(
         "), clock AS",
         """), booked AS MATERIALIZED (
         SELECT requested.item_type, requested.item_id, slot.event_id
@@ -92,7 +96,26 @@ ENQUEUE_AT = Statement(
         SELECT item_type, coalesce(scheduled_at, execute_at) AS execute_at, slotted, init_workflow_id, traceparent,
             lane, priority, slot_id, item_id, context_json
         FROM requested LEFT JOIN booked USING (item_type, item_id) LEFT JOIN current USING (event_id)
+    ), missing AS MATERIALIZED (
+        SELECT item_type, item_id, coalesce(slot_id, item_id) AS event_id, execute_at,
+            event_id IS NOT NULL AS was_booked
+        FROM requested LEFT JOIN booked USING (item_type, item_id) LEFT JOIN current USING (event_id)
+        WHERE slotted AND execute_at IS NOT NULL AND scheduled_at IS NULL
+    ), cancelled AS MATERIALIZED (
+        SELECT item_type, item_id FROM missing
+        WHERE (was_booked
+            OR (SELECT count(*) FROM headgate_slot_cancelled AS c
+                WHERE c.scheduled_at = missing.execute_at AND c.event_id = missing.event_id) > 0
+            AND (SELECT 1 FROM headgate_slot AS s WHERE s.event_id = missing.event_id) IS NULL)
+        AND (SELECT 1 FROM headgate_dispatch_queue AS q
+            WHERE q.item_type = missing.item_type AND q.item_id = missing.item_id) IS NULL
     ), clock AS""",
+        1,
+    )
+    .replace("FROM input, clock\n", "FROM input, clock WHERE NOT EXISTS (SELECT FROM cancelled)\n", 1)
+    .replace(
+        "FROM queued\n    UNION",
+        "FROM queued\n    UNION ALL\n    SELECT NULL, item_type || ' ' || item_id FROM cancelled\n    UNION",
         1,
     ),
 )
@@ -112,7 +135,8 @@ def enqueue(
 ) -> set[tuple[str, str]]:
     """Inserts the items that do not exist yet, and returns them; notifies listeners of the types in `hints`. Requests
     are unique and sorted. With `follow_slots`, an item gets the current time of its slot."""
-    return new_keys(connection.exec_driver_sql(*enqueue_call(requests, now, hints, follow_slots=follow_slots)))
+    call = enqueue_call(requests, now, hints, follow_slots=follow_slots)
+    return new_keys(requests, connection.exec_driver_sql(*call))
 
 
 async def enqueue_alone(
@@ -123,7 +147,7 @@ async def enqueue_alone(
     # `ENQUEUE` reads no table, so there is nothing to plan by key.
     calls = [(BY_KEY, ()), (ENQUEUE_AT, parameters)] if _have_times(requests) else [(ENQUEUE, parameters)]
     *_, rows = await database.pipeline(calls)
-    return {(item_type.decode(), item_id.decode()) for item_type, item_id in rows if item_type and item_id}
+    return new_keys(requests, [[None if value is None else value.decode() for value in row] for row in rows])
 
 
 def enqueue_call(
@@ -151,9 +175,23 @@ def _enqueue_parameters(
     return [*same, *arrays, texts(ids), texts(contexts), instant(now), texts(hints)]
 
 
-def new_keys(rows: Iterable[Any]) -> set[tuple[str, str]]:
-    """The new items among the rows that `enqueue_call` returns."""
-    return {(row[0], row[1]) for row in rows if row[0]}
+def new_keys(requests: Sequence[EnqueueRequest], rows: Iterable[Any]) -> set[tuple[str, str]]:
+    """The new items among the rows that `enqueue_call` returns.
+
+    Raises:
+        SlotCancelled: the rows name items whose slots were cancelled.
+    """
+    new, cancelled = set[tuple[str, str]](), set[tuple[str, str]]()
+    for item_type, item_id in rows:
+        if item_type:
+            new.add((item_type, item_id))
+        elif item_type is None:
+            item_type, _, item_id = item_id.partition(" ")
+            cancelled.add((item_type, item_id))
+    if cancelled:
+        events = {one.slot_id or one.item_id for one in requests if (one.item_type, one.item_id) in cancelled}
+        raise SlotCancelled(sorted(events), sorted(cancelled))
+    return new
 
 
 # The rows that `held` locks may be newer than the statement's snapshot, in which `settled` finds its rows first: so the

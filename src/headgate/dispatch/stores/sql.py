@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -49,7 +48,7 @@ from headgate.dispatch.stores.periodic import SqlPeriodicStore
 from headgate.dispatch.stores.rows import ClaimRequest
 from headgate.dispatch.stores.workers import SqlWorkerStore
 from headgate.dispatch.turns import UNLIMITED, Places
-from headgate.errors import Conflict
+from headgate.errors import Conflict, SlotCancelled
 from headgate.sql.engine import Database
 from headgate.sql.hints import notify
 
@@ -262,9 +261,9 @@ class SqlQueueStore:
         await self._notify(config.item_type)
 
     async def change(
-        self, item_type: str, changes: Mapping[str, Any], *, now: datetime | None = None
+        self, item_type: str, changes: Mapping[str, Any], *, create: bool = False, now: datetime | None = None
     ) -> DispatchConfig | None:
-        config = await self._database.write(admin_queries.change, item_type, changes, now)
+        config = await self._retried(self._database.write, admin_queries.change, item_type, changes, now, create)
         await self._notify(item_type)
         return config
 
@@ -374,8 +373,12 @@ class SqlQueueStore:
     async def _retried(self, transact: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> R:
         """Retries if a concurrent writer inserted the same key, which is then found."""
         for _ in range(MAX_TRIES - 1):
-            with contextlib.suppress(Conflict):
+            try:
                 return await transact(*args, **kwargs)
+            except SlotCancelled:
+                raise
+            except Conflict:
+                continue
         return await transact(*args, **kwargs)
 
     async def _notify_moved(self, item_type: str) -> None:

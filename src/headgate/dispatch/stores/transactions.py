@@ -111,7 +111,7 @@ async def _with_psycopg(
     except psycopg.Error as error:
         state = error.sqlstate or ("08000" if isinstance(error, psycopg.OperationalError) else "")
         raise _explain_error(fault(state, str(error))) from error
-    return statements.new_keys(rows)  # type: ignore[no-any-return]
+    return statements.new_keys(requests, rows)  # type: ignore[no-any-return]
 
 
 async def _fetch_rows(connection: Any, *call: Any) -> list[Row]:

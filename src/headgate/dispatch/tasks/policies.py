@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from headgate.dispatch.outcomes import checked_pause
 from headgate.errors import ConfigurationError, InvalidInput
-from headgate.limits.model import Plan, SlidingLog
+from headgate.limits.model import Concurrency, Plan
 from headgate.options import is_number
 
 Duration: TypeAlias = str | timedelta | float
@@ -89,7 +89,8 @@ def rate_plan(item_type: str, rate: str) -> Plan:
     if match is None or int(match[1]) == 0:
         raise ConfigurationError("rate", f"{rate!r} is not a rate; write for example 50/second, 10/minute or 1000/day")
     try:
-        return Plan(f"task:{item_type}", SlidingLog(int(match[1]), _UNITS[match[2]]), on_error="closed")
+        # Permits, by `PlanGuard`: a sliding log counts from the store's decision, not from the execution's begin.
+        return Plan(f"task:{item_type}", Concurrency(int(match[1]), _UNITS[match[2]]), on_error="closed")
     except ConfigurationError as error:
         raise ConfigurationError("rate", error.problem) from None
 

@@ -459,7 +459,11 @@ class Tasks:
             yield None
             return
         async with AsyncLimiter(self.url, plans=plans, on_error="closed", deadline=LIMITER_DEADLINE) as limiter:
-            yield PlanGuard(limiter)
+            guard = PlanGuard(limiter)
+            try:
+                yield guard
+            finally:
+                await guard.close()
 
     @asynccontextmanager
     async def in_memory(self) -> AsyncIterator[InMemory]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -78,6 +78,17 @@ def find_all(connection: Connection, event_ids: Sequence[str], *, lock: bool = F
         rows = connection.execute(statement)
         slots.update((row.event_id, _record(row).slot) for row in rows)
     return slots
+
+
+def cancelled_among(connection: Connection, slots: Collection[tuple[str, datetime]]) -> set[str]:
+    """The events among these whose slots at these times were cancelled. By the index of times: events have none."""
+    times = sorted({at for _, at in slots})
+    events: set[str] = set()
+    for first in range(0, len(times), MAX_IN_LIST):
+        these = slot_cancelled.c.scheduled_at.in_(times[first : first + MAX_IN_LIST])
+        rows = connection.execute(sa.select(slot_cancelled.c.event_id, slot_cancelled.c.scheduled_at).where(these))
+        events.update(event_id for event_id, at in rows if (event_id, at) in slots)
+    return events
 
 
 def keep_cancelled(connection: Connection, event_ids: Sequence[str], at: datetime, cause: Cancellation) -> None:
