@@ -8,7 +8,6 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime, timedelta
@@ -17,8 +16,10 @@ from typing import Any
 
 import httpx2 as httpx
 import psycopg
+import pytest
 
 from tests import warm_start
+from tests.acceptance.service import until
 from tests.faults import departures
 from tests.faults.bank import Bank, doubled
 from tests.faults.payment_stack import Stack, write_feed
@@ -101,10 +102,10 @@ class Installation(Stack):
         self.until(lambda: self.statuses() == statuses)
 
     def until(self, probe: Any, within: float = TIMEOUT) -> None:
-        deadline = time.monotonic() + within
-        while not probe():
-            assert time.monotonic() < deadline, f"{self.statuses()} {len(self.bank.executed)} executed\n{self.logs()}"
-            time.sleep(0.05)
+        try:
+            until(probe, within)
+        except AssertionError:
+            pytest.fail(f"{self.statuses()} {len(self.bank.executed)} executed\n{self.logs()}")
 
     def check_promises(self, ids: list[str], tps: int, due: datetime) -> None:
         """Every key executed, each under one body, none before its time, and never more than the limit."""

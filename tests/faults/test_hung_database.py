@@ -12,6 +12,7 @@ import httpx2 as httpx
 import pytest
 import sqlalchemy as sa
 
+from headgate import AsyncLimiter, FixedWindow, LeasePolicy, Plan
 from headgate.errors import StoreUnavailable
 from headgate.sql.engine import LAST_SECONDS, Database
 from headgate.testing import PostgresServer, eventually
@@ -19,6 +20,7 @@ from tests.acceptance.service import Service, run
 from tests.faults.bank import Bank, Reply
 from tests.gameday.outages import PAYMENT
 from tests.gameday.processes import ports, working
+from tests.unit.limits.both import Watcher
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
@@ -75,6 +77,30 @@ def feed(payments: int) -> str:
 def answer(connection: sa.Connection) -> int:
     value: int = connection.execute(sa.select(1)).scalar_one()
     return value
+
+
+async def test_a_limiter_with_leased_tokens_closes_though_its_database_hangs(
+    own_postgres: PostgresServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    plan = Plan("day", FixedWindow(1_000_000, "P1D"))
+    watcher = Watcher()
+    limiter = AsyncLimiter(own_postgres.url, plans=[plan], lease=LeasePolicy(), deadline=1, observer=watcher)
+
+    async def is_leased() -> bool:
+        before = len(watcher.leases)
+        await limiter.acquire("k", "day")
+        return len(watcher.leases) > before and watcher.leases[-1] > 1
+
+    await eventually(is_leased, every=0.001)
+    own_postgres.pause()
+    try:
+        with caplog.at_level("INFO", logger="headgate.limits"):
+            # The deadline, once for the tokens and once for the transaction; it was the ten seconds of a transaction.
+            async with asyncio.timeout(6):
+                await limiter.close()
+    finally:
+        own_postgres.resume()
+    assert "leased tokens could not be given back, they stay spent" in caplog.text
 
 
 async def test_haste_ends_transactions_in_flight_and_gives_a_silent_server_no_second_chance(

@@ -47,6 +47,17 @@ async def test_stores_of_many_processes_share_one_limit_exactly(url: str) -> Non
         await store.close()
 
 
+async def test_a_batch_of_any_size_is_decided(url: str) -> None:
+    store = AsyncSqlLimitStore(url, deadline=60)
+    day = Rule("day", FixedWindow(2, "P1D"))
+    chains = [[Charge(f"user:{number}", HOUR), Charge(f"user:{number}", day)] for number in range(6000)]
+    for expected in (1, 0):
+        decisions = await store.decide_many(chains, now_us=T0)
+        assert {(decision.allowed, decision.remaining) for decision in decisions} == {(True, expected)}
+    assert not any(decision.allowed for decision in await store.decide_many(chains[-10:], now_us=T0))
+    await store.close()
+
+
 async def test_chains_in_any_order_wait_for_each_other_and_never_for_ever(url: str) -> None:
     stores = [AsyncSqlLimitStore(url, deadline=60) for _ in range(3)]
     await stores[0].decide([Charge("warm", HOUR)])

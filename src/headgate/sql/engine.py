@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import socket
 import sqlite3
 import time
 from collections.abc import Callable
@@ -26,6 +24,7 @@ from sqlalchemy.util import greenlet_spawn
 
 from headgate.errors import StoreUnavailable
 from headgate.sql import sqlite_file
+from headgate.sql.deadlines import CUT_BEFORE, Use
 from headgate.sql.errors import DRIVER_ERRORS, ReadOnlyServer, is_read_only, translated
 from headgate.sql.hints import Hints
 from headgate.sql.hosts import HostOrder
@@ -57,9 +56,6 @@ FILE_DEADLINE = 30.0
 """… and on SQLite, where it includes the wait for the write lock."""
 LAST_SECONDS = 0.25
 """… and in a process that shuts down, after a first timeout: further writes would time out too."""
-_CUT_BEFORE = 0.25
-"""A connection to PostgreSQL is shut down this long before the deadline: psycopg would spend up to ten seconds more on
-cancelling the statement at a server that does not answer."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -78,7 +74,7 @@ class Database:
         self._is_hastened = False
         self.is_prepared = False
         """Whether its schema is known to be this version's."""
-        self._in_flight: set[_Use | DedicatedConnection] = set()
+        self._in_flight: set[Use | DedicatedConnection] = set()
         """Transactions in flight that have a deadline."""
         self.hints = Hints(self)
         self._holders = 1
@@ -277,17 +273,20 @@ class Database:
         kwargs: Any,
     ) -> R:
         loop = asyncio.get_running_loop()
-        use = _Use(loop)
+        use = Use(loop)
         try:
             async with asyncio.timeout(deadline) as use.timeout:
                 if deadline is not None:
                     self._in_flight.add(use)
                     if self.dialect == "postgresql":
-                        use.timer = loop.call_later(max(deadline - _CUT_BEFORE, deadline / 2), use.cut)
+                        use.timer = loop.call_later(max(deadline - CUT_BEFORE, deadline / 2), use.cut)
+                    elif self.dialect == "sqlite":
+                        use.timer = loop.call_later(deadline, use.interrupt)
                 if threads is None:
                     return await greenlet_spawn(self._on_loop, engine, use, deadline, work, args, kwargs)
                 # If the caller is cancelled, the thread's transaction still ends properly.
                 result: asyncio.Future[R] = loop.create_future()
+                use.is_queued = True
                 threads.submit(self._settle, loop, result, engine, use, read_only, work, args, kwargs)
                 return await result
         except DRIVER_ERRORS as error:
@@ -296,11 +295,11 @@ class Database:
             raise translated(TimeoutError() if use.is_cut else error, self._file) from error
         finally:
             self._in_flight.discard(use)
-            if use.timer is not None and use.connection is None:
+            if use.timer is not None and use.connection is None and not use.is_queued:
                 use.timer.cancel()  # a thread that continues without its caller keeps its deadline
 
     def _on_loop(
-        self, engine: Engine, use: _Use, deadline: float | None, work: Callable[..., R], args: Any, kwargs: Any
+        self, engine: Engine, use: Use, deadline: float | None, work: Callable[..., R], args: Any, kwargs: Any
     ) -> R:
         """`_on_thread` on psycopg's async connection. The first statement begins the transaction, and closing the
         connection without a commit rolls it back."""
@@ -345,7 +344,7 @@ class Database:
         self,
         loop: asyncio.AbstractEventLoop,
         engine: Engine,
-        use: _Use,
+        use: Use,
         read_only: bool,
         work: Callable[..., R],
         args: Any,
@@ -353,12 +352,16 @@ class Database:
     ) -> R:
         with engine.connect() as connection:
             hint_names = connection.info[HINT_NAMES] = set[str]()
-            use.connection = connection
+            use.connection, use.is_queued = connection, False
             try:
                 with connection.begin():
                     if self.dialect == "sqlite":
-                        sqlite_connection(connection).execute("BEGIN" if read_only else "BEGIN IMMEDIATE")
-                    result = work(connection, *args, **kwargs)
+                        driver = sqlite_connection(connection)
+                        driver.execute("BEGIN" if read_only else "BEGIN IMMEDIATE")
+                        with use.interruptible(driver):
+                            result = work(connection, *args, **kwargs)
+                    else:
+                        result = work(connection, *args, **kwargs)
             finally:
                 use.connection = None
         if hint_names:
@@ -387,41 +390,6 @@ class Database:
         )
         cursor.close()
         connection.commit()
-
-
-class _Use:
-    """A transaction's connection, which is shut down at its deadline."""
-
-    __slots__ = ("connection", "is_cut", "loop", "timeout", "timer")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self.connection: Connection | None = None
-        self.is_cut = False
-        self.timeout: asyncio.Timeout | None = None
-        self.timer: asyncio.TimerHandle | None = None
-        """Cuts the connection to PostgreSQL shortly before the timeout."""
-
-    def end_at(self, when: float) -> None:
-        """Brings the deadline forward."""
-        if self.timeout is None or (planned := self.timeout.when()) is None or planned <= when:
-            return
-        with contextlib.suppress(RuntimeError):  # it is over already
-            self.timeout.reschedule(when)
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = self.loop.call_at(max(when - _CUT_BEFORE, (self.loop.time() + when) / 2), self.cut)
-
-    def cut(self) -> None:
-        """Ends the wait for a PostgreSQL that does not answer: shuts the socket down, so a reader gets end of file."""
-        used = self.connection
-        if used is None or used.invalidated or used.closed:
-            return
-        raw: Any = used.connection.driver_connection
-        # A closed connection has no socket, for which the driver has its own error.
-        with contextlib.suppress(Exception), socket.socket(fileno=os.dup(raw.pgconn.socket)) as end:
-            self.is_cut = True
-            end.shutdown(socket.SHUT_RDWR)
 
 
 def _unless_done(future: asyncio.Future[Any], set_outcome: Callable[[Any], None], outcome: Any) -> None:

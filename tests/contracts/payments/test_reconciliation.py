@@ -138,8 +138,18 @@ async def test_every_difference_is_named(bench: Bench) -> None:
     ]
     assert result.counts[Kind.DIFFERENT] == 5
     assert not result.is_clean
+    (amount,) = [one for one in differences if one.payment_id == "amount"]
+    assert (amount.here, amount.bank) == ("12.30 EUR", "99.00 EUR")
+    (nobody,) = [one for one in differences if one.payment_id == "nobody"]
+    assert nobody.bank == "EXECUTED 12.30 EUR"
     (surprise,) = [one for one in differences if one.payment_id == "surprise"]
     assert (surprise.here, surprise.bank) == ("SCHEDULED", "EXECUTED")
+
+
+async def test_amounts_have_the_decimals_of_their_own_currency(bench: Bench) -> None:
+    await bench.payments.schedule([new(payment("yen", "1234", "JPY"))])
+    _, differences = await bench.run(statement(booked("yen", status="PENDING")))
+    assert [(one.field, one.here, one.bank) for one in differences] == [("currency", "1234 JPY", "12.30 EUR")]
 
 
 async def test_unknown_payments_zombies_overdue_ones_and_leaked_slots_are_part_of_it(bench: Bench) -> None:

@@ -17,11 +17,12 @@ from headgate.apps.payments.model import (
     PaymentStatus,
     StatusChange,
     Terms,
+    slot_id,
 )
 from headgate.apps.payments.ports import DuplicateQuery
 from headgate.apps.payments.rules import fingerprint
-from headgate.apps.payments.stores import statements
-from headgate.dispatch.decisions import after_success, unrunnable
+from headgate.apps.payments.stores import statements, unused_slots
+from headgate.dispatch.decisions import after_success, gave_up, unrunnable
 from headgate.dispatch.status import Status
 from headgate.errors import Conflict
 from headgate.slots.model import SlotRequest, WindowPolicy
@@ -147,6 +148,34 @@ async def test_a_failed_payment_says_why(bench: Bench) -> None:
     assert (record.status, record.reason) == (PaymentStatus.FAILED, "account closed")
 
 
+@pytest.mark.parametrize("found", [PaymentEvent.FOUND_EXECUTED, PaymentEvent.NEVER_SEEN])
+async def test_an_executed_payment_keeps_no_reason_of_an_earlier_failure(bench: Bench, found: PaymentEvent) -> None:
+    await bench.store.schedule([new(payment("p"))])
+    (item,) = (await bench.queue.claim(ITEM_TYPE, 1, timedelta(days=36500))).items
+    await bench.store.begin(["p"])
+    await bench.queue.settle([gave_up(item.claim, "no answer", "LOST")])
+    record = (await bench.store.find(["p"]))["p"]
+    assert (record.status, record.reason) == (PaymentStatus.UNKNOWN, "no answer")
+    assert await bench.store.move(["p"], found, "the inquiry found it", "BANK-1") == {}
+    status = (await bench.store.find(["p"]))["p"].status
+    for after in (PaymentStatus.ACCEPTED, PaymentStatus.PROCESSING):
+        if status is not after:
+            await bench.store.advance([StatusChange.of("p", status, after, "done")])
+            status = after
+        record = (await bench.store.find(["p"]))["p"]
+        assert (record.status, record.reason, record.reference) == (after, None, "BANK-1")
+
+
+async def test_payments_stored_with_a_stale_reason_lose_it_when_they_are_notified(bench: Bench) -> None:
+    await bench.store.schedule([new(payment("p"))])
+    await bench.store.advance([StatusChange.of("p", PaymentStatus.SCHEDULED, PaymentStatus.ACCEPTED, "done")])
+    (item,) = (await bench.queue.claim(ITEM_TYPE, 1, timedelta(days=36500))).items
+    await bench.queue.settle([gave_up(item.claim, "not notified", "LOST")])
+    assert (await bench.store.find(["p"]))["p"].reason == "not notified"
+    await bench.store.advance([StatusChange.of("p", PaymentStatus.ACCEPTED, PaymentStatus.PROCESSING, "notified")])
+    assert (await bench.store.find(["p"]))["p"].reason is None
+
+
 async def test_payments_alike_are_found_within_their_span(bench: Bench) -> None:
     await bench.store.schedule([new(payment("p")), new(payment("other", "99.00"))])
     print_ = fingerprint(payment("x"))
@@ -166,6 +195,21 @@ async def test_slots_without_a_payment_are_found_and_nobody_elses(bench: Bench) 
     await bench.store.schedule([new(payment("kept")), new(payment("now"))])
     assert await bench.store.orphaned_slots(OWNER, SLOT_PREFIX, timedelta(hours=1)) == []
     assert await bench.store.orphaned_slots(OWNER, SLOT_PREFIX, timedelta(0)) == ["payment:lost"]
+
+
+@pytest.mark.parametrize("page", [1, 2, 3, 100])
+async def test_slots_without_a_payment_are_found_on_every_page(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, page: int
+) -> None:
+    monkeypatch.setattr(unused_slots, "PAGE", page)
+    await bench.slots.configure("default", WindowPolicy(3, "PT0.01S"))  # so that some have the same time
+    kept, lost = [f"kept-{n}" for n in range(6)], [f"lost-{n}" for n in range(6)]
+    names = [name for pair in zip(kept, lost, strict=True) for name in pair]
+    await bench.slots.book("default", [SlotRequest.of(slot_id(name), AT) for name in names], owner=OWNER)
+    await bench.slots.book("default", [SlotRequest.of(f"theirs-{n}", AT) for n in range(5)])
+    await bench.store.schedule([new(payment(name)) for name in kept])
+    orphans = await bench.store.orphaned_slots(OWNER, SLOT_PREFIX, timedelta(0))
+    assert sorted(orphans) == [slot_id(name) for name in lost]
 
 
 async def test_retention_forgets_what_is_over_and_out_of_the_queue_and_nothing_else(

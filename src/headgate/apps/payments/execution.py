@@ -27,6 +27,7 @@ from headgate.apps.payments.ports import (
     NullDownstreamObserver,
     PaymentRefused,
     PaymentStore,
+    PaymentUnsendable,
     Receipt,
 )
 from headgate.apps.payments.serialization import read_context
@@ -70,7 +71,7 @@ class PaymentExecution:
         """SCHEDULED → ACCEPTED if the downstream executes the payment. True if it is accepted.
 
         Raises:
-            GiveUp: The downstream rejected the payment.
+            GiveUp: The downstream rejected the payment, or no request can carry it.
             DownstreamBusy: The outcome is unknown. A retry has the same idempotency key.
             Postponed: It was not the payment's fault: switch, breaker, connection or store. Nothing is counted.
         """
@@ -88,6 +89,9 @@ class PaymentExecution:
             reason = str(refusal)[:LONGEST_REASON]
             log.warning("payment %s was refused: %s", payment.payment_id, reason, extra={"item_id": payment.payment_id})
             raise GiveUp(reason, PaymentEvent.REFUSED) from refusal
+        except PaymentUnsendable as error:
+            self._observer.settled("REJECTED")
+            raise GiveUp(str(error)[:LONGEST_REASON], PaymentEvent.UNSENT) from error
         except CallNotSent as error:
             self._observer.settled("POSTPONED")
             if record.begun_at is None and record.began_now is not None:

@@ -50,7 +50,8 @@ class PaymentEvent(StrEnum):
     LOST = "LOST"
     """It was sent, all attempts are used up, and the outcome is unknown."""
     UNSENT = "UNSENT"
-    """It never left, and never will by itself: its context can't be read, or no start succeeded."""
+    """It never left, and never will by itself: its context can't be read, no request can carry it, or no start
+    succeeded."""
     FOUND_EXECUTED = "FOUND_EXECUTED"
     """The inquiry found it executed."""
     FOUND_REFUSED = "FOUND_REFUSED"
@@ -144,6 +145,6 @@ def _refused(status: PaymentStatus, event: PaymentEvent) -> str:
 
 def dead_letter_event(verdict: str | None, *, begun: bool) -> PaymentEvent:
     """The event of a payment whose item is a dead letter. `verdict` is that of its `GiveUp`, if any."""
-    if verdict is not None and verdict in (PaymentEvent.REFUSED, PaymentEvent.LOST):
+    if verdict is not None and verdict in (PaymentEvent.REFUSED, PaymentEvent.LOST, PaymentEvent.UNSENT):
         return PaymentEvent(verdict)
     return PaymentEvent.LOST if begun else PaymentEvent.UNSENT

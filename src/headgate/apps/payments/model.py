@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
@@ -22,6 +23,15 @@ OWNER = "payments"
 """The owner of payments' slots: no other owner cancels them, and payments cancel no others."""
 SLOT_PREFIX = "payment:"
 """The prefix of a payment's id in its slot's event id. Other owners may use such ids, too: the owner decides."""
+
+ID_RULE = "visible ASCII characters, with blanks only between them: the id is sent as an HTTP header"
+_FIELD_VALUE = re.compile("[!-~]([ -~]*[!-~])?")
+"""The ASCII part of RFC 9110's field-value, without tabs."""
+
+
+def is_sendable(payment_id: str) -> bool:
+    """Whether an HTTP header can carry the id, as `Idempotency-Key` must. Older versions accepted others."""
+    return _FIELD_VALUE.fullmatch(payment_id) is not None
 
 
 def slot_id(payment_id: str) -> str:
@@ -198,6 +208,7 @@ IntakeResult = AcceptedPayment | HeadgateError
 
 __all__ = [
     "FINAL_STATUSES",
+    "ID_RULE",
     "ITEM_TYPE",
     "OWNER",
     "SLOT_PREFIX",
@@ -215,5 +226,6 @@ __all__ = [
     "StatusChange",
     "Terms",
     "checked_status",
+    "is_sendable",
     "slot_id",
 ]

@@ -85,12 +85,15 @@ class PaymentOperations:
             Conflict: Its execution has begun, or it is over.
         """
         record = await self._find(payment_id)
-        if record.status is not PaymentStatus.CANCELLED:
-            refused = await self._store.move([payment_id], PaymentEvent.CANCEL, reason)
-            if refused:
-                raise Conflict(f"payment {payment_id!r} can't be cancelled: {refused[payment_id]}")
+        if record.status is PaymentStatus.CANCELLED:
+            return record
+        refused = await self._store.move([payment_id], PaymentEvent.CANCEL, reason)
+        if not refused:
             await self._stop([payment_id])
-        return await self._find(payment_id)
+        record = await self._find(payment_id)
+        if refused and record.status is not PaymentStatus.CANCELLED:  # else a concurrent call was first
+            raise Conflict(f"payment {payment_id!r} can't be cancelled: {refused[payment_id]}")
+        return record
 
     async def retry(self, payment_id: str, by: str) -> PaymentRecord:
         """Sends a FAILED payment again. An UNKNOWN one is decided by the inquiry first: a payment that the downstream

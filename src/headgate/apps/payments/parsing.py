@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from headgate.apps.payments.currencies import MINOR_UNITS
-from headgate.apps.payments.model import Party, Payment
+from headgate.apps.payments.model import ID_RULE, Party, Payment, is_sendable
 from headgate.durations import from_ms, parse_instant, to_ms
 from headgate.errors import InvalidInput
 from headgate.extras import needed
@@ -41,7 +41,7 @@ def payment_of_json(value: object) -> Payment:
     currency = checked_currency(_required(value, "currency"))
     config_name = value.get("configName")
     return Payment(
-        checked_payment_id(_required(value, "paymentId")),
+        checked_new_id(_required(value, "paymentId")),
         checked_amount(_required(value, "amount"), currency),
         currency,
         payer := _party(_required(value, "payer"), "payer"),
@@ -59,7 +59,7 @@ def payment_of_fields(fields: Sequence[str]) -> Payment:
     currency = checked_currency(currency)
     payee = Party(checked_party_name(payee_name, "payeeName"), checked_iban(payee_iban, "payeeIban"))
     return Payment(
-        checked_payment_id(payment_id),
+        checked_new_id(payment_id),
         checked_amount(amount, currency),
         currency,
         payer := Party(checked_party_name(payer_name, "payerName"), checked_iban(payer_iban, "payerIban")),
@@ -68,7 +68,16 @@ def payment_of_fields(fields: Sequence[str]) -> Payment:
     )
 
 
+def checked_new_id(value: object) -> str:
+    """The id of a payment that is to be accepted."""
+    payment_id = checked_payment_id(value)
+    if not is_sendable(payment_id):
+        raise InvalidInput("paymentId", f"{_shown(payment_id)} can't be used; it must be {ID_RULE}")
+    return payment_id
+
+
 def checked_payment_id(value: object) -> str:
+    """An id that a stored payment may have: older versions accepted any text."""
     payment_id = checked_id(value, "paymentId")
     if len(payment_id) > LONGEST_ID:
         raise InvalidInput("paymentId", f"has {len(payment_id)} characters; at most {LONGEST_ID} are allowed")

@@ -143,6 +143,10 @@ class PaymentRefused(HeadgateError):
     """The downstream rejected the payment."""
 
 
+class PaymentUnsendable(HeadgateError):
+    """No request can carry the payment: it never was sent, and never will be."""
+
+
 class CallNotSent(Postponed):
     """No call was sent: the downstream has not seen this execution."""
 
@@ -185,6 +189,7 @@ class Downstream(Protocol):
 
         Raises:
             PaymentRefused: The downstream rejected the payment.
+            PaymentUnsendable: No request can carry the payment.
             DownstreamBusy: All attempts are used up and the outcome is unknown.
             Postponed: The payment may be retried: the kill switch is off, the connection is misconfigured, or the
                 downstream sent a long `Retry-After`. `CallNotSent` if no call was sent.

@@ -55,6 +55,7 @@ def test_no_row_of_the_table_leaves_what_reconciliation_calls_stuck() -> None:
         (None, True, PaymentEvent.LOST),
         ("REFUSED", True, PaymentEvent.REFUSED),
         ("LOST", False, PaymentEvent.LOST),
+        ("UNSENT", True, PaymentEvent.UNSENT),
         ("CANCEL", False, PaymentEvent.UNSENT),
     ],
 )

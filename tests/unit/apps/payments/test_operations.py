@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -13,6 +14,7 @@ from headgate.apps.payments.model import (
     Party,
     Payment,
     PaymentFilter,
+    PaymentRecord,
     PaymentStatus,
     Terms,
     checked_status,
@@ -172,3 +174,29 @@ async def test_under_load_the_log_counts_payments_instead_of_listing_them(caplog
         "3 more payments: payer and payee are notified",
         "payment p: payer and payee are notified",
     ]
+
+
+class Simultaneous(MemoryPaymentStore):
+    """Shows every caller the payment as it was before any of them changed it."""
+
+    def __init__(self, queue: MemoryQueueStore, callers: int) -> None:
+        super().__init__(queue)
+        self._all_looked = asyncio.Barrier(callers)
+        self._first_looks = callers
+
+    async def find(self, payment_ids: Sequence[str]) -> dict[str, PaymentRecord]:
+        records = await super().find(payment_ids)
+        if self._first_looks:
+            self._first_looks -= 1
+            await self._all_looked.wait()
+        return records
+
+
+async def test_a_payment_may_be_cancelled_by_many_at_once() -> None:
+    bench = Bench()
+    bench.store = Simultaneous(bench.queue, 6)
+    bench.operations = PaymentOperations(bench.store, bench.bank, bench._stop)
+    await bench.keep("p")
+    records = await asyncio.gather(*(bench.operations.cancel("p") for _ in range(6)))
+    assert [record.status for record in records] == [PaymentStatus.CANCELLED] * 6
+    assert bench.stopped == ["p"]

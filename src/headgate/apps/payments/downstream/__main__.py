@@ -7,15 +7,23 @@ import contextlib
 import socket
 import sys
 
-import uvicorn
+from headgate.errors import InvalidInput, MissingExtra
+from headgate.extras import needed
 
-from headgate.apps.payments.downstream.server import SimulatorApp
-from headgate.apps.payments.downstream.simulator import Behaviour, Simulator
-from headgate.errors import InvalidInput
+PROGRAM = "python -m headgate.apps.payments.downstream"
+try:
+    with needed(PROGRAM, "server"):
+        import uvicorn
+
+        from headgate.apps.payments.downstream.server import SimulatorApp
+        from headgate.apps.payments.downstream.simulator import Behaviour, Simulator
+except MissingExtra as error:
+    sys.stderr.write(f"{error}\n")
+    sys.exit(2)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m headgate.apps.payments.downstream", description=__doc__)
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=9090, help="0 for any that is free")
     parser.add_argument("--tps", type=int, default=50, help="calls it takes in any sliding second")

@@ -18,7 +18,7 @@ from headgate.apps.payments.downstream import outcomes
 from headgate.apps.payments.downstream.breaker import DownstreamBreaker
 from headgate.apps.payments.downstream.connection import DownstreamConnection
 from headgate.apps.payments.downstream.outcomes import Answer, Verdict
-from headgate.apps.payments.model import Payment
+from headgate.apps.payments.model import ID_RULE, Payment, is_sendable
 from headgate.apps.payments.ports import (
     CallNotSent,
     DownstreamBusy,
@@ -26,6 +26,7 @@ from headgate.apps.payments.ports import (
     InquiryResult,
     NullDownstreamObserver,
     PaymentRefused,
+    PaymentUnsendable,
     Permit,
     RateGate,
     Receipt,
@@ -105,6 +106,9 @@ class HttpDownstream:
 
     async def pay(self, payment: Payment, *, wait: float | None = None) -> Receipt:
         key, pause = payment.payment_id, FIRST_PAUSE
+        if not is_sendable(key):
+            # Known before the call: the driver's error would look like an outage.
+            raise PaymentUnsendable(f"its id can't be sent: it must be {ID_RULE}")
         body = json.dumps(payment.to_json()).encode()
         last = ""
         for attempt in range(1, self._connection.attempts + 1):
@@ -185,7 +189,9 @@ class HttpDownstream:
         return answer
 
     def _request(self, method: str, url: str, key: str, body: bytes) -> httpx2.Request:
-        headers = self._connection.request_headers(body) | {"Idempotency-Key": key}
+        headers = self._connection.request_headers(body)
+        if is_sendable(key):  # an inquiry has the key in its path, too
+            headers["Idempotency-Key"] = key
         if not body:
             return self._http.build_request(method, url, headers=headers)
         return self._http.build_request(

@@ -96,7 +96,10 @@ class DownstreamConnection:
         if self.token_file is None:
             return self.token
         try:
-            return self.token_file.read_text("ascii").strip()
+            token = self.token_file.read_text("ascii").strip()
         except (OSError, UnicodeDecodeError) as error:
             problem = error.strerror if isinstance(error, OSError) else "it is not plain ASCII"
             raise ConfigurationError("payments.downstream_token_file", f"can't be read: {problem}") from None
+        if not token.isprintable():
+            raise ConfigurationError("payments.downstream_token_file", "must hold printable ASCII, on one line")
+        return token

@@ -23,6 +23,7 @@ from headgate.apps.payments.reconciliation.model import (
     StatementLine,
     compare,
     count,
+    money,
 )
 from headgate.clock import Clock, SystemClock
 from headgate.durations import from_ms
@@ -103,7 +104,7 @@ async def _compare_rest(
         for line in rest:
             if line.payment_id not in known and line.status is not BankStatus.REJECTED:
                 result.counts[Kind.MISSING_HERE] += 1
-                shown = f"{line.status} {line.amount_minor} {line.currency}"
+                shown = f"{line.status} {money(line.amount_minor, line.currency)}"
                 report(Difference(Kind.MISSING_HERE, line.payment_id, "payment", None, shown))
 
 

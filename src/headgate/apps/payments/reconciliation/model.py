@@ -8,6 +8,7 @@ from datetime import date, datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple
 
+from headgate.apps.payments.feeds.model import decimal_of
 from headgate.apps.payments.model import PaymentStatus
 from headgate.dispatch.status import IN_FLIGHT, Status
 
@@ -118,6 +119,11 @@ class Reconciliation:
         return not any(self.counts.values())
 
 
+def money(minor: int, currency: str) -> str:
+    """An amount in the smallest unit as money is written: `12.30 EUR`."""
+    return f"{decimal_of(minor, currency)} {currency}"
+
+
 def compare(row: PaymentRow, line: StatementLine | None, now: datetime) -> list[Difference]:
     """What differs between a payment and its line of the statement; an empty list if nothing does."""
     differences = [*_inner(row, now)]
@@ -135,7 +141,7 @@ def compare(row: PaymentRow, line: StatementLine | None, now: datetime) -> list[
         differs(Kind.DIFFERENT, "status", row.status, line.status)
     if (row.currency, row.amount_minor) != (line.currency, line.amount_minor):
         name = "currency" if row.currency != line.currency else "amount"
-        differs(Kind.DIFFERENT, name, f"{row.amount_minor} {row.currency}", f"{line.amount_minor} {line.currency}")
+        differs(Kind.DIFFERENT, name, money(row.amount_minor, row.currency), money(line.amount_minor, line.currency))
     if row.reference and line.reference and row.reference != line.reference:
         differs(Kind.DIFFERENT, "reference", row.reference, line.reference)
     return differences

@@ -12,14 +12,11 @@ from headgate.apps.payments.model import ITEM_TYPE, PaymentFilter, PaymentStatus
 from headgate.apps.payments.reconciliation.model import PaymentRow
 from headgate.apps.payments.stores.statements import conditions
 from headgate.apps.payments.stores.tables import payment
+from headgate.apps.payments.stores.unused_slots import unused_slots
 from headgate.dispatch.status import Status
 from headgate.dispatch.stores.tables import queue
-from headgate.slots.stores.tables import slot
 from headgate.sql.engine import Database
 from headgate.sql.in_lists import where_in
-from headgate.sql.schema import now as database_clock
-
-MAX_LEAKS = 10_000
 
 
 class SqlReconciliationStore:
@@ -35,7 +32,8 @@ class SqlReconciliationStore:
         return await self._database.read(_rows_of, payment_ids)
 
     async def leaked_slots(self, owner: str, prefix: str) -> list[str]:
-        return await self._database.read(_leaked_slots, owner, prefix)
+        unused = (None, PaymentStatus.CANCELLED.value)
+        return await unused_slots(self._database, owner, prefix, lambda use, _: use.status in unused)
 
 
 _COLUMNS = (
@@ -91,16 +89,3 @@ def _row(
 ) -> PaymentRow:
     item_status = None if item is None else _ITEMS[item]
     return PaymentRow(payment_id, minor, currency, _STATUSES[status], reference, scheduled, feed_id, item_status, due)
-
-
-def _leaked_slots(connection: Connection, owner: str, prefix: str) -> list[str]:
-    """Future slots whose payment does not exist, or was cancelled."""
-    of_slot = sa.literal(prefix).concat(payment.c.payment_id) == slot.c.event_id
-    in_use = sa.select(payment.c.payment_id).where(of_slot, payment.c.status != PaymentStatus.CANCELLED.value)
-    rows = connection.execute(
-        sa.select(slot.c.event_id)
-        .where(slot.c.scheduled_at > database_clock(connection), slot.c.owner == owner, ~in_use.exists())
-        .order_by(slot.c.scheduled_at)
-        .limit(MAX_LEAKS)
-    )
-    return list(rows.scalars())

@@ -15,6 +15,7 @@ from headgate.apps.payments.model import (
 )
 from headgate.apps.payments.ports import DuplicateQuery, NewPayment, PaymentLoad
 from headgate.apps.payments.stores import moves, statements
+from headgate.apps.payments.stores.unused_slots import unused_slots
 from headgate.dispatch.encryption import Encryption
 from headgate.sql.engine import Database
 
@@ -68,7 +69,12 @@ class SqlPaymentStore:
         return await self._database.write(moves.move, payment_ids, event, detail, reference)
 
     async def orphaned_slots(self, owner: str, prefix: str, older_than: timedelta) -> list[str]:
-        return await self._database.read(statements.orphaned_slots, owner, prefix, older_than)
+        return await unused_slots(
+            self._database,
+            owner,
+            prefix,
+            lambda use, moment: use.status is None and use.created_at <= moment - older_than,
+        )
 
     async def prune(self, before: datetime) -> int:
         forgotten, after = 0, ""

@@ -27,7 +27,6 @@ from headgate.apps.payments.stores.tables import payment, payment_audit
 from headgate.dispatch.encryption import Encryption
 from headgate.dispatch.stores import enqueue_within
 from headgate.dispatch.stores.tables import queue
-from headgate.slots.stores.tables import slot
 from headgate.sql.counting import count_up_to
 from headgate.sql.in_lists import where_in
 from headgate.sql.inserting import insert_rows
@@ -152,25 +151,7 @@ def reason_columns(after: PaymentStatus, detail: str | None) -> dict[str, Any]:
         return {"reason": detail}
     if after is PaymentStatus.SCHEDULED:
         return {"reason": None, "begun_at": None}
-    return {}
-
-
-def orphaned_slots(connection: Connection, owner: str, prefix: str, older_than: timedelta) -> list[str]:
-    """The owner's future slots whose payment does not exist."""
-    moment = database_clock(connection)
-    kept = sa.select(payment.c.payment_id).where(sa.literal(prefix).concat(payment.c.payment_id) == slot.c.event_id)
-    rows = connection.execute(
-        sa.select(slot.c.event_id)
-        .where(
-            slot.c.scheduled_at > moment,
-            slot.c.created_at <= moment - older_than,
-            slot.c.owner == owner,
-            ~kept.exists(),
-        )
-        .order_by(slot.c.scheduled_at)
-        .limit(10_000)
-    )
-    return list(rows.scalars())
+    return {"reason": None}
 
 
 def page_end(connection: Connection, after: str) -> str | None:

@@ -16,9 +16,10 @@ SLOT = "headgate_slot"
 def upgrade() -> None:
     op.add_column(SLOT, sa.Column("owner", sa.String(64)))
     # By the payments that are there, not by the prefix of the id: anybody may have booked under such an id.
+    # The payment's id is cut out of the event's, so that its key finds it: SQLite would read all payments per slot.
     op.execute(
-        "UPDATE headgate_slot SET owner = 'payments' WHERE EXISTS "
-        "(SELECT 1 FROM headgate_payment WHERE 'payment:' || headgate_payment.payment_id = headgate_slot.event_id)"
+        "UPDATE headgate_slot SET owner = 'payments' WHERE substr(event_id, 1, 8) = 'payment:' AND EXISTS "
+        "(SELECT 1 FROM headgate_payment WHERE headgate_payment.payment_id = substr(headgate_slot.event_id, 9))"
     )
 
 
