@@ -16,6 +16,7 @@ from typing import Any
 
 import httpx2 as httpx
 
+from headgate.testing.waiting import pause
 from tests import warm_start
 
 START_SECONDS = 180.0
@@ -23,10 +24,11 @@ START_SECONDS = 180.0
 
 def until(probe: Callable[[], Any], within: float = 60.0) -> Any:
     """The first truthy value of `probe`; the test fails if there is none in time."""
-    deadline = time.monotonic() + within
+    began = probed = time.monotonic()
     while not (found := probe()):
-        assert time.monotonic() < deadline, f"still {found!r} after {within:g} s"
-        time.sleep(0.02)
+        assert time.monotonic() < began + within, f"still {found!r} after {within:g} s"
+        time.sleep(pause(began, probed))
+        probed = time.monotonic()
     return found
 
 

@@ -67,6 +67,8 @@ def test_a_payment_is_accepted_and_repeated_and_contradicted(paying: httpx.Clien
         ({"payee": {"iban": BOB}}, "payee.name"),
         ({"executeAt": "tomorrow"}, "executeAt"),
         ({"paymentId": ""}, "paymentId"),
+        ({"paymentId": "Zahlung-Ä"}, "paymentId"),
+        ({"paymentId": "blank-at-the-end "}, "paymentId"),
         ({"extra": 1}, "extra"),
     ],
 )

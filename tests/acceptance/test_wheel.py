@@ -15,6 +15,7 @@ import pytest
 
 from tests.acceptance.installed import ROOT, Installed, bare_environment, build_wheel
 from tests.acceptance.service import until
+from tests.effort import is_thorough
 
 MOST_PACKAGES = 12
 MOST_MEGABYTES = 60
@@ -236,7 +237,9 @@ LACKING: list[tuple[list[str], dict[str, str], str]] = [
     (["payments", "submit", "feed.csv"], {}, "payments"),
     (["worker", "--metrics-port", "0"], {}, "server"),
     (["worker"], {"HEADGATE_LOG_FORMAT": "json"}, "server"),
-    (["worker", "sender"], {"HEADGATE_SMS_WEBHOOK_URL": "http://127.0.0.1:1"}, "httpx"),
+    (["worker", "sender"], {"HEADGATE_SMS_WEBHOOK_URL": "http://127.0.0.1:1"}, "sms"),
+    (["worker"], {"HEADGATE_SMS_PROVIDERS": "twilio", "HEADGATE_KAFKA_BOOTSTRAP": "127.0.0.1:1"}, "kafka,sms"),
+    (["worker", "sender"], {"HEADGATE_SMS_OPENSEARCH_URL": "http://127.0.0.1:1"}, "httpx"),
     (["worker", "sender"], {"HEADGATE_KAFKA_BOOTSTRAP": "127.0.0.1:1"}, "kafka"),
     (["worker"], {"HEADGATE_TEMPORAL_ADDRESS": "127.0.0.1:1"}, "temporal"),
     (["slots", "show", "pay-1"], {"HEADGATE_DATABASE_URL": "postgresql://127.0.0.1:1/x"}, "postgres"),
@@ -253,6 +256,12 @@ def test_a_command_says_which_extra_it_lacks(core: Installed) -> None:
     (core.directory / "feed.csv").write_text("")
     (core.directory / "holidays.json").write_text('{"zone": "Europe/Berlin", "holidays": "DE"}')
     assert_lacking(core, LACKING)
+
+
+def test_the_simulated_bank_says_which_extra_it_lacks(core: Installed) -> None:
+    ended = core.python("import runpy; runpy.run_module('headgate.apps.payments.downstream', run_name='__main__')")
+    needs = "python -m headgate.apps.payments.downstream needs: pip install 'headgate[server]'\n"
+    assert (ended.returncode, ended.stderr) == (2, needs)
 
 
 def assert_lacking(
@@ -311,7 +320,8 @@ Calendar.from_json({"zone": "Europe/Berlin"})
 @pytest.mark.parametrize("extra", sorted(ALONE))
 def test_an_extra_alone(environment: Installed, extra: str) -> None:
     installed = environment.become(extra)
-    works(installed, JOURNEY + "\n" + ALONE[extra])
+    # That the others work beside them, too, `all` shows.
+    works(installed, f"{JOURNEY}\n{ALONE[extra]}" if is_thorough() else ALONE[extra])
     assert len(installed.packages()) == MOST_PACKAGES + documented_packages()[extra]
     if extra == "redis":
         assert "redis" not in installed.packages(), "hiredis is what is used"

@@ -291,6 +291,9 @@ async def test_the_collector_of_traces_is_asked_for(tmp_path: Path, monkeypatch:
 MISTAKES = {
     "HEADGATE_PAYMENTS_RULES": ("no-such.toml", "can't be read: No such file or directory"),
     "HEADGATE_DISPATCH_DOMAINS": ("no_such_module:domain", "'no_such_module:domain' can't be loaded"),
+    "HEADGATE_PAYMENTS_DOWNSTREAM_TOKEN_FILE": ("no-such-token", "can't be read: No such file or directory"),
+    "HEADGATE_PAYMENTS_DOWNSTREAM_CLIENT_CERT": ("no-such.pem", "can't be read: No such file or directory"),
+    "HEADGATE_PAYMENTS_DOWNSTREAM_INQUIRY_PATH": ("/payments", "must hold {key}, as in /payments/{key}"),
     "HEADGATE_SMS_PROVIDERS": ("mine=no_such_module:sms", "'no_such_module:sms' of mine can't be imported"),
 }
 

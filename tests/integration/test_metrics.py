@@ -90,9 +90,16 @@ async def book(http: httpx.AsyncClient, postgres_url: str) -> None:
     slot = {"eventId": "first", "configName": "tight", "requestedTime": SOON}
     assert (await http.post("/api/v1/slots", json=slot)).status_code == 200
     assert (await http.post("/api/v1/slots", json=slot | {"eventId": "second"})).status_code == 503
-    # Depths are measured in windows; their size is read when a config is first seen.
-    third = slot | {"eventId": "third", "requestedTime": "2030-03-01T16:30:00Z"}
-    assert (await http.post("/api/v1/slots", json=third)).status_code == 200
+    minutes = iter(range(1, 60))
+
+    async def depth_is_counted() -> bool:
+        """Depths are measured in windows; their size is read in the background, when a config is first seen."""
+        minute = next(minutes)
+        another = slot | {"eventId": f"after-{minute}", "requestedTime": f"2030-03-01T16:{minute:02}:00Z"}
+        assert (await http.post("/api/v1/slots", json=another)).status_code == 200
+        return 'rate_limiter_window_lookahead_depth_count{config="tight"}' in (await http.get("/metrics")).text
+
+    await eventually(depth_is_counted, every=0.5)
     # Somebody else is about to commit a slot for the same event, under another config.
     async with await psycopg.AsyncConnection.connect(postgres_url) as other:
         await other.execute(

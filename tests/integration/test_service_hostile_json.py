@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2 as httpx
@@ -11,13 +12,16 @@ import orjson
 import pytest
 import pytest_asyncio
 from fastapi import FastAPI
+from pydantic import ValidationError
 from starlette.types import Message
 
 from headgate.server.access.ports import AdminAudit, AuditEntry
 from headgate.server.http.app import create_app
-from headgate.server.http.body import MAX_LEVELS, parsed
+from headgate.server.http.body import MAX_LEVELS, MAX_OBJECT_VALUES, MAX_VALUES, parsed
 from headgate.server.http.problem import Problem
 from headgate.server.settings import Settings
+from headgate.server.shapes.limits import MAX_OVERRIDES
+from headgate.server.shapes.shape import Shape
 from tests.effort import is_thorough
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -243,3 +247,110 @@ async def test_no_body_is_read_before_the_token_is_asked_for(tmp_path: Path) -> 
             scope = {"type": "http", "method": method, "path": path, "headers": headers, "query_string": b""}
             await app(scope | {"client": ("127.0.0.1", 1), "scheme": "http", "root_path": ""}, receive, send)
             assert answers[0]["status"] == 401, (method, path)
+
+
+# -- large JSON: the work is bounded before it is done -----------------------------------------------------------------
+
+LISTS = {
+    "/api/v1/slots/batch",
+    "/api/v1/limits/acquire/batch",
+    "/api/send/batch",
+    "/admin/dispatch/PAYMENT/requeue",
+    "/admin/dispatch/PAYMENT/discard",
+    "/admin/dispatch/PAYMENT/cancel",
+    "/admin/dispatch/PAYMENT/reschedule",
+    "/admin/sms/dead-letters/redrive",
+    "/admin/sms/dead-letters/drop",
+    "/admin/plans/gold",
+    "/admin/periodic/gold",
+}
+"""The routes whose bodies hold a list of any kind, overrides or a context, and so may be large."""
+
+
+def unknown_members(count: int) -> bytes:
+    return b"{%s}" % b",".join(b'"%x":1' % number for number in range(count))
+
+
+@pytest.fixture
+def parses(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of all JSON documents that were parsed."""
+    sizes: list[int] = []
+
+    def loads(raw: bytes) -> Any:
+        sizes.append(len(raw))
+        return orjson.loads(raw)
+
+    counting = SimpleNamespace(loads=loads, JSONDecodeError=orjson.JSONDecodeError)
+    monkeypatch.setattr("headgate.server.http.body.orjson", counting)
+    monkeypatch.setattr("headgate.server.http.limit_batches.orjson", counting)
+    return sizes
+
+
+@pytest.mark.usefixtures("unwritten_audit")
+async def test_an_object_with_very_many_members_is_never_parsed(app: FastAPI, parses: list[int]) -> None:
+    few, many = unknown_members(MAX_OBJECT_VALUES + 1), unknown_members(MAX_VALUES + 1)
+    for method, path, _ in bodies(app):
+        status, answer = await called(app, method, path, many if path in LISTS else few)
+        assert status == (413 if path == "/console/session" else 400), (path, answer)
+        assert parses == [], path
+
+
+@pytest.mark.usefixtures("unwritten_audit")
+async def test_only_lists_may_have_many_values(app: FastAPI, parses: list[int]) -> None:
+    for method, path, _ in bodies(app):
+        status, answer = await called(app, method, path, b"[" + b"1," * MAX_OBJECT_VALUES + b"1]")
+        assert status == (413 if path == "/console/session" else 400), (path, answer)
+        assert bool(parses) == (path in LISTS)
+        parses.clear()
+
+
+async def test_one_of_many_unknown_members_is_reported_without_the_others(
+    app: FastAPI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pydantic makes an error per unknown member, with a thousand bytes each."""
+    counts: list[int] = []
+    explain = Shape._explain.__func__  # type: ignore[attr-defined]
+
+    def count(cls: type[Shape], error: ValidationError, *rest: Any) -> Exception:
+        counts.append(error.error_count())
+        made: Exception = explain(cls, error, *rest)
+        return made
+
+    monkeypatch.setattr(Shape, "_explain", classmethod(count))
+    many = unknown_members(1000)
+    nested_members = {
+        "/api/v1/slots/batch": b'{"events":[%s]}',
+        "/api/v1/limits/acquire/batch": b'{"requests":[%s]}',
+        "/api/send/batch": b'{"messages":[%s]}',
+        "/admin/dispatch/PAYMENT/cancel": b'{"filter":%s}',
+    }
+    for method, path, _ in bodies(app):
+        if path == "/console/session":
+            continue  # takes 4 KiB
+        for document in (many, nested_members.get(path, b"%s") % many):
+            status, answer = await called(app, method, path, document)
+            assert status == 400, (path, answer)
+            if not path.startswith("/admin/plans"):
+                assert orjson.loads(answer)["field"].rpartition(".")[2] == "0", answer
+    assert max(counts, default=0) < 20
+
+
+async def test_a_large_batch_of_many_values_is_accepted(app: FastAPI) -> None:
+    events = [{"eventId": f"large-{number}", "requestedTime": "2027-01-01T00:00:00Z"} for number in range(3)]
+    body = orjson.dumps({"events": events}) + b" " * MAX_VALUES
+    status, answer = await called(app, "POST", "/api/v1/slots/batch", body)
+    assert status == 200, answer
+
+
+async def test_a_plan_has_a_bounded_number_of_overrides(app: FastAPI) -> None:
+    def plan(overrides: int) -> bytes:
+        keys = {f"user:{number}": "1/second" for number in range(overrides)}
+        return orjson.dumps({"rate": "1/second", "overrides": keys})
+
+    status, answer = await called(app, "PUT", "/admin/plans/gold", plan(MAX_OVERRIDES + 1))
+    problem = orjson.loads(answer)
+    assert (status, problem["field"]) == (400, "overrides")
+    assert f"at most {MAX_OVERRIDES}" in problem["detail"]
+    assert "several plans" in problem["detail"]
+    status, answer = await called(app, "PUT", "/admin/plans/gold", plan(20))
+    assert status == 200, answer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import Request, Response
 
 from headgate.errors import InvalidInput
-from headgate.server.http.body import read_object
+from headgate.server.http.body import read_large_object
 from headgate.server.http.messages import cursor_of, place_of
 from headgate.server.http.notifications import name_outages
 from headgate.server.http.parameters import WholeNumber, api_router, choice_of, flag, json_body, query
@@ -79,7 +79,7 @@ async def drop(request: Request) -> Response:
 
 async def _selected(request: Request) -> list[str] | None:
     """The ids in the body; None for all."""
-    selection = DeadLetterSelection.parse(await read_object(request.scope, request.receive))
+    selection = DeadLetterSelection.parse(await read_large_object(request.scope, request.receive))
     if len(selection.model_fields_set) != 1 or (selection.ids is None and selection.all is None):
         raise InvalidInput("ids", 'give either {"ids": […]} or {"all": true}')
     return selection.ids

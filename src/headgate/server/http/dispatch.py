@@ -10,11 +10,13 @@ from typing import Any, TypeVar
 from fastapi import Request, Response
 
 from headgate.dispatch.changes import CHANGES
+from headgate.dispatch.plan_guard import no_rate
 from headgate.dispatch.search import LONGEST_PAGE, SORTS, FilterOptions, ItemOrder
 from headgate.dispatch.status import IN_FLIGHT, Status
 from headgate.durations import parse_instant
 from headgate.errors import Conflict
-from headgate.server.http.body import read_object
+from headgate.limits.plan_book import PlanBook
+from headgate.server.http.body import read_large_object, read_object
 from headgate.server.http.parameters import WholeNumber, api_router, flag, json_body, path, query
 from headgate.server.http.problem import Problem, documented, invalid
 from headgate.server.http.raw_routes import json_response
@@ -124,9 +126,14 @@ async def change(request: Request) -> Response:
 
 
 async def _check_plan(request: Request, plan: str | None) -> None:
-    """Raises 400 for a plan that does not exist: nothing would begin any more."""
-    if plan is not None and plan not in await services_of(request).admission.plans.all():
+    """Raises 400 for a plan that does not exist, or is a concurrency limit: nothing would begin any more."""
+    if plan is None:
+        return
+    plans = await services_of(request).admission.plans.all()
+    if plan not in plans:
         raise invalid("admissionPlan", f"there is no plan {plan!r}; correct it, or create the plan first")
+    if PlanBook([plans[plan]]).concurrency_limits(_item_type(request), [plan]):
+        raise invalid("admissionPlan", no_rate(plan))
 
 
 @_shows("/{itemType}/stats", "Show the depth of a queue", QueueStatsShown)
@@ -219,7 +226,7 @@ async def cancel(request: Request) -> Response:
 @_changes("POST", "/{itemType}/reschedule", "Give waiting items another time", Redirected, Rescheduled)
 async def reschedule(request: Request) -> Response:
     """Gives READY items another time, priority or lane. All of the given ids, or none; or all that match."""
-    body = Rescheduled.parse(await read_object(request.scope, request.receive))
+    body = Rescheduled.parse(await read_large_object(request.scope, request.receive))
     ids, matching = body.chosen()
     change = body.change()
     with _explain_conflict():
@@ -229,7 +236,7 @@ async def reschedule(request: Request) -> Response:
 
 async def _redirect(request: Request, shape: type[Selection], change: Callable[..., Awaitable[int]]) -> Response:
     """Changes the items in the body, and returns their number."""
-    ids, matching = shape.parse(await read_object(request.scope, request.receive)).chosen()
+    ids, matching = shape.parse(await read_large_object(request.scope, request.receive)).chosen()
     with _explain_conflict():
         return json_response(Redirected(count=await change(_item_type(request), ids, **matching)))
 

@@ -35,7 +35,11 @@ CHANGES: dict[str, dict[str, Any]] = {
     "spread": {"type": "string", "enum": ["jitter", "even"], "description": "As if this were the spread already."},
     "calendar": {"type": "string", "description": "As if this calendar, as JSON, applied already; `null` for none."},
     "curve": {"type": "string", "description": "As if this curve, as JSON, applied already; `null` for none."},
-    "maxDelay": members.DURATION | {"description": "As if this were the horizon already."},
+    "maxDelay": {
+        "type": "string",
+        "pattern": rf"({members.DURATION['pattern']}|^null$)",
+        "description": "As if this were the horizon already; `null` for none.",
+    },
     "firstWindow": {
         "type": "string",
         "enum": ["proportional", "whole"],
@@ -48,6 +52,8 @@ def _changes(parameters: QueryParams) -> dict[str, Any]:
     """The changes to try, by the names of `WindowPolicy`."""
     fields = {"windowSize": "window", "spread": "spread", "maxDelay": "max_delay", "firstWindow": "first_window"}
     changes: dict[str, Any] = {field: parameters[name] for name, field in fields.items() if name in parameters}
+    if changes.get("max_delay") == "null":
+        changes["max_delay"] = None
     for name, kind, what in (("calendar", dict, "object"), ("curve", list, "list")):
         if name in parameters:
             try:

@@ -17,7 +17,7 @@ from headgate.apps.notifications.recipients import checked_phone
 from headgate.durations import EPOCH
 from headgate.errors import HeadgateError, InvalidInput, NotFound
 from headgate.server.http import problem
-from headgate.server.http.body import media_type, read, read_object
+from headgate.server.http.body import media_type, read, read_large_object, read_object
 from headgate.server.http.notifications import accept, name_outages
 from headgate.server.http.parameters import WholeNumber, api_router, choice_of, flag, json_body, path, query, text_of
 from headgate.server.http.problem import Problem, documented
@@ -73,7 +73,7 @@ router = api_router("/api", "notifications")
 async def send_batch(request: Request) -> Response:
     """Each message is decided independently, those of one user in order. The response is 200 also if some were
     refused."""
-    value = await read_object(request.scope, request.receive)
+    value = await read_large_object(request.scope, request.receive)
     messages = NotificationBatchRequest.parse(value).messages
     parsed = [_message(message, index) for index, message in enumerate(messages)]
     services = services_of(request)

@@ -6,7 +6,7 @@ from fastapi import Request, Response
 
 from headgate.dispatch.periodic import Periodic
 from headgate.errors import Conflict
-from headgate.server.http.body import read_object
+from headgate.server.http.body import read_large_object
 from headgate.server.http.parameters import api_router, json_body, path
 from headgate.server.http.problem import Problem, documented
 from headgate.server.http.raw_routes import json_response
@@ -47,7 +47,7 @@ async def show(request: Request) -> Response:
 async def put(request: Request) -> Response:
     """Applies within a second on every worker. With another schedule, or when resumed, it starts with the first tick
     from now. `enabled: false` pauses it."""
-    body = PeriodicRequest.parse(await read_object(request.scope, request.receive))
+    body = PeriodicRequest.parse(await read_large_object(request.scope, request.receive))
     try:
         state = await _periodic(request).put(
             request.path_params["name"], body.item_type, body.schedule(), context=body.context, enabled=body.enabled

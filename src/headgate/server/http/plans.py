@@ -10,7 +10,7 @@ from headgate.server.http.parameters import api_router, json_body, path
 from headgate.server.http.problem import documented, invalid
 from headgate.server.http.raw_routes import json_response
 from headgate.server.http.services import services_of
-from headgate.server.shapes.limits import PLAN_NAME, PLAN_REQUEST, PlanShown, PlansShown
+from headgate.server.shapes.limits import MAX_OVERRIDES, PLAN_NAME, PLAN_REQUEST, PlanShown, PlansShown
 
 router = api_router("/admin/plans", "plans")
 
@@ -55,6 +55,10 @@ async def put(request: Request) -> Response:
         raise invalid("body", 'must be a JSON object, or a rate such as "10/minute"')
     if document.pop("name", name) != name:
         raise invalid("name", f"is not {name!r}, as the path has it; leave it out")
+    overrides = document.get("overrides")
+    if isinstance(overrides, dict) and len(overrides) > MAX_OVERRIDES:
+        fix = "give keys with the same limit a plan of their own, or divide the keys among several plans"
+        raise invalid("overrides", f"has {len(overrides)} keys; over HTTP, a plan has at most {MAX_OVERRIDES}: {fix}")
     plan = plan_from(name, document)
     await services_of(request).admission.plans.put(plan)
     return json_response(PlanShown.of_plan(plan))

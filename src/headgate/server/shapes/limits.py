@@ -16,6 +16,8 @@ from headgate.server.shapes.shape import Expects, InvalidMember, Shape
 MAX_PLANS = 64
 MAX_REQUESTS = 1000
 """The most requests of a batch."""
+MAX_OVERRIDES = 10_000
+"""The most overrides of a plan over HTTP. Each process compiles all of them when the plan changes."""
 PLAN_NAME: dict[str, Any] = CONFIG_NAME | {"description": "A plan's name.", "example": "gold"}
 _KEY = {
     "type": "string",
@@ -239,6 +241,7 @@ def _overrides(*first: dict[str, Any]) -> dict[str, Any]:
     return {
         "type": ["object", "null"],
         "description": "Limits of single keys: `{key: {limit, window}}` or `{key: rate}`.",
+        "maxProperties": MAX_OVERRIDES,
         "additionalProperties": {"anyOf": [*first, *_NAMED, _SEVERAL, _RATED, _RATE_STRING]},
     }
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Self
 from pydantic import WithJsonSchema
 
 from headgate.apps.payments.currencies import MINOR_UNITS
-from headgate.apps.payments.model import PaymentAudit, PaymentRecord
+from headgate.apps.payments.model import ID_RULE, PaymentAudit, PaymentRecord
 from headgate.apps.payments.parsing import LONGEST_IBAN, LONGEST_ID, LONGEST_NAME
 from headgate.server.shapes import members
 from headgate.server.shapes.reconciliation import ReconciliationShown
@@ -18,6 +18,11 @@ PAYMENT_ID: dict[str, Any] = members.EVENT_ID | {
     "maxLength": LONGEST_ID,
     "description": "Your name for the payment: the same id with the same content is the same payment.",
 }
+NEW_PAYMENT_ID: dict[str, Any] = PAYMENT_ID | {
+    "pattern": "^[!-~]([ -~]*[!-~])?$",
+    "description": f"{PAYMENT_ID['description']} It must be {ID_RULE}.",
+}
+"""The id of a payment that is to be accepted. Older versions accepted any text."""
 _AMOUNT: dict[str, Any] = {
     "type": "string",
     "pattern": r"^(0|[1-9][0-9]{0,12})(\.[0-9]{1,4})?$",
@@ -47,7 +52,7 @@ class PaymentRequest(Shape):
     """A requested payment."""
 
     # `apps.payments.parsing` checks it: lines of a feed and messages of a topic are such documents, too.
-    payment_id: Annotated[str, WithJsonSchema(PAYMENT_ID)]
+    payment_id: Annotated[str, WithJsonSchema(NEW_PAYMENT_ID)]
     amount: Annotated[str, WithJsonSchema(_AMOUNT)]
     currency: Annotated[str, WithJsonSchema(_CURRENCY)]
     payer: Party

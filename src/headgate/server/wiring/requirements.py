@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from headgate.extras import DATABASES, require
 from headgate.server.settings import Settings
+from headgate.server.wiring.sms_providers import HTTP_PROVIDERS, provider_places
 
 
 def require_extras(settings: Settings, *others: str) -> None:
@@ -32,5 +33,7 @@ def _extras(settings: Settings) -> Iterator[str]:
         yield "payments"
     if settings.oidc.issuer is not None:
         yield "oidc"
-    if settings.sms.webhook_url is not None or settings.sms.opensearch_url is not None:
-        yield "httpx"
+    if any(provider in HTTP_PROVIDERS for provider, place in provider_places(settings).items() if place is None):
+        yield "sms"
+    elif settings.sms.opensearch_url is not None:
+        yield "httpx"  # which `sms` brings, too

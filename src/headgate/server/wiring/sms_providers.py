@@ -14,6 +14,9 @@ from headgate.limits.limiter import AsyncLimiter
 from headgate.limits.model import Plan, TokenBucket
 from headgate.server.settings import Settings, spelled
 
+HTTP_PROVIDERS = ("webhook", "twilio")
+"""headgate's own providers that need the extra `sms`."""
+
 
 def open_providers(settings: Settings) -> ProviderChain:
     """The chain of providers.
@@ -83,7 +86,7 @@ def _built_in(name: str, settings: Settings) -> Provider:
     sms = settings.sms
     if name == "console":
         return ConsoleProvider()
-    if name not in ("webhook", "twilio"):
+    if name not in HTTP_PROVIDERS:
         raise _wrong(f"{name!r} is none of webhook, twilio, console; write your own as {name}=package.module:attribute")
     require(f"the SMS provider {name}", "sms")
     calls: dict[str, Any] = {

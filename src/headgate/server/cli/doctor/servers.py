@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 
-from headgate.errors import NotFound, StoreUnavailable
+from headgate.errors import HeadgateError, NotFound, StoreUnavailable
 from headgate.extras import require
-from headgate.server.cli.doctor.finding import TIMEOUT_SECONDS, Finding, clock_finding, within
+from headgate.server.cli.doctor.finding import TIMEOUT_SECONDS, Finding, clock_finding, not_loaded, within
 from headgate.server.settings import Settings, masked, origin
 from headgate.server.wiring.doctor import kafka_info, redis_info, temporal_info
+from headgate.server.wiring.downstream import check_downstream
 
 REDIS_ADVICE = "check HEADGATE_REDIS_URL, its password, and that the server runs"
 KAFKA_ADVICE = "check HEADGATE_KAFKA_BOOTSTRAP and that the brokers run"
@@ -88,7 +89,11 @@ async def _temporal(settings: Settings) -> list[Finding]:
 
 
 async def downstream(settings: Settings) -> list[Finding]:
-    """The downstream that executes payments."""
+    """The downstream that executes payments: its settings as `serve` checks them, and whether it answers."""
+    try:
+        check_downstream(settings)
+    except HeadgateError as error:
+        return [not_loaded("downstream", error)]
     url = settings.payments.downstream_url
     if url is None:
         return [Finding("downstream", True, "not configured: payments go to a simulator in this process")]

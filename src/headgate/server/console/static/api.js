@@ -9,19 +9,24 @@ export class Problem extends Error {
   }
 }
 
-/** The service can't be reached at all. */
-export class Unreachable extends Error {}
+/** The service can't be reached at all, or its answer was lost: then a change may have been made. */
+export class Unreachable extends Error {
+  constructor(message, isChange) {
+    super(message)
+    this.isChange = isChange
+  }
+}
 
 const PATIENCE_MS = 8000
 
 /** Where the service is: the root, or the prefix under which a proxy or another application serves it. */
 export const PREFIX = new URL('..', import.meta.url).pathname.replace(/\/$/, '')
 
-async function sent(method, path, body) {
+async function sent(method, path, body, {headers, changes}) {
   /** @type {RequestInit & {headers: Record<string, string>}} */
   const options = {
     method,
-    headers: {Accept: 'application/json'},
+    headers: {Accept: 'application/json', ...headers},
     credentials: 'same-origin',
     cache: 'no-store',
     redirect: 'error',
@@ -35,16 +40,22 @@ async function sent(method, path, body) {
   try {
     return await fetch(PREFIX + path, options)
   } catch (error) {
-    const late = error.name === 'TimeoutError'
-    throw new Unreachable(
-      `The service does not answer${late ? ` within ${PATIENCE_MS / 1000} seconds` : ''}. Trying again.`,
-    )
+    const late = error.name === 'TimeoutError' ? ` within ${PATIENCE_MS / 1000} seconds` : ''
+    const text = changes
+      ? 'The service did not answer. The change may have been made: look before you press again.'
+      : `The service does not answer${late}.`
+    throw new Unreachable(text, changes)
   }
 }
 
-/** The JSON of an answer. Statuses in `also` are answers too; others beyond 2xx are thrown as a `Problem`. */
-export async function call(method, path, body, {also = []} = {}) {
-  const answer = await sent(method, path, body)
+/** The JSON of an answer. Statuses in `also` are answers too; others beyond 2xx are thrown as a `Problem`. `changes` is
+ *  false for a call that only tries or looks.
+ *  @param {string} method
+ *  @param {string} path
+ *  @param {unknown} [body]
+ *  @param {{also?: number[], headers?: Record<string, string>, changes?: boolean}} [options] */
+export async function call(method, path, body, {also = [], headers = {}, changes = method !== 'GET'} = {}) {
+  const answer = await sent(method, path, body, {headers, changes})
   const json = answer.headers.get('content-type')?.includes('json') ? await answer.json().catch(() => ({})) : undefined
   if (!answer.ok && !also.includes(answer.status)) throw new Problem(answer.status, json)
   return json

@@ -41,6 +41,7 @@ const PAGES = {
   search,
 }
 const RETRY_MS = 3000
+const READ_MS = 10_000 // so long a banner about a change without an answer stays, to be read
 
 let session = {loginRequired: true, name: null, scopes: []}
 let current = null // the page shown: {name, refresh, every, failures}; one with {stream, receive} has a stream of its own
@@ -48,6 +49,7 @@ let shownPath = location.hash.split('?')[0]
 let paused = false
 let timer
 let closeStream = () => {}
+let unansweredUntil = null // a banner about a call without an answer goes with the first answer from then on
 
 /** Whether the session's token has a scope; `admin` has them all. */
 const may = scope => session.scopes.includes(scope) || session.scopes.includes('admin')
@@ -81,14 +83,19 @@ function banner(text) {
   const shown = at('banner')
   shown.hidden = !text
   if (shown.textContent !== text) shown.textContent = text
+  unansweredUntil = null
 }
 
-async function troubled(error) {
+async function troubled(error, {retries = false} = {}) {
   if (error instanceof Problem && error.status === 401) return begin()
   if (error instanceof Problem && error.scope)
     return banner(`This needs a token with the scope ${error.scope}; ${whose()}`)
   if (error instanceof Problem) return banner(`${error.body.title ?? `Error ${error.status}`}: ${error.message}`)
-  if (error instanceof Unreachable) return banner(error.message)
+  if (error instanceof Unreachable) {
+    banner(retries ? `${error.message} Trying again.` : error.message)
+    unansweredUntil = Date.now() + (error.isChange ? READ_MS : 0)
+    return
+  }
   banner(`The console failed: ${error.message}`)
   reportError(error)
 }
@@ -224,13 +231,15 @@ async function redraw(page, reads) {
     if (current !== page) return
     page.failures += 1
     document.body.classList.add('stale')
-    await troubled(error)
+    // That a change may have been made matters more than that the page can't be refreshed.
+    const isKnown = error instanceof Unreachable && unansweredUntil !== null
+    if (!isKnown) await troubled(error, {retries: page.every && !paused})
     pulse()
   }
 }
 
 function renewed(page) {
-  if (page.failures) banner('')
+  if (unansweredUntil === null ? page.failures : Date.now() >= unansweredUntil) banner('')
   page.failures = 0
   page.at = new Date()
   document.body.classList.remove('stale')
@@ -281,7 +290,7 @@ async function begin() {
   try {
     session = await get('/console/session')
   } catch (error) {
-    banner(error.message)
+    banner(`${error.message} Trying again.`)
     timer = setTimeout(begin, RETRY_MS)
     return
   }

@@ -2,10 +2,16 @@
 
 import {call, get, Problem, query} from './api.js'
 import {agreed} from './dialog.js'
-import {badge, button, card, field, form, h, input, jsonArea, link, select, show, table, update} from './dom.js'
+import {badge, button, card, field, form, h, input, jsonArea, link, say, select, show, table, update} from './dom.js'
+import {changedMeanwhile, existsAlready} from './standing.js'
 import {count, durationMs, instant, moment, rate, span, spanOf, ZONE} from './words.js'
 
-const post = config => call('POST', '/admin/rate-limit/config', config)
+/** Makes a config, or the version after `active`. Status 412 is an answer: there is one, or it is at another version. */
+function post(config, active) {
+  /** @type {Record<string, string>} */
+  const headers = active ? {'If-Match': `"${active.version}"`} : {'If-None-Match': '*'}
+  return call('POST', '/admin/rate-limit/config', config, {headers, also: [412], changes: !config.dryRun})
+}
 
 export const configs = {
   title: 'Configs',
@@ -14,56 +20,72 @@ export const configs = {
     const [list, editor, past] = [h('div'), h('div'), h('div')]
     show(root, h('h1', {}, 'Configs'), card('Active', list, link('New config', 'configs', '')), editor, past)
     let edited
+    let version // the one that is edited
+    let saving = false
+    let outrun = () => {}
 
-    async function edit(active) {
+    function edit(active) {
       edited = name
+      version = active?.version
+      let edits = 0 // how often the form was changed: what was tried before then is no longer what it says
+      const conflict = h('div')
+      outrun = () => update(conflict, changedMeanwhile(name, load))
       const {controls, tried, values} = policyForm(active)
       const events = input({type: 'number', min: 1, max: 100_000_000, value: 10_000})
       const time = input({type: 'datetime-local', step: 1})
-      show(
-        editor,
-        card(
-          active ? `Change ${active.configName}` : 'New config',
-          form(
-            save,
-            h('div', {class: 'grid'}, controls),
-            active &&
-              h(
-                'fieldset',
-                {},
-                h('legend', {}, 'Try it first'),
-                h(
-                  'div',
-                  {class: 'row'},
-                  field('Events', events),
-                  field('Requested for', time, `${ZONE}; empty: now`),
-                  button('Preview', preview),
-                ),
-                tried,
-              ),
+      const filled = form(
+        save,
+        h('div', {class: 'grid'}, controls),
+        active &&
+          h(
+            'fieldset',
+            {},
+            h('legend', {}, 'Try it first'),
             h(
               'div',
               {class: 'row'},
-              h('button', {class: 'main'}, active ? 'Make it the active version' : 'Create'),
-              active && link('Re-plan booked slots', 'replan', active.configName),
+              field('Events', events),
+              field('Requested for', time, `${ZONE}; empty: now`),
+              button('Preview', preview),
             ),
+            tried,
           ),
+        conflict,
+        h(
+          'div',
+          {class: 'row'},
+          h('button', {class: 'main'}, active ? 'Make it the active version' : 'Create'),
+          active && link('Re-plan booked slots', 'replan', active.configName),
         ),
       )
+      filled.addEventListener('input', () => {
+        edits += 1
+        show(tried)
+      })
+      show(editor, card(active ? `Change ${active.configName}` : 'New config', filled))
+
+      function load() {
+        edited = undefined
+        shell.refresh()
+      }
 
       async function preview() {
         const wanted = values()
         if (!wanted) return
+        const begun = edits
         const asked = {configName: active.configName, events: events.value || 1, at: instant(time.value)}
+        const {configName: _name, ...changes} = wanted
+        // The texts `null` remove: what is empty would be left out, and so stay as it is.
+        const removing = {maxDelay: wanted.maxDelay ?? 'null', calendar: JSON.stringify(wanted.calendar)}
         const seen = await shell.attempt(() =>
           Promise.all([
             get(query('/api/v1/forecast', asked)),
-            get(query('/api/v1/forecast', {...asked, maxPerWindow: wanted.maxPerWindow})),
-            post({...wanted, dryRun: true}),
+            get(query('/api/v1/forecast', {...asked, ...changes, ...removing})),
+            post({...wanted, dryRun: true}, active),
           ]),
         )
-        if (!seen) return
-        const resized = durationMs(wanted.windowSize) !== durationMs(active.windowSize)
+        if (!seen || edits !== begun) return
+        if (seen[2].status === 412) return outrun()
         show(
           tried,
           table(
@@ -78,7 +100,7 @@ export const configs = {
             ],
             [
               ['Now', active, seen[0]],
-              ['Changed', {...wanted, windowSize: active.windowSize}, seen[1]],
+              ['Changed', wanted, seen[1]],
             ].map(([title, policy, forecast]) => [
               title,
               rate((policy.maxPerWindow * 1000) / durationMs(policy.windowSize)),
@@ -89,12 +111,6 @@ export const configs = {
             ]),
           ),
           seen[2].warnings.map(warning => h('p', {class: 'notice'}, `${warning.detail}.`)),
-          resized &&
-            h(
-              'p',
-              {class: 'notice'},
-              `Tried with the window as it is, ${active.windowSize}. With ${wanted.windowSize} the average would be ${rate((wanted.maxPerWindow * 1000) / durationMs(wanted.windowSize))} per second.`,
-            ),
         )
       }
 
@@ -113,10 +129,16 @@ export const configs = {
           ))
         )
           return
-        const made = await shell.attempt(() => post(wanted), `${wanted.configName} is changed.`)
+        saving = true
+        const made = await shell.attempt(() => post(wanted, active))
+        saving = false
         if (!made) return
-        edited = undefined
-        name === made.configName ? shell.refresh() : shell.go('configs', made.configName)
+        if (made.status === 412)
+          return active ? outrun() : show(conflict, existsAlready(wanted.configName, 'configs', wanted.configName))
+        say(`${wanted.configName} is changed.`)
+        if (made.configName !== name) return shell.go('configs', made.configName)
+        edit(made)
+        shell.refresh()
       }
     }
 
@@ -157,6 +179,8 @@ export const configs = {
         )
         const active = all.find(each => each.configName === name)
         if (edited !== name) edit(active)
+        // What is read may also be older for a moment: another process answers.
+        else if (active && active.version > version && !saving) outrun()
         if (!active) return
         update(
           past,

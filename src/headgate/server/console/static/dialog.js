@@ -1,6 +1,7 @@
 // Asks before something is done that can't be undone, or that needs a value first.
 
-import {at, form, h, show} from './dom.js'
+import {isRepeated} from './busy.js'
+import {at, h, show} from './dom.js'
 
 /** Whether the user agrees. Escape, or the other button, is no. */
 export const agreed = async (title, text, verb, options = {}) => (await asked(title, text, verb, options)) !== null
@@ -15,17 +16,22 @@ export function asked(title, text, verb, {kind = 'danger', fields = []} = {}) {
       dialog,
       h('h2', {id: 'dialog-title'}, title),
       h('p', {}, text),
-      form(
-        values => {
-          given = values
-          dialog.close()
+      h(
+        'form',
+        {
+          class: 'form',
+          onsubmit: event => {
+            event.preventDefault()
+            given = Object.fromEntries(new FormData(event.currentTarget))
+            dialog.close()
+          },
         },
         fields,
         h(
           'div',
           {class: 'row end'},
           h('button', {type: 'button', autofocus: true, onclick: leave}, 'Leave it'),
-          h('button', {class: kind}, verb),
+          h('button', {class: kind, onclick: event => isRepeated(event) && event.preventDefault()}, verb),
         ),
       ),
     )

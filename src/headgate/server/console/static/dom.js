@@ -1,6 +1,8 @@
 // Builds the page from text. Nothing here, or anywhere in the console, turns text into markup.
 
 import {address} from './address.js'
+import {isRepeated, join, once} from './busy.js'
+import {adopt, isListening, listen} from './listeners.js'
 
 const SVG = 'http://www.w3.org/2000/svg'
 
@@ -11,8 +13,6 @@ export const h = (tag, attributes = {}, ...children) => built(document.createEle
 
 /** The same for drawings. */
 export const s = (tag, attributes = {}, ...children) => built(document.createElementNS(SVG, tag), attributes, children)
-
-const heard = new WeakSet() // elements that somebody listens to
 
 function built(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
@@ -25,11 +25,6 @@ function built(element, attributes, children) {
   return element
 }
 
-function listen(element, event, act) {
-  heard.add(element)
-  element.addEventListener(event, act)
-}
-
 const present = children => children.flat(4).filter(child => child !== null && child !== undefined && child !== false)
 
 /** Replaces what is in a region. */
@@ -39,7 +34,8 @@ export function show(region, ...children) {
 }
 
 /** Brings a region up to date and touches only what differs, so that focus, selection and a click under way survive.
- *  Elements with listeners are kept only if nothing about them changed: whatever a listener acts on has to show. */
+ *  Elements with listeners are kept only if nothing about them changed, and then act as the newest render says. What
+ *  a listener reads from the page it finds by its event: elements made beside it may not be the ones that are kept. */
 export function update(region, ...children) {
   const focused = /** @type {HTMLElement} */ (document.activeElement)
   const key = region.contains(focused) ? focused.dataset?.key : undefined
@@ -56,14 +52,14 @@ function settle(parent, wanted) {
   const kept = [...parent.childNodes]
   if (kept.length !== wanted.length) return parent.replaceChildren(...wanted)
   for (const [n, old] of kept.entries()) {
-    if (old.isEqualNode(wanted[n])) continue
-    if (isAlike(old, wanted[n])) settle(old, [...wanted[n].childNodes])
+    if (old.isEqualNode(wanted[n])) adopt(old, wanted[n])
+    else if (isAlike(old, wanted[n])) settle(old, [...wanted[n].childNodes])
     else old.replaceWith(wanted[n])
   }
 }
 
 const isAlike = (old, fresh) =>
-  old instanceof Element && !heard.has(old) && !heard.has(fresh) && old.cloneNode().isEqualNode(fresh.cloneNode())
+  old instanceof Element && !isListening(old) && !isListening(fresh) && old.cloneNode().isEqualNode(fresh.cloneNode())
 
 /** A card with a heading. */
 export const card = (title, ...children) => h('section', {class: 'card'}, h('h2', {}, title), ...children)
@@ -165,32 +161,37 @@ export const select = (options, attributes = {}) =>
     }),
   )
 
-/** A button that waits for what it does, and is off meanwhile; without the scope it needs, it is off and says so.
+/** A button that is off until what it does has ended; without the scope it needs, it is off and says so. A double click
+ *  is one press, unless the button `repeats`.
  *  @param {string} text
  *  @param {(event: Event) => unknown} act
- *  @param {{kind?: string, missing?: string | null, [attribute: string]: unknown}} [options] */
-export function button(text, act, {kind = '', missing = null, ...attributes} = {}) {
+ *  @param {{kind?: string, missing?: string | null, repeats?: boolean, [attribute: string]: unknown}} [options] */
+export function button(text, act, {kind = '', missing = null, repeats = false, ...attributes} = {}) {
   const made = h('button', {type: 'button', class: kind, disabled: Boolean(missing), ...attributes}, text)
   if (missing) made.title = `needs a token with the scope ${missing}`
-  listen(made, 'click', async event => {
+  listen(made, 'click', event => {
     event.preventDefault()
-    made.disabled = true
-    try {
-      await act(event)
-    } finally {
-      made.disabled = false
-    }
+    if (repeats || !isRepeated(event)) return once(event.currentTarget, () => act(event))
   })
+  join(made)
   return missing ? h('span', {class: 'locked'}, made, h('small', {}, ` needs scope ${missing}`)) : made
 }
 
-/** A form that calls `act` with its values when it is sent. */
+const SUBMIT = 'button:not([type=button])'
+
+/** A form that calls `act` with its values when it is sent. Its button is off until that has ended. */
 export function form(act, ...children) {
   const made = h('form', {class: 'form'}, ...children)
   listen(made, 'submit', event => {
     event.preventDefault()
-    act(Object.fromEntries(new FormData(made)))
+    const values = Object.fromEntries(new FormData(event.currentTarget))
+    const sender = event.submitter ?? event.currentTarget.querySelector(SUBMIT)
+    return sender ? once(sender, () => act(values)) : act(values)
   })
+  for (const sender of made.querySelectorAll(SUBMIT)) {
+    listen(sender, 'click', event => isRepeated(event) && event.preventDefault())
+    join(sender)
+  }
   return made
 }
 

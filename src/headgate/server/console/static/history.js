@@ -73,7 +73,7 @@ export const charts = {
         h(
           'div',
           {class: 'row', role: 'group', 'aria-label': 'Zoom'},
-          button('Zoom in', () => magnify(0.5), {kind: 'quiet', 'data-key': 'in'}),
+          button('Zoom in', () => magnify(0.5), {kind: 'quiet', repeats: true, 'data-key': 'in'}),
           button('Whole range', () => magnify(null), {
             kind: 'quiet',
             'data-key': 'out',

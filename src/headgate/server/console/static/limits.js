@@ -4,6 +4,7 @@ import {call, path} from './api.js'
 import {gauge} from './charts.js'
 import {agreed} from './dialog.js'
 import {badge, button, card, field, form, h, input, jsonArea, link, select, show, table, update} from './dom.js'
+import {changedMeanwhile, existsAlready, isSame, standing} from './standing.js'
 import {count, span, spanOf} from './words.js'
 
 const ALGORITHMS = [
@@ -45,9 +46,9 @@ export const limits = {
           h(
             'div',
             {class: 'row'},
-            button('Peek', () => ask('peek'), {kind: 'main', missing}),
-            button('Acquire', () => ask('acquire'), {missing}),
-            button('Refund', () => ask('refund'), {missing}),
+            button('Peek', () => ask('peek'), {kind: 'main', missing, repeats: true}),
+            button('Acquire', () => ask('acquire'), {missing, repeats: true}),
+            button('Refund', () => ask('refund'), {missing, repeats: true}),
             button('Reset', reset, {kind: 'danger', missing}),
           ),
         ),
@@ -64,7 +65,8 @@ export const limits = {
           .filter(Boolean),
       }
       if (operation !== 'reset') wanted.cost = Number(cost.value)
-      const decision = await shell.attempt(() => call('POST', `/api/v1/limits/${operation}`, wanted, {also: [429]}))
+      const options = {also: [429], changes: operation !== 'peek'}
+      const decision = await shell.attempt(() => call('POST', `/api/v1/limits/${operation}`, wanted, options))
       if (decision)
         show(
           decided,
@@ -82,6 +84,7 @@ export const limits = {
     function edit(plan) {
       edited = name
       const {controls, document} = planForm(plan)
+      const conflict = h('div')
       show(
         editor,
         card(
@@ -89,6 +92,7 @@ export const limits = {
           form(
             save,
             controls,
+            conflict,
             h(
               'div',
               {class: 'row'},
@@ -102,13 +106,25 @@ export const limits = {
       async function save() {
         const [called, body] = document() ?? []
         if (!called) return
-        const made = await shell.attempt(
-          () => call('PUT', path('/admin/plans', called), body),
-          `${called} is in force.`,
-        )
+        const place = path('/admin/plans', called)
+        const looked = await shell.attempt(async () => ({plan: await standing(place)}))
+        if (!looked) return
+        if (!isSame(looked.plan, plan ?? null)) return show(conflict, outrun(called, looked))
+        const made = await shell.attempt(() => call('PUT', place, body), `${called} is in force.`)
         if (!made) return
+        if (called !== name) return shell.go('limits', called)
+        edit(made)
+        shell.refresh()
+      }
+
+      const outrun = (called, looked) =>
+        plan
+          ? changedMeanwhile(called, load, looked.plan ? 'changed' : 'deleted')
+          : existsAlready(called, 'limits', called)
+
+      function load() {
         edited = undefined
-        called === name ? shell.refresh() : shell.go('limits', called)
+        shell.refresh()
       }
 
       async function remove() {

@@ -1,6 +1,6 @@
 // The login. The token goes to the service once and comes back as a cookie no script can read.
 
-import {call, Problem} from './api.js'
+import {call, Problem, Unreachable} from './api.js'
 import {field, form, h, input} from './dom.js'
 
 export function loginPage(root, done) {
@@ -12,7 +12,6 @@ export function loginPage(root, done) {
     autocomplete: 'current-password',
   })
   const told = h('p', {class: 'wrong', role: 'alert'})
-  const button = h('button', {class: 'main'}, 'Log in')
   root.append(
     h(
       'div',
@@ -27,7 +26,6 @@ export function loginPage(root, done) {
       ),
       form(
         async () => {
-          button.disabled = true
           told.textContent = ''
           try {
             await call('POST', '/console/session', {token: token.value})
@@ -36,13 +34,11 @@ export function loginPage(root, done) {
           } catch (error) {
             told.textContent = wrong(error)
             token.select()
-          } finally {
-            button.disabled = false
           }
         },
         h('input', {type: 'text', name: 'username', value: 'headgate', autocomplete: 'username', hidden: true}),
         field('Token', token),
-        button,
+        h('button', {class: 'main'}, 'Log in'),
         told,
       ),
     ),
@@ -65,5 +61,6 @@ function wrong(error) {
   if (error instanceof Problem && error.status === 429)
     return 'Too many wrong tokens from this address. Wait a minute and try again.'
   if (error instanceof Problem && error.status === 401) return 'That is no token of this service, or it was revoked.'
+  if (error instanceof Unreachable) return 'The service does not answer. Try again.'
   return error.message
 }

@@ -1,11 +1,14 @@
 // What is queued again and again: when it ticks next, paused and resumed, run now, made and deleted.
 
-import {call, path} from './api.js'
+import {call, get, path} from './api.js'
 import {agreed} from './dialog.js'
 import {badge, button, card, field, form, h, input, link, select, show, table, update} from './dom.js'
+import {standing} from './standing.js'
 import {moment} from './words.js'
 
 const BASE = '/admin/periodic'
+
+const when = task => (task.cron === null ? `every ${task.every}` : `${task.cron} ${task.zone}`)
 
 export const periodic = {
   title: 'Periodic',
@@ -44,6 +47,8 @@ export const periodic = {
     )
 
     async function make(values) {
+      const looked = await shell.attempt(async () => ({task: await standing(path(BASE, values.name))}))
+      if (!looked || (looked.task && !(await replaces(looked.task)))) return
       const given = Object.entries(values).filter(([key, value]) => key !== 'name' && String(value).trim())
       const done = await shell.attempt(
         () => call('PUT', path(BASE, values.name), Object.fromEntries(given)),
@@ -53,14 +58,15 @@ export const periodic = {
       shell.refresh()
     }
 
-    async function turn(task) {
-      const {itemType, cron: at, every: span, zone: where, calendar, catchUp: missed, context, enabled} = task
-      const schedule = at === null ? {every: span} : {cron: at}
-      const body = {itemType, ...schedule, zone: where, calendar, catchUp: missed, context, enabled: !enabled}
-      await shell.attempt(
-        () => call('PUT', path(BASE, task.name), body),
-        `${task.name} is ${enabled ? 'paused' : 'resumed'}.`,
+    const replaces = task =>
+      agreed(
+        `Replace ${task.name}?`,
+        `There is one of this name: it queues ${task.itemType}, ${when(task)}. All of it is replaced, its context and its calendar too.`,
+        'Replace it',
       )
+
+    async function turn({name: task, enabled}) {
+      await shell.attempt(() => switched(task, !enabled), `${task} is ${enabled ? 'paused' : 'resumed'}.`)
       shell.refresh()
     }
 
@@ -111,7 +117,7 @@ export const periodic = {
             tasks.map(task => [
               h('b', {}, task.name),
               link(task.itemType, 'dispatch', task.itemType, {prefix: `${task.name}@`}),
-              h('code', {}, task.cron === null ? `every ${task.every}` : `${task.cron} ${task.zone}`),
+              h('code', {}, when(task)),
               task.catchUp,
               task.nextTick ? moment(task.nextTick) : '–',
               task.lastTick ? moment(task.lastTick) : '–',
@@ -124,4 +130,11 @@ export const periodic = {
       },
     }
   },
+}
+
+/** Pauses or resumes a task. PUT replaces all of it, so it is read anew: somebody may have changed it meanwhile. */
+async function switched(name, enabled) {
+  const {itemType, cron, every, zone, calendar, catchUp, context} = await get(path(BASE, name))
+  const schedule = cron === null ? {every} : {cron}
+  return call('PUT', path(BASE, name), {itemType, ...schedule, zone, calendar, catchUp, context, enabled})
 }

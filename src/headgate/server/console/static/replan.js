@@ -21,6 +21,24 @@ export const replan = {
     const [from, to] = ['from', 'to'].map(each => input({name: each, type: 'datetime-local', step: 1}))
     const notice = input({name: 'notice', maxlength: 40, placeholder: 'PT1M'})
     const shown = h('div', {role: 'status'})
+    let edits = 0 // how often the form was changed: what was previewed before then is no longer what it says
+    const filled = form(
+      () => preview(),
+      h(
+        'div',
+        {class: 'grid'},
+        field('Config', config),
+        field('Direction', direction, 'earlier: after a limit was raised; later: what is over a lowered one'),
+        field('Slots from', from, ZONE),
+        field('Slots before', to, ZONE),
+        field('Notice', notice, 'a duration; empty: one minute'),
+      ),
+      h('button', {class: 'main'}, 'Preview'),
+    )
+    filled.addEventListener('input', () => {
+      edits += 1
+      show(shown)
+    })
     show(
       root,
       h('h1', {}, 'Replan'),
@@ -31,24 +49,12 @@ export const replan = {
           {class: 'soft'},
           'Booked slots keep their times when a limit changes. A re-plan moves them, in order; queue items and payments move with them. What has begun, or runs within the notice, stays.',
         ),
-        form(
-          () => preview(),
-          h(
-            'div',
-            {class: 'grid'},
-            field('Config', config),
-            field('Direction', direction, 'earlier: after a limit was raised; later: what is over a lowered one'),
-            field('Slots from', from, ZONE),
-            field('Slots before', to, ZONE),
-            field('Notice', notice, 'a duration; empty: one minute'),
-          ),
-          h('button', {class: 'main'}, 'Preview'),
-        ),
+        filled,
         shown,
       ),
     )
 
-    const asked = dryRun => {
+    const wanted = () => {
       const given = {
         configName: config.value,
         direction: direction.value,
@@ -56,38 +62,43 @@ export const replan = {
         to: instant(to.value),
         notice: notice.value.trim() || undefined,
       }
-      return call('POST', '/api/v1/slots/replan', {
-        ...Object.fromEntries(Object.entries(given).filter(([, value]) => value !== undefined)),
-        dryRun,
-      })
+      return Object.fromEntries(Object.entries(given).filter(([, value]) => value !== undefined))
     }
+
+    const asked = (given, dryRun) => call('POST', '/api/v1/slots/replan', {...given, dryRun}, {changes: !dryRun})
 
     const outcome = (plan, verb) =>
       facts(
         ['Examined', count(plan.examined)],
         [verb, h('b', {}, count(plan.moved))],
-        plan.moved > 0 && ['Earlier, on average, by', span(plan.savedMs / plan.moved)],
+        plan.moved > 0 && [
+          `${plan.savedMs < 0 ? 'Later' : 'Earlier'}, on average, by`,
+          span(Math.abs(plan.savedMs) / plan.moved),
+        ],
         plan.lastBefore && ['The last one, before', moment(plan.lastBefore)],
         plan.lastAfter && ['The last one, after', moment(plan.lastAfter)],
       )
 
     async function preview() {
-      const plan = await shell.attempt(() => asked(true))
-      if (!plan) return
+      const [given, begun] = [wanted(), edits]
+      const plan = await shell.attempt(() => asked(given, true))
+      if (!plan || edits !== begun) return
       show(
         shown,
         outcome(plan, 'Would move'),
         plan.moved
-          ? button('Move them', move, {kind: 'main'})
+          ? button('Move them', () => move(given), {kind: 'main'})
           : h('p', {}, 'Nothing to move: all are where they belong.'),
       )
     }
 
-    async function move() {
+    async function move(given) {
+      const way = given.direction === 'spread' ? 'later' : 'earlier'
       const effect = 'Bookings go on meanwhile. A call that breaks off can be repeated.'
-      if (!(await agreed(`Re-plan ${config.value}?`, effect, 'Move them', {kind: 'main'}))) return
+      const question = `Move booked slots of ${given.configName} ${way}?`
+      if (!(await agreed(question, effect, 'Move them', {kind: 'main'}))) return
       const done = await shell.attempt(
-        () => asked(false),
+        () => asked(given, false),
         plan => `${count(plan.moved)} slots were moved.`,
       )
       if (done) show(shown, outcome(done, 'Moved'))
