@@ -16,11 +16,19 @@ CONSOLE := src/headgate/server/console/static
 .PHONY: run test pytest lint blocking javascript no-javascript types imports demo bench bench-quick simulate \
   sms-matrix torture joint-processes scale gameday docs pictures sbom lock clean
 
+# uv takes seconds where pip takes a minute, and is told of pip's settings in the environment. pip itself is asked where
+# uv finds no packages: it may know of an index from a file of its own.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+UV = $(if $(PIP_INDEX_URL),UV_DEFAULT_INDEX="$(PIP_INDEX_URL)") $(if $(PIP_FIND_LINKS),UV_FIND_LINKS="$(PIP_FIND_LINKS)") \
+  $(if $(PIP_CERT),SSL_CERT_FILE="$(PIP_CERT)") $(BIN)/uv pip install --quiet --python $(BIN)/python
+NEEDED := -e ".[all,testing]" --group dev
+install = $(UV) -c constraints.txt $(1) || { $(PIP) "pip>=25.1" && $(PIP) -c constraints.txt $(1); }
+
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(CHOSEN) $(PYTHON) -m venv $(VENV)
-	@echo "installing headgate into $(VENV) (once; one to two minutes)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "pip>=25.1"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[all,testing]" --group dev
+	@echo "installing headgate into $(VENV) (once; up to a minute)"
+	@$(PIP) -c constraints.txt uv
+	@$(call install,$(NEEDED))
 	@touch $@
 
 run: $(STAMP)
@@ -72,7 +80,7 @@ demo: $(STAMP)
 	@$(BIN)/headgate demo
 
 $(VENV)/peers: $(STAMP)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --group peers
+	@$(call install,--group peers)
 	@touch $@
 
 # Stores what it measured in benchmarks/results and fills README and docs with it. One table alone: BENCH=slots.

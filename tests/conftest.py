@@ -7,7 +7,11 @@ PROFILE=thorough`, a quarter of them by the check on the newest Python, and a te
 from __future__ import annotations
 
 import gc
+import os
+import shutil
+import tempfile
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,12 +21,13 @@ import pytest
 from hypothesis import settings
 
 from headgate.sql import migrate
-from tests import compiled_statements, migrated, trusted_certificates, warm_start
+from tests import compiled_statements, migrated, trusted_certificates, warm_start, warm_workers
 
 if TYPE_CHECKING:
     from headgate.testing.servers.postgres import PostgresDatabases
 
 HERE = Path(__file__).parent
+IN_MEMORY = "/dev/shm"
 LONGEST = (
     "test_console_buttons.py",
     "test_kafka_cluster.py",
@@ -54,6 +59,16 @@ settings.register_profile("check", max_examples=25, deadline=None)
 settings.register_profile("quick", max_examples=10, deadline=None)
 settings.load_profile("quick")
 
+
+def write_to_memory() -> None:
+    """Temporary files (databases, logs, browsers' profiles) go where no disk is written, if there is room for them."""
+    with suppress(OSError):
+        if "TMPDIR" not in os.environ and shutil.disk_usage(IN_MEMORY).free > 8 * 2**30:
+            os.environ["TMPDIR"] = IN_MEMORY
+            tempfile.tempdir = None  # to be asked for again
+
+
+write_to_memory()
 migrated.quicken_sqlite()
 compiled_statements.share()
 trusted_certificates.share()
@@ -86,9 +101,10 @@ def empty_postgres_url(postgres_server: PostgresDatabases) -> Iterator[str]:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_setupnodes() -> None:
+def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
     """In the xdist controller, before the first worker starts: they inherit the environment."""
     warm_start.start_for_all_workers()
+    warm_workers.start(config, specs)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -84,6 +84,7 @@ _WRITTEN: LiteralString = """
 SELECT string_agg(quote_ident(relname), ', ') FROM pg_class
 WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace AND pg_relation_size(oid) > 0 AND relname <> ALL (%s)
 """
+TEMPLATE: LiteralString = "migrated"
 _REVISIONS = [migrate.REVISION_TABLE, migrate.FLOOR_TABLE]
 
 
@@ -101,12 +102,17 @@ class MigratedDatabases:
 
     @classmethod
     def on(cls, server: PostgresDatabases) -> MigratedDatabases:
-        """Migrates the database that all are copied from."""
-        template = f"migrated_{uuid.uuid4().hex[:16]}"
-        url = server.create(template)
-        with ThreadPoolExecutor(1) as thread:  # the event loop of an asynchronous fixture may run in this one
-            thread.submit(asyncio.run, _migrated(url)).result()
-        return cls(server, template)
+        """Migrates the database that all are copied from, unless another process of the run has."""
+        import psycopg
+
+        with psycopg.connect(server.url(), autocommit=True) as connection:
+            connection.execute("SELECT pg_advisory_lock(1)")  # until the connection is closed
+            if not _value(connection, "SELECT count(*) FROM pg_database WHERE datname = %s", [TEMPLATE]):
+                url = server.create(f"{TEMPLATE}_in_the_making")
+                with ThreadPoolExecutor(1) as thread:  # the event loop of an asynchronous fixture may run in this one
+                    thread.submit(asyncio.run, _migrated(url)).result()
+                connection.execute(f"ALTER DATABASE {TEMPLATE}_in_the_making RENAME TO {TEMPLATE}")
+        return cls(server, TEMPLATE)
 
     @contextlib.contextmanager
     def lend(self) -> Iterator[str]:

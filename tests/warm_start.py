@@ -59,7 +59,7 @@ ADDRESS = "TESTS_WARM_START"
 """The environment variable that names the warm process of a whole run, if there is one."""
 LONGEST = 200_000
 """Bytes of a message, the environment in it; longer ones are not passed at once."""
-LOADING_SECONDS = 120.0
+LOADING_SECONDS = 300.0
 """How long the warm process may take until it listens, on a busy machine."""
 
 
@@ -88,13 +88,17 @@ def run(
 
 def command_on_path(name: str, module: str, directory: Path) -> None:
     """Puts a program `name` into `directory` that does what `python -m module` does; for shells."""
-    script = directory / name
+    write_command(directory / name, _address(), ["-m", module])
+
+
+def write_command(script: Path, address: str, arguments: list[str]) -> None:
+    """Writes a program that runs Python with these arguments and its own, in a copy of the warm process."""
     script.write_text(
         f"#!{sys.executable} -IS\n"
         "import os, sys\n"
         f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
         "import warm_start\n"
-        f"warm_start.pass_on({_address()!r}, ['-m', {module!r}, *sys.argv[1:]])\n"
+        f"warm_start.pass_on({address!r}, [*{arguments!r}, *sys.argv[1:]])\n"
     )
     script.chmod(0o755)
 
@@ -183,25 +187,25 @@ class WarmProcess(subprocess.Popen[Any]):
         return self.pid, status
 
 
-class _Warm:
-    """A warm process, which ends when this process does."""
+class Warm:
+    """A warm process, which ends when this process does: this program, or another that calls `serve`."""
 
-    def __init__(self) -> None:
-        directory = Path(tempfile.mkdtemp(prefix="headgate-warm-"))
-        self.address = str(directory / "socket")
-        with (directory / "log").open("w") as log:
+    def __init__(self, program: str = __file__, *arguments: str, cwd: Path | None = None) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="headgate-warm-"))
+        self.address = str(self.directory / "socket")
+        with (self.directory / "log").open("w") as log:
             self._process = subprocess.Popen(
-                [sys.executable, __file__, self.address],
+                [sys.executable, program, self.address, *arguments],
                 stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
+                stdout=log,
                 stderr=log,
-                cwd=directory,
+                cwd=cwd or self.directory,
             )
         atexit.register(self._process.communicate)
 
 
 _starting = threading.Lock()
-_started: list[_Warm] = []
+_started: list[Warm] = []
 
 
 def start_for_all_workers() -> None:
@@ -215,7 +219,7 @@ def _address() -> str:
         return os.environ[ADDRESS]
     with _starting:
         if not _started:
-            _started.append(_Warm())
+            _started.append(Warm())
         return _started[0].address
 
 
@@ -259,8 +263,9 @@ async def _start_once() -> None:
         pass
 
 
-def _serve(address: str) -> tuple[list[str], str, dict[str, str]]:
+def serve(address: str) -> tuple[list[str], str, dict[str, str]]:
     """Copies this process for each that connects. Returns in the copies, with what to run; never here."""
+    gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # watcher threads are not joined
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -302,7 +307,7 @@ def _watch(connection: socket.socket) -> tuple[list[str], str, dict[str, str]]:
         os._exit(0)
 
 
-def _become(arguments: list[str], directory: str, environment: dict[str, str]) -> None:
+def become(arguments: list[str], directory: str, environment: dict[str, str]) -> None:
     """Makes this copy what Python would have been if it had been started so, and runs the program."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(directory)
@@ -314,6 +319,8 @@ def _become(arguments: list[str], directory: str, environment: dict[str, str]) -
     sys.stdout = sys.__stdout__ = open(1, "w", errors=errors, closefd=False)  # type: ignore[misc]  # noqa: SIM115
     sys.stderr = sys.__stderr__ = open(2, "w", 1, errors="backslashreplace", closefd=False)  # type: ignore[misc]  # noqa: SIM115
     where = [entry for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    while arguments[0] in ("-u", "-B"):  # how output is buffered and modules are kept has been decided
+        arguments = arguments[1:]
     match arguments:
         case ["-m", module, *rest]:
             sys.argv, sys.path[:1] = [module, *rest], [directory, *where]
@@ -327,7 +334,7 @@ def _become(arguments: list[str], directory: str, environment: dict[str, str]) -
             runpy.run_path(file, run_name="__main__")
 
 
-def _end(code: object) -> None:
+def end(code: object) -> None:
     """Ends as Python does after `SystemExit(code)`, but for the clearing of its memory."""
     if code is None:
         code = 0
@@ -347,12 +354,11 @@ def _end(code: object) -> None:
 if __name__ == "__main__":
     load([*PACKAGES.split(), *own_modules()])
     quicken()
-    gc.freeze()
-    program = _serve(sys.argv[1])
+    program = serve(sys.argv[1])
     # At the end, not inside a function: whatever else the program raises ends Python in the usual way.
     try:
-        _become(*program)
+        become(*program)
     except SystemExit as ended:
-        _end(ended.code)
+        end(ended.code)
         raise
-    _end(None)
+    end(None)

@@ -96,6 +96,17 @@ def test_a_killed_server_leaves_no_shared_memory() -> None:
     assert segment not in segments()
 
 
+def test_a_closed_server_leaves_no_file_in_shared_memory() -> None:
+    """Killed servers do not remove what they have there, and each start has another name for it."""
+    with PostgresServer() as server:
+        mapped = Path(f"/proc/{server.pid}/maps").read_text().splitlines()
+        files = {Path(words[5]) for words in (line.split() for line in mapped) if len(words) == 6}
+        dynamic = {file for file in files if file.name.startswith(("PostgreSQL.", "mmap."))}
+        assert all(file.exists() for file in dynamic)
+        assert dynamic
+    assert [file for file in dynamic if file.exists()] == []
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root steps down to another user")
 def test_root_runs_it_from_where_the_unprivileged_user_cannot_go(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path

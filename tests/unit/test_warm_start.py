@@ -108,3 +108,8 @@ def test_an_environment_that_changes_python_is_obeyed() -> None:
         [sys.executable, "-c", "import sys; print(sys.flags.utf8_mode)"], env={**os.environ, "PYTHONUTF8": "1"}
     )
     assert done.stdout == "1\n"
+
+
+@pytest.mark.skipif("PYTEST_XDIST_WORKER" not in os.environ, reason="this run has no workers")
+def test_workers_of_a_run_are_copies_of_the_process_that_imported_the_tests() -> None:
+    assert Path(sys.orig_argv[1]).name == "warm_workers.py"

@@ -8,6 +8,7 @@ from typing import Self
 
 from headgate.testing.servers.failures import ServerFailed
 from headgate.testing.servers.server import Server
+from headgate.testing.waiting import pause
 
 
 class ServerGroup:
@@ -47,18 +48,19 @@ class ServerGroup:
 
     def wait_until(self, condition: Callable[[], bool], otherwise: str, within: float = 60.0) -> None:
         """Polls `condition`; after `within` seconds raises `ServerFailed` with the members' logs."""
-        deadline = time.monotonic() + within
+        began = time.monotonic()
         while True:
+            probed = time.monotonic()
             try:
                 if condition():
                     return
                 cause = None
             except Exception as failure:
                 cause = failure
-            if time.monotonic() > deadline:
+            if time.monotonic() > began + within:
                 logs = "\n".join(f"{member.address}: {member.log_tail()}" for member in self.members())
                 raise ServerFailed(f"{self.name}: {otherwise} within {within:g} s\n{logs}") from cause
-            time.sleep(0.02)
+            time.sleep(pause(began, probed))
 
     def stop(self) -> None:
         """Stops the members gracefully, the last started first; ports and data stay."""

@@ -80,6 +80,8 @@ class PostgresServer(Server):
             "fsync": "on" if fsync else "off",
             "max_connections": str(max_connections),
             "shared_buffers": "64MB",
+            # In its directory: a server that is killed, as `close` does, would leave a megabyte in /dev/shm.
+            "dynamic_shared_memory_type": "mmap",
             "timezone": "UTC",
             "log_timezone": "UTC",
             **(settings or {}),

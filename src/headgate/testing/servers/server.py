@@ -17,6 +17,7 @@ from headgate.testing.servers.failures import ServerFailed
 from headgate.testing.servers.ports import PortClaim
 from headgate.testing.servers.process_group import process_group
 from headgate.testing.servers.reaper import family
+from headgate.testing.waiting import pause
 
 HOST = "127.0.0.1"
 LOG_TAIL = 3_000
@@ -160,11 +161,12 @@ class Server:
             return False
 
     def _wait_until(self, condition: Callable[[], bool], seconds: float, otherwise: str) -> None:
-        deadline = time.monotonic() + seconds
+        began = probed = time.monotonic()
         while not condition():
-            if time.monotonic() > deadline:
+            if time.monotonic() > began + seconds:
                 raise ServerFailed(f"{self.name}: {otherwise} within {seconds:g} s; its log ends:\n{self.log_tail()}")
-            time.sleep(0.02)
+            time.sleep(pause(began, probed))
+            probed = time.monotonic()
 
     def stop(self) -> None:
         """Stops it gracefully, and kills it after a timeout. Does nothing if it is not running."""

@@ -55,6 +55,10 @@ class TemporalServer(Server):
             words += ["--dynamic-config-value", f"{name}={json.dumps(value)}"]
         return words
 
+    def environment(self) -> dict[str, str]:
+        # Go collects garbage less often, and so takes a quarter less time to start, for some megabytes more.
+        return {"GOGC": "400"} | super().environment()
+
     def answers(self) -> bool:
         # The HTTP side translates to the same gRPC frontend; the namespace only this server has proves it is ours.
         url = f"http://{HOST}:{self._claims[1].number}/api/v1/namespaces/{self._identity}"
