@@ -56,6 +56,8 @@ FILE_DEADLINE = 30.0
 """… and on SQLite, where it includes the wait for the write lock."""
 LAST_SECONDS = 0.25
 """… and in a process that shuts down, after a first timeout: further writes would time out too."""
+SESSION_DEFAULTS = "SET default_transaction_isolation = 'read committed'; SET DateStyle = 'ISO, MDY'"
+"""On PostgreSQL. Statements wait for the locks of others and then see what those wrote; times are read as ISO 8601."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -96,7 +98,7 @@ class Database:
             # Not AUTOCOMMIT, which would be set and reset on the driver's connection with every use.
             self._flushing = self._engine.execution_options(**{OWN_TRANSACTION: True})
             sa.event.listen(self._engine, "connect", _note_opening)
-            sa.event.listen(self._engine, "connect", self._bound_statements)
+            sa.event.listen(self._engine, "connect", self._prepare_session)
             sa.event.listen(self._engine, "reset", _end_transaction)
             sa.event.listen(self._engine, "checkout", self._refuse_older)
             sa.event.listen(self._engine, "handle_error", _leave_read_only_server)
@@ -148,7 +150,7 @@ class Database:
             engine = self._engine
             if self._threads is None:
                 engine = sa.create_engine(self.url, pool_size=MAX_LONG_READS)
-                sa.event.listen(engine, "connect", self._bound_statements)
+                sa.event.listen(engine, "connect", self._prepare_session)
             self._aside = engine, ThreadPoolExecutor(MAX_LONG_READS, thread_name_prefix="headgate-sql-aside")
         return await self._run(*self._aside, self._deadline, True, work, args, kwargs)
 
@@ -379,14 +381,16 @@ class Database:
         if record.info[OPENED_AT] < self._cut_at:
             raise sa.exc.DisconnectionError("others of its age were cut")
 
-    def _bound_statements(self, connection: Any, _record: Any) -> None:
+    def _prepare_session(self, connection: Any, _record: Any) -> None:
         """Lets PostgreSQL end a session that idles in a transaction: a frozen process with the lock of a config, or of
         items, would block all others. And a statement that outlives its caller's deadline: it would keep waiting for
-        locks. Not by the connection's options: poolers reject those."""
+        locks. Defaults of the database or the role on which statements rely are set, too. Not by the connection's
+        options: poolers reject those."""
         cursor = connection.cursor()
         cursor.execute(
             f"SET idle_in_transaction_session_timeout = '{IDLE_TIMEOUT_SECONDS}s'; "
-            f"SET statement_timeout = '{round(self._deadline * 1000)}ms'"
+            f"SET statement_timeout = '{round(self._deadline * 1000)}ms'; "
+            f"{SESSION_DEFAULTS}"
         )
         cursor.close()
         connection.commit()

@@ -24,13 +24,14 @@ OWNER = "payments"
 SLOT_PREFIX = "payment:"
 """The prefix of a payment's id in its slot's event id. Other owners may use such ids, too: the owner decides."""
 
-ID_RULE = "visible ASCII characters, with blanks only between them: the id is sent as an HTTP header"
-_FIELD_VALUE = re.compile("[!-~]([ -~]*[!-~])?")
-"""The ASCII part of RFC 9110's field-value, without tabs."""
+ID_RULE = "visible ASCII characters, with blanks only between them, other than . and ..: it is in a header and a path"
+_FIELD_VALUE = re.compile(r"(?!\.\.?\Z)[!-~]([ -~]*[!-~])?")
+"""The ASCII part of RFC 9110's field-value, without tabs, and without the segments that RFC 3986 removes from paths."""
 
 
 def is_sendable(payment_id: str) -> bool:
-    """Whether an HTTP header can carry the id, as `Idempotency-Key` must. Older versions accepted others."""
+    """Whether an HTTP header can carry the id, as `Idempotency-Key` must, and the path of an inquiry. Older versions
+    accepted others."""
     return _FIELD_VALUE.fullmatch(payment_id) is not None
 
 

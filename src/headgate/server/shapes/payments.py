@@ -19,7 +19,7 @@ PAYMENT_ID: dict[str, Any] = members.EVENT_ID | {
     "description": "Your name for the payment: the same id with the same content is the same payment.",
 }
 NEW_PAYMENT_ID: dict[str, Any] = PAYMENT_ID | {
-    "pattern": "^[!-~]([ -~]*[!-~])?$",
+    "pattern": r"^(?!\.\.?$)[!-~]([ -~]*[!-~])?$",
     "description": f"{PAYMENT_ID['description']} It must be {ID_RULE}.",
 }
 """The id of a payment that is to be accepted. Older versions accepted any text."""

@@ -38,8 +38,8 @@ from tests.unit.apps.payments.test_downstream import OpenGate, Pauses, answering
 AT = datetime(2030, 3, 1, 16, 0, tzinfo=UTC)
 ALICE, BOB = Party("Alice", "DE89370400440532013000"), Party("Bob", "GB29NWBK60161331926819")
 TERMS = Terms("0.00", date(2030, 3, 1))
-UNSENDABLE = ["Zahlung-Ä", "p-1 ", " p-1", " ", "p\u00a01", "支付", "p-😀"]
-SENDABLE = ["p-1", "a b", "!", "~", '"quoted"', "a/b?c#d%20", "x" * 128]
+UNSENDABLE = [".", "..", "Zahlung-Ä", "p-1 ", " p-1", " ", "p\u00a01", "支付", "p-😀"]
+SENDABLE = ["p-1", "...", ".a", "a b", "!", "~", '"quoted"', "a/b?c#d%20", "x" * 128]
 
 
 def document(payment_id: str) -> dict[str, Any]:
