@@ -54,12 +54,6 @@ TWINS = (
     Twin(
         "limits/limiter.py",
         "limits/_blocking.py",
-        wrappers=(
-            "self._with_deadline(self._store, ",
-            "self._with_deadline(self._fallback, ",
-            "self._shielded(lease.lock, ",
-            "self._shielded(None, ",
-        ),
         replacements=(
             ("For event loops.\n\n`Limiter`, the same for threads, is generated from this file", "For threads"),
             (": `scripts/generate_blocking.py`", ""),
@@ -69,10 +63,27 @@ TWINS = (
             ("loaded in a thread have", "loaded have"),
             ("import asyncio\n", "from time import sleep\n"),
             ("asyncio.sleep", "sleep"),
-            ("async_limit_store", "limit_store"),
             ("headgate.limits.handles", "headgate.limits._blocking_handles"),
+            ("headgate.limits.store_calls", "headgate.limits._blocking_store_calls"),
             ("AsyncPlanRegistry, ", ""),
             (" | AsyncPlanRegistry", ""),
+        ),
+    ),
+    Twin(
+        "limits/store_calls.py",
+        "limits/_blocking_store_calls.py",
+        wrappers=(
+            "self._with_deadline(self._store, ",
+            "self._with_deadline(self._fallback, ",
+            "self._shielded(lease.lock, ",
+            "self._shielded(None, ",
+        ),
+        replacements=(
+            (
+                "For event loops.\n\nThe form for threads is generated from this file: `scripts/generate_blocking.py`",
+                "For threads",
+            ),
+            ("async_limit_store", "limit_store"),
         ),
     ),
     Twin(
