@@ -1,7 +1,7 @@
 """The order of the tests, and the effort of the property tests.
 
 A test states its number of examples as `settings(max_examples=examples(500))`. So many are tried by `make test
-PROFILE=thorough`, a quarter of them by the check on the newest Python, and a tenth otherwise.
+PROFILE=thorough`, and a tenth otherwise: other ones in each run.
 """
 
 from __future__ import annotations
@@ -55,7 +55,6 @@ APART = {
 
 # No deadline for one example: on a busy machine any of them may take long.
 settings.register_profile("thorough", max_examples=100, deadline=None)
-settings.register_profile("check", max_examples=25, deadline=None)
 settings.register_profile("quick", max_examples=10, deadline=None)
 settings.load_profile("quick")
 
