@@ -20,6 +20,7 @@ from fastapi import FastAPI
 from flask import Flask
 from starlette.applications import Starlette
 from starlette.endpoints import HTTPEndpoint
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route, WebSocketRoute
@@ -117,6 +118,31 @@ async def test_an_error_raised_in_a_mounted_application_is_a_denial() -> None:
             assert denied.status_code == 429
             assert denied.headers["Content-Type"] == "application/problem+json"
             assert denied.headers["Retry-After"] == "3600"
+
+
+async def test_so_it_is_in_an_application_that_is_wrapped_or_mounted_late() -> None:
+    limiter = AsyncLimiter(plans=PLANS)
+
+    async def check(request: Request) -> Response:
+        await limiter.check(request.url.path, "small")
+        return PlainTextResponse("hello")
+
+    def child() -> Starlette:
+        return Starlette(routes=[Route("/check", check)])
+
+    app, used = FastAPI(), child()
+    install(app, limiter)
+    app.mount("/wrapped", GZipMiddleware(RateLimitMiddleware(child(), limiter, [])))
+    async with talk_to(used) as client:
+        assert (await client.get("/check")).status_code == 200
+    app.mount("/used", used)
+    async with talk_to(app) as client:
+        assert (await client.get("/nowhere")).status_code == 404
+        app.mount("/late", child())
+        for path in ("/wrapped/check", "/used/check", "/late/check"):
+            answers = [await client.get(path) for _ in range(2)]
+            assert [answer.status_code for answer in answers] == [200, 429], path
+            assert answers[1].headers["Content-Type"] == "application/problem+json"
 
 
 @pytest.mark.parametrize(

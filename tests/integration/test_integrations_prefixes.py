@@ -20,8 +20,11 @@ from django.urls import include, re_path
 from django.urls import path as route
 from fastapi import APIRouter, FastAPI
 from flask import Flask
+from litestar import Litestar, WebSocket, asgi, get, websocket
+from quart import Quart
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
@@ -149,6 +152,29 @@ async def test_a_rule_around_a_fastapi_application_knows_its_root_path() -> None
     assert await statuses(limited, "/api/login", "/api/login") == [200, 429]
 
 
+async def test_a_rule_around_middlewares_knows_the_root_path_of_the_fastapi_application_inside() -> None:
+    app = FastAPI()
+    app.root_path = "/api"
+    app.get("/login")(lambda: "hello")
+    for between in (GZipMiddleware(app), RateLimitMiddleware(app, Limiter(), [])):
+        limited = RateLimitMiddleware(between, Limiter(plans=PLANS), [rule()])
+        assert await statuses(limited, "/api/login", "/api/login") == [200, 429]
+
+
+async def test_a_rule_around_a_quart_application_holds_under_a_prefix() -> None:
+    # Quart's `root_path` is a folder on the disk.
+    app: Any = Quart(__name__)
+    app.get("/login")(greeting)
+    limited = RateLimitMiddleware(app, Limiter(plans=PLANS), [rule()])
+    assert await statuses(limited, "/api/login", "/api/login", root_path="/api") == [200, 429]
+    limited = RateLimitMiddleware(app, Limiter(plans=PLANS), [rule()])
+    assert await statuses(Starlette(routes=[Mount("/shop", limited)]), "/shop/login", "/shop/login") == [200, 429]
+
+
+async def greeting() -> str:
+    return "hello"
+
+
 async def test_a_websocket_is_held_under_a_root_path() -> None:
     async def accept(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "websocket.accept"})
@@ -216,6 +242,45 @@ async def test_a_newline_at_the_end_passes_no_asgi_rule() -> None:
     assert await statuses(app, "/login/", "/login/%0A") == [200, 429]
     app = starlette(rule("/us*"), routes=[Route("/users/{name}", hello)])
     assert await statuses(app, "/users/ada", "/users/ada%0A") == [200, 429]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "paths"),
+    [
+        ("/login", ["/login", "/login//", "/login///", "//login"]),
+        ("/api/v1", ["/api/v1", "/api//v1", "//api/v1//"]),
+        ("/api//v1/", ["/api/v1", "/api//v1"]),
+        ("/api/v[12]", ["/api/v1", "//api/v1"]),
+        ("/", ["/", "//"]),
+    ],
+)
+async def test_more_slashes_pass_no_rule(pattern: str, paths: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    # Litestar serves runs of slashes as one.
+    app: Any = Litestar([get(["/login", "/api/v1", "/"])(greeting)], openapi_config=None, logging_config=None)
+    limited = RateLimitMiddleware(app, Limiter(plans=PLANS), [rule(pattern)])
+    transport = httpx.ASGITransport(limited)
+    async with httpx.AsyncClient(transport=transport) as client:
+        found = [(await client.get(f"http://test{path}")).status_code for path in paths]
+    assert found == [200, *[429] * (len(paths) - 1)]
+    assert warnings(caplog) == []
+
+
+async def test_a_rule_for_head_limits_head_alone(caplog: pytest.LogCaptureFixture) -> None:
+    app = starlette(rule(methods=["head"]))
+    assert await statuses(app, "/login", "/login") == [200, 200]
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
+        assert [(await client.head("/login")).status_code for _ in range(2)] == [200, 429]
+    assert await statuses(app, "/login") == [200]
+    assert warnings(caplog) == []
+    await start(starlette(rule(methods=["HEAD"]), routes=[Route("/login", hello, methods=["POST"])]))
+    assert len(warnings(caplog)) == 1
+
+
+async def test_a_rule_for_get_limits_head_too() -> None:
+    app = starlette(rule(methods=["GET"]))
+    assert await statuses(app, "/login") == [200]
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
+        assert (await client.head("/login")).status_code == 429
 
 
 def included() -> FastAPI:
@@ -286,6 +351,30 @@ async def test_a_middleware_around_a_mounted_application_judges_by_its_routes(ca
     parent = Starlette(routes=[Mount("/shop", limited)])
     assert await statuses(parent, "/shop/login", "/shop/login") == [200, 429]
     assert [message.split(",")[0] for message in warnings(caplog)] == ["PathRule('/shop/login'"]
+
+
+async def test_no_rule_of_a_mounted_application_is_judged_by_the_routes_around_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    limited = RateLimitMiddleware(PlainTextResponse("hello"), Limiter(plans=PLANS), [rule()])
+    parent = Starlette(routes=[Mount("/shop", limited)])
+    assert await statuses(parent, "/shop/login", "/shop/login") == [200, 429]
+    assert warnings(caplog) == []
+
+
+async def test_litestar_names_a_rule_that_matches_no_route(caplog: pytest.LogCaptureFixture) -> None:
+    async def serve(scope: Any, receive: Any, send: Any) -> None: ...
+
+    async def talk(socket: WebSocket[Any, Any, Any]) -> None: ...
+
+    served = [get(["/", "/login", "/users/{id:int}"])(greeting), asgi("/files", is_mount=True, copy_scope=True)(serve)]
+    app: Any = Litestar([*served, websocket("/chat")(talk)], openapi_config=None, logging_config=None)
+    matching = [rule(path) for path in ("/", "/login", "/users/7", "/files/any/thing", "/chat")]
+    unmatched = [rule("/login/typo"), rule("/users/7/8"), rule("/chat/typo")]
+    of_methods = [rule("/chat", methods=["GET"]), rule("/login", methods=["POST"])]
+    await start(RateLimitMiddleware(app, Limiter(plans=PLANS), [*matching, *unmatched, *of_methods]))
+    names = ["'/login/typo'", "'/users/7/8'", "'/chat/typo'", "'/login'"]
+    assert [message.split(",")[0] for message in warnings(caplog)] == [f"PathRule({name}" for name in names]
 
 
 def test_flask_names_a_rule_that_matches_no_route(caplog: pytest.LogCaptureFixture) -> None:

@@ -106,8 +106,7 @@ class RateLimitMiddleware:
         self.rules = tuple(rules)
         self.request_limiter.require_rules(self.rules)
         self._principal = principal or user_of
-        self._root_path: str = getattr(app, "root_path", "")
-        """FastAPI's own root path, which it writes into the scope only later."""
+        self._root_path = _own_root_path(app)
         self._checked = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -167,18 +166,29 @@ def _without(root_path: str, path: str) -> str:
     return path[len(root_path) :] if root_path and f"{path}/".startswith(f"{root_path}/") else path
 
 
-def _app_with_routes(app: Any) -> Any:
+def app_with_routes(app: Any) -> Any:
     """The application behind any middlewares."""
     while not hasattr(app, "routes") and hasattr(app, "app"):
         app = app.app
     return app
 
 
+def _own_root_path(app: Any) -> str:
+    """The root path of a FastAPI application behind any middlewares, which it writes into the scope only later. Other
+    frameworks mean something else by `root_path`: Quart's is a folder on the disk."""
+    inner = app_with_routes(app)
+    is_fastapi = any(kind.__module__ == "fastapi.applications" for kind in type(inner).__mro__)
+    return inner.root_path if is_fastapi else ""
+
+
 def _routes_of(app: Any, scope: Scope) -> Iterator[Route]:
-    """The routes of an application behind any middlewares; none if it has no `routes` like Starlette's."""
-    inner = _app_with_routes(app)
-    # The scope's application may be a parent, in which this one is mounted.
-    return starlette_routes(getattr(inner if hasattr(inner, "routes") else scope.get("app"), "routes", ()))
+    """The routes of an application behind any middlewares; none if they are not known."""
+    inner = app_with_routes(app)
+    root_path = scope.get("root_path", "")
+    is_mounted = scope.get("app_root_path", root_path) != root_path
+    if not hasattr(inner, "routes") and not is_mounted:  # of a mounted one, the scope's application is a parent
+        inner = scope.get("app")
+    return starlette_routes(getattr(inner, "routes", ()))
 
 
 class AsgiRequestLimiter(RequestLimiter):
@@ -305,9 +315,9 @@ class AsgiRequest:
 
     @property
     def route(self) -> str | None:
-        app = _app_with_routes(self._scope.get("app") if self._app is None else self._app)
+        app = app_with_routes(self._scope.get("app") if self._app is None else self._app)
         if self._root_path is None:
-            path = route_path(self._scope, getattr(app, "root_path", ""))
+            path = route_path(self._scope, _own_root_path(app))
         else:  # in an application mounted in this one, the scope has another
             path = _without(self._root_path, self.path)
         match = matching_route(getattr(app, "routes", ()), self._scope, path)

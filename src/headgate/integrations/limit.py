@@ -257,14 +257,17 @@ def _with_request(function: Callable[..., T] | None) -> Callable[[Response], T] 
 
 
 _WILDCARD = re.compile(r"[*?[]")
+_SLASHES = re.compile(r"(?P<set>\[\^?\]?[^\]]*\])|/+")
+"""Runs of slashes in a regular expression, besides sets of characters."""
 
 
 class PathRule:
     """A `Limit` for the requests whose path matches a pattern (`/api/*`; `*` also spans slashes) and, if given, whose
-    method is one of `methods`; HEAD counts as GET.
+    method is one of `methods`; GET includes HEAD.
 
-    The path is relative to the application: without the prefix under which it is mounted or served. A trailing slash
-    or newline makes no difference, so a request for `/login/` or `/login%0A` can't bypass a rule for `/login`.
+    The path is relative to the application: without the prefix under which it is mounted or served. A run of slashes
+    counts as one, and a trailing slash or newline makes no difference, so a request for `/login/`, `//login` or
+    `/login%0A` can't bypass a rule for `/login`.
     """
 
     __slots__ = ("_matches", "limit", "methods", "pattern")
@@ -285,14 +288,15 @@ class PathRule:
         self.pattern = pattern
         self.limit = Limit(plans, key=key, **options)
         self.methods = None if methods is None else frozenset(method.upper() for method in methods)
+        if self.methods is not None and "GET" in self.methods:
+            self.methods |= {"HEAD"}
         # `translate` ends in `\Z`, in newer Pythons `\z`. Routes that end in `$`, as Starlette's do, also serve a path
         # with a newline after its end.
-        self._matches = re.compile(translate(pattern.removesuffix("/"))[:-2] + r"/?\n?\Z").match
+        regex = _SLASHES.sub(lambda match: match["set"] or "/+", translate(pattern.rstrip("/"))[:-2])
+        self._matches = re.compile(regex + r"/*\n?\Z").match
 
     def applies(self, method: str, path: str) -> bool:
-        return self._matches(path) is not None and (
-            self.methods is None or ("GET" if method == "HEAD" else method) in self.methods
-        )
+        return self._matches(path) is not None and (self.methods is None or method in self.methods)
 
     def is_covered_by(self, other: PathRule) -> bool:
         """Whether `other` certainly applies to every request that this rule applies to."""

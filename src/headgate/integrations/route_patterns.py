@@ -32,6 +32,7 @@ _WITHIN_A_SEGMENT = frozenset(("default", "str", "string", "int", "float", "uuid
 _BRACES = re.compile(r"\{[^}:]*(?::(?P<converter>[^}]+))?\}")
 _ANGLES = re.compile(r"<(?:(?P<converter>[^<>:()]+)(?:\([^()]*\))?:)?[^<>:]+>")
 _LITERAL = re.compile(r"(?:[^.^$*+?{}\[\]\\|()](?![*?{]))*")
+_SLASHES = re.compile("//+")
 _GLOB = re.compile(r"(?P<run>\*+)|\?|\[!?\]?[^\]]*\]")
 
 
@@ -63,10 +64,17 @@ def starlette_routes(routes: Iterable[Any], prefix: str = "", depth: int = 0) ->
             yield from starlette_routes(below, prefix + in_braces(path or ""), depth + 1)
         elif path is None:
             yield Route(ANYTHING)  # of an unknown kind: it may serve anything
-        elif hasattr(route, "endpoint"):
-            yield Route(prefix + in_braces(path), getattr(route, "methods", None))
+        elif _is_mount(route):
+            yield Route(prefix + in_braces(path) + ANYTHING)  # an application without `routes`
         else:
-            yield Route(prefix + in_braces(path) + ANYTHING)  # a mounted application without `routes`
+            yield Route(prefix + in_braces(path), getattr(route, "methods", None) or None)  # Litestar: an empty set
+
+
+def _is_mount(route: Any) -> bool:
+    """Whether a route of Starlette, or Litestar, serves every path that begins with its own."""
+    if hasattr(route, "route_handler"):  # Litestar's, for WebSockets and ASGI applications
+        return getattr(route.route_handler, "is_mount", False)
+    return not hasattr(route, "endpoint") and not hasattr(route, "route_handlers")
 
 
 class RouteMatch(NamedTuple):
@@ -154,8 +162,9 @@ def meets(rule: PathRule, route: Route) -> bool:
     """Whether a rule may match requests of a route."""
     if rule.methods is not None and route.methods is not None and rule.methods.isdisjoint(route.methods):
         return False
-    pattern = _GLOB.sub(lambda match: ANYTHING if match["run"] else SIGN, rule.pattern.removesuffix("/"))
-    return _overlap(pattern, route.path) or _overlap(pattern, route.path.removesuffix("/"))
+    pattern = _GLOB.sub(lambda match: ANYTHING if match["run"] else SIGN, _SLASHES.sub("/", rule.pattern))
+    path = _SLASHES.sub("/", route.path)
+    return _overlap(pattern.removesuffix("/"), path) or _overlap(pattern.removesuffix("/"), path.removesuffix("/"))
 
 
 def _wild(match: re.Match[str]) -> str:

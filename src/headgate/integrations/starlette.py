@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from functools import wraps
 from typing import Any, TypeVar, Unpack
 
-from headgate.errors import ConfigurationError, RateLimitExceeded
+from headgate.errors import ConfigurationError
 from headgate.extras import needed
 from headgate.integrations.asgi import (
     DECISION,
@@ -30,6 +30,7 @@ from headgate.integrations.asgi import (
     Receive,
     Scope,
     Send,
+    app_with_routes,
     no_decision,
     route_path,
     run_observed,
@@ -44,6 +45,7 @@ from headgate.integrations.route_patterns import flat_routes, matching_route
 from headgate.integrations.stack import attach_limits, attached_limits, exempt, is_exempt
 from headgate.integrations.starlette_denials import (
     HANDLERS,
+    add_denial_handler,
     add_handlers,
     answer,
     handler_of,
@@ -252,7 +254,8 @@ def _middleware(
 ) -> App:
     """The middleware of `install`: puts the request limiter into the scope, and its fields into the response."""
 
-    prepared = False
+    routes: list[Any] = []
+    prepared = -1
     limiter = request_limiter.limiter
     kind = Exchange.of(request_limiter, principal)
     begin = kind.begin
@@ -260,10 +263,12 @@ def _middleware(
 
     # Not a coroutine: this runs for every request.
     def middleware(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        nonlocal prepared
-        if not prepared:
-            prepared, kind.app = True, scope["app"]
-            _handle_denials(kind.app.routes, kind.app)
+        nonlocal prepared, routes
+        if len(routes) != prepared:  # at first, and if more is mounted later
+            kind.app = scope["app"]
+            routes = kind.app.routes
+            prepared = len(routes)
+            _handle_denials(routes, kind.app)
         if scope["type"] not in ("http", "websocket"):
             return pass_on(scope, receive, send)
         if "state" not in scope:
@@ -325,14 +330,18 @@ def has_own_limits(route: Any) -> bool:
 
 
 def _handle_denials(routes: Iterable[Any], *around: Any) -> None:
-    """Lets mounted applications handle `RateLimitExceeded` as the outer one does: each has its own handlers, which are
-    fixed with its first request."""
+    """Lets mounted applications handle `RateLimitExceeded` as the outer one does: each has its own handlers."""
     for served in flat_routes(routes):
-        mounted: Any = getattr(served, "_base_app", getattr(served, "app", None))
-        if isinstance(mounted, Starlette) and mounted.middleware_stack is None:
-            mounted.exception_handlers.setdefault(RateLimitExceeded, answer)
+        mounted = _mounted_app(served)
+        if isinstance(mounted, Starlette):
+            add_denial_handler(mounted)
         if hasattr(mounted, "routes") and all(mounted is not app for app in around):
             _handle_denials(mounted.routes, mounted, *around)
+
+
+def _mounted_app(route: Any) -> Any:
+    """The application that a route mounts, behind any middlewares."""
+    return app_with_routes(getattr(route, "_base_app", getattr(route, "app", None)))
 
 
 async def _check_plans(request_limiter: AsgiRequestLimiter, app: Starlette, receive: Receive, send: Send) -> None:
@@ -351,7 +360,7 @@ def _require_plans(request_limiter: AsgiRequestLimiter, app: Starlette, *around:
         for limits in chains_of(served):
             request_limiter.require(limits)
             request_limiter.require_chain(limits)
-        mounted = getattr(served, "app", None)
+        mounted = _mounted_app(served)
         if isinstance(mounted, Starlette) and mounted not in (app, *around):
             _require_plans(installed_limiter(mounted) or request_limiter, mounted, app, *around)
 

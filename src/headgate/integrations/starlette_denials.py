@@ -16,7 +16,9 @@ from headgate.integrations.request_limiter import Refusal, denial
 from headgate.limits.model import Decision
 
 with needed("headgate.integrations.starlette", "starlette"):
+    from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
+    from starlette.middleware.exceptions import ExceptionMiddleware
     from starlette.requests import HTTPConnection
     from starlette.responses import Response
     from starlette.websockets import WebSocket
@@ -108,3 +110,16 @@ def add_handlers(handlers: dict[Any, Any]) -> None:
     """Adds the handlers of denials, unless the application has its own."""
     for kind in (_Refused, _OwnAnswer, RateLimitExceeded):
         handlers.setdefault(kind, answer)
+
+
+def add_denial_handler(app: Starlette) -> None:
+    """Adds the handler of `RateLimitExceeded` to an application, unless it has its own. With the first request an
+    application copies its handlers into a middleware."""
+    if RateLimitExceeded in app.exception_handlers:
+        return
+    app.exception_handlers[RateLimitExceeded] = answer
+    layer: Any = app.middleware_stack
+    while layer is not None and not isinstance(layer, ExceptionMiddleware):
+        layer = getattr(layer, "app", None)
+    if layer is not None:
+        layer.add_exception_handler(RateLimitExceeded, answer)

@@ -27,7 +27,7 @@ from typing import Any
 from headgate.clock import Clock, SystemClock
 from headgate.errors import ConfigurationError
 from headgate.forks import reset_in_children
-from headgate.limits.locks import NoLock, SpinLock
+from headgate.limits.locks import HELD, NoLock, SpinLock
 from headgate.limits.model import (
     CalendarWindow,
     Charge,
@@ -385,9 +385,9 @@ class LocalLeases:
                 return None
             try:
                 try_acquire()
-            except IndexError:
-                return None
-            except BaseException:
+            except BaseException as error:
+                if error.__traceback__.tb_next is None and error.args == HELD:  # type: ignore[union-attr]
+                    return None
                 release(None)
                 raise
             try:

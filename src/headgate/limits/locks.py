@@ -16,6 +16,19 @@ SPIN_SECONDS = 0.000_01
 """How long a thread waiting for a `SpinLock` releases the GIL, in seconds. The holder needs less to release it."""
 
 
+def _arguments_of_held() -> tuple[object, ...]:
+    token: list[None] = []
+    try:
+        token.pop()
+    except IndexError as error:
+        return error.args
+    raise AssertionError
+
+
+HELD = _arguments_of_held()
+"""The arguments of the error that `SpinLock.try_acquire` raises while another thread holds the lock."""
+
+
 class SpinLock:
     """A lock for critical sections that never wait. It is released by `release(None)`.
 
@@ -26,8 +39,9 @@ class SpinLock:
 
     A signal handler may raise anywhere (Ctrl-C, a worker's time limit), and the token must not be lost. Python runs
     handlers when a C function has returned or a Python function begins. So a caller of `try_acquire` releases on any
-    exception but `IndexError`, and `release`, a C function, is called in a `finally`, never by way of another
-    function: for this reason it is no context manager.
+    exception but `try_acquire`'s own, and `release`, a C function, is called in a `finally`, never by way of another
+    function: for this reason it is no context manager. `try_acquire`'s own is an error with the arguments `HELD` that
+    no other function raised (`tb_next`): a handler may raise an `IndexError`, too.
 
     In a forked child it is free: the thread that held it was not forked.
     """
@@ -53,11 +67,11 @@ class SpinLock:
         """Waits until the lock is free, and takes it."""
         try:
             self.try_acquire()
-        except IndexError:
+        except BaseException as error:
+            if error.__traceback__.tb_next is not None or error.args != HELD:  # type: ignore[union-attr]
+                self.release(None)
+                raise
             self._acquire_in_turn()
-        except BaseException:
-            self.release(None)
-            raise
 
     def _acquire_in_turn(self) -> None:
         acquired = False
@@ -75,11 +89,10 @@ class SpinLock:
             try:
                 self.try_acquire()
                 return
-            except IndexError:
-                pass
-            except BaseException:
-                self.release(None)
-                raise
+            except BaseException as error:
+                if error.__traceback__.tb_next is not None or error.args != HELD:  # type: ignore[union-attr]
+                    self.release(None)
+                    raise
             sleep(SPIN_SECONDS)
 
     def reset_after_fork(self) -> None:

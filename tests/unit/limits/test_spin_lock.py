@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -13,7 +16,7 @@ from headgate import FixedWindow, LeasePolicy, Limiter, Plan, TokenBucket
 from headgate.limits.locks import SpinLock
 from headgate.limits.stores.memory import MemoryLimitStore
 from headgate.testing import FakeClock
-from tests.interruptions import interrupt_often
+from tests.interruptions import Interrupted, in_a_thread, interrupt_often
 from tests.unit.limits.both import START, SwitchedStore
 
 # A signal handler that raises may do so in the callback of a weak reference, where Python can only report it.
@@ -135,6 +138,47 @@ def test_a_signal_handler_that_raises_leaves_the_lock_free(spec: TokenBucket | F
     store._lock.try_acquire()
     with pytest.raises(IndexError):
         store._lock.try_acquire()
+
+
+class Late(IndexError):
+    """A time limit, of the kind that the lock raises itself."""
+
+
+@contextmanager
+def interrupted_when_taken(lock: SpinLock, error: type[Exception]) -> Iterator[None]:
+    """As a signal handler would that runs just when the lock has been taken: raises `error` there, once."""
+
+    def interrupt(_frame: object, event: str, function: Any) -> None:
+        if event == "c_return" and function == lock.try_acquire:
+            raise error
+
+    sys.setprofile(interrupt)  # Python removes it when it raises
+    try:
+        with pytest.raises(error):
+            yield
+    finally:
+        sys.setprofile(None)
+
+
+@pytest.mark.parametrize("error", [Interrupted, IndexError, Late])
+@pytest.mark.parametrize("way", ["bucket", "window", "lease", "acquire", "spin"])
+def test_whatever_a_signal_handler_raises_the_lock_is_free(way: str, error: type[Exception]) -> None:
+    spec = FixedWindow(10, "PT1H") if way == "window" else TokenBucket(10, 1)
+    store = SwitchedStore(FakeClock(START)) if way == "lease" else MemoryLimitStore()
+    limiter = Limiter(store, plans=[Plan("gold", spec)], lease=LeasePolicy(share=1) if way == "lease" else None)
+    lock = limiter._leases.spin_lock if limiter._leases is not None else store._lock  # type: ignore[union-attr]
+    for _ in range(3):
+        limiter.acquire("ada", "gold")
+    ways: dict[str, Callable[[], object]] = {"acquire": lock.acquire, "spin": lock._spin}
+    take = ways.get(way) or partial(limiter.fast_paths["gold"], "ada")
+
+    def take_interrupted() -> bool:
+        with interrupted_when_taken(lock, error):
+            take()
+        return True
+
+    assert in_a_thread(take_interrupted)  # it would wait for itself
+    lock.try_acquire()
 
 
 def test_a_signal_handler_that_raises_leaves_a_lease_unlocked() -> None:

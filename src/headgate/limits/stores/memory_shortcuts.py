@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeAlias
 
 from headgate.limits.algorithms import State
 from headgate.limits.fast_path import FastPath
-from headgate.limits.locks import SpinLock
+from headgate.limits.locks import HELD, SpinLock
 from headgate.limits.model import Decision, FixedWindow, Reason, Spec, TokenBucket
 from headgate.limits.stores.memory_table import PART_MASK, KeyTable
 
@@ -113,9 +113,9 @@ def _bucket_spend_one(table: PairTable, plan: str, spec: TokenBucket, lock: Spin
     def spend_one(key: str) -> Decision | None:
         try:
             try_acquire()
-        except IndexError:
-            return None
-        except BaseException:
+        except BaseException as error:
+            if error.__traceback__.tb_next is None and error.args == HELD:  # type: ignore[union-attr]
+                return None
             release(None)
             raise
         try:
@@ -208,9 +208,9 @@ def _fixed_spend_one(table: PairTable, plan: str, spec: FixedWindow, lock: SpinL
     def spend_one(key: str) -> Decision | None:
         try:
             try_acquire()
-        except IndexError:
-            return None
-        except BaseException:
+        except BaseException as error:
+            if error.__traceback__.tb_next is None and error.args == HELD:  # type: ignore[union-attr]
+                return None
             release(None)
             raise
         try:
