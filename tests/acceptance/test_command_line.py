@@ -106,6 +106,8 @@ def test_a_line_s_own_config_is_taken(tmp_path: Path) -> None:
         {"eventId": "three", "requestedTime": AT, "configName": None},
         {"eventId": "four", "requestedTime": AT, "configName": "nowhere"},
         {"eventId": "five", "requestedTime": AT, "configName": ""},
+        {"eventId": "six", "requestedTime": AT, "configName": "merchant-*"},
+        {"eventId": "seven", "requestedTime": AT, "configNames": ["bulk", "merchant-*"]},
         # Again, for another config: it keeps the slot of its first line.
         {"eventId": "one", "requestedTime": AT, "configName": "default"},
     ]
@@ -122,6 +124,9 @@ def test_a_line_s_own_config_is_taken(tmp_path: Path) -> None:
     ]
     assert (shown[3]["line"], shown[3]["error"]) == (4, "no config named 'nowhere'")
     assert "line 5: configName: " in ended.stderr
+    assert "line 6: configName: 'merchant-*' is a template" in ended.stderr
+    assert "line 7: configNames[1]: 'merchant-*' is a template" in ended.stderr
+    assert ended.stderr.endswith("3 booked, 1 had their slot already, 4 failed\n")
     unknown = run(tmp_path, "slots", "assign", "--file", "events.jsonl", "--config", "nowhere")
     assert (unknown.returncode, unknown.stderr) == (1, "headgate: no config named 'nowhere'\n")
 

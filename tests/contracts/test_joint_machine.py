@@ -64,9 +64,11 @@ name_sets = st.lists(st.integers(0, CONFIGS - 1), min_size=1, max_size=CONFIGS, 
 class Book:
     """One config as the model sees it: a policy, and when its slots are."""
 
-    def __init__(self, policy: WindowPolicy, times: Sequence[int] = ()) -> None:
+    def __init__(self, policy: WindowPolicy, times: Sequence[int] = (), gone_until: int = 0) -> None:
         self.policy = policy
         self.times = list(times)
+        self.gone_until = gone_until
+        """After the last slot that was pruned."""
 
     @property
     def step(self) -> int:
@@ -78,7 +80,7 @@ class Book:
         end = begin + self.step
         if not self.is_open(begin):
             return False
-        most = naive_limit(policy, begin)
+        most = self.limit(begin)
         share = most * (end - max(begin, effective)) // self.step
         if policy.max_delay is not None:
             last = effective + policy.max_delay // timedelta(milliseconds=1)
@@ -88,6 +90,10 @@ class Book:
                 cut = most * (last + 1 - max(begin, effective)) // self.step
                 share = max(cut, min(share, 1)) if begin <= effective else cut
         return bisect_left(self.times, end) - bisect_left(self.times, begin) < share
+
+    def limit(self, begin: int) -> int:
+        """The most that a window may hold of what is known: nothing, if some of it is gone."""
+        return 0 if begin < self.gone_until else naive_limit(self.policy, begin)
 
     def is_open(self, begin: int) -> bool:
         calendar = self.policy.calendar
@@ -101,7 +107,7 @@ class Book:
         end = begin + self.step
         if not self.is_open(begin):
             return False
-        share = naive_limit(self.policy, begin) * (end - max(begin, effective)) // self.step
+        share = self.limit(begin) * (end - max(begin, effective)) // self.step
         return begin <= own < end or bisect_left(self.times, end) - bisect_left(self.times, begin) < share
 
     def beginnings(self, after: int) -> Iterator[int]:
@@ -200,7 +206,7 @@ class Pushed:
     def _may_stay(self, name: str, own: int) -> bool:
         book = self._books[name]
         is_unvisited = name != self._main and (name, own - own % book.step) not in self._visited
-        return is_unvisited or self._held(book, own) < naive_limit(book.policy, own - own % book.step)
+        return is_unvisited or self._held(book, own) < book.limit(own - own % book.step)
 
     def _admits(self, name: str, at: int, slot: AssignedSlot) -> bool:
         book = self._books[name]
@@ -210,7 +216,7 @@ class Pushed:
         if name != self._main and at // book.step == slot.scheduled_ms // book.step and self._may_stay(name, at):
             return True
         late = max(begin, slot.requested_ms) if name != self._main else begin
-        return self._held(book, at) < naive_limit(book.policy, begin) * (begin + book.step - late) // book.step
+        return self._held(book, at) < book.limit(begin) * (begin + book.step - late) // book.step
 
     def _is_beyond(self, book: Book, at: int, slot: AssignedSlot) -> bool:
         if book.policy.max_delay is None or at // book.step == slot.scheduled_ms // book.step:
@@ -310,7 +316,7 @@ def machine_on(store: SlotStore, replans: ReplanStore, loop: asyncio.AbstractEve
                 self.raise_or_lower(index, self.books[index].policy.max_per_window + more)
             before = self.slots_of(index)
             # Of its own: what the re-plan does to the real lists is read from the store afterwards.
-            books = {name: Book(book.policy, book.times) for name, book in zip(self.names, self.books, strict=True)}
+            books = self.copied_books()
             expected = pulled(books, before, self.now)
             tried = self.replan(index, Direction.EARLIER, dry_run=True)
             done = self.replan(index, Direction.EARLIER, in_pieces=in_pieces)
@@ -332,7 +338,7 @@ def machine_on(store: SlotStore, replans: ReplanStore, loop: asyncio.AbstractEve
                 self.raise_or_lower(index, max(1, self.books[index].policy.max_per_window - less))
             before = self.slots_of(index)
             held = [(book, list(book.times)) for book in self.books]
-            books = {name: Book(book.policy, book.times) for name, book in zip(self.names, self.books, strict=True)}
+            books = self.copied_books()
             model = Pushed(books, self.names[index], self.now, self.created)
             expected = model.instants(before)
             tried = self.replan(index, Direction.SPREAD, dry_run=True)
@@ -354,12 +360,16 @@ def machine_on(store: SlotStore, replans: ReplanStore, loop: asyncio.AbstractEve
                     count, earlier = (
                         bisect_left(some, begin + book.step) - bisect_left(some, begin) for some in (book.times, times)
                     )
-                    limit = naive_limit(book.policy, begin)
+                    limit = book.limit(begin)
                     assert count <= max(limit, earlier), "nothing comes into a full window"
                     assert count <= earlier or book.is_open(begin)
                     if book is self.books[index] and begin >= self.now and model.are_all_placed:
                         assert count <= limit, "nothing is left over the limit"
             self.keeps_order(before)
+
+        def copied_books(self) -> dict[str, Book]:
+            copies = [Book(book.policy, book.times, book.gone_until) for book in self.books]
+            return dict(zip(self.names, copies, strict=True))
 
         def slots_of(self, index: int) -> list[AssignedSlot]:
             """The slots of a config that are ahead, or in the window of now, in order."""
@@ -412,6 +422,7 @@ def machine_on(store: SlotStore, replans: ReplanStore, loop: asyncio.AbstractEve
                     book = self.books[self.names.index(name)]
                     assert slot.scheduled_ms < self.now - self.now % book.step, "its windows have ended"
                     del book.times[bisect_right(book.times, slot.scheduled_ms) - 1]
+                    book.gone_until = max(book.gone_until, slot.scheduled_ms + 1)
 
         def teardown(self) -> None:
             self.run(store.prune(LATEST_MS - 1))
@@ -419,8 +430,8 @@ def machine_on(store: SlotStore, replans: ReplanStore, loop: asyncio.AbstractEve
         @invariant()
         def counters_agree(self) -> None:
             for name, book in zip(self.names, self.books, strict=True):
-                held = self.run(check_windows(store, name, self.now))
                 first = self.now - self.now % book.step
+                held = self.run(check_windows(store, name, self.now, is_partly_gone=first < book.gone_until))
                 assert sum(held.values()) == len(book.times) - bisect_left(book.times, first)
 
     return JointMachine

@@ -410,6 +410,27 @@ async def test_a_resize_after_a_prune_into_the_current_window_still_counts_all_o
     assert {slot.window_start_ms for slot in booked} == {T_MS + 2 * 3_600_000}
 
 
+async def test_a_longer_window_of_which_slots_were_pruned_is_full(slots: SlotStore) -> None:
+    await slots.configure("c", WindowPolicy(10, "PT1S"), now_ms=NOW)
+    await slots.configure("other", WindowPolicy(10, "PT1S"), now_ms=NOW)
+    await book(slots, wants(30))
+    now, hour = T_MS + 30 * 60_000, 3_600_000
+    await slots.prune(now)
+    await slots.configure("c", WindowPolicy(10, "PT4S"), now_ms=now)
+    (ahead, *_) = await book(slots, wants(3, now, "n"), now_ms=now)
+    assert ahead.window_start_ms == now, "nothing of this window was pruned"
+    await slots.configure("c", WindowPolicy(100, "PT1H"), now_ms=now)
+    (late,) = await book(slots, wants(1, now, "late"), now_ms=now)
+    assert late.window_start_ms == T_MS + hour, "nobody knows how many of this hour are gone"
+    await slots.cancel("n0")
+    await slots.configure("c", WindowPolicy(200, "PT1H"), now_ms=now)
+    (again,) = await book(slots, wants(1, now, "again"), now_ms=now)
+    assert again.window_start_ms == T_MS + hour, "neither a cancelled slot nor a raised limit tells"
+    await slots.configure("other", WindowPolicy(100, "PT1H"), now_ms=now)
+    (free,) = await book(slots, wants(1, now, "free"), now_ms=now, name="other")
+    assert free.window_start_ms == T_MS, "nothing of this config was pruned"
+
+
 async def test_a_time_after_the_last_one_does_not_talk_of_a_horizon(slots: SlotStore) -> None:
     await slots.configure("c", WindowPolicy(1, "PT1S"), now_ms=NOW)
     (refused,) = await slots.book("c", wants(1, LATEST_MS), now_ms=NOW)

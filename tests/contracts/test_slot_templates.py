@@ -155,6 +155,37 @@ async def test_a_template_makes_so_many_configs_and_idle_ones_make_room(
     assert slot.config_name == "merchant-3"
 
 
+@pytest.mark.parametrize("is_pruned", [False, True])
+@pytest.mark.parametrize("is_own", [False, True])
+async def test_the_slots_of_an_evicted_config_count_in_a_longer_window(
+    slots: SlotStore, monkeypatch: pytest.MonkeyPatch, is_own: bool, is_pruned: bool
+) -> None:
+    monkeypatch.setattr("headgate.slots.stores.templates.MIN_IDLE_AGE", timedelta(minutes=-1))
+    now = to_ms(datetime.now(UTC))
+    await slots.configure("merchant-*", WindowPolicy(2, "PT0.01S"), now_ms=LONG_AGO)
+    await slots.make_from_template("merchant-1", 1)
+    await slots.book("merchant-1", wants(3, now - 1000), now_ms=now - 1000)
+    await slots.make_from_template("merchant-2", 1)
+    assert await slots.active_version("merchant-1") is None
+    if is_pruned:
+        assert (await slots.prune(now)).slots == 3
+    year = WindowPolicy(4, "P366D", first_window="whole")
+    await slots.configure("merchant-1" if is_own else "merchant-*", year, now_ms=now)
+    if not is_own:
+        await slots.make_from_template("merchant-1", 2)
+        await slots.make_from_template("merchant-3", 3)
+    bookings = await slots.book("merchant-1", wants(2, now, "n"), now_ms=now)
+    windows = [booking.window_start_ms for booking in bookings if isinstance(booking, AssignedSlot)]
+    this_year = now - now % year.size_ms
+    following = this_year + year.size_ms
+    # Of slots that are gone, nobody knows how many there were.
+    assert windows == ([following, following] if is_pruned else [this_year, following])
+    if not is_own:
+        (new,) = await slots.book("merchant-3", wants(1, now, "m"), now_ms=now)
+        assert isinstance(new, AssignedSlot)
+        assert new.window_start_ms == this_year
+
+
 async def test_many_first_events_at_once_make_each_config_once(slots: SlotStore) -> None:
     scheduler = SlotScheduler(slots)
     await scheduler.configure("bank", WindowPolicy(1000, "PT4S"))

@@ -95,7 +95,8 @@ class SlotMaintenance(SlotInspection):
 
     async def prune(self, before: datetime) -> PruneResult:
         """Deletes slots and windows that lie before a time. A slot whose work is still pending stays, however late it
-        is. An event whose slot was deleted gets a new one if it is booked again.
+        is. An event whose slot was deleted gets a new one if it is booked again. If a config gets longer windows later,
+        and slots of its new current window were deleted, that window counts as full.
 
         Raises:
             InvalidInput: the time lies in the future.

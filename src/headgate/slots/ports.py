@@ -33,8 +33,8 @@ class SlotStore(Protocol):
     async def configure(
         self, name: str, policy: WindowPolicy, *, now_ms: int | None = None, replacing: int | None = None
     ) -> PolicyVersion:
-        """Makes `policy` the active version of `name`, recounting future windows if their size changed. Returns that
-        version.
+        """Makes `policy` the active version of `name`, recounting windows from the present one on if their size
+        changed. If slots of the present window were pruned, it is full. Returns that version.
 
         Raises:
             Conflict: `replacing` is given and is not the active version (0: no version yet); nothing was changed.

@@ -39,6 +39,10 @@ if TYPE_CHECKING:
 
 BUSY_SECONDS = 30
 """How long a writer waits for SQLite's one write lock."""
+LONG_WRITE_SECONDS = 0.05
+"""After a write transaction of this length on SQLite, …"""
+GAP_SECONDS = 0.01
+"""… the next one of this process does not begin for so long: writers of other processes look for the lock at intervals."""
 SYNCHRONOUS = "FULL"
 """On SQLite, a commit survives a power failure too. Group commit shares its cost."""
 
@@ -87,6 +91,8 @@ class Database:
         self._aside: tuple[Engine, ThreadPoolExecutor] | None = None
         self._dedicated: DedicatedConnection | None = None
         self._cut_at = float("-inf")
+        self._began_write_at = self._next_write_at = float("-inf")
+        """On SQLite: when the last write transaction took the lock, and when the next one may."""
         self._several_hosts = has_several_hosts(self.url)
         if self.dialect == "postgresql":
             # Not by `create_async_engine`: its package loads SQLAlchemy's ORM, 7 MiB.
@@ -359,17 +365,33 @@ class Database:
                 with connection.begin():
                     if self.dialect == "sqlite":
                         driver = sqlite_connection(connection)
-                        driver.execute("BEGIN" if read_only else "BEGIN IMMEDIATE")
+                        if read_only:
+                            driver.execute("BEGIN")
+                        else:
+                            self._begin_write(driver)
                         with use.interruptible(driver):
                             result = work(connection, *args, **kwargs)
                     else:
                         result = work(connection, *args, **kwargs)
             finally:
                 use.connection = None
+                if not read_only and time.monotonic() - self._began_write_at > LONG_WRITE_SECONDS:
+                    self._next_write_at = time.monotonic() + GAP_SECONDS
         if hint_names:
             with contextlib.suppress(RuntimeError):  # the loop is closed, so no caller waits
                 loop.call_soon_threadsafe(self.hints.notify, hint_names)
         return result
+
+    def _begin_write(self, driver: sqlite3.Connection) -> None:
+        """Takes SQLite's write lock, on its one thread. If the last transaction was long, leaves a gap after it."""
+        if isinstance(self._engine.pool, sa.pool.StaticPool):  # in memory: there is no other process
+            driver.execute("BEGIN IMMEDIATE")
+            return
+        gap = self._next_write_at - time.monotonic()
+        if gap > 0:
+            time.sleep(gap)
+        sqlite_file.begin_write(driver, BUSY_SECONDS)
+        self._began_write_at = time.monotonic()
 
     def _note_cut(self, error: BaseException) -> None:
         """Invalidates the pool after a pipeline's connection broke, as SQLAlchemy does after its own. With several

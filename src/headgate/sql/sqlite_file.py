@@ -10,6 +10,9 @@ from typing import Any
 
 from sqlalchemy.engine import Engine
 
+POLLED_MS = 8
+"""For so long SQLite itself waits for the write lock: it looks again after 1, 2 and 5 milliseconds."""
+
 
 def create(_dialect: Any, _record: Any, arguments: Any, _options: Any) -> None:
     """Creates a new database that only its owner can read: it holds payments and tokens' digests. SQLite gives its
@@ -42,6 +45,24 @@ def use_wal(connection: Any, timeout: float) -> None:
             time.sleep(0.01)
         else:
             return
+
+
+def begin_write(connection: sqlite3.Connection, timeout: float) -> None:
+    """Takes the write lock; waits up to `timeout` seconds for it. SQLite's own wait looks for the lock less and less
+    often, up to 100 ms apart, and would miss the gap between two transactions of another process again and again."""
+    deadline = time.monotonic() + timeout
+    connection.execute(f"PRAGMA busy_timeout={POLLED_MS}")
+    try:
+        while True:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise
+            else:
+                return
+    finally:
+        connection.execute(f"PRAGMA busy_timeout={int(timeout * 1000)}")
 
 
 def watch_connection(engine: Engine) -> sqlite3.Connection:

@@ -9,7 +9,7 @@ from sqlalchemy.dialects import oracle
 
 from headgate.durations import from_ms
 from headgate.slots.listing import Cancellation, Cursor, SlotFilter
-from headgate.slots.model import WindowPolicy
+from headgate.slots.model import AssignedSlot, WindowPolicy
 from headgate.slots.stores import cancelling, joint, policies, pruning, slot_records, sql, templates, window_rows
 from headgate.sql.schema import database_now
 
@@ -62,11 +62,10 @@ def test_no_statement_limits_rows_it_locks(recorder: Recorder) -> None:
     sql._booked(connection, 10, (5, "e"), 100)
     cancelling.cancel(connection, "e")
     policies.history(connection, "c")
-    pruning.remove_slots(connection, 10, 100)
     pruning.names_to_prune(connection, 10)
     policies.lock_all(connection, ["b", "a"])
     joint.prune_joint(connection, {}, {"a": 10}, 10, (5, "e"), 100)
-    pruning.remove(connection, ["e"])
+    pruning.remove_finished(connection, {}, [AssignedSlot("e", "c", 1, 0, 0, 0, True)])
     templates.find_template(connection, "merchant-7")
     templates.remove_idle(connection, 0, 10, 100)
     window_rows.SqlWindowReader(connection, "c").windows_from(0, 64)
@@ -86,7 +85,7 @@ def test_an_idle_config_is_locked_without_waiting() -> None:
 
 def test_a_config_s_slots_are_those_that_name_it_first_or_later(recorder: Recorder) -> None:
     window_rows.recount(recorder, "c", WindowPolicy(1, "PT4S"), 0)  # type: ignore[arg-type]
-    (counting,) = [text for text in recorder.statements if text.startswith("SELECT")]
+    counting, _ = [text for text in recorder.statements if text.startswith("SELECT")]
     assert "instr(headgate_slot.other_windows, " in counting
 
 

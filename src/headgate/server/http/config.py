@@ -22,7 +22,9 @@ router = api_router("/admin/rate-limit", "config")
 ANY_VERSION = range(1, 2**31)
 """The versions of `If-Match: *`: the config exists."""
 IF_MATCH = {"type": "string", "pattern": r'^(\*|"[0-9]{1,9}"(, ?"[0-9]{1,9}")*)$', "example": '"3"'}
-IF_MATCH_MEANS = "The version that you have seen, as the field `ETag` has it; 412 if another one is active."
+IF_MATCH_MEANS = (
+    "The version that you have seen, as the field `ETag` has it; 412 if another one is active. A dry run has no `ETag`."
+)
 NAME = query("name", CONFIG_NAME | {"description": "By default the service's default config."})
 
 
@@ -77,7 +79,9 @@ async def configure(request: Request) -> Response:
         if error.field == "window":
             raise invalid("windowSize", error.problem) from None
         raise
-    return _tagged(Config.of_change(version, warnings, dry_run=change.dry_run))
+    config = Config.of_change(version, warnings, dry_run=change.dry_run)
+    # The version of a dry run does not exist: as a tag it would later match another caller's.
+    return json_response(config) if change.dry_run else _tagged(config)
 
 
 @router.get("/configs", summary="List the configs", response_model=Configs)

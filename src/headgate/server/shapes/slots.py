@@ -12,6 +12,7 @@ from headgate.durations import format_instant, from_ms, parse_instant, to_ms
 from headgate.server.shapes.members import BOOKED_NAME, CONFIG_NAMES, EVENT_ID, INSTANT
 from headgate.server.shapes.shape import Expects, InvalidMember, Shape
 from headgate.slots.model import checked_id, checked_name, checked_names
+from headgate.slots.templates import refuse_template
 
 EventId = Annotated[str, WithJsonSchema(EVENT_ID), Expects("a string")]
 RequestedTime = Annotated[str, WithJsonSchema(INSTANT), Expects("a string such as 2027-03-01T16:00:00Z")]
@@ -30,7 +31,7 @@ ConfigNames = Annotated[
 
 
 class ConfigChoice(Shape):
-    """Which configs: one, several, or none for the default."""
+    """Which configs to book under: one, several, or none for the default."""
 
     # Both may be null; only one may be more.
     model_config = ConfigDict(
@@ -49,13 +50,18 @@ class ConfigChoice(Shape):
         """The chosen configs, checked; `default` if none is named.
 
         Raises:
-            InvalidMember: a name is wrong, or both members are given.
+            InvalidInput: a name is wrong or a template's, or both members are given.
         """
         if self.config_names is None:
-            return default if self.config_name is None else checked_name(self.config_name, "configName")
+            if self.config_name is None:
+                return default
+            return refuse_template(checked_name(self.config_name, "configName"), "configName")
         if self.config_name is not None:
             raise InvalidMember("configNames", "and configName are both given; give one of the two")
-        return checked_names(self.config_names, "configNames")
+        names = checked_names(self.config_names, "configNames")
+        for index, name in enumerate(names):
+            refuse_template(name, f"configNames[{index}]")
+        return names
 
 
 class BatchEvent(Shape):

@@ -19,7 +19,7 @@ from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest
 from headgate.slots.occupancy import Occupancy
 from headgate.slots.packing import Booking, book_all
 from headgate.slots.stores.other_windows import parse_other_windows
-from headgate.slots.stores.pruning import finished, remove
+from headgate.slots.stores.pruning import remove_finished
 from headgate.slots.stores.tables import slot
 from headgate.slots.stores.window_rows import FEW_WINDOWS, SqlWindowReader, read_ahead, window_queries, write_occupancy
 
@@ -90,7 +90,5 @@ def prune_joint(
         names = [config_name, *(window.config_name for window in others)]
         if at_ms < min(ends_ms.get(name, before_ms) for name in names):
             old.append(AssignedSlot(event_id, config_name, 0, at_ms, at_ms, at_ms, True, owner, others))
-    done = finished(connection, carriers, old)
-    remove(connection, done)
     cursor = (to_ms(rows[-1].scheduled_at), rows[-1].event_id) if len(rows) == limit else None
-    return PrunedPage(len(done), cursor)
+    return PrunedPage(remove_finished(connection, carriers, old), cursor)

@@ -10,11 +10,12 @@ from sqlalchemy.engine import Connection
 from headgate.durations import from_ms
 from headgate.slots.carriers import Carriers, Standing
 from headgate.slots.model import AssignedSlot, PolicyVersion
+from headgate.slots.stores import forgotten
 from headgate.slots.stores.replanning import TOPIC, standings_of
 from headgate.slots.stores.tables import slot, slot_run, slot_window
-from headgate.slots.stores.window_rows import MAX_IN_LIST
 from headgate.slots.windows import align
 from headgate.sql import outbox as outbox_rows
+from headgate.sql.in_lists import MAX_IN_LIST
 from headgate.sql.outbox_tables import outbox
 
 
@@ -24,26 +25,26 @@ def ends(versions: Iterable[PolicyVersion], before_ms: int) -> dict[str, int]:
     return {active.name: align(before_ms, active.policy.size_ms) for active in versions}
 
 
-def finished(connection: Connection, carriers: Carriers, slots: Sequence[AssignedSlot]) -> list[str]:
-    """The events of these slots whose work is not pending. An overdue item keeps its slot: if that were deleted, a
-    retry of the event would get a second one, and a re-plan would not see the item."""
+def _finished(connection: Connection, carriers: Carriers, slots: Sequence[AssignedSlot]) -> list[AssignedSlot]:
+    """Those of these slots whose work is not pending. An overdue item keeps its slot: if that were deleted, a retry of
+    the event would get a second one, and a re-plan would not see the item."""
     standings = standings_of(connection, carriers, slots, False) if carriers else {}
     done = (None, Standing.ENDED)
-    return [assigned.event_id for assigned in slots if standings.get(assigned.event_id) in done]
+    return [assigned for assigned in slots if standings.get(assigned.event_id) in done]
 
 
-def remove(connection: Connection, event_ids: Sequence[str]) -> None:
-    """Deletes the slots of these events."""
-    for first in range(0, len(event_ids), MAX_IN_LIST):
-        connection.execute(slot.delete().where(slot.c.event_id.in_(event_ids[first : first + MAX_IN_LIST])))
-
-
-def remove_slots(connection: Connection, before_ms: int, limit: int, name: str | None = None) -> int:
-    """Deletes up to `limit` slots scheduled before a time, of one config or of all."""
-    old = sa.select(slot.c.event_id).where(slot.c.scheduled_at < from_ms(before_ms)).limit(limit)
-    if name is not None:
-        old = old.where(slot.c.config_name == name, slot.c.other_windows.is_(None))
-    return connection.execute(slot.delete().where(slot.c.event_id.in_(old))).rowcount
+def remove_finished(connection: Connection, carriers: Carriers, slots: Sequence[AssignedSlot]) -> int:
+    """Deletes those of these slots whose work is not pending, and notes that they are missing. Returns their number."""
+    done = _finished(connection, carriers, slots)
+    for first in range(0, len(done), MAX_IN_LIST):
+        event_ids = [assigned.event_id for assigned in done[first : first + MAX_IN_LIST]]
+        connection.execute(slot.delete().where(slot.c.event_id.in_(event_ids)))
+    until_ms: dict[str, int] = {}
+    for assigned in done:
+        for name in assigned.config_names:
+            until_ms[name] = max(until_ms.get(name, 0), assigned.scheduled_ms + 1)
+    forgotten.note_slots(connection, until_ms)
+    return len(done)
 
 
 def remove_move_records(connection: Connection, before_ms: int, limit: int) -> int:

@@ -38,9 +38,10 @@ from headgate.slots.replanning import (
 from headgate.slots.stores import policies, slot_records, templates
 from headgate.slots.stores.other_windows import other_windows_text
 from headgate.slots.stores.tables import slot
-from headgate.slots.stores.window_rows import MAX_IN_LIST, SqlWindowReader, write_counts, write_runs
+from headgate.slots.stores.window_rows import SqlWindowReader, write_counts, write_runs
 from headgate.slots.windows import align
 from headgate.sql.engine import Database
+from headgate.sql.in_lists import MAX_IN_LIST
 from headgate.sql.outbox import append
 from headgate.sql.schema import now
 

@@ -14,8 +14,8 @@ from headgate.slots.listing import MOST_COUNTED, Cancellation, Cursor, ListedSlo
 from headgate.slots.model import AssignedSlot
 from headgate.slots.stores.other_windows import charged_to, parse_other_windows
 from headgate.slots.stores.tables import slot, slot_cancelled
-from headgate.slots.stores.window_rows import MAX_IN_LIST
 from headgate.sql.counting import count_up_to
+from headgate.sql.in_lists import MAX_IN_LIST
 from headgate.sql.prefix import begins_with
 from headgate.sql.schema import now
 

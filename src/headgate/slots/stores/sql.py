@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -27,20 +27,21 @@ from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, Windo
 from headgate.slots.occupancy import Occupancy
 from headgate.slots.packing import Booking, Packer, book_all, unbooked
 from headgate.slots.ports import PruneResult
-from headgate.slots.stores import followers, policies, pruning, slot_records, templates
+from headgate.slots.stores import followers, forgotten, policies, pruning, slot_records, templates
 from headgate.slots.stores.cancelling import cancel_with_work
 from headgate.slots.stores.joint import PrunedPage, book_under, prune_joint
 from headgate.slots.stores.other_windows import other_windows_text, parse_other_windows
 from headgate.slots.stores.tables import slot, slot_config
 from headgate.slots.stores.window_rows import (
-    MAX_IN_LIST,
     SqlWindowReader,
     rebuild_runs,
     recount,
     write_occupancy,
 )
 from headgate.slots.templates import is_template
+from headgate.slots.windows import align
 from headgate.sql.engine import Database
+from headgate.sql.in_lists import MAX_IN_LIST
 from headgate.sql.schema import insert_rows, instant_form, now
 
 if TYPE_CHECKING:
@@ -180,37 +181,32 @@ class SqlSlotStore:
         common = min(ends.values(), default=before_ms)
         total = 0
         for name, end_ms in [(None, common), *((name, end) for name, end in ends.items() if end > common)]:
-            total += await self._prune_slots(end_ms, name)
+            total += await self._prune_pages(_prune_page, end_ms, name)
         while await self._database.write(slot_records.prune_cancelled, before_ms, PRUNE_BATCH):
             pass
         while await self._database.write(pruning.remove_move_records, before_ms, PRUNE_BATCH):
             pass
-        cursor = None
-        while True:
-            page = await self._database.write(prune_joint, self._carriers, ends, before_ms, cursor, PRUNE_BATCH)
-            total += page.removed
-            if (cursor := page.cursor) is None:
-                break
+        total += await self._prune_pages(prune_joint, ends, before_ms)
         # One config at a time: thousands of locks at once would block all callers.
         windows = 0
         for name in await self._database.read(pruning.names_to_prune, before_ms):
             windows += await self._database.write(_prune_windows, name, before_ms)
         while await self._database.write(templates.remove_idle, 0, before_ms, PRUNE_BATCH):
             pass
+        await self._database.write(forgotten.remove_old, before_ms)
         return PruneResult(total, windows)
 
-    async def _prune_slots(self, end_ms: int, name: str | None) -> int:
-        total = 0
-        if not self._carriers:
-            while removed := await self._database.write(pruning.remove_slots, end_ms, PRUNE_BATCH, name):
-                total += removed
-            return total
-        page: PrunedPage | None = None
-        while page is None or page.cursor is not None:
-            after = None if page is None else page.cursor
-            page = await self._database.write(_prune_page, self._carriers, end_ms, name, after, PRUNE_BATCH)
+    async def _prune_pages(self, prune_page: Callable[..., PrunedPage], *args: Any) -> int:
+        """Deletes slots, a page in each transaction; returns their number."""
+        total, cursor = 0, None
+        while True:
+            try:
+                page = await self._database.write(prune_page, self._carriers, *args, cursor, PRUNE_BATCH)
+            except Conflict:  # another prune was the first to note what is missing of a config
+                continue
             total += page.removed
-        return total
+            if (cursor := page.cursor) is None:
+                return total
 
     async def close(self) -> None:
         if self._owns_database:
@@ -231,6 +227,7 @@ def _configure(
         templates.insert_policy(connection, version)
         # If two callers create the same config at once, the second waits here, violates the key, and retries.
         connection.execute(slot_config.insert().values(name=name, version=version.version))
+        templates.count_former_slots(connection, version, now_ms)
     else:
         _activate(connection, active, version, now_ms)
     return version
@@ -245,7 +242,9 @@ def _activate(
     connection.execute(
         slot_config.update().where(slot_config.c.name == name).values(version=version.version, template=template)
     )
-    if policy.size_ms != active.policy.size_ms:
+    # A window that is full because slots of it are gone is full under the new limit, too.
+    is_partly_gone = forgotten.load(connection, name).slots_ms > align(now_ms, policy.size_ms)
+    if policy.size_ms != active.policy.size_ms or is_partly_gone:
         recount(connection, name, policy, now_ms)
     rebuild_runs(connection, name, policy, now_ms)
 
@@ -353,9 +352,8 @@ def _prune_page(
 ) -> PrunedPage:
     """Deletes those of the next slots, of one config or of all, whose work is not pending."""
     slots = _booked(connection, end_ms, after, limit, name)
-    done = pruning.finished(connection, carriers, slots)
-    pruning.remove(connection, done)
-    return PrunedPage(len(done), (slots[-1].scheduled_ms, slots[-1].event_id) if len(slots) == limit else None)
+    cursor = (slots[-1].scheduled_ms, slots[-1].event_id) if len(slots) == limit else None
+    return PrunedPage(pruning.remove_finished(connection, carriers, slots), cursor)
 
 
 def _booked(

@@ -92,3 +92,15 @@ slot_run = sa.Table(
     sa.Column("resume_at", Instant, nullable=False),
     info={"about": "Full runs: every open window in [window_start, resume_at) is full, resume_at is not."},
 )
+
+slot_forgotten = sa.Table(
+    "headgate_slot_forgotten",
+    metadata,
+    sa.Column("config_name", sa.String(128), primary_key=True),
+    sa.Column("slots_until", Instant, nullable=False),
+    sa.Column("counters_until", Instant, nullable=False),
+    info={
+        "about": "The times before which slots of a config may be missing, as they were pruned, and counters, as the"
+        " idle config was deleted. Kept as long as a window can be."
+    },
+)

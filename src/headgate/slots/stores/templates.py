@@ -15,9 +15,11 @@ from sqlalchemy.engine import Connection
 from headgate.durations import from_ms, to_ms
 from headgate.errors import InvalidInput
 from headgate.slots.model import PolicyVersion
-from headgate.slots.stores import policies
+from headgate.slots.stores import forgotten, policies
 from headgate.slots.stores.tables import slot_config, slot_policy, slot_run, slot_window
+from headgate.slots.stores.window_rows import rebuild_runs, recount
 from headgate.slots.templates import WILDCARD, best_template, is_template
+from headgate.slots.windows import align
 from headgate.sql.schema import now
 
 MAX_EVICTED = 100
@@ -60,7 +62,16 @@ def insert_from_template(connection: Connection, name: str, template: PolicyVers
     version = PolicyVersion(name, template.version, template.policy, moment)
     insert_policy(connection, version)
     connection.execute(slot_config.insert().values(name=name, version=version.version, template=template.name))
+    count_former_slots(connection, version, to_ms(moment))
     return version
+
+
+def count_former_slots(connection: Connection, version: PolicyVersion, now_ms: int) -> None:
+    """Counts slots that a new config has from before: one of this name was deleted as idle, and its windows were
+    shorter."""
+    if max(forgotten.load(connection, version.name)) > align(now_ms, version.policy.size_ms):
+        recount(connection, version.name, version.policy, now_ms)
+        rebuild_runs(connection, version.name, version.policy, now_ms)
 
 
 def insert_policy(connection: Connection, version: PolicyVersion) -> None:
@@ -106,12 +117,19 @@ def remove_idle(connection: Connection, ended_ms: int, created_ms: int, limit: i
         settled.exists(),
     ]
     candidates = connection.execute(sa.select(slot_config.c.name).where(*idle).limit(limit)).scalars().all()
+    if not candidates:
+        return 0
     removed = 0
+    until_ms: dict[str, int] = {}
+    now_ms = to_ms(now(connection))
     for name in sorted(candidates):
         # Locked one by one and checked again: a booking may have come in between. A locked config is skipped: it is in
         # use.
         if connection.execute(lock_unless_locked(name, *idle)).scalar() is None:
             continue
+        active = policies.find_active(connection, name)
+        if active is not None:
+            until_ms[name] = align(now_ms, active.policy.size_ms)
         for table, column in (
             (slot_window, slot_window.c.config_name),
             (slot_run, slot_run.c.config_name),
@@ -120,4 +138,5 @@ def remove_idle(connection: Connection, ended_ms: int, created_ms: int, limit: i
         ):
             connection.execute(table.delete().where(column == name))
         removed += 1
+    forgotten.note_counters(connection, until_ms)
     return removed

@@ -14,15 +14,15 @@ from sqlalchemy.engine import Connection
 
 from headgate.durations import EPOCH, from_ms, to_ms
 from headgate.durations import from_ms as instant_of
-from headgate.slots.model import SlotRequest, WindowPolicy
+from headgate.slots.model import MOST_PER_WINDOW, SlotRequest, WindowPolicy
 from headgate.slots.occupancy import FullRun, Occupancy, RunChanges, WindowCount, full_runs
+from headgate.slots.stores import forgotten
 from headgate.slots.stores.other_windows import charged_to
 from headgate.slots.stores.tables import slot, slot_run, slot_window
 from headgate.slots.windows import align
+from headgate.sql.in_lists import MAX_IN_LIST
 from headgate.sql.schema import insert_rows, instant_form, instant_ms, instant_text
 
-MAX_IN_LIST = 900
-"""The maximum of values in one IN list: Oracle takes 1000."""
 MAX_WINDOW_QUERIES = 10_000
 """The maximum of first windows read in advance; a batch with more distinct ones reads the rest when it needs them."""
 FEW_WINDOWS = 8
@@ -224,10 +224,29 @@ def release_windows(connection: Connection, name: str, counts: Mapping[int, int]
 
 
 def recount(connection: Connection, name: str, policy: WindowPolicy, now_ms: int) -> None:
-    """Counts the booked slots again, in windows of the new size."""
-    size = policy.size_ms
+    """Counts the booked slots again, in windows of the new size. If slots of the window of now were pruned, it counts
+    as full."""
+    start_ms = align(now_ms, policy.size_ms)
     connection.execute(slot_window.delete().where(slot_window.c.config_name == name))
-    ahead = charged_to(connection, name) & (slot.c.scheduled_at >= from_ms(align(now_ms, size)))
+    _recount_from(connection, name, policy, start_ms)
+    # Read after the slots: a prune that deleted some of those has then written this, too.
+    if forgotten.load(connection, name).slots_ms > start_ms:
+        _fill(connection, name, start_ms, policy.limit_at(start_ms))
+
+
+def _fill(connection: Connection, name: str, start_ms: int, limit: int) -> None:
+    """Adds the limit to a window's counter: it stays full if the slots that are known are cancelled."""
+    count = SqlWindowReader(connection, name).windows_at([start_ms]).get(start_ms, WindowCount(start_ms, 0, 0))
+    window = (slot_window.c.config_name == name) & (slot_window.c.window_start == from_ms(start_ms))
+    connection.execute(slot_window.delete().where(window))
+    taken = min(count.taken + limit, MOST_PER_WINDOW)
+    row = (name, instant_form(connection)(start_ms), taken, count.placed)
+    insert_rows(connection, slot_window, _WINDOW_COLUMNS, [row])
+
+
+def _recount_from(connection: Connection, name: str, policy: WindowPolicy, start_ms: int) -> None:
+    size = policy.size_ms
+    ahead = charged_to(connection, name) & (slot.c.scheduled_at >= from_ms(start_ms))
     if connection.dialect.name == "postgresql":
         # Counted in the database: sending a hundred thousand windows back would take half a minute.
         start = sa.func.date_bin(policy.window, slot.c.scheduled_at, EPOCH, type_=slot.c.scheduled_at.type)
