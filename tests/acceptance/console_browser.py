@@ -68,9 +68,8 @@ def token(directory: Path, name: str, scopes: list[str]) -> str:
     return asyncio.run(work())
 
 
-@pytest.fixture
-def page(browser: Browser, console: Console) -> Iterator[Page]:
-    """A window in which nothing may fail: no script error, no refused resource, no request to another host."""
+def open_page(browser: Browser, console: Console) -> tuple[Page, list[str]]:
+    """A window, and what goes wrong in it: script errors, refused resources, requests to another host."""
     # Without motion there are fewer pictures to draw.
     context = browser.new_context(
         base_url=console.service.url, viewport={"width": 1280, "height": 900}, reduced_motion="reduce"
@@ -82,10 +81,37 @@ def page(browser: Browser, console: Console) -> Iterator[Page]:
     opened.on("dialog", lambda dialog: wrong.append(dialog.message))
     opened.on("console", lambda line: wrong.append(line.text) if is_wrong(line.text, line.type) else None)
     opened.on("request", lambda asked: None if asked.url.startswith(console.service.url) else wrong.append(asked.url))
+    return opened, wrong
+
+
+@pytest.fixture
+def page(browser: Browser, console: Console) -> Iterator[Page]:
+    """A window in which nothing may fail."""
+    opened, wrong = open_page(browser, console)
     yield opened
     title = opened.title()
-    context.close()
+    opened.context.close()
     assert "owned" not in title
+    assert wrong == []
+
+
+@pytest.fixture(scope="module")
+def window(browser: Browser, console: Console) -> Iterator[tuple[Page, list[str]]]:
+    opened, wrong = open_page(browser, console)
+    yield opened, wrong
+    opened.context.close()
+
+
+@pytest.fixture
+def same_page(window: tuple[Page, list[str]], console: Console) -> Iterator[Page]:
+    """As `page`, logged in, and one for all tests of a file: to load the console takes as much as several presses."""
+    opened, wrong = window
+    wrong.clear()
+    is_ready = opened.get_by_role("button", name="Log out").count() and not opened.locator("#dialog[open]").count()
+    if not is_ready:  # new, logged out, at another page, or left by a test that failed
+        opened.context.clear_cookies()
+        log_in(opened, console)
+    yield opened
     assert wrong == []
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import http.client
 import re
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -18,12 +17,14 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Page, Response, Route, expect
 
-from tests.acceptance.console_browser import Console, browser, chromium, log_in, page, token
+from tests import warm_start
+from tests.acceptance.console_browser import Console, browser, chromium, token, window
+from tests.acceptance.console_browser import same_page as page
 from tests.acceptance.console_data import queue_jobs
 from tests.acceptance.service import Service, environment, until
 from tests.acceptance.test_console_buttons import FIND, JOBS, ONCE, ROUTES, Press, check, press, show, stock
 
-__all__ = ["browser", "chromium", "page"]
+__all__ = ["browser", "chromium", "page", "window"]
 
 PREFIX = "/hg"
 OTHER_PAGES = ("Metrics", "Health", "API")
@@ -95,7 +96,7 @@ def started(directory: Path, root_path: bool) -> Iterator[str]:
         return
     with (directory / "service.log").open("a") as log:
         application = ["headgate.server.http.app:from_environment", "--factory"]
-        process = subprocess.Popen(
+        process = warm_start.popen(
             [sys.executable, "-m", "uvicorn", *application, "--port", "0", "--root-path", PREFIX],
             cwd=directory,
             env=environment(),
@@ -140,7 +141,6 @@ def test_every_page_opens(page: Page, console: Console) -> None:
 
     with console.api() as http:
         stock(console, http)
-    log_in(page, console)
     page.on("response", note)
     for route in ROUTES:
         show(page, route)
@@ -152,6 +152,8 @@ def test_every_page_opens(page: Page, console: Console) -> None:
         page.goto(link)
     assert page.url == f"{console.service.url}docs"
     expect(page.locator(".opblock").first).to_be_visible()
+    page.unroute_all()
+    page.remove_listener("response", note)
     assert failed == []
 
 
@@ -159,7 +161,6 @@ def test_every_page_opens(page: Page, console: Console) -> None:
 def test_buttons_do_what_they_say(page: Page, console: Console, route: str, button: str) -> None:
     with console.api() as http:
         stock(console, http)
-    log_in(page, console)
     show(page, route)
     found = page.evaluate(FIND, ONCE)
     change = Press(
