@@ -80,8 +80,10 @@ def every_step(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def migrated_postgres(postgres_server: PostgresDatabases) -> migrated.MigratedDatabases:
-    return migrated.MigratedDatabases.on(postgres_server)
+def migrated_postgres(postgres_server: PostgresDatabases) -> Iterator[migrated.MigratedDatabases]:
+    databases = migrated.MigratedDatabases.on(postgres_server)
+    yield databases
+    databases.close()
 
 
 @pytest.fixture

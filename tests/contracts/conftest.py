@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -29,12 +30,15 @@ from headgate.testing.servers.postgres import PostgresDatabases
 from headgate.testing.servers.redis_cluster import RedisClusterAddress
 from tests.contracts.replanned import Stores
 from tests.contracts.task_engines import NAMESPACES, WITHOUT_SYSTEM_WORKERS, EngineTasks
+from tests.effort import is_thorough
 
 if TYPE_CHECKING:
     from headgate.dispatch.engines.temporal.client import TemporalConnection
     from headgate.testing.servers.redis_sentinel import RedisSentinel
 
 SLOT_STORES = ["memory", "sqlite", "postgresql", "oracle"]
+
+TASK_STORES = ["sqlite", "postgresql"]
 
 MANY_ROWS = {
     "test_a_burst_of_twenty_thousand_and_one_finds_room",
@@ -64,6 +68,25 @@ def slot_store_url(kind: str, request: pytest.FixtureRequest) -> str:
             "no Oracle (HEADGATE_TEST_ORACLE_URL), and its stand-in is slow: no statement is of this test alone"
         )
     return str(request.getfixturevalue("oracle_stand_in"))
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "tasks" not in metafunc.fixturenames or "tasks_url" not in metafunc.fixturenames:
+        return
+    if any(mark.args[0] == "tasks" for mark in metafunc.definition.iter_markers("parametrize")):
+        metafunc.parametrize("tasks_url", TASK_STORES, indirect=True)
+    else:
+        metafunc.parametrize(("tasks", "tasks_url"), task_stacks(metafunc), indirect=True)
+
+
+def task_stacks(metafunc: pytest.Metafunc) -> list[tuple[str, str]]:
+    """All engines on all stores in the thorough profile; otherwise each engine and each store, the pairs of which
+    take turns from test to test."""
+    if is_thorough():
+        return list(product(["in-process", "temporal"], TASK_STORES))
+    if list(vars(metafunc.module)).index(metafunc.function.__name__) % 2:
+        return [("in-process", "sqlite"), ("temporal", "postgresql")]
+    return [("in-process", "sqlite"), ("in-process", "postgresql"), ("temporal", "sqlite")]
 
 
 @pytest.fixture(scope="session")
@@ -113,14 +136,14 @@ def task_namespaces() -> Iterator[Iterator[TemporalConnection]]:
         yield (TemporalConnection(server.address, namespace) for namespace in NAMESPACES)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture
 def tasks_url(request: pytest.FixtureRequest) -> str:
     return slot_store_url(request.param, request)
 
 
-@pytest.fixture(params=["in-process", "temporal"])
+@pytest.fixture
 async def tasks(tasks_url: str, request: pytest.FixtureRequest) -> AsyncIterator[EngineTasks]:
-    """On every store and engine."""
+    """On every store and engine: `task_stacks` has the combinations."""
     temporal = next(request.getfixturevalue("task_namespaces")) if request.param == "temporal" else None
     async with EngineTasks(tasks_url, temporal) as tasks:
         yield tasks

@@ -54,11 +54,11 @@ class EngineTasks(Tasks):
 
 @asynccontextmanager
 async def working(tasks: Tasks) -> AsyncIterator[None]:
-    """A worker that polls every hundredth of a second."""
+    """A worker that polls twenty times a second."""
     queue = await tasks.queue()
     for domain in tasks.domains():
         await queue.define(domain.config)
-        await queue.configure(domain.item_type, dispatch_interval_secs=0.01)
+        await queue.configure(domain.item_type, dispatch_interval_secs=0.05)
     async with tasks.running():
         yield
 

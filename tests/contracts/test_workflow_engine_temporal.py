@@ -21,6 +21,7 @@ from headgate.dispatch.registry import Registry
 from headgate.dispatch.stores import queue_store
 from tests.contracts.conftest import SLOT_STORES, slot_store_url
 from tests.contracts.workflow_engine import Ran, WorkflowEngineContract, end
+from tests.effort import is_thorough
 
 
 class TemporalHarness:
@@ -43,7 +44,18 @@ class TemporalHarness:
         return await end(context)
 
 
-@pytest.fixture(params=SLOT_STORES)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """On every store in the thorough profile; otherwise on PostgreSQL, and on the others in turn: the engine calls no
+    store but through its port, and `test_workflow_engine_local.py` has the contract on all of them."""
+    stores = SLOT_STORES
+    if not is_thorough():
+        others = [store for store in SLOT_STORES if store != "postgresql"]
+        turn = dir(WorkflowEngineContract).index(metafunc.function.__name__)
+        stores = ["postgresql", others[turn % len(others)]]
+    metafunc.parametrize("harness", stores, indirect=True)
+
+
+@pytest.fixture
 async def harness(temporal_address: str, request: pytest.FixtureRequest) -> AsyncIterator[TemporalHarness]:
     harness = TemporalHarness(await queue_store(slot_store_url(request.param, request)))
     await harness.store.configure(harness.domain.config)

@@ -2,8 +2,8 @@
 
     python -m tests.integration.guarded_process QUEUE-URL LIMITS-URL LIMIT ITEMS
 
-It ends when all items are completed, by any process, and prints a line per admission: the times, in microseconds
-of the limit store's own clock, right before the call and right after the answer.
+It prints `READY` when it dispatches. It ends when all items are completed, by any process, and prints for each
+admission the times, in microseconds of the limit store's own clock, right before the call and right after the answer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from headgate.limits.model import Charge, Decision
 from headgate.limits.stores import async_limit_store
 from headgate.testing import eventually
 
-ITEM_TYPE, PLAN = "GUARDED", "guarded-downstream"
+ITEM_TYPE, PLAN, READY = "GUARDED", "guarded-downstream", "ready"
 Tell = Callable[[], Awaitable[int]]
 
 
@@ -91,6 +91,7 @@ async def main(queue_url: str, limits_url: str, limit: int, items: int) -> None:
         engine = LocalEngine(registry, OutcomeReporter(queue.store), guard=PlanGuard(limiter), backlog=10)
         worker = DispatchWorker(queue.store, engine, [ITEM_TYPE])
         running = asyncio.create_task(worker.run())
+        print(READY, flush=True)  # noqa: T201
 
         async def all_completed() -> bool:
             return (await queue.stats(ITEM_TYPE)).depth == {Status.COMPLETED: items}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import LiteralString
@@ -30,9 +31,10 @@ CHANGES: dict[str, LiteralString] = {
 
 
 @pytest.fixture
-def lender(migrated_postgres: MigratedDatabases) -> MigratedDatabases:
+def lender(migrated_postgres: MigratedDatabases) -> Iterator[MigratedDatabases]:
     """It has none lent back to it yet."""
-    return MigratedDatabases(migrated_postgres.server, migrated_postgres.template)
+    with closing(MigratedDatabases(migrated_postgres.server, migrated_postgres.template)) as lender:
+        yield lender
 
 
 async def made(path: Path) -> tuple[list[tuple[str, ...]], list[str | None]]:
@@ -84,6 +86,15 @@ def test_who_borrows_next_finds_no_row_and_nobody_else(lender: MigratedDatabases
         assert second == first
         assert connection.execute("SELECT count(*) FROM headgate_outbox").fetchone() == (0,)
         assert connection.execute(INSERT).fetchone() == numbers[0]
+
+
+def test_one_whose_connections_were_all_ended_is_lent_again(lender: MigratedDatabases) -> None:
+    with lender.lend() as first, psycopg.connect(first, autocommit=True) as connection:
+        connection.execute(INSERT)
+        connection.execute(migrated._END_OTHERS)
+    with lender.lend() as second, psycopg.connect(second, autocommit=True) as connection:
+        assert second == first
+        assert connection.execute("SELECT count(*) FROM headgate_outbox").fetchone() == (0,)
 
 
 @pytest.mark.parametrize("change", CHANGES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -223,7 +224,8 @@ async def test_huge_headers_are_refused(settings: Settings) -> None:
 
 
 def run(settings: Settings, *arguments: str) -> subprocess.CompletedProcess[str]:
-    variables = {"PATH": "/usr/bin:/bin", "HEADGATE_DATABASE_URL": settings.database_url}
+    usual = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
+    variables = usual | {"HEADGATE_DATABASE_URL": settings.database_url}
     return warm_start.run([sys.executable, "-m", "headgate", *arguments], env=variables)
 
 

@@ -34,18 +34,17 @@ def test_metrics_read_the_environment_of_the_program(tmp_path: Path) -> None:
 
 def test_it_is_given_what_it_would_be_given(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(WORDS)
+    given = {**os.environ, "GIVEN": "é"}
     for way, first, place in (
         (["-c", WORDS], "-c", ""),
         (["-m", "program"], str(tmp_path / "program.py"), str(tmp_path)),
         ([str(tmp_path / "program.py")], str(tmp_path / "program.py"), str(tmp_path)),
     ):
         words = [sys.executable, *way, "a", "b c"]
-        warm = warm_start.run(words, cwd=tmp_path, env={"GIVEN": "é"}, input="ü")
+        warm = warm_start.run(words, cwd=tmp_path, env=given, input="ü")
         assert (warm.returncode, warm.stderr) == (3, "")
         assert warm.stdout == f"{[first, 'a', 'b c']} {place} é {tmp_path} ü\n"
-        plain = subprocess.run(
-            words, cwd=tmp_path, env={"GIVEN": "é"}, input="ü", capture_output=True, text=True, check=False
-        )
+        plain = subprocess.run(words, cwd=tmp_path, env=given, input="ü", capture_output=True, text=True, check=False)
         assert plain.stdout == warm.stdout
 
 

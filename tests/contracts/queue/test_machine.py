@@ -18,6 +18,7 @@ from headgate.dispatch.status import Status
 from headgate.dispatch.turns import Places
 from headgate.errors import Conflict, NotFound
 from tests.contracts.queue.items import CONFIG, SECOND, T
+from tests.effort import is_thorough
 from tests.models.queue_store import MemoryQueueStore
 
 NAMES = [f"i{n:02}" for n in range(24)]
@@ -161,7 +162,7 @@ def _comparable(item: Item) -> Item:
     return replace(item, batch_id=None)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(6 if is_thorough() else 3))
 async def test_a_store_does_what_the_model_does(store: QueueStore, seed: int) -> None:
     model = MemoryQueueStore()
     await model.configure(CONFIG, now=T)
