@@ -28,7 +28,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headgate.limits.model import Decision
+    from headgate.limits.model import Decision, Rule
 
 
 class HeadgateError(Exception):
@@ -130,10 +130,14 @@ class SlotsExhausted(HeadgateError):
 
 
 class RateLimitExceeded(HeadgateError):
-    """The call was denied. `decision` has the plan and when to retry."""
+    """The call was denied. `decision` has the plan and when to retry; `charged` the keys and rules of the call, if they
+    are known."""
 
-    def __init__(self, decision: Decision) -> None:
+    charged: Sequence[tuple[str, Rule]] = ()
+
+    def __init__(self, decision: Decision, charged: Sequence[tuple[str, Rule]] = ()) -> None:
         self.decision = decision
+        self.charged = charged
         super().__init__(f"rate limit exceeded: plan {decision.plan!r}, retry after {decision.retry_after:.3f} s")
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -30,7 +30,7 @@ if not settings.configured:
     settings.configure(ALLOWED_HOSTS=["*"], SECRET_KEY="test", ROOT_URLCONF=__name__)
     django.setup()
 
-from headgate import AsyncLimiter, ConfigurationError, FixedWindow, Limiter, Plan
+from headgate import AsyncLimiter, ConfigurationError, FixedWindow, Limiter, Plan, RateLimitExceeded
 from headgate.integrations import django as django_integration
 from headgate.integrations import flask
 from headgate.integrations.asgi import PathRule, RateLimitMiddleware
@@ -196,6 +196,21 @@ def test_a_wrong_cost_of_a_django_application_is_a_server_error(
     with pytest.raises(ConfigurationError, match=r"^cost: "):
         limited(lambda request: None)(RequestFactory().get("/"))
     assert [record.levelno for record in caplog.records if "cost is wrong" in record.getMessage()] == [logging.ERROR]
+
+
+def test_a_denied_check_of_django_has_the_fields_of_a_limits_denial(on_django: None) -> None:
+    limiter = settings.HEADGATE_LIMITER
+    limiter.acquire("ada", "small")
+    with pytest.raises(RateLimitExceeded) as raised:
+        limiter.check("ada", "small")
+    middleware = django_integration.RateLimitMiddleware(lambda request: HttpResponse())
+    denied = middleware.process_exception(RequestFactory().get("/"), raised.value)
+    fields = {name: denied[name] for name in ("Retry-After", "RateLimit", "RateLimit-Policy")}
+    assert fields == {
+        "Retry-After": "3600",
+        "RateLimit": '"small";r=0;t=3600',
+        "RateLimit-Policy": '"small";q=1;w=3600',
+    }
 
 
 def rest_views() -> dict[str, Any]:

@@ -76,6 +76,77 @@ async def test_a_check_in_a_litestar_handler_is_answered_alike() -> None:
     assert answers == [(200, "hello"), (429, "sorry")]
 
 
+FIELDS = {"Retry-After": "3600", "RateLimit": '"small";r=0;t=3600', "RateLimit-Policy": '"small";q=1;w=3600'}
+
+
+def _only(headers: Any) -> dict[str, str]:
+    """The fields of a limit, each of which is there once."""
+    assert [name.lower() for name, _ in headers.items()].count("retry-after") == 1
+    return {name: headers[name] for name in FIELDS}
+
+
+@pytest.mark.parametrize("kind", ["none", "on_denied", 429, RateLimitExceeded])
+@pytest.mark.parametrize("of_handler", [True, False])
+async def test_a_denied_check_of_litestar_is_answered_as_a_limits_denial_is(kind: Any, of_handler: bool) -> None:
+    limiter = AsyncLimiter(plans=PLANS)
+
+    def answer(request: Any, error: Any) -> litestar.Response[str]:
+        return litestar.Response(error.decision.plan, status_code=420)
+
+    own: Any = {} if kind in ("none", "on_denied") else {"exception_handlers": {kind: answer}}
+
+    @litestar.get("/", **(own if of_handler else {}))
+    async def hello() -> str:
+        await limiter.check("ada", "small")
+        return "hello"
+
+    sorry: Any = (lambda request, decision: litestar.Response("", status_code=420)) if kind == "on_denied" else None
+    plugin = integration.RateLimitPlugin(limiter, on_denied=sorry)
+    app = litestar.Litestar([hello], plugins=[plugin], logging_config=None, **({} if of_handler else own))
+    async with AsyncTestClient(app) as client:
+        assert (await client.get("/")).status_code == 200
+        denied = await client.get("/")
+    assert denied.status_code == (429 if kind == "none" else 420)
+    assert _only(denied.headers) == FIELDS
+
+
+@pytest.mark.parametrize("kind", ["none", "on_denied", 429, RateLimitExceeded])
+async def test_a_denied_check_of_quart_is_answered_as_a_limits_denial_is(kind: Any) -> None:
+    app, limiter = Quart(__name__), AsyncLimiter(plans=PLANS)
+    quart.install(app, limiter, on_denied=(lambda request, decision: ("sorry", 420)) if kind == "on_denied" else None)
+
+    @app.get("/")
+    async def hello() -> str:
+        await limiter.check("ada", "small")
+        return "hello"
+
+    async def handler(error: Any) -> Any:
+        return {"plan": error.decision.plan}, 420
+
+    if kind not in ("none", "on_denied"):
+        app.register_error_handler(kind, handler)
+    client = app.test_client()
+    assert (await client.get("/")).status_code == 200
+    denied = await client.get("/")
+    assert denied.status_code == (429 if kind == "none" else 420)
+    assert _only(denied.headers) == FIELDS
+
+
+@pytest.mark.parametrize("on_denied", [None, lambda request, decision: "sorry"])
+async def test_a_denied_check_of_aiohttp_has_the_fields_of_a_limits_denial(on_denied: Any) -> None:
+    limiter = AsyncLimiter(plans=PLANS)
+
+    async def hello(request: web.Request) -> web.Response:
+        await limiter.check("ada", "small")
+        return web.Response(text="hello")
+
+    async with _aiohttp({"/": hello}, limiter=limiter, on_denied=on_denied) as client:
+        assert (await client.get("/")).status == 200
+        denied = await client.get("/")
+        assert denied.status == 429
+        assert _only(denied.headers) == FIELDS
+
+
 def test_above_the_routes_decorator_it_would_limit_nothing() -> None:
     with pytest.raises(ConfigurationError, match="below the route's decorator"):
 

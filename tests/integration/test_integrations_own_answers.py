@@ -142,6 +142,38 @@ async def test_a_check_of_the_application_itself_is_answered_alike() -> None:
     assert denied.headers["Retry-After"] == "3600"
 
 
+FIELDS = {"Retry-After": "3600", "RateLimit": '"small";r=0;t=3600', "RateLimit-Policy": '"small";q=1;w=3600'}
+
+
+@pytest.mark.parametrize("mounted", [False, True])
+@pytest.mark.parametrize("kind", ["none", "on_denied", 429, RateLimitExceeded])
+async def test_a_denied_check_is_answered_as_a_limits_denial_is(kind: Any, mounted: bool) -> None:
+    limiter, own = AsyncLimiter(plans=PLANS), (kind in (429, RateLimitExceeded))
+    app, child = FastAPI(), FastAPI()
+    inner = child if mounted else app
+    install(
+        app, limiter, on_denied=(lambda request, decision: Response(status_code=420)) if kind == "on_denied" else None
+    )
+    app.mount("/child", child)
+
+    @inner.get("/")
+    async def hello() -> str:
+        await limiter.check("ada", "small")
+        return "hello"
+
+    async def handler(request: Request, error: RateLimitExceeded) -> Response:
+        return JSONResponse({"plan": error.decision.plan}, 420)
+
+    if own:
+        inner.add_exception_handler(kind, handler)  # type: ignore[arg-type]  # it takes one kind of error
+    async with talk_to(app) as client:
+        assert (await client.get("/child/" if mounted else "/")).status_code == 200
+        denied = await client.get("/child/" if mounted else "/")
+    assert denied.status_code == (429 if kind == "none" else 420)
+    assert not own or denied.json() == {"plan": "small"}
+    assert {name: denied.headers.get_list(name) for name in FIELDS} == {name: [FIELDS[name]] for name in FIELDS}
+
+
 async def test_defaults_reach_included_routers_and_mounted_applications() -> None:
     app, child, router = FastAPI(), FastAPI(), APIRouter(prefix="/shops/{shop}")
     install(app, AsyncLimiter(plans=PLANS), defaults=[Limit("small", key=route())])
@@ -324,6 +356,34 @@ def test_the_handler_of_a_flask_application_answers(path: str, kind: Any, before
     denied = client.get(path)
     assert (denied.status_code, denied.json) == (420, {"plan": "small"})
     assert denied.headers.getlist("Retry-After") == ["3600"]
+
+
+@pytest.mark.parametrize("kind", ["none", "on_denied", 429, RateLimitExceeded, "subclass"])
+def test_a_denied_check_of_flask_is_answered_as_a_limits_denial_is(kind: Any) -> None:
+    class TooFast(RateLimitExceeded):
+        """An application's own."""
+
+    app, limiter = Flask(__name__), Limiter(plans=PLANS)
+    flask.install(app, limiter, on_denied=(lambda request, decision: ("sorry", 420)) if kind == "on_denied" else None)
+
+    @app.get("/")
+    def hello() -> str:
+        try:
+            limiter.check("ada", "small")
+        except RateLimitExceeded as error:
+            raise (TooFast(error.decision, error.charged) if kind == "subclass" else error) from None
+        return "hello"
+
+    def handler(error: Any) -> Any:
+        return {"plan": error.decision.plan}, 420
+
+    if kind not in ("none", "on_denied"):
+        app.register_error_handler(TooFast if kind == "subclass" else kind, handler)
+    client = app.test_client()
+    assert client.get("/").status_code == 200
+    denied = client.get("/")
+    assert denied.status_code == (429 if kind == "none" else 420)
+    assert {name: denied.headers.getlist(name) for name in FIELDS} == {name: [FIELDS[name]] for name in FIELDS}
 
 
 def test_on_denied_of_flask_may_return_what_a_view_may() -> None:

@@ -28,7 +28,7 @@ from headgate.integrations.denial_bodies import own_body
 from headgate.integrations.installed_limits import InstalledLimits
 from headgate.integrations.limit import Cost, Limit, LimitOptions, OnDenied, PathRule, Plans, Response, resolved
 from headgate.integrations.outbound import OutboundKey, OutboundLimiter, OutboundOptions
-from headgate.integrations.request_limiter import Refusal, RequestLimiter, ResponseCharge, denial
+from headgate.integrations.request_limiter import Refusal, RequestLimiter, ResponseCharge
 from headgate.integrations.response_fields import ResponseFields
 from headgate.integrations.route_patterns import ANYTHING, SEGMENT, Route
 from headgate.integrations.stack import attach_limits, attached_limits, exempt, is_exempt, is_limited
@@ -208,8 +208,7 @@ class _Extension(InstalledLimits[RequestLimiter]):
             if isinstance(error, _Denied):
                 raise
             # Raised by the application: limiter.check(...)
-            raised = denial(error.decision)._replace(on_denied=self.request_limiter.on_denied)
-            return await self._refusal_response(raised, request)
+            return await self._refusal_response(self.request_limiter.refusal_of(error), request)
 
     async def limited(self, limits: Sequence[Limit], request: web.Request, respond: Respond) -> Any:
         """The response of a handler, or of a denial."""

@@ -34,7 +34,6 @@ from headgate.integrations.request_limiter import (
     Fields,
     Refusal,
     RequestLimiter,
-    denial,
     run_blocking,
 )
 from headgate.integrations.route_patterns import django_routes, warn_of_unmatched
@@ -251,7 +250,7 @@ async def _denial_response(request: HttpRequest, error: Exception) -> HttpRespon
     """The response of a denial that a view raised: `limiter.check(...)`."""
     if not isinstance(error, RateLimitExceeded):
         return None
-    return await _refusal_response(request, denial(error.decision)._replace(on_denied=_request_limiter().on_denied))
+    return await _refusal_response(request, _request_limiter().refusal_of(error))
 
 
 def _has_own_limits(request: HttpRequest) -> bool:

@@ -21,7 +21,7 @@ from headgate.extras import needed
 from headgate.integrations import limit as limits_of
 from headgate.integrations.installed_limits import InstalledLimits
 from headgate.integrations.limit import Limit, LimitOptions, OnDenied, PathRule, Plans
-from headgate.integrations.request_limiter import Refusal, RequestLimiter, ResponseCharge, denial
+from headgate.integrations.request_limiter import Refusal, RequestLimiter, ResponseCharge
 from headgate.integrations.response_fields import ResponseFields
 from headgate.integrations.settling import SettlingIterator
 from headgate.integrations.stack import attach_limits, attached_limits, exempt
@@ -104,6 +104,7 @@ def install(
         app.before_request(extension.guard)
     app.after_request(extension.finish)
     app.teardown_request(extension.end)
+    app.handle_user_exception = extension.denying(app.handle_user_exception)  # type: ignore[method-assign]
     app.error_handler_spec[None][None].setdefault(RateLimitExceeded, _answer)
 
 
@@ -173,6 +174,24 @@ class _Extension(InstalledLimits[RequestLimiter]):
             raise Denied(answer, answer.decision)
         return own
 
+    def denying(self, handle: Callable[..., Any]) -> Callable[..., Any]:
+        """Flask's method that handles an error, for denials that the application raised: `limiter.check(...)`. They are
+        answered as those of limits, by the same handlers."""
+
+        def handle_user_exception(*args: Any) -> Any:
+            *context, error = args
+            if isinstance(error, RateLimitExceeded) and not isinstance(error, Denied):
+                refusal = self.request_limiter.refusal_of(error)
+                _exchange().deny(refusal.limit_fields)
+                own = _own_response(refusal)
+                if own is not None:
+                    return own
+                if type(error) is RateLimitExceeded:  # the application may have handlers for its own kinds
+                    error = Denied(refusal, error.decision)
+            return handle(*context, error)
+
+        return handle_user_exception
+
     def finish(self, response: Response) -> Response:
         """Adds the fields to the response, and settles its charges."""
         exchange = _exchange()
@@ -221,9 +240,7 @@ def _answer(error: RateLimitExceeded) -> Any:
     """The response of a denial, unless the application has its own handler."""
     if isinstance(error, Denied):
         return _response(error.refusal)
-    raised = denial(error.decision)._replace(on_denied=current_app.extensions[NAME].request_limiter.on_denied)
-    own = _own_response(raised)
-    return _response(raised) if own is None else own
+    return _response(current_app.extensions[NAME].request_limiter.refusal_of(error))
 
 
 def _own_response(refusal: Refusal) -> Any:

@@ -23,7 +23,7 @@ from headgate.integrations.asgi import DECISION, AsgiRequest, AsgiRequestLimiter
 from headgate.integrations.denial_bodies import own_body
 from headgate.integrations.exchanges import EXCHANGE, Exchange, with_exchanges
 from headgate.integrations.limit import Limit, LimitOptions, OnDenied, Plans, check_defaults, resolved
-from headgate.integrations.request_limiter import Refusal, denial, run_blocking
+from headgate.integrations.request_limiter import Refusal, run_blocking
 from headgate.integrations.stack import LIMITED, attach_limits, attached_limits, exempt, is_exempt
 from headgate.limits._blocking import Limiter
 from headgate.limits.keys import (
@@ -108,6 +108,7 @@ class RateLimitPlugin(InitPlugin):
         """Adds the middleware, the guard and the handlers of denials."""
         app_config.middleware.insert(0, self._middleware)
         app_config.guards.append(self._guard)
+        app_config.after_exception.append(_deny)
         handlers = app_config.exception_handlers
         for kind in (_OwnAnswer, _Refused, RateLimitExceeded):
             handlers.setdefault(kind, _answer)
@@ -235,10 +236,23 @@ def _answer(connection: Connection, error: Exception) -> Response[Any]:
         return _response(error.refusal)
     assert isinstance(error, RateLimitExceeded)  # raised by the application: limiter.check(...)
     exchange: Exchange = connection.scope[EXCHANGE]  # type: ignore[literal-required]  # ours
-    raised = denial(error.decision)._replace(on_denied=exchange.request_limiter.on_denied)
-    exchange.deny(raised.limit_fields)
+    raised = exchange.request_limiter.refusal_of(error)
     own = None if raised.on_denied is None else run_blocking(_own_response(raised, connection))
-    return _response(raised) if own is None else own
+    if own is not None:
+        return own
+    route_handler = connection.scope.get("route_handler")
+    handlers = (
+        connection.app.exception_handlers if route_handler is None else route_handler.resolve_exception_handlers()
+    )
+    by_status: Any = handlers.get(raised.status)
+    return _response(raised) if by_status is None else by_status(connection, _Denied(raised, error.decision))
+
+
+def _deny(error: Exception, scope: Any) -> None:
+    """Adds the fields of a denial that the application raised to its response, whichever handler makes that."""
+    exchange: Exchange | None = scope.get(EXCHANGE)
+    if exchange is not None and isinstance(error, RateLimitExceeded) and not isinstance(error, _Denied):
+        exchange.deny(exchange.request_limiter.refusal_of(error).limit_fields)
 
 
 async def _own_response(refusal: Refusal, connection: Connection) -> Response[Any] | None:

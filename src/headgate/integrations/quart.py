@@ -22,7 +22,7 @@ from headgate.integrations.asgi import AsgiRequestLimiter
 from headgate.integrations.exchanges import EXCHANGE, Exchange, with_exchanges
 from headgate.integrations.installed_limits import InstalledLimits
 from headgate.integrations.limit import Limit, LimitOptions, OnDenied, PathRule, Plans
-from headgate.integrations.request_limiter import Refusal, denial
+from headgate.integrations.request_limiter import Refusal
 from headgate.integrations.stack import attach_limits, attached_limits, exempt
 from headgate.limits._blocking import Limiter
 from headgate.limits.keys import (
@@ -41,7 +41,7 @@ from headgate.limits.keys import (
 from headgate.limits.limiter import AsyncLimiter
 
 with needed("headgate.integrations.quart", "quart"):
-    from quart import Quart, Request, Response, current_app, make_response, request
+    from quart import Quart, Request, Response, current_app, has_request_context, make_response, request
 
     from headgate.integrations.werkzeug import NAME, Denied, WerkzeugRequest, limits_of_all
 
@@ -93,6 +93,7 @@ def install(
     app.extensions[NAME] = extension
     if extension.rules or extension.defaults:
         app.before_request(extension.guard)
+    app.handle_user_exception = extension.denying(app.handle_user_exception)  # type: ignore[method-assign, assignment]
     handlers: dict[Any, Any] = app.error_handler_spec[None][None]
     handlers.setdefault(RateLimitExceeded, _answer)
     served: Any = app.asgi_app
@@ -158,6 +159,25 @@ class _Extension(InstalledLimits[AsgiRequestLimiter]):
             raise Denied(answer, answer.decision)
         return own
 
+    def denying(self, handle: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        """Quart's method that handles an error, for denials that the application raised: `limiter.check(...)`. They are
+        answered as those of limits, by the same handlers."""
+
+        async def handle_user_exception(*args: Any) -> Any:
+            *context, error = args
+            if isinstance(error, RateLimitExceeded) and not isinstance(error, Denied) and has_request_context():
+                refusal = self.request_limiter.refusal_of(error)
+                exchange: Exchange = request.scope[EXCHANGE]  # type: ignore[literal-required]  # ours
+                exchange.deny(refusal.limit_fields)
+                own = await _own_response(refusal)
+                if own is not None:
+                    return own
+                if type(error) is RateLimitExceeded:  # the application may have handlers for its own kinds
+                    error = Denied(refusal, error.decision)
+            return await handle(*context, error)
+
+        return handle_user_exception
+
 
 class _QuartRequest(WerkzeugRequest):
     """Quart's request for key resolvers."""
@@ -183,9 +203,7 @@ async def _answer(error: RateLimitExceeded) -> Any:
     """The response of a denial, unless the application has its own handler."""
     if isinstance(error, Denied):
         return _response(error.refusal)
-    raised = denial(error.decision)._replace(on_denied=current_app.extensions[NAME].request_limiter.on_denied)
-    own = await _own_response(raised)
-    return _response(raised) if own is None else own
+    return _response(current_app.extensions[NAME].request_limiter.refusal_of(error))
 
 
 async def _own_response(refusal: Refusal) -> Any:

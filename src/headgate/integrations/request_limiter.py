@@ -21,6 +21,7 @@ from headgate.errors import (
     HeadgateError,
     InvalidInput,
     NotFound,
+    RateLimitExceeded,
     StoreUnavailable,
 )
 from headgate.integrations.limit import (
@@ -40,7 +41,7 @@ from headgate.limits._blocking_handles import HeldPlaces
 from headgate.limits.handles import AsyncHeldPlaces
 from headgate.limits.keys import RequestSource
 from headgate.limits.limiter import AsyncLimiter, AsyncReservation
-from headgate.limits.model import Decision
+from headgate.limits.model import Decision, Rule
 
 __all__ = ["Cost", "Limit", "LimitOptions", "OnDenied", "PathRule", "RequestLimiter", "Response"]
 
@@ -382,9 +383,8 @@ class RequestLimiter:
             rules = [(key, rule) for key, plan in links for rule in self._limiter.rules(plan, key)]
         except NotFound:
             rules = []  # the plan was deleted after the decision
-        keys = [key for key, _ in rules] if self._partition_keys and rules else None
-        fields = headers.fields(decision, [rule for _, rule in rules], keys)
-        if self._legacy_headers or any(limit.legacy_headers for limit in limits):
+        fields = self._fields(decision, rules)
+        if not self._legacy_headers and any(limit.legacy_headers for limit in limits):
             fields += headers.legacy_fields(decision, time.time())
         if decision.allowed:
             return Admission(fields)
@@ -392,6 +392,15 @@ class RequestLimiter:
         deniers = [limit for limit in limits if decision.plan in limit.plans or limit.choose_plans is not None]
         own = next((limit.on_denied for limit in deniers if limit.on_denied is not None), self.on_denied)
         return denial(decision, fields)._replace(on_denied=own)
+
+    def refusal_of(self, error: RateLimitExceeded) -> Refusal:
+        """The refusal for a denial that the application raised: `limiter.check(...)`."""
+        return denial(error.decision, self._fields(error.decision, error.charged))._replace(on_denied=self.on_denied)
+
+    def _fields(self, decision: Decision, rules: Sequence[tuple[str, Rule]]) -> Fields:
+        keys = [key for key, _ in rules] if self._partition_keys and rules else None
+        fields = headers.fields(decision, [rule for _, rule in rules], keys)
+        return [*fields, *headers.legacy_fields(decision, time.time())] if self._legacy_headers else fields
 
 
 def _fields_of_pass(answer: Admission | Refusal) -> list[tuple[str, str]]:
@@ -425,10 +434,9 @@ def chain(charges: Charges) -> list[tuple[str, str, int]]:
     return [(key, plan, cost) for (key, plan), cost in charges.items()]
 
 
-def denial(decision: Decision, fields: Sequence[tuple[str, str]] | None = None) -> Refusal:
-    """429, with the decision's fields, or at least `Retry-After` if they are not known."""
-    known_fields = headers.fields(decision, []) if fields is None else fields
-    return _refusal(429, known_fields, headers.problem(decision))._replace(decision=decision)
+def denial(decision: Decision, fields: Sequence[tuple[str, str]]) -> Refusal:
+    """429, with the decision's fields."""
+    return _refusal(429, fields, headers.problem(decision))._replace(decision=decision)
 
 
 def error_refusal(error: InvalidInput | StoreUnavailable) -> Refusal:

@@ -48,6 +48,7 @@ from headgate.integrations.starlette_denials import (
     add_denial_handler,
     add_handlers,
     answer,
+    call_handler,
     handler_of,
     refused,
 )
@@ -268,6 +269,7 @@ def _middleware(
             kind.app = scope["app"]
             routes = kind.app.routes
             prepared = len(routes)
+            add_denial_handler(kind.app)
             _handle_denials(routes, kind.app)
         if scope["type"] not in ("http", "websocket"):
             return pass_on(scope, receive, send)
@@ -280,6 +282,8 @@ def _middleware(
         if Limit.any_by_response or limiter.holds_places:
             return run_observed(app, scope, receive, sending, ExchangeObserver(scope[EXCHANGE]))
         return app(scope, receive, sending)
+
+    middleware.app = app  # type: ignore[attr-defined]  # as a middleware of Starlette has it
 
     async def by_default(scope: Scope, receive: Receive, send: Send) -> None:
         match = matching_route(kind.app.routes, scope, route_path(scope))
@@ -313,10 +317,7 @@ async def _refuse_by_default(
         connection = WebSocket(scope, receive, send)
     error = await refused(refusal, connection)
     handler = handler_of(connection, error) if scope["type"] == "http" else answer
-    if inspect.iscoroutinefunction(function_of(handler)):
-        response = await handler(connection, error)
-    else:
-        response = await run_in_threadpool(handler, connection, error)
+    response = await call_handler(handler, connection, error)
     if response is not None:
         await response(scope, receive, send)
 

@@ -3,7 +3,9 @@ problem."""
 
 from __future__ import annotations
 
+import inspect
 import json
+from functools import partial, wraps
 from typing import Any
 
 from headgate.errors import RateLimitExceeded
@@ -11,18 +13,23 @@ from headgate.extras import needed
 from headgate.integrations.asgi import TRY_LATER
 from headgate.integrations.denial_bodies import own_body
 from headgate.integrations.exchanges import EXCHANGE, Exchange
+from headgate.integrations.functions import function_of
 from headgate.integrations.limit import resolved
 from headgate.integrations.request_limiter import Refusal, denial
+from headgate.limits.headers import fields
 from headgate.limits.model import Decision
 
 with needed("headgate.integrations.starlette", "starlette"):
     from starlette.applications import Starlette
+    from starlette.concurrency import run_in_threadpool
     from starlette.exceptions import HTTPException
     from starlette.middleware.exceptions import ExceptionMiddleware
     from starlette.requests import HTTPConnection
     from starlette.responses import Response
     from starlette.websockets import WebSocket
 
+ANSWERS = "__headgate_answers__"
+"""The attribute of an application's own handler after it was given the fields of denials."""
 HANDLERS = "starlette.exception_handlers"
 """The scope's key for the app's handlers, by exception and by status."""
 
@@ -31,8 +38,7 @@ class _Refused(HTTPException):
     """A refusal that an endpoint or a dependency raises; the app's own handlers by status can make a response of it."""
 
     def __init__(self, refusal: Refusal) -> None:
-        fields = dict(refusal.limit_fields)
-        super().__init__(refusal.status, json.loads(refusal.body)["detail"], fields)
+        super().__init__(refusal.status, json.loads(refusal.body)["detail"], dict(refusal.limit_fields))
         self.refusal = refusal
 
 
@@ -94,12 +100,40 @@ async def answer(connection: HTTPConnection, error: Exception) -> Response | Non
         return None
     if isinstance(error, _Refused):
         return _response(error.refusal)
-    raised = denial(error.decision)  # raised by the application: limiter.check(...)
+    denied = await _denied(error, connection)
+    handler = handler_of(connection, denied)  # for 429
+    return await (answer if handler is None else partial(call_handler, handler))(connection, denied)
+
+
+async def _denied(error: RateLimitExceeded, connection: HTTPConnection) -> Exception:
+    """The exception for a denial that the application raised, `limiter.check(...)`, as for one by a limit."""
     exchange: Exchange | None = connection.scope.get(EXCHANGE)
-    if exchange is not None and exchange.request_limiter.on_denied is not None:
-        own = await refused(raised._replace(on_denied=exchange.request_limiter.on_denied), connection)
-        return own.response if isinstance(own, _OwnAnswer) else _response(raised)
-    return _response(raised)
+    if exchange is None:  # the application is also served without the one that it is mounted in
+        return _Denied(denial(error.decision, fields(error.decision, [])), error.decision)
+    return await refused(exchange.request_limiter.refusal_of(error), connection)
+
+
+async def call_handler(handler: Any, connection: HTTPConnection, error: Exception) -> Response | None:
+    """Calls an exception handler as Starlette does."""
+    if inspect.iscoroutinefunction(function_of(handler)):
+        response: Response | None = await handler(connection, error)
+        return response
+    return await run_in_threadpool(handler, connection, error)
+
+
+def _answering_by(own: Any) -> Any:
+    """An application's own handler for `RateLimitExceeded`, after `on_denied`, and with the fields in its response."""
+
+    @wraps(own)
+    async def answer_by_own(connection: HTTPConnection, error: Exception) -> Response | None:
+        if isinstance(error, RateLimitExceeded) and not isinstance(error, _Denied):
+            denied = await _denied(error, connection)
+            if isinstance(denied, _OwnAnswer):
+                return denied.response
+        return await call_handler(own, connection, error)
+
+    setattr(answer_by_own, ANSWERS, True)
+    return answer_by_own
 
 
 def _response(refusal: Refusal) -> Response:
@@ -113,13 +147,15 @@ def add_handlers(handlers: dict[Any, Any]) -> None:
 
 
 def add_denial_handler(app: Starlette) -> None:
-    """Adds the handler of `RateLimitExceeded` to an application, unless it has its own. With the first request an
-    application copies its handlers into a middleware."""
-    if RateLimitExceeded in app.exception_handlers:
+    """Adds the handler of `RateLimitExceeded` to an application. With the first request an application copies its
+    handlers into a middleware."""
+    own = app.exception_handlers.get(RateLimitExceeded)
+    if own is answer or hasattr(own, ANSWERS):
         return
-    app.exception_handlers[RateLimitExceeded] = answer
+    handler: Any = answer if own is None else _answering_by(own)
+    app.exception_handlers[RateLimitExceeded] = handler
     layer: Any = app.middleware_stack
     while layer is not None and not isinstance(layer, ExceptionMiddleware):
         layer = getattr(layer, "app", None)
     if layer is not None:
-        layer.add_exception_handler(RateLimitExceeded, answer)
+        layer.add_exception_handler(RateLimitExceeded, handler)

@@ -158,7 +158,7 @@ class Limiter(StoreCalls):
         """
         decision = self.acquire(key, plans, cost)
         if not decision.allowed:
-            raise RateLimitExceeded(decision)
+            raise RateLimitExceeded(decision, self._charged(key, plans))
         return decision
 
     def peek(self, key: str, plans: str | Sequence[str], cost: int = 1) -> Decision:

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from headgate.circuit_breaker import BreakerPolicy
 from headgate.clock import Clock, SystemClock
-from headgate.errors import ConfigurationError, InvalidInput
+from headgate.errors import ConfigurationError, InvalidInput, NotFound
 from headgate.limits.fast_path import FastPath, decide_first, fast_paths, observed
 from headgate.limits.keys import KeyStart
 from headgate.limits.local_lease import LocalLeases
@@ -114,6 +114,14 @@ class ActivePlans:
             NotFound: there is no such plan.
         """
         return self._book.rules_of(plan, key)
+
+    def _charged(self, key: str, plans: str | Sequence[str]) -> list[tuple[str, Rule]]:
+        """The rules of a decision on `plans` for `key`; none if a plan was deleted after the decision."""
+        names = (plans,) if isinstance(plans, str) else plans
+        try:
+            return [(key, rule) for name in names for rule in self.rules(name, key)]
+        except NotFound:
+            return []
 
     @property
     def in_process(self) -> bool:

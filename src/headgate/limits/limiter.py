@@ -164,7 +164,7 @@ class AsyncLimiter(AsyncStoreCalls):
         """
         decision = await self.acquire(key, plans, cost)
         if not decision.allowed:
-            raise RateLimitExceeded(decision)
+            raise RateLimitExceeded(decision, self._charged(key, plans))
         return decision
 
     async def peek(self, key: str, plans: str | Sequence[str], cost: int = 1) -> Decision:
