@@ -7,6 +7,7 @@ import importlib
 import json
 import os
 import re
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -254,3 +255,21 @@ def test_commands_migrate_a_shared_database_only_with_migrate(empty_postgres_url
     assert status["pending"] == [undone]
     with Service(tmp_path, "--migrate", **variables):
         assert run(tmp_path, "migrate", "status", **variables).returncode == 0
+
+
+async def test_a_slow_step_is_not_taken_for_a_frozen_process(
+    empty_postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def adopt_slowly(connection: Connection) -> None:
+        # As if loading the steps took long: the session idles in its transaction.
+        time.sleep(0.1)
+        adopt(connection)
+
+    adopt = migrate._adopt
+    monkeypatch.setattr(migrate, "_adopt", adopt_slowly)
+    monkeypatch.setattr("headgate.sql.engine.IDLE_TIMEOUT_SECONDS", 0.02)
+    database = Database(empty_postgres_url)
+    try:
+        assert await migrate.upgrade(database)
+    finally:
+        await database.close()

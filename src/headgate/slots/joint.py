@@ -161,17 +161,20 @@ class JointPacker:
             return NOWHERE
         self._reached_ms = at = max(effective_ms, *starts)
         parts: list[Usable] = []
+        cut = 0
         for side, start in zip(self.sides, starts, strict=True):
             horizon = side.horizon(effective_ms)
             if at > horizon:
-                return Full(at)
+                continue
             part = side.usable(start, effective_ms, horizon)
-            if side.occupancy.taken(start) >= part.capacity:
-                # The rest of this window lies beyond the horizon.
-                beyond = self._common(part.high_ms, effective_ms) if part.high_ms < LATEST_MS else None
-                return Full(None if beyond is None else max(part.high_ms, *beyond))
             parts.append(part)
-        return self._room_of(starts, parts)
+            if side.occupancy.taken(start) >= part.capacity:
+                cut = max(cut, part.high_ms)
+        if cut:
+            # The rest of a window lies beyond its config's horizon.
+            beyond = self._common(cut, effective_ms) if cut < LATEST_MS else None
+            return Full(None if beyond is None else max(cut, *beyond))
+        return self._room_of(starts, parts) if len(parts) == len(starts) else Full(at)
 
     def _common(self, at_ms: int, effective_ms: int) -> list[int] | None:
         """The windows, one of each config, that hold the first instant at or after `at_ms` that all admit."""

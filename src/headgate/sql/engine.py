@@ -42,7 +42,7 @@ BUSY_SECONDS = 30
 LONG_WRITE_SECONDS = 0.05
 """After a write transaction of this length on SQLite, …"""
 GAP_SECONDS = 0.01
-"""… the next one of this process does not begin for so long: writers of other processes look for the lock at intervals."""
+"""… the next one of this process waits for so long: writers of other processes look for the lock every 5 ms."""
 SYNCHRONOUS = "FULL"
 """On SQLite, a commit survives a power failure too. Group commit shares its cost."""
 

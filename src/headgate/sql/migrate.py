@@ -36,6 +36,8 @@ REVISION_TABLE = "headgate_schema_revision"
 FLOOR_TABLE = "headgate_schema_version"
 _LOCK = 0x68656164
 """The advisory lock that serialises concurrent migrations ("head")."""
+IDLE_TIMEOUT_MINUTES = 10
+"""The idle timeout in the transaction of a migration on PostgreSQL, after which a frozen process loses that lock."""
 
 
 class _DryRunDone(Exception):
@@ -176,6 +178,8 @@ def _downgrade(connection: Connection) -> str:
 
 def _take_turns(connection: Connection) -> None:
     if connection.dialect.name == "postgresql":
+        # On a busy machine, loading Alembic and the steps takes longer than a transaction may otherwise idle.
+        connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_TIMEOUT_MINUTES}min'")
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
 
 

@@ -115,3 +115,14 @@ def test_the_command_says_that_a_config_is_gone(
     assert "version 1 of merchant-* has its policy" in shown
     assert "full" in shown
     assert "no longer exists" not in explain("evicting")
+
+
+async def test_an_id_may_end_like_the_path_of_an_explanation() -> None:
+    async with opened() as client:
+        for event_id in ("a", "a/explain"):
+            request = {"eventId": event_id, "requestedTime": AT}
+            assert (await client.post("/api/v1/slots", json=request)).status_code == 200
+        assert (await client.get("/api/v1/slots/a%2Fexplain")).json()["eventId"] == "a/explain"
+        assert (await client.get("/api/v1/slots/a/explain")).json()["eventId"] == "a"
+        assert (await client.get("/api/v1/slots/a%2fexplain/explain")).json()["eventId"] == "a/explain"
+        assert (await client.delete("/api/v1/slots/a%2Fexplain")).json()["eventId"] == "a/explain"

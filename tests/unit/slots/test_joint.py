@@ -229,3 +229,12 @@ def test_names_that_are_wrong_are_refused_by_place(names: object, problem: str) 
     with pytest.raises(InvalidInput) as refused:
         checked_names(names)
     assert problem in f"{refused.value.field}: {refused.value.problem}"
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_first_free_time_does_not_depend_on_the_order_of_the_configs(order: int) -> None:
+    sides = [
+        side("late", WindowPolicy(1, "PT0.1S", max_delay="PT0.05S"), {NOW: 1}),  # free at NOW + 100
+        side("cut", WindowPolicy(2, "PT1S", max_delay="PT0.6S"), {NOW: 1}),  # free behind its horizon
+    ]
+    assert JointPacker(sides[::order], NOW, random.random).place(NOW) == Full(NOW + 601)

@@ -22,6 +22,7 @@ from headgate.slots.listing import MOST_LISTED, SlotFilter
 
 router = api_router("/api/v1", "slots")
 
+EXPLAIN = b"/explain"
 LIMIT = WholeNumber("limit", 1, MOST_LISTED, default=100)
 
 
@@ -133,8 +134,11 @@ async def explain(request: Request) -> Response:
     `proportional`, `closed` with the calendar's rule; `joint` if the event has several configs; `order` if a re-plan
     moved the slot), the config's version then and now, and what the same request would get today. `removed` lists
     versions that no longer exist: idle configs of a template are deleted."""
-    explanation = await services_of(request).slots.explain(request.path_params["eventId"])
-    return json_response(Explained.of_explanation(explanation))
+    event_id = request.path_params["eventId"]
+    # The path is decoded before it is matched: an id that ends so comes here, too, with its slash encoded.
+    if not (request.scope.get("raw_path") or EXPLAIN).endswith(EXPLAIN):
+        return json_response(Slot.of_slot(await services_of(request).slots.find(event_id + EXPLAIN.decode())))
+    return json_response(Explained.of_explanation(await services_of(request).slots.explain(event_id)))
 
 
 @router.get(
