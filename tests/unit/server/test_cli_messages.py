@@ -45,6 +45,12 @@ def test_what_is_not_there_is_a_failure_that_names_it(headgate: Headgate, argume
     assert problem in headgate("sms", *arguments, status=1)
 
 
+def test_a_quota_is_a_line_for_each_of_its_members(headgate: Headgate) -> None:
+    lines = headgate("sms", "quota", "9", "--limit", "5", "--minutes", "1").splitlines()
+    assert lines[:3] == ["userId\t9", "rateLimit\t5", "timeWindow\t1"]
+    assert all(name and value for name, _, value in (line.partition("\t") for line in lines)), lines
+
+
 def test_an_unknown_zone_is_a_wrong_argument(headgate: Headgate) -> None:
     said = headgate("sms", "quota", "9", "--limit", "5", "--minutes", "1", "--zone", "Mars", status=2)
     assert said.startswith("headgate: --zone: is not an IANA time zone"), said

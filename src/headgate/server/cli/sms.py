@@ -276,5 +276,7 @@ def _show(shape: MessageStatus | NotificationConfig | OptOut | Redriven | Droppe
     document = shape.dump()
     if as_json:
         print_json(document)
-    else:
-        print_table(["", ""], [[name, str(value)] for name, value in document.items() if value is not None])
+        return
+    for name, value in document.items():
+        if value is not None:
+            print_line(f"{name}\t{value}")
