@@ -8,6 +8,8 @@ import signal
 import sys
 from typing import NoReturn
 
+COMPLETION_VARIABLE = "_HEADGATE_COMPLETE"
+"""Set by the shell's script while it completes a word: standard error is then the user's prompt."""
 UNTIL_STOPPED = ("serve", "worker")
 """The commands that run until SIGTERM or SIGINT."""
 
@@ -32,8 +34,9 @@ def main() -> None:
 
 def _warn_unknown_variables() -> None:
     """Warns on standard error, before a command's own output; `serve` and `worker` log it. `--help` and `--version`
-    do not load the settings."""
-    if not any(name.startswith("HEADGATE_") for name in os.environ) or {"--help", "--version"} & {*sys.argv}:
+    do not load the settings, and a completion prints nothing else."""
+    is_quiet = COMPLETION_VARIABLE in os.environ or {"--help", "--version"} & {*sys.argv}
+    if is_quiet or not any(name.startswith("HEADGATE_") for name in os.environ):
         return
     from headgate.server.settings import unknown_variable_warnings
 

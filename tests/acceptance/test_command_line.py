@@ -30,13 +30,12 @@ def test_a_file_is_booked_line_by_line(tmp_path: Path) -> None:
     events.write_text("\n".join([*good, "not json", "", json.dumps({"eventId": 5, "requestedTime": AT})]))
     ended = run(tmp_path, "slots", "assign", "--file", "events.jsonl", "--json")
     assert ended.returncode == 1
-    booked = [json.loads(line) for line in ended.stdout.splitlines()]
+    *booked, bad, wrong = [json.loads(line) for line in ended.stdout.splitlines()]
     assert [slot["eventId"] for slot in booked] == [f"file-{number}" for number in range(3000)]
     assert len({slot["windowStart"] for slot in booked}) == 30
-    bad = ended.stderr.splitlines()
-    assert bad[0].startswith("line 3001: ")
-    assert bad[1].startswith("line 3003: eventId")
-    assert bad[2] == "3000 booked, 0 had their slot already, 2 failed"
+    assert bad == {"line": 3001, "error": "line: is not valid JSON"}
+    assert (wrong["line"], wrong["error"].partition(":")[0]) == (3003, "eventId")
+    assert ended.stderr == "3000 booked, 0 had their slot already, 2 failed\n"
     again = run(
         tmp_path, "slots", "assign", "--file", "-", "--at", AT, stdin='{"eventId": "file-7"}\n{"eventId": "new"}'
     )
@@ -115,18 +114,20 @@ def test_a_line_s_own_config_is_taken(tmp_path: Path) -> None:
     ended = run(tmp_path, "slots", "assign", "--file", "events.jsonl", "--json")
     assert ended.returncode == 1
     shown = [json.loads(line) for line in ended.stdout.splitlines()]
-    assert [(line["eventId"], line.get("configName"), line.get("existing")) for line in shown] == [
+    assert [(line.get("eventId"), line.get("configName"), line.get("existing")) for line in shown] == [
         ("one", "bulk", False),
         ("two", "default", False),
         ("three", "default", False),
         ("four", None, None),
+        *[(None, None, None)] * 3,
         ("one", "bulk", True),
     ]
     assert (shown[3]["line"], shown[3]["error"]) == (4, "no config named 'nowhere'")
-    assert "line 5: configName: " in ended.stderr
-    assert "line 6: configName: 'merchant-*' is a template" in ended.stderr
-    assert "line 7: configNames[1]: 'merchant-*' is a template" in ended.stderr
-    assert ended.stderr.endswith("3 booked, 1 had their slot already, 4 failed\n")
+    assert (shown[4]["line"], shown[4]["error"].partition(":")[0]) == (5, "configName")
+    assert [(line["line"], line["error"].partition(" is a template")[0]) for line in shown[5:7]] == [
+        (6, "configName: 'merchant-*'"),
+        (7, "configNames[1]: 'merchant-*'"),
+    ]
     unknown = run(tmp_path, "slots", "assign", "--file", "events.jsonl", "--config", "nowhere")
     assert (unknown.returncode, unknown.stderr) == (1, "headgate: no config named 'nowhere'\n")
 

@@ -79,6 +79,19 @@ def test_guides_show_the_token_that_a_guarded_path_asks_for() -> None:
     assert seen >= 7
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_token_made_for_a_service_is_carried_to_the_next_terminal(page: Path) -> None:
+    """`headgate serve` keeps its terminal: in another one the variable is empty, and a call with it gets 401."""
+    served = re.findall(
+        r"^export [^\n]*_TOKEN=\$\([^\n]*\n(.*?)^headgate serve\n```\n(.*?)^```bash$",
+        page.read_text("utf-8"),
+        re.MULTILINE | re.DOTALL,
+    )
+    for typed, prose in served:
+        assert "HEADGATE_API_TOKEN=$HEADGATE_API_TOKEN" in typed, "the service's terminal can't be asked for it later"
+        assert "second terminal" in prose
+
+
 def test_plans_in_guides_can_be_made_as_written(tmp_path: Path) -> None:
     """Each `headgate plans set` of the how-tos, on a fresh database."""
     typed = [

@@ -158,7 +158,7 @@ def _settings_file(file: str | Path | None, environment: Mapping[str, str]) -> P
     named = environment.get(FILE_VARIABLE)
     if named:
         return Path(named)
-    return Path(DEFAULT_FILE) if Path(DEFAULT_FILE).is_file() else None
+    return Path(DEFAULT_FILE) if Path(DEFAULT_FILE).exists() else None
 
 
 def _read(path: Path) -> dict[str, Any]:

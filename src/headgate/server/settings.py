@@ -53,6 +53,8 @@ LONG_SECRET = 16
 """Characters of a token that can't be guessed."""
 SHORTEST_SECRET = 4
 """A shorter option of a provider's URL (`v=1`) is no secret."""
+SIMILAR = 0.55
+"""How similar names must be (`difflib`) for a suggestion: CONFIG_FILE and SETTINGS_FILE are."""
 COLLECTOR_PATH = ("otlp", "traces")
 """Parts of a collector's address that are no secrets."""
 
@@ -284,17 +286,19 @@ def unknown_variable_warnings() -> list[str]:
 
 def meant_instead(variable: str) -> str:
     """A suggestion of the variable that was likely meant; empty if none is similar."""
-    nearest = difflib.get_close_matches(variable, _known_variables(), 1)
-    return f"; did you mean {nearest[0]}?" if nearest else ""
+    # Without the prefix: what all names have in common would make all of them similar.
+    known = [name.removeprefix(PREFIX) for name in _known_variables()]
+    nearest = difflib.get_close_matches(variable.removeprefix(PREFIX), known, 1, cutoff=SIMILAR)
+    return f"; did you mean {PREFIX}{nearest[0]}?" if nearest else ""
 
 
 def settings_file() -> Path | None:
-    """The settings file this process reads, if there is one."""
+    """The settings file this process reads, if there is one. Something there that is no file is an error when read."""
     named = os.environ.get(FILE_VARIABLE)
     if named:
         return Path(named)
     default = Path(DEFAULT_FILE)
-    return default if default.is_file() else None
+    return default if default.exists() else None
 
 
 def spelled(*path: str) -> str:

@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Collection, Coroutine
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, NoReturn, TypeVar
 
@@ -33,9 +33,11 @@ async def run_temporal_workers(
     guard: Guard | None = None,
     observer: DispatchObserver | None = None,
     stop: asyncio.Event | None = None,
+    started: Callable[[], None] = lambda: None,
 ) -> None:
     """Runs the workers for some of the roles `dispatch`, `init` and `exec` until `stop` is set or, if none is given,
-    the process gets SIGTERM or SIGINT; then takes no more work and lets what is in flight finish."""
+    the process gets SIGTERM or SIGINT; then takes no more work and lets what is in flight finish. `started` is called
+    when they are connected."""
     store = await open_queue_store(settings)
     async with DispatchQueue(store) as queue, _until(stop) as stop:
         for domain in registry:
@@ -44,6 +46,7 @@ async def run_temporal_workers(
         group = await _unless_stopped(stop, opening)
         if group is not None:
             log.info("working on %s", ", ".join(group.task_queues))
+            started()
             info = WorkerInfo.here("temporal", roles, [domain.item_type for domain in registry])
             async with AsyncExitStack() as beside:
                 await beside.enter_async_context(heartbeats(store.workers, info))

@@ -28,9 +28,13 @@ _TURNED_AWAY = re.compile(
     r"password authentication failed|no password supplied|no pg_hba\.conf entry|(role|database) \".*\" does not exist"
 )
 """The same as messages: an error while connecting has no SQLSTATE."""
-_NOT_OPENED = "unable to open database file"
-"""SQLite: no such folder, a folder instead of a file, or no write permission. The message lacks the file's name."""
-
+_WITHOUT_FILE = {
+    "unable to open database file": "unable to open database file {file}",
+    "file is not a database": "{file} is not a database",
+    "attempt to write a readonly database": "{file} is read-only",
+    "database disk image is malformed": "{file} is malformed",
+}
+"""SQLite's messages that lack the file's name, and the same with it."""
 
 _NONE_LEFT = "This connection is closed"
 """The message of SQLAlchemy's pool if every connection that it tried, new ones too, was invalid."""
@@ -87,8 +91,8 @@ def _driver_error(error: sa.exc.DBAPIError, file: str | None) -> StoreError:
     if state:
         return fault(state, str(error.orig))
     summary = str(error.orig).strip().partition("\n")[0][:200]
-    if file is not None and summary == _NOT_OPENED:
-        summary = f"unable to open database file {file}"
+    if file is not None and summary in _WITHOUT_FILE:
+        summary = _WITHOUT_FILE[summary].format(file=file)
     if _TURNED_AWAY.search(summary):
         return StoreRefused("database_url", f"the database refuses: {summary}")
     if isinstance(error, sa.exc.IntegrityError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from headgate import CurrentTask, Discard, Exponential, Retry, Snooze, TaskEvent
 from headgate.dispatch.status import Status
 from headgate.dispatch.tasks import unique
 from headgate.dispatch.tasks.policies import pause_before, rate_plan
-from headgate.errors import ConfigurationError, InvalidInput, NotFound
+from headgate.errors import ConfigurationError, InvalidInput, MissingExtra, NotFound
 from headgate.limits.model import Concurrency
 
 SECOND = timedelta(seconds=1)
@@ -370,6 +371,20 @@ def test_a_wrong_periodic_task_is_refused_when_it_is_defined() -> None:
 
         @tasks.periodic(every=2, name="same")
         async def second() -> None: ...
+
+
+async def test_the_driver_is_needed_when_the_database_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    tasks = Tasks("postgresql://somebody@127.0.0.1:1/work")
+
+    @tasks.task
+    async def greet(name: str) -> str:
+        return f"hello {name}"
+
+    async with tasks.in_memory():
+        await greet.enqueue("you")
+    with pytest.raises(MissingExtra, match=r"headgate\[postgres\]"):
+        await greet.enqueue("you")
 
 
 def test_ids_of_calls_without_a_key_sort_by_their_times(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,6 +130,12 @@ async def test_so_does_an_async_one_and_options_come_first(directory: Path) -> N
         assert (await limiter.acquire("u", "free")).remaining == 1
 
 
+def test_a_folder_in_the_place_of_the_file_is_an_error(directory: Path) -> None:
+    (directory / "headgate.toml").mkdir()
+    with pytest.raises(ConfigurationError, match=r"headgate\.toml: can't be read: Is a directory"):
+        Limiter.from_settings()
+
+
 def test_without_any_setting_there_is_a_limiter_in_memory() -> None:
     assert Limiter.from_settings().acquire("u", "1/minute").allowed
 

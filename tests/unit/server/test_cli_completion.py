@@ -8,6 +8,7 @@ import click
 import pytest
 from click.shell_completion import ShellComplete
 
+from headgate.__main__ import main as start
 from headgate.server.cli import app
 
 FREE_TEXT = {
@@ -72,3 +73,18 @@ def test_options_of_free_text_complete_nothing() -> None:
 )
 def test_the_values_are_those_of_the_domain(command: str, option: str, values: str) -> None:
     assert offered(command, option, "") == values.split()
+
+
+def test_a_tab_prints_nothing_but_what_it_completes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["headgate"])
+    for name, value in (("HEADGATE_REDIS_URI", "x"), ("COMP_WORDS", "headgate wor"), ("COMP_CWORD", "1")):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit):
+        start()
+    assert "HEADGATE_REDIS_URI is not a setting" in capsys.readouterr().err
+    monkeypatch.setenv("_HEADGATE_COMPLETE", "bash_complete")
+    with pytest.raises(SystemExit):
+        start()
+    assert capsys.readouterr() == ("plain,worker\nplain,workers\n", "")

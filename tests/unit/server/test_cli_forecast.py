@@ -48,8 +48,23 @@ def test_a_picture_is_written(capsys: pytest.CaptureFixture[str]) -> None:
     assert "<svg" in Path("out.svg").read_text()
 
 
+def test_the_file_that_is_named_is_the_one_that_is_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    for name in ("out", "other."):
+        with pytest.raises(SystemExit) as ended:
+            main(["forecast", "--at", AT, "--plot", name])
+        assert ended.value.code == 0
+        assert f"drawn into {name.strip('.')}.png\n" in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == {"out.png", "other.png"}
+
+
 @pytest.mark.parametrize(
-    ("name", "message"), [("out.txt", "--plot: out.txt can't be written"), ("no/out.png", "--plot")]
+    ("name", "message"),
+    [
+        ("out.txt", "--plot: out.txt can't be written"),
+        ("no/out.png", "--plot"),
+        (".", "--plot: . is a folder; give a file in it"),
+    ],
 )
 def test_a_picture_that_cannot_be_written_is_a_usage_error(
     name: str, message: str, capsys: pytest.CaptureFixture[str]
@@ -59,6 +74,7 @@ def test_a_picture_that_cannot_be_written_is_a_usage_error(
         main(["forecast", "--plot", name])
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
+    assert list(Path().iterdir()) == []
 
 
 def test_without_matplotlib_the_extra_is_named(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from headgate.errors import StoreUnavailable
 from headgate.server.settings import spelled
 from headgate.server.wiring.database import migrate_down, migrate_up
 from tests.unit.server.command import Headgate, headgate
@@ -43,6 +44,12 @@ def test_a_config_that_is_named_twice_is_an_error_of_its_option(headgate: Headga
 )
 def test_what_is_not_there_is_a_failure_that_names_it(headgate: Headgate, arguments: list[str], problem: str) -> None:
     assert problem in headgate("sms", *arguments, status=1)
+
+
+def test_a_quota_is_a_line_for_each_of_its_members(headgate: Headgate) -> None:
+    lines = headgate("sms", "quota", "9", "--limit", "5", "--minutes", "1").splitlines()
+    assert lines[:3] == ["userId\t9", "rateLimit\t5", "timeWindow\t1"]
+    assert all(name and value for name, _, value in (line.partition("\t") for line in lines)), lines
 
 
 def test_an_unknown_zone_is_a_wrong_argument(headgate: Headgate) -> None:
@@ -106,6 +113,20 @@ def test_a_worker_on_an_old_schema_does_not_say_that_it_works(
     said = headgate("worker", "all", status=1)
     assert "headgate migrate" in said
     assert "is working" not in said
+
+
+@pytest.mark.parametrize("role", ["dispatch", "all"])
+def test_a_worker_without_its_temporal_does_not_say_that_it_works(
+    headgate: Headgate, monkeypatch: pytest.MonkeyPatch, role: str
+) -> None:
+    pytest.importorskip("temporalio")
+
+    async def refused(*_arguments: object, **_options: object) -> None:
+        raise StoreUnavailable("no Temporal answers at 127.0.0.1:1")
+
+    monkeypatch.setattr("headgate.server.worker.temporal_worker_group", refused)
+    monkeypatch.setenv("HEADGATE_TEMPORAL_ADDRESS", "127.0.0.1:1")
+    assert headgate("worker", role, status=1) == "headgate: no Temporal answers at 127.0.0.1:1\n"
 
 
 def test_a_setting_is_named_as_the_user_types_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -100,3 +100,15 @@ def test_a_file_that_cannot_be_opened_is_named(
     err = capsys.readouterr().err
     assert f"unable to open database file {tmp_path}/no/folder.db" in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", ["config get", "config set default --max 3"])
+def test_a_file_that_is_no_database_is_named(
+    words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes = tmp_path / "notes.txt"
+    notes.write_text("a text that is long enough to have a header")
+    monkeypatch.setenv("HEADGATE_DATABASE_URL", f"sqlite:///{notes}")
+    assert run(words) == 1
+    assert capsys.readouterr().err == f"headgate: database error: {notes} is not a database\n"
+    assert notes.read_text() == "a text that is long enough to have a header"

@@ -37,6 +37,38 @@ def test_slots_are_listed_explained_and_cancelled_with_a_reason(headgate: Headga
     assert "no slot named" in headgate("slots", "explain", "e1", status=1)
 
 
+def test_each_line_of_a_file_has_its_result(headgate: Headgate, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [
+        '{"eventId": "e1"}',
+        "not json",
+        "",
+        '{"requestedTime": "2030-09-01T00:00:00Z"}',
+        '{"eventId": "e5", "requestedTime": "2030-09-01"}',
+        '{"eventId": "e6", "configName": "nowhere"}',
+        '{"eventId": "e7"}',
+    ]
+    Path("events.jsonl").write_text("\n".join(lines))
+    with pytest.raises(SystemExit) as ended:
+        main(["slots", "assign", "--file", "events.jsonl", "--at", AT, "--json"])
+    assert ended.value.code == 1
+    out, err = capsys.readouterr()
+    shown = [json.loads(line) for line in out.splitlines()]
+    assert [(line.get("eventId"), line.get("line")) for line in shown] == [
+        ("e1", None),
+        (None, 2),
+        (None, 4),
+        (None, 5),
+        ("e6", 6),
+        ("e7", None),
+    ]
+    assert shown[1] == {"line": 2, "error": "line: is not valid JSON"}
+    assert [line["error"].partition(":")[0] for line in shown[2:4]] == ["eventId", "requestedTime"]
+    assert err == "2 booked, 0 had their slot already, 4 failed\n"
+    in_words = headgate("slots", "assign", "--file", "events.jsonl", "--at", AT, status=1).splitlines()
+    assert [line.partition(":")[0] for line in in_words[:-1]] == ["line 2", "line 4", "line 5", "line 6"]
+    assert in_words[-1] == "0 booked, 2 had their slot already, 4 failed"
+
+
 def test_a_config_is_changed_only_at_the_version_that_was_seen(headgate: Headgate) -> None:
     headgate("config", "set", "c", "--max", "4", "--window", "PT4S", "--if-version", "0")
     assert "is at version 1" in headgate("config", "set", "c", "--max", "5", "--if-version", "0", status=1)

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headgate.apps.payments.lifecycle import PaymentStatus
+from headgate.dispatch.status import Status
 from headgate.server.cli import payments, periodic, queue, slot_records, workers
 from headgate.server.cli.table import GAP, table
 
@@ -118,6 +120,15 @@ def test_rows_that_do_not_fit_side_by_side_are_stacked() -> None:
         "scopes   admin assign read",
         f"created  {TIME}",
     ]
+
+
+@pytest.mark.parametrize("status", [*Status, *PaymentStatus])
+def test_a_status_is_never_broken(status: str) -> None:
+    item = "invoice-2030-0000000000000000-1"
+    error = "ValueError: " + "x" * 150
+    for width in range(60, 140):
+        lines = shown(list(queue.COLUMNS), [[item, status, TIME, "default", "5", "3", error]], width)
+        assert any(status in line.split() for line in lines), "\n".join(lines)
 
 
 def test_long_texts_of_stacked_rows_are_wrapped_beside_their_names() -> None:

@@ -89,6 +89,12 @@ def test_a_missing_settings_file_that_was_asked_for_is_an_error(monkeypatch: pyt
         Settings.load()
 
 
+def test_a_folder_in_the_place_of_the_settings_file_is_an_error() -> None:
+    Path("headgate.toml").mkdir()
+    with pytest.raises(ConfigurationError, match=r"headgate\.toml: can't be read: Is a directory"):
+        Settings.load()
+
+
 def test_an_empty_variable_is_an_unset_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADGATE_REDIS_URL", "")
     assert Settings.load().redis_url is None
@@ -186,6 +192,7 @@ def test_misspelt_variables_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
         ("HEADGATE_DATABSE_URL", "HEADGATE_DATABASE_URL"),
         ("HEADGATE_PROT", "HEADGATE_PORT"),
         ("HEADGATE_REDIS", "HEADGATE_REDIS_URL"),
+        ("HEADGATE_CONFIG_FILE", "HEADGATE_SETTINGS_FILE"),
         ("HEADGATE_SLOT_BATCH", "HEADGATE_SLOTS_BATCH"),
         ("HEADGATE_SLOTS_BTCH", "HEADGATE_SLOTS_BATCH"),
         ("HEADGATE_PAYMENTS_TSP", "HEADGATE_PAYMENTS_TPS"),
@@ -196,6 +203,12 @@ def test_a_misspelt_variable_is_reported_with_the_closest_known_one(
 ) -> None:
     monkeypatch.setenv(typed, "s3cret")
     assert unknown_variable_warnings() == [f"{typed} is not a setting headgate knows; did you mean {meant}?"]
+
+
+@pytest.mark.parametrize("typed", ["HEADGATE_XYZZYQQQ", "HEADGATE_XX", "HEADGATE_DEBUG", "HEADGATE_"])
+def test_an_unknown_variable_that_is_like_no_other_has_no_hint(monkeypatch: pytest.MonkeyPatch, typed: str) -> None:
+    monkeypatch.setenv(typed, "s3cret")
+    assert unknown_variable_warnings() == [f"{typed} is not a setting headgate knows"]
 
 
 def test_a_misspelt_variable_of_a_section_is_a_warning_and_without_effect(monkeypatch: pytest.MonkeyPatch) -> None:

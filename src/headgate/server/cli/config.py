@@ -94,9 +94,12 @@ def set_(
         _show_change(version, warnings, as_json, dry_run=True)
         return
     settings = Settings.load()
+    is_new = missing_file(settings) is not None
     try:
-        warnings = [] if missing_file(settings) is not None else run(preview(settings))[1]
+        warnings = run(preview(settings.model_copy(update={"database_url": "memory://"}) if is_new else settings))[1]
     except HeadgateError:
+        if is_new:
+            raise  # a change that can't be made creates no database
         warnings = []  # the change itself reports the error, and is audited
     _print_warnings(warnings)
     if warnings and not yes and sys.stdin.isatty() and not click.confirm("make this change?", err=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import IO, Any, NamedTuple
 
 from headgate.errors import InvalidInput
@@ -23,46 +23,51 @@ class Event(NamedTuple):
     request: SlotRequest
 
 
-class EventFile:
-    """Reads events in batches; invalid lines are passed to `refuse`, with their number."""
+class InvalidLine(NamedTuple):
+    """A line that is no slot request."""
 
-    def __init__(
-        self, file: IO[bytes], names: ConfigNames, at: str | None, refuse: Callable[[int, InvalidInput], None]
-    ) -> None:
+    line: int
+    error: InvalidInput
+
+
+class EventFile:
+    """Reads events in batches; invalid lines are in them, in their place."""
+
+    def __init__(self, file: IO[bytes], names: ConfigNames, at: str | None) -> None:
         """`names` and `at` are for lines that name none."""
         self._file = file
         self._names = names
         self._at = at
-        self._refuse = refuse
         self.lines = 0
         self.position = 0
         """How many bytes are read."""
 
-    def batches(self, max_batch: int) -> Iterator[list[Event]]:
-        """Events in the order of their lines, so many at a time."""
-        batch: list[Event] = []
+    def batches(self, max_batch: int) -> Iterator[list[Event | InvalidLine]]:
+        """Lines in their order, so many at a time; empty ones are left out."""
+        batch: list[Event | InvalidLine] = []
         configs: dict[str, ConfigNames] = {}
         for event in self._events():
-            # A batch is booked config by config. An event that is repeated for another config waits for the next batch:
-            # its slot is that of its first line.
-            if configs.get(event.request.event_id, event.config_names) != event.config_names:
-                yield batch
-                batch, configs = [], {}
+            if isinstance(event, Event):
+                # A batch is booked config by config. An event that is repeated for another config waits for the next
+                # batch: its slot is that of its first line.
+                if configs.get(event.request.event_id, event.config_names) != event.config_names:
+                    yield batch
+                    batch, configs = [], {}
+                configs[event.request.event_id] = event.config_names
             batch.append(event)
-            configs[event.request.event_id] = event.config_names
             if len(batch) >= max_batch:
                 yield batch
                 batch, configs = [], {}
         if batch:
             yield batch
 
-    def _events(self) -> Iterator[Event]:
+    def _events(self) -> Iterator[Event | InvalidLine]:
         for raw in self._raw():
             try:
                 if raw.strip():
                     yield self._event(raw)
             except InvalidInput as error:
-                self._refuse(self.lines, error)
+                yield InvalidLine(self.lines, error)
 
     def _raw(self) -> Iterator[bytes]:
         """Lines; one that is too long is truncated, and rejected by its parser."""
@@ -86,13 +91,16 @@ class EventFile:
         return Event(self.lines, line.names(self._names), line.request())
 
 
-async def book(slots: SlotScheduler, events: list[Event]) -> list[Booking]:
-    """The result of each event, in order."""
-    by_config: dict[ConfigNames, list[int]] = {}
-    for index, event in enumerate(events):
-        by_config.setdefault(event.config_names, []).append(index)
+async def book(slots: SlotScheduler, lines: list[Event | InvalidLine]) -> list[Booking]:
+    """The result of each line, in order."""
+    by_config: dict[ConfigNames, dict[int, SlotRequest]] = {}
     outcomes: dict[int, Booking] = {}
-    for names, indexes in by_config.items():
-        bookings = await slots.book([events[index].request for index in indexes], names)
-        outcomes |= zip(indexes, bookings, strict=True)
-    return [outcomes[index] for index in range(len(events))]
+    for index, line in enumerate(lines):
+        if isinstance(line, Event):
+            by_config.setdefault(line.config_names, {})[index] = line.request
+        else:
+            outcomes[index] = line.error
+    for names, requests in by_config.items():
+        bookings = await slots.book(list(requests.values()), names)
+        outcomes |= zip(requests, bookings, strict=True)
+    return [outcomes[index] for index in range(len(lines))]

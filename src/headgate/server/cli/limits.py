@@ -16,6 +16,7 @@ from headgate.server.cli.terminal import print_json, print_line, run
 from headgate.server.settings import Settings
 from headgate.server.shapes.limits import dump_decision
 from headgate.server.wiring.limits import open_limits
+from headgate.server.wiring.requirements import require_limit_extras
 
 T = TypeVar("T")
 
@@ -72,6 +73,7 @@ def reset(key: str, plans: tuple[str, ...]) -> None:
 
 def _call(call: Callable[[AsyncLimiter], Awaitable[T]], *, only_reads: bool = False) -> T:
     async def work(settings: Settings) -> T:
+        require_limit_extras(settings)
         async with open_limits(settings) as admission:
             return await call(admission.limiter)
 

@@ -19,7 +19,9 @@ from headgate.apps.payments.lifecycle import PaymentStatus
 from headgate.apps.payments.reconciliation.statement import StatementFormat
 from headgate.durations import parse_instant
 from headgate.errors import InvalidInput
+from headgate.extras import require
 from headgate.server.cli.parameters import Argument, Group, as_json, completing
+from headgate.server.cli.plots import save_plot
 from headgate.server.cli.read_only import read_only_settings
 from headgate.server.cli.submission import Submission, checked_directory, submit_feed
 from headgate.server.cli.terminal import print_json, print_line, print_status, print_table, run
@@ -130,6 +132,7 @@ def cancel(payment_id: str, as_json: bool) -> None:
     """Cancel a payment before its execution begins, and give its slot back."""
 
     async def work() -> PaymentShown:
+        require("headgate payments", "payments")
         async with _payments(Settings.load()) as payments:
             return PaymentShown.of_record(await payments.operations.cancel(payment_id), [])
 
@@ -144,6 +147,7 @@ def retry(payment_id: str, as_json: bool) -> None:
     from headgate.server.cli.audit import audit_change, user
 
     async def work() -> PaymentShown:
+        require("headgate payments", "payments")
         settings = Settings.load()
         async with audit_change(settings, "payments retry", payment_id), _payments(settings) as payments:
             record = await payments.operations.retry(payment_id, by=f"cli:{user()}")
@@ -214,8 +218,10 @@ def reconcile(
 ) -> None:
     """Compare payments with the bank's statement; exit status 1 if anything differs. Changes nothing."""
     from headgate.server.cli.reconcile import compare_file, print_reconciliation, statement_format
-    from headgate.server.cli.reconciliation_plot import draw_reconciliation
+    from headgate.server.cli.reconciliation_plot import picture
 
+    if plot is not None:
+        require("--plot", "plot")
     selection = _selection(None, feed, scheduled_from, scheduled_to)
     chosen = statement_format(statement, kind)
 
@@ -234,8 +240,7 @@ def reconcile(
         report = run(work(settings, file, written))
     print_reconciliation(report, as_json)
     if plot is not None:
-        draw_reconciliation(report, plot)
-        print_status(f"drawn into {plot}")
+        save_plot(lambda: picture(report), plot)
     raise click.exceptions.Exit(0 if report.clean else 1)
 
 

@@ -24,6 +24,7 @@ from headgate.server.cli.terminal import print_json, print_line, print_table, ru
 from headgate.server.settings import Settings
 from headgate.server.shapes.limits import PlanShown
 from headgate.server.wiring.limits import open_limits
+from headgate.server.wiring.requirements import require_limit_extras
 
 BUCKET = "token_bucket"
 
@@ -130,6 +131,7 @@ def set_(
     }
 
     async def work(settings: Settings) -> Plan:
+        require_limit_extras(settings)
         async with audit_change(settings, "plans set", name), open_limits(settings) as admission:
             plan = plan_from(name, _changed((await admission.plans.all()).get(name), given, overrides))
             await admission.plans.put(plan)
@@ -145,6 +147,7 @@ def delete(name: str, as_json: bool) -> None:
     """Delete a plan."""
 
     async def work(settings: Settings) -> Plan:
+        require_limit_extras(settings)
         async with audit_change(settings, "plans delete", name), open_limits(settings) as admission:
             return await admission.plans.delete(name)
 

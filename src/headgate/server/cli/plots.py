@@ -14,12 +14,17 @@ if TYPE_CHECKING:
 
 
 def save_plot(picture: Callable[[], Figure], path: Path) -> None:
-    """Draws a picture into a .png, .svg or .pdf file.
+    """Draws a picture into a .png, .svg or .pdf file; a name without a kind gets .png.
 
     Raises:
-        InvalidInput: the file can't be written, or is of another kind.
+        InvalidInput: the file can't be written, is a folder, or is of another kind.
         ModuleNotFoundError: matplotlib is not installed.
     """
+    if path.is_dir():
+        raise InvalidInput("--plot", f"{path} is a folder; give a file in it")
+    name = path.name.rstrip(".")
+    if not Path(name).suffix:
+        path = path.with_name(f"{name}.png")
     try:
         picture().savefig(path)
     except (OSError, ValueError) as error:

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from headgate.extras import needed
 from headgate.server.shapes.reconciliation import ReconciliationShown
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-def draw_reconciliation(report: ReconciliationShown, path: Path) -> None:
-    """Draws three bars per day, and the differences beside them."""
-    with needed("a plot", "plot"):
-        import matplotlib as mpl
 
-        mpl.use("Agg")
-        from matplotlib import pyplot as plt
+def picture(report: ReconciliationShown) -> Figure:
+    """Three bars per day, and the differences beside them."""
+    from matplotlib.figure import Figure
 
     days: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
     for group in report.groups:
         sides = (group.planned, group.executed, group.bank)
         days[group.day.isoformat()] = [a + b.count for a, b in zip(days[group.day.isoformat()], sides, strict=True)]
     names = sorted(days)
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), width_ratios=(3, 2))
+    figure = Figure(figsize=(11, 4), dpi=120, layout="tight")
+    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
     for at, label in enumerate(("planned", "executed", "bank")):
         left.bar(
             [number + 0.27 * (at - 1) for number in range(len(names))],
@@ -37,6 +36,4 @@ def draw_reconciliation(report: ReconciliationShown, path: Path) -> None:
     kinds = list(report.counts)
     right.barh(kinds, [report.counts[kind] for kind in kinds], color="tab:red")
     right.set_title("nothing differs" if report.clean else "differences")
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    return figure

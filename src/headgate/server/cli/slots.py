@@ -13,7 +13,7 @@ import click
 from headgate.durations import format_instant
 from headgate.errors import HeadgateError, InvalidInput, SlotsExhausted
 from headgate.server.cli.audit import user
-from headgate.server.cli.event_file import Event, EventFile, book
+from headgate.server.cli.event_file import Event, EventFile, InvalidLine, book
 from headgate.server.cli.meter import Meter, size_of
 from headgate.server.cli.parameters import Argument, Group, as_json
 from headgate.server.cli.slot_reads import read_slots
@@ -107,26 +107,19 @@ app.add_command(reconcile)
 async def _assign_file(settings: Settings, names: ConfigNames, path: Path, at: str | None, as_json: bool) -> int:
     """Books each valid line, reports each invalid or failed one with its number, and returns how many failed."""
     failed = booked = existing = 0
-
-    def refuse(line: int, error: InvalidInput) -> None:
-        nonlocal failed
-        failed += 1
-        meter.clear()
-        print_status(f"line {line}: {error}")
-
     with _opened(path) as file:
         async with open_slots(settings) as slots:
             # An unknown config is reported once, not for every line.
             await slots.check_configs(names)
-            events = EventFile(file, names, at, refuse)
+            events = EventFile(file, names, at)
             with Meter("slots", size_of(file)) as meter:
                 for batch in events.batches(settings.slots.bulk_batch):
                     bookings = await book(slots, batch)
                     meter.clear()
-                    for event, booking in zip(batch, bookings, strict=True):
+                    for line, booking in zip(batch, bookings, strict=True):
                         if isinstance(booking, HeadgateError):
                             failed += 1
-                            _show_refused(event, booking, as_json)
+                            _show_refused(line, booking, as_json)
                         else:
                             existing += booking.existing
                             booked += not booking.existing
@@ -158,14 +151,17 @@ def _show(slot: AssignedSlot, as_json: bool) -> None:
         print_line(f"{shape.event_id}\t{shape.scheduled_time}\t+{shape.delay_ms} ms{had}")
 
 
-def _show_refused(event: Event, error: HeadgateError, as_json: bool) -> None:
-    """Shows an event without a slot: with `--json` on standard output, where the result of each event is."""
-    shape = FailedLine(event_id=event.request.event_id, line=event.line, error=str(error))
-    earliest = ""
+def _show_refused(line: Event | InvalidLine, error: HeadgateError, as_json: bool) -> None:
+    """Shows a line without a slot: with `--json` on standard output, where the result of each line is."""
+    shape = FailedLine(line=line.line, error=str(error))
+    event = earliest = ""
+    if isinstance(line, Event):
+        shape.event_id = line.request.event_id
+        event = f"{shape.event_id}: "
     if isinstance(error, SlotsExhausted):
         shape.earliest = None if error.earliest is None else format_instant(error.earliest)
         earliest = f"; the earliest free time is {shape.earliest}" if error.earliest else ""
     if as_json:
         print_json(shape.dump())
     else:
-        print_status(f"line {event.line}: {event.request.event_id}: {error}{earliest}")
+        print_status(f"line {line.line}: {event}{error}{earliest}")

@@ -28,6 +28,7 @@ from headgate.server.shapes.notifications import (
     Redriven,
 )
 from headgate.server.wiring.notifications import Notifications, open_notifications
+from headgate.server.wiring.requirements import require_message_extras
 
 T = TypeVar("T")
 
@@ -76,6 +77,8 @@ def send(
 
     The service or a worker sends it.
     """
+    if to is not None:
+        checked_phone(to, "to")
 
     async def work(notifications: Notifications) -> NotificationSent | None:
         verdict = await notifications.intake.send(user, text, key=key, to=to, priority=priority, expires_in=expires_in)
@@ -141,6 +144,8 @@ def quota(
         raise InvalidInput("--limit", "give --limit and --minutes together, or --delete alone")
     if limit is None and any(value is not None for value in (algorithm, unit, phone, zone)):
         raise InvalidInput("--limit", "is needed to set anything; a quota is always set as a whole")
+    if phone is not None:
+        checked_phone(phone)
 
     async def work(notifications: Notifications) -> NotificationConfig | None:
         intake = notifications.intake
@@ -167,9 +172,9 @@ def quota(
 @as_json
 def optout(phone: str, reason: str, undo: bool, as_json: bool) -> None:
     """Send nothing to a number any more."""
+    number = checked_phone(phone)
 
     async def work(notifications: Notifications) -> OptOut | None:
-        number = checked_phone(phone)
         if undo:
             if not await notifications.messages.opt_in(number):
                 raise NotFound("opt-out", number)
@@ -252,6 +257,7 @@ def _with(work: Callable[[Notifications], Awaitable[T]], *, only_reads: bool = F
     """The result of `work`, on the gateway of the settings; messages are left to the senders."""
 
     async def opened(settings: Settings) -> T:
+        require_message_extras(settings)
         sms = settings.sms.model_copy(update={"sender": "worker"})
         async with open_notifications(settings.model_copy(update={"sms": sms}), relays=False) as notifications:
             return await work(notifications)
@@ -270,5 +276,7 @@ def _show(shape: MessageStatus | NotificationConfig | OptOut | Redriven | Droppe
     document = shape.dump()
     if as_json:
         print_json(document)
-    else:
-        print_table(["", ""], [[name, str(value)] for name, value in document.items() if value is not None])
+        return
+    for name, value in document.items():
+        if value is not None:
+            print_line(f"{name}\t{value}")

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
 GAP = "  "
-NARROWEST = 8
-"""A column of text is not made narrower than this; then the rows are stacked."""
+NARROWEST = len("DEAD_LETTER")
+"""A column of text is not made narrower than this, the longest status; then the rows are stacked."""
 _TIME = re.compile(r"\d{4}-\d\d-\d\d(T[\d:.]+Z)?")
 _NUMBER = re.compile(r"-?[\d.,]+")
 _HUMPS = re.compile(r"[A-Z]?[^A-Z]+|[A-Z]+")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
@@ -150,16 +150,21 @@ async def _work(settings: Settings, role: Role, shown: _MetricsListener | None) 
     stop = asyncio.Event()
     stop_on_signals(stop, settings.dispatch.shutdown_seconds)
     registry = None if shown is None else shown.registry
+
+    def started() -> None:
+        print_status(f"headgate worker {role} is working")
+
     async with traces_sent(), _database_ready(settings), _show(shown):
         working: list[asyncio.Task[None]] = []
         if role is not Role.SENDER:
             roles = {"dispatch", "init", "exec"} if role is Role.ALL else {role.value}
             domains = load_domains(settings)
-            working.append(asyncio.create_task(_dispatch(settings, roles, domains, stop, registry)))
+            working.append(asyncio.create_task(_dispatch(settings, roles, domains, stop, registry, started)))
+        else:
+            started()
         if role in (Role.SENDER, Role.ALL):
             working.append(asyncio.create_task(run_sender(settings, stop, registry=registry)))
         hastening = asyncio.create_task(_hasten(settings, stop))
-        print_status(f"headgate worker {role} is working")
         try:
             await asyncio.gather(*working)
         finally:
@@ -174,6 +179,7 @@ async def _dispatch(
     domains: Registry,
     stop: asyncio.Event,
     registry: CollectorRegistry | None,
+    started: Callable[[], None],
 ) -> None:
     # This process only queues messages; the sender sends them.
     quiet = settings.model_copy(update={"sms": settings.sms.model_copy(update={"sender": "worker"})})
@@ -201,9 +207,12 @@ async def _dispatch(
             )
             domains.add(payments.domain)
         if settings.temporal_address is not None:
-            await run_temporal_workers(settings, roles, domains, guard=guard, observer=observer, stop=stop)
+            await run_temporal_workers(
+                settings, roles, domains, guard=guard, observer=observer, stop=stop, started=started
+            )
             return
         async with local_dispatch(queue, domains, guard=guard, observer=observer, limits=settings.dispatch):
+            started()
             await stop.wait()
 
 

@@ -155,9 +155,10 @@ class FailedEvent(Shape):
 
 
 class FailedLine(Shape):
-    """An event of a command's file that has no slot; `earliest` if none was free before the horizon."""
+    """A line of a command's file that has no slot; `event_id` if it is an event, `earliest` if none was free before the
+    horizon."""
 
-    event_id: str
+    event_id: str | None = None
     line: int
     error: str
     earliest: str | None = None

@@ -125,13 +125,16 @@ async def run_sender(settings: Settings, stop: asyncio.Event, *, registry: Colle
 async def prune_notifications(settings: Settings, before: datetime) -> dict[str, int]:
     """Deletes attempts, delivered message ids and idempotency keys from before a time; of the latter two only expired
     ones."""
-    async with _gateway_stores(settings) as (shared, _, _):
-        before_ms = to_ms(before)
+    shared = await shared_database(settings)
+    before_ms = to_ms(before)
+    try:
         return {
             "attempts": await SqlAnalyticsStore(shared).prune(before_ms),
             "deliveries": await _message_store(settings, shared).prune(before_ms),
             "keys": await SqlQuotaStore(shared, topic=settings.sms.topic).prune(before_ms),
         }
+    finally:
+        await shared.close()
 
 
 @asynccontextmanager

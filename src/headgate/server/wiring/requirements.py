@@ -15,14 +15,24 @@ def require_extras(settings: Settings, *others: str) -> None:
     require("these settings", *others, *_extras(settings))
 
 
+def require_limit_extras(settings: Settings) -> None:
+    """Raises `MissingExtra` unless what the limits need is installed. Commands call it before they open the
+    database."""
+    if settings.redis_url is not None and settings.limits.store == "auto":
+        require("Redis", "redis")
+
+
+def require_message_extras(settings: Settings) -> None:
+    """Raises `MissingExtra` unless what the SMS gateway needs is installed. Commands call it before they open the
+    database."""
+    require("messages", *_message_extras(settings))
+
+
 def _extras(settings: Settings) -> Iterator[str]:
     family = settings.database_url.partition(":")[0].partition("+")[0]
     if family in DATABASES:
         yield DATABASES[family]
-    if settings.redis_url is not None:
-        yield "redis"
-    if settings.kafka_bootstrap is not None:
-        yield "kafka"
+    yield from _message_extras(settings)
     if settings.temporal_address is not None:
         yield "temporal"
     if settings.grpc.port is not None:
@@ -33,7 +43,19 @@ def _extras(settings: Settings) -> Iterator[str]:
         yield "payments"
     if settings.oidc.issuer is not None:
         yield "oidc"
-    if any(provider in HTTP_PROVIDERS for provider, place in provider_places(settings).items() if place is None):
-        yield "sms"
-    elif settings.sms.opensearch_url is not None:
+    if settings.sms.opensearch_url is not None and not _calls_providers(settings):
         yield "httpx"  # which `sms` brings, too
+
+
+def _message_extras(settings: Settings) -> Iterator[str]:
+    if settings.redis_url is not None:
+        yield "redis"
+    if settings.kafka_bootstrap is not None:
+        yield "kafka"
+    if _calls_providers(settings):
+        yield "sms"
+
+
+def _calls_providers(settings: Settings) -> bool:
+    places = provider_places(settings)
+    return any(provider in HTTP_PROVIDERS for provider, place in places.items() if place is None)

@@ -16,6 +16,7 @@ from headgate.dispatch.queue import DispatchQueue
 from headgate.errors import InvalidInput
 from headgate.extras import require
 from headgate.server.cli.parameters import Command, as_json
+from headgate.server.cli.plots import save_plot
 from headgate.server.cli.terminal import print_json, print_line, print_status, run
 from headgate.server.setting_sections import PaymentSettings
 from headgate.server.settings import Settings
@@ -190,13 +191,9 @@ def _window_after(moment: datetime) -> datetime:
 
 
 def _draw(report: Report, path: Path) -> None:
-    from headgate.server.cli.demo.plot import draw
+    from headgate.server.cli.demo.plot import picture
 
     try:
-        draw(report, path)
+        save_plot(lambda: picture(report), path)
     except ModuleNotFoundError:
         print_status("no picture: it needs matplotlib, pip install 'headgate[plot]'")
-    except (OSError, ValueError) as error:
-        raise InvalidInput("--plot", f"{path} can't be written: {error}") from None
-    else:
-        print_status(f"drawn into {path}")

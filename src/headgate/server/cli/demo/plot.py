@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headgate.apps.payments.downstream.pacing import departures, sustained_rate
 from headgate.apps.payments.downstream.rate_gate import LimitAt
 from headgate.server.cli.demo.report import Report
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 MODES: dict[LimitAt, str] = {"departure": "#b8860b", "answer": "#2f7dc4"}
 LATENCY = 0.2
@@ -17,9 +19,9 @@ LATENCY = 0.2
 SECONDS = 10
 
 
-def draw(report: Report, path: Path) -> None:
-    """Draws the bank's sliding second against its limit, the executions against the plan, and the limit in both modes
-    of counting."""
+def picture(report: Report) -> Figure:
+    """The bank's sliding second against its limit, the executions against the plan, and the limit in both modes of
+    counting."""
     from matplotlib.figure import Figure
 
     plan = report.plan
@@ -42,7 +44,7 @@ def draw(report: Report, path: Path) -> None:
     lower.set_ylabel("payments")
     lower.legend(loc="lower right")
     _draw_modes(modes, plan.tps)
-    figure.savefig(path)
+    return figure
 
 
 def _draw_modes(axes: Any, tps: int) -> None:

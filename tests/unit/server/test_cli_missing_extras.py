@@ -1,0 +1,52 @@
+"""A command whose extra is not installed reports that, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from headgate.extras import MODULES
+from tests.unit.server.command import Headgate, headgate
+
+__all__ = ["headgate"]
+
+HOLIDAYS = '{"zone": "Europe/Berlin", "holidays": "DE"}'
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        ("redis", "limits acquire key --plan gold"),
+        ("redis", "limits refund key --plan gold"),
+        ("redis", "limits reset key --plan gold"),
+        ("redis", "plans set gold 1/minute"),
+        ("redis", "plans delete gold"),
+        ("redis", "sms quota 1 --limit 3 --minutes 1"),
+        ("kafka", "sms send 1 hello"),
+        ("kafka", "sms dead-letters redrive --all"),
+        ("sms", "sms send 1 hello --to +4915112345678"),
+        ("sms", "sms quota 1 --limit 3 --minutes 1 --phone +4915112345678"),
+        ("sms", "sms optout +4915112345678"),
+        ("payments", "payments cancel pay-1"),
+        ("payments", "payments retry pay-1"),
+        ("calendars", "config set bulk --max 5 --window PT4S --calendar calendar.json"),
+    ],
+)
+def test_nothing_is_created(
+    extra: str, words: str, headgate: Headgate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HEADGATE_REDIS_URL", "redis://127.0.0.1:1")
+    monkeypatch.setenv("HEADGATE_KAFKA_BOOTSTRAP", "127.0.0.1:1")
+    for module in MODULES[extra]:
+        monkeypatch.setitem(sys.modules, module, None)
+    Path("calendar.json").write_text(HOLIDAYS)
+    assert headgate(*words.split(), status=2) == f"headgate {words.split()[0]} needs: pip install 'headgate[{extra}]'\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["calendar.json"]
+
+
+def test_pruning_needs_no_broker(headgate: Headgate, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADGATE_KAFKA_BOOTSTRAP", "127.0.0.1:1")
+    monkeypatch.setattr("headgate.kafka.log.KafkaLog", None)
+    headgate("prune", "--before", "P30D")
