@@ -50,7 +50,8 @@ class Blocking:
         method = getattr(self.awaited, name)
 
         def call(*args: Any, **options: Any) -> Any:
-            return self._runner.run(method(*args, **options))
+            # `Runner.run` would set and unset how SIGINT is handled, which takes longer than most calls.
+            return self._runner.get_loop().run_until_complete(method(*args, **options))
 
         return call
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -26,11 +27,15 @@ def naive_limit(policy: WindowPolicy, start_ms: int, curve: Sequence[dict[str, A
     """The most that a window may hold, by comparing clock times as text, twice a second."""
     if not policy.curve:
         return policy.max_per_window
-    zone = ZoneInfo("UTC" if policy.calendar is None else policy.calendar.zone)
-    moments = range(start_ms, start_ms + policy.size_ms, 500)
-    clocks = [f"{datetime.fromtimestamp(moment / 1000, zone):%H:%M:%S}" for moment in moments]
+    clocks = _clocks("UTC" if policy.calendar is None else policy.calendar.zone, start_ms, policy.size_ms)
     touched = [entry for entry in curve if any(entry["from"] <= clock < entry["to"] for clock in clocks)]
     return min((entry["max"] for entry in touched), default=policy.max_per_window)
+
+
+@lru_cache(maxsize=100_000)  # each request of a burst walks the same windows
+def _clocks(zone: str, start_ms: int, size_ms: int) -> list[str]:
+    moments = range(start_ms, start_ms + size_ms, 500)
+    return [f"{datetime.fromtimestamp(moment / 1000, ZoneInfo(zone)):%H:%M:%S}" for moment in moments]
 
 
 async def windows_and_runs(store: SlotStore, name: str) -> tuple[PolicyVersion, list[WindowCount], list[FullRun]]:

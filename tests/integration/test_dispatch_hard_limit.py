@@ -29,6 +29,7 @@ async def test_two_processes_keep_the_limit_in_every_sliding_second(
         limits = postgres_url if store == "postgres" else redis_url
         with started(postgres_url, limits) as one, started(postgres_url, limits) as other:
             for process in (one, other):
+                assert process.stdout is not None
                 assert await asyncio.to_thread(process.stdout.readline) == f"{READY}\n"
             await queue.enqueue_many(ITEM_TYPE, [(f"call-{n}", {}, None) for n in range(ITEMS)])
             reports = [await report_of(process) for process in (one, other)]

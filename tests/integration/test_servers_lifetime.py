@@ -14,6 +14,7 @@ import pytest
 from headgate.testing import PostgresServer, RedisServer, ServerFailed, eventually
 from headgate.testing.servers.ports import BUS_OFFSET, PortClaim
 from headgate.testing.servers.reaper import family
+from tests.effort import is_thorough
 
 PARENT = """
 import sys, psycopg
@@ -124,9 +125,9 @@ def test_claimed_ports_are_distinct_and_given_back() -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
 
 
-STARTER = """
+STARTER = f"""
 from headgate.testing import RedisServer
-for _ in range(5):
+for _ in range({5 if is_thorough() else 2}):
     with RedisServer() as server:
         assert server.answers()
 """
