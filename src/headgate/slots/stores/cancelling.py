@@ -16,14 +16,9 @@ from headgate.slots.occupancy import Occupancy
 from headgate.slots.stores import slot_records
 from headgate.slots.stores.policies import lock_all
 from headgate.slots.stores.tables import slot
-from headgate.slots.stores.window_rows import (
-    MAX_IN_LIST,
-    SqlWindowReader,
-    rebuild_runs,
-    release_windows,
-    write_occupancy,
-)
+from headgate.slots.stores.window_rows import SqlWindowReader, rebuild_runs, release_windows, write_occupancy
 from headgate.slots.windows import align
+from headgate.sql.in_lists import MAX_IN_LIST
 from headgate.sql.schema import now
 
 
