@@ -9,6 +9,8 @@ memory, which would copy all of it first. That each command imports what it need
 `popen` and `run` take what `subprocess.Popen` and `subprocess.run` take. A program whose environment changes how Python
 or the metrics start (`PYTHON…`, the locale, `PROMETHEUS…`) is started in the ordinary way, and so is every program
 where there is no `fork`.
+
+The workers that such a copy starts with `multiprocessing` ("spawn": `headgate serve --workers 2`) are copies, too.
 """
 
 from __future__ import annotations
@@ -30,8 +32,10 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 import types
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -252,6 +256,8 @@ def quicken() -> None:
     migrated.schema()
     for name in ("compiled_statements", "trusted_certificates"):
         importlib.import_module(name).share()
+    with suppress(ImportError):  # by default Temporal's workers name their build by a hash over all loaded modules
+        importlib.import_module("temporalio.worker._worker").load_default_build_id()
     asyncio.run(_start_once())
 
 
@@ -314,6 +320,7 @@ def become(arguments: list[str], directory: str, environment: dict[str, str]) ->
     os.environ.clear()
     os.environ.update(environment)
     time.tzset()
+    copy_workers()
     errors = sys.__stdin__.errors if sys.__stdin__ else None
     sys.stdin = sys.__stdin__ = open(0, errors=errors, closefd=False)  # type: ignore[misc]  # noqa: SIM115
     sys.stdout = sys.__stdout__ = open(1, "w", errors=errors, closefd=False)  # type: ignore[misc]  # noqa: SIM115
@@ -332,6 +339,48 @@ def become(arguments: list[str], directory: str, environment: dict[str, str]) ->
         case [file, *rest]:
             sys.argv, sys.path[:1] = [file, *rest], [str(Path(file).parent), *where]
             runpy.run_path(file, run_name="__main__")
+
+
+def copy_workers() -> None:
+    """Lets `multiprocessing` start its processes as copies of this one, where it would start Python again."""
+    from multiprocessing import util
+
+    execute = util.spawnv_passfds
+
+    def spawn(path: bytes, words: Sequence[Any], files: Sequence[int]) -> int:
+        if words[-1] != "--multiprocessing-fork":
+            return execute(path, words, files)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                _work(words[list(words).index("-c") + 1], files)
+            except SystemExit as ended:
+                end(ended.code)
+            except BaseException:
+                traceback.print_exc()
+            finally:  # whatever happens, the frames of the process that was copied must not go on
+                os._exit(1)
+        return pid
+
+    util.spawnv_passfds = spawn  # type: ignore[assignment]
+
+
+def _work(code: str, files: Sequence[int]) -> None:
+    """In a copy: what a new Python would have, and then the worker."""
+    gc.collect()  # a file that is closed later would be another one
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    for file in {int(opened.name) for opened in Path("/dev/fd").iterdir()}.difference((0, 1, 2), files):
+        with suppress(OSError):  # the folder's own
+            os.close(file)
+    values: Any = sys.modules.get("prometheus_client.values")
+    if values is not None:
+        values.ValueClass = values.get_value_class()  # as its import does, by the environment
+    sys.argv = ["-c", "--multiprocessing-fork"]
+    sys.modules["__main__"] = main = types.ModuleType("__main__")
+    exec(compile(code, "<string>", "exec"), main.__dict__)
 
 
 def end(code: object) -> None:

@@ -95,6 +95,15 @@ class Installation(Stack):
         """Payments by status."""
         return dict(self.rows("SELECT status, count(*) FROM headgate_payment GROUP BY 1"))
 
+    def until_nothing_is_in_flight(self) -> None:
+        """By the queue's own number; until then by its rows, as a command is dear."""
+        in_flight = "SELECT count(*) FROM headgate_dispatch_queue WHERE queue_status IN ('CLAIMED', 'DISPATCHED')"
+
+        def is_over() -> bool:
+            return self.rows(in_flight) == [(0,)] and self.headgate("queue", "stats", "PAYMENT")["inFlight"] == 0
+
+        self.until(is_over)
+
     def until_executed(self, count: int) -> None:
         self.until(lambda: len(self.bank.executed) >= count)
 

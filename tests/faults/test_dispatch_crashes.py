@@ -23,9 +23,12 @@ from headgate.dispatch.registry import Registry
 from headgate.dispatch.status import Status
 from headgate.testing import eventually
 from tests import warm_start
+from tests.effort import is_thorough
 from tests.faults.dispatch_process import ITEM_TYPE, POINTS, Effects
 
 ROOT = Path(__file__).parents[2]
+SHARED = 200 if is_thorough() else 80
+"""Items of two workers, of which one is killed after the first thirty."""
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -105,7 +108,7 @@ async def test_a_worker_killed_at_any_point_loses_and_repeats_nothing(url: str, 
 
 
 async def test_two_dispatchers_share_the_work_and_one_may_die(url: str) -> None:
-    async with opened(url, 200, seconds=0.01) as (queue, world):
+    async with opened(url, SHARED, seconds=0.01) as (queue, world):
         async with worker(url) as first, worker(url):
 
             async def well_on_its_way() -> bool:
@@ -114,7 +117,7 @@ async def test_two_dispatchers_share_the_work_and_one_may_die(url: str) -> None:
             await eventually(well_on_its_way, within=180)
             first.kill()
             await eventually(lambda: all_completed(queue), within=180)
-        assert len(world.all()) == 200
+        assert len(world.all()) == SHARED
         await check_audit(queue)
 
 

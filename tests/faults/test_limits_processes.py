@@ -8,10 +8,11 @@ import pytest
 import redis
 
 from headgate import FixedWindow, LeasePolicy, Limiter, Plan
+from tests.effort import is_thorough
 from tests.faults.limits_load import GOLD, PLANS, TALLY, Load, caller_processes, excess, witnessed
 
 PROCESSES = 8
-SECONDS = 3
+SECONDS = 3 if is_thorough() else 2
 
 
 def test_many_processes_share_one_limit_exactly(redis_url: str) -> None:

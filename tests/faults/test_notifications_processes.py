@@ -12,11 +12,12 @@ import pytest
 
 from headgate.sql.engine import Database
 from headgate.testing import eventually
+from tests.effort import is_thorough
 from tests.faults.notification_processes import served
 
 PROCESSES = 3
 CALLERS = 200
-ROUNDS = 3
+ROUNDS = 3 if is_thorough() else 1
 
 
 @pytest.mark.parametrize("path", ["sql", "redis"])

@@ -133,7 +133,7 @@ def test_the_breaker_may_throw_the_kill_switch(tmp_path: Path) -> None:
         installed.start("serve", "headgate", "serve", "--port", "0")
         installed.submit(keys)
         installed.until(lambda: installed.rows("SELECT enabled FROM headgate_dispatch_config")[0][0] in (0, False))
-        installed.until(lambda: installed.headgate("queue", "stats", "PAYMENT")["inFlight"] == 0)
+        installed.until_nothing_is_in_flight()
         thrown, calls = time.monotonic(), len(bank.arrivals)
         assert installed.statuses() == {"SCHEDULED": len(keys)}
         bank.default = lambda key: Reply(201)

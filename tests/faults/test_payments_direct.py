@@ -8,13 +8,15 @@ from pathlib import Path
 from headgate.dispatch.engines.temporal.client import connect
 from headgate.testing import TemporalServer
 from headgate.testing.availability import available, require
+from tests.effort import is_thorough
 from tests.faults.payment_stack import all_completed, check, installed, queue_depth, write_feed
 
 
 async def test_in_direct_mode_no_dispatcher_is_needed(tmp_path: Path, postgres_url: str, redis_url: str) -> None:
     """A server of its own, without any Schedule; the init worker starts payments with a delay."""
     require("temporal")
-    ids, tps = [f"direct-{number:03d}" for number in range(60)], 15
+    tps = 15
+    ids = [f"direct-{number:03d}" for number in range((4 if is_thorough() else 2) * tps)]
     with (
         available("temporal"),
         TemporalServer(durable=False) as server,

@@ -7,10 +7,11 @@ from pathlib import Path
 import redis
 
 from headgate.testing.servers.redis import RedisServer
+from tests.effort import is_thorough
 from tests.faults.bank import Bank, Reply, largest
 from tests.faults.bank_stack import frozen, installation
 
-TPS = 15
+TPS = 15 if is_thorough() else 10
 
 
 def uneven(key: str) -> Reply:

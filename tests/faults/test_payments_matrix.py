@@ -17,10 +17,11 @@ import pytest
 from headgate.testing import TemporalServer
 from headgate.testing.availability import available, require
 from headgate.testing.servers.redis import RedisServer
+from tests.effort import is_thorough
 from tests.faults.bank import Bank, Reply, doubled
 from tests.faults.bank_stack import Installation, frozen, installation
 
-TPS = 15
+TPS = 15 if is_thorough() else 8
 QUICK = {"PAYMENTS_DOWNSTREAM_TIMEOUT": "1", "PAYMENTS_DOWNSTREAM_ATTEMPTS": "3", "PAYMENTS_BREAKER": "off"}
 """Without the breaker, which would delay all payments: `test_payments_answers` has it."""
 SITES = ["one embedded", "two embedded", "postgresql", "redis", "redis with persistence", "temporal"]
@@ -117,7 +118,7 @@ def _run(installed: Installation, site: str, forget: Callable[[], None] | None) 
 def _pause_and_resume(installed: Installation) -> None:
     installed.headgate("queue", "pause", "PAYMENT")
     acknowledged = time.monotonic()
-    installed.until(lambda: installed.headgate("queue", "stats", "PAYMENT")["inFlight"] == 0)
+    installed.until_nothing_is_in_flight()
     time.sleep(max(0.0, acknowledged + 2.0 - time.monotonic()))  # that nothing arrives can only be seen by waiting
     late = [arrival.key for arrival in installed.bank.calls() if arrival.at > acknowledged + 1.0]
     assert late == [], "none leaves after a pause"

@@ -10,10 +10,11 @@ import pytest
 
 from headgate.testing import TemporalServer
 from headgate.testing.availability import available, require
+from tests.effort import is_thorough
 from tests.faults.bank import Bank
 from tests.faults.bank_stack import Installation, installation
 
-TPS = 8
+TPS = 8 if is_thorough() else 5
 BOUND = 1.0
 WATCHED = 2.0
 """Seconds beyond the bound for which the bank is watched."""
@@ -37,7 +38,7 @@ def throw_and_release(installed: Installation, ids: list[str]) -> None:
     late = [arrival.key for arrival in bank.calls() if arrival.at > acknowledged + BOUND]
     assert late == [], f"{len(late)} calls later than {BOUND} s after the pause"
     assert len(bank.executed) < len(ids), "the switch was thrown in time to stop some"
-    installed.until(lambda: installed.headgate("queue", "stats", "PAYMENT")["inFlight"] == 0)
+    installed.until_nothing_is_in_flight()
     installed.headgate("queue", "resume", "PAYMENT")
     installed.until_statuses(PROCESSING=len(ids))
     retries = installed.rows("SELECT sum(retry_count) FROM headgate_dispatch_queue")

@@ -14,11 +14,12 @@ import pytest
 
 from headgate.testing import TemporalServer
 from headgate.testing.availability import available, require
+from tests.effort import is_thorough
 from tests.faults.payment_stack import all_completed, check, executed, installed, write_feed
 
 TPS = 6
-PAYMENTS = 10 * TPS
-"""Ten seconds of what the bank takes: long enough to be over its limit, and for two kills on the way."""
+PAYMENTS = (10 if is_thorough() else 4) * TPS
+"""Seconds of what the bank takes: long enough to be over its limit, and for two kills on the way."""
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ async def test_the_same_with_the_exec_worker_killed_twice_and_a_bank_that_fails(
     tmp_path: Path, postgres_url: str, redis_url: str, temporal: str
 ) -> None:
     ids = [f"second-{number:04d}" for number in range(PAYMENTS)]
-    faults = ("--fail", "0.1", "--lose", "0.02", "--seed", "7")
+    faults = ("--fail", "0.2", "--lose", "0.05", "--seed", "7")
     with installed(tmp_path, postgres_url, redis_url, temporal, TPS, *faults) as (stack, bank):
         stack.headgate("config", "set", "default", "--max", str(8 * TPS), "--window", "PT4S")
         for role in ("init", "dispatch"):

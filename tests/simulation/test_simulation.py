@@ -121,10 +121,10 @@ def claims_of_the_dead_count_as_done(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("name", "mistake", "known"),
     [
-        ("dispatch", no_fencing, 4),
-        ("payments", no_pause_after_a_loss, 119),
-        ("payments", failed_by_guess, 25),
-        ("leases", tokens_of_ended_windows_go_back, 30),
+        ("dispatch", no_fencing, 7),
+        ("payments", no_pause_after_a_loss, 117),
+        ("payments", failed_by_guess, 7),
+        ("leases", tokens_of_ended_windows_go_back, 39),
         ("slots", counters_that_forget, 1),
         ("messages", claims_of_the_dead_count_as_done, 12),
     ],

@@ -20,6 +20,32 @@ WORDS = (
     "import os, sys; print(sys.argv, sys.path[0], os.environ.get('GIVEN'), os.getcwd(), sys.stdin.read()); sys.exit(3)"
 )
 
+PARENT = """
+import multiprocessing, os, signal, sys
+
+def work(pipe, file):
+    from prometheus_client.values import ValueClass
+    try:
+        inherited = os.fstat(file).st_size == os.stat(__file__).st_size
+    except OSError:
+        inherited = False
+    term = signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    pipe.send((__name__, ValueClass.__name__, term, inherited, multiprocessing.parent_process().pid == os.getppid()))
+    sys.exit(3)
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = os.getcwd()
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    with open(__file__) as file:
+        worker = context.Process(target=work, args=(theirs, file.fileno()))
+        worker.start()
+        print(ours.recv())
+        worker.join()
+    print(worker.exitcode)
+"""
+
 
 def test_what_programs_need_is_loaded_and_nothing_of_the_tests() -> None:
     assert warm_start.run([sys.executable, "-c", LOADED]).stdout == "['headgate', 'prometheus_client', 'sqlalchemy']\n"
@@ -46,6 +72,14 @@ def test_it_is_given_what_it_would_be_given(tmp_path: Path) -> None:
         assert warm.stdout == f"{[first, 'a', 'b c']} {place} é {tmp_path} ü\n"
         plain = subprocess.run(words, cwd=tmp_path, env=given, input="ü", capture_output=True, text=True, check=False)
         assert plain.stdout == warm.stdout
+
+
+def test_its_workers_begin_as_those_of_any_program(tmp_path: Path) -> None:
+    (tmp_path / "parent.py").write_text(PARENT)
+    words = [sys.executable, str(tmp_path / "parent.py")]
+    warm = warm_start.run(words, cwd=tmp_path)
+    assert (warm.stderr, warm.stdout) == ("", "('__mp_main__', 'MmapedValue', True, False, True)\n3\n")
+    assert subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False).stdout == warm.stdout
 
 
 def test_how_it_ends_is_reported() -> None:
