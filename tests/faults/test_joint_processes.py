@@ -170,8 +170,9 @@ async def test_overlapping_sets_of_configs_hold_every_limit_while_limits_change(
     for name, limits in LIMITS.items():
         await setup.call("POST", "/admin/rate-limit/config", _config(name, limits[0], SIZES[name]))
     await setup.call("POST", "/admin/rate-limit/config", _config("resized", 10, 2000))
-    first = {"eventId": "first", "requestedTime": INSTANTS[0], "configName": "merchant-0"}
-    await setup.call("POST", "/api/v1/slots", first)  # makes the config that is planned again
+    for merchant in range(2):  # makes the configs that are planned again
+        first = {"eventId": f"first-{merchant}", "requestedTime": INSTANTS[0], "configName": f"merchant-{merchant}"}
+        await setup.call("POST", "/api/v1/slots", first)
     await setup.close()
     load = Callers(services, SECONDS)
     callers = [load.book(home, number) for home in range(PROCESSES) for number in range(CALLERS)]
