@@ -76,7 +76,7 @@ class Load:
             new = (await self.arrived()).difference(before)
             return {self.acknowledged[name] for name in new if name in self.acknowledged} == set(USERS)
 
-        await eventually(everybody, within=90, every=0.1)
+        await eventually(everybody, within=180, every=0.1)
 
 
 class Messages(Load):
