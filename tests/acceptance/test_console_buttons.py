@@ -49,8 +49,12 @@ FIND = f"scope => ({ALL})(scope).map({NAME})"
 STATE = """(() => [location.href, document.body.outerHTML, document.getElementById('dialog').open,
     ...[...document.querySelectorAll('input, select, details')].map(each => [each.value, each.checked, each.open])]
     .join('\\n'))()"""
-REMEMBER = f"() => {{ window.before = {STATE} }}"
-"""It stays in the page: comparing it here would send all of the page, again and again."""
+REMEMBER = f"""() => {{
+    document.getElementById('said').className = 'unseen'
+    window.before = {STATE}
+}}"""
+"""Without what an earlier press said, whose end would be a change, too. It stays in the page: to compare it here, all
+of the page would be sent again and again."""
 HAS_CHANGED = f"() => window.before !== {STATE}"
 EMPTY = """() => [...document.querySelectorAll('input')]
     .filter(each => each.value === '' && !each.disabled && !each.readOnly && each.checkVisibility())
