@@ -14,7 +14,7 @@ from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from heapq import merge
-from itertools import count, groupby
+from itertools import count
 from typing import Any, TypeVar, cast
 from uuid import uuid4
 
@@ -130,28 +130,24 @@ def pulled(books: dict[str, Book], slots: Sequence[AssignedSlot], since: int) ->
     """By event, an instant in the windows that a re-plan of these slots, given in order, brings each one to."""
     instants: dict[str, int] = {}
     reached = 0
-    for own, tied in groupby(slots, key=lambda slot: slot.scheduled_ms):
-        group = list(tied)
-        # Who was first of those at one instant is not known: none moves before one that can't.
-        is_held = any(next_earlier(books, slot, reached, since) is None for slot in group) and len(group) > 1
-        for slot in group:
-            at = None if is_held else next_earlier(books, slot, reached, since)
-            reached = instants[slot.event_id] = own if at is None else at
-            for name in slot.config_names if at is not None else ():
-                books[name].times.remove(own)
-                insort(books[name].times, reached)
+    for slot in slots:
+        own = instants[slot.event_id] = slot.scheduled_ms
+        mine = [books[name] for name in slot.config_names]
+        effective = max(slot.requested_ms, since)
+        first = max(effective, reached)
+        reached = own
+        for at in merge([first], *(book.beginnings(first) for book in mine)) if own >= since else ():
+            if at >= own or all(book.admits_move(at, effective, own) for book in mine):
+                break
+        else:
+            continue
+        if at >= own or all(at // book.step == own // book.step for book in mine):
+            continue
+        reached = instants[slot.event_id] = at
+        for book in mine:
+            book.times.remove(own)
+            insort(book.times, at)
     return instants
-
-
-def next_earlier(books: dict[str, Book], slot: AssignedSlot, reached: int, since: int) -> int | None:
-    """An instant in earlier windows that a slot may move to; None if there is none."""
-    own, mine = slot.scheduled_ms, [books[name] for name in slot.config_names]
-    effective = max(slot.requested_ms, since)
-    first = max(effective, reached)
-    for at in merge([first], *(book.beginnings(first) for book in mine)) if own >= since else ():
-        if at >= own or all(book.admits_move(at, effective, own) for book in mine):
-            return None if at >= own or all(at // book.step == own // book.step for book in mine) else at
-    return None
 
 
 class Pushed:

@@ -60,23 +60,6 @@ async def test_a_raise_pulls_the_backlog_forward_in_order(stores: Stores) -> Non
     assert (again.moved, again.saved_ms, again.examined) == (0, 0, 20)
 
 
-async def test_slots_that_come_to_one_instant_do_not_overtake_each_other_later(stores: Stores) -> None:
-    store, replans = stores
-    await store.configure("c", WindowPolicy(1, "PT0.01S"), now_ms=NOW)
-    for at in range(T, T + 20_000, 1000):
-        events = [("first", 0), ("second", 10), ("third", 20), ("z", 25), ("a", 3)]
-        await store.book("c", [SlotRequest(f"{name}{at}", at + ms) for name, ms in events], now_ms=NOW)
-        await store.cancel(f"third{at}")
-    await store.configure("c", WindowPolicy(4, "PT0.01S"), now_ms=NOW)
-    before = await booked(store)
-    await replan(replans, Span("c"), Direction.EARLIER, dry_run=False)
-    after = {slot.event_id: slot.scheduled_ms for slot in await booked(store)}
-    assert any(after[f"z{at}"] == after[f"a{at}"] for at in range(T, T + 20_000, 1000)), "the case that is tried"
-    assert (await replan(replans, Span("c"), Direction.EARLIER, dry_run=False)).moved == 0
-    times = [after[slot.event_id] for slot in before]
-    assert times == sorted(times)
-
-
 async def test_a_lowered_limit_is_spread_only_when_asked_for_by_name(stores: Stores) -> None:
     store, replans = stores
     await store.configure("c", WindowPolicy(10, "PT4S"), now_ms=NOW)

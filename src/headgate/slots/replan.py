@@ -8,7 +8,7 @@ their times inside these windows.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -197,14 +197,13 @@ class JointCounts:
 
 def assign_earlier(
     limits: Limits,
-    candidates: Sequence[Candidate],
+    candidates: Iterable[Candidate],
     config: PlannedConfig,
     reached_ms: int,
     others: Others = NO_OTHERS,
 ) -> list[Assignment]:
     """The window of each candidate, in order: the earliest one with room that keeps the order, or its own. Earlier
-    candidates have reached `reached_ms`, and no slot moves before that. Slots that lie at one instant move only if each
-    of them could: an earlier re-plan may have brought them there, and it is not known which of them was before."""
+    candidates have reached `reached_ms`, and no slot moves before that."""
     policy, earliest = limits.policy, limits.earliest_ms
     size = policy.size_ms
     counts = Counts(config)
@@ -213,19 +212,13 @@ def assign_earlier(
     reached = reached_ms
     aligned, opening = -1, -1  # the last window that was looked up, and the open one from there on
     limited, limit = -1, 0  # the last window whose limit was looked up, and its limit
-    instant, is_held = -1, False  # the last instant that was looked at, and whether a slot there can't move
-    for index, candidate in enumerate(candidates, 1):
+    for candidate in candidates:
         slot = candidate.slot
         scheduled = slot.scheduled_ms
-        if scheduled != instant:
-            instant, is_held = scheduled, False
-            if index < len(candidates) and candidates[index].slot.scheduled_ms == scheduled:
-                tied = _at_instant(candidates, index - 1)
-                is_held = not all(_could_move(limits, one, joint, reached) for one in tied)
         own = start = scheduled - scheduled % size
         starts: tuple[int, ...] = ()
         low = scheduled  # no slot moves before one that stays
-        if candidate.may_move and scheduled >= earliest and not is_held:
+        if candidate.may_move and scheduled >= earliest:
             effective = slot.requested_ms if slot.requested_ms > earliest else earliest
             if slot.other_windows:
                 all_counts = joint.of(slot)
@@ -257,28 +250,6 @@ def assign_earlier(
     return assignments
 
 
-def _at_instant(candidates: Sequence[Candidate], first: int) -> list[Candidate]:
-    """Of the candidates at the instant of the first one, those that decide whether one can't move: of those with a
-    single config, the one with the latest requested time."""
-    instant = candidates[first].slot.scheduled_ms
-    end = first + 1
-    while end < len(candidates) and candidates[end].slot.scheduled_ms == instant:
-        end += 1
-    tied = candidates[first:end]
-    single = [one for one in tied if one.may_move and not one.slot.other_windows]
-    latest = max(single, key=lambda one: one.slot.requested_ms, default=None)
-    return [one for one in tied if one is latest or not one.may_move or one.slot.other_windows]
-
-
-def _could_move(limits: Limits, candidate: Candidate, joint: JointCounts, reached_ms: int) -> bool:
-    """Whether a candidate could move if it were the next one."""
-    if not limits.may_move(candidate):
-        return False
-    slot, effective = candidate.slot, limits.effective(candidate.slot)
-    all_counts = joint.of(slot)
-    return _admitting_windows(slot, all_counts, effective, max(effective, reached_ms)) != own_windows(slot, all_counts)
-
-
 def own_windows(slot: AssignedSlot, all_counts: Sequence[Counts]) -> tuple[int, ...]:
     return tuple(counts.config.own(slot) for counts in all_counts)
 
@@ -288,21 +259,13 @@ def _earlier_windows(
 ) -> tuple[int, ...]:
     """The windows of the first instant from `at_ms` on that all configs of a slot admit, or its own. Moves it there."""
     owns = own_windows(slot, all_counts)
-    starts = _admitting_windows(slot, all_counts, effective_ms, at_ms)
+    finders = [partial(counts.admitting, own, effective_ms) for counts, own in zip(all_counts, owns, strict=True)]
+    starts = common_windows(finders, at_ms, slot.scheduled_ms) or owns
     for counts, own, start in zip(all_counts, owns, starts, strict=True):
         if start != own:
             counts.leave(own)
             counts.enter(start)
     return starts
-
-
-def _admitting_windows(
-    slot: AssignedSlot, all_counts: Sequence[Counts], effective_ms: int, at_ms: int
-) -> tuple[int, ...]:
-    """The windows of the first instant from `at_ms` on that all configs of a slot admit, or its own."""
-    owns = own_windows(slot, all_counts)
-    finders = [partial(counts.admitting, own, effective_ms) for counts, own in zip(all_counts, owns, strict=True)]
-    return common_windows(finders, at_ms, slot.scheduled_ms) or owns
 
 
 def common_windows(finders: Sequence[Callable[[int], int]], at_ms: int, until_ms: int) -> tuple[int, ...] | None:
