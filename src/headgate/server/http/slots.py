@@ -73,7 +73,7 @@ async def replan(request: Request) -> Response:
     No slot within `notice` (one minute) of now moves, nor one whose work has begun. A slot under several configs moves
     to where all of them have room. Queue items and payments move with their slots, and the outbox has a record
     `slot-moved` of each. Bookings continue meanwhile. Idempotent: an interrupted call may be retried, and one more
-    moves nothing.
+    moves nothing, except slots that share a millisecond.
     """
     services = services_of(request)
     body = ReplanRequest.parse(await read_object(request.scope, request.receive))
