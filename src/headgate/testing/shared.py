@@ -32,12 +32,6 @@ POSTGRES_SETTINGS = {
     "checkpoint_timeout": "1h",
     "jit": "off",
 }
-# Nobody kills it, so nothing need notice that soon: idle, it takes a third of the CPU time.
-KAFKA_SETTINGS = {
-    "broker.heartbeat.interval.ms": "2000",
-    "broker.session.timeout.ms": "9000",
-    "metadata.max.idle.interval.ms": "0",
-}
 
 
 class Closable(Protocol):
@@ -61,7 +55,7 @@ KINDS = {
         "redis_cluster", lambda m: m.RedisCluster(durable=False).start(), lambda cluster: cluster.location
     ),
     "temporal": Kind("temporal", lambda m: m.TemporalServer(durable=False).start(), lambda server: server.address),
-    "kafka": Kind("kafka", lambda m: m.KafkaServer(settings=KAFKA_SETTINGS).start(), lambda server: server.bootstrap),
+    "kafka": Kind("kafka", lambda m: m.KafkaServer().start(), lambda server: server.bootstrap),
 }
 
 
