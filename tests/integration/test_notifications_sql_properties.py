@@ -258,6 +258,8 @@ def consumed(served: Gateway, count: int) -> list[tuple[str, str]]:
             "bootstrap.servers": served.settings.kafka_bootstrap,
             "group.id": uuid.uuid4().hex,
             "auto.offset.reset": "earliest",
+            # A partition that it is not told of at first is learnt of then; by default after five minutes.
+            "topic.metadata.refresh.interval.ms": 1000,
             "log_level": 0,
         }
     )
