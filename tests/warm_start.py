@@ -256,6 +256,7 @@ def quicken() -> None:
     migrated.schema()
     for name in ("compiled_statements", "trusted_certificates"):
         importlib.import_module(name).share()
+    importlib.import_module("httpx2").create_ssl_context()
     with suppress(ImportError):  # by default Temporal's workers name their build by a hash over all loaded modules
         importlib.import_module("temporalio.worker._worker").load_default_build_id()
     asyncio.run(_start_once())
@@ -270,47 +271,87 @@ async def _start_once() -> None:
 
 
 def serve(address: str) -> tuple[list[str], str, dict[str, str]]:
-    """Copies this process for each that connects. Returns in the copies, with what to run; never here."""
+    """Copies this process for each that connects, and reports how the copies end. Returns in the copies, with what to
+    run; never here."""
     gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # watcher threads are not joined
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(address)
     listener.listen(64)
+    copies = Copies()
     while True:
-        readable, _, _ = select.select([0, listener.fileno()], [], [])
-        if 0 in readable:  # its end: the tests are over
+        file = copies.next_event(0, listener.fileno())
+        if file == 0:  # its end: the tests are over
+            copies.kill()
             shutil.rmtree(Path(address).parent, ignore_errors=True)
             os._exit(0)
         connection, _ = listener.accept()
-        if os.fork() == 0:
+        files: list[int] = []
+        with suppress(OSError):
+            request, files, _, _ = socket.recv_fds(connection, LONGEST, 3)
+        if not files:  # it is gone again
+            connection.close()
+            continue
+        pid = os.fork()
+        if pid == 0:
             listener.close()
-            return _watch(connection)
-        connection.close()
+            connection.close()
+            copies.forget()
+            for number, given in enumerate(files):
+                os.dup2(given, number)
+                os.close(given)
+            return tuple(json.loads(request.decode("utf-8", "surrogateescape")))
+        for given in files:
+            os.close(given)
+        copies.watch(pid, connection)
 
 
-def _watch(connection: socket.socket) -> tuple[list[str], str, dict[str, str]]:
-    """In a copy: starts the program in another copy, where this returns, and reports how it ended."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    request, files, _, _ = socket.recv_fds(connection, LONGEST, 3)
-    pid = os.fork()
-    if pid == 0:
-        connection.close()
-        for number, file in enumerate(files):
-            os.dup2(file, number)
+class Copies:
+    """Programs that run in copies of this process, each with the connection of the process that started it."""
+
+    def __init__(self) -> None:
+        self._running: dict[int, tuple[int, socket.socket]] = {}
+        """By the file that reports its end."""
+        self._starters: dict[int, int] = {}
+        """The process id of the program, by the file of its connection."""
+
+    def next_event(self, *others: int) -> int:
+        """Waits until one of the other files can be read; meanwhile it reports the ends of programs."""
+        while True:
+            poll = select.poll()
+            for file in (*others, *self._running, *self._starters):
+                poll.register(file, select.POLLIN)
+            for file, _ in poll.poll():
+                if file in self._running:
+                    self._report(file)
+                elif file in self._starters:  # the process that started it is gone: nothing else would end it
+                    os.kill(self._starters.pop(file), signal.SIGKILL)
+                elif file in others:
+                    return file
+
+    def watch(self, pid: int, connection: socket.socket) -> None:
+        self._running[os.pidfd_open(pid)] = (pid, connection)
+        self._starters[connection.fileno()] = pid
+        with suppress(OSError):
+            connection.send(str(pid).encode())
+
+    def _report(self, file: int) -> None:
+        pid, connection = self._running.pop(file)
+        self._starters.pop(connection.fileno(), None)
+        _, status = os.waitpid(pid, 0)
+        os.close(file)
+        with suppress(OSError), connection:
+            connection.send(str(status).encode())
+
+    def kill(self) -> None:
+        for pid, _ in self._running.values():
+            os.kill(pid, signal.SIGKILL)
+
+    def forget(self) -> None:
+        """In a copy: closes what belongs to the other programs."""
+        for file, (_, connection) in self._running.items():
             os.close(file)
-        return tuple(json.loads(request.decode("utf-8", "surrogateescape")))
-    for number in (0, 1, *files):
-        os.close(number)
-    connection.send(str(pid).encode())
-    ended, _, _ = select.select([os.pidfd_open(pid), connection.fileno()], [], [])
-    if connection.fileno() in ended:  # the process that started it is gone: nothing else would end it
-        os.kill(pid, signal.SIGKILL)
-    _, status = os.waitpid(pid, 0)
-    try:
-        connection.send(str(status).encode())
-    finally:
-        os._exit(0)
+            connection.close()
 
 
 def become(arguments: list[str], directory: str, environment: dict[str, str]) -> None:
