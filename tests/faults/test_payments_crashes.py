@@ -21,8 +21,18 @@ from headgate.server.wiring.slots import open_slots
 from tests import warm_start
 from tests.effort import is_thorough
 
-LINES = 6000 if is_thorough() else 3500
-"""They are kept a thousand at a time: the kills come in different thousands, before the last one."""
+CHUNK = 1000 if is_thorough() else 250
+LINES = 6 * CHUNK
+"""They are kept a chunk at a time: the kills come in different chunks, before the last one."""
+SUBMIT = f"""
+from datetime import timedelta
+from headgate.__main__ import main
+from headgate.apps.payments.feeds import accepting, receiving
+receiving.CHUNK = {CHUNK}
+accepting.Feeds.__init__.__kwdefaults__["lease"] = timedelta(seconds=2)
+main()
+"""
+"""A command that resumes what a killed one had after two seconds, not thirty."""
 HEADER = "paymentId,amount,currency,payerName,payerIban,payeeName,payeeIban,executeAt\n"
 REST = "12.34,EUR,Alice,DE89370400440532013000,Bob,GB29NWBK60161331926819,2030-03-01T16:00:00Z\n"
 
@@ -59,13 +69,14 @@ async def test_killed_submissions_lose_nothing_and_double_nothing(postgres_url: 
         file.writelines(f"p{number:05d},{REST}" for number in range(LINES))
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
     environment["HEADGATE_DATABASE_URL"] = postgres_url
-    submit = [sys.executable, "-m", "headgate", "payments", "submit", str(feed), "--json"]
+    submit = [sys.executable, "-c", SUBMIT, "payments", "submit", str(feed), "--json"]
     for share in (0.1, 0.4, 0.7):
         kill_midway(submit, environment, postgres_url, int(share * LINES))
         kept = rows(postgres_url, "SELECT count(*) FROM headgate_payment")
         queued = rows(postgres_url, "SELECT count(*) FROM headgate_dispatch_queue")
         contexts = rows(postgres_url, "SELECT count(*) FROM headgate_dispatch_context")
         assert kept == queued == contexts, "payment, queue entry and context are one"
+        assert kept[0][0] < LINES, "it was killed in time to stop some"
     settings = Settings.load(database_url=postgres_url)
     async with open_slots(settings) as slots, open_queue(settings) as queue:
         # An orphaned slot: its payment is not in the feed.
