@@ -21,10 +21,11 @@ import pytest
 from hypothesis import settings
 
 from headgate.sql import migrate
-from tests import compiled_statements, migrated, trusted_certificates, warm_start, warm_workers
+from tests import compiled_statements, migrated, temporal_namespaces, trusted_certificates, warm_start, warm_workers
 
 if TYPE_CHECKING:
     from headgate.testing.servers.postgres import PostgresDatabases
+    from tests.temporal_namespaces import TemporalNamespace
 
 HERE = Path(__file__).parent
 IN_MEMORY = "/dev/shm"
@@ -45,10 +46,17 @@ APART = {
     "test_dispatch_crashes.py",
     "test_envoy.py",
     "test_guides.py",
+    "test_notifications_sender.py",
+    "test_payments_answers.py",
+    "test_payments_limit.py",
+    "test_payments_matrix.py",
+    "test_payments_switch.py",
     "test_payments_temporal.py",
     "test_schema.py",
     "test_secrets.py",
     "test_servers_lifetime.py",
+    "test_sms_delivery.py",
+    "test_sms_matrix.py",
     "test_temporal_outages.py",
 }
 """Files whose tests share nothing that is expensive to make, so that several workers can share a file."""
@@ -99,6 +107,13 @@ def empty_postgres_url(postgres_server: PostgresDatabases) -> Iterator[str]:
     name = f"empty_{uuid4().hex[:16]}"
     yield postgres_server.create(name)
     postgres_server.drop(name)
+
+
+@pytest.fixture
+def temporal_namespace(temporal_address: str) -> TemporalNamespace:
+    """A namespace of the test's own in the shared Temporal: for installations, which all have the same task queues and
+    Schedules."""
+    return temporal_namespaces.create(temporal_address)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -17,6 +17,7 @@ import pytest
 from headgate.testing import ServerUnavailable, TemporalCluster
 from tests.cluster.balancer import Balancer
 from tests.faults.payment_stack import all_completed, check, executed, installed, write_feed
+from tests.temporal_namespaces import TemporalNamespace
 
 PAYMENTS, TPS = 400, 15
 
@@ -38,7 +39,10 @@ async def test_payments_go_on_while_workers_and_a_server_are_killed(
     ids = [f"cluster-{number:04d}" for number in range(PAYMENTS)]
     with (
         Balancer(cluster.addresses) as balancer,
-        installed(tmp_path, postgres_url, redis_url, balancer.address, TPS) as (stack, bank),
+        installed(tmp_path, postgres_url, redis_url, TemporalNamespace(balancer.address, "default"), TPS) as (
+            stack,
+            bank,
+        ),
     ):
         stack.headgate("config", "set", "default", "--max", str(8 * TPS), "--window", "PT4S")
         for role in ("init", "dispatch"):

@@ -9,8 +9,9 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -75,21 +76,15 @@ class Installation(Stack):
         self.until(lambda: self.rows("SELECT count(*) FROM headgate_dispatch_config") != [(0,)])
         self._write(f"UPDATE headgate_dispatch_config SET {names}")
 
+    @cached_property
+    def _connection(self) -> Any:
+        return self._stack.enter_context(_connect(self.database))
+
     def _write(self, statement: str) -> None:
-        if self.database.startswith("sqlite"):
-            with closing(sqlite3.connect(self.database.removeprefix("sqlite:///"), timeout=30)) as connection:
-                connection.execute(statement)
-                connection.commit()
-        else:
-            with psycopg.connect(self.database) as connection:
-                connection.execute(statement)
+        self._connection.execute(statement)
 
     def rows(self, statement: str) -> list[Any]:
-        if self.database.startswith("sqlite"):
-            with closing(sqlite3.connect(self.database.removeprefix("sqlite:///"), timeout=30)) as connection:
-                return connection.execute(statement).fetchall()
-        with psycopg.connect(self.database) as connection:
-            return connection.execute(statement).fetchall()
+        return list(self._connection.execute(statement).fetchall())
 
     def statuses(self) -> dict[str, int]:
         """Payments by status."""
@@ -123,6 +118,14 @@ class Installation(Stack):
         assert doubled(bank) == []
         assert min(bank.executed.values()) >= due.timestamp()
         assert bank.peak() <= tps, f"{bank.peak()} calls in one second of {tps}"
+
+
+def _connect(database: str) -> AbstractContextManager[Any]:
+    """A connection for all that is looked at: a new one costs PostgreSQL more than the look."""
+    if database.startswith("sqlite"):
+        file = database.removeprefix("sqlite:///")
+        return closing(sqlite3.connect(file, timeout=30, isolation_level=None, check_same_thread=False))
+    return psycopg.connect(database, autocommit=True)
 
 
 def _answers(client: httpx.Client) -> bool:

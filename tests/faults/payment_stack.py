@@ -20,6 +20,7 @@ import psycopg
 from headgate.apps.payments.downstream.simulator import peak_per_second
 from headgate.testing import eventually
 from tests import warm_start
+from tests.temporal_namespaces import TemporalNamespace
 
 TIMEOUT = 240.0
 HEADER = "paymentId,amount,currency,payerName,payerIban,payeeName,payeeIban,executeAt\n"
@@ -75,14 +76,21 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 @contextmanager
 def installed(
-    directory: Path, postgres_url: str, redis_url: str, temporal: str, tps: int, *bank: str, **settings: str
+    directory: Path,
+    postgres_url: str,
+    redis_url: str,
+    temporal: TemporalNamespace,
+    tps: int,
+    *bank: str,
+    **settings: str,
 ) -> Iterator[tuple[Stack, httpx.Client]]:
     """A bank, an installation that uses it, and a client of the bank."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
     environment = kept | {
         "HEADGATE_DATABASE_URL": postgres_url,
         "HEADGATE_REDIS_URL": redis_url,
-        "HEADGATE_TEMPORAL_ADDRESS": temporal,
+        "HEADGATE_TEMPORAL_ADDRESS": temporal.address,
+        "HEADGATE_TEMPORAL_NAMESPACE": temporal.namespace,
         "HEADGATE_PAYMENTS_TPS": str(tps),
         "HEADGATE_LOG_LEVEL": "warning",
         **settings,

@@ -6,25 +6,19 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from headgate.dispatch.engines.temporal.client import connect
-from headgate.testing import TemporalServer
-from headgate.testing.availability import available, require
 from tests.effort import is_thorough
 from tests.faults.payment_stack import all_completed, check, installed, queue_depth, write_feed
+from tests.temporal_namespaces import TemporalNamespace
 
 
-async def test_in_direct_mode_no_dispatcher_is_needed(tmp_path: Path, postgres_url: str, redis_url: str) -> None:
-    """A server of its own, without any Schedule; the init worker starts payments with a delay."""
-    require("temporal")
+async def test_in_direct_mode_no_dispatcher_is_needed(
+    tmp_path: Path, postgres_url: str, redis_url: str, temporal_namespace: TemporalNamespace
+) -> None:
+    """A namespace of its own, without any Schedule; the init worker starts payments with a delay."""
     tps = 15
     ids = [f"direct-{number:03d}" for number in range((4 if is_thorough() else 2) * tps)]
-    with (
-        available("temporal"),
-        TemporalServer(durable=False) as server,
-        installed(tmp_path, postgres_url, redis_url, server.address, tps, HEADGATE_PAYMENTS_MODE="direct") as (
-            stack,
-            bank,
-        ),
-    ):
+    mode = {"HEADGATE_PAYMENTS_MODE": "direct"}
+    with installed(tmp_path, postgres_url, redis_url, temporal_namespace, tps, **mode) as (stack, bank):
         stack.headgate("config", "set", "default", "--max", str(4 * tps), "--window", "PT4S")
         stack.worker("init")
         write_feed(tmp_path / "feed.csv", ids, datetime.now(UTC) + timedelta(seconds=6))
@@ -33,5 +27,5 @@ async def test_in_direct_mode_no_dispatcher_is_needed(tmp_path: Path, postgres_u
         stack.worker("exec")
         await all_completed(stack, postgres_url, len(ids))
         check(postgres_url, bank.get("/calls").json()["calls"], ids, tps)
-        client = await connect(server.address)
+        client = await connect(*temporal_namespace)
         assert [schedule async for schedule in await client.list_schedules()] == []

@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from headgate.testing import TemporalServer
-from headgate.testing.availability import available, require
 from tests.effort import is_thorough
 from tests.faults.bank import Bank
 from tests.faults.bank_stack import Installation, installation
+from tests.temporal_namespaces import TemporalNamespace
 
 TPS = 8 if is_thorough() else 5
 BOUND = 1.0
 WATCHED = 2.0
 """Seconds beyond the bound for which the bank is watched."""
-
-
-@pytest.fixture(scope="module")
-def temporal() -> Iterator[str]:
-    """A server of this file's own: its workers use the task queues and Schedules every installation uses."""
-    require("temporal")
-    with available("temporal"), TemporalServer(durable=False) as server:
-        yield server.address
 
 
 def throw_and_release(installed: Installation, ids: list[str]) -> None:
@@ -65,9 +55,10 @@ def test_two_workers_on_postgresql(tmp_path: Path, postgres_url: str) -> None:
         installed.check_promises(ids, TPS, due)
 
 
-def test_temporal(tmp_path: Path, postgres_url: str, temporal: str) -> None:
+def test_temporal(tmp_path: Path, postgres_url: str, temporal_namespace: TemporalNamespace) -> None:
     ids = [f"held-{number:03d}" for number in range(6 * TPS)]
-    with Bank() as bank, installation(tmp_path, bank, postgres_url, TPS, TEMPORAL_ADDRESS=temporal) as installed:
+    temporal = {"TEMPORAL_ADDRESS": temporal_namespace.address, "TEMPORAL_NAMESPACE": temporal_namespace.namespace}
+    with Bank() as bank, installation(tmp_path, bank, postgres_url, TPS, **temporal) as installed:
         installed.worker("all")
         due = installed.submit(ids)
         throw_and_release(installed, ids)

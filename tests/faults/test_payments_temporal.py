@@ -6,33 +6,23 @@ than it takes, and the trail is complete; also with the exec worker killed twice
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import pytest
-
-from headgate.testing import TemporalServer
-from headgate.testing.availability import available, require
 from tests.effort import is_thorough
 from tests.faults.payment_stack import all_completed, check, executed, installed, write_feed
+from tests.temporal_namespaces import TemporalNamespace
 
 TPS = 6
-PAYMENTS = (10 if is_thorough() else 4) * TPS
+PAYMENTS = (10 if is_thorough() else 3) * TPS
 """Seconds of what the bank takes: long enough to be over its limit, and for two kills on the way."""
 
 
-@pytest.fixture
-def temporal() -> Iterator[str]:
-    """A server of the test's own: its workers use the task queues and Schedules every installation uses."""
-    require("temporal")
-    with available("temporal"), TemporalServer(durable=False) as server:
-        yield server.address
-
-
-async def test_many_payments_for_one_instant(tmp_path: Path, postgres_url: str, redis_url: str, temporal: str) -> None:
+async def test_many_payments_for_one_instant(
+    tmp_path: Path, postgres_url: str, redis_url: str, temporal_namespace: TemporalNamespace
+) -> None:
     ids = [f"first-{number:04d}" for number in range(PAYMENTS)]
-    with installed(tmp_path, postgres_url, redis_url, temporal, TPS) as (stack, bank):
+    with installed(tmp_path, postgres_url, redis_url, temporal_namespace, TPS) as (stack, bank):
         # The dispatcher starts twice as much as the bank takes, so that the limit at the call binds.
         stack.headgate("config", "set", "default", "--max", str(8 * TPS), "--window", "PT4S")
         stack.worker("all")
@@ -44,11 +34,11 @@ async def test_many_payments_for_one_instant(tmp_path: Path, postgres_url: str, 
 
 
 async def test_the_same_with_the_exec_worker_killed_twice_and_a_bank_that_fails(
-    tmp_path: Path, postgres_url: str, redis_url: str, temporal: str
+    tmp_path: Path, postgres_url: str, redis_url: str, temporal_namespace: TemporalNamespace
 ) -> None:
     ids = [f"second-{number:04d}" for number in range(PAYMENTS)]
     faults = ("--fail", "0.2", "--lose", "0.05", "--seed", "7")
-    with installed(tmp_path, postgres_url, redis_url, temporal, TPS, *faults) as (stack, bank):
+    with installed(tmp_path, postgres_url, redis_url, temporal_namespace, TPS, *faults) as (stack, bank):
         stack.headgate("config", "set", "default", "--max", str(8 * TPS), "--window", "PT4S")
         for role in ("init", "dispatch"):
             stack.worker(role)
