@@ -23,15 +23,16 @@ from headgate.dispatch.registry import Registry
 from headgate.dispatch.status import Status
 from headgate.testing import eventually
 from tests import warm_start
-from tests.effort import is_thorough
+from tests.effort import combinations, is_thorough
 from tests.faults.dispatch_process import ITEM_TYPE, POINTS, Effects
 
 ROOT = Path(__file__).parents[2]
+DATABASES = ["sqlite", "postgresql"]
 SHARED = 200 if is_thorough() else 80
 """Items of two workers, of which one is killed after the first thirty."""
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=DATABASES)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'work.db'}"
@@ -90,7 +91,7 @@ async def check_audit(queue: DispatchQueue) -> None:
         assert sum(after == Status.CLAIMED for _, after in steps) == item.claim_epoch
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize(("point", "url"), combinations(POINTS, DATABASES), indirect=["url"])
 async def test_a_worker_killed_at_any_point_loses_and_repeats_nothing(url: str, point: str) -> None:
     async with opened(url, 3) as (queue, world):
         async with worker(url, point) as doomed:

@@ -32,7 +32,7 @@ from tests.faults.test_slot_processes import Service
 PROCESSES = 8
 CALLERS = 2
 """Connections to each process."""
-SECONDS = float(os.environ.get("HEADGATE_TEST_JOINT_SECONDS", "5" if is_thorough() else "3"))
+SECONDS = float(os.environ.get("HEADGATE_TEST_JOINT_SECONDS", "5" if is_thorough() else "2"))
 INSTANTS = ["2031-05-01T16:00:00Z", "2031-05-01T16:00:01.500Z", "2031-05-01T17:00:00Z"]
 LIMITS = {"bank": [40, 60, 25], "Scheme": [30, 20, 35], "merchant-*": [5, 7]}
 """What the limits are set to, again and again. The names are in no order that all collations agree on."""

@@ -18,14 +18,14 @@ import psycopg
 import pytest
 
 from headgate.testing.load import KeepAlive
-from headgate.testing.servers.postgres import PostgresDatabases
 from tests import warm_start
 from tests.effort import is_thorough
+from tests.migrated import MigratedDatabases
 
 PROCESSES = 8
 CALLERS = 24
 """Connections to each process."""
-EVENTS = 16_000 if is_thorough() else 4_000
+EVENTS = 16_000 if is_thorough() else 2_000
 LIMIT, WINDOW_S = 100, 4
 
 
@@ -60,9 +60,9 @@ class Service:
 
 
 @pytest.fixture(scope="module")
-def database_url(postgres_server: PostgresDatabases) -> Iterator[str]:
-    yield postgres_server.create("slot_processes")
-    postgres_server.drop("slot_processes")
+def database_url(migrated_postgres: MigratedDatabases) -> Iterator[str]:
+    with migrated_postgres.lend() as url:
+        yield url
 
 
 @pytest.fixture(scope="module")

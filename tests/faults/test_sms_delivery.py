@@ -214,7 +214,7 @@ async def test_poison_goes_to_the_dead_letters_and_the_next_is_sent(
 async def test_any_bytes_on_kafka_go_to_the_dead_letters(postgres_url: str, kafka_bootstrap: str) -> None:
     """15.4 on Kafka: the corpus, what a broker's own clients may write, and random bytes."""
     chance = random.Random(4)
-    odd = [chance.randbytes(chance.randrange(1, 200)) for _ in range(100)]
+    odd = [chance.randbytes(chance.randrange(1, 200)) for _ in range(effort.examples(100))]
     corpus = (
         {value.encode(errors="surrogatepass") for value in POISON}
         | set(odd)
