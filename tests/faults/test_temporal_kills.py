@@ -17,8 +17,9 @@ from headgate.dispatch.engines.temporal.client import connect
 from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.status import Status
 from headgate.dispatch.stores import queue_store
-from headgate.testing import TemporalServer, eventually
-from tests import warm_start
+from headgate.testing import eventually
+from tests import temporal_namespaces, warm_start
+from tests.temporal_namespaces import TemporalNamespace
 
 POINTS = {
     "claimed": (1, 1),
@@ -33,13 +34,12 @@ POINTS = {
 
 @contextmanager
 def worker_process(
-    database: str, server: TemporalServer, item_type: str, directory: Path, die_at: str = ""
+    database: str, temporal: TemporalNamespace, item_type: str, directory: Path, die_at: str = ""
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A worker on the namespace named as its item type, so that several share a server and do not meet."""
     arguments = {
         "database": database,
-        "address": server.address,
-        "namespace": item_type.lower(),
+        "address": temporal.address,
+        "namespace": temporal.namespace,
         "item_type": item_type,
         "directory": str(directory),
         "die_at": die_at,
@@ -57,45 +57,46 @@ def worker_process(
             process.wait()
 
 
-async def test_sigkill_at_every_point(postgres_url: str, tmp_path: Path) -> None:
-    with TemporalServer(durable=False, namespaces=list(POINTS)) as server:
-        async with DispatchQueue(await queue_store(postgres_url)) as queue:
-            for point in POINTS:
-                item_type = point.upper()
-                await queue.configure(
-                    item_type, dispatch_interval_secs=1, jitter_window_ms=0, stale_claim_threshold_mins=0.05
-                )
-                await queue.enqueue(item_type, point, context={"n": 1})
-            with ExitStack() as stack:
-                doomed = [
-                    stack.enter_context(worker_process(postgres_url, server, point.upper(), tmp_path, point))
-                    for point in POINTS
-                ]
-                await eventually(lambda: {p.poll() for p in doomed} == {-signal.SIGKILL}, within=60, every=0.1)
-            with ExitStack() as stack:
-                heirs = [
-                    stack.enter_context(worker_process(postgres_url, server, point.upper(), tmp_path))
-                    for point in POINTS
-                ]
+async def test_sigkill_at_every_point(temporal_address: str, postgres_url: str, tmp_path: Path) -> None:
+    # Each in a namespace of its own, so that they do not meet.
+    namespaces = {point: temporal_namespaces.create(temporal_address) for point in POINTS}
+    async with DispatchQueue(await queue_store(postgres_url)) as queue:
+        for point in POINTS:
+            item_type = point.upper()
+            await queue.configure(
+                item_type, dispatch_interval_secs=1, jitter_window_ms=0, stale_claim_threshold_mins=0.05
+            )
+            await queue.enqueue(item_type, point, context={"n": 1})
+        with ExitStack() as stack:
+            doomed = [
+                stack.enter_context(worker_process(postgres_url, namespaces[point], point.upper(), tmp_path, point))
+                for point in POINTS
+            ]
+            await eventually(lambda: {p.poll() for p in doomed} == {-signal.SIGKILL}, within=60, every=0.1)
+        with ExitStack() as stack:
+            heirs = [
+                stack.enter_context(worker_process(postgres_url, namespaces[point], point.upper(), tmp_path))
+                for point in POINTS
+            ]
 
-                async def all_completed() -> bool:
-                    shown = [await queue.show(point.upper(), point) for point in POINTS]
-                    return all(detail.item.status is Status.COMPLETED for detail in shown)
+            async def all_completed() -> bool:
+                shown = [await queue.show(point.upper(), point) for point in POINTS]
+                return all(detail.item.status is Status.COMPLETED for detail in shown)
 
-                await eventually(all_completed, within=90, every=0.2)
-                await asyncio.gather(*(settled(server, point) for point in POINTS))
-            assert [heir.returncode for heir in heirs] == [0] * len(heirs), "SIGTERM ends them gracefully"
-            for point, expected in POINTS.items():
-                marks = [(tmp_path / f"{point}.{what}").read_text() for what in ("attempts", "effects")]
-                assert tuple(map(len, marks)) == expected, point
-                trail = (await queue.show(point.upper(), point)).audit
-                assert [entry.action for entry in trail].count("COMPLETED") == 1, (point, trail)
-                steps = [(entry.status_before, entry.status_after) for entry in trail]
-                assert (steps[0][0], steps[-1][1]) == (Status.READY, Status.COMPLETED), (point, steps)
-                assert all(one[1] == next_[0] for one, next_ in itertools.pairwise(steps)), (point, steps)
+            await eventually(all_completed, within=90, every=0.2)
+            await asyncio.gather(*(settled(namespaces[point], point) for point in POINTS))
+        assert [heir.returncode for heir in heirs] == [0] * len(heirs), "SIGTERM ends them gracefully"
+        for point, expected in POINTS.items():
+            marks = [(tmp_path / f"{point}.{what}").read_text() for what in ("attempts", "effects")]
+            assert tuple(map(len, marks)) == expected, point
+            trail = (await queue.show(point.upper(), point)).audit
+            assert [entry.action for entry in trail].count("COMPLETED") == 1, (point, trail)
+            steps = [(entry.status_before, entry.status_after) for entry in trail]
+            assert (steps[0][0], steps[-1][1]) == (Status.READY, Status.COMPLETED), (point, steps)
+            assert all(one[1] == next_[0] for one, next_ in itertools.pairwise(steps)), (point, steps)
 
 
-async def settled(server: TemporalServer, point: str) -> None:
+async def settled(temporal: TemporalNamespace, point: str) -> None:
     """The execution itself is over, too."""
-    client = await connect(server.address, point)
+    client = await connect(*temporal)
     await asyncio.wait_for(client.get_workflow_handle(f"exec-{point.upper()}-{point}").result(), 60)

@@ -25,9 +25,10 @@ from headgate.server.wiring.temporal import temporal_engine
 from headgate.server.worker import run_temporal_workers
 from headgate.testing import PostgresServer, TemporalServer, eventually
 from tests.effort import is_thorough
+from tests.temporal_namespaces import TemporalNamespace
 
 ITEM_TYPE = "STORMY"
-OUTAGE = 30.0 if is_thorough() else 15.0
+OUTAGE = 30.0 if is_thorough() else 12.0
 """Seconds; longer than the SDK itself retries a call (10), so that what it gives up is given up."""
 HELD, BEFORE, DURING = ([f"{when}-{n}" for n in range(3)] for when in ("held", "before", "during"))
 
@@ -48,9 +49,11 @@ class Work:
 
 
 @asynccontextmanager
-async def working(address: str, url: str) -> AsyncIterator[tuple[DispatchQueue, Settings, Work]]:
+async def working(
+    address: str, url: str, namespace: str = "default"
+) -> AsyncIterator[tuple[DispatchQueue, Settings, Work]]:
     """Workers on the server and the database."""
-    settings = Settings.load(database_url=url, temporal_address=address)
+    settings = Settings.load(database_url=url, temporal_address=address, temporal_namespace=namespace)
     work, registry, stop = Work(), Registry(), asyncio.Event()
     registry.register(
         ITEM_TYPE, work.execute, dispatch_interval_secs=1, jitter_window_ms=500, stale_claim_threshold_mins=0.1
@@ -120,10 +123,11 @@ async def survived(
 
 
 async def test_a_database_restarted_while_executions_run(
-    own_temporal: TemporalServer, own_postgres: PostgresServer
+    temporal_namespace: TemporalNamespace, own_postgres: PostgresServer
 ) -> None:
     """What they have to report waits for it: each runs once, and no retry is counted."""
-    async with working(own_temporal.address, own_postgres.url) as (queue, _, work):
+    address, namespace = temporal_namespace
+    async with working(address, own_postgres.url, namespace) as (queue, _, work):
         await queue.enqueue_many(ITEM_TYPE, [(name, {}, None) for name in HELD])
         await eventually(lambda: work.held == set(HELD), within=30)
         await asyncio.to_thread(own_postgres.kill)
