@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from uuid import uuid4
 
 import httpx2 as httpx
 import pytest
@@ -16,6 +18,7 @@ from headgate import AsyncLimiter, FixedWindow, LeasePolicy, Plan
 from headgate.errors import StoreUnavailable
 from headgate.sql.engine import LAST_SECONDS, Database
 from headgate.testing import PostgresServer, eventually
+from headgate.testing.availability import available
 from tests.acceptance.service import Service, run
 from tests.faults.bank import Bank, Reply
 from tests.gameday.outages import PAYMENT
@@ -23,14 +26,26 @@ from tests.gameday.processes import ports, working
 from tests.unit.limits.both import Watcher
 
 
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[PostgresServer]:
+    """A server that hangs in each test, and goes on after it."""
+    with available("postgres"), PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture
+def database_url(postgres: PostgresServer) -> str:
+    return postgres.databases.create(f"hung_{uuid4().hex[:16]}")
+
+
 @pytest.mark.parametrize("workers", ["1", "2"])
 async def test_a_service_ends_though_its_database_hangs_under_payments(
-    own_postgres: PostgresServer, tmp_path: Path, workers: str
+    postgres: PostgresServer, database_url: str, tmp_path: Path, workers: str
 ) -> None:
     """It ends by itself: the deadline that would end it with status 1 is not needed."""
     grace = {"HEADGATE_HTTP_SHUTDOWN_SECONDS": "3"}
     with Bank(default=lambda key: Reply(delay=0.5)) as bank:
-        settings = {"HEADGATE_DATABASE_URL": own_postgres.url, "HEADGATE_PAYMENTS_DOWNSTREAM_URL": bank.url}
+        settings = {"HEADGATE_DATABASE_URL": database_url, "HEADGATE_PAYMENTS_DOWNSTREAM_URL": bank.url}
         with Service(tmp_path, "--workers", workers, **settings, **grace) as service:
             async with httpx.AsyncClient(base_url=service.url, timeout=60) as http:
                 await http.patch("/admin/dispatch/PAYMENT", json={"dispatchIntervalSecs": 0.2})
@@ -39,18 +54,18 @@ async def test_a_service_ends_though_its_database_hangs_under_payments(
                     payment = PAYMENT | {"paymentId": f"p{number}", "executeAt": soon}
                     assert (await http.post("/api/v1/payments", json=payment)).status_code == 202
                 await eventually(lambda: bank.arrivals)
-                own_postgres.pause()
+                postgres.pause()
                 try:
                     assert await asyncio.to_thread(service.stop) == 0, service.log
                 finally:
-                    own_postgres.resume()
+                    postgres.resume()
             assert "after it was told to" not in service.log
 
 
 async def test_a_worker_ends_though_its_database_hangs_under_payments(
-    own_postgres: PostgresServer, tmp_path: Path
+    postgres: PostgresServer, database_url: str, tmp_path: Path
 ) -> None:
-    settings = {"HEADGATE_DATABASE_URL": own_postgres.url, "HEADGATE_DISPATCH_SHUTDOWN_SECONDS": "12"}
+    settings = {"HEADGATE_DATABASE_URL": database_url, "HEADGATE_DISPATCH_SHUTDOWN_SECONDS": "12"}
     with Bank(default=lambda key: Reply(delay=0.5)) as bank:
         settings |= {"HEADGATE_PAYMENTS_DOWNSTREAM_URL": bank.url}
         assert run(tmp_path, "migrate", "up", **settings).returncode == 0
@@ -58,12 +73,12 @@ async def test_a_worker_ends_though_its_database_hangs_under_payments(
         async with ports(1) as (port,), working(tmp_path, "worker", port, "all", **settings) as process:
             assert run(tmp_path, "payments", "submit", "feed.csv", **settings).returncode == 0
             await eventually(lambda: bank.arrivals)
-            own_postgres.pause()
+            postgres.pause()
             try:
                 os.kill(process.pid, signal.SIGTERM)
                 assert await asyncio.to_thread(process.wait, 60) == 0, (tmp_path / "worker.log").read_text()
             finally:
-                own_postgres.resume()
+                postgres.resume()
 
 
 def feed(payments: int) -> str:
@@ -80,11 +95,11 @@ def answer(connection: sa.Connection) -> int:
 
 
 async def test_a_limiter_with_leased_tokens_closes_though_its_database_hangs(
-    own_postgres: PostgresServer, caplog: pytest.LogCaptureFixture
+    postgres: PostgresServer, database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     plan = Plan("day", FixedWindow(1_000_000, "P1D"))
     watcher = Watcher()
-    limiter = AsyncLimiter(own_postgres.url, plans=[plan], lease=LeasePolicy(), deadline=1, observer=watcher)
+    limiter = AsyncLimiter(database_url, plans=[plan], lease=LeasePolicy(), deadline=1, observer=watcher)
 
     async def is_leased() -> bool:
         before = len(watcher.leases)
@@ -92,24 +107,24 @@ async def test_a_limiter_with_leased_tokens_closes_though_its_database_hangs(
         return len(watcher.leases) > before and watcher.leases[-1] > 1
 
     await eventually(is_leased, every=0.001)
-    own_postgres.pause()
+    postgres.pause()
     try:
         with caplog.at_level("INFO", logger="headgate.limits"):
             # The deadline, once for the tokens and once for the transaction; it was the ten seconds of a transaction.
             async with asyncio.timeout(6):
                 await limiter.close()
     finally:
-        own_postgres.resume()
+        postgres.resume()
     assert "leased tokens could not be given back, they stay spent" in caplog.text
 
 
 async def test_haste_ends_transactions_in_flight_and_gives_a_silent_server_no_second_chance(
-    own_postgres: PostgresServer,
+    postgres: PostgresServer, database_url: str
 ) -> None:
-    database = Database(own_postgres.url, deadline=600)
+    database = Database(database_url, deadline=600)
     try:
         await database.read(answer)
-        own_postgres.pause()
+        postgres.pause()
         waiting = asyncio.create_task(database.read(answer))
         await asyncio.sleep(0)
         database.hasten(0.5)
@@ -119,7 +134,7 @@ async def test_haste_ends_transactions_in_flight_and_gives_a_silent_server_no_se
         with pytest.raises(StoreUnavailable):
             await database.write(answer)
     finally:
-        own_postgres.resume()
+        postgres.resume()
         await database.close()
 
 
