@@ -34,8 +34,8 @@ $(STAMP): pyproject.toml constraints.txt
 run: $(STAMP)
 	@$(BIN)/headgate serve
 
-# More workers than cores: half of what the tests do is wait for servers. PROFILE=thorough tries more examples.
-WORKERS ?= 6
+# Two per core wait for the processes that their tests start, and one computes (tests/conftest.py). PROFILE=thorough tries more examples.
+WORKERS ?= 8
 PROFILE ?= quick
 
 test: lint

@@ -60,6 +60,8 @@ APART = {
     "test_temporal_outages.py",
 }
 """Files whose tests share nothing that is expensive to make, so that several workers can share a file."""
+WAITING = {"acceptance", "faults", "gameday"}
+"""Folders whose tests mostly wait for the processes that they start."""
 
 # No deadline for one example: on a busy machine any of them may take long.
 settings.register_profile("thorough", max_examples=100, deadline=None)
@@ -142,16 +144,30 @@ def piece(nodeid: str) -> str:
     return nodeid if file.rpartition("/")[2] in APART else file
 
 
+def is_waiting(nodeid: str) -> bool:
+    """Whether this test mostly waits: for the processes that it starts."""
+    return nodeid.split("/")[1] in WAITING
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
-    """As `--dist loadfile`, by the pieces."""
+    """As `--dist loadfile`, by the pieces: one worker per core computes, while the others wait."""
     if config.getvalue("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
 
+    computing = {f"gw{number}" for number in range(os.cpu_count() or 1)}
+
     class LoadPieces(LoadFileScheduling):  # type: ignore[misc]  # it has no types of its own
         def _split_scope(self, nodeid: str) -> str:
             return piece(nodeid)
+
+        def _assign_work_unit(self, node: Any) -> None:
+            """Takes the first piece of the worker's own sort, or of the other where there is none left."""
+            waits = node.gateway.id not in computing
+            if (first := next((scope for scope in self.workqueue if is_waiting(scope) == waits), None)) is not None:
+                self.workqueue.move_to_end(first, last=False)
+            super()._assign_work_unit(node)
 
     return LoadPieces(config, log)
 
