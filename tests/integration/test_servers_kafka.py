@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
 
 from headgate.testing import KafkaServer, ServerUnavailable
-from headgate.testing.servers.kafka import jars
+from headgate.testing.availability import available, require
+from headgate.testing.servers.kafka import first_start, jars
 
 
 def produce(bootstrap: str, topic: str, *values: str) -> None:
@@ -57,7 +59,40 @@ def test_messages_and_the_port_survive_stop_kill_and_restart(own_kafka: KafkaSer
 
 
 def test_loaded_classes_are_kept_for_later_starts(kafka_bootstrap: str) -> None:
-    assert jars.class_archive().stat().st_size > 1_000_000
+    kept = first_start.kept_files()
+    assert kept is not None
+    assert kept.classes is not None
+    assert kept.classes.stat().st_size > 1_000_000
+
+
+class PreparedKafka(KafkaServer):
+    """A broker with storage, that does not run."""
+
+    def _launch(self) -> None:
+        pass
+
+    def storage(self) -> dict[str, list[bytes]]:
+        """By file: the names of its properties, or the features of a cluster with their levels."""
+        parts = re.compile(rb"^[a-z.]+(?==)|[a-z.]{5,}\x00.", re.MULTILINE)
+        return {path.name: sorted(parts.findall(path.read_bytes())) for path in self.data.iterdir()}
+
+
+def test_storage_without_a_run_of_java_is_as_kafka_formats_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with available("kafka"), PreparedKafka() as server:
+        copied = server.storage()
+    monkeypatch.setattr(first_start, "kept_files", lambda: None)
+    with PreparedKafka() as server:
+        assert server.storage() == copied
+        assert len(copied["bootstrap.checkpoint"]) > 1
+
+
+def test_where_nothing_can_be_kept_every_start_is_like_the_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    require("kafka")
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert first_start.kept_files.__wrapped__() is None
 
 
 def test_without_java_it_is_unavailable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

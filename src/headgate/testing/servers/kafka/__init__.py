@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import base64
 import os
-import shutil
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from pathlib import Path
+from typing import ClassVar, NamedTuple
 
 from confluent_kafka.admin import AdminClient
 
 from headgate.testing.servers.failures import ServerFailed
-from headgate.testing.servers.kafka.jars import check_obtainable, class_archive, jar_directory, java
+from headgate.testing.servers.kafka.jars import check_obtainable, jar_directory, java
 from headgate.testing.servers.ports import PortClaim
 from headgate.testing.servers.server import HOST, Server
 
@@ -32,15 +32,29 @@ SINGLE_BROKER = {
     "broker.session.timeout.ms": "3000",
     "num.network.threads": "2",
     "num.io.threads": "4",
+    # 128 MB by default, which Java clears at each start.
+    "log.cleaner.dedupe.buffer.size": "4194304",
 }
 QUICK_START = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-XX:-UsePerfData"]
-USE_ARCHIVE = "-XX:SharedArchiveFile="
+IN_STORAGE = {"log.dir", "log.dirs", "metadata.log.dir", "unstable.feature.versions.enable"}
+"""Settings that decide what formatted storage holds."""
+SNAPSHOT = "bootstrap.checkpoint"
+
+
+class KeptFiles(NamedTuple):
+    """What the first start on this machine has left for later ones; `first_start` makes it."""
+
+    snapshot: bytes
+    """The features of a new cluster, as formatted storage has them."""
+    classes: Path | None
+    """An archive of loaded classes."""
 
 
 class KafkaServer(Server):
     """A Kafka broker that keeps its topics over `stop`, `kill` and `start`.
 
-    `settings` are lines of server.properties. The first start on a machine fetches the jars (about 45 MB).
+    `settings` are lines of server.properties. The first start on a machine fetches the jars (about 45 MB) and keeps an
+    archive of the classes that a broker loads.
     """
 
     name: ClassVar[str] = "kafka"
@@ -52,8 +66,9 @@ class KafkaServer(Server):
         check_obtainable()
         self._heap = heap
         self._settings = dict(settings or {})
-        self._cluster_id = new_cluster_id()
+        self._cluster_id = new_id()
         self._node_id = 1
+        self._kept: KeptFiles | None = None
 
     def claim_ports(self) -> list[PortClaim]:
         return [PortClaim(), PortClaim()]
@@ -62,18 +77,25 @@ class KafkaServer(Server):
         """The controllers of the cluster, as `controller.quorum.voters` names them."""
         return f"{self._node_id}@{HOST}:{self._claims[1].number}"
 
-    def _run(self, classes: str, main: str, *arguments: str) -> list[str]:
-        options = [f"-Xmx{self._heap}", *QUICK_START, classes, "-Dlog4j2.level=WARN", "-cp", f"{jar_directory()}/*"]
+    def run_java(self, options: Sequence[str], main: str, *arguments: str) -> list[str]:
+        """The command line of one of Kafka's programs."""
+        options = [f"-Xmx{self._heap}", *QUICK_START, *options, "-Dlog4j2.level=WARN", "-cp", f"{jar_directory()}/*"]
         return [self._java, *options, main, *arguments]
 
     def prepare(self) -> None:
-        format_storage = ["format", "--cluster-id", self._cluster_id, "--config", self._write_configuration()]
-        # Class data sharing: the first start on this machine writes an archive of loaded classes, and later ones start
-        # in half the time. It is renamed into place, as others may start meanwhile.
-        archive, scratch = class_archive(), self.directory / "classes.jsa"
-        classes = f"{USE_ARCHIVE}{archive}" if archive.is_file() else f"-XX:ArchiveClassesAtExit={scratch}"
+        from headgate.testing.servers.kafka.first_start import kept_files
+
+        self._kept = kept_files()
+        if self._kept is None or IN_STORAGE & self._settings.keys():
+            self.format_storage()
+        else:
+            self._copy_storage(self._kept.snapshot)
+
+    def format_storage(self) -> None:
+        """With Kafka's own program."""
+        arguments = ["format", "--cluster-id", self._cluster_id, "--config", self._write_configuration()]
         done = subprocess.run(
-            self._run(classes, "kafka.tools.StorageTool", *format_storage),
+            self.run_java([], "kafka.tools.StorageTool", *arguments),
             cwd=self.directory,
             capture_output=True,
             text=True,
@@ -82,10 +104,22 @@ class KafkaServer(Server):
         )
         if done.returncode:
             raise ServerFailed(f"kafka: formatting its storage failed:\n{done.stdout}{done.stderr}")
-        if scratch.is_file():
-            beside = archive.with_name(f"{archive.name}.{os.getpid()}")
-            shutil.move(scratch, beside)
-            beside.rename(archive)
+
+    def _copy_storage(self, snapshot: bytes) -> None:
+        """What `format_storage` writes, without a run of Java: all but this file is the same for every broker."""
+        properties = {
+            "version": "1",
+            "cluster.id": self._cluster_id,
+            "node.id": str(self._node_id),
+            "directory.id": new_id(),
+        }
+        self.data.mkdir()
+        write_properties(self.data / "meta.properties", properties)
+        (self.data / SNAPSHOT).write_bytes(snapshot)
+
+    @property
+    def data(self) -> Path:
+        return self.directory / "data"
 
     def _write_configuration(self) -> str:
         broker, controller = (f"{HOST}:{claim.number}" for claim in self._claims)
@@ -95,16 +129,20 @@ class KafkaServer(Server):
             "listeners": f"PLAINTEXT://{broker},CONTROLLER://{controller}",
             "controller.listener.names": "CONTROLLER",
             "controller.quorum.voters": self.voters(),
-            "log.dirs": str(self.directory / "data"),
+            "log.dirs": str(self.data),
             **SINGLE_BROKER,
             **self._settings,
         }
         path = self.directory / "server.properties"
-        path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        write_properties(path, settings)
         return str(path)
 
+    def class_options(self) -> list[str]:
+        """Java's options about the archive of loaded classes."""
+        return [f"-XX:SharedArchiveFile={self._kept.classes}"] if self._kept and self._kept.classes else []
+
     def command(self) -> Sequence[str]:
-        return self._run(f"{USE_ARCHIVE}{class_archive()}", "kafka.Kafka", self._write_configuration())
+        return self.run_java(self.class_options(), "kafka.Kafka", self._write_configuration())
 
     def answers(self) -> bool:
         with socket.create_connection((HOST, self.port), timeout=1):
@@ -119,5 +157,10 @@ class KafkaServer(Server):
         return self.address
 
 
-def new_cluster_id() -> str:
+def new_id() -> str:
+    """A random id as Kafka writes them."""
     return base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=").replace("-", "_")
+
+
+def write_properties(path: Path, properties: Mapping[str, str]) -> None:
+    path.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))

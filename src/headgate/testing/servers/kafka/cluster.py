@@ -9,7 +9,7 @@ from typing import Self
 from confluent_kafka.admin import AdminClient
 
 from headgate.testing.servers.group import ServerGroup
-from headgate.testing.servers.kafka import SINGLE_BROKER, KafkaServer, new_cluster_id
+from headgate.testing.servers.kafka import SINGLE_BROKER, KafkaServer, new_id
 from headgate.testing.servers.ports import PortClaim
 from headgate.testing.servers.server import HOST
 
@@ -40,7 +40,7 @@ class KafkaCluster(ServerGroup):
 
     def __init__(self, *, brokers: int = 3, min_in_sync: int = 2, settings: Mapping[str, str] | None = None) -> None:
         super().__init__()
-        self.cluster_id = new_cluster_id()
+        self.cluster_id = new_id()
         replicated = {
             name: str(min_in_sync) if name.endswith("min.isr") else str(brokers)
             for name in SINGLE_BROKER
@@ -50,8 +50,6 @@ class KafkaCluster(ServerGroup):
             **replicated,
             "default.replication.factor": str(brokers),
             "min.insync.replicas": str(min_in_sync),
-            # 128 MB per broker by default.
-            "log.cleaner.dedupe.buffer.size": "4194304",
             **(settings or {}),
         }
         self._ports: dict[int, list[PortClaim]] = {}

@@ -45,10 +45,10 @@ def _fetch(scratch: Path, jars: Path) -> None:
     run_build("Maven", command, scratch, aim="fetch Kafka's jars", timeout=FETCH_WITHIN)
 
 
-def class_archive() -> Path:
-    """Where Java keeps Kafka's classes as it has loaded them once (class data sharing); each Java has its own file."""
+def first_start_directory() -> Path:
+    """Where the first start with these jars and this Java leaves what later ones use."""
     version = hashlib.sha256(installed_java()[1].encode()).hexdigest()[:12]
-    return cache_directory().with_suffix(f".{version}.jsa")
+    return cache_directory().with_suffix(f".{version}")
 
 
 def java() -> str:
