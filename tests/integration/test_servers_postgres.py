@@ -83,6 +83,25 @@ def test_settings_reach_the_server() -> None:
         assert rows(server.url, "SHOW max_connections") == [("300",)]
 
 
+def test_a_new_data_directory_is_kept_for_later_servers(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PostgresServer, "_initialize", lambda _: pytest.fail("not from the copy"))
+    with PostgresServer() as server:
+        assert rows(server.url, "SELECT 1") == [(1,)]
+
+
+@pytest.mark.parametrize("failing", ["template_directory", "shutil.copytree"])
+def test_where_no_data_directory_can_be_kept_each_server_makes_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, failing: str
+) -> None:
+    def fail(*_: object) -> Path:
+        raise RuntimeError if failing == "template_directory" else OSError
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(f"headgate.testing.servers.postgres.{failing}", fail)
+    with PostgresServer() as server:
+        assert rows(server.url, "SELECT 1") == [(1,)]
+
+
 def test_a_killed_server_leaves_no_shared_memory() -> None:
     def segments() -> set[str]:
         return {line.split()[1] for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]}

