@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from headgate.dispatch.engines.temporal.client import connect
+from headgate.dispatch.engines.temporal.schedule import schedule_id
 from headgate.testing import eventually
 from tests import warm_start
 from tests.acceptance.collector import Bank, Collector, bank, collector
@@ -143,6 +145,8 @@ async def test_a_payment_is_one_trace_across_temporal_and_two_processes(
                 answer = http.post("/api/v1/payments", json=payment(payment_id), headers={"traceparent": TRACEPARENT})
                 assert answer.status_code == 202, answer.text
             await eventually(lambda: "workflow PaymentExecWorkflow" in spans_sent.of(TRACE), within=60)
+    # It would fire every second from now on, in the server that other tests use.
+    await (await connect(temporal_address)).get_schedule_handle(schedule_id("PAYMENT")).delete()
     spans = spans_sent.of(TRACE)
     assert parents(spans) == {
         "POST /api/v1/payments": None,

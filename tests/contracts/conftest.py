@@ -167,9 +167,9 @@ def redis_location(pytestconfig: pytest.Config) -> Iterator[str]:
     shared.return_database(number)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def sentinel_group() -> Iterator[RedisSentinel]:
-    """A set of sentinels for all tests that do not break it."""
+    """A set of sentinels for all tests of a module that do not break it. Its processes ask each other all the time."""
     with available("redis"):
         from headgate.testing.servers.redis_sentinel import RedisSentinel
 
