@@ -32,6 +32,8 @@ SINGLE_BROKER = {
     "broker.session.timeout.ms": "3000",
     "num.network.threads": "2",
     "num.io.threads": "4",
+    # An idle controller writes empty records twice a second by default, for metrics alone.
+    "metadata.max.idle.interval.ms": "5000",
     # 128 MB by default, which Java clears at each start.
     "log.cleaner.dedupe.buffer.size": "4194304",
 }
