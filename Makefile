@@ -34,7 +34,8 @@ $(STAMP): pyproject.toml constraints.txt
 run: $(STAMP)
 	@$(BIN)/headgate serve
 
-# Two per core wait for the processes that their tests start, and one computes (tests/conftest.py). PROFILE=thorough tries more examples.
+# One per core computes, the others wait for the processes that their tests start (tests/conftest.py). PROFILE=thorough
+# tries more examples.
 WORKERS ?= 8
 PROFILE ?= quick
 
