@@ -17,6 +17,8 @@ from tests.effort import examples, is_thorough
 
 RULES = Path(__file__).with_name("schemathesis.toml")
 CASES = Path(__file__).with_name("schema_cases.py")
+HYPOTHESIS = Path(__file__).parents[2] / ".hypothesis"
+"""Where Hypothesis keeps which characters there are; to find them out anew takes a second."""
 API, ADMIN = "api-token-of-the-schema-test", "admin-token-of-the-schema-test"
 # The work of minutes, on a machine that others use too.
 TIMEOUT = 1200
@@ -44,7 +46,8 @@ def explored(service: Service, phases: str, tried: int, *options: str) -> None:
         ],
         cwd=service.directory,
         # A small environment: the HTTP client looks through all of it for proxies, twice with each request.
-        env={"PATH": os.environ["PATH"]} | ({} if is_thorough() else {"SCHEMATHESIS_HOOKS": str(CASES)}),
+        env={"PATH": os.environ["PATH"], "HYPOTHESIS_STORAGE_DIRECTORY": str(HYPOTHESIS)}
+        | ({} if is_thorough() else {"SCHEMATHESIS_HOOKS": str(CASES)}),
         capture_output=True,
         text=True,
         timeout=TIMEOUT - 60,
