@@ -95,6 +95,11 @@ def command_on_path(name: str, module: str, directory: Path) -> None:
     write_command(directory / name, _address(), ["-m", module])
 
 
+def python_on_path(directory: Path) -> None:
+    """Puts a program `python` into `directory`, for programs that are files or modules."""
+    write_command(directory / "python", _address(), [])
+
+
 def write_command(script: Path, address: str, arguments: list[str]) -> None:
     """Writes a program that runs Python with these arguments and its own, in a copy of the warm process."""
     script.write_text(

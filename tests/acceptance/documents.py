@@ -102,7 +102,9 @@ class Reader:
     def __init__(self, directory: Path, *, replaced: Mapping[str, str] | None = None, **variables: str) -> None:
         self._directory = directory
         (directory / ".typed").mkdir()
-        warm_start.command_on_path("headgate", "headgate", directory / ".typed")
+        for name in ("headgate", "uvicorn"):
+            warm_start.command_on_path(name, name, directory / ".typed")
+        warm_start.python_on_path(directory / ".typed")
         folders = [str(directory / ".typed"), str(Path(sys.executable).parent), os.environ["PATH"]]
         self._environment = environment(PATH=os.pathsep.join(folders), **OFFLINE, **variables)
         self._ports = {shown: _free_port() for shown in PORTS}
@@ -198,7 +200,7 @@ class Reader:
             self._run(["bash", "-euo", "pipefail", "-c", f"{text}\nenv -0 > .environment"])
             pairs = (self._directory / ".environment").read_text().split("\0")
             self._environment = dict(pair.split("=", 1) for pair in pairs if pair)
-            # A document puts the clone's programs first; ours does what `headgate` there does, and starts sooner.
+            # A document puts the clone's programs first; ours do what those there do, and start sooner.
             self._environment["PATH"] = os.pathsep.join([str(self._directory / ".typed"), self._environment["PATH"]])
 
     def _begin(self, text: str, last: re.Match[str]) -> None:
