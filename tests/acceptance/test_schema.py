@@ -23,6 +23,8 @@ API, ADMIN = "api-token-of-the-schema-test", "admin-token-of-the-schema-test"
 # The work of minutes, on a machine that others use too.
 TIMEOUT = 1200
 pytestmark = pytest.mark.timeout(TIMEOUT)
+PARTS = 2
+"""Of the operations, so that two workers can share the longest test of this file."""
 PLAN = {"algorithm": "token_bucket", "capacity": 1000, "perSecond": 100}
 
 
@@ -35,12 +37,21 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         yield running
 
 
-def explored(service: Service, phases: str, tried: int, *options: str) -> None:
+def operations(service: Service) -> list[str]:
+    """The ids of all operations."""
+    with service.client() as http:
+        paths = http.get("/openapi.json").json()["paths"]
+    names = [operation["operationId"] for operations in paths.values() for operation in operations.values()]
+    assert len(set(names)) == len(names)
+    return names
+
+
+def explored(service: Service, phases: str, tried: int, *options: str, rules: Path = RULES) -> None:
     """Lets schemathesis loose on the service; fails with what it found."""
     ended = subprocess.run(
         [
             str(Path(sys.executable).with_name("schemathesis")),
-            *("--config-file", str(RULES), "run", f"{service.url}/openapi.json", f"--phases={phases}"),
+            *("--config-file", str(rules), "run", f"{service.url}/openapi.json", f"--phases={phases}"),
             *("--request-timeout=60", f"--max-examples={tried}", "--generation-deterministic", "--no-color"),
             *("--warnings=off", *options),
         ],
@@ -57,11 +68,14 @@ def explored(service: Service, phases: str, tried: int, *options: str) -> None:
     assert "request failed" not in service.log
 
 
-def test_the_service_does_what_its_document_says(service: Service) -> None:
+@pytest.mark.parametrize("part", range(PARTS))
+def test_the_service_does_what_its_document_says(service: Service, part: int) -> None:
     with service.client() as http:
         # The plan that the document's examples name.
         assert http.put("/admin/plans/gold", json=PLAN).status_code == 200
-    explored(service, "examples,coverage", 1)
+    names = operations(service)
+    own = names[part * len(names) // PARTS : (part + 1) * len(names) // PARTS]
+    explored(service, "examples,coverage", 1, f"--include-operation-id-regex=^({'|'.join(own)})$")
 
 
 @pytest.mark.skipif(not is_thorough(), reason="the thorough check's; with a token, chance is let loose below")
@@ -80,23 +94,20 @@ def test_with_the_right_token_it_does_too_and_never_without(guarded: Service) ->
     explored(guarded, "examples,fuzzing,stateful", examples(10), "--header", f"Authorization: Bearer {ADMIN}")
 
 
-TOKENS = [None, "reader", API]
+TURNS = 3
+"""In one turn each of three tokens gets a third of the operations; in three turns, all of them."""
 
 
-def of_operations(service: Service, number: int) -> str:
-    """Every third operation from that number on, and all of them in the thorough check. What each token may call
-    everywhere, `test_service_access.py` shows."""
-    with service.client() as http:
-        paths = http.get("/openapi.json").json()["paths"]
-    names = [operation["operationId"] for operations in paths.values() for operation in operations.values()]
-    assert len(set(names)) == len(names)
-    return rf"^({'|'.join(names if is_thorough() else names[number :: len(TOKENS)])})$"
-
-
-@pytest.mark.parametrize("token", TOKENS, ids=["none", "reader", "api"])
-def test_with_too_little_a_token_it_does_too(guarded: Service, token: str | None) -> None:
-    chosen = ("--include-operation-id-regex", of_operations(guarded, TOKENS.index(token)))
-    if token == "reader":
-        made = run(guarded.directory, "tokens", "create", "reader", "--scope", "read", "--json")
-        token = json.loads(made.stdout)["token"]
-    explored(guarded, "fuzzing", 1, *chosen, *(("--header", f"Authorization: Bearer {token}") if token else ()))
+@pytest.mark.parametrize("turn", range(TURNS if is_thorough() else 1))
+def test_with_too_little_a_token_it_does_too(guarded: Service, turn: int) -> None:
+    """No token, one that may read, and one without `admin`. What each may call everywhere, `test_service_access.py`
+    shows."""
+    made = run(guarded.directory, "tokens", "create", f"reader-{turn}", "--scope", "read", "--json")
+    rules = RULES.read_text()
+    for number, token in enumerate((json.loads(made.stdout)["token"], API), 1):
+        names = operations(guarded)[(number + turn) % TURNS :: TURNS]
+        headers = f'{{Authorization = "Bearer {token}"}}'
+        rules += f"\n[[operations]]\ninclude-operation-id = {json.dumps(names)}\nheaders = {headers}\n"
+    written = guarded.directory / f"turn-{turn}.toml"
+    written.write_text(rules)
+    explored(guarded, "fuzzing", 1, rules=written)
