@@ -8,6 +8,7 @@ import json
 import os
 import re
 import time
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -29,8 +30,6 @@ from headgate.sql.migration_policy import Migrations, permit_migrations
 from headgate.sql.schema import metadata
 from tests.acceptance.service import Service, run
 
-pytestmark = pytest.mark.usefixtures("every_step")
-
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest) -> str:
@@ -39,13 +38,27 @@ def url(request: pytest.FixtureRequest) -> str:
     return str(request.getfixturevalue("empty_postgres_url"))
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
+async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Database]:
+    """At this version's schema: a copy, which `test_migrated.py` shows to be what the steps make."""
+    sqlite = f"sqlite:///{tmp_path / 'migrated.db'}"
+    database = Database(sqlite if request.param == "sqlite" else request.getfixturevalue("postgres_url"))
+    await migrate.upgrade(database)
+    yield database
+    await database.close()
+
+
+on_every_store = pytest.mark.parametrize("database", ["sqlite", "postgresql"], indirect=True)
+
+
+@pytest.fixture(autouse=True, scope="module")
 def _every_table_is_known() -> None:
     package = Path(headgate.__file__).parent
     for file in package.rglob("*tables.py"):
         importlib.import_module(".".join(("headgate", *file.relative_to(package).with_suffix("").parts)))
 
 
+@pytest.mark.usefixtures("every_step")
 async def test_migrations_make_exactly_the_tables_the_code_uses(url: str) -> None:
     def differences(connection: Connection) -> list[object]:
         context = MigrationContext.configure(
@@ -78,7 +91,8 @@ def _to(connection: Connection, revision: str) -> None:
     alembic.command.downgrade(config, revision)
 
 
-async def test_slots_of_payments_get_their_owner_by_the_payment_and_not_by_their_name(url: str) -> None:
+@on_every_store
+async def test_slots_of_payments_get_their_owner_by_the_payment_and_not_by_their_name(database: Database) -> None:
     def fill(connection: Connection) -> None:
         at = datetime(2030, 3, 1, 16, tzinfo=UTC)
         row = dict.fromkeys(("requested_at", "window_start", "scheduled_at", "created_at"), at)
@@ -100,16 +114,14 @@ async def test_slots_of_payments_get_their_owner_by_the_payment_and_not_by_their
         slot = metadata.tables["headgate_slot"]
         return {row.event_id: row.owner for row in connection.execute(sa.select(slot.c.event_id, slot.c.owner))}
 
-    database = Database(url)
-    await migrate.upgrade(database)
     await database.write(lambda connection: _to(connection, "0011_audit_details"))
     await database.write(fill)
     assert (await migrate.upgrade(database))[0] == "0012_slot_owner"
     others = dict.fromkeys(["payment:theirs", "kept", "PAYMENT:kept", "invoices:kept"])
     assert await database.read(owners) == {"payment:kept": "payments"} | others
-    await database.close()
 
 
+@pytest.mark.usefixtures("every_step")
 async def test_many_processes_may_start_on_an_empty_database(url: str) -> None:
     databases = [Database(url) for _ in range(4)]
     applied = await asyncio.gather(*(migrate.upgrade(database) for database in databases))
@@ -118,13 +130,11 @@ async def test_many_processes_may_start_on_an_empty_database(url: str) -> None:
         await database.close()
 
 
+@on_every_store
 @pytest.mark.parametrize(("floor", "runs"), [(migrate.OLDEST_RUNNABLE, True), ("9998_contracted", False)])
 async def test_a_version_runs_on_the_schema_of_the_next_one_until_that_takes_something_away(
-    url: str, floor: str, runs: bool
+    database: Database, floor: str, runs: bool
 ) -> None:
-    database = Database(url)
-    await migrate.upgrade(database)
-
     def move_on(connection: Connection) -> None:
         connection.exec_driver_sql(f"UPDATE {migrate.REVISION_TABLE} SET version_num = '9999_later'")
         connection.exec_driver_sql(f"UPDATE {migrate.FLOOR_TABLE} SET version_num = '{floor}'")
@@ -139,46 +149,39 @@ async def test_a_version_runs_on_the_schema_of_the_next_one_until_that_takes_som
         with pytest.raises(ConfigurationError, match=r"9999_later.*9998_contracted; upgrade headgate"):
             await migrate.upgrade(database)
     assert await database.read(migrate.current) == "9999_later"
-    await database.close()
 
 
-async def test_a_database_of_the_previous_release_is_taken_over(url: str) -> None:
+@on_every_store
+async def test_a_database_of_the_previous_release_is_taken_over(database: Database) -> None:
     """Version 0.2.0 kept its revision in the table that now holds the compatible versions."""
-    database = Database(url)
-    await migrate.upgrade(database)
     await database.write(lambda connection: _to(connection, "0012_slot_owner"))
     await database.write(lambda connection: connection.exec_driver_sql(f"DROP TABLE {migrate.REVISION_TABLE}"))
     applied = await migrate.upgrade(database)
     assert applied[0] == "0013_payment_lifecycle"
     assert await migrate.status(database) == (applied[-1], [])
-    await database.close()
 
 
-async def test_the_last_step_can_be_undone_and_done_again(url: str) -> None:
-    database = Database(url)
-    applied = await migrate.upgrade(database)
+@on_every_store
+async def test_the_last_step_can_be_undone_and_done_again(database: Database) -> None:
+    applied = migrate._known()
     undone = [await migrate.downgrade(database) for _ in range(2)]
     assert undone == applied[: -len(undone) - 1 : -1]
     assert await migrate.status(database) == (applied[-3], applied[-2:])
     assert await migrate.upgrade(database) == applied[-2:]
-    await database.close()
 
 
-async def test_a_step_whose_data_would_be_lost_is_undone_only_with_discard_data(url: str) -> None:
-    database = Database(url)
-    applied = await migrate.upgrade(database)
-    while applied[-1] != "0021_access":
-        await migrate.downgrade(database)
-        applied.pop()
+@on_every_store
+async def test_a_step_whose_data_would_be_lost_is_undone_only_with_discard_data(database: Database) -> None:
+    await database.write(lambda connection: _to(connection, "0021_access"))
     store = SqlAccessStore(database)
     await store.sessions.key()
     with pytest.raises(HeadgateError, match=r"lose the data of headgate_key; an earlier version also runs.*--discard"):
         await migrate.downgrade(database)
     assert await migrate.status(database) == ("0021_access", (await migrate.status(database))[1])
     assert await migrate.downgrade(database, discard_data=True) == "0021_access"
-    await database.close()
 
 
+@pytest.mark.usefixtures("every_step")
 async def test_every_step_can_be_undone(url: str) -> None:
     database = Database(url)
     applied = await migrate.upgrade(database)
@@ -189,24 +192,23 @@ async def test_every_step_can_be_undone(url: str) -> None:
     await database.close()
 
 
+@on_every_store
 @pytest.mark.parametrize("when", list(Migrations))
-async def test_opening_migrates_only_what_it_may(url: str, when: Migrations) -> None:
-    early = Database(url)
-    applied = await migrate.upgrade(early)
-    await migrate.downgrade(early)
+async def test_opening_migrates_only_what_it_may(database: Database, when: Migrations) -> None:
+    undone = await migrate.downgrade(database)
+    url = database.url.render_as_string(hide_password=False)
     permit_migrations(when)
     try:
         embedded = url.startswith("sqlite") and when is Migrations.EMBEDDED
         if when is Migrations.ALWAYS or embedded:
             await (await open_database(url)).close()
-            assert (await migrate.status(early))[1] == []
+            assert (await migrate.status(database))[1] == []
         else:
-            with pytest.raises(HeadgateError, match=f"lacks {applied[-1]}; run `headgate migrate up`"):
+            with pytest.raises(HeadgateError, match=f"lacks {undone}; run `headgate migrate up`"):
                 await open_database(url)
-            assert (await migrate.status(early))[1] == applied[-1:]
+            assert (await migrate.status(database))[1] == [undone]
     finally:
         permit_migrations(Migrations.ALWAYS)
-    await early.close()
 
 
 @pytest.mark.parametrize("dialect", ["sqlite", "postgresql", "oracle"])
@@ -218,6 +220,7 @@ def test_an_administrator_can_read_what_would_run(dialect: str) -> None:
         assert not re.search(r"\bDATE\b|WITH TIME ZONE", script)
 
 
+@pytest.mark.usefixtures("every_step")
 async def test_a_new_sqlite_database_is_its_owners_alone(tmp_path: Path) -> None:
     earlier = os.umask(0o022)
     try:
@@ -257,6 +260,7 @@ def test_commands_migrate_a_shared_database_only_with_migrate(empty_postgres_url
         assert run(tmp_path, "migrate", "status", **variables).returncode == 0
 
 
+@pytest.mark.usefixtures("every_step")
 async def test_a_slow_step_is_not_taken_for_a_frozen_process(
     empty_postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
