@@ -61,11 +61,13 @@ class Model:
         self.booked: dict[str, int] = {}
         self._counted: dict[int, Counter[int]] = {}
 
-    def window_for(self, policy: WindowPolicy, requested_ms: int, now_ms: int) -> int | None:
-        """Where the request must land; None if beyond the horizon."""
+    def window_for(
+        self, policy: WindowPolicy, requested_ms: int, now_ms: int, first_ms: int | None = None
+    ) -> int | None:
+        """Where the request must land; None if beyond the horizon. Windows before the first are known to be full."""
         size = policy.size_ms
         effective = max(requested_ms, now_ms)
-        start = align(effective, size)
+        start = align(effective, size) if first_ms is None else first_ms
         held = self._held(size)
         while policy.max_delay_ms is None or start <= effective + policy.max_delay_ms:
             low, end = max(start, effective), start + size
@@ -135,13 +137,17 @@ def machine_on(store: SlotStore, loop: asyncio.AbstractEventLoop) -> type[RuleBa
             for at in requested:
                 self.serial += 1
                 requests.append(SlotRequest(f"{self.name}-{self.serial}", at))
+            # Windows only get fuller here: the next of a burst need not walk those that the one before it found full.
+            reached: dict[int, int] = {}
             for request, booking in zip(
                 requests, self.run(store.book(self.name, requests, now_ms=self.now)), strict=True
             ):
-                expected = self.model.window_for(self.policy, request.requested_ms, self.now)
+                at = request.requested_ms
+                expected = self.model.window_for(self.policy, at, self.now, reached.get(at))
                 if expected is None:
                     assert not isinstance(booking, AssignedSlot)
                     continue
+                reached[at] = expected
                 assert isinstance(booking, AssignedSlot)
                 assert booking.window_start_ms == expected
                 assert max(expected, request.requested_ms, self.now) <= booking.scheduled_ms
