@@ -91,7 +91,7 @@ def _create(file: Path) -> None:
     """Nobody sees half of it, and if the file exists by now, or can't be created, nothing is done."""
     unfinished = file.with_name(f"{file.name}-{uuid.uuid4().hex}")
     with contextlib.suppress(OSError):
-        with open(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as written:
+        with os.fdopen(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as written:
             written.write(image_with_log())
         try:
             os.link(unfinished, file)

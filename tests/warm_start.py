@@ -258,7 +258,7 @@ def quicken() -> None:
     """What the tests' own process does to be quick; the modules lie beside this file."""
     migrated = importlib.import_module("migrated")
     migrated.quicken_sqlite()
-    migrated.schema()
+    migrated.image_with_log()
     for name in ("compiled_statements", "trusted_certificates"):
         importlib.import_module(name).share()
     importlib.import_module("httpx2").create_ssl_context()

@@ -34,7 +34,7 @@ if __name__ == "__main__":
 
     _, address, *collected = sys.argv
     pytest.main(["--collect-only", "-qq", "-p", "no:cacheprovider", *collected])
-    migrated.schema()
+    migrated.image_with_log()
     program = warm_start.serve(address)
     try:
         warm_start.become(*program)
