@@ -8,13 +8,18 @@ as on Oracle. What can't be checked so: Oracle's locks, plans, limits and conver
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sqlite3
+from contextlib import suppress
 from datetime import UTC, datetime
 from decimal import Decimal
-from functools import lru_cache
+from functools import cache, lru_cache
+from hashlib import sha256
+from importlib.metadata import version
 from pathlib import Path
+from threading import get_ident
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,9 +34,11 @@ DRIVER = "oracle+standin"
 VERSION = (19, 3)
 """The oldest that Oracle supports now."""
 BUSY_SECONDS = 30
+TRANSLATIONS = Path(__file__).parents[2] / ".pytest_cache" / "d" / "oracle_translations"
+"""A file for each statement that was translated; `pytest --cache-clear` removes them."""
 NOW = "SYS_EXTRACT_UTC(SYSTIMESTAMP)"
 _QUOTED_BIND = re.compile(r':"([^"]+)"')
-_TIME_FORM = "%Y-%m-%d %H:%M:%S.%f"
+_LIST = re.compile(r"\((:\w+), :\w+(?:, :\w+)*\)")
 
 statements: set[str] = set()
 """Statements that were sent and not checked yet."""
@@ -45,7 +52,7 @@ class Timestamp(sa.TIMESTAMP):
 
     def result_processor(self, dialect: Any, coltype: object) -> Any:
         def process(value: Any) -> Any:
-            return datetime.strptime(value, _TIME_FORM) if isinstance(value, str) else value  # noqa: DTZ007
+            return datetime.fromisoformat(value) if isinstance(value, str) else value
 
         return process
 
@@ -96,8 +103,13 @@ class StandInConnection:
 
     def __init__(self, path: str) -> None:
         self.sqlite = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        # Nothing here is to survive a crash.
+        for statement in ("PRAGMA synchronous = OFF", "PRAGMA journal_mode = MEMORY"):
+            self.sqlite.execute(statement)
         self.sqlite.execute("CREATE TEMP VIEW dual AS SELECT 'X' AS dummy")
-        self.sqlite.create_function("headgate_oracle_now", 0, lambda: datetime.now(UTC).strftime(_TIME_FORM))
+        self.sqlite.create_function(
+            "headgate_oracle_now", 0, lambda: _time_text(datetime.now(UTC).replace(tzinfo=None))
+        )
         self.sqlite.create_function("headgate_minus_seconds", 2, _minus_seconds)
 
     def cursor(self) -> StandInCursor:
@@ -160,10 +172,34 @@ class StandInCursor:
 @lru_cache(maxsize=10_000)
 def translated(text: str) -> str:
     """Oracle's SQL as SQLite's."""
-    tree = sqlglot.parse_one(_QUOTED_BIND.sub(r":\1", text).replace(NOW, "headgate_oracle_now()"), read="oracle")
+    plain = _QUOTED_BIND.sub(r":\1", text).replace(NOW, "headgate_oracle_now()")
+    # Statements that differ in the length of a list alone are translated once.
+    lists = {f"({found[1]})": found[0] for found in _LIST.finditer(plain)}
+    translation = _translated(_LIST.sub(r"(\1)", plain))
+    return re.sub(r"\(:\w+\)", lambda found: lists.get(found[0], found[0]), translation)
+
+
+@lru_cache(maxsize=10_000)
+def _translated(text: str) -> str:
+    """Kept for other workers and for the next run, as long as sqlglot's version and this file stay the same."""
+    kept = TRANSLATIONS / sha256(f"{_translator()}\n{text}".encode()).hexdigest()
+    with suppress(FileNotFoundError):
+        return kept.read_text()
+    tree = sqlglot.parse_one(text, read="oracle")
     for select in tree.find_all(exp.Select):
         select.set("locks", [])
-    return str(tree.transform(_translated_node).sql("sqlite"))
+    translation = str(tree.transform(_translated_node, copy=False).sql("sqlite"))
+    TRANSLATIONS.mkdir(parents=True, exist_ok=True)
+    unfinished = kept.with_suffix(f".{os.getpid()}.{get_ident()}")
+    unfinished.write_text(translation)
+    unfinished.replace(kept)
+    return translation
+
+
+@cache
+def _translator() -> str:
+    """What a translation depends on beside the statement."""
+    return f"{version('sqlglot')} {Path(__file__).read_text()}"
 
 
 def _translated_node(node: Any) -> Any:
@@ -176,7 +212,12 @@ def _translated_node(node: Any) -> Any:
 def _minus_seconds(moment: str, seconds: float) -> str:
     from datetime import timedelta
 
-    return (datetime.strptime(moment, _TIME_FORM) - timedelta(seconds=seconds)).strftime(_TIME_FORM)  # noqa: DTZ007
+    return _time_text(datetime.fromisoformat(moment) - timedelta(seconds=seconds))
+
+
+def _time_text(moment: datetime) -> str:
+    """Of one length, so that it sorts as time does."""
+    return moment.isoformat(" ", "microseconds")
 
 
 def _bound(parameters: Any) -> Any:
@@ -188,7 +229,7 @@ def _bound(parameters: Any) -> Any:
 def _value(value: Any) -> Any:
     if isinstance(value, datetime):
         assert value.tzinfo is None, "Oracle's TIMESTAMP has no zone"
-        return value.strftime(_TIME_FORM)
+        return _time_text(value)
     if isinstance(value, Decimal):
         return str(value)
     return None if value == "" else value
