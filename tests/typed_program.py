@@ -1,4 +1,4 @@
-"""The public API as a strict type checker sees it. Not run: checked by `tests/integration/test_types.py`."""
+"""The public API as a strict type checker sees it. Not run: `make types` checks it."""
 
 from __future__ import annotations
 

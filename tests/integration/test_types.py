@@ -1,4 +1,7 @@
-"""The public API and the examples under mypy in strict mode, as an application would be checked."""
+"""The public API under mypy in strict mode, as an application would be checked.
+
+`make types` checks what must pass, in the same mode: `tests/typed_program.py` and the examples among the rest.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.mark.parametrize("checked", ["tests/typed_program.py", "examples"])
-def test_strict_types(checked: str) -> None:
-    # Bases are named, because `examples/invoices` is a package whose parent is none.
-    command = [sys.executable, "-m", "mypy", "--strict", "--explicit-package-bases", checked]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stdout + run.stderr
 
 
 def test_a_name_that_headgate_has_not_is_an_error(tmp_path: Path) -> None:
