@@ -98,7 +98,11 @@ class Database:
             # Not by `create_async_engine`: its package loads SQLAlchemy's ORM, 7 MiB.
             url_of_driver = self.url.set(drivername="postgresql+psycopg_async")
             self._engine: Engine = sa.create_engine(
-                url_of_driver, pool_size=pool_size, max_overflow=0, pool_reset_on_return=None
+                url_of_driver,
+                pool_size=pool_size,
+                max_overflow=0,
+                pool_reset_on_return=None,
+                use_native_hstore=False,  # else each pool's first connection looks for that type, in a transaction
             )
             self._autocommit = self._engine.execution_options(isolation_level="AUTOCOMMIT")
             # Not AUTOCOMMIT, which would be set and reset on the driver's connection with every use.

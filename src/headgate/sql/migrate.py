@@ -241,10 +241,17 @@ def _filled(connection: Connection, places: list[tuple[str, str | None]]) -> lis
 
 
 def _revision(connection: Connection, table: str) -> str | None:
-    if not sa.inspect(connection).has_table(table):
+    if not _has_table(connection, table):
         return None
     revision: str | None = connection.execute(sa.select(sa.column("version_num")).select_from(sa.table(table))).scalar()
     return revision
+
+
+def _has_table(connection: Connection, table: str) -> bool:
+    if connection.dialect.name == "postgresql":
+        # Every start asks: SQLAlchemy's query takes the server ten times as long to plan.
+        return bool(connection.exec_driver_sql("SELECT to_regclass(%s) IS NOT NULL", (table,)).scalar())
+    return sa.inspect(connection).has_table(table)
 
 
 def _known() -> list[str]:
