@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from headgate.apps.notifications.providers.console import on_one_line
 from headgate.testing import RedisServer, eventually
+from tests.effort import is_thorough
 from tests.integration.notification_gateway import (
     LOGS,
     Gateway,
@@ -27,7 +28,7 @@ from tests.integration.notification_gateway import (
     stores,
 )
 
-limits = st.integers(1, 20)
+limits = st.integers(1, 20 if is_thorough() else 8)
 windows = st.integers(1, 10_000)
 
 

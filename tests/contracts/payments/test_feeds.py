@@ -303,7 +303,7 @@ async def test_payments_that_were_forgotten_are_no_duplicates_of_a_cancelled_fee
 
 
 async def test_a_feed_cancelled_half_way_accepts_no_more(bench: Bench) -> None:
-    feed_id = await bench.receive(lines(*(f"p{number:04}" for number in range(4000))))
+    feed_id = await bench.receive(lines(*(f"p{number:04}" for number in range(3000))))
     seen = []
     async for number in bench.feeds.progress(feed_id):
         seen.append(number)

@@ -162,7 +162,7 @@ def _comparable(item: Item) -> Item:
     return replace(item, batch_id=None)
 
 
-@pytest.mark.parametrize("seed", range(6 if is_thorough() else 3))
+@pytest.mark.parametrize("seed", range(6 if is_thorough() else 2))
 async def test_a_store_does_what_the_model_does(store: QueueStore, seed: int) -> None:
     model = MemoryQueueStore()
     await model.configure(CONFIG, now=T)

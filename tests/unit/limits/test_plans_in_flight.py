@@ -13,8 +13,9 @@ import pytest
 from headgate import AsyncLimiter, FixedWindow, LeasePolicy, Limiter, Plan
 from headgate.limits.plan_book import PlanBook
 from headgate.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
+from tests.effort import is_thorough
 
-ROUNDS = 100
+ROUNDS = 100 if is_thorough() else 25
 
 
 def plans(limit: int) -> list[Plan]:
