@@ -178,9 +178,10 @@ async def test_without_tokens_a_name_pointed_at_this_machine_reads_and_changes_n
 ) -> None:
     async with client(settings, url) as http:
         own = {"Origin": url}
-        shown = ({}, {"Authorization": "Bearer x"}, {"Authorization": "Basic x"}, {"Cookie": "headgate-session=x"})
         # Over plain HTTP, browsers send no origin for reads of their own origin.
-        for more, origin in combinations(shown, (own, {"Sec-Fetch-Site": "same-origin"}, {})):
+        origins: list[dict[str, str]] = [own, {"Sec-Fetch-Site": "same-origin"}, {}]
+        shown = [{"Authorization": "Bearer x"}, {"Authorization": "Basic x"}, {"Cookie": "headgate-session=x"}]
+        for origin, more in [*((origin, {}) for origin in origins), *combinations(origins, shown)]:
             headers = {**origin, **more}
             changed = await http.post("/admin/rate-limit/config", json=CONFIG, headers=headers)
             assert changed.status_code == status, headers
