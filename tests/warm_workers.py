@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,10 @@ if __name__ == "__main__":
     _, address, *collected = sys.argv
     pytest.main(["--collect-only", "-qq", "-p", "no:cacheprovider", *collected])
     migrated.image_with_log()
+    if find_spec("sqlfluff"):
+        from tests.models import oracle_grammars
+
+        oracle_grammars.prepare()
     program = warm_start.serve(address)
     try:
         warm_start.become(*program)

@@ -44,9 +44,10 @@ def check(statement: str) -> None:
     assert not (problems := _problems(statement)), f"{statement}\n" + "\n".join(problems)
 
 
-def _problems(statement: str) -> list[str]:
+@lru_cache(maxsize=10_000)
+def _problems(statement: str) -> tuple[str, ...]:
     # Lists that differ in their length alone are read once.
-    return [*_broken_rules(statement), *_unread(_LIST.sub(r"(\1)", statement))]
+    return (*_broken_rules(statement), *_unread(_LIST.sub(r"(\1)", statement)))
 
 
 def _broken_rules(statement: str) -> list[str]:
@@ -125,7 +126,18 @@ def _sqlfluff(statement: str) -> list[str]:
     # It supports no index over a CASE, and no FETCH after one, so each CASE is parsed by itself.
     cases = [f"SELECT {case} AS a FROM dual" for case in sorted(set(_CASE.findall(statement)))]
     read = [_CASE.sub("a_case", statement), *cases]
-    return [f"sqlfluff: {problem}" for part in read for problem in _linter().parse_string(part).violations]
+    return [f"sqlfluff: {problem}" for part in read for problem in _violations(part)]
+
+
+@lru_cache(maxsize=10_000)
+def _violations(part: str) -> tuple[str, ...]:
+    return tuple(map(str, _linter().parse_string(part).violations))
+
+
+def prepare() -> None:
+    """Loads what reads statements, unless others have been read already: for a process that is copied."""
+    if not READ.exists():
+        _linter()
 
 
 @cache
