@@ -11,7 +11,7 @@ import click
 from headgate import __version__
 from headgate.errors import HeadgateError, InvalidInput, MissingExtra
 from headgate.server.cli.commands import ABOUT, Commands
-from headgate.server.cli.streams import discard_unwritten, replace_closed_streams
+from headgate.server.cli.streams import discard_unwritten, replace_closed_streams, write_in_any_encoding
 from headgate.sql.migration_policy import Migrations, permitting
 
 
@@ -27,6 +27,7 @@ def main(arguments: list[str] | None = None) -> None:
     # get it.
     logging.getLogger("opentelemetry").addHandler(logging.NullHandler())
     replace_closed_streams()
+    write_in_any_encoding()
     try:
         with permitting(Migrations.EMBEDDED):
             sys.exit(app.main(arguments, prog_name="headgate", standalone_mode=False) or 0)

@@ -1,7 +1,8 @@
-"""Standard output and standard error that are full, closed, or no longer read."""
+"""Standard output and standard error that are full, closed, no longer read, or in an encoding that lacks some signs."""
 
 from __future__ import annotations
 
+import codecs
 import io
 import os
 import sys
@@ -9,6 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import click
+
+INSTEAD = {ord(sign): plain for sign, plain in zip("─━╌│╭╮╰╯▁▂▃▄▅▆▇█▏░✔✘", "-#.|++++..::====|.+x", strict=True)}
+"""What is drawn where the encoding lacks a sign."""
 
 
 class OutputError(click.ClickException):
@@ -32,6 +36,24 @@ def replace_closed_streams() -> None:
         sys.stdout = ClosedOutput()
     if sys.stderr is None:
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - open until the process ends
+
+
+def write_in_any_encoding() -> None:
+    """Lets standard output and standard error take every text, also in a locale such as Latin-1. Signs that it lacks
+    are drawn with others, or written as JSON escapes them, so that JSON can still be read."""
+    codecs.register_error("headgate.plain", _plain)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="headgate.plain")
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    import json  # rarely needed, and `headgate --help` is not to wait for it
+
+    lacking = error.object[error.start : error.end]
+    return "".join(INSTEAD.get(ord(sign)) or json.dumps(sign)[1:-1] for sign in lacking), error.end
 
 
 def discard_unwritten() -> None:
