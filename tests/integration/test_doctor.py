@@ -18,6 +18,7 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 
+from headgate.extras import MODULES
 from headgate.server.access.authenticator import create_token
 from headgate.server.cli import app
 from headgate.server.cli.doctor import _examine, finding, servers
@@ -338,3 +339,33 @@ def test_an_invalid_url_is_reported_in_one_line(tmp_path: Path, command: list[st
     ended = run(tmp_path, *command, HEADGATE_SMS_WEBHOOK_URL=f"http://[bad/{SECRET}")
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr == "headgate: HEADGATE_SMS_WEBHOOK_URL: is no URL: its host is not valid\n"
+
+
+EXTRAS = ("encryption", "grpc", "oidc")
+
+
+async def test_extras_that_the_settings_need_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for extra in (*EXTRAS, "payments"):
+        for module in MODULES[extra]:
+            monkeypatch.setitem(sys.modules, module, None)
+    found = await examined(
+        tmp_path,
+        dispatch={"encryption_keys": "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="},
+        grpc={"port": 0},
+        oidc={"issuer": f"http://{NOWHERE}", "client_id": "headgate", "scopes": {"ops": "admin"}},
+        payments={"downstream_url": f"http://{NOWHERE}"},
+    )
+    assert found["packages"].summary.endswith("; what the settings need is not installed")
+    assert found["packages"].advice == "pip install 'headgate[payments,encryption,grpc,oidc]'"
+    assert {name: found[name].advice for name in EXTRAS} == {name: f"pip install 'headgate[{name}]'" for name in EXTRAS}
+    assert found["downstream"].advice == "pip install 'headgate[payments]'"
+    assert found["item types"].summary == "none; payments need: pip install 'headgate[payments]'"
+
+
+async def test_keys_and_files_of_the_service_are_loaded(tmp_path: Path) -> None:
+    found = await examined(
+        tmp_path, dispatch={"encryption_keys": "short"}, grpc={"port": 0}, envoy={"config": str(tmp_path / "none.yaml")}
+    )
+    assert not found["encryption"].ok
+    assert "none.yaml" in found["grpc"].summary
+    assert not found["grpc"].ok

@@ -16,6 +16,7 @@ from joserfc.jwk import RSAKey
 
 from headgate.errors import ConfigurationError
 from headgate.server.access import oidc
+from headgate.server.cli.doctor import service
 from headgate.server.http.app import create_app
 from headgate.server.settings import Settings
 from headgate.server.wiring.access import oidc_provider
@@ -52,6 +53,19 @@ async def browser(chosen: Settings) -> AsyncIterator[httpx.AsyncClient]:
         httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://headgate") as opened,
     ):
         yield opened
+
+
+async def test_the_doctor_asks_the_provider(tmp_path: Path, provider: OpenIdProvider) -> None:
+    [answering] = await service.examine(settings(tmp_path, provider))
+    assert (answering.name, answering.ok) == ("oidc", True)
+    [another] = await service.examine(settings(tmp_path, provider, issuer=f"{provider.issuer}/"))
+    assert not another.ok
+    assert "another issuer" in another.summary
+    [incomplete] = await service.examine(settings(tmp_path, provider, scopes={}))
+    assert "is required with an issuer" in incomplete.summary
+    [silent] = await service.examine(settings(tmp_path, provider, issuer="http://127.0.0.1:1"))
+    assert "does not answer" in silent.summary
+    assert silent.advice == "check HEADGATE_OIDC_ISSUER and that the provider runs"
 
 
 async def come_back(http: httpx.AsyncClient) -> httpx.Response:

@@ -52,3 +52,31 @@ def test_pruning_needs_no_broker(headgate: Headgate, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("HEADGATE_KAFKA_BOOTSTRAP", "127.0.0.1:1")
     monkeypatch.setattr("headgate.kafka.log.KafkaLog", None)
     headgate("prune", "--before", "P30D")
+
+
+KEY = "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="
+CONFIGURED = {
+    "HEADGATE_DISPATCH_ENCRYPTION_KEYS": KEY,
+    "HEADGATE_LOG_FORMAT": "json",
+    "HEADGATE_GRPC_PORT": "0",
+    "HEADGATE_OIDC_ISSUER": "http://127.0.0.1:1",
+    "HEADGATE_OIDC_CLIENT_ID": "headgate",
+    "HEADGATE_OIDC_SCOPES": '{"ops": "admin"}',
+}
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installation without extras, under settings that need some."""
+    for name, value in CONFIGURED.items():
+        monkeypatch.setenv(name, value)
+    for modules in MODULES.values():
+        for module in modules:
+            monkeypatch.setitem(sys.modules, module, None)
+
+
+@pytest.mark.usefixtures("bare")
+def test_a_process_names_all_that_it_needs_and_no_more(headgate: Headgate) -> None:
+    needs = "needs: pip install 'headgate"
+    assert headgate("serve", status=2) == f"headgate serve {needs}[server,encryption,grpc,oidc]'\n"
+    assert headgate("worker", status=2) == f"headgate worker {needs}[encryption,server]'\n"

@@ -72,6 +72,15 @@ class OidcProvider:
         self._keys: KeySet | None = None
         self._keys_at = float("-inf")
 
+    async def check(self) -> None:
+        """Reads the provider's discovery document and keys, as a login does.
+
+        Raises:
+            StoreUnavailable: The provider does not answer.
+            LoginRefused: It is another issuer, or answers otherwise.
+        """
+        await self._key_set()
+
     async def authorization_url(self, pending: PendingLogin, redirect_uri: str) -> str:
         """The URL to which the browser is redirected to log in.
 

@@ -59,7 +59,7 @@ def serve(host: str | None, port: int | None, grpc_port: int | None, workers: in
     for signum in (signal.SIGTERM, signal.SIGINT):
         # uvicorn shuts down on a signal and then raises it again: that is a clean exit.
         signal.signal(signum, _end)
-    require_extras(settings, "server")
+    require_extras(settings, "server", serves=True)
     logs.configure(settings)
     collect_traces(settings)
     logs.warn_unknown_variables()

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from headgate.errors import ConfigurationError
+from headgate.extras import require
 from headgate.server.envoy.config_file import EnvoyConfig
 from headgate.server.settings import Settings, spelled
 
@@ -24,20 +25,35 @@ def check_grpc(settings: Settings, workers: int) -> None:
         ConfigurationError: a setting, the config file or a certificate can't be used.
         HeadgateError: the port is taken.
     """
+    check_grpc_files(settings)
+    if settings.grpc.port is None:
+        return
+    if settings.grpc.port == 0 and workers > 1:
+        raise ConfigurationError(spelled("grpc", "port"), "0 is another port in each worker; name one")
+    # Imported here, as below: gRPC comes with an extra.
+    from headgate.server.grpc.server import check_port
+
+    check_port(settings.host, settings.grpc.port)
+
+
+def check_grpc_files(settings: Settings) -> None:
+    """Checks the files that the gRPC settings name: Envoy's config and the certificates.
+
+    Raises:
+        ConfigurationError: one of them can't be used.
+        MissingExtra: gRPC is not installed.
+    """
     if settings.grpc.port is None:
         if settings.envoy.config is not None:
             problem = "is read for Envoy alone; set HEADGATE_GRPC_PORT, too"
             raise ConfigurationError(spelled("envoy", "config"), problem)
         return
-    # Imported here: gRPC comes with an extra.
-    from headgate.server.grpc.server import check_port, server_credentials
+    require("gRPC", "grpc")
+    from headgate.server.grpc.server import server_credentials
 
-    if settings.grpc.port == 0 and workers > 1:
-        raise ConfigurationError(spelled("grpc", "port"), "0 is another port in each worker; name one")
     if settings.envoy.config is not None:
         EnvoyConfig(settings.envoy.config).load()
     server_credentials(settings.grpc)
-    check_port(settings.host, settings.grpc.port)
 
 
 @asynccontextmanager

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 from headgate.extras import DATABASES, require
 from headgate.server.settings import Settings
 from headgate.server.wiring.sms_providers import HTTP_PROVIDERS, provider_places
 
 
-def require_extras(settings: Settings, *others: str) -> None:
+def require_extras(settings: Settings, *others: str, serves: bool = False) -> None:
     """Raises `MissingExtra` unless these extras, and all that the settings need, are installed. Long-running processes
-    call it at start, so that one error names everything that is missing."""
-    require("these settings", *others, *_extras(settings))
+    call it at start, so that one error names everything that is missing. Only the service, which `serves`, needs what
+    calls and logins need."""
+    require("these settings", *others, *_extras(settings), *(_service_extras(settings) if serves else ()))
 
 
 def require_limit_extras(settings: Settings) -> None:
@@ -35,16 +37,23 @@ def _extras(settings: Settings) -> Iterator[str]:
     yield from _message_extras(settings)
     if settings.temporal_address is not None:
         yield "temporal"
-    if settings.grpc.port is not None:
-        yield "grpc"
     if settings.traces != "off":
         yield "traces"
     if settings.payments.downstream_url is not None or settings.payments.rules is not None:
         yield "payments"
-    if settings.oidc.issuer is not None:
-        yield "oidc"
+    if settings.dispatch.encryption_keys is not None:
+        yield "encryption"
+    if settings.log_format == "json" and find_spec("structlog") is None:
+        yield "server"
     if settings.sms.opensearch_url is not None and not _calls_providers(settings):
         yield "httpx"  # which `sms` brings, too
+
+
+def _service_extras(settings: Settings) -> Iterator[str]:
+    if settings.grpc.port is not None:
+        yield "grpc"
+    if settings.oidc.issuer is not None:
+        yield "oidc"
 
 
 def _message_extras(settings: Settings) -> Iterator[str]:

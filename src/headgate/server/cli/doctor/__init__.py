@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import platform
-from collections.abc import Callable
 from importlib import metadata
 
 import click
 
 from headgate import __version__
-from headgate.errors import HeadgateError
-from headgate.server.cli.doctor import database, servers, sms
-from headgate.server.cli.doctor.finding import Finding, not_loaded
+from headgate.errors import MissingExtra
+from headgate.extras import installed
+from headgate.server.cli.doctor import database, servers, service, sms
+from headgate.server.cli.doctor.finding import Finding, loaded, not_installed
 from headgate.server.cli.parameters import Command, as_json
 from headgate.server.cli.terminal import print_json, print_line, run
 from headgate.server.settings import Settings, settings_file, unknown_variable_warnings
 from headgate.server.shapes.health import FindingShown
 from headgate.server.wiring.dispatch import load_domains
 from headgate.server.wiring.payments import rule_book
+from headgate.server.wiring.requirements import require_extras
 
 PACKAGES = ("sqlalchemy", "psycopg", "oracledb", "hiredis", "confluent-kafka", "temporalio", "fastapi", "uvicorn")
 
@@ -51,19 +52,30 @@ async def _examine(settings: Settings) -> list[Finding]:
         servers.downstream(settings),
         sms.examine(settings),
         servers.collector(settings),
+        service.examine(settings),
     )
-    return [*_here(), *_named(settings), *(finding for findings in groups for finding in findings)]
+    return [*_here(settings), *_named(settings), *(finding for findings in groups for finding in findings)]
 
 
-def _here() -> list[Finding]:
+def _here(settings: Settings) -> list[Finding]:
     findings = [
         Finding("headgate", True, f"{__version__} on Python {platform.python_version()}"),
-        Finding("packages", True, ", ".join(_versions())),
+        _packages(settings),
         Finding("settings file", True, str(settings_file() or "none; the environment and defaults are used")),
     ]
     if unknown := unknown_variable_warnings():
         findings.append(Finding("environment", False, "; ".join(unknown), "check the spelling"))
     return findings
+
+
+def _packages(settings: Settings) -> Finding:
+    """The versions of the most important packages, and all that the settings need beyond them."""
+    versions = ", ".join(_versions())
+    try:
+        require_extras(settings, serves=True)
+    except MissingExtra as error:
+        return not_installed("packages", f"{versions}; what the settings need is ", error)
+    return Finding("packages", True, versions)
 
 
 def _named(settings: Settings) -> list[Finding]:
@@ -75,16 +87,10 @@ def _named(settings: Settings) -> list[Finding]:
 
     def domains() -> str:
         own = [domain.item_type for domain in load_domains(settings)]
-        return ", ".join(["PAYMENT", *own])
+        payments = ["PAYMENT"] if installed("payments") else []
+        return ", ".join([*payments, *own]) or "none; payments need: pip install 'headgate[payments]'"
 
-    return [_loaded("payment rules", rules), _loaded("item types", domains)]
-
-
-def _loaded(name: str, load: Callable[[], str]) -> Finding:
-    try:
-        return Finding(name, True, load())
-    except HeadgateError as error:
-        return not_loaded(name, error)
+    return [loaded("payment rules", rules), loaded("item types", domains)]
 
 
 def _redacted(settings: Settings, finding: Finding) -> Finding:

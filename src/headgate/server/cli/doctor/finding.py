@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import NamedTuple
 
@@ -30,6 +30,21 @@ def not_loaded(name: str, error: HeadgateError) -> Finding:
     return Finding(name, False, str(error), "correct it: the service does not start like this")
 
 
+def not_installed(name: str, what: str, error: MissingExtra) -> Finding:
+    """Something that the settings need, and whose extra is missing."""
+    return Finding(name, False, f"{what}not installed", f"pip install 'headgate[{error.extra}]'")
+
+
+def loaded(name: str, load: Callable[[], str]) -> Finding:
+    """The summary of what `load` loads, or why the service does not start with it."""
+    try:
+        return Finding(name, True, load())
+    except MissingExtra as error:
+        return not_installed(name, "", error)
+    except HeadgateError as error:
+        return not_loaded(name, error)
+
+
 async def within(name: str, what: str, advice: str, work: Awaitable[list[Finding]]) -> list[Finding]:
     """The findings of `work`; an error or timeout becomes a finding about `what`."""
     try:
@@ -38,7 +53,7 @@ async def within(name: str, what: str, advice: str, work: Awaitable[list[Finding
     except TimeoutError:
         return [Finding(name, False, f"{what} did not answer within {MAX_SECONDS:g} s", advice)]
     except MissingExtra as error:
-        return [Finding(name, False, f"{what}: not installed", f"pip install 'headgate[{error.extra}]'")]
+        return [not_installed(name, f"{what}: ", error)]
     except HeadgateError as error:
         return [Finding(name, False, f"{what}: {error}", advice)]
     except Exception as error:

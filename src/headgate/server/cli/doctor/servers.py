@@ -97,12 +97,13 @@ async def downstream(settings: Settings) -> list[Finding]:
     url = settings.payments.downstream_url
     if url is None:
         return [Finding("downstream", True, "not configured: payments go to a simulator in this process")]
-    return await reachable("downstream", "HEADGATE_PAYMENTS_DOWNSTREAM_URL", url)
+    return await reachable("downstream", "HEADGATE_PAYMENTS_DOWNSTREAM_URL", url, "payments")
 
 
-async def reachable(name: str, setting: str, url: str) -> list[Finding]:
-    """Whether the URL's host answers HTTP. Only `HEAD /` is requested: nothing is sent or paid."""
-    return await within(name, origin(url), f"check {setting} and that the provider runs", _head(name, url))
+async def reachable(name: str, setting: str, url: str, extra: str) -> list[Finding]:
+    """Whether the URL's host answers HTTP. Only `HEAD /` is requested: nothing is sent or paid. `extra` is what the
+    service calls it with."""
+    return await within(name, origin(url), f"check {setting} and that the provider runs", _head(name, url, extra))
 
 
 async def collector(settings: Settings) -> list[Finding]:
@@ -117,11 +118,11 @@ async def collector(settings: Settings) -> list[Finding]:
 
 async def _spans(url: str) -> list[Finding]:
     require("traces", "traces")
-    return await _head("traces", url)
+    return await _head("traces", url, "httpx")
 
 
-async def _head(name: str, url: str) -> list[Finding]:
-    require("asking a provider", "httpx")
+async def _head(name: str, url: str, extra: str) -> list[Finding]:
+    require("asking a provider", extra)
     import httpx2
 
     try:

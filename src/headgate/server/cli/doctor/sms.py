@@ -37,4 +37,4 @@ async def _examine(settings: Settings, name: str, place: str | None) -> list[Fin
     if name == "console":
         return [Finding(NAME, True, "messages are written to the log")]
     field, url = ("twilio_url", sms.twilio_url) if name == "twilio" else ("webhook_url", sms.webhook_url or "")
-    return await reachable(NAME, spelled("sms", field), url)
+    return await reachable(NAME, spelled("sms", field), url, "sms")
