@@ -71,6 +71,10 @@ class Schedule:
         """
         if (cron is None) == (every is None):
             raise ConfigurationError("cron", "is required, or every instead; give one of the two")
+        if cron is not None:
+            # Both at once: what is missing is to be installed once.
+            has_holidays = isinstance(calendar, dict) and calendar.get("holidays") is not None
+            require("a cron expression", "periodic", *(["calendars"] if has_holidays else []))
         if isinstance(calendar, dict):
             calendar = Calendar.from_json(calendar)
         if calendar is not None and not isinstance(calendar, Calendar):
