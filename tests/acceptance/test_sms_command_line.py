@@ -37,7 +37,7 @@ def test_a_message_is_sent_and_followed(run: CliRunner) -> None:
     assert "again" in call("optout", "+491701234567", "--undo")
     assert json.loads(call("dead-letters", "list", "--json")) == {"deadLetters": [], "next": None}
     assert json.loads(call("dead-letters", "redrive", "--all", "--json")) == {"redriven": 0, "kept": 0}
-    assert "deleted" in call("quota", "7", "--delete")
+    assert json.loads(call("quota", "7", "--delete", "--json")) == {"deleted": 7}
 
 
 @pytest.mark.parametrize(

@@ -135,3 +135,16 @@ def test_wrong_questions_are_named(headgate: Headgate) -> None:
     assert "--plan" in headgate("limits", "acquire", "k", status=2)
     assert "no plan named 'silver'" in headgate("limits", "acquire", "k", "--plan", "silver", status=1)
     assert json.loads(headgate("limits", "peek", "k", "--plan", "gold", "--json"))["remaining"] == 2
+
+
+def test_what_a_refund_and_a_reset_leave_is_shown_to_machines(headgate: Headgate) -> None:
+    headgate("plans", "set", "day", "3/day")
+    headgate("limits", "acquire", "key", "--plan", "day", "--cost", "3")
+    refunded = json.loads(headgate("limits", "refund", "key", "--plan", "day", "--cost", "2", "--json"))
+    assert (refunded["plan"], refunded["remaining"]) == ("day", 2)
+    assert json.loads(headgate("limits", "reset", "key", "--plan", "day", "--json"))["remaining"] == 3
+
+
+def test_a_plan_of_several_limits_is_shown_as_json(headgate: Headgate) -> None:
+    shown = dict(line.split(": ", 1) for line in headgate("plans", "set", "free", "2/hour;3/day").splitlines())
+    assert [limit["limit"] for limit in json.loads(shown["limits"])] == [2, 3]

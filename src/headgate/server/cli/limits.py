@@ -56,19 +56,31 @@ def peek(key: str, plans: tuple[str, ...], cost: int, as_json: bool) -> None:
 @key_argument
 @plans_option
 @cost_option
-def refund(key: str, plans: tuple[str, ...], cost: int) -> None:
+@as_json
+def refund(key: str, plans: tuple[str, ...], cost: int, as_json: bool) -> None:
     """Give a cost back."""
-    _call(lambda limiter: limiter.refund(key, plans, cost))
-    print_line(f"gave {cost} back")
+
+    async def work(limiter: AsyncLimiter) -> Decision:
+        await limiter.refund(key, plans, cost)
+        return await limiter.peek(key, plans)
+
+    left = _call(work)
+    print_json(dump_decision(left)) if as_json else print_line(f"gave {cost} back")
 
 
 @app.command("reset")
 @key_argument
 @plans_option
-def reset(key: str, plans: tuple[str, ...]) -> None:
+@as_json
+def reset(key: str, plans: tuple[str, ...], as_json: bool) -> None:
     """Make a key as new."""
-    _call(lambda limiter: limiter.reset(key, plans))
-    print_line("as new")
+
+    async def work(limiter: AsyncLimiter) -> Decision:
+        await limiter.reset(key, plans)
+        return await limiter.peek(key, plans)
+
+    left = _call(work)
+    print_json(dump_decision(left)) if as_json else print_line("as new")
 
 
 def _call(call: Callable[[AsyncLimiter], Awaitable[T]], *, only_reads: bool = False) -> T:

@@ -252,4 +252,4 @@ def _show(plan: Plan, as_json: bool) -> None:
         print_json(document)
     else:
         for member, value in document.items():
-            print_line(f"{member}: {json.dumps(value) if isinstance(value, dict) else value}")
+            print_line(f"{member}: {json.dumps(value) if isinstance(value, dict | list) else value}")

@@ -160,7 +160,7 @@ def quota(
 
     shown = _with(work, only_reads=limit is None and not deletes)
     if shown is None:
-        print_line("deleted")
+        print_json({"deleted": user}) if as_json else print_line("deleted")
     else:
         _show(shown, as_json)
 
