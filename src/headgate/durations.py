@@ -89,6 +89,9 @@ def parse_instant(value: str | datetime, field: str = "time") -> datetime:
     else:
         raise InvalidInput(field, f"{_shown(value)} is not an instant; write for example 2027-03-01T16:00:00Z")
     if moment.tzinfo is not UTC:
+        if isinstance(value, str) and len(value) == len("2027-03-01"):
+            written = f"{moment:%Y-%m-%dT%H:%M:%SZ}"
+            raise InvalidInput(field, f"{_shown(value)} is a day; write its time, too, for example {written}")
         if moment.utcoffset() is None:
             raise InvalidInput(field, f"{_shown(value)} has no time zone; add Z or an offset such as +02:00")
         try:

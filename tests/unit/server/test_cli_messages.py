@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,15 @@ def test_an_expiry_that_is_neither_says_both_forms(headgate: Headgate, expires: 
     assert "--expires: " in said
     assert "P90D" in said
     assert "2027-01-01T00:00:00Z" in said
+
+
+@pytest.mark.parametrize("before", ["30", "30d", "tomorrow", "2026-01-01"])
+def test_what_prune_suggests_is_accepted(headgate: Headgate, before: str) -> None:
+    said = headgate("prune", "--before", before, status=2)
+    suggested = re.findall(r"P\d+D|\d{4}-\d\d-\d\dT\S+Z", said)
+    assert suggested, said
+    for suggestion in suggested:
+        headgate("prune", "--before", suggestion)
 
 
 def test_a_service_that_is_refused_leaves_no_database_behind(headgate: Headgate, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import click
 
@@ -22,7 +22,7 @@ NAMES = {"audit": "audit entries", "keys": "idempotency keys"}
 
 
 @click.command("prune", cls=Command)
-@click.option("--before", required=True, help="How long ago (P30D), or a time (2027-01-01T00:00:00Z).")
+@click.option("--before", required=True, help="How long ago (P30D), or a time (2026-01-01T00:00:00Z).")
 @as_json
 def prune(before: str, as_json: bool) -> None:
     """Forget slots, windows, finished items, payments, messages and audit entries that far in the past."""
@@ -59,7 +59,7 @@ def _moment(before: str, now: datetime) -> datetime:
             moment = EPOCH
     elif len(before) < len("2027-01-01"):
         days = (re.match(r"\d+", before) or ["30"])[0]
-        written = f"write P{days}D for {days} days ago, or a time such as 2027-01-01T00:00:00Z"
+        written = f"write P{days}D for {days} days ago, or a time such as {now - timedelta(30):%Y-%m-%d}T00:00:00Z"
         raise InvalidInput("--before", f"{before!r} is neither a duration nor a time; {written}")
     else:
         moment = parse_instant(before, "--before")
