@@ -288,8 +288,28 @@ def meant_instead(variable: str) -> str:
     """A suggestion of the variable that was likely meant; empty if none is similar."""
     # Without the prefix: what all names have in common would make all of them similar.
     known = [name.removeprefix(PREFIX) for name in _known_variables()]
-    nearest = difflib.get_close_matches(variable.removeprefix(PREFIX), known, 1, cutoff=SIMILAR)
-    return f"; did you mean {PREFIX}{nearest[0]}?" if nearest else ""
+    nearest = _nearest(variable.removeprefix(PREFIX), known)
+    return "" if nearest is None else f"; did you mean {PREFIX}{nearest}?"
+
+
+def _nearest(typed: str, known: list[str]) -> str | None:
+    """The known name that was likely meant: one that continues what was typed, or ends with it, before one that is
+    spelt like it."""
+    begun = [name for name in known if typed and name.startswith(f"{typed}_")]
+    ended = [name for name in known if typed and name.endswith(f"_{typed}")]
+    if not begun and len(ended) != 1:
+        return next(iter(difflib.get_close_matches(typed, known, 1, cutoff=SIMILAR)), None)
+    return difflib.get_close_matches(typed, begun or ended, 1, cutoff=0)[0]
+
+
+def _meant_in_file(path: list[str]) -> str:
+    """`meant_instead` for a name in the settings file, or in a section of it."""
+    *section, typed = path
+    sections = _sections()
+    if len(section) > 1 or not sections.keys() >= set(section):
+        return ""
+    nearest = _nearest(typed, list((sections[section[0]] if section else Settings).model_fields))
+    return "" if nearest is None else f"; did you mean {'.'.join([*section, nearest])}?"
 
 
 def settings_file() -> Path | None:
@@ -389,6 +409,6 @@ def _explained(error: ValidationError) -> ConfigurationError:
     path = [str(part) for part in first["loc"]]
     if first["type"] == "extra_forbidden":
         place = settings_file() or "the given settings"
-        return ConfigurationError(".".join(path), f"is not a setting headgate knows in {place}")
+        return ConfigurationError(".".join(path), f"is not a setting headgate knows in {place}{_meant_in_file(path)}")
     message = first["msg"].removeprefix("Value error, ")
     return ConfigurationError(spelled(*path), message[:1].lower() + message[1:])

@@ -101,7 +101,8 @@ def test_a_broken_settings_file_is_one_line(capsys: pytest.CaptureFixture[str]) 
     with pytest.raises(SystemExit) as ended:
         main(["config", "get"])
     assert ended.value.code == 2
-    assert capsys.readouterr().err == "headgate: prot: is not a setting headgate knows in headgate.toml\n"
+    problem = "is not a setting headgate knows in headgate.toml; did you mean port?"
+    assert capsys.readouterr().err == f"headgate: prot: {problem}\n"
 
 
 def test_a_session(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

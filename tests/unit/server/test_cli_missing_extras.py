@@ -53,12 +53,13 @@ def test_pruning_needs_no_broker(headgate: Headgate, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("headgate.kafka.log.KafkaLog", None)
     headgate("prune", "--before", "P30D")
 
+
 def test_a_schedule_names_all_that_it_needs(headgate: Headgate, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (*MODULES["periodic"], *MODULES["calendars"]):
         monkeypatch.setitem(sys.modules, module, None)
     calendars._holidays_of.cache_clear()
     Path("calendar.json").write_text(HOLIDAYS)
-    words = "periodic set report --type REPORT --calendar calendar.json --cron".split()
+    words = ["periodic", "set", "report", "--type", "REPORT", "--calendar", "calendar.json", "--cron"]
     needs = "headgate periodic needs: pip install 'headgate[periodic,calendars]'\n"
     assert headgate(*words, "0 16 * * MON-FRI", status=2) == needs
 

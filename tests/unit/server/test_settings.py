@@ -196,6 +196,8 @@ def test_misspelt_variables_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
         ("HEADGATE_SLOT_BATCH", "HEADGATE_SLOTS_BATCH"),
         ("HEADGATE_SLOTS_BTCH", "HEADGATE_SLOTS_BATCH"),
         ("HEADGATE_PAYMENTS_TSP", "HEADGATE_PAYMENTS_TPS"),
+        ("HEADGATE_SLOTS_DEFAULT_MAX", "HEADGATE_SLOTS_DEFAULT_MAX_PER_WINDOW"),
+        ("HEADGATE_WORKERS", "HEADGATE_HTTP_WORKERS"),
     ],
 )
 def test_a_misspelt_variable_is_reported_with_the_closest_known_one(
@@ -211,6 +213,28 @@ def test_an_unknown_variable_that_is_like_no_other_has_no_hint(monkeypatch: pyte
     assert unknown_variable_warnings() == [f"{typed} is not a setting headgate knows"]
 
 
+@pytest.mark.parametrize(
+    ("written", "problem"),
+    [
+        ("[slot]\nbatch = 1\n", "slot: is not a setting headgate knows in headgate.toml; did you mean slots?"),
+        (
+            "[slots]\ndefault_max = 1\n",
+            "slots.default_max: is not a setting headgate knows in headgate.toml; "
+            "did you mean slots.default_max_per_window?",
+        ),
+        ("xyzzyqqq = 1\n", "xyzzyqqq: is not a setting headgate knows in headgate.toml"),
+    ],
+)
+def test_a_misspelt_setting_in_the_file_is_named_with_the_nearest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str, problem: str
+) -> None:
+    (tmp_path / "headgate.toml").write_text(written)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigurationError) as refused:
+        Settings.load()
+    assert str(refused.value) == problem
+
+
 def test_a_misspelt_variable_of_a_section_is_a_warning_and_without_effect(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADGATE_SLOTS_BTCH", "x")
     monkeypatch.setenv("HEADGATE_SLOTS_BULK_BATCH", "7")
@@ -223,7 +247,7 @@ def test_a_misspelt_setting_in_the_file_is_refused_also_if_a_variable_is_misspel
     (tmp_path / "headgate.toml").write_text("[slots]\nbtch = 1\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HEADGATE_SLOTS_BTCH", "1")
-    with pytest.raises(ConfigurationError, match=r"^slots\.btch: is not a setting headgate knows in headgate\.toml$"):
+    with pytest.raises(ConfigurationError, match=r"^slots\.btch: .* in headgate\.toml; did you mean slots\.batch\?$"):
         Settings.load()
 
 
