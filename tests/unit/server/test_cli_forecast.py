@@ -62,7 +62,7 @@ def test_the_file_that_is_named_is_the_one_that_is_written(capsys: pytest.Captur
     ("name", "message"),
     [
         ("out.txt", "--plot: out.txt can't be written"),
-        ("no/out.png", "--plot"),
+        ("no/out.png", "--plot: no/out.png can't be written: there is no folder no\n"),
         (".", "--plot: . is a folder; give a file in it"),
     ],
 )

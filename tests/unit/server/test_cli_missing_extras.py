@@ -48,6 +48,19 @@ def test_nothing_is_created(
     assert [path.name for path in tmp_path.iterdir()] == ["calendar.json"]
 
 
+def test_a_demo_that_is_to_be_drawn_does_not_run_without_what_draws_it(
+    headgate: Headgate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headgate.server.cli.demo._run", None)
+    assert headgate("demo", "--plot", "no/demo.png", status=2) == (
+        "headgate: --plot: no/demo.png can't be written: there is no folder no\n"
+    )
+    for module in (*MODULES["plot"], *MODULES["payments"]):
+        monkeypatch.setitem(sys.modules, module, None)
+    needs = "headgate demo needs: pip install 'headgate[payments,plot]'\n"
+    assert headgate("demo", "--plot", "demo.png", status=2) == needs
+
+
 def test_pruning_needs_no_broker(headgate: Headgate, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADGATE_KAFKA_BOOTSTRAP", "127.0.0.1:1")
     monkeypatch.setattr("headgate.kafka.log.KafkaLog", None)

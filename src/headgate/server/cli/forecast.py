@@ -9,11 +9,10 @@ import click
 
 from headgate.durations import format_duration, format_instant, parse_duration
 from headgate.errors import InvalidInput
-from headgate.extras import require
 from headgate.server.cli.config import policy_changes
 from headgate.server.cli.forecast_plot import picture
 from headgate.server.cli.parameters import Command, as_json, completing
-from headgate.server.cli.plots import save_plot
+from headgate.server.cli.plots import check_plot, save_plot
 from headgate.server.cli.slot_reads import read_slots
 from headgate.server.cli.terminal import print_json, print_line, print_status, print_table
 from headgate.server.settings import Settings, spelled
@@ -82,7 +81,7 @@ def forecast(
     if piped and as_json:
         raise InvalidInput("--csv", "can't be - with --json, which has these times as drain")
     if plot is not None:
-        require("--plot", "plot")
+        check_plot(plot)
     seconds = None if latency is None else parse_duration(latency, "--latency").total_seconds()
     forecast = read_slots(
         lambda slots, settings: slots.forecast(

@@ -21,7 +21,7 @@ from headgate.durations import parse_instant
 from headgate.errors import InvalidInput
 from headgate.extras import require
 from headgate.server.cli.parameters import Argument, Group, as_json, completing
-from headgate.server.cli.plots import save_plot
+from headgate.server.cli.plots import check_plot, save_plot
 from headgate.server.cli.read_only import read_only_settings
 from headgate.server.cli.submission import Submission, checked_directory, submit_feed
 from headgate.server.cli.terminal import print_json, print_line, print_status, print_table, run
@@ -221,7 +221,7 @@ def reconcile(
     from headgate.server.cli.reconciliation_plot import picture
 
     if plot is not None:
-        require("--plot", "plot")
+        check_plot(plot, "payments")
     selection = _selection(None, feed, scheduled_from, scheduled_to)
     chosen = statement_format(statement, kind)
 

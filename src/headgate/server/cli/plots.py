@@ -7,10 +7,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headgate.errors import InvalidInput
+from headgate.extras import require
 from headgate.server.cli.terminal import print_status
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+def check_plot(path: Path, *others: str) -> None:
+    """Checks that a picture can be drawn, before the work that it shows; names `others` that are missing, too.
+
+    Raises:
+        MissingExtra: matplotlib is not installed.
+        InvalidInput: its folder does not exist, or it is a folder itself.
+    """
+    require("--plot", *others, "plot")
+    if path.is_dir():
+        raise InvalidInput("--plot", f"{path} is a folder; give a file in it")
+    if not path.parent.is_dir():
+        raise InvalidInput("--plot", f"{path} can't be written: there is no folder {path.parent}")
 
 
 def save_plot(picture: Callable[[], Figure], path: Path) -> None:

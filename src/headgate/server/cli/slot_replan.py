@@ -9,10 +9,9 @@ import click
 
 from headgate.durations import format_instant, from_ms
 from headgate.errors import InvalidInput
-from headgate.extras import require
 from headgate.server.cli.audit import audit_change
 from headgate.server.cli.parameters import Command, as_json, completing
-from headgate.server.cli.plots import save_plot
+from headgate.server.cli.plots import check_plot, save_plot
 from headgate.server.cli.read_only import read_only_settings
 from headgate.server.cli.replan_plot import picture
 from headgate.server.cli.terminal import print_json, print_line, run
@@ -51,7 +50,7 @@ def replan(
     if plot is not None:
         if not dry_run:
             raise InvalidInput("--plot", "draws what a --dry-run would move")
-        require("--plot", "plot")
+        check_plot(plot)
 
     async def work(settings: Settings) -> Replan:
         name = config_name or settings.slots.default_config

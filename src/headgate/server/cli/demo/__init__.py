@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from headgate.dispatch.queue import DispatchQueue
 from headgate.errors import InvalidInput
 from headgate.extras import require
 from headgate.server.cli.parameters import Command, as_json
-from headgate.server.cli.plots import save_plot
+from headgate.server.cli.plots import check_plot, save_plot
 from headgate.server.cli.terminal import print_json, print_line, print_status, run
 from headgate.server.setting_sections import PaymentSettings
 from headgate.server.settings import Settings
@@ -57,7 +58,8 @@ BAD_LINES = 3
     "with the reconciliation.",
 )
 @as_json
-def demo(payments: int, tps: int, fail: float, plot: Path, chaos: bool, as_json: bool) -> None:
+@click.pass_context
+def demo(context: click.Context, payments: int, tps: int, fail: float, plot: Path, chaos: bool, as_json: bool) -> None:
     """Send a feed of payments that all want the same second through a downstream that takes so many and no more.
 
     Everything runs in this process, on a database that is thrown away. Ends after about payments / tps seconds, with a
@@ -69,6 +71,8 @@ def demo(payments: int, tps: int, fail: float, plot: Path, chaos: bool, as_json:
         raise InvalidInput("--tps", "must be from 1 to 1000")
     if not 0 <= fail <= 0.5:
         raise InvalidInput("--fail", "must be a share from 0 to 0.5")
+    if context.get_parameter_source("plot") is not ParameterSource.DEFAULT:
+        check_plot(plot, "payments")
     live = sys.stderr.isatty() and not as_json
     report = run(_run_chaos(payments, tps, live) if chaos else _run(payments, tps, fail, live))
     if as_json:
