@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headgate.durations import EPOCH, to_ms
+from headgate.durations import EPOCH, from_ms, to_ms
 from headgate.slots.impact import WarningCode
 from headgate.slots.model import AssignedSlot, SlotRequest, WindowPolicy
 from headgate.slots.ports import SlotStore
@@ -83,6 +83,23 @@ async def test_slots_that_have_passed_fill_their_window_but_are_not_warned_of(sl
             warnings = await warned(scheduler, name, window=year, max_per_window=limit)
             assert warnings[WarningCode.OVER_LIMIT] == over
         assert await warned(scheduler, name, window=year, calendar=closed) == {WarningCode.CLOSED: 2}
+
+
+async def test_a_window_that_is_full_because_slots_of_it_were_pruned_warns_of_no_slots(slots: SlotStore) -> None:
+    scheduler = SlotScheduler(slots)
+    now = to_ms(datetime.now(UTC))
+    year = WindowPolicy(9, "P366D", first_window="whole")
+    await slots.configure("t-*", WindowPolicy(2, "PT0.01S"), now_ms=now - 10_000)
+    await slots.make_from_template("t-1", 10)
+    await slots.book("t-1", [SlotRequest(f"past{n}", now - 5000) for n in range(2)], now_ms=now - 5000)
+    await slots.book("t-1", [SlotRequest(f"ahead{n}", now + 60_000) for n in range(2)], now_ms=now)
+    assert (await slots.prune(now)).slots == 2
+    await slots.configure("t-*", year, now_ms=now)
+    closed = {"zone": "UTC", "blackouts": [{"from": from_ms(now).isoformat(), "to": from_ms(now + 1000).isoformat()}]}
+    for name in ("t-1", "t-*"):
+        assert await warned(scheduler, name, max_per_window=2) == {}
+        assert await warned(scheduler, name, max_per_window=1) == {WarningCode.OVER_LIMIT: 1}
+        assert await warned(scheduler, name, calendar=closed) == {WarningCode.CLOSED: 2}
 
 
 CHANGES: list[tuple[dict[str, Any], dict[WarningCode, int]]] = [

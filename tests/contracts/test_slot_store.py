@@ -13,6 +13,7 @@ from headgate.errors import NotFound, SlotOwned, SlotsExhausted
 from headgate.slots.model import AssignedSlot, SlotRequest, WindowPolicy
 from headgate.slots.ports import SlotStore
 from headgate.slots.scheduler import SlotScheduler
+from headgate.slots.windows import align
 from tests.contracts.slot_windows import check_windows, windows_and_runs
 
 T = datetime(2027, 3, 1, 16, 0, 0, tzinfo=UTC)
@@ -429,6 +430,26 @@ async def test_a_longer_window_of_which_slots_were_pruned_is_full(slots: SlotSto
     await slots.configure("other", WindowPolicy(100, "PT1H"), now_ms=now)
     (free,) = await book(slots, wants(1, now, "free"), now_ms=now, name="other")
     assert free.window_start_ms == T_MS, "nothing of this config was pruned"
+
+
+async def test_a_forecast_knows_of_a_window_that_is_full_because_slots_of_it_were_pruned(slots: SlotStore) -> None:
+    now, scheduler = to_ms(datetime.now(UTC)), SlotScheduler(slots)
+    await slots.configure("c", WindowPolicy(2, "PT0.01S"), now_ms=NOW)
+    await book(slots, wants(3, now - 5000), now_ms=now - 5000)
+    await slots.prune(now)
+    year = WindowPolicy(4, "P366D", first_window="whole")
+    following = from_ms(align(now, year.size_ms) + year.size_ms)
+    longer = {"window": year.window, "first_window": "whole", "max_per_window": 4}
+    assert (await scheduler.forecast("c", changes=longer)).first_window == following
+    await slots.configure("c", year, now_ms=now)
+    for limit in (4, 9, 100):
+        tried = await scheduler.forecast("c", max_per_window=limit)
+        assert tried.first_window == following, "neither the limit that it has nor another one tells"
+        await slots.configure("c", WindowPolicy(limit, "P366D", first_window="whole"), now_ms=now)
+        made = await scheduler.forecast("c")
+        assert (made.windows, made.next_windows) == (tried.windows, tried.next_windows)
+    (booked,) = await book(slots, wants(1, now, "n"), now_ms=now)
+    assert booked.window_start == following
 
 
 async def test_a_time_after_the_last_one_does_not_talk_of_a_horizon(slots: SlotStore) -> None:

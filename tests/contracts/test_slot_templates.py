@@ -171,6 +171,7 @@ async def test_the_slots_of_an_evicted_config_count_in_a_longer_window(
         assert (await slots.prune(now)).slots == 3
     year = WindowPolicy(4, "P366D", first_window="whole")
     await slots.configure("merchant-1" if is_own else "merchant-*", year, now_ms=now)
+    forecast = await SlotScheduler(slots).forecast("merchant-1", 2)
     if not is_own:
         await slots.make_from_template("merchant-1", 2)
         await slots.make_from_template("merchant-3", 3)
@@ -180,6 +181,7 @@ async def test_the_slots_of_an_evicted_config_count_in_a_longer_window(
     following = this_year + year.size_ms
     # Of slots that are gone, nobody knows how many there were.
     assert windows == ([following, following] if is_pruned else [this_year, following])
+    assert [to_ms(fill.start) for fill in forecast.windows for _ in range(fill.added)] == windows
     if not is_own:
         (new,) = await slots.book("merchant-3", wants(1, now, "m"), now_ms=now)
         assert isinstance(new, AssignedSlot)

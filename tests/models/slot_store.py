@@ -58,6 +58,9 @@ class _Config:
         counts = Counter(align(at, size_ms) for at in self.times() if from_ms <= at < until)
         return [WindowCount(start, taken, taken) for start, taken in sorted(counts.items())]
 
+    def missing_until(self) -> int:
+        return 0
+
     def write(self, occupancy: Occupancy) -> None:
         runs = occupancy.changed_runs()
         self.runs = sorted({run for run in self.runs if run.start_ms not in runs.removed} | set(runs.written))

@@ -44,9 +44,10 @@ class WindowGroup(NamedTuple):
 
 def windows_ahead(occupancy: Occupancy, policy: WindowPolicy, size_ms: int, now_ms: int) -> Iterator[WindowGroup]:
     """The windows of a config from the present one on; if `policy` has windows of another size, its slots are counted
-    in windows of this size by their own times."""
+    in windows of this size by their own times. So they are if some of the present window were pruned: its counter says
+    that it is full, not how many slots it has."""
     start = align(now_ms, size_ms)
-    if size_ms != policy.size_ms:
+    if size_ms != policy.size_ms or occupancy.reader.missing_until() > start:
         yield from _recounted(occupancy.reader, size_ms, start, now_ms)
         return
     while page := occupancy.reader.windows_from(start, PAGE):

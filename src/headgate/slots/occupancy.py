@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 
 from headgate.durations import LATEST_MS
 from headgate.slots.model import WindowPolicy
+from headgate.slots.windows import align
 
 
 class WindowCount(NamedTuple):
@@ -51,6 +52,10 @@ class WindowReader(Protocol):
         """The slots from a time on, up to another if given, counted in windows of another size, in order."""
         ...
 
+    def missing_until(self) -> int:
+        """The time before which slots may be missing, because they were pruned; 0 if none are."""
+        ...
+
 
 class CountReader:
     """A `WindowReader` without runs."""
@@ -70,12 +75,17 @@ class CountReader:
     def recounted(self, size_ms: int, from_ms: int, until_ms: int | None = None) -> list[WindowCount]:
         return self._reader.recounted(size_ms, from_ms, until_ms)
 
+    def missing_until(self) -> int:
+        return self._reader.missing_until()
+
 
 class CountedWindows:
-    """A `WindowReader` over windows that were read before, without runs."""
+    """A `WindowReader` over windows that were read before, without runs. `reader` has read them; without it, their
+    slots are not known."""
 
-    def __init__(self, windows: Sequence[WindowCount]) -> None:
+    def __init__(self, windows: Sequence[WindowCount], reader: WindowReader | None = None) -> None:
         self._windows = windows
+        self._reader = reader
 
     def windows_from(self, start_ms: int, limit: int) -> list[WindowCount]:
         first = bisect_left(self._windows, (start_ms,))
@@ -88,7 +98,12 @@ class CountedWindows:
         return [None] * len(starts_ms)
 
     def recounted(self, size_ms: int, from_ms: int, until_ms: int | None = None) -> list[WindowCount]:
-        raise NotImplementedError("the slots are not known here")
+        if self._reader is None:
+            raise NotImplementedError("the slots are not known here")
+        return self._reader.recounted(size_ms, from_ms, until_ms)
+
+    def missing_until(self) -> int:
+        return 0 if self._reader is None else self._reader.missing_until()
 
 
 class RunChanges(NamedTuple):
@@ -124,13 +139,22 @@ class Occupancy:
         self._filled: set[int] = set()
         self._opened: set[int] = set()
 
-    def under(self, policy: WindowPolicy, from_ms: int = 0) -> Occupancy:
-        """The same slots as another policy would see them; if its windows have another size, those from a time on. Full
-        runs apply to the active limit only, so this view counts window by window."""
-        if policy.size_ms != self._policy.size_ms:
-            start = from_ms - from_ms % policy.size_ms
-            return Occupancy(policy, CountedWindows(self.reader.recounted(policy.size_ms, start)), chunk=self._chunk)
+    def under(self, policy: WindowPolicy, now_ms: int) -> Occupancy:
+        """The same slots as another policy would see them from now on. Full runs apply to the active limit only, so
+        this view counts window by window."""
+        if policy.size_ms != self._policy.size_ms or self.reader.missing_until() > align(now_ms, policy.size_ms):
+            return self.recounted(policy, now_ms)
         return Occupancy(policy, CountReader(self.reader), chunk=self._chunk)
+
+    def recounted(self, policy: WindowPolicy, now_ms: int) -> Occupancy:
+        """The slots from the present window on, counted one by one. If some of that window were pruned, it is full, as
+        a booking would find it."""
+        start = align(now_ms, policy.size_ms)
+        counts = self.reader.recounted(policy.size_ms, start)
+        if self.reader.missing_until() > start:
+            known = counts.pop(0) if counts and counts[0].start_ms == start else WindowCount(start, 0, 0)
+            counts.insert(0, known._replace(taken=known.taken + policy.limit_at(start)))
+        return Occupancy(policy, CountedWindows(counts, self.reader), chunk=self._chunk)
 
     def taken(self, start_ms: int) -> int:
         """The number of slots in the window."""

@@ -56,6 +56,9 @@ class Counted:
     def recounted(self, size_ms: int, from_ms: int, until_ms: int | None = None) -> list[WindowCount]:
         raise NotImplementedError
 
+    def missing_until(self) -> int:
+        return 0
+
 
 def side(name: str, policy: WindowPolicy, counts: dict[int, int] | None = None) -> JointSide:
     return JointSide(PolicyVersion(name, 1, policy, from_ms(0)), Occupancy(policy, Counted(policy, counts or {})))

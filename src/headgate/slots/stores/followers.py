@@ -20,7 +20,7 @@ from headgate.slots.model import PolicyVersion
 from headgate.slots.stores import policies
 from headgate.slots.stores.other_windows import other_names
 from headgate.slots.stores.slot_records import is_beyond
-from headgate.slots.stores.tables import slot, slot_config, slot_window
+from headgate.slots.stores.tables import slot, slot_config, slot_forgotten, slot_window
 from headgate.slots.stores.window_rows import stored_ms, stored_time
 from headgate.slots.windows import align
 from headgate.sql.schema import now
@@ -41,8 +41,9 @@ def survey(
     results = []
     for version in sorted(versions):
         active = policies.load_policy(connection, template, version)
-        windows = _counted if size_ms == active.policy.size_ms else _recounted
         names = sa.select(slot_config.c.name).where(is_follower, slot_config.c.version == version)
+        is_counted = size_ms == active.policy.size_ms and not _is_partly_gone(connection, names, align(now_ms, size_ms))
+        windows = _counted if is_counted else _recounted
         results.append(look(active, windows(connection, names, size_ms, now_ms)))
     return results
 
@@ -59,6 +60,12 @@ def count_beyond(connection: Connection, template: str, max_delay_ms: int) -> in
         sa.select(slot.c.other_windows).where(beyond, slot.c.other_windows.is_not(None), ~is_first)
     ).scalars()
     return count + sum(not followers.isdisjoint(other_names(text)) for text in others)
+
+
+def _is_partly_gone(connection: Connection, names: sa.Select[Any], start_ms: int) -> bool:
+    """Whether slots after a time were pruned of one of these configs: its counters say more than it has."""
+    gone = (slot_forgotten.c.slots_until > from_ms(start_ms)) & slot_forgotten.c.config_name.in_(names)
+    return connection.execute(sa.select(slot_forgotten.c.config_name).where(gone).limit(1)).scalar() is not None
 
 
 def _counted(connection: Connection, names: sa.Select[Any], size_ms: int, now_ms: int) -> Iterable[WindowGroup]:

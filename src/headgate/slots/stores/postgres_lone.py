@@ -123,6 +123,9 @@ class _NoReader:
     def recounted(self, size_ms: int, from_ms: int, until_ms: int | None = None) -> list[WindowCount]:
         raise _NotExpected
 
+    def missing_until(self) -> int:
+        raise _NotExpected
+
 
 class BookedSide(NamedTuple):
     """A config whose windows a booking has read, with its changes."""

@@ -390,9 +390,14 @@ def _side(connection: Connection, name: str) -> JointSide:
         version = policies.active_version(connection, source)
     if version is None or source is None:
         raise NotFound("config", name)
-    # A config that is not made yet has its template's policy, and empty windows.
     active = replace(policies.load_policy(connection, source, version), name=name)
-    return JointSide(active, Occupancy(active.policy, SqlWindowReader(connection, name), chunk=SURVEY_CHUNK))
+    occupancy = Occupancy(active.policy, SqlWindowReader(connection, name), chunk=SURVEY_CHUNK)
+    if source != name:
+        # A config that is not made yet has its template's policy, and the windows that its first booking will find.
+        now_ms = to_ms(now(connection))
+        if templates.has_former_slots(connection, active, now_ms):
+            occupancy = occupancy.recounted(active.policy, now_ms)
+    return JointSide(active, occupancy)
 
 
 def _prune_windows(connection: Connection, name: str, before_ms: int) -> int:

@@ -67,11 +67,16 @@ def insert_from_template(connection: Connection, name: str, template: PolicyVers
 
 
 def count_former_slots(connection: Connection, version: PolicyVersion, now_ms: int) -> None:
-    """Counts slots that a new config has from before: one of this name was deleted as idle, and its windows were
-    shorter."""
-    if max(forgotten.load(connection, version.name)) > align(now_ms, version.policy.size_ms):
+    """Counts slots that a new config has from before."""
+    if has_former_slots(connection, version, now_ms):
         recount(connection, version.name, version.policy, now_ms)
         rebuild_runs(connection, version.name, version.policy, now_ms)
+
+
+def has_former_slots(connection: Connection, version: PolicyVersion, now_ms: int) -> bool:
+    """Whether a config that does not exist may have slots in its window of now: one of this name was deleted as idle,
+    and its windows were shorter."""
+    return max(forgotten.load(connection, version.name)) > align(now_ms, version.policy.size_ms)
 
 
 def insert_policy(connection: Connection, version: PolicyVersion) -> None:

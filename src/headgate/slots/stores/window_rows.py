@@ -135,6 +135,9 @@ class SqlWindowReader:
         counts = Counter(align(ms, size_ms) for ms in map(stored_ms(connection), times.all()))
         return [WindowCount(at, taken, taken) for at, taken in sorted(counts.items())]
 
+    def missing_until(self) -> int:
+        return forgotten.load(self.connection, self.name).slots_ms
+
     def windows_at(self, starts_ms: Sequence[int]) -> dict[int, WindowCount]:
         """The counted windows among these, by start."""
         counts: dict[int, WindowCount] = {}
