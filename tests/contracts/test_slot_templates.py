@@ -13,6 +13,7 @@ from headgate.slots.model import AssignedSlot, SlotRequest, WindowPolicy
 from headgate.slots.ports import SlotStore
 from headgate.slots.scheduler import SlotScheduler
 from headgate.slots.templates import best_template, is_template
+from headgate.slots.windows import align
 from tests.contracts.slot_windows import check_windows
 from tests.contracts.test_slot_store import NOW, T, wants
 
@@ -186,6 +187,22 @@ async def test_the_slots_of_an_evicted_config_count_in_a_longer_window(
         (new,) = await slots.book("merchant-3", wants(1, now, "m"), now_ms=now)
         assert isinstance(new, AssignedSlot)
         assert new.window_start_ms == this_year
+
+
+async def test_the_slots_of_an_evicted_config_are_pruned(slots: SlotStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headgate.slots.stores.templates.MIN_IDLE_AGE", timedelta(minutes=-1))
+    now = to_ms(datetime.now(UTC))
+    year = WindowPolicy(2, "P366D", spread="even")
+    start = align(now, year.size_ms)
+    await slots.configure("yearly", year, now_ms=LONG_AGO)
+    await slots.configure("merchant-*", WindowPolicy(2, "PT0.01S"), now_ms=LONG_AGO)
+    await slots.make_from_template("merchant-1", 1)
+    await slots.book("merchant-1", wants(3, now - 1000), now_ms=now - 1000)
+    await slots.book("yearly", wants(1, start, "y"), now_ms=start)
+    await slots.make_from_template("merchant-2", 1)
+    assert await slots.active_version("merchant-1") is None
+    assert (await slots.prune(now - 900)).slots == 3, "however long the windows of other configs are"
+    assert await slots.find("y0") is not None
 
 
 async def test_many_first_events_at_once_make_each_config_once(slots: SlotStore) -> None:

@@ -12,7 +12,7 @@ from headgate.slots.carriers import Carriers, Standing
 from headgate.slots.model import AssignedSlot, PolicyVersion
 from headgate.slots.stores import forgotten
 from headgate.slots.stores.replanning import TOPIC, standings_of
-from headgate.slots.stores.tables import slot, slot_run, slot_window
+from headgate.slots.stores.tables import slot, slot_config, slot_run, slot_window
 from headgate.slots.windows import align
 from headgate.sql import outbox as outbox_rows
 from headgate.sql.in_lists import MAX_IN_LIST
@@ -23,6 +23,18 @@ def ends(versions: Iterable[PolicyVersion], before_ms: int) -> dict[str, int]:
     """By config, the start of the window that a time lies in: a window's slots are deleted together. If some were
     missing while its counters remain, a resize would count the rest only, and offer their room again."""
     return {active.name: align(before_ms, active.policy.size_ms) for active in versions}
+
+
+def booked_alone_under(name: str) -> sa.ColumnElement[bool]:
+    """Selects the slots under this config and no other."""
+    return sa.and_(slot.c.config_name == name, slot.c.other_windows.is_(None))
+
+
+OF_DELETED_CONFIGS = sa.and_(
+    slot.c.other_windows.is_(None),
+    ~sa.exists().where(slot_config.c.name == slot.c.config_name),
+)
+"""Selects the slots under one config that was made from a template and evicted: it has no windows to wait for."""
 
 
 def _finished(connection: Connection, carriers: Carriers, slots: Sequence[AssignedSlot]) -> list[AssignedSlot]:

@@ -180,8 +180,12 @@ class SqlSlotStore:
         ends = pruning.ends(await self._database.read(policies.configs), before_ms)
         common = min(ends.values(), default=before_ms)
         total = 0
-        for name, end_ms in [(None, common), *((name, end) for name, end in ends.items() if end > common)]:
-            total += await self._prune_pages(_prune_page, end_ms, name)
+        total += await self._prune_pages(_prune_page, common, None)
+        for name, end_ms in ends.items():
+            if end_ms > common:
+                total += await self._prune_pages(_prune_page, end_ms, pruning.booked_alone_under(name))
+        if before_ms > common:
+            total += await self._prune_pages(_prune_page, before_ms, pruning.OF_DELETED_CONFIGS)
         while await self._database.write(slot_records.prune_cancelled, before_ms, PRUNE_BATCH):
             pass
         while await self._database.write(pruning.remove_move_records, before_ms, PRUNE_BATCH):
@@ -348,21 +352,30 @@ def _find_all(connection: Connection, event_ids: Sequence[str]) -> dict[str, Ass
 
 
 def _prune_page(
-    connection: Connection, carriers: Carriers, end_ms: int, name: str | None, after: tuple[int, str] | None, limit: int
+    connection: Connection,
+    carriers: Carriers,
+    end_ms: int,
+    selected: sa.ColumnElement[bool] | None,
+    after: tuple[int, str] | None,
+    limit: int,
 ) -> PrunedPage:
-    """Deletes those of the next slots, of one config or of all, whose work is not pending."""
-    slots = _booked(connection, end_ms, after, limit, name)
+    """Deletes those of the next slots, selected or all, whose work is not pending."""
+    slots = _booked(connection, end_ms, after, limit, selected)
     cursor = (slots[-1].scheduled_ms, slots[-1].event_id) if len(slots) == limit else None
     return PrunedPage(pruning.remove_finished(connection, carriers, slots), cursor)
 
 
 def _booked(
-    connection: Connection, before_ms: int, after: tuple[int, str] | None, limit: int, name: str | None = None
+    connection: Connection,
+    before_ms: int,
+    after: tuple[int, str] | None,
+    limit: int,
+    selected: sa.ColumnElement[bool] | None = None,
 ) -> list[AssignedSlot]:
-    """Slots scheduled before a time, oldest first, after a cursor; with `name`, those under that config alone."""
+    """Slots scheduled before a time, oldest first, after a cursor; the `selected` ones, if given."""
     query = sa.select(*_slot_columns).where(slot.c.scheduled_at < from_ms(before_ms))
-    if name is not None:
-        query = query.where(slot.c.config_name == name, slot.c.other_windows.is_(None))
+    if selected is not None:
+        query = query.where(selected)
     if after is not None:
         at, event_id = from_ms(after[0]), after[1]
         query = query.where((slot.c.scheduled_at > at) | ((slot.c.scheduled_at == at) & (slot.c.event_id > event_id)))
