@@ -45,7 +45,8 @@ def test_each_line_of_a_file_has_its_result(headgate: Headgate, capsys: pytest.C
         '{"requestedTime": "2030-09-01T00:00:00Z"}',
         '{"eventId": "e5", "requestedTime": "2030-09-01"}',
         '{"eventId": "e6", "configName": "nowhere"}',
-        '{"eventId": "e7"}',
+        '{"eventId": "e7", "requestedTime": null, "configName": null}',
+        '{"eventId": "e\\u001b8", "requestedTime": 9}',
     ]
     Path("events.jsonl").write_text("\n".join(lines))
     with pytest.raises(SystemExit) as ended:
@@ -57,16 +58,18 @@ def test_each_line_of_a_file_has_its_result(headgate: Headgate, capsys: pytest.C
         ("e1", None),
         (None, 2),
         (None, 4),
-        (None, 5),
+        ("e5", 5),
         ("e6", 6),
         ("e7", None),
+        (None, 8),
     ]
     assert shown[1] == {"line": 2, "error": "line: is not valid JSON"}
     assert [line["error"].partition(":")[0] for line in shown[2:4]] == ["eventId", "requestedTime"]
-    assert err == "2 booked, 0 had their slot already, 4 failed\n"
+    assert err == "2 booked, 0 had their slot already, 5 failed\n"
     in_words = headgate("slots", "assign", "--file", "events.jsonl", "--at", AT, status=1).splitlines()
-    assert [line.partition(":")[0] for line in in_words[:-1]] == ["line 2", "line 4", "line 5", "line 6"]
-    assert in_words[-1] == "0 booked, 2 had their slot already, 4 failed"
+    assert [line.partition(":")[0] for line in in_words[:-1]] == ["line 2", "line 4", "line 5", "line 6", "line 8"]
+    assert in_words[2].startswith("line 5: e5: requestedTime")
+    assert in_words[-1] == "0 booked, 2 had their slot already, 5 failed"
 
 
 def test_a_config_is_changed_only_at_the_version_that_was_seen(headgate: Headgate) -> None:

@@ -10,6 +10,7 @@ from headgate.errors import InvalidInput
 from headgate.server.shapes import slots as shapes
 from headgate.slots import SlotRequest, SlotScheduler
 from headgate.slots.config_names import ConfigNames
+from headgate.slots.model import checked_id
 from headgate.slots.packing import Booking
 
 LONGEST_LINE = 64 * 1024
@@ -28,6 +29,8 @@ class InvalidLine(NamedTuple):
 
     line: int
     error: InvalidInput
+    event_id: str | None = None
+    """Its event, if it names one."""
 
 
 class EventFile:
@@ -63,11 +66,8 @@ class EventFile:
 
     def _events(self) -> Iterator[Event | InvalidLine]:
         for raw in self._raw():
-            try:
-                if raw.strip():
-                    yield self._event(raw)
-            except InvalidInput as error:
-                yield InvalidLine(self.lines, error)
+            if raw.strip():
+                yield self._event(raw)
 
     def _raw(self) -> Iterator[bytes]:
         """Lines; one that is too long is truncated, and rejected by its parser."""
@@ -78,17 +78,37 @@ class EventFile:
             while not raw.endswith(b"\n") and (raw := self._file.readline(LONGEST_LINE)):
                 self.position += len(raw)
 
-    def _event(self, raw: bytes) -> Event:
+    def _event(self, raw: bytes) -> Event | InvalidLine:
+        value: Any = None
         try:
-            value: Any = json.loads(raw)
-        except (ValueError, RecursionError):
-            raise InvalidInput("line", "is not valid JSON") from None
-        if not isinstance(value, dict):
-            raise InvalidInput("line", 'must be an object such as {"eventId": "pay-1", "requestedTime": "…"}')
-        if value.setdefault("requestedTime", self._at) is None:
-            raise InvalidInput("requestedTime", "is required, or --at for all lines without one")
-        line = shapes.SlotRequest.parse(value)
-        return Event(self.lines, line.names(self._names), line.request())
+            value = _parsed(raw)
+            # As for the config, null is as good as none.
+            if value.get("requestedTime") is None:
+                value["requestedTime"] = self._at
+            if value["requestedTime"] is None:
+                raise InvalidInput("requestedTime", "is required, or --at for all lines without one")
+            line = shapes.SlotRequest.parse(value)
+            return Event(self.lines, line.names(self._names), line.request())
+        except InvalidInput as error:
+            return InvalidLine(self.lines, error, _event_id(value))
+
+
+def _parsed(raw: bytes) -> dict[str, Any]:
+    try:
+        value: Any = json.loads(raw)
+    except (ValueError, RecursionError):
+        raise InvalidInput("line", "is not valid JSON") from None
+    if not isinstance(value, dict):
+        raise InvalidInput("line", 'must be an object such as {"eventId": "pay-1", "requestedTime": "…"}')
+    return value
+
+
+def _event_id(value: dict[str, Any] | None) -> str | None:
+    """The id in an invalid line, if it is one."""
+    try:
+        return None if value is None else checked_id(value.get("eventId"))
+    except InvalidInput:
+        return None
 
 
 async def book(slots: SlotScheduler, lines: list[Event | InvalidLine]) -> list[Booking]:

@@ -155,9 +155,10 @@ def _show_refused(line: Event | InvalidLine, error: HeadgateError, as_json: bool
     """Shows a line without a slot: with `--json` on standard output, where the result of each line is."""
     shape = FailedLine(line=line.line, error=str(error))
     event = earliest = ""
-    if isinstance(line, Event):
-        shape.event_id = line.request.event_id
-        event = f"{shape.event_id}: "
+    event_id = line.request.event_id if isinstance(line, Event) else line.event_id
+    if event_id is not None:
+        shape.event_id = event_id
+        event = f"{event_id}: "
     if isinstance(error, SlotsExhausted):
         shape.earliest = None if error.earliest is None else format_instant(error.earliest)
         earliest = f"; the earliest free time is {shape.earliest}" if error.earliest else ""
