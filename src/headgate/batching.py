@@ -26,7 +26,7 @@ class Batcher(Generic[Work, Outcome]):
     With `linger`, each batch waits for one iteration of the event loop: callers of the last batch can join it.
     """
 
-    __slots__ = ("_closed", "_flush", "_linger", "_max_batch", "_task", "_waiting", "is_busy")
+    __slots__ = ("_closed", "_flush", "_linger", "_max_batch", "_task", "_waiting", "is_busy", "when_idle")
 
     def __init__(
         self,
@@ -42,6 +42,8 @@ class Batcher(Generic[Work, Outcome]):
         """Work for the next batch."""
         self.is_busy = False
         """Whether a batch is in flight or about to be."""
+        self.when_idle: Callable[[], None] | None = None
+        """Called once, when all accepted work is done."""
         self._closed = False
         self._task: asyncio.Task[None] | None = None
         """The last drain. Held here: the loop itself keeps only weak references to tasks."""
@@ -104,3 +106,6 @@ class Batcher(Generic[Work, Outcome]):
             for _, future in self._waiting:
                 future.cancel()
             self._waiting.clear()
+            if self.when_idle is not None:
+                self.when_idle()
+                self.when_idle = None

@@ -308,8 +308,10 @@ class SlotScheduler(SlotMaintenance):
         finally:
             # Typing mistakes make any number of names: only names of existing configs keep their writer.
             is_known = slot is not None and (slot.config_name == names or slot.config_names == names)
-            if not is_known and not writer.is_busy and self._writers.get(names) is writer:
-                del self._writers[names]
+            if not is_known and not writer.is_busy:
+                self._remove_writer(names, writer)
+            elif not is_known and writer.when_idle is None:  # this caller was cancelled, or is not the last one
+                writer.when_idle = partial(self._remove_writer, names, writer)
         # Under the slot's own config: the requested one need not exist, if the event had a slot before.
         self._observer.assigned(slot.config_name, time.perf_counter() - started)
         return slot
@@ -407,6 +409,10 @@ class SlotScheduler(SlotMaintenance):
         writer: Batcher[SlotRequest, AssignedSlot] = Batcher(partial(self._flush, names), max_batch=self._batch)
         self._writers[names] = writer
         return writer
+
+    def _remove_writer(self, names: ConfigNames, writer: Batcher[SlotRequest, AssignedSlot]) -> None:
+        if self._writers.get(names) is writer:
+            del self._writers[names]
 
     async def _flush(self, names: ConfigNames, batch: Sequence[SlotRequest], owner: str | None = None) -> list[Booking]:
         """Books in one transaction, and reports the outcomes."""

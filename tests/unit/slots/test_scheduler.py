@@ -112,6 +112,18 @@ async def test_unknown_names_are_not_found_and_leave_nothing_behind(slots: SlotS
     assert set(slots._writers) == set()
 
 
+async def test_callers_that_stop_waiting_leave_nothing_of_unknown_names_behind(slots: SlotScheduler) -> None:
+    await slots.assign("e", "default", T)
+    calls = [asyncio.create_task(slots.assign("e", names, T)) for names in ("nope", ["default", "nope"])]
+    await asyncio.sleep(0)
+    assert len(slots._writers) == 3, "both are in flight"
+    for call in calls:
+        call.cancel()
+    await asyncio.wait(calls)
+    await asyncio.gather(*(writer.settled() for writer in slots._writers.values()))
+    assert set(slots._writers) == {"default"}
+
+
 async def test_a_conflicting_writer_costs_another_try(slots: SlotScheduler, store: Watched) -> None:
     store.conflicts = 3
     assert (await slots.assign("e", "default", T)).event_id == "e"
