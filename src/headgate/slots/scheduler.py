@@ -54,6 +54,9 @@ MAX_TRIES = 8
 MAX_WRITERS = 10_000
 """The maximum of idle writers that are kept, one per config or set of configs."""
 
+MAX_POLICIES = 10_000
+"""The maximum of policies that are cached for display."""
+
 BULK_BATCH = 10_000
 """How many events of a stream are booked at a time."""
 
@@ -179,9 +182,7 @@ class SlotScheduler(SlotMaintenance):
             versions = await self._store.history(name)
             return versions[0] if versions else await self._store.configure(name, policy, replacing=0)
 
-        version = await self._retried(name, attempt)
-        self._policies[name] = time.monotonic(), version
-        return version
+        return self._cached(await self._retried(name, attempt))
 
     async def change(
         self, name: str, changes: Mapping[str, Any], *, if_version: Collection[int] | None = None
@@ -207,7 +208,7 @@ class SlotScheduler(SlotMaintenance):
         return await self._after_change(await self._retried(name, attempt))
 
     async def _after_change(self, version: PolicyVersion) -> PolicyVersion:
-        self._policies[version.name] = time.monotonic(), version
+        self._cached(version)
         if events.log.isEnabledFor(logging.INFO):
             with suppress(HeadgateError):  # the change is committed, even if it can't be logged
                 events.log_change(version, await self._store.history(version.name))
@@ -240,9 +241,15 @@ class SlotScheduler(SlotMaintenance):
                     raise NotFound("config", name)
                 return current
             events.log_cache_miss(name)
-            cached = time.monotonic(), current
-        self._policies[name] = time.monotonic(), cached[1]
-        return cached[1]
+            return self._cached(current)
+        return self._cached(cached[1])
+
+    def _cached(self, version: PolicyVersion) -> PolicyVersion:
+        """Caches a version that is active now."""
+        if len(self._policies) >= MAX_POLICIES and version.name not in self._policies:
+            self._policies.clear()
+        self._policies[version.name] = time.monotonic(), version
+        return version
 
     async def check_configs(self, names: ConfigNames) -> None:
         """Raises an error unless slots can be booked under these configs: each is there, or has a template.

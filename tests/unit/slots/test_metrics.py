@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from headgate.server.settings import Settings
 from headgate.server.wiring.slots import open_slots
-from headgate.slots import SlotRequest
+from headgate.slots import SlotRequest, WindowPolicy
 
 
 async def test_refusals_of_the_default_config_stand_at_zero() -> None:
@@ -27,3 +28,16 @@ async def test_names_that_do_not_exist_leave_nothing_behind_for_events_that_do()
         after = {sample.labels.get("config") for metric in registry.collect() for sample in metric.samples}
         assert after - before <= {"(other)"}
         assert set(slots._writers) == {"default"}
+
+
+async def test_a_process_does_not_remember_every_config_that_it_has_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Configs come and go with a template: a process that runs for years sees any number of them."""
+    for bound in ("slots.stores.sql.MAX_POLICIES", "slots.scheduler.MAX_POLICIES", "server.metrics.slots.MAX_SIZES"):
+        monkeypatch.setattr(f"headgate.{bound}", 5, raising=False)
+    async with open_slots(Settings.load(database_url="memory://"), registry=CollectorRegistry()) as slots:
+        await slots.configure("merchant-*", WindowPolicy(1, "PT4S"))
+        for n in range(12):
+            await slots.assign(f"e{n}", f"merchant-{n}", "2030-03-01T16:00:00Z")
+            assert (await slots.policy(f"merchant-{n}")).name == f"merchant-{n}"
+        caches = slots._store._booker._policies, slots._policies, slots._observer._sizes  # type: ignore[attr-defined]
+        assert [0 < len(cache) <= 5 for cache in caches] == [True] * 3

@@ -15,6 +15,8 @@ from headgate.slots.packing import Booking, proves_config
 
 MAX_NAMES = 1000
 """Label values are user input: beyond this many config names, the rest share one label."""
+MAX_SIZES = 100_000
+"""The window sizes that are kept, by config and version."""
 OTHER = "(other)"
 EXHAUSTED = "exhausted"
 DEPTH_SAMPLE = 100
@@ -85,7 +87,9 @@ class SlotMetrics:
 
     def remember(self, versions: Sequence[PolicyVersion]) -> None:
         """Keeps the window sizes of these versions."""
-        for version in versions:
+        if len(self._sizes) + len(versions) > MAX_SIZES:
+            self._sizes.clear()
+        for version in versions[:MAX_SIZES]:
             self._label(version.name)
             self._sizes[version.name, version.version] = version.policy.size_ms
 

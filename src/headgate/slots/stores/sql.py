@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+MAX_POLICIES = 50_000
+"""The policies that a process caches. Configs come and go with a template: it may see any number of them."""
 PRUNE_BATCH = 5000
 SURVEY_CHUNK = 1024
 
@@ -334,6 +336,8 @@ class Booker:
         """The policy of a config whose row is locked."""
         active = self._policies.get(name)
         if active is None or active.version != version:
+            if len(self._policies) >= MAX_POLICIES:
+                self._policies.clear()
             active = self._policies[name] = policies.load_policy(connection, name, version)
         return active
 
