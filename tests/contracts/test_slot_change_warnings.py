@@ -83,6 +83,12 @@ async def test_slots_that_have_passed_fill_their_window_but_are_not_warned_of(sl
             warnings = await warned(scheduler, name, window=year, max_per_window=limit)
             assert warnings[WarningCode.OVER_LIMIT] == over
         assert await warned(scheduler, name, window=year, calendar=closed) == {WarningCode.CLOSED: 2}
+    for name in ("c", "t-*"):
+        await slots.configure(name, WindowPolicy(10, year))
+    for name in ("c", "t-1", "t-*"):
+        for limit, over in ((4, 1), (2, 2), (5, 0)):
+            assert (await warned(scheduler, name, max_per_window=limit))[WarningCode.OVER_LIMIT] == over
+        assert await warned(scheduler, name, calendar=closed) == {WarningCode.CLOSED: 2}, "windows of the same size"
 
 
 async def test_a_window_that_is_full_because_slots_of_it_were_pruned_warns_of_no_slots(slots: SlotStore) -> None:

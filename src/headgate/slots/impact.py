@@ -38,7 +38,7 @@ class WindowGroup(NamedTuple):
     start_ms: int
     taken: int
     passed: int = 0
-    """How many of the slots lie in the past, if slots were counted one by one."""
+    """How many of the slots lie in the past."""
     configs: int = 1
 
 
@@ -50,20 +50,22 @@ def windows_ahead(occupancy: Occupancy, policy: WindowPolicy, size_ms: int, now_
     if size_ms != policy.size_ms or occupancy.reader.missing_until() > start:
         yield from _recounted(occupancy.reader, size_ms, start, now_ms)
         return
+    present = start
     while page := occupancy.reader.windows_from(start, PAGE):
         for window, taken, _ in page:
-            yield WindowGroup(window, taken)
+            passed = _passed(occupancy.reader, size_ms, present, now_ms) if window == present else 0
+            yield WindowGroup(window, taken, passed)
         start = page[-1].start_ms + 1
 
 
+def _passed(reader: WindowReader, size_ms: int, start_ms: int, now_ms: int) -> int:
+    """How many slots of the present window lie in the past."""
+    return sum(count.taken for count in reader.recounted(size_ms, start_ms, now_ms))
+
+
 def _recounted(reader: WindowReader, size_ms: int, start_ms: int, now_ms: int) -> Iterator[WindowGroup]:
-    counts = reader.recounted(size_ms, start_ms)
-    ahead = 0
-    if counts and counts[0].start_ms == start_ms:
-        first = next(iter(reader.recounted(size_ms, now_ms)), None)
-        ahead = first.taken if first is not None and first.start_ms == start_ms else 0
-    for window, taken, _ in counts:
-        yield WindowGroup(window, taken, taken - ahead if window == start_ms else 0)
+    for window, taken, _ in reader.recounted(size_ms, start_ms):
+        yield WindowGroup(window, taken, _passed(reader, size_ms, start_ms, now_ms) if window == start_ms else 0)
 
 
 def changed_windows(policy: WindowPolicy, changed: WindowPolicy, windows: Iterable[WindowGroup]) -> tuple[int, int]:

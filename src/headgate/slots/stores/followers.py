@@ -71,25 +71,35 @@ def _is_partly_gone(connection: Connection, names: sa.Select[Any], start_ms: int
 def _counted(connection: Connection, names: sa.Select[Any], size_ms: int, now_ms: int) -> Iterable[WindowGroup]:
     """The counted windows of these configs."""
     columns = slot_window.c.window_start, slot_window.c.taken
+    start_ms = align(now_ms, size_ms)
+    counted = slot_window.c.config_name.in_(names) & (slot_window.c.taken > 0)
+    present = connection.execute(
+        sa.select(slot_window.c.config_name, slot_window.c.taken).where(
+            counted, slot_window.c.window_start == from_ms(start_ms)
+        )
+    ).all()
+    if present:
+        passed = _slots_by_window(connection, names, size_ms, _passed(start_ms, now_ms))
+        for name, taken in present:
+            yield WindowGroup(start_ms, taken, passed[name, start_ms])
     rows = connection.execute(
         sa.select(*columns, sa.func.count())
-        .where(
-            slot_window.c.config_name.in_(names),
-            slot_window.c.window_start >= from_ms(align(now_ms, size_ms)),
-            slot_window.c.taken > 0,
-        )
+        .where(counted, slot_window.c.window_start > from_ms(start_ms))
         .group_by(*columns)
     )
-    return (WindowGroup(to_ms(start), taken, configs=configs) for start, taken, configs in rows)
+    for start, taken, configs in rows:
+        yield WindowGroup(to_ms(start), taken, configs=configs)
+
+
+def _passed(start_ms: int, now_ms: int) -> sa.ColumnElement[bool]:
+    """Selects the slots of the present window that lie in the past."""
+    return sa.and_(slot.c.scheduled_at >= from_ms(start_ms), slot.c.scheduled_at < from_ms(now_ms))
 
 
 def _recounted(connection: Connection, names: sa.Select[Any], size_ms: int, now_ms: int) -> Iterable[WindowGroup]:
     """The slots of these configs, counted in windows of another size."""
-    scheduled = slot.c.scheduled_at
-    passed = _slots_by_window(
-        connection, names, size_ms, (scheduled >= from_ms(align(now_ms, size_ms))) & (scheduled < from_ms(now_ms))
-    )
-    taken = passed + _slots_by_window(connection, names, size_ms, scheduled >= from_ms(now_ms))
+    passed = _slots_by_window(connection, names, size_ms, _passed(align(now_ms, size_ms), now_ms))
+    taken = passed + _slots_by_window(connection, names, size_ms, slot.c.scheduled_at >= from_ms(now_ms))
     groups = Counter((window[1], count, passed[window]) for window, count in taken.items())
     return (WindowGroup(*group, configs) for group, configs in groups.items())
 
