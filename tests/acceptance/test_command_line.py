@@ -119,7 +119,7 @@ def test_a_line_s_own_config_is_taken(tmp_path: Path) -> None:
         ("two", "default", False),
         ("three", "default", False),
         ("four", None, None),
-        *[(None, None, None)] * 3,
+        *[(event, None, None) for event in ("five", "six", "seven")],
         ("one", "bulk", True),
     ]
     assert (shown[3]["line"], shown[3]["error"]) == (4, "no config named 'nowhere'")
