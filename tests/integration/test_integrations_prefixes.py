@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -20,7 +21,7 @@ from django.urls import include, re_path
 from django.urls import path as route
 from fastapi import APIRouter, FastAPI
 from flask import Flask
-from litestar import Litestar, WebSocket, asgi, get, websocket
+from litestar import Litestar, WebSocket, asgi, get, post, websocket
 from quart import Quart
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -39,7 +40,7 @@ from headgate import FixedWindow, Limiter, Plan
 from headgate.integrations import aiohttp as aiohttp_integration
 from headgate.integrations import django as django_integration
 from headgate.integrations import flask as flask_integration
-from headgate.integrations.asgi import PathRule, RateLimitMiddleware, everyone
+from headgate.integrations.asgi import PathRule, RateLimitMiddleware, everyone, method
 from tests.integration.asgi_calls import connect
 
 PLANS = [Plan("logins", FixedWindow(limit=1, window="PT1H"))]
@@ -173,6 +174,86 @@ async def test_a_rule_around_a_quart_application_holds_under_a_prefix() -> None:
 
 async def greeting() -> str:
     return "hello"
+
+
+async def served(app: Any, method: str, path: str, root_path: str = "") -> int:
+    """The status of a request whose method and path are as a server hands them on, which a client would correct."""
+    sent: list[Any] = []
+    body = [{"type": "http.request", "body": b""}]
+
+    async def receive() -> dict[str, Any]:
+        return body.pop() if body else await asyncio.Future()  # the client stays
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": method, "path": path, "raw_path": path.encode(), "root_path": root_path}
+    scope |= {"scheme": "http", "http_version": "1.1", "query_string": b"", "headers": [(b"host", b"test")]}
+    await app({**scope, "client": ("198.51.100.7", 1), "server": ("test", 80), "state": {}}, receive, send)
+    return int(sent[0]["status"])
+
+
+def quart_site() -> Any:
+    app = Quart(__name__)
+
+    @app.post("/login")
+    async def login() -> str:
+        return "hello"
+
+    return app
+
+
+def quart_site_by_its_attribute() -> Any:
+    """As Quart's documentation adds a middleware."""
+    app = quart_site()
+    return app.asgi_app
+
+
+def litestar_site() -> Any:
+    @post("/login", status_code=200)
+    async def login() -> str:
+        return "hello"
+
+    return Litestar([login], logging_config=None)
+
+
+SITES = [quart_site, quart_site_by_its_attribute, litestar_site]
+
+
+@pytest.mark.parametrize("framework", ["quart", "django"])
+async def test_the_case_of_a_method_passes_no_rule(framework: str, on_django: Any) -> None:
+    # uvicorn hands a method on as it came, if it parses by h11. Both serve it as POST.
+    site = quart_site() if framework == "quart" else on_django(kind=ASGIHandler)
+    app = RateLimitMiddleware(site, Limiter(plans=PLANS), [rule(methods=["POST"])])
+
+    assert [await served(app, name, "/login") for name in ("POST", "post", "Post")] == [200, 429, 429]
+
+
+async def test_the_case_of_a_method_makes_no_new_key() -> None:
+    app = RateLimitMiddleware(quart_site(), Limiter(plans=PLANS), [PathRule("/*", "logins", key=method())])
+
+    assert [await served(app, name, "/login") for name in ("POST", "post")] == [200, 429]
+
+
+@pytest.mark.parametrize("site", SITES)
+@pytest.mark.parametrize("path", ["login", "http://test/login"])
+async def test_a_target_without_a_slash_passes_no_rule(site: Any, path: str) -> None:
+    app = RateLimitMiddleware(site(), Limiter(plans=PLANS), [rule()])
+
+    assert await served(app, "POST", "/login") == 200
+    assert await served(app, "POST", path) == 429
+
+
+@pytest.mark.parametrize(
+    ("site", "path"),
+    [*((site, "/apilogin") for site in SITES), (litestar_site, "/x/api/login"), (quart_site, "/api/login")],
+)
+async def test_a_prefix_that_ends_at_no_slash_or_begins_later_passes_no_rule(site: Any, path: str) -> None:
+    # Both serve what follows the prefix. Litestar does wherever that is in the path.
+    app = RateLimitMiddleware(site(), Limiter(plans=PLANS), [rule()])
+
+    assert await served(app, "POST", path, "/api") == 200
+    assert await served(app, "POST", path, "/api") == 429
 
 
 async def test_a_websocket_is_held_under_a_root_path() -> None:

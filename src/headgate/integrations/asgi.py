@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias, Unpack
+from urllib.parse import urlsplit
 
 from headgate.errors import InvalidInput, NotFound, StoreUnavailable
 from headgate.integrations.denial_bodies import own_body
@@ -107,6 +108,7 @@ class RateLimitMiddleware:
         self.request_limiter.require_rules(self.rules)
         self._principal = principal or user_of
         self._root_path = _own_root_path(app)
+        self._splits = _splits_at_root_path(app)
         self._checked = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -118,7 +120,7 @@ class RateLimitMiddleware:
             await self.app(scope, receive, send)
             return
         request = AsgiRequest(scope, self._principal, self.app)
-        method, path = request.method, route_path(scope, self._root_path)
+        method, path = request.method, route_path(scope, self._root_path, splits=self._splits)
         limits = [rule.limit for rule in self.rules if rule.applies(method, path)]
         if not limits:
             await self.app(scope, receive, send)
@@ -156,14 +158,30 @@ class RateLimitMiddleware:
         await refuse(refusal, scope, send)
 
 
-def route_path(scope: Scope, root_path: str = "") -> str:
+def route_path(scope: Scope, root_path: str = "", *, splits: bool = False) -> str:
     """The path without the prefix that the application is mounted or served under. Servers leave the prefix in the path
-    (`--root-path`); a proxy may have removed it."""
-    return _without(root_path or scope.get("root_path", ""), scope["path"])
+    (`--root-path`); a proxy may have removed it. With `splits`, the application serves what follows the prefix wherever
+    it is in the path."""
+    path, prefix = scope["path"], root_path or scope.get("root_path", "")
+    if not path.startswith("/"):
+        path = _origin_form(path)
+    if not splits or not prefix:
+        return _without(prefix, path)
+    path = path.split(prefix, 1)[-1]
+    return path if path.startswith("/") else f"/{path}"
 
 
 def _without(root_path: str, path: str) -> str:
     return path[len(root_path) :] if root_path and f"{path}/".startswith(f"{root_path}/") else path
+
+
+def _origin_form(target: str) -> str:
+    """The path of a request target that is a URL, or that begins with no slash. Some servers put these into the scope
+    as they came, and Quart and Litestar serve them."""
+    try:
+        return f"/{urlsplit(target).path.removeprefix('/')}"
+    except ValueError:
+        return target
 
 
 def app_with_routes(app: Any) -> Any:
@@ -177,8 +195,19 @@ def _own_root_path(app: Any) -> str:
     """The root path of a FastAPI application behind any middlewares, which it writes into the scope only later. Other
     frameworks mean something else by `root_path`: Quart's is a folder on the disk."""
     inner = app_with_routes(app)
-    is_fastapi = any(kind.__module__ == "fastapi.applications" for kind in type(inner).__mro__)
-    return inner.root_path if is_fastapi else ""
+    return inner.root_path if "fastapi.applications" in _modules(inner) else ""
+
+
+def _splits_at_root_path(app: Any) -> bool:
+    """Whether an application behind any middlewares is one of Litestar or Quart: under `/api` they serve `/apilogin` as
+    `/login`, and Litestar, like older versions of Quart, also `/x/api/login`."""
+    inner = app_with_routes(app)
+    inner = getattr(inner, "__self__", inner)  # Quart's `asgi_app` is a method
+    return not {"quart.app", "litestar.app"}.isdisjoint(_modules(inner))
+
+
+def _modules(app: Any) -> set[str]:
+    return {kind.__module__ for kind in type(app).__mro__}
 
 
 def _routes_of(app: Any, scope: Scope) -> Iterator[Route]:

@@ -263,7 +263,7 @@ _SLASHES = re.compile(r"(?P<set>\[\^?\]?[^\]]*\])|/+")
 
 class PathRule:
     """A `Limit` for the requests whose path matches a pattern (`/api/*`; `*` also spans slashes) and, if given, whose
-    method is one of `methods`; GET includes HEAD.
+    method is one of `methods`, in any case; GET includes HEAD.
 
     The path is relative to the application: without the prefix under which it is mounted or served. A run of slashes
     counts as one, and a trailing slash or newline makes no difference, so a request for `/login/`, `//login` or
@@ -296,7 +296,8 @@ class PathRule:
         self._matches = re.compile(regex + r"/*\n?\Z").match
 
     def applies(self, method: str, path: str) -> bool:
-        return self._matches(path) is not None and (self.methods is None or method in self.methods)
+        # Some servers hand a method on as it came, and some frameworks serve `post` as POST.
+        return self._matches(path) is not None and (self.methods is None or method.upper() in self.methods)
 
     def is_covered_by(self, other: PathRule) -> bool:
         """Whether `other` certainly applies to every request that this rule applies to."""

@@ -242,12 +242,12 @@ def route(*, prefix: str = "") -> Key:
 
 
 def method(*, prefix: str = "") -> Key:
-    """The method of the request; HEAD counts as GET."""
+    """The method of the request, in upper case; HEAD counts as GET."""
     return Key("method", "the request has no method", _method, prefix=prefix)
 
 
 def _method(request: RequestSource) -> str:
-    name = request.method
+    name = request.method.upper()
     return "GET" if name == "HEAD" else name
 
 
