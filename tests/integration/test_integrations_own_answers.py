@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import pytest
 from fastapi import APIRouter, Depends, FastAPI, HTTPException
 from fastapi.responses import JSONResponse
-from flask import Blueprint, Flask
+from flask import Blueprint, Flask, current_app
 from starlette.applications import Starlette
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Mount, Route
+from starlette.routing import Host, Mount, Route
 from starlette.websockets import WebSocket
 
 from headgate import AsyncLimiter, ConfigurationError, Decision, FixedWindow, Limiter, Plan, RateLimitExceeded
@@ -172,6 +175,67 @@ async def test_a_denied_check_is_answered_as_a_limits_denial_is(kind: Any, mount
     assert denied.status_code == (429 if kind == "none" else 420)
     assert not own or denied.json() == {"plan": "small"}
     assert {name: denied.headers.get_list(name) for name in FIELDS} == {name: [FIELDS[name]] for name in FIELDS}
+
+
+class _Wrapper:
+    def __init__(self, wrapped: Any) -> None:
+        self.wrapped = wrapped
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.wrapped(scope, receive, send)
+
+
+def _by_a_function(app: Any) -> Any:
+    proxy = current_app  # of no use here: it raises an error for every attribute
+
+    async def middleware(scope: Any, receive: Any, send: Any) -> None:
+        assert proxy is not app
+        await app(scope, receive, send)
+
+    return middleware
+
+
+@pytest.mark.parametrize(
+    "around",
+    [_by_a_function, partial, attrgetter("__call__"), _Wrapper, lambda app: _Wrapper(_by_a_function(partial(app)))],
+    ids=["function", "partial", "method", "object", "all"],
+)
+async def test_a_denied_check_is_answered_in_an_application_behind_any_kind_of_middleware(around: Any) -> None:
+    limiter = AsyncLimiter(plans=PLANS)
+
+    async def hello(request: Request) -> Response:
+        await limiter.check("ada", "small")
+        return PlainTextResponse("hello")
+
+    app = Starlette(routes=[Mount("/child", around(Starlette(routes=[Route("/", hello)])))])
+    starlette.install(app, limiter)
+    async with talk_to(app) as client:
+        assert await statuses(client, 2, "/child/") == [200, 429]
+        denied = await client.get("/child/")
+    assert {name: denied.headers[name] for name in FIELDS} == FIELDS
+
+
+@pytest.mark.parametrize(
+    ("around", "path"), [(lambda app: Host("test", app), "/"), (lambda app: Mount("/in", GZipMiddleware(app)), "/in/")]
+)
+async def test_defaults_leave_routes_of_hosts_and_wrapped_applications_alone(around: Any, path: str) -> None:
+    async def hello(request: Request) -> Response:
+        return PlainTextResponse("hello")
+
+    async def free(request: Request) -> Response:
+        return PlainTextResponse("hello")
+
+    own = starlette.rate_limit("large", key=route())(hello)
+    child = Starlette(routes=[Route("/own/{id}", own), Route("/free", exempt(free)), Route("/pages/{id}", hello)])
+    app = Starlette(routes=[Host("elsewhere", Starlette()), around(child), Route("/pages/{id}", own)])
+    limiter = AsyncLimiter(plans=PLANS)
+    starlette.install(app, limiter, defaults=[Limit("small", key=route())])
+    async with talk_to(app) as client:
+        assert await statuses(client, 2, f"{path}free") == [200, 200]
+        owned = await client.get(f"{path}own/1")
+        assert [(await client.get(f"{path}pages/{id}")).status_code for id in (1, 2)] == [200, 429]
+    assert owned.headers.get_list("RateLimit") == ['"large";r=4;t=3600']
+    assert (await limiter.peek(f"{path}own/{{id}}", "large")).remaining == 4
 
 
 async def test_defaults_reach_included_routers_and_mounted_applications() -> None:

@@ -27,7 +27,13 @@ from headgate.integrations.request_limiter import (
     ResponseOptions,
     error_refusal,
 )
-from headgate.integrations.route_patterns import Route, matching_route, starlette_routes, warn_of_unmatched
+from headgate.integrations.route_patterns import (
+    Route,
+    app_with_routes,
+    matching_route,
+    starlette_routes,
+    warn_of_unmatched,
+)
 from headgate.limits._blocking import Limiter
 from headgate.limits.fast_path import FastPath
 from headgate.limits.headers import RawFields, prepared_fields
@@ -182,13 +188,6 @@ def _origin_form(target: str) -> str:
         return f"/{urlsplit(target).path.removeprefix('/')}"
     except ValueError:
         return target
-
-
-def app_with_routes(app: Any) -> Any:
-    """The application behind any middlewares."""
-    while not hasattr(app, "routes") and hasattr(app, "app"):
-        app = app.app
-    return app
 
 
 def _own_root_path(app: Any) -> str:

@@ -94,19 +94,32 @@ def flat_routes(routes: Iterable[Any]) -> Iterator[Any]:
             yield route
 
 
+def app_with_routes(app: Any) -> Any:
+    """The application behind any middlewares."""
+    while not hasattr(app, "routes") and hasattr(app, "app"):
+        app = app.app
+    return app
+
+
+def mounted_app(route: Any) -> Any:
+    """The application that a route of Starlette mounts, behind any middlewares."""
+    return app_with_routes(getattr(route, "_base_app", getattr(route, "app", None)))
+
+
 def matching_route(routes: Iterable[Any], scope: Any, path: str, depth: int = 0) -> RouteMatch | None:
     """The route of a Starlette application that serves a request for `path`, also in mounted applications; `None` if
     there is none, or it is of an unknown kind. If no route takes the method, a route of another method counts."""
     is_websocket, other_method = scope["type"] == "websocket", None
     for route in flat_routes(routes):
-        regex = getattr(route, "path_regex", None)
-        match = None if regex is None else regex.match(path)
+        is_host = hasattr(route, "host_regex")
+        regex = route.host_regex if is_host else getattr(route, "path_regex", None)
+        match = None if regex is None else regex.match(_host(scope) if is_host else path)
         if match is None:
             continue
-        pattern = str(route.path)
-        below = getattr(route, "routes", None)
-        if not hasattr(route, "endpoint"):  # a mount
-            remaining = "/" + match.groupdict().get("path", "")
+        pattern = "" if is_host else str(route.path)
+        if not hasattr(route, "endpoint"):  # a mount, or a host
+            remaining = path if is_host else "/" + match.groupdict().get("path", "")
+            below = getattr(mounted_app(route), "routes", None)
             inner = matching_route(below, scope, remaining, depth + 1) if below and depth < DEEPEST else None
             if below and inner is None:
                 return None
@@ -118,6 +131,12 @@ def matching_route(routes: Iterable[Any], scope: Any, path: str, depth: int = 0)
             return RouteMatch(pattern, route)
         other_method = other_method or RouteMatch(pattern, route)
     return other_method
+
+
+def _host(scope: Any) -> str:
+    """The host of a request without its port, as Starlette compares it."""
+    host = next((value for name, value in scope["headers"] if name == b"host"), b"")
+    return str(host.decode("latin-1").split(":")[0])
 
 
 def django_routes(patterns: Iterable[Any], prefix: str = "/") -> Iterator[Route]:

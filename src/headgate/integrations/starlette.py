@@ -30,7 +30,6 @@ from headgate.integrations.asgi import (
     Receive,
     Scope,
     Send,
-    app_with_routes,
     no_decision,
     route_path,
     run_observed,
@@ -41,7 +40,7 @@ from headgate.integrations.exchanges import EXCHANGE, Exchange, ExchangeObserver
 from headgate.integrations.functions import function_of, name_of
 from headgate.integrations.limit import Limit, LimitOptions, OnDenied, Plans, check_defaults
 from headgate.integrations.request_limiter import Admission, Refusal
-from headgate.integrations.route_patterns import flat_routes, matching_route
+from headgate.integrations.route_patterns import flat_routes, matching_route, mounted_app
 from headgate.integrations.stack import attach_limits, attached_limits, exempt, is_exempt
 from headgate.integrations.starlette_denials import (
     HANDLERS,
@@ -52,6 +51,7 @@ from headgate.integrations.starlette_denials import (
     handler_of,
     refused,
 )
+from headgate.integrations.wrapped_apps import apps_within
 from headgate.limits._blocking import Limiter
 from headgate.limits.keys import (
     Key,
@@ -270,7 +270,7 @@ def _middleware(
             routes = kind.app.routes
             prepared = len(routes)
             add_denial_handler(kind.app)
-            _handle_denials(routes, kind.app)
+            _handle_denials(routes, {id(kind.app)})
         if scope["type"] not in ("http", "websocket"):
             return pass_on(scope, receive, send)
         if "state" not in scope:
@@ -330,19 +330,15 @@ def has_own_limits(route: Any) -> bool:
     return is_exempt(endpoint) or any(chain for chain in chains_of(route))
 
 
-def _handle_denials(routes: Iterable[Any], *around: Any) -> None:
+def _handle_denials(routes: Iterable[Any], seen: set[int]) -> None:
     """Lets mounted applications handle `RateLimitExceeded` as the outer one does: each has its own handlers."""
     for served in flat_routes(routes):
-        mounted = _mounted_app(served)
-        if isinstance(mounted, Starlette):
-            add_denial_handler(mounted)
-        if hasattr(mounted, "routes") and all(mounted is not app for app in around):
-            _handle_denials(mounted.routes, mounted, *around)
-
-
-def _mounted_app(route: Any) -> Any:
-    """The application that a route mounts, behind any middlewares."""
-    return app_with_routes(getattr(route, "_base_app", getattr(route, "app", None)))
+        for mounted in () if hasattr(served, "endpoint") else apps_within(getattr(served, "app", None)):
+            if id(mounted) not in seen:  # applications may be mounted in each other
+                seen.add(id(mounted))
+                if isinstance(mounted, Starlette):
+                    add_denial_handler(mounted)
+                _handle_denials(mounted.routes, seen)
 
 
 async def _check_plans(request_limiter: AsgiRequestLimiter, app: Starlette, receive: Receive, send: Send) -> None:
@@ -361,7 +357,7 @@ def _require_plans(request_limiter: AsgiRequestLimiter, app: Starlette, *around:
         for limits in chains_of(served):
             request_limiter.require(limits)
             request_limiter.require_chain(limits)
-        mounted = _mounted_app(served)
+        mounted = mounted_app(served)
         if isinstance(mounted, Starlette) and mounted not in (app, *around):
             _require_plans(installed_limiter(mounted) or request_limiter, mounted, app, *around)
 
