@@ -5,6 +5,8 @@ views of aiohttp."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 from typing import Any
 
 import litestar
@@ -58,10 +60,7 @@ async def test_the_handler_of_a_litestar_application_answers(kind: Any) -> None:
     async def hello() -> str:
         return "hello"
 
-    handlers = {kind: handler}
-    if kind is TooManyRequestsException:  # ours for RateLimitExceeded comes first unless it is given, too
-        handlers[RateLimitExceeded] = handler
-    assert await _litestar(hello, exception_handlers=handlers) == [(200, "hello"), (420, "small")]
+    assert await _litestar(hello, exception_handlers={kind: handler}) == [(200, "hello"), (420, "small")]
 
 
 async def test_a_check_in_a_litestar_handler_is_answered_alike() -> None:
@@ -85,7 +84,43 @@ def _only(headers: Any) -> dict[str, str]:
     return {name: headers[name] for name in FIELDS}
 
 
-@pytest.mark.parametrize("kind", ["none", "on_denied", 429, RateLimitExceeded])
+class _Own(RateLimitExceeded):
+    """An application's own kind of denial."""
+
+
+@pytest.mark.parametrize("kind", [429, RateLimitExceeded, _Own, "none"])
+@pytest.mark.parametrize("answers", [True, False])
+async def test_on_denied_of_litestar_comes_before_handlers_for_a_denied_check_too(kind: Any, answers: bool) -> None:
+    limiter = AsyncLimiter(plans=PLANS)
+
+    def handler(request: Any, error: Any) -> litestar.Response[str]:
+        return litestar.Response(type(error).__name__, status_code=420, media_type="text/plain")
+
+    async def on_denied(request: Any, decision: Any) -> str | None:
+        await asyncio.sleep(0)
+        return "sorry" if answers else None
+
+    @litestar.get("/", media_type="text/plain", exception_handlers={} if kind == "none" else {kind: handler})
+    async def hello() -> str:
+        try:
+            await limiter.check("ada", "small")
+        except RateLimitExceeded as error:
+            if kind is _Own:
+                raise _Own(error.decision) from None
+            raise
+        return "hello"
+
+    shown = await _litestar(hello, limiter=limiter, install={"on_denied": on_denied})
+    status, text = shown[1]
+    if answers:
+        assert (status, text) == (429, "sorry")
+    elif kind == "none":
+        assert (status, json.loads(text)["title"]) == (429, "Rate Limit Exceeded")
+    else:
+        assert (status, text) == (420, {429: "_Denied"}.get(kind, getattr(kind, "__name__", "")))
+
+
+@pytest.mark.parametrize("kind", ["none", "on_denied", 429, TooManyRequestsException, RateLimitExceeded])
 @pytest.mark.parametrize("of_handler", [True, False])
 async def test_a_denied_check_of_litestar_is_answered_as_a_limits_denial_is(kind: Any, of_handler: bool) -> None:
     limiter = AsyncLimiter(plans=PLANS)

@@ -15,6 +15,7 @@ fields.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from typing import Any, TypeVar, Unpack
 
 from headgate.errors import ConfigurationError, RateLimitExceeded
@@ -23,7 +24,7 @@ from headgate.integrations.asgi import DECISION, AsgiRequest, AsgiRequestLimiter
 from headgate.integrations.denial_bodies import own_body
 from headgate.integrations.exchanges import EXCHANGE, Exchange, with_exchanges
 from headgate.integrations.limit import Limit, LimitOptions, OnDenied, Plans, check_defaults, resolved
-from headgate.integrations.request_limiter import Refusal, run_blocking
+from headgate.integrations.request_limiter import Refusal
 from headgate.integrations.stack import LIMITED, attach_limits, attached_limits, exempt, is_exempt
 from headgate.limits._blocking import Limiter
 from headgate.limits.keys import (
@@ -110,7 +111,7 @@ class RateLimitPlugin(InitPlugin):
         app_config.guards.append(self._guard)
         app_config.after_exception.append(_deny)
         handlers = app_config.exception_handlers
-        for kind in (_OwnAnswer, _Refused, RateLimitExceeded):
+        for kind in (_OwnAnswer, _Refused, _Raised, RateLimitExceeded):
             handlers.setdefault(kind, _answer)
         return app_config
 
@@ -229,30 +230,75 @@ class _OwnAnswer(Exception):
         self.response = response
 
 
+class _Raised(RateLimitExceeded):
+    """The class of a denial that the application raised, while `on_denied` may answer it: so no handler of the
+    application for `RateLimitExceeded`, or its own kind of it, comes first."""
+
+    kind: type[RateLimitExceeded]
+    """The class that it was raised as."""
+
+
+class _DeferredResponse(Response[Any]):
+    """The response of `on_denied`, which may be async; exception handlers of Litestar are not."""
+
+    def __init__(self, refusal: Refusal, connection: Connection, error: _Raised) -> None:
+        super().__init__(None, status_code=refusal.status)
+        self._refusal, self._connection, self._error = refusal, connection, error
+
+    def to_asgi_response(self, *args: Any, **options: Any) -> Any:
+        async def respond(scope: Any, receive: Any, send: Any) -> None:
+            response = await _own_response(self._refusal, self._connection)
+            if response is None:
+                self._error.__class__ = self._error.kind  # type: ignore[assignment]  # which it had before
+                response = _by_handler(self._connection, self._error, self._refusal)
+            await response.to_asgi_response(*args, **options)(scope, receive, send)
+
+        return respond
+
+
 def _answer(connection: Connection, error: Exception) -> Response[Any]:
     if isinstance(error, _OwnAnswer):
         return error.response
-    if isinstance(error, _Refused | _Denied):
+    if isinstance(error, _Refused):
         return _response(error.refusal)
+    if isinstance(error, _Denied):
+        return _by_handler(connection, error, error.refusal)
     assert isinstance(error, RateLimitExceeded)  # raised by the application: limiter.check(...)
     exchange: Exchange = connection.scope[EXCHANGE]  # type: ignore[literal-required]  # ours
-    raised = exchange.request_limiter.refusal_of(error)
-    own = None if raised.on_denied is None else run_blocking(_own_response(raised, connection))
-    if own is not None:
-        return own
+    refusal = exchange.request_limiter.refusal_of(error)
+    if isinstance(error, _Raised):
+        return _DeferredResponse(refusal, connection, error)
+    return _by_handler(connection, error, refusal)
+
+
+def _by_handler(connection: Connection, error: RateLimitExceeded, refusal: Refusal) -> Response[Any]:
+    """The response of the application's own handler; of one for 429 or `TooManyRequestsException`, too."""
     route_handler = connection.scope.get("route_handler")
-    handlers = (
+    handlers: Any = (
         connection.app.exception_handlers if route_handler is None else route_handler.resolve_exception_handlers()
     )
-    by_status: Any = handlers.get(raised.status)
-    return _response(raised) if by_status is None else by_status(connection, _Denied(raised, error.decision))
+    by_kind = next((handlers[kind] for kind in type(error).__mro__ if kind in handlers), _answer)
+    own: Callable[..., Response[Any]] | None = None
+    if by_kind is not _answer:
+        own = by_kind
+    else:
+        own = handlers.get(refusal.status) or handlers.get(TooManyRequestsException)
+        error = error if isinstance(error, _Denied) else _Denied(refusal, error.decision)
+    return _response(refusal) if own is None else own(connection, error)
 
 
 def _deny(error: Exception, scope: Any) -> None:
     """Adds the fields of a denial that the application raised to its response, whichever handler makes that."""
     exchange: Exchange | None = scope.get(EXCHANGE)
-    if exchange is not None and isinstance(error, RateLimitExceeded) and not isinstance(error, _Denied):
-        exchange.deny(exchange.request_limiter.refusal_of(error).limit_fields)
+    if exchange is None or not isinstance(error, RateLimitExceeded) or isinstance(error, _Denied):
+        return
+    refusal = exchange.request_limiter.refusal_of(error)
+    exchange.deny(refusal.limit_fields)
+    if refusal.on_denied is not None and scope["type"] == "http":
+        kind = type(error)
+        with suppress(TypeError):  # of a class with slots
+            error.__class__ = _Raised
+            error.kind = kind  # type: ignore[attr-defined]  # it is now
 
 
 async def _own_response(refusal: Refusal, connection: Connection) -> Response[Any] | None:

@@ -1,4 +1,4 @@
-"""Applications behind middlewares of any kind: those whose handlers see `RateLimitExceeded` before the outermost's do."""
+"""Applications behind middlewares of any kind. Their handlers see `RateLimitExceeded` before the outermost one's do."""
 
 from __future__ import annotations
 
