@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -115,3 +117,47 @@ async def test_workers_end_when_their_parent_was_killed_and_give_the_port_back(t
         listening.bind(("127.0.0.1", port))
     assert service.log.count("the process that started this worker has ended") == 2
     await eventually(lambda: not list(tmp_path.glob("headgate-metrics-*")))
+
+
+STARTING = """
+import multiprocessing, os, signal, sys
+
+from headgate.server.http.parent_watch import end_with_parent
+
+
+def worker(has_parent):
+    signal.signal(signal.SIGTERM, lambda *_: None)  # as uvicorn does while it starts
+    if not has_parent:
+        multiprocessing.parent_process().join()
+    end_with_parent()
+    print(os.getpid(), flush=True)
+    signal.sigwait([signal.SIGUSR1])
+
+
+if __name__ == "__main__":
+    has_parent = sys.argv[1] == "True"
+    multiprocessing.get_context("spawn").Process(target=worker, args=(has_parent,)).start()
+    if not has_parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("has_parent", [True, False])
+def test_a_worker_that_is_starting_ends_at_once_when_its_parent_was_killed(tmp_path: Path, has_parent: bool) -> None:
+    script = tmp_path / "starting.py"
+    script.write_text(STARTING)
+    command = [sys.executable, str(script), str(has_parent)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as parent:
+        assert parent.stdout is not None
+        first = parent.stdout.readline()
+        worker = int(first) if first.strip().isdigit() else None
+        parent.kill()
+        try:
+            rest, _ = parent.communicate(timeout=60)  # until the worker has ended: it has the same pipe
+        except subprocess.TimeoutExpired:
+            assert worker is not None
+            os.kill(worker, signal.SIGUSR1)
+            raise
+    assert (worker is not None) is has_parent
+    assert "the process that started this worker has ended" in first + rest
+    assert "Traceback" not in first + rest

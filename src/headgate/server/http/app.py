@@ -48,7 +48,7 @@ from headgate.server.http import (
 from headgate.server.http.auth import AccessGuard
 from headgate.server.http.body import Bodies
 from headgate.server.http.ingress import Ingress
-from headgate.server.http.parent_watch import end_with_parent, remove_worker_metrics
+from headgate.server.http.parent_watch import end_with_parent, remove_worker_metrics, worker_started
 from headgate.server.http.prefix import without_prefix
 from headgate.server.http.raw_routes import RawRoutes
 from headgate.server.http.services import FIELDS, SERVICES, Services
@@ -215,6 +215,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         if parent_process() is not None:
             end_when_hung(asyncio.get_running_loop())
         services.grpc_port = await stack.enter_async_context(open_envoy(services))
+        worker_started()
         yield
         hasten_databases(closing_part(services.settings.http.shutdown_seconds, CLOSING_SECONDS))
 
