@@ -71,7 +71,7 @@ class Limiter(StoreCalls):
         clock: Clock | None = None,
         pause: Callable[[float], object] = sleep,
     ) -> None:
-        check_options(deadline, breaker, lease)
+        check_options(deadline, breaker, lease, observer)
         check_plans(plans, LimitStore)
         check_store("store", store, LimitStore)
         check_store("fallback", fallback, LimitStore)

@@ -74,7 +74,7 @@ class AsyncLimiter(AsyncStoreCalls):
         clock: Clock | None = None,
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        check_options(deadline, breaker, lease)
+        check_options(deadline, breaker, lease, observer)
         check_plans(plans, AsyncLimitStore)
         check_store("store", store, AsyncLimitStore)
         check_store("fallback", fallback, AsyncLimitStore)

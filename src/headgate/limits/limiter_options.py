@@ -9,13 +9,15 @@ from inspect import iscoroutinefunction
 from headgate.circuit_breaker import BreakerPolicy
 from headgate.errors import ConfigurationError
 from headgate.limits.local_lease import LeasePolicy
-from headgate.limits.ports import AsyncLimitStore
+from headgate.limits.ports import AdmissionObserver, AsyncLimitStore
 from headgate.options import check_seconds
 
 _CALLS = ("decide", "decide_many", "refund", "settle", "renew", "reset", "close")
 
 
-def check_options(deadline: float | None, breaker: BreakerPolicy | None, lease: LeasePolicy | None) -> None:
+def check_options(
+    deadline: float | None, breaker: BreakerPolicy | None, lease: LeasePolicy | None, observer: AdmissionObserver | None
+) -> None:
     """Raises `ConfigurationError` for an option of another type, or a deadline that is no time."""
     if deadline is not None:
         check_seconds("deadline", deadline)
@@ -23,6 +25,8 @@ def check_options(deadline: float | None, breaker: BreakerPolicy | None, lease: 
         raise ConfigurationError("breaker", f"{breaker!r} is no policy; give one, as in BreakerPolicy(failures=3)")
     if lease is not None and not isinstance(lease, LeasePolicy):
         raise ConfigurationError("lease", f"{lease!r} is no policy; give one, as in LeasePolicy(longest=0.5)")
+    if observer is not None and (isinstance(observer, type) or not callable(getattr(observer, "decided", None))):
+        raise ConfigurationError("observer", f"{observer!r} is no AdmissionObserver; give an object with its methods")
 
 
 def check_store(option: str, store: object, port: type) -> None:

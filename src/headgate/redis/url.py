@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Callable, Set
 from dataclasses import dataclass, field
@@ -177,6 +178,10 @@ class RedisUrl:
                 return f"{scheme}+cluster://{places}"
 
 
+_IPV6 = re.compile(r"\[(?P<host>[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(%[^\[\]\s]+)?)\](:(?P<port>[^:]*))?")
+_NAME = re.compile(r"[^\s\[\]]+")
+
+
 def _wrong(problem: str) -> ConfigurationError:
     return ConfigurationError("redis_url", problem)
 
@@ -203,16 +208,14 @@ def _addresses(hosts: str, topology: str) -> tuple[Address, ...]:
 
 
 def _address(place: str, default_port: int) -> Address:
-    if place.startswith("["):  # an IPv6 address
-        host, _, rest = place[1:].partition("]")
-        port = rest.removeprefix(":")
-    else:
-        host, _, port = place.partition(":")
-    if not host and not port:
-        host = "localhost"
-    if not host or (port and not (port.isdecimal() and 0 < int(port) < 65536)):
+    if not place:
+        return Address("localhost", default_port)
+    literal = _IPV6.fullmatch(place)
+    host, _, port = (literal["host"], "", literal["port"] or "") if literal else place.partition(":")
+    host = unquote(host)
+    if not (literal or _NAME.fullmatch(host)) or (port and not (port.isdecimal() and 0 < int(port) < 65536)):
         raise _wrong(f"{place!r} is not host:port")
-    return Address(unquote(host), int(port) if port else default_port)
+    return Address(host, int(port) if port else default_port)
 
 
 def _login(credentials: str, options: dict[str, str]) -> Login:

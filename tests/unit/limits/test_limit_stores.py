@@ -40,3 +40,17 @@ def test_an_unknown_store_is_refused_when_it_is_named(url: str) -> None:
     for opened in (limit_store, async_limit_store):
         with pytest.raises(ConfigurationError, match="no known limit store"):
             opened(url)
+
+
+@pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
+@pytest.mark.parametrize("url", ["memory://?max_keys=10", "memory://limits", "memory:/limits", "memory:///limits.db"])
+def test_a_memory_url_that_says_more_is_refused(kind: Any, url: str) -> None:
+    with pytest.raises(ConfigurationError, match="takes no host, path or options"):
+        kind(url)
+
+
+@pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
+@pytest.mark.parametrize("observer", [5, "metrics", print])
+def test_an_observer_that_can_not_be_told_is_refused(kind: Any, observer: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"observer: .* is no AdmissionObserver"):
+        kind(observer=observer)

@@ -81,6 +81,28 @@ def test_what_can_not_work_is_refused_and_the_url_not_repeated(text: str) -> Non
     assert "hunter2" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    "hosts", ["[::1", "[::1]x", "[::1]6379", "[]", "[]:6379", "a b", "cache]:6379", "[zz]:1", "%20"]
+)
+def test_a_host_that_can_be_none_is_refused(hosts: str) -> None:
+    # It would fail at every decision, which on_error=open lets pass.
+    with pytest.raises(ConfigurationError, match="is not host:port"):
+        RedisUrl.parse(f"redis://{hosts}")
+
+
+@pytest.mark.parametrize(
+    ("hosts", "host"),
+    [
+        ("[::1]", "::1"),
+        ("[fe80::1%25eth0]:7000", "fe80::1%eth0"),
+        ("my_cache.local", "my_cache.local"),
+        ("käse", "käse"),
+    ],
+)
+def test_hosts_of_every_kind(hosts: str, host: str) -> None:
+    assert RedisUrl.parse(f"redis://{hosts}").addresses[0].host == host
+
+
 @pytest.mark.parametrize("factory", [limit_store, async_limit_store])
 def test_unknown_stores_are_refused_by_name(factory: object) -> None:
     assert callable(factory)

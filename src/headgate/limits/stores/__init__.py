@@ -25,6 +25,7 @@ def limit_store(
     error about the URL names `option`."""
     scheme = url.partition(":")[0]
     if scheme == "memory":
+        _check_memory(option, url)
         return MemoryLimitStore(clock=clock)
     if scheme in REDIS_SCHEMES:
         from headgate.limits.stores.redis_blocking import RedisLimitStore
@@ -45,6 +46,7 @@ def async_limit_store(
     error about the URL names `option`."""
     scheme = url.partition(":")[0]
     if scheme == "memory":
+        _check_memory(option, url)
         return AsyncMemoryLimitStore(MemoryLimitStore(clock=clock))
     if scheme in REDIS_SCHEMES:
         from headgate.limits.stores.redis import AsyncRedisLimitStore
@@ -55,6 +57,13 @@ def async_limit_store(
 
         return AsyncSqlLimitStore(url, deadline=DEFAULT_DEADLINE if deadline is None else deadline)
     raise _unknown(option, scheme)
+
+
+def _check_memory(option: str, url: str) -> None:
+    if url.removeprefix("memory").strip(":") not in ("", "//"):
+        raise ConfigurationError(
+            option, "memory:// takes no host, path or options; for another bound give MemoryLimitStore(max_keys=...)"
+        )
 
 
 def _unknown(option: str, scheme: str) -> ConfigurationError:
