@@ -29,6 +29,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
+from werkzeug.routing import BaseConverter
 from werkzeug.test import Client as WsgiClient
 from yarl import URL
 
@@ -558,3 +559,21 @@ async def test_an_aiohttp_application_names_a_rule_that_matches_no_route(
     app = mounted(*prefixes, app=aiohttp_app(*map(rule, served + unmatched)))
     assert await aiohttp_statuses(app, "".join(reversed(prefixes)) + "/login") == [200]
     assert [message.split(",")[0] for message in warnings(caplog)] == [f"PathRule({path!r}" for path in unmatched]
+
+
+def test_a_flask_rule_for_a_converter_with_parentheses_is_not_named(caplog: pytest.LogCaptureFixture) -> None:
+    class Regex(BaseConverter):
+        def __init__(self, url_map: Any, *items: str) -> None:
+            super().__init__(url_map)
+            self.regex = items[0]
+
+    app = Flask(__name__)
+    app.url_map.converters["regex"] = Regex
+    for name, path in (("one", '/one/<regex("(a|b)"):kind>/z'), ("two", "/two/<regex('x>y'):kind>/z")):
+        app.add_url_rule(path, name, lambda **_: "hello")
+    flask_integration.install(app, Limiter(plans=PLANS), [rule("/one/a/z"), rule("/two/x>y/z"), rule("/three/a/z")])
+    with caplog.at_level(logging.WARNING):
+        assert app.test_client().get("/one/a/z").status_code == 200
+    assert [record.getMessage().partition(" matches no route")[0] for record in caplog.records] == [
+        "PathRule('/three/a/z', 'logins')"
+    ]

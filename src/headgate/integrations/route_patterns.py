@@ -30,7 +30,7 @@ _RUNS = frozenset((ANYTHING, SEGMENT))
 _WITHIN_A_SEGMENT = frozenset(("default", "str", "string", "int", "float", "uuid", "slug", "any"))
 """Converters, of all frameworks, whose values contain no slash. An application's own may contain anything."""
 _BRACES = re.compile(r"\{[^}:]*(?::(?P<converter>[^}]+))?\}")
-_ANGLES = re.compile(r"<(?:(?P<converter>[^<>:()]+)(?:\([^()]*\))?:)?[^<>:]+>")
+_ANGLES = re.compile(r"<(?:(?P<converter>[^<>:()]+)(?:\(.*?\))?:)?[^<>:()]+>")
 _LITERAL = re.compile(r"(?:[^.^$*+?{}\[\]\\|()](?![*?{]))*")
 _SLASHES = re.compile("//+")
 _GLOB = re.compile(r"(?P<run>\*+)|\?|\[!?\]?[^\]]*\]")
