@@ -305,6 +305,9 @@ class PathRule:
             return False
         if other.pattern in (self.pattern, "*"):
             return True
+        own, beginning = (re.sub("//+", "/", pattern).rstrip("/") for pattern in (self.pattern, other.pattern))
+        if beginning.endswith("*") and not _WILDCARD.search(beginning[:-1]) and own.startswith(beginning[:-1]):
+            return True
         return not _WILDCARD.search(self.pattern) and other._matches(self.pattern) is not None
 
     def __repr__(self) -> str:
