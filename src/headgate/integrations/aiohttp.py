@@ -109,9 +109,11 @@ def install(
     `RateLimitExceeded` and `web.HTTPTooManyRequests`, which the application's own middleware can handle.
 
     Raises:
-        ConfigurationError: a rule names an unknown plan, or rules that always apply together have keys that never share
-            a slot of the limiter's Redis Cluster.
+        ConfigurationError: `install` was called before, a rule names an unknown plan, or rules that always apply
+            together have keys that never share a slot of the limiter's Redis Cluster.
     """
+    if _EXTENSION in app:
+        raise ConfigurationError("app", "it has a limiter: install was called before, and only one can decide")
     request_limiter = RequestLimiter(
         limiter, partition_keys=partition_keys, legacy_headers=legacy_headers, on_denied=on_denied
     )

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from headgate.errors import InvalidInput, NotFound, StoreUnavailable
 from headgate.integrations.denial_bodies import own_body
-from headgate.integrations.limit import Limit, OnDenied, PathRule, Response, resolved
+from headgate.integrations.limit import Limit, OnDenied, PathRule, Response, check_rules, resolved
 from headgate.integrations.request_limiter import (
     Admission,
     Refusal,
@@ -110,7 +110,7 @@ class RateLimitMiddleware:
         self.request_limiter = AsgiRequestLimiter(
             limiter, partition_keys=partition_keys, legacy_headers=legacy_headers, on_denied=on_denied
         )
-        self.rules = tuple(rules)
+        self.rules = check_rules(rules)
         self.request_limiter.require_rules(self.rules)
         self._principal = principal or user_of
         self._root_path = _own_root_path(app)

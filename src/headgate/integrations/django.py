@@ -28,7 +28,16 @@ from typing import Any, TypeVar, Unpack
 from headgate.errors import RateLimitExceeded
 from headgate.extras import needed
 from headgate.integrations.denial_bodies import own_body
-from headgate.integrations.limit import Limit, LimitOptions, PathRule, Plans, Response, check_defaults, resolved
+from headgate.integrations.limit import (
+    Limit,
+    LimitOptions,
+    PathRule,
+    Plans,
+    Response,
+    check_defaults,
+    check_rules,
+    resolved,
+)
 from headgate.integrations.request_limiter import (
     Admission,
     Fields,
@@ -349,7 +358,7 @@ def _request_limiter() -> RequestLimiter:
 
 def _rules() -> tuple[PathRule, ...]:
     rules = getattr(settings, "HEADGATE_RULES", ())
-    return tuple(import_string(rules) if isinstance(rules, str) else rules)
+    return check_rules(import_string(rules) if isinstance(rules, str) else rules)
 
 
 def _defaults() -> tuple[Limit, ...]:

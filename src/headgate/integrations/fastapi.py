@@ -21,7 +21,7 @@ from typing import Any, Unpack
 
 from headgate.extras import needed
 from headgate.integrations.exchanges import PrincipalFinder
-from headgate.integrations.limit import Limit, LimitOptions, OnDenied, Plans
+from headgate.integrations.limit import Limit, LimitOptions, OnDenied, Plans, check_defaults
 from headgate.integrations.route_patterns import flat_routes
 from headgate.integrations.stack import exempt
 from headgate.limits import headers
@@ -83,7 +83,7 @@ def install(
     on_denied: OnDenied | None = None,
 ) -> None:
     """`install` of `headgate.integrations.starlette`, with the limits in FastAPI's OpenAPI document."""
-    defaults = tuple(defaults)
+    defaults = check_defaults(defaults)
     starlette.install(
         app,
         limiter,

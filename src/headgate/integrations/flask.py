@@ -90,11 +90,13 @@ def install(
     without one, the application's own error handler for `RateLimitExceeded`, or for 429, does.
 
     Raises:
-        ConfigurationError: the limiter is no `Limiter`, a rule names an unknown plan, or rules that always apply
-            together have keys that never share a slot of the limiter's Redis Cluster.
+        ConfigurationError: `install` was called before, the limiter is no `Limiter`, a rule names an unknown plan, or
+            rules that always apply together have keys that never share a slot of the limiter's Redis Cluster.
     """
     if not isinstance(limiter, Limiter):
         raise ConfigurationError("limiter", f"Flask blocks while it waits, so it needs a Limiter, not {limiter!r}")
+    if NAME in app.extensions:
+        raise ConfigurationError("app", "it has a limiter: install was called before, and only one can decide")
     request_limiter = RequestLimiter(
         limiter, partition_keys=partition_keys, legacy_headers=legacy_headers, on_denied=on_denied
     )

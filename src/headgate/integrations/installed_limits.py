@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
-from headgate.integrations.limit import Limit, PathRule, check_defaults
+from headgate.integrations.limit import Limit, PathRule, check_defaults, check_rules
 from headgate.integrations.request_limiter import RequestLimiter
 from headgate.integrations.route_patterns import Route, warn_of_unmatched
 
@@ -28,7 +28,7 @@ class InstalledLimits(Generic[Limiting]):
         principal: Callable[[Any], Any],
     ) -> None:
         self.request_limiter = request_limiter
-        self.rules = tuple(rules)
+        self.rules = check_rules(rules)
         self.defaults = check_defaults(defaults)
         self.principal = principal
         self._routes_checked = False

@@ -124,10 +124,10 @@ class Limit:
         if not callable(cost) and (not isinstance(cost, int) or isinstance(cost, bool) or cost < 1):
             raise ConfigurationError("cost", f"{cost!r} is not a whole number of at least 1, nor a function")
         self.cost = cost
-        self.exempt = _function("exempt", exempt)
-        self.on_denied = _function("on_denied", on_denied)
-        self.charge_when = _with_request(_function("charge_when", charge_when))
-        self.cost_of_response = _with_request(_function("cost_of_response", cost_of_response))
+        self.exempt = check_function("exempt", exempt)
+        self.on_denied = check_function("on_denied", on_denied)
+        self.charge_when = _with_request(check_function("charge_when", charge_when))
+        self.cost_of_response = _with_request(check_function("cost_of_response", cost_of_response))
         self.by_response = charge_when is not None or cost_of_response is not None
         """Whether its cost is reserved, and settled when the response is known."""
         Limit.any_by_response |= self.by_response
@@ -183,12 +183,27 @@ class Limit:
 
 
 def check_defaults(defaults: Iterable[Limit]) -> tuple[Limit, ...]:
-    """Raises `ConfigurationError` for a value that is no `Limit`."""
+    """Raises `ConfigurationError` for a value that is no list of `Limit`s."""
+    if not isinstance(defaults, Iterable):
+        raise ConfigurationError("defaults", f"{defaults!r} is no list; write [Limit(...)]")
     limits = tuple(defaults)
     for limit in limits:
         if not isinstance(limit, Limit):
             raise ConfigurationError("defaults", f"{limit!r} is no Limit; write Limit('100/minute', key=...)")
     return limits
+
+
+def check_rules(rules: Iterable[PathRule]) -> tuple[PathRule, ...]:
+    """Raises `ConfigurationError` for a value that is no list of `PathRule`s."""
+    if not isinstance(rules, Iterable):
+        raise ConfigurationError("rules", f"{rules!r} is no list; write [PathRule(...)]")
+    checked = tuple(rules)
+    for rule in checked:
+        if not isinstance(rule, PathRule):
+            raise ConfigurationError(
+                "rules", f"{rule!r} is no PathRule; write PathRule('/api/*', '100/minute', key=...)"
+            )
+    return checked
 
 
 def cost_error(problem: str) -> ConfigurationError:
@@ -236,7 +251,8 @@ def _flag(name: str, value: object) -> bool:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _function(name: str, value: F | None) -> F | None:
+def check_function(name: str, value: F | None) -> F | None:
+    """Raises `ConfigurationError` for a value that is no function."""
     if value is not None and not callable(value):
         raise ConfigurationError(name, f"{value!r} is no function")
     return value
@@ -254,6 +270,15 @@ def _with_request(function: Callable[..., T] | None) -> Callable[[Response], T] 
     if len([one for one in parameters if one.kind in kinds and one.default is inspect.Parameter.empty]) < 2:
         return function
     return lambda response: function(response.request, response)
+
+
+def _method_names(methods: Iterable[str]) -> frozenset[str]:
+    if isinstance(methods, str | bytes) or not isinstance(methods, Iterable):
+        raise ConfigurationError("methods", f"give a list, as in [{methods!r}]")
+    names = tuple(methods)
+    if not names or not all(isinstance(name, str) and name for name in names):
+        raise ConfigurationError("methods", f"{names!r} names no method; leave it out for all of them")
+    return frozenset(name.upper() for name in names)
 
 
 _WILDCARD = re.compile(r"[*?[]")
@@ -281,13 +306,11 @@ class PathRule:
         methods: Iterable[str] | None = None,
         **options: Unpack[LimitOptions],
     ) -> None:
-        if not pattern.startswith(("/", "*")):
+        if not isinstance(pattern, str) or not pattern.startswith(("/", "*")):
             raise ConfigurationError("pattern", f"{pattern!r} matches no path; begin it with / or *")
-        if isinstance(methods, str):
-            raise ConfigurationError("methods", f"give a list, as in [{methods!r}]")
         self.pattern = pattern
         self.limit = Limit(plans, key=key, **options)
-        self.methods = None if methods is None else frozenset(method.upper() for method in methods)
+        self.methods = None if methods is None else _method_names(methods)
         if self.methods is not None and "GET" in self.methods:
             self.methods |= {"HEAD"}
         # `translate` ends in `\Z`, in newer Pythons `\z`. Routes that end in `$`, as Starlette's do, also serve a path

@@ -83,9 +83,11 @@ def install(
     current_user.auth_id`.
 
     Raises:
-        ConfigurationError: a rule names an unknown plan, or rules that always apply together have keys that never share
-            a slot of the limiter's Redis Cluster.
+        ConfigurationError: `install` was called before, a rule names an unknown plan, or rules that always apply
+            together have keys that never share a slot of the limiter's Redis Cluster.
     """
+    if NAME in app.extensions:
+        raise ConfigurationError("app", "it has a limiter: install was called before, and only one can decide")
     request_limiter = AsgiRequestLimiter(
         limiter, partition_keys=partition_keys, legacy_headers=legacy_headers, on_denied=on_denied
     )

@@ -31,6 +31,7 @@ from headgate.integrations.limit import (
     OnDenied,
     PathRule,
     Response,
+    check_function,
     cost_error,
     plans_error,
     resolved,
@@ -134,7 +135,7 @@ class RequestLimiter:
         refills one."""
         self._partition_keys = partition_keys
         self._legacy_headers = legacy_headers
-        self.on_denied = on_denied
+        self.on_denied = check_function("on_denied", on_denied)
         self._settling: set[asyncio.Task[None]] = set()
 
     @property
