@@ -36,7 +36,7 @@ run: $(STAMP)
 
 # One per core computes, the others wait for the processes that their tests start (tests/conftest.py). PROFILE=thorough
 # tries more examples.
-WORKERS ?= 8
+WORKERS ?= 6
 PROFILE ?= quick
 
 test: lint

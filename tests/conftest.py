@@ -112,10 +112,11 @@ def empty_postgres_url(postgres_server: PostgresDatabases) -> Iterator[str]:
 
 
 @pytest.fixture
-def temporal_namespace(temporal_address: str) -> TemporalNamespace:
+def temporal_namespace(temporal_address: str) -> Iterator[TemporalNamespace]:
     """A namespace of the test's own in the shared Temporal: for installations, which all have the same task queues and
     Schedules."""
-    return temporal_namespaces.create(temporal_address)
+    with temporal_namespaces.lent(temporal_address) as namespace:
+        yield namespace
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import pytest
+
 from headgate.dispatch.engines.temporal.client import connect
 from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.status import Status
@@ -57,9 +59,16 @@ def worker_process(
             process.wait()
 
 
-async def test_sigkill_at_every_point(temporal_address: str, postgres_url: str, tmp_path: Path) -> None:
-    # Each in a namespace of its own, so that they do not meet.
-    namespaces = {point: temporal_namespaces.create(temporal_address) for point in POINTS}
+@pytest.fixture
+def namespaces(temporal_address: str) -> Iterator[dict[str, TemporalNamespace]]:
+    """One for each point, so that their workers do not meet."""
+    with ExitStack() as stack:
+        yield {point: stack.enter_context(temporal_namespaces.lent(temporal_address)) for point in POINTS}
+
+
+async def test_sigkill_at_every_point(
+    namespaces: dict[str, TemporalNamespace], postgres_url: str, tmp_path: Path
+) -> None:
     async with DispatchQueue(await queue_store(postgres_url)) as queue:
         for point in POINTS:
             item_type = point.upper()
