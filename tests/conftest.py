@@ -31,10 +31,9 @@ HERE = Path(__file__).parent
 IN_MEMORY = "/dev/shm"
 LONGEST = (
     "test_console_buttons.py",
-    "test_kafka_cluster.py",
+    "test_schema.py",
     "test_temporal_outages.py",
     "test_payments_temporal.py",
-    "test_schema.py",
     "test_secrets.py",
     "test_slot_processes.py",
     "test_wheel.py",
