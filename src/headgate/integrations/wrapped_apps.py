@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import partial
 from inspect import isclass
 from types import FunctionType, MethodType
@@ -23,11 +22,14 @@ def apps_within(app: Any) -> Iterator[Any]:
         if id(one) in seen:
             continue
         seen.add(id(one))
-        with suppress(Exception):  # a proxy without its context
-            if isinstance(getattr(one, "routes", None), list | tuple):
-                yield one
-            else:
-                waiting += [inner for inner in _kept_by(one) if callable(inner) and not isclass(inner)]
+        try:
+            has_routes = isinstance(getattr(one, "routes", None), list | tuple)
+            inner = [] if has_routes else [kept for kept in _kept_by(one) if callable(kept) and not isclass(kept)]
+        except Exception:  # attributes are any code: a proxy without its context raises, and is no application
+            continue
+        if has_routes:
+            yield one
+        waiting += inner
 
 
 def _kept_by(app: Any) -> list[Any]:
