@@ -40,4 +40,4 @@ if __name__ == "__main__":
             except grpc.RpcError as error:
                 denied: Any = error
                 print(denied.code().name, "retry after", dict(denied.trailing_metadata())["retry-after"], "s")
-    server.stop(None)
+    server.stop(grace=5).wait()
