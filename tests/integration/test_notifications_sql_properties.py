@@ -140,6 +140,9 @@ async def test_property_5_nothing_is_counted_that_kafka_did_not_confirm(
         await eventually(lambda: sent(served, user))
         before = await served.row(user)
         await asyncio.to_thread(own_kafka.stop)
+        other = new_user()
+        await served.configure(other, 1000, 10)
+        await eventually(lambda: denied_for_now(served, other))  # what a ping found is believed for a moment
 
         @examples
         @given(limits, st.integers(0, 49), st.booleans(), messages)
@@ -206,6 +209,10 @@ async def test_property_5_nothing_is_counted_that_the_outbox_did_not_take(
 
 async def sent(served: Gateway, user: int) -> bool:
     return (await served.send(user)).status_code == 200
+
+
+async def denied_for_now(served: Gateway, user: int) -> bool:
+    return (await served.send(user)).status_code == 503
 
 
 @pytest.mark.parametrize("log", LOGS)
