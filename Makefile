@@ -1,11 +1,13 @@
 # Everything a newcomer needs is one word after `make`. Only Python >= 3.11 and make are assumed.
 # Each Python version has its own environment: `make test PYTHON=python3.13`, in .venv-python3.13.
+# Unless one is named, .venv is made with python3, or with a quicker build of its version (scripts/optimized_python.py).
 PYTHON ?= python3
 VENV ?= $(if $(filter python3,$(PYTHON)),.venv,.venv-$(notdir $(PYTHON)))
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 # pyenv runs only selected versions; select all that are installed, so that the one named here is found.
 CHOSEN = $(if $(filter python3,$(PYTHON)),,PYENV_VERSION="$$(pyenv versions --bare 2>/dev/null | paste -sd: -)")
+INTERPRETER = $(if $(filter file,$(origin PYTHON)),"$$(python3 scripts/optimized_python.py)",$(CHOSEN) $(PYTHON))
 
 # The compiled modules are kept, whatever the environment: else each of hundreds of processes would compile them again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -25,8 +27,8 @@ NEEDED := -e ".[all,testing]" --group dev
 install = $(UV) -c constraints.txt $(1) || { $(PIP) "pip>=25.1" && $(PIP) -c constraints.txt $(1); }
 
 $(STAMP): pyproject.toml constraints.txt
-	@test -x $(BIN)/python || $(CHOSEN) $(PYTHON) -m venv $(VENV)
-	@echo "installing headgate into $(VENV) (once; up to a minute)"
+	@test -x $(BIN)/python || $(INTERPRETER) -m venv $(VENV)
+	@echo "installing headgate into $(VENV), $$($(BIN)/python --version) (once; up to a minute)"
 	@$(PIP) -c constraints.txt uv
 	@$(call install,$(NEEDED))
 	@touch $@

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import tarfile
 import zipfile
 from datetime import UTC, datetime, timedelta
 from io import BytesIO
@@ -34,15 +33,15 @@ def previous(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A folder with the modules of the previous release, as its wheel has them."""
     folder = tmp_path_factory.mktemp("previous")
     archive = subprocess.run(
-        ["git", "archive", PREVIOUS, "src", "pyproject.toml", "README.md", "LICENSE"],
+        ["git", "archive", "--format", "zip", PREVIOUS, "src", "pyproject.toml", "README.md", "LICENSE"],
         cwd=ROOT,
         capture_output=True,
         check=False,
     )
     if archive.returncode != 0:
         pytest.skip(f"the history of this tree does not reach back to {PREVIOUS}")
-    with tarfile.open(fileobj=BytesIO(archive.stdout)) as packed:
-        packed.extractall(folder / "source", filter="data")
+    with zipfile.ZipFile(BytesIO(archive.stdout)) as packed:
+        packed.extractall(folder / "source")
     wheel = build_wheel(folder, folder / "source")
     assert wheel.name.startswith("headgate-0.2.0-")
     with zipfile.ZipFile(wheel) as packed_wheel:
