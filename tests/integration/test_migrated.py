@@ -104,16 +104,20 @@ async def test_a_file_with_something_in_it_takes_every_step(tmp_path: Path) -> N
     assert revisions == [migrate._known()[-1], migrate.OLDEST_RUNNABLE]
 
 
-def test_who_borrows_next_finds_no_row_and_nobody_else(lender: MigratedDatabases) -> None:
+@pytest.mark.parametrize("rows", [2, 2000])
+def test_who_borrows_next_finds_no_row_and_nobody_else(lender: MigratedDatabases, rows: int) -> None:
     with lender.lend() as first:
         lingering = psycopg.connect(first, autocommit=True)
-        numbers = [lingering.execute(INSERT).fetchone() for _ in range(2)]
+        numbers = [lingering.execute(INSERT).fetchone() for _ in range(rows)]
     with pytest.raises(psycopg.OperationalError):
         lingering.execute("SELECT 1")
     lingering.close()
     with lender.lend() as second, psycopg.connect(second, autocommit=True) as connection:
         assert second == first
         assert connection.execute("SELECT count(*) FROM headgate_outbox").fetchone() == (0,)
+        pages = connection.execute("SELECT pg_relation_size('headgate_outbox') / 8192").fetchone()
+        assert pages is not None
+        assert pages[0] < 10, "where the planner begins to look"
         assert connection.execute(INSERT).fetchone() == numbers[0]
 
 
