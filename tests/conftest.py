@@ -59,8 +59,9 @@ APART = {
     "test_temporal_outages.py",
 }
 """Files whose tests share nothing that is expensive to make, so that several workers can share a file."""
-WAITING = {"acceptance", "faults", "gameday"}
-"""Folders whose tests mostly wait for the processes that they start."""
+LANES = {"acceptance": "acceptance", "faults": "faults", "gameday": "faults"}
+"""Folders whose tests mostly wait for the processes that they start: `acceptance` for much that these compute, `faults`
+for timeouts. If all workers took the one and then the other, the CPUs would be too few first and idle later."""
 
 # No deadline for one example: on a busy machine any of them may take long.
 settings.register_profile("thorough", max_examples=100, deadline=None)
@@ -144,28 +145,32 @@ def piece(nodeid: str) -> str:
     return nodeid if file.rpartition("/")[2] in APART else file
 
 
-def is_waiting(nodeid: str) -> bool:
-    """Whether this test mostly waits: for the processes that it starts."""
-    return nodeid.split("/")[1] in WAITING
+def lane(nodeid: str) -> str:
+    """Which workers begin with this test: those of its folder, or those that compute."""
+    return LANES.get(nodeid.split("/")[1], "computing")
+
+
+def lane_of(worker: str) -> str:
+    """One worker per core computes; of the others every second is for faults."""
+    number = int(worker.removeprefix("gw"))
+    return "computing" if number < (os.cpu_count() or 1) else ("acceptance", "faults")[number % 2]
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
-    """As `--dist loadfile`, by the pieces: one worker per core computes, while the others wait."""
+    """As `--dist loadfile`, by the pieces, in lanes."""
     if config.getvalue("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
-
-    computing = {f"gw{number}" for number in range(os.cpu_count() or 1)}
 
     class LoadPieces(LoadFileScheduling):  # type: ignore[misc]  # it has no types of its own
         def _split_scope(self, nodeid: str) -> str:
             return piece(nodeid)
 
         def _assign_work_unit(self, node: Any) -> None:
-            """Takes the first piece of the worker's own sort, or of the other where there is none left."""
-            waits = node.gateway.id not in computing
-            if (first := next((scope for scope in self.workqueue if is_waiting(scope) == waits), None)) is not None:
+            """Takes the first piece of the worker's lane, or of any where there is none left."""
+            own = lane_of(node.gateway.id)
+            if (first := next((scope for scope in self.workqueue if lane(scope) == own), None)) is not None:
                 self.workqueue.move_to_end(first, last=False)
             super()._assign_work_unit(node)
 

@@ -142,9 +142,9 @@ async def test_an_id_too_long_for_temporal_is_poisoned_too(engine: TemporalEngin
 
 async def test_a_run_timeout_counts_from_the_end_of_the_start_delay(temporal_address: str, starts: Starts) -> None:
     """Peer bug 25: an execution timeout would have ended it before it began."""
-    timeout = timedelta(seconds=1)
+    timeout = timedelta(seconds=3)
     engine = TemporalEngine(await connect_for_dispatch(temporal_address), run_timeout=timeout)
-    quick = starts.request("quick", delay=timedelta(seconds=1.5))
+    quick = starts.request("quick", delay=timedelta(seconds=3.5))
     stuck = starts.request("stuck", {"sleep": 60})
     await engine.start([quick, stuck])
     async with starts.worker(await connect(temporal_address)):
