@@ -12,7 +12,7 @@ import pytest
 
 from headgate.testing import TemporalServer, require
 from tests.acceptance.collector import collector
-from tests.acceptance.documents import Reader, assert_every_block_is_read, blocks, hosts
+from tests.acceptance.documents import Block, Reader, assert_every_block_is_read, blocks, hosts
 from tests.integration.smsc import smsc_in_a_thread
 
 ROOT = Path(__file__).parents[2]
@@ -101,3 +101,11 @@ def test_every_block_runs_as_it_is_written(page: Path, tmp_path: Path, request: 
 def test_blocks_that_are_not_run_are_known() -> None:
     left_out = {_named(page): [block.not_run for block in blocks(page) if block.not_run] for page in PAGES}
     assert {page: reasons for page, reasons in left_out.items() if reasons} == NOT_RUN
+
+
+@pytest.mark.parametrize("missing", ["headgate[no-such-extra]", "headgate[server] no-such-package", "celery[sqs]"])
+def test_what_a_block_installs_is_there(missing: str, tmp_path: Path) -> None:
+    with Reader(tmp_path) as reader:
+        reader.follow(Block(1, "bash", None, "pip install 'headgate[server]' pytest\n"))
+        with pytest.raises(AssertionError, match=r"no-such|boto3"):
+            reader.follow(Block(1, "bash", None, f"pip install {missing}\n"))
