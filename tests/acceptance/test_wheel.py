@@ -13,7 +13,7 @@ from contextlib import closing
 import httpx2 as httpx
 import pytest
 
-from tests.acceptance.installed import ROOT, Installed, bare_environment, build_wheel
+from tests.acceptance.installed import ROOT, Installed, build_wheel
 from tests.acceptance.service import until
 from tests.effort import is_thorough
 
@@ -383,7 +383,7 @@ class running:  # noqa: N801 - used as a function
         self._process = subprocess.Popen(
             installed.command(*arguments),
             cwd=installed.directory,
-            env=bare_environment(PYTHONUNBUFFERED="1"),
+            env=installed.environment(PYTHONUNBUFFERED="1"),
             stdout=self._output,
             stderr=subprocess.STDOUT,
         )
