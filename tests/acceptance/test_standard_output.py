@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx2 as httpx
 import pytest
 
+from tests import warm_start
 from tests.acceptance.envoy_proxy import free_port
 from tests.acceptance.service import command, environment, run, until
 
@@ -16,20 +17,30 @@ BUFFERED, UNBUFFERED = "", "1"
 IN_MEMORY = {"HEADGATE_DATABASE_URL": "memory://"}
 
 
-def redirected(directory: Path, redirection: str, *arguments: str, **variables: str) -> tuple[int, str]:
+def redirected(
+    directory: Path, redirection: str, *arguments: str, unbuffered: str = BUFFERED, **variables: str
+) -> tuple[int, str]:
     """The exit status, and what the command wrote to standard error."""
-    shell = ["bash", "-c", f'"$@" {redirection}; exit ${{PIPESTATUS[0]}}', "bash", *command(*arguments)]
+    program = command(*arguments) if "&-" in redirection or unbuffered else warm_command(directory, *arguments)
+    shell = ["bash", "-c", f'"$@" {redirection}; exit ${{PIPESTATUS[0]}}', "bash", *program]
     ended = subprocess.run(
         shell,
         check=False,
         cwd=directory,
-        env=environment(**{"PYTHONUNBUFFERED": BUFFERED} | variables),
+        env=environment(PYTHONUNBUFFERED=unbuffered, **variables),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=120,
     )
     return ended.returncode, ended.stderr
+
+
+def warm_command(directory: Path, *arguments: str) -> list[str]:
+    """In a copy of the warm process, whose output is buffered: only what Python finds closed, or is told not to buffer,
+    needs one that starts so."""
+    warm_start.command_on_path("headgate", "headgate", directory)
+    return [str(directory / "headgate"), *arguments]
 
 
 @pytest.mark.parametrize(
@@ -44,7 +55,7 @@ def redirected(directory: Path, redirection: str, *arguments: str, **variables: 
 def test_a_result_that_can_t_be_written_is_a_failure_in_one_line(
     tmp_path: Path, arguments: str, redirection: str, unbuffered: str, problem: str
 ) -> None:
-    ended = redirected(tmp_path, redirection, *arguments.split(), **IN_MEMORY, PYTHONUNBUFFERED=unbuffered)
+    ended = redirected(tmp_path, redirection, *arguments.split(), unbuffered=unbuffered, **IN_MEMORY)
     assert ended == (1, f"headgate: standard output can't be written: {problem}\n")
 
 
@@ -70,10 +81,8 @@ def test_work_whose_progress_nobody_reads_is_done(tmp_path: Path) -> None:
 
 def test_a_service_whose_address_can_t_be_printed_serves(tmp_path: Path) -> None:
     port = free_port()
-    shell = ["bash", "-c", f'exec "$@" {FULL}', "bash", *command("serve", "--port", str(port))]
-    with subprocess.Popen(
-        shell, cwd=tmp_path, env=environment(PYTHONUNBUFFERED=BUFFERED), stderr=subprocess.DEVNULL
-    ) as service:
+    shell = ["bash", "-c", f'exec "$@" {FULL}', "bash", *warm_command(tmp_path, "serve", "--port", str(port))]
+    with subprocess.Popen(shell, cwd=tmp_path, env=environment(), stderr=subprocess.DEVNULL) as service:
         try:
             until(lambda: service.poll() is not None or is_live(port))
             assert service.poll() is None, "it ended instead"
