@@ -15,7 +15,6 @@ The workers that such a copy starts with `multiprocessing` ("spawn": `headgate s
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import gc
 import importlib
@@ -256,6 +255,8 @@ def load(names: list[str]) -> None:
 
 def quicken() -> None:
     """What the tests' own process does to be quick; the modules lie beside this file."""
+    import asyncio  # not above: each command of a shell imports this file, to pass itself on
+
     migrated = importlib.import_module("migrated")
     migrated.quicken_sqlite()
     migrated.image_with_log()
