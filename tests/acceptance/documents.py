@@ -108,7 +108,7 @@ class Reader:
     def __init__(self, directory: Path, *, replaced: Mapping[str, str] | None = None, **variables: str) -> None:
         self._directory = directory
         (directory / ".typed").mkdir()
-        for name in ("headgate", "uvicorn"):
+        for name in ("headgate", "uvicorn", "pytest"):
             warm_start.command_on_path(name, name, directory / ".typed")
         warm_start.python_on_path(directory / ".typed")
         _pip_on_path(directory / ".typed")
