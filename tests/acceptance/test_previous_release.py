@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import zipfile
@@ -15,8 +14,9 @@ from typing import Any
 import pytest
 
 from headgate.durations import format_instant
+from tests import warm_start
 from tests.acceptance.installed import ROOT, build_wheel
-from tests.acceptance.service import Service, run, until
+from tests.acceptance.service import Service, environment, run, until
 
 PREVIOUS = "b65bc8b962bae371213df50ed10085067e08765b"
 """The commit of release 0.2.0."""
@@ -66,7 +66,7 @@ def test_the_previous_release_works_on_the_new_schema_beside_this_version(
     for folder in folders:
         folder.mkdir()
     # Any variable of Python's own keeps the suite from starting it with this version's modules loaded.
-    old_shell = variables | {"PYTHONPATH": previous, "PYTHONUNBUFFERED": "1"}
+    old_shell = variables | {"PYTHONPATH": previous, "PYTHONHASHSEED": "1"}
     assert Path(module_of(old_shell, tmp_path)).is_relative_to(previous)
     with (
         Service(folders[0], **old_shell) as old,
@@ -104,8 +104,7 @@ def is_paid(client: Any, payment_id: str) -> bool:
 
 
 def module_of(variables: dict[str, str], folder: Path) -> str:
+    """Where a program has headgate from that is started as the commands and services of these tests are."""
     program = "import headgate; print(headgate.__file__)"
-    shell = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")} | variables
-    started = [sys.executable, "-c", program]
-    done = subprocess.run(started, cwd=folder, env=shell, capture_output=True, text=True, check=True)
+    done = warm_start.run([sys.executable, "-c", program], cwd=folder, env=environment(**variables))
     return done.stdout.strip()
