@@ -260,8 +260,13 @@ OPEN = """route => {
     pulse.replaceChildren()
     dispatchEvent(new HashChangeEvent('hashchange'))
     return new Promise(resolve => {
-        const look = () => isThere() && resolve()
-        new MutationObserver(look).observe(document.body, {childList: true, subtree: true, characterData: true})
+        const look = () => {
+            if (!isThere()) return
+            changes.disconnect()
+            resolve()
+        }
+        const changes = new MutationObserver(look)
+        changes.observe(document.body, {childList: true, subtree: true, characterData: true})
         look()
     })
 }"""
