@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import httpx2 as httpx
 import pytest
@@ -271,48 +272,79 @@ OPEN = """route => {
     })
 }"""
 """Opens a page; done when its data is there."""
-PAUSE = """() => document.querySelector('#pulse [aria-label="Pause refreshing"]')?.click()"""
+PAUSE = """document.querySelector('#pulse [aria-label="Pause refreshing"]')?.click()"""
 
 
 def show(page: Page, route: str) -> None:
     """Opens a page afresh, waits for its data, and stops it from refreshing itself."""
     with quiet(page):
-        page.evaluate(OPEN, route)
-        page.evaluate(PAUSE)
+        page.evaluate(f"route => ({OPEN})(route).then(() => {PAUSE})", route)
     for label in TYPED.keys() & set(page.evaluate(EMPTY)):
         for field in page.get_by_label(label, exact=True).and_(page.locator("input")).all():
             if field.input_value() == "" and field.is_editable():
                 field.fill(TYPED[label])
 
 
+class Traffic:
+    """The calls of a page. It listens all the time: a listener that comes or goes is a message to the browser."""
+
+    def __init__(self, page: Page) -> None:
+        self.asked: list[Request] = []
+        self.made: list[tuple[str, str, int]] = []
+        self.waiting: set[Request] = set()
+        page.on("request", self._begun)
+        page.on("response", self._answered)
+        page.on("requestfinished", self._ended)
+        page.on("requestfailed", self._ended)
+
+    def _begun(self, request: Request) -> None:
+        self.asked.append(request)
+        if request.resource_type != "eventsource":  # which stays open
+            self.waiting.add(request)
+
+    def _answered(self, response: Response) -> None:
+        self.made.append((response.request.method, response.url, response.status))
+
+    def _ended(self, request: Request) -> None:
+        self.waiting.discard(request)
+
+    def forget(self) -> None:
+        self.asked.clear()
+        self.made.clear()
+        self.waiting.clear()
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether more than reading was asked for."""
+        return any(request.method != "GET" for request in self.asked)
+
+
+TRAFFIC: WeakKeyDictionary[Page, Traffic] = WeakKeyDictionary()
+
+
+def traffic_of(page: Page) -> Traffic:
+    """What a page calls from here on."""
+    traffic = TRAFFIC.get(page) or TRAFFIC.setdefault(page, Traffic(page))
+    traffic.forget()
+    return traffic
+
+
 @contextmanager
 def quiet(page: Page) -> Iterator[None]:
     """Returns when all requests are answered and no more are made."""
-    waiting: set[Request] = set()
-
-    def begun(request: Request) -> None:
-        if request.resource_type != "eventsource":  # which stays open
-            waiting.add(request)
-
-    def ended(request: Request) -> None:
-        waiting.discard(request)
-
-    page.on("request", begun)
-    page.on("requestfinished", ended)
-    page.on("requestfailed", ended)
+    traffic = traffic_of(page)
     yield
     calm = 0
     while calm < 2:
         page.wait_for_timeout(20)
-        calm = 0 if waiting else calm + 1
-    page.remove_listener("request", begun)
-    page.remove_listener("requestfinished", ended)
-    page.remove_listener("requestfailed", ended)
+        calm = 0 if traffic.waiting else calm + 1
 
 
 def control_of(page: Page, control: str, scope: str) -> ElementHandle:
+    """A control, and how the page is before it is pressed."""
     found = page.evaluate_handle(
-        f"([scope, control]) => ({ALL})(scope).find(each => ({NAME})(each) === control)", [scope, control]
+        f"([scope, control]) => {{({REMEMBER})(); return ({ALL})(scope).find(each => ({NAME})(each) === control)}}",
+        [scope, control],
     )
     visible = found.as_element()
     assert visible is not None, (control, page.evaluate(FIND, scope))
@@ -321,19 +353,8 @@ def control_of(page: Page, control: str, scope: str) -> ElementHandle:
 
 def press(page: Page, expected: Press, scope: str) -> list[tuple[str, str, int]]:
     """Presses a control, and confirms if prompted; returns the calls that were made: method, path, status."""
-    made: list[tuple[str, str, int]] = []
-    asked: list[Request] = []
-
-    def begun(request: Request) -> None:
-        asked.append(request)
-
-    def answered(response: Response) -> None:
-        made.append((response.request.method, response.url, response.status))
-
+    traffic = traffic_of(page)
     visible = control_of(page, expected.control, scope)
-    page.on("request", begun)
-    page.on("response", answered)
-    page.evaluate(REMEMBER)
     if expected.control.startswith("SELECT"):
         other = "select => [...select.options].find(each => !each.selected).value"
         visible.select_option(visible.evaluate(other))
@@ -341,29 +362,27 @@ def press(page: Page, expected: Press, scope: str) -> list[tuple[str, str, int]]
         visible.click()
     here = f"#/{expected.route}" == expected.control.split("|")[2].rstrip("/")
     try:
-        until(lambda: here or asked or page.evaluate(HAS_CHANGED), within=20)
+        until(lambda: here or traffic.asked or page.evaluate(HAS_CHANGED), within=20)
     except AssertionError:
         pytest.fail(f"{expected} does nothing")
-    if any("/preview?" in request.url for request in asked):
+    if any("/preview?" in request.url for request in traffic.asked):
         page.locator("#dialog[open]").wait_for()  # which says how many
     if page.locator("#dialog[open]").count():
-        assert not [request for request in asked if request.method != "GET"], f"{expected} does not wait for an answer"
+        assert not traffic.has_changed, f"{expected} does not wait for an answer"
         for kind, text in (("datetime-local", "2031-05-01T12:00:00"), ("number", "3")):
             for field in page.locator(f"#dialog input[type={kind}]").all():
                 field.fill(text)
         page.locator("#dialog button").last.click()
-        until(lambda: page.evaluate("true") and [request for request in asked if request.method != "GET"])
+        until(lambda: page.evaluate("true") and traffic.has_changed)
     # A change may follow a GET.
     until(
         lambda: (
             page.evaluate("true")
-            and len(made) >= len(asked)
-            and (effect_of(expected) is None or any(request.method != "GET" for request in asked))
+            and len(traffic.made) >= len(traffic.asked)
+            and (traffic.has_changed or effect_of(expected) is None)
         )
     )
-    page.remove_listener("request", begun)
-    page.remove_listener("response", answered)
-    return made
+    return traffic.made.copy()
 
 
 def effect_of(expected: Press) -> str | None:
