@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import httpx2 as httpx
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
 
 from headgate.server.access.authenticator import create_token
 from headgate.server.settings import Settings
@@ -23,6 +23,7 @@ FLAGS = [
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
     *("--disable-background-networking", "--disable-component-update"),
 ]
+VIEWPORT: ViewportSize = {"width": 1280, "height": 900}
 TIMEOUT_MS = 60_000
 """How long a page may take to do what it does in milliseconds: on a busy machine any of it may take long."""
 expect.set_options(timeout=TIMEOUT_MS)
@@ -71,9 +72,7 @@ def token(directory: Path, name: str, scopes: list[str]) -> str:
 def open_page(browser: Browser, console: Console) -> tuple[Page, list[str]]:
     """A window, and what goes wrong in it: script errors, refused resources, requests to another host."""
     # Without motion there are fewer pictures to draw.
-    context = browser.new_context(
-        base_url=console.service.url, viewport={"width": 1280, "height": 900}, reduced_motion="reduce"
-    )
+    context = browser.new_context(base_url=console.service.url, viewport=VIEWPORT, reduced_motion="reduce")
     opened = context.new_page()
     opened.set_default_timeout(TIMEOUT_MS)
     wrong: list[str] = []
@@ -112,6 +111,7 @@ def same_page(window: tuple[Page, list[str]], console: Console) -> Iterator[Page
         opened.context.clear_cookies()
         log_in(opened, console)
     yield opened
+    assert "owned" not in opened.title()
     assert wrong == []
 
 
@@ -124,9 +124,27 @@ def is_wrong(text: str, kind: str) -> bool:
 
 def log_in(page: Page, console: Console, name: str = "operator", path: str = "") -> None:
     page.goto(f"./{path}")
+    enter_token(page, console, name)
+
+
+def enter_token(page: Page, console: Console, name: str = "operator") -> None:
     page.get_by_label("Token").fill(console.tokens[name])
     page.get_by_role("button", name="Log in").click()
     expect(page.get_by_role("button", name="Log out")).to_be_visible()
+
+
+GO = """hash => new Promise(resolve => {
+    document.getElementById('said').className = 'unseen'
+    if (location.hash === hash) return resolve()
+    addEventListener('hashchange', resolve, {once: true})
+    location.hash = hash
+})"""
+
+
+def go(page: Page, hash: str) -> None:
+    """Opens a page of the console in a window that shows another. `goto` may return before the console has heard of
+    it; and what an earlier test was told may lie over a button."""
+    page.evaluate(GO, hash)
 
 
 def agree(page: Page, verb: str) -> None:

@@ -13,12 +13,25 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Browser, Page, Request, expect
 
-from tests.acceptance.console_browser import Console, agree, browser, chromium, log_in, page, token
+from tests.acceptance.console_browser import (
+    VIEWPORT,
+    Console,
+    agree,
+    browser,
+    chromium,
+    enter_token,
+    go,
+    log_in,
+    token,
+    window,
+)
+from tests.acceptance.console_browser import page as own_page
+from tests.acceptance.console_browser import same_page as page
 from tests.acceptance.console_data import fill_up
 from tests.acceptance.service import Service, run
 from tests.effort import combinations, is_thorough
 
-__all__ = ["browser", "chromium", "page"]
+__all__ = ["browser", "chromium", "own_page", "page", "window"]
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 AXE = Path(__file__).parents[2] / ".venv" / "javascript" / "node_modules" / "axe-core" / "axe.min.js"
@@ -79,26 +92,26 @@ def fill(console: Console) -> None:
             assert accepted.status_code == 202, accepted.text
 
 
-def test_a_token_logs_in_and_is_kept_nowhere_a_script_could_read_it(page: Page, console: Console) -> None:
-    page.goto("/")
-    token = page.get_by_label("Token")
+def test_a_token_logs_in_and_is_kept_nowhere_a_script_could_read_it(own_page: Page, console: Console) -> None:
+    own_page.goto("/")
+    token = own_page.get_by_label("Token")
     expect(token).to_be_focused()
     token.fill("hg_wrong")
     token.press("Enter")
-    expect(page.get_by_text("no token of this service")).to_be_visible()
+    expect(own_page.get_by_text("no token of this service")).to_be_visible()
     token.fill(console.tokens["operator"])
     token.press("Enter")
-    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
-    kept = page.evaluate("JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie, location.href])")
+    expect(own_page.get_by_role("heading", name="Overview")).to_be_visible()
+    kept = own_page.evaluate("JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie, location.href])")
     assert kept == f'[{{}},{{}},"","{console.service.url}/"]'
-    cookie = page.context.cookies()[0]
+    cookie = own_page.context.cookies()[0]
     assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
-    assert console.tokens["operator"] not in (cookie["value"], page.content())
-    page.reload()
-    expect(page.get_by_text("operator", exact=True)).to_be_visible()
-    page.get_by_role("button", name="Log out").click()
+    assert console.tokens["operator"] not in (cookie["value"], own_page.content())
+    own_page.reload()
+    expect(own_page.get_by_text("operator", exact=True)).to_be_visible()
+    own_page.get_by_role("button", name="Log out").click()
     expect(token).to_be_visible()
-    assert page.context.cookies() == []
+    assert own_page.context.cookies() == []
 
 
 @pytest.mark.parametrize(("width", "scheme"), combinations([390, 1440], ["dark", "light"]))
@@ -109,10 +122,10 @@ def test_axe_finds_nothing_on_any_page(
     require_axe()
     page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
     page.set_viewport_size({"width": width, "height": 900})
-    page.goto("/")
+    page.get_by_role("button", name="Log out").click()
     expect(page.get_by_label("Token")).to_be_visible()
     problems = violations(page, "login")
-    log_in(page, console)
+    enter_token(page, console)
     for address in [*PAGES, *DETAILS]:
         page.goto(f"/#/{address}")
         expect(page.get_by_role("heading", level=1)).to_have_text(re.split("[/?]", address)[0].capitalize())
@@ -126,12 +139,12 @@ def test_axe_finds_nothing_on_any_page(
     expect(page.get_by_role("dialog")).to_be_visible()
     problems += violations(page, "a question")
     page.get_by_role("button", name="Leave it").click()
+    page.set_viewport_size(VIEWPORT)
     assert problems == []
 
 
 def test_the_skip_link_keeps_the_page_and_the_theme_is_kept(page: Page, console: Console) -> None:
-    log_in(page, console)
-    page.goto("/#/limits")
+    go(page, "#/limits")
     expect(page.get_by_role("heading", level=1)).to_have_text("Limits")
     page.get_by_role("link", name="Skip to the content").focus()
     page.keyboard.press("Enter")
@@ -173,36 +186,35 @@ def violations(page: Page, name: str) -> list[str]:
     ]
 
 
-def test_every_page_is_one_answer_and_a_stream_and_fits_a_phone(page: Page, console: Console) -> None:
+def test_every_page_is_one_answer_and_a_stream_and_fits_a_phone(own_page: Page, console: Console) -> None:
     asked: list[str] = []
-    log_in(page, console, path="#/search")
-    page.clock.install()
-    page.on("request", lambda request: asked.append(request.url) if "/api/" in request.url else None)
+    log_in(own_page, console, path="#/search")
+    own_page.clock.install()
+    own_page.on("request", lambda request: asked.append(request.url) if "/api/" in request.url else None)
     for name in PAGES:
         asked.clear()
-        with page.expect_response(STREAM):
-            page.goto(f"/#/{name}")
-        expect(page.get_by_role("heading", level=1)).to_have_text(name.capitalize())
-        expect(page.locator("#pulse")).to_contain_text("as of")
-        page.clock.run_for(11_000)  # less than a stream may be silent for, and more than polling would wait
+        with own_page.expect_response(STREAM):
+            own_page.goto(f"/#/{name}")
+        expect(own_page.get_by_role("heading", level=1)).to_have_text(name.capitalize())
+        expect(own_page.locator("#pulse")).to_contain_text("as of")
+        own_page.clock.run_for(11_000)  # less than a stream may be silent for, and more than polling would wait
         assert [re.sub(".*/console/([a-z]+).*", r"\1", url) for url in asked] in (
             ["overview", "stream"],
             ["page", "stream"],
         ), (name, asked)
-        expect(page.locator("#banner")).to_be_hidden()
-        unnamed = page.evaluate(
+        expect(own_page.locator("#banner")).to_be_hidden()
+        unnamed = own_page.evaluate(
             "[...document.querySelectorAll('input:not([hidden]), select, textarea, button, meter, [role=img]')]"
             ".filter(each => !(each.labels?.length || each.ariaLabel || each.textContent.trim())).length"
         )
         assert unnamed == 0, name
         for width in (1280, 360):
-            page.set_viewport_size({"width": width, "height": 800})
-            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (name, width)
+            own_page.set_viewport_size({"width": width, "height": 800})
+            assert own_page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (name, width)
 
 
 def test_what_callers_stored_is_shown_as_text(page: Page, console: Console) -> None:
-    log_in(page, console)
-    page.goto("/#/slots")
+    go(page, "#/slots")
     page.get_by_label("Event id").fill(HOSTILE)
     page.get_by_role("button", name="Look up").click()
     expect(page.locator("dd code", has_text=HOSTILE)).to_be_visible()
@@ -218,24 +230,24 @@ def test_what_callers_stored_is_shown_as_text(page: Page, console: Console) -> N
     assert page.locator("main img").count() == 0
 
 
-def test_an_event_is_looked_up_explained_and_cancelled(page: Page, console: Console) -> None:
-    log_in(page, console, "clerk", "#/slots/default/e11")
-    expect(page.get_by_role("heading", name="Why this time")).to_be_visible()
+def test_an_event_is_looked_up_explained_and_cancelled(own_page: Page, console: Console) -> None:
+    log_in(own_page, console, "clerk", "#/slots/default/e11")
+    expect(own_page.get_by_role("heading", name="Why this time")).to_be_visible()
     expect(
-        page.get_by_role("listitem").filter(has_text=re.compile("The window of .* of default was full"))
+        own_page.get_by_role("listitem").filter(has_text=re.compile("The window of .* of default was full"))
     ).to_have_count(2)
-    page.get_by_role("button", name="Cancel this slot").click()
-    page.keyboard.press("Escape")
-    page.get_by_role("button", name="Cancel this slot").click()
-    agree(page, "Cancel the slot")
-    expect(page.locator(".notice")).to_contain_text("e11 is cancelled")
+    own_page.get_by_role("button", name="Cancel this slot").click()
+    own_page.keyboard.press("Escape")
+    own_page.get_by_role("button", name="Cancel this slot").click()
+    agree(own_page, "Cancel the slot")
+    expect(own_page.locator(".notice")).to_contain_text("e11 is cancelled")
     with console.api() as http:
         assert http.get("/api/v1/slots/e11").status_code == 404
         assert http.get("/api/v1/slots/e10").status_code == 200
 
 
 def test_a_limit_is_tried_changed_and_recorded(page: Page, console: Console) -> None:
-    log_in(page, console, path="#/configs/default")
+    go(page, "#/configs/default")
     page.get_by_label("Limit").fill("50")
     page.get_by_label("Events").fill("1000")
     page.get_by_role("button", name="Preview").click()
@@ -265,8 +277,9 @@ def test_a_limit_is_tried_changed_and_recorded(page: Page, console: Console) -> 
 
 
 def test_a_plan_is_made_tried_and_deleted(page: Page, console: Console) -> None:
-    log_in(page, console, path="#/limits")
+    go(page, "#/limits")
     page.get_by_role("link", name="New plan").click()
+    expect(page.locator("main")).to_be_focused()  # before, what is typed would go to the form of the page before
     page.get_by_label("Name").fill("made-here")
     page.get_by_label("Capacity").fill("2")
     page.get_by_role("button", name="Create it").click()
@@ -289,7 +302,7 @@ def test_a_plan_is_made_tried_and_deleted(page: Page, console: Console) -> None:
 
 
 def test_the_kill_switch_and_items_are_worked_by_hand(page: Page, console: Console) -> None:
-    log_in(page, console, path="#/dispatch/PAYMENT")
+    go(page, "#/dispatch/PAYMENT")
     page.get_by_role("button", name="Stop dispatching PAYMENT").click()
     agree(page, "Stop it")
     expect(page.get_by_role("button", name="Start dispatching PAYMENT")).to_be_visible()
@@ -306,58 +319,58 @@ def test_the_kill_switch_and_items_are_worked_by_hand(page: Page, console: Conso
     expect(page.get_by_role("table", name="Audit")).to_contain_text("cancelled")
 
 
-def test_a_token_sees_what_its_scope_allows_and_which_it_lacks(page: Page, console: Console) -> None:
-    log_in(page, console, "reader")
-    expect(page.get_by_role("heading", name="Next windows of the default config")).to_be_visible()
-    page.goto("/#/slots/default/e0")
-    expect(page.get_by_role("button", name="Cancel this slot")).to_be_disabled()
-    expect(page.get_by_text("needs scope assign")).to_be_visible()
-    page.goto("/#/dispatch")
-    expect(page.get_by_text("Dispatch needs a token with the scope admin")).to_be_visible()
-    page.goto("/#/limits")
-    expect(page.get_by_role("button", name="Acquire")).to_be_disabled()
+def test_a_token_sees_what_its_scope_allows_and_which_it_lacks(own_page: Page, console: Console) -> None:
+    log_in(own_page, console, "reader")
+    expect(own_page.get_by_role("heading", name="Next windows of the default config")).to_be_visible()
+    own_page.goto("/#/slots/default/e0")
+    expect(own_page.get_by_role("button", name="Cancel this slot")).to_be_disabled()
+    expect(own_page.get_by_text("needs scope assign")).to_be_visible()
+    own_page.goto("/#/dispatch")
+    expect(own_page.get_by_text("Dispatch needs a token with the scope admin")).to_be_visible()
+    own_page.goto("/#/limits")
+    expect(own_page.get_by_role("button", name="Acquire")).to_be_disabled()
 
 
-def test_a_revoked_token_ends_at_the_login(page: Page, console: Console) -> None:
-    log_in(page, console, "leaver")
+def test_a_revoked_token_ends_at_the_login(own_page: Page, console: Console) -> None:
+    log_in(own_page, console, "leaver")
     run(console.directory, "tokens", "revoke", "leaver")
-    expect(page.get_by_label("Token")).to_be_visible()
+    expect(own_page.get_by_label("Token")).to_be_visible()
 
 
-def test_refreshing_stops_in_a_hidden_tab_and_an_outage_is_shown(page: Page, console: Console) -> None:
-    log_in(page, console)
-    expect(page.locator("#pulse")).to_contain_text("live as of")
-    page.context.set_offline(True)
-    expect(page.locator("#banner")).to_contain_text("does not answer")
-    page.context.set_offline(False)
-    expect(page.locator("#banner")).to_be_hidden()
-    page.clock.install()
-    with page.expect_request(STREAM):
-        page.reload()
-    expect(page.locator("#pulse")).to_contain_text("live as of")
+def test_refreshing_stops_in_a_hidden_tab_and_an_outage_is_shown(own_page: Page, console: Console) -> None:
+    log_in(own_page, console)
+    expect(own_page.locator("#pulse")).to_contain_text("live as of")
+    own_page.context.set_offline(True)
+    expect(own_page.locator("#banner")).to_contain_text("does not answer")
+    own_page.context.set_offline(False)
+    expect(own_page.locator("#banner")).to_be_hidden()
+    own_page.clock.install()
+    with own_page.expect_request(STREAM):
+        own_page.reload()
+    expect(own_page.locator("#pulse")).to_contain_text("live as of")
     hide = "hidden => {Object.defineProperty(document, 'hidden', {value: hidden, configurable: true})}"
     tell = "document.dispatchEvent(new Event('visibilitychange'))"
-    page.evaluate(hide, True)
-    page.evaluate(tell)
-    assert is_quiet(page)
-    page.evaluate(hide, False)
-    with page.expect_request(STREAM) as resumed:
-        page.evaluate(tell)
+    own_page.evaluate(hide, True)
+    own_page.evaluate(tell)
+    assert is_quiet(own_page)
+    own_page.evaluate(hide, False)
+    with own_page.expect_request(STREAM) as resumed:
+        own_page.evaluate(tell)
     assert "lastEventId=" in resumed.value.url, "what it has is not sent again"
     # Not `click`: it waits for animation frames, which stop with the clock.
-    page.get_by_role("button", name="Pause refreshing").dispatch_event("click")
-    assert is_quiet(page)
-    with page.expect_request(STREAM):
-        page.get_by_role("button", name="Resume refreshing").dispatch_event("click")
+    own_page.get_by_role("button", name="Pause refreshing").dispatch_event("click")
+    assert is_quiet(own_page)
+    with own_page.expect_request(STREAM):
+        own_page.get_by_role("button", name="Resume refreshing").dispatch_event("click")
 
 
-def test_one_stream_replaces_asking_and_asking_replaces_a_stream_that_fails(page: Page, console: Console) -> None:
+def test_one_stream_replaces_asking_and_asking_replaces_a_stream_that_fails(own_page: Page, console: Console) -> None:
     asked: list[str] = []
-    log_in(page, console)
-    expect(page.locator("#pulse")).to_contain_text("live as of")
-    page.on("request", lambda request: asked.append(request.url))
+    log_in(own_page, console)
+    expect(own_page.locator("#pulse")).to_contain_text("live as of")
+    own_page.on("request", lambda request: asked.append(request.url))
     soon = (datetime.now(UTC) + timedelta(hours=2)).strftime("%Y-%m-%dT%H:%M:00Z")
-    queue = page.get_by_role("table", name="Queues").get_by_role("row").filter(has_text="PAYMENT")
+    queue = own_page.get_by_role("table", name="Queues").get_by_role("row").filter(has_text="PAYMENT")
     waiting = int(queue.get_by_role("cell").nth(1).inner_text())
     party, payee = ({"name": "A", "iban": iban} for iban in ("DE89370400440532013000", "GB29NWBK60161331926819"))
     payment = {"paymentId": "seen-live", "amount": "1.00", "currency": "EUR", "executeAt": soon}
@@ -366,11 +379,11 @@ def test_one_stream_replaces_asking_and_asking_replaces_a_stream_that_fails(page
         assert accepted.status_code == 202, accepted.text
     expect(queue.get_by_role("cell").nth(1)).to_have_text(str(waiting + 1))
     assert [url for url in asked if "/console/stream" not in url] == [], "the stream brought it"
-    page.route(STREAM, lambda route: route.fulfill(status=503))
-    with page.expect_request("**/console/overview"):
-        page.reload()
-    expect(page.locator("#pulse")).to_contain_text("live as of")
-    expect(page.locator("#banner")).to_be_hidden()
+    own_page.route(STREAM, lambda route: route.fulfill(status=503))
+    with own_page.expect_request("**/console/overview"):
+        own_page.reload()
+    expect(own_page.locator("#pulse")).to_contain_text("live as of")
+    expect(own_page.locator("#banner")).to_be_hidden()
 
 
 def is_quiet(page: Page) -> bool:
@@ -389,7 +402,7 @@ def is_quiet(page: Page) -> bool:
 
 
 def test_charts_share_a_range_a_zoom_and_a_zone_that_stand_in_the_address(page: Page, console: Console) -> None:
-    log_in(page, console, path="#/charts")
+    go(page, "#/charts")
     drawn = page.locator(".plot canvas")
     expect(drawn).to_have_count(6)
     expect(page.get_by_text("Booked: ").first).to_contain_text("at most per minute")
@@ -451,7 +464,7 @@ def test_without_tokens_there_is_nothing_to_log_in_to(browser: Browser, service:
 
 
 def test_one_box_finds_every_kind_of_id_by_keyboard_alone(page: Page, console: Console) -> None:
-    log_in(page, console, path="#/slots")
+    go(page, "#/slots")
     box = page.get_by_role("searchbox", name="Search for an id")
     page.keyboard.press("/")
     expect(box).to_be_focused()
@@ -474,7 +487,7 @@ def test_one_box_finds_every_kind_of_id_by_keyboard_alone(page: Page, console: C
 
 
 def test_everything_turns_grey_when_the_service_is_gone(page: Page, console: Console) -> None:
-    log_in(page, console, path="#/workers")
+    go(page, "#/workers")
     alive = page.get_by_role("table", name="Dependencies").get_by_text("UP").first
     expect(alive).to_be_visible()
     colour = "badge => getComputedStyle(badge).filter"

@@ -11,10 +11,12 @@ import httpx2 as httpx
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from tests.acceptance.console_browser import Console, agree, browser, chromium, log_in, page, token
+from tests.acceptance.console_browser import Console, agree, browser, chromium, go, log_in, token, window
+from tests.acceptance.console_browser import page as own_page
+from tests.acceptance.console_browser import same_page as page
 from tests.acceptance.service import Service, until
 
-__all__ = ["browser", "chromium", "page"]
+__all__ = ["browser", "chromium", "own_page", "page", "window"]
 
 HOURS = {"zone": "Europe/Berlin", "open": [{"days": ["MON"], "from": "09:00", "to": "17:00"}]}
 SUNDAY = {"zone": "UTC", "open": [{"days": ["SUN"], "from": "00:00", "to": "01:00"}]}
@@ -72,7 +74,7 @@ class Held:
 
 def test_pause_keeps_what_a_colleague_changed(page: Page, console: Console, http: httpx.Client) -> None:
     put_task(http, "nightly", cron="0 3 * * *", context={"v": 1})
-    log_in(page, console, path="#/periodic")
+    go(page, "#/periodic")
     pause = page.get_by_role("button", name="Pause nightly")
     expect(pause).to_be_visible()
     put_task(http, "nightly", cron="30 5 * * *", context={"v": 2})
@@ -86,7 +88,7 @@ def test_pause_keeps_what_a_colleague_changed(page: Page, console: Console, http
 
 
 def test_an_element_that_is_kept_acts_as_the_newest_render_says(page: Page, console: Console) -> None:
-    log_in(page, console, path="#/search")
+    go(page, "#/search")
     pressed = page.evaluate("""async () => {
         const {button, form, h, update} = await import('./console/dom.js')
         const [region, pressed] = [h('div'), []]
@@ -103,6 +105,7 @@ def test_an_element_that_is_kept_acts_as_the_newest_render_says(page: Page, cons
         render('new')
         go.click()
         send.click()
+        region.remove()
         return [region.contains(go), region.contains(send), pressed]
     }""")
     assert pressed == [True, True, ["new", "kept new"]]
@@ -114,7 +117,7 @@ def test_new_never_replaces_what_exists(page: Page, console: Console, http: http
     put_task(http, "eod", cron="0 16 * * MON-FRI", zone="Europe/Berlin", context={"a": 1})
     paths = ("/admin/rate-limit/config?name=bank", "/admin/plans/vip", "/admin/periodic/eod")
     before = [http.get(path).json() for path in paths]
-    log_in(page, console, path="#/configs/")
+    go(page, "#/configs/")
     page.get_by_label("Name").fill("bank")
     page.get_by_role("button", name="Create", exact=True).click()
     agree(page, "Create it")
@@ -145,7 +148,7 @@ def test_an_editor_never_undoes_the_change_of_a_colleague(page: Page, console: C
     configure(http, "shared", maxPerWindow=100, windowSize="PT4S")
     plan = {"algorithm": "fixed_window", "limit": 10, "window": "PT1H"}
     assert http.put("/admin/plans/shared", json=plan).status_code == 200
-    log_in(page, console, path="#/configs/shared")
+    go(page, "#/configs/shared")
     page.get_by_label("Horizon").fill("PT2H")
     configure(http, "shared", maxPerWindow=500)
     page.get_by_role("button", name="Make it the active version").click()
@@ -187,7 +190,7 @@ def test_a_preview_tries_every_field_and_goes_with_the_next_change(
     page: Page, console: Console, http: httpx.Client
 ) -> None:
     configure(http, "tried", maxPerWindow=5, windowSize="PT4S", maxDelay="PT1H")
-    log_in(page, console, path="#/configs/tried")
+    go(page, "#/configs/tried")
     changed = page.get_by_role("table", name="The effect").get_by_role("row").nth(2).get_by_role("cell")
     page.get_by_label("Events").fill("10000")
     page.get_by_label("Requested for").fill("2031-01-01T00:00:00")
@@ -220,7 +223,7 @@ def test_a_replan_moves_what_was_previewed(page: Page, console: Console, http: h
     events = [{"eventId": f"moved-{n}", "requestedTime": LATER} for n in range(20)]
     assert http.post("/api/v1/slots/batch", json={"configName": "moved", "events": events}).status_code == 200
     configure(http, "moved", maxPerWindow=10)
-    log_in(page, console, path="#/replan/moved")
+    go(page, "#/replan/moved")
     move = page.locator("main").get_by_role("button", name="Move them")
     page.get_by_role("button", name="Preview").click()
     expect(move).to_be_visible()
@@ -238,7 +241,7 @@ def test_a_replan_moves_what_was_previewed(page: Page, console: Console, http: h
 
 def test_a_control_is_off_until_its_call_has_ended(page: Page, console: Console, http: httpx.Client) -> None:
     put_task(http, "twice", every="P1D")
-    log_in(page, console, path="#/periodic")
+    go(page, "#/periodic")
     run = page.get_by_role("button", name="Run twice now")
     held = Held(page, "**/admin/periodic/twice/trigger", "POST")
     run.click()
@@ -282,26 +285,26 @@ def test_a_control_is_off_until_its_call_has_ended(page: Page, console: Console,
 
 
 def test_a_lost_answer_says_that_the_change_may_have_been_made(
-    page: Page, console: Console, http: httpx.Client
+    own_page: Page, console: Console, http: httpx.Client
 ) -> None:
     def lose(route: Route) -> None:
         route.fetch()
         route.abort("connectionreset")
 
     put_task(http, "lost", every="P1D")
-    log_in(page, console)
-    page.clock.install()
-    page.goto("./#/periodic")
-    page.route("**/admin/periodic/lost/trigger", lose)
-    page.get_by_role("button", name="Run lost now").dispatch_event("click")
-    page.get_by_role("dialog").get_by_role("button", name="Run it now").dispatch_event("click")
-    banner = page.locator("#banner")
+    log_in(own_page, console)
+    own_page.clock.install()
+    own_page.goto("./#/periodic")
+    own_page.route("**/admin/periodic/lost/trigger", lose)
+    own_page.get_by_role("button", name="Run lost now").dispatch_event("click")
+    own_page.get_by_role("dialog").get_by_role("button", name="Run it now").dispatch_event("click")
+    banner = own_page.locator("#banner")
     expect(banner).to_contain_text("may have been made: look before you press again")
     expect(banner).not_to_contain_text("Trying again")
     assert "lost@trigger" in http.get("/admin/dispatch/PAYMENT/items?prefix=lost").text
-    page.evaluate(REFRESH)
-    expect(page.locator("#pulse")).to_contain_text("as of")
+    own_page.evaluate(REFRESH)
+    expect(own_page.locator("#pulse")).to_contain_text("as of")
     expect(banner).to_be_visible()  # long enough to be read
-    page.clock.run_for(20_000)
-    page.evaluate(REFRESH)
+    own_page.clock.run_for(20_000)
+    own_page.evaluate(REFRESH)
     expect(banner).to_be_hidden()
