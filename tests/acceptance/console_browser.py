@@ -91,7 +91,7 @@ def page(browser: Browser, console: Console) -> Iterator[Page]:
     title = opened.title()
     opened.context.close()
     assert "owned" not in title
-    assert wrong == []
+    assert wrong == [], wrong
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +112,7 @@ def same_page(window: tuple[Page, list[str]], console: Console) -> Iterator[Page
         log_in(opened, console)
     yield opened
     assert "owned" not in opened.title()
-    assert wrong == []
+    assert wrong == [], wrong
 
 
 def is_wrong(text: str, kind: str) -> bool:
