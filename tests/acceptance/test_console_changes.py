@@ -111,6 +111,24 @@ def test_an_element_that_is_kept_acts_as_the_newest_render_says(page: Page, cons
     assert pressed == [True, True, ["new", "kept new"]]
 
 
+def test_an_answer_whose_body_is_lost_is_no_answer(page: Page, console: Console) -> None:
+    go(page, "#/search")
+    thrown = page.evaluate("""async () => {
+        const {call} = await import('./console/api.js')
+        const whole = window.fetch
+        const body = () => new ReadableStream({start: stream => stream.error(new TypeError('network error'))})
+        window.fetch = async () => new Response(body(), {headers: {'content-type': 'application/json'}})
+        const error = method => call(method, '/health').then(() => null, error => [error.message, error.isChange])
+        try {
+            return [await error('GET'), await error('PUT')]
+        } finally {
+            window.fetch = whole
+        }
+    }""")
+    lost = "The service did not answer. The change may have been made: look before you press again."
+    assert thrown == [["The service does not answer.", False], [lost, True]]
+
+
 def test_new_never_replaces_what_exists(page: Page, console: Console, http: httpx.Client) -> None:
     configure(http, "bank", maxPerWindow=7, windowSize="PT1S", maxDelay="PT1H", calendar=HOURS)
     assert http.put("/admin/plans/vip", json={"rate": "1000/second"}).status_code == 200

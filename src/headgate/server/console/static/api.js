@@ -38,13 +38,23 @@ async function sent(method, path, body, {headers, changes}) {
     options.headers['Content-Type'] = 'application/json'
   }
   try {
-    return await fetch(PREFIX + path, options)
+    const answer = await fetch(PREFIX + path, options)
+    // Here, for the connection may end before the body does.
+    return {answer, text: await answer.text()}
   } catch (error) {
     const late = error.name === 'TimeoutError' ? ` within ${PATIENCE_MS / 1000} seconds` : ''
     const text = changes
       ? 'The service did not answer. The change may have been made: look before you press again.'
       : `The service does not answer${late}.`
     throw new Unreachable(text, changes)
+  }
+}
+
+function parsed(text) {
+  try {
+    return JSON.parse(text)
+  } catch {
+    return {}
   }
 }
 
@@ -55,8 +65,8 @@ async function sent(method, path, body, {headers, changes}) {
  *  @param {unknown} [body]
  *  @param {{also?: number[], headers?: Record<string, string>, changes?: boolean}} [options] */
 export async function call(method, path, body, {also = [], headers = {}, changes = method !== 'GET'} = {}) {
-  const answer = await sent(method, path, body, {headers, changes})
-  const json = answer.headers.get('content-type')?.includes('json') ? await answer.json().catch(() => ({})) : undefined
+  const {answer, text} = await sent(method, path, body, {headers, changes})
+  const json = answer.headers.get('content-type')?.includes('json') ? parsed(text) : undefined
   if (!answer.ok && !also.includes(answer.status)) throw new Problem(answer.status, json)
   return json
 }
