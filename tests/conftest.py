@@ -21,7 +21,15 @@ import pytest
 from hypothesis import settings
 
 from headgate.sql import migrate
-from tests import compiled_statements, migrated, temporal_namespaces, trusted_certificates, warm_start, warm_workers
+from tests import (
+    compiled_statements,
+    migrated,
+    parsing,
+    temporal_namespaces,
+    trusted_certificates,
+    warm_start,
+    warm_workers,
+)
 
 if TYPE_CHECKING:
     from headgate.testing.servers.postgres import PostgresDatabases
@@ -78,6 +86,7 @@ def write_to_memory() -> None:
 
 
 write_to_memory()
+parsing.take_turns()
 migrated.quicken_sqlite()
 compiled_statements.share()
 trusted_certificates.share()

@@ -260,6 +260,7 @@ def quicken() -> None:
     migrated = importlib.import_module("migrated")
     migrated.quicken_sqlite()
     migrated.image_with_log()
+    importlib.import_module("parsing").take_turns()
     for name in ("compiled_statements", "trusted_certificates"):
         importlib.import_module(name).share()
     importlib.import_module("httpx2").create_ssl_context()
