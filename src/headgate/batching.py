@@ -7,8 +7,9 @@ latency, so throughput rises with the number of callers and the store has one wr
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextvars import Context
+from itertools import islice
 from typing import Generic, TypeVar
 
 Work = TypeVar("Work")
@@ -109,3 +110,20 @@ class Batcher(Generic[Work, Outcome]):
             if self.when_idle is not None:
                 self.when_idle()
                 self.when_idle = None
+
+
+async def in_batches(work: AsyncIterable[Work] | Iterable[Work], size: int) -> AsyncIterator[list[Work]]:
+    """The work in order, `size` at a time; the last batch may be smaller."""
+    batch: list[Work] = []
+    if isinstance(work, AsyncIterable):
+        async for piece in work:
+            batch.append(piece)
+            if len(batch) >= size:
+                yield batch
+                batch = []
+        if batch:
+            yield batch
+    else:
+        supply = iter(work)
+        while batch := list(islice(supply, size)):
+            yield batch

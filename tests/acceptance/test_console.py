@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Browser, Page, Request, expect
 
+from tests.acceptance.console_axe import require_axe, violations
 from tests.acceptance.console_browser import (
     VIEWPORT,
     Console,
@@ -34,7 +33,6 @@ from tests.effort import combinations, is_thorough
 __all__ = ["browser", "chromium", "own_page", "page", "window"]
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
-AXE = Path(__file__).parents[2] / ".venv" / "javascript" / "node_modules" / "axe-core" / "axe.min.js"
 STREAM = "**/console/stream*"
 PAGES = (
     *("overview", "charts", "slots", "configs", "replan", "limits", "dispatch", "periodic", "workers"),
@@ -161,29 +159,6 @@ def test_the_skip_link_keeps_the_page_and_the_theme_is_kept(page: Page, console:
     page.get_by_role("button", name="Theme: dark").click()
     assert page.evaluate(ground) == light
     assert page.evaluate("localStorage.length") == 0
-
-
-def require_axe() -> None:
-    if not AXE.exists():
-        reason = "axe-core is not installed: make lint installs it, with npm"
-        if os.environ.get("HEADGATE_REQUIRE") == "all":
-            pytest.fail(reason)
-        pytest.skip(reason)
-
-
-def violations(page: Page, name: str) -> list[str]:
-    """The violations that axe finds on the page now."""
-    if not page.evaluate("'axe' in window"):
-        page.evaluate(AXE.read_text())
-    tags = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
-    # Else it describes each element that passed a rule, too, at the length of several pages.
-    options = {"runOnly": tags, "resultTypes": ["violations"]}
-    found = page.evaluate("async options => (await axe.run(document, options)).violations", options)
-    return [
-        f"{name}: {violation['id']}: {node['html'][:120]} {node['failureSummary']}"
-        for violation in found
-        for node in violation["nodes"]
-    ]
 
 
 def test_every_page_is_one_answer_and_a_stream_and_fits_a_phone(own_page: Page, console: Console) -> None:

@@ -8,18 +8,18 @@ import json
 import re
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
 
 import httpx2 as httpx
 import pytest
-from playwright.sync_api import Browser, ElementHandle, Page, Request, Response, expect
+from playwright.sync_api import Browser, Page, expect
 
 from tests.acceptance.console_browser import Console, browser, chromium, token, window
 from tests.acceptance.console_browser import same_page as page
+from tests.acceptance.console_controls import EMPTY, FIND, HAS_CHANGED, OPEN, PAUSE, control_of
 from tests.acceptance.console_data import fill_up
+from tests.acceptance.console_traffic import quiet, traffic_of
 from tests.acceptance.service import Service, until
 from tests.effort import is_thorough
 
@@ -43,23 +43,6 @@ TYPED = {
 }
 """What is typed into empty fields, by their labels."""
 
-ALL = "scope => [...document.querySelectorAll(scope)].filter(each => each.checkVisibility() && !each.disabled)"
-NAME = """each => [each.tagName, each.type ?? '', each.getAttribute('href') ?? each.dataset.key ?? '',
-                  (each.ariaLabel ?? each.textContent).trim()].join('|')"""
-FIND = f"scope => ({ALL})(scope).map({NAME})"
-STATE = """(() => [location.href, document.body.outerHTML, document.getElementById('dialog').open,
-    ...[...document.querySelectorAll('input, select, details')].map(each => [each.value, each.checked, each.open])]
-    .join('\\n'))()"""
-REMEMBER = f"""() => {{
-    document.getElementById('said').className = 'unseen'
-    window.before = {STATE}
-}}"""
-"""Without what an earlier press said, whose end would be a change, too. It stays in the page: to compare it here, all
-of the page would be sent again and again."""
-HAS_CHANGED = f"() => window.before !== {STATE}"
-EMPTY = """() => [...document.querySelectorAll('input')]
-    .filter(each => each.value === '' && !each.disabled && !each.readOnly && each.checkVisibility())
-    .map(each => each.ariaLabel ?? each.labels[0]?.textContent.trim())"""
 ONCE = "body :is(button, a[href], summary, select, input[type=checkbox])"
 IN_PAGE = ONCE.replace("body", "main")
 
@@ -252,29 +235,6 @@ def stock(console: Console, http: httpx.Client) -> None:
     database.close()
 
 
-OPEN = """route => {
-    const pulse = document.getElementById('pulse')
-    // A search is not refreshed.
-    const isThere = () =>
-        route.startsWith('search') ? document.querySelector('main table') : pulse.textContent.includes('as of')
-    history.replaceState(null, '', `#/${route}`)
-    pulse.replaceChildren()
-    dispatchEvent(new HashChangeEvent('hashchange'))
-    return new Promise(resolve => {
-        const look = () => {
-            if (!isThere()) return
-            changes.disconnect()
-            resolve()
-        }
-        const changes = new MutationObserver(look)
-        changes.observe(document.body, {childList: true, subtree: true, characterData: true})
-        look()
-    })
-}"""
-"""Opens a page; done when its data is there."""
-PAUSE = """document.querySelector('#pulse [aria-label="Pause refreshing"]')?.click()"""
-
-
 def show(page: Page, route: str) -> None:
     """Opens a page afresh, waits for its data, and stops it from refreshing itself."""
     with quiet(page):
@@ -283,72 +243,6 @@ def show(page: Page, route: str) -> None:
         for field in page.get_by_label(label, exact=True).and_(page.locator("input")).all():
             if field.input_value() == "" and field.is_editable():
                 field.fill(TYPED[label])
-
-
-class Traffic:
-    """The calls of a page. It listens all the time: a listener that comes or goes is a message to the browser."""
-
-    def __init__(self, page: Page) -> None:
-        self.asked: list[Request] = []
-        self.made: list[tuple[str, str, int]] = []
-        self.waiting: set[Request] = set()
-        page.on("request", self._begun)
-        page.on("response", self._answered)
-        page.on("requestfinished", self._ended)
-        page.on("requestfailed", self._ended)
-
-    def _begun(self, request: Request) -> None:
-        self.asked.append(request)
-        if request.resource_type != "eventsource":  # which stays open
-            self.waiting.add(request)
-
-    def _answered(self, response: Response) -> None:
-        self.made.append((response.request.method, response.url, response.status))
-
-    def _ended(self, request: Request) -> None:
-        self.waiting.discard(request)
-
-    def forget(self) -> None:
-        self.asked.clear()
-        self.made.clear()
-        self.waiting.clear()
-
-    @property
-    def has_changed(self) -> bool:
-        """Whether more than reading was asked for."""
-        return any(request.method != "GET" for request in self.asked)
-
-
-TRAFFIC: WeakKeyDictionary[Page, Traffic] = WeakKeyDictionary()
-
-
-def traffic_of(page: Page) -> Traffic:
-    """What a page calls from here on."""
-    traffic = TRAFFIC.get(page) or TRAFFIC.setdefault(page, Traffic(page))
-    traffic.forget()
-    return traffic
-
-
-@contextmanager
-def quiet(page: Page) -> Iterator[None]:
-    """Returns when all requests are answered and no more are made."""
-    traffic = traffic_of(page)
-    yield
-    calm = 0
-    while calm < 2:
-        page.wait_for_timeout(20)
-        calm = 0 if traffic.waiting else calm + 1
-
-
-def control_of(page: Page, control: str, scope: str) -> ElementHandle:
-    """A control, and how the page is before it is pressed."""
-    found = page.evaluate_handle(
-        f"([scope, control]) => {{({REMEMBER})(); return ({ALL})(scope).find(each => ({NAME})(each) === control)}}",
-        [scope, control],
-    )
-    visible = found.as_element()
-    assert visible is not None, (control, page.evaluate(FIND, scope))
-    return visible
 
 
 def press(page: Page, expected: Press, scope: str) -> list[tuple[str, str, int]]:

@@ -20,9 +20,10 @@ from playwright.sync_api import Page, Response, Route, expect
 from tests import warm_start
 from tests.acceptance.console_browser import Console, browser, chromium, token, window
 from tests.acceptance.console_browser import same_page as page
+from tests.acceptance.console_controls import FIND
 from tests.acceptance.console_data import queue_jobs
 from tests.acceptance.service import Service, environment, until
-from tests.acceptance.test_console_buttons import FIND, JOBS, ONCE, ROUTES, Press, check, press, show, stock
+from tests.acceptance.test_console_buttons import JOBS, ONCE, ROUTES, Press, check, press, show, stock
 
 __all__ = ["browser", "chromium", "page", "window"]
 

@@ -24,7 +24,8 @@ from headgate.slots.replan import Direction
 from headgate.slots.replanning import Replan, Span, replan
 from headgate.slots.stores import replanning as store_replanning
 from headgate.slots.stores import slot_stores
-from headgate.slots.stores.replanning import TOPIC, SqlReplanStore, record_of
+from headgate.slots.stores.move_records import record_of
+from headgate.slots.stores.replanning import TOPIC, SqlReplanStore
 from headgate.slots.windows import align
 from headgate.sql.outbox import records_of
 from headgate.sql.outbox_looks import first_ids

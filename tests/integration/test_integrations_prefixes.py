@@ -10,8 +10,6 @@ from typing import Any
 import django
 import httpx2 as httpx
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import TestClient, TestServer
 from django.conf import settings
 from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
@@ -31,20 +29,18 @@ from starlette.routing import Mount, Route
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
 from werkzeug.routing import BaseConverter
 from werkzeug.test import Client as WsgiClient
-from yarl import URL
 
 if not settings.configured:
     settings.configure(ALLOWED_HOSTS=["*"], SECRET_KEY="test", ROOT_URLCONF=__name__)
     django.setup()
 
-from headgate import FixedWindow, Limiter, Plan
-from headgate.integrations import aiohttp as aiohttp_integration
+from headgate import Limiter
 from headgate.integrations import django as django_integration
 from headgate.integrations import flask as flask_integration
-from headgate.integrations.asgi import PathRule, RateLimitMiddleware, everyone, method
+from headgate.integrations.asgi import PathRule, RateLimitMiddleware, method
 from tests.integration.asgi_calls import connect
+from tests.integration.path_rules import PLANS, rule, warnings
 
-PLANS = [Plan("logins", FixedWindow(limit=1, window="PT1H"))]
 DJANGO = "headgate.integrations.django.RateLimitMiddleware"
 
 
@@ -62,10 +58,6 @@ urlpatterns: list[Any] = [
     route("users/<int:id>/", greet),
     route("in/", include([route("login", greet)])),
 ]
-
-
-def rule(pattern: str = "/login", **options: Any) -> PathRule:
-    return PathRule(pattern, "logins", key=everyone("all"), **options)
 
 
 def starlette(*rules: PathRule, routes: list[Any] | None = None) -> Starlette:
@@ -409,14 +401,6 @@ async def test_a_rule_that_matches_no_route_is_named_at_the_start(
     assert warnings(caplog) == messages, "it is logged once"
 
 
-def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [
-        record.getMessage()
-        for record in caplog.records
-        if record.name == "headgate.integrations" and record.levelno == logging.WARNING
-    ]
-
-
 async def test_it_is_named_also_around_an_application_and_in_a_mounted_one(caplog: pytest.LogCaptureFixture) -> None:
     await start(RateLimitMiddleware(included(), Limiter(plans=PLANS), [rule("/lgin")]))
     assert len(warnings(caplog)) == 1
@@ -470,95 +454,6 @@ def test_flask_names_a_rule_that_matches_no_route(caplog: pytest.LogCaptureFixtu
 def test_django_names_a_rule_that_matches_no_route(on_django: Any, caplog: pytest.LogCaptureFixture) -> None:
     on_django(rule("/users/7"), rule("/lgin"), rule("/both"), rule("/both/or"), rule("/users/7/8"), rule("/in/login"))
     assert [message.split(",")[0] for message in warnings(caplog)] == ["PathRule('/lgin'", "PathRule('/users/7/8'"]
-
-
-def aiohttp_app(*rules: PathRule) -> web.Application:
-    async def greeting(request: web.Request) -> web.Response:
-        return web.Response(text="hello")
-
-    app = web.Application()
-    for path in ("", "/login", "/users/{id}", "/café", "/pages/{name:.+}"):
-        app.router.add_get(path, greeting)
-    app.router.add_static("/files", ".")
-    if rules:
-        aiohttp_integration.install(app, Limiter(plans=PLANS), rules)
-    return app
-
-
-def mounted(*prefixes: str, app: web.Application) -> web.Application:
-    """Applications around `app`: the last of the prefixes is the outermost."""
-    for prefix in prefixes:
-        parent = web.Application()
-        parent.add_subapp(prefix, app)
-        app = parent
-    return app
-
-
-async def aiohttp_statuses(app: web.Application, *paths: str, host: str = "test") -> list[int]:
-    async with TestClient(TestServer(app)) as client:
-        urls = [URL(path, encoded=True) for path in paths]
-        return [(await client.get(url, headers={"Host": host})).status for url in urls]
-
-
-async def test_an_aiohttp_rule_holds_in_a_mounted_application(caplog: pytest.LogCaptureFixture) -> None:
-    shop = mounted("/shop", app=aiohttp_app(rule(), rule("/users/*"), rule("/café")))
-    assert await aiohttp_statuses(shop, "/shop/login", "/shop/login") == [200, 429]
-    nested = mounted("/shop", "/v1", "/api", app=aiohttp_app(rule()))
-    assert await aiohttp_statuses(nested, "/api/v1/shop/login", "/api/v1/shop/login") == [200, 429]
-    assert warnings(caplog) == []
-
-
-async def test_an_aiohttp_rule_with_the_prefix_holds_in_the_application_around_it(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    parent = aiohttp_app(rule("/shop/login"))
-    parent.add_subapp("/shop", aiohttp_app())
-    assert await aiohttp_statuses(parent, "/shop/login", "/login", "/shop/login") == [200, 200, 429]
-    middle = aiohttp_app(rule("/shop/login"))
-    middle.add_subapp("/shop", aiohttp_app())
-    paths = ("/v1/shop/login", "/v1/login", "/v1/shop/login")
-    assert await aiohttp_statuses(mounted("/v1", app=middle), *paths) == [200, 200, 429]
-    assert warnings(caplog) == []
-
-
-@pytest.mark.parametrize(
-    ("prefix", "paths"),
-    [
-        ("/v1", ["/%761/login", "/v1/%6Cogin"]),
-        ("/a%2Fb", ["/a%2Fb/login", "/a%2fb/login"]),
-        ("/a%25b", ["/a%25b/login", "/%61%25b/login"]),
-    ],
-)
-async def test_encoding_passes_no_rule_of_a_mounted_aiohttp_application(
-    prefix: str, paths: list[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    assert await aiohttp_statuses(mounted(prefix, app=aiohttp_app(rule())), *paths) == [200, 429]
-    assert warnings(caplog) == []
-
-
-async def test_the_root_of_a_mounted_aiohttp_application_is_a_path() -> None:
-    shop = mounted("/shop", app=aiohttp_app(rule("/")))
-    assert await aiohttp_statuses(shop, "/shop", "/shop") == [200, 429]
-
-
-async def test_an_aiohttp_rule_holds_in_the_application_of_a_domain() -> None:
-    parent = web.Application()
-    parent.add_domain("shop.example", aiohttp_app(rule()))
-    assert await aiohttp_statuses(parent, "/login", "/login", host="shop.example") == [200, 429]
-    parent = web.Application()
-    parent.add_domain("api.example", mounted("/v1", app=aiohttp_app(rule())))
-    assert await aiohttp_statuses(parent, "/v1/login", "/v1/login", host="api.example") == [200, 429]
-
-
-@pytest.mark.parametrize("prefixes", [(), ("/shop",), ("/shop", "/a%2Fb")])
-async def test_an_aiohttp_application_names_a_rule_that_matches_no_route(
-    prefixes: tuple[str, ...], caplog: pytest.LogCaptureFixture
-) -> None:
-    served = ["/login", "/users/7", "/café", "/pages/a/b", "/files/*"]
-    unmatched = ["/shop/login", "/users/7/8", "/lgin"]
-    app = mounted(*prefixes, app=aiohttp_app(*map(rule, served + unmatched)))
-    assert await aiohttp_statuses(app, "".join(reversed(prefixes)) + "/login") == [200]
-    assert [message.split(",")[0] for message in warnings(caplog)] == [f"PathRule({path!r}" for path in unmatched]
 
 
 def test_a_flask_rule_for_a_converter_with_parentheses_is_not_named(caplog: pytest.LogCaptureFixture) -> None:

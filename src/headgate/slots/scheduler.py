@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack
 
 from headgate import tracing
-from headgate.batching import Batcher
+from headgate.batching import Batcher, in_batches
 from headgate.durations import parse_instant, to_ms
 from headgate.errors import (
     ConfigurationError,
@@ -375,7 +375,7 @@ class SlotScheduler(SlotMaintenance):
     ) -> AsyncIterator[list[Booking]]:
         """Books an endless supply in constant memory, and yields the outcomes of each batch."""
         names = booking_names(config_name, config_names)
-        async for batch in _batches(requests, self._bulk_batch):
+        async for batch in in_batches(requests, self._bulk_batch):
             yield await self.book(batch, names)
 
     async def find(self, event_id: str) -> AssignedSlot:
@@ -487,22 +487,3 @@ def _slot_or_raise(booking: Booking) -> AssignedSlot:
     if isinstance(booking, HeadgateError):
         raise booking
     return booking
-
-
-async def _batches(
-    requests: AsyncIterable[SlotRequest] | Iterable[SlotRequest], size: int
-) -> AsyncIterator[list[SlotRequest]]:
-    """The requests in order, `size` at a time; the last ones may be fewer."""
-    batch: list[SlotRequest] = []
-    if isinstance(requests, AsyncIterable):
-        async for request in requests:
-            batch.append(request)
-            if len(batch) >= size:
-                yield batch
-                batch = []
-        if batch:
-            yield batch
-    else:
-        supply = iter(requests)
-        while batch := list(itertools.islice(supply, size)):
-            yield batch

@@ -21,6 +21,7 @@ from headgate.slots.replan import Candidate, PlannedConfig
 from headgate.slots.replan_parts import Reading, after
 from headgate.slots.replan_places import rejoined_runs, starts_near
 from headgate.slots.replanning import Span, other_names
+from headgate.slots.stores.move_records import record_of
 from headgate.slots.stores.other_windows import other_windows_text, parse_other_windows
 from headgate.slots.stores.policies import policy_from_json
 from headgate.slots.stores.postgres import PostgresWindowReader
@@ -47,7 +48,6 @@ from headgate.slots.stores.replanning import (
     PlanningState,
     ReplanTransaction,
     movable,
-    record_of,
     standings_of,
 )
 from headgate.slots.stores.window_rows import SqlWindowReader

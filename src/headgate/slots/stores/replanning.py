@@ -8,7 +8,6 @@ PostgreSQL.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Concatenate, NamedTuple, ParamSpec
@@ -16,12 +15,12 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from headgate.durations import format_instant, from_ms, to_ms
+from headgate.durations import from_ms, to_ms
 from headgate.errors import Conflict, NotFound
 from headgate.messaging import Record
 from headgate.slots.carriers import Carriers, SlotMove, Standing
 from headgate.slots.listing import Cursor, ListedSlot, SlotFilter, SlotStatus
-from headgate.slots.model import AssignedSlot, PolicyVersion, SlotWindow
+from headgate.slots.model import AssignedSlot, PolicyVersion
 from headgate.slots.occupancy import CountedWindows, FullRun, Occupancy, WindowCount
 from headgate.slots.replan import Candidate, Limits, PlannedConfig
 from headgate.slots.replan_parts import Puller, Reading, after
@@ -36,6 +35,7 @@ from headgate.slots.replanning import (
     without_strangers,
 )
 from headgate.slots.stores import policies, slot_records, templates
+from headgate.slots.stores.move_records import record_of
 from headgate.slots.stores.other_windows import other_windows_text
 from headgate.slots.stores.tables import slot
 from headgate.slots.stores.window_rows import SqlWindowReader, write_counts, write_runs
@@ -468,30 +468,6 @@ def _row(move: SlotMove, version: int, moment: Any) -> dict[str, Any]:
         "b_version": version,
         "b_now": moment,
     }
-
-
-def record_of(move: SlotMove) -> str:
-    """The record of a move for subscribers."""
-    record: dict[str, Any] = {
-        "eventId": move.slot.event_id,
-        "configName": move.slot.config_name,
-        "before": _instant(move.slot.scheduled_ms),
-        "scheduledTime": _instant(move.scheduled_ms),
-        "windowStart": _instant(move.window_start_ms),
-        "owner": move.slot.owner,
-    }
-    if move.windows:
-        record["windows"] = [_window(window) for window in move.windows]
-    return json.dumps(record)
-
-
-def _window(window: SlotWindow) -> dict[str, Any]:
-    name, version, start_ms = window
-    return {"configName": name, "configVersion": version, "windowStart": _instant(start_ms)}
-
-
-def _instant(at_ms: int) -> str:
-    return format_instant(from_ms(at_ms))
 
 
 def runs_near(config: PlannedConfig) -> list[FullRun]:

@@ -1,0 +1,25 @@
+"""Rules by path, and what was logged of those that match no route."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from headgate import FixedWindow, Plan
+from headgate.integrations.asgi import PathRule, everyone
+
+PLANS = [Plan("logins", FixedWindow(limit=1, window="PT1H"))]
+
+
+def rule(pattern: str = "/login", **options: Any) -> PathRule:
+    return PathRule(pattern, "logins", key=everyone("all"), **options)
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [
+        record.getMessage()
+        for record in caplog.records
+        if record.name == "headgate.integrations" and record.levelno == logging.WARNING
+    ]
