@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import alembic.command
+import psycopg
 import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
@@ -130,6 +131,22 @@ async def test_many_processes_may_start_on_an_empty_database(url: str) -> None:
         for database in databases:
             await database.close()
     assert sorted(applied) == [[], [], [], migrate._known()]
+
+
+async def test_a_transaction_sees_that_another_has_migrated_meanwhile(empty_postgres_url: str) -> None:
+    """As after it has waited for its turn: PostgreSQL goes on answering `to_regclass` from a backend's cache."""
+
+    def before_and_after(connection: Connection) -> tuple[str | None, str | None]:
+        before = migrate.current(connection)
+        with psycopg.connect(empty_postgres_url) as other:
+            other.execute(f"CREATE TABLE {migrate.REVISION_TABLE} AS SELECT '0001_first' AS version_num")
+        return before, migrate.current(connection)
+
+    database = Database(empty_postgres_url)
+    try:
+        assert await database.write(before_and_after) == (None, "0001_first")
+    finally:
+        await database.close()
 
 
 @on_every_store

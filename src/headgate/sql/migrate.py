@@ -249,8 +249,10 @@ def _revision(connection: Connection, table: str) -> str | None:
 
 def _has_table(connection: Connection, table: str) -> bool:
     if connection.dialect.name == "postgresql":
-        # Every start asks: SQLAlchemy's query takes the server ten times as long to plan.
-        return bool(connection.exec_driver_sql("SELECT to_regclass(%s) IS NOT NULL", (table,)).scalar())
+        # Every start asks: SQLAlchemy's query takes the server ten times as long to plan. `to_regclass` may answer from
+        # before `_take_turns` waited: the backend's cache hears of other transactions when a relation is locked.
+        query = "SELECT EXISTS (SELECT FROM pg_class WHERE relname = %s AND pg_table_is_visible(oid))"
+        return bool(connection.exec_driver_sql(query, (table,)).scalar())
     return sa.inspect(connection).has_table(table)
 
 
