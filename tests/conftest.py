@@ -33,6 +33,7 @@ from tests import (
 
 if TYPE_CHECKING:
     from headgate.testing.servers.postgres import PostgresDatabases
+    from tests.lent_databases import MigratedDatabases
     from tests.temporal_namespaces import TemporalNamespace
 
 HERE = Path(__file__).parent
@@ -99,14 +100,16 @@ def every_step(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def migrated_postgres(postgres_server: PostgresDatabases) -> Iterator[migrated.MigratedDatabases]:
-    databases = migrated.MigratedDatabases.on(postgres_server)
+def migrated_postgres(postgres_server: PostgresDatabases) -> Iterator[MigratedDatabases]:
+    from tests.lent_databases import MigratedDatabases
+
+    databases = MigratedDatabases.on(postgres_server)
     yield databases
     databases.close()
 
 
 @pytest.fixture
-def postgres_url(migrated_postgres: migrated.MigratedDatabases) -> Iterator[str]:
+def postgres_url(migrated_postgres: MigratedDatabases) -> Iterator[str]:
     """The URL of a database at this version's schema, without rows, in the shared PostgreSQL."""
     with migrated_postgres.lend() as url:
         yield url

@@ -264,9 +264,14 @@ def quicken() -> None:
     for name in ("compiled_statements", "trusted_certificates"):
         importlib.import_module(name).share()
     importlib.import_module("httpx2").create_ssl_context()
-    with suppress(ImportError):  # by default Temporal's workers name their build by a hash over all loaded modules
-        importlib.import_module("temporalio.worker._worker").load_default_build_id()
+    name_temporal_build()
     asyncio.run(_start_once())
+
+
+def name_temporal_build() -> None:
+    """By default a worker of Temporal does so when it starts: by a hash over the code of all loaded modules."""
+    with suppress(ImportError):
+        importlib.import_module("temporalio.worker._worker").load_default_build_id()
 
 
 async def _start_once() -> None:

@@ -36,6 +36,7 @@ if __name__ == "__main__":
     _, address, *collected = sys.argv
     pytest.main(["--collect-only", "-qq", "-p", "no:cacheprovider", *collected])
     migrated.image_with_log()
+    warm_start.name_temporal_build()
     if find_spec("sqlfluff"):
         from tests.models import oracle_grammars
 

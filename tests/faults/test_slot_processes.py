@@ -20,7 +20,7 @@ import pytest
 from headgate.testing.load import KeepAlive
 from tests import warm_start
 from tests.effort import is_thorough
-from tests.migrated import MigratedDatabases
+from tests.lent_databases import MigratedDatabases
 
 PROCESSES = 8
 CALLERS = 24

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import secrets
 import time
+from functools import cache
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
@@ -20,6 +21,11 @@ CLIENT = "headgate"
 SECRET = "the-client-secret"
 
 
+@cache
+def first_key() -> RSAKey:
+    return RSAKey.generate_key(2048, {"kid": "first"}, private=True)
+
+
 class OpenIdProvider:
     """Serve `app` at `issuer`. `person` has the claims of the next login; `changes` corrupt the ID token."""
 
@@ -27,7 +33,7 @@ class OpenIdProvider:
         self.issuer = issuer
         self.person: dict[str, Any] = {"sub": "u1", "preferred_username": "anna", "groups": ["ops"]}
         self.changes: dict[str, Any] = {}
-        self.key = RSAKey.generate_key(2048, {"kid": "first"}, private=True)
+        self.key = first_key()
         self.signing = self.key
         self.redirects: set[str] = set()
         self._codes: dict[str, dict[str, str]] = {}

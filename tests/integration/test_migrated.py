@@ -3,39 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
-from typing import LiteralString
 
-import psycopg
 import pytest
 
 from headgate.sql import engine, migrate
 from headgate.sql.engine import Database
 from tests import migrated
-from tests.migrated import MigratedDatabases
-
-INSERT: LiteralString = (
-    "INSERT INTO headgate_outbox (topic, message_key, message_value, created_at) VALUES ('t', 'k', 'v', now()) "
-    "RETURNING id"
-)
-CHANGES: dict[str, LiteralString] = {
-    "a column": "ALTER TABLE headgate_slot ADD COLUMN surprise int",
-    "a table": "CREATE TABLE surprise (a int)",
-    "an index": "DROP INDEX headgate_slot_scheduled_at_ix",
-    "statistics": f"{INSERT}; ANALYZE headgate_outbox",
-    "a setting": "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET jit = on', current_database()); END $$",
-    "the revision": f"DELETE FROM {migrate.REVISION_TABLE}",
-}
-
-
-@pytest.fixture
-def lender(migrated_postgres: MigratedDatabases) -> Iterator[MigratedDatabases]:
-    """It has none lent back to it yet."""
-    with closing(MigratedDatabases(migrated_postgres.server, migrated_postgres.template)) as lender:
-        yield lender
-
 
 Made = tuple[list[tuple[str, ...]], list[str | None]]
 
@@ -102,39 +78,3 @@ async def test_a_file_with_something_in_it_takes_every_step(tmp_path: Path) -> N
     taken, revisions = await made(tmp_path / "used.db")
     assert "theirs" in {name for _, name, *_ in taken}
     assert revisions == [migrate._known()[-1], migrate.OLDEST_RUNNABLE]
-
-
-@pytest.mark.parametrize("rows", [2, 2000])
-def test_who_borrows_next_finds_no_row_and_nobody_else(lender: MigratedDatabases, rows: int) -> None:
-    with lender.lend() as first:
-        lingering = psycopg.connect(first, autocommit=True)
-        numbers = [lingering.execute(INSERT).fetchone() for _ in range(rows)]
-    with pytest.raises(psycopg.OperationalError):
-        lingering.execute("SELECT 1")
-    lingering.close()
-    with lender.lend() as second, psycopg.connect(second, autocommit=True) as connection:
-        assert second == first
-        assert connection.execute("SELECT count(*) FROM headgate_outbox").fetchone() == (0,)
-        pages = connection.execute("SELECT pg_relation_size('headgate_outbox') / 8192").fetchone()
-        assert pages is not None
-        assert pages[0] < 10, "where the planner begins to look"
-        assert connection.execute(INSERT).fetchone() == numbers[0]
-
-
-def test_one_whose_connections_were_all_ended_is_lent_again(lender: MigratedDatabases) -> None:
-    with lender.lend() as first, psycopg.connect(first, autocommit=True) as connection:
-        connection.execute(INSERT)
-        connection.execute(migrated._END_OTHERS)
-    with lender.lend() as second, psycopg.connect(second, autocommit=True) as connection:
-        assert second == first
-        assert connection.execute("SELECT count(*) FROM headgate_outbox").fetchone() == (0,)
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_what_was_changed_in_another_way_is_lent_to_nobody(lender: MigratedDatabases, change: str) -> None:
-    with lender.lend() as first, psycopg.connect(first, autocommit=True) as connection:
-        connection.execute(CHANGES[change])
-    with lender.lend() as second:
-        assert second != first
-    with pytest.raises(psycopg.OperationalError, match="does not exist"):
-        psycopg.connect(first)
