@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from headgate.kafka import consumer
+from headgate.kafka import consumer, stalls
 from headgate.kafka.log import KafkaLog
 from headgate.messaging import Record
 from headgate.testing import eventually
@@ -53,6 +53,35 @@ class TestKafkaLog(MessageLogContract):
         await source.close()
         assert lags[-1] == (topic, "group", 0), "it is somebody else's now"
         await log.close()
+
+    async def test_a_partition_that_the_driver_has_ceased_to_read_is_read_again(
+        self, log: KafkaLog, topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr(stalls, "STALL_SECONDS", 0.3)
+        source = await log.read(topic, "group")
+        await publish(log, Record(topic, "k", "before"))
+        await source.commit(await take(source, 1))
+        driver = source._consumer
+        driver.pause(driver.assignment())
+        await publish(log, Record(topic, "k", "after"))
+        assert [entry.record.value for entry in await take(source, 1)] == ["after"]
+        assert f"reading {topic}: nothing comes of partition" in caplog.text
+        await source.close()
+
+    async def test_who_is_at_the_end_or_takes_nothing_has_not_ceased_to_read(
+        self, log: KafkaLog, topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr(stalls, "STALL_SECONDS", 0.1)
+        source = await log.read(topic, "group")
+        await publish(log, Record(topic, "k", "before"))
+        await source.commit(await take(source, 1))
+        assert await source.receive(1, 1) == []
+        await publish(log, Record(topic, "k", "after"))
+        for _ in range(10):
+            assert await source.receive(0, 0.1) == []
+        assert len(await take(source, 1)) == 1
+        assert "nothing comes" not in caplog.text
+        await source.close()
 
     async def test_a_topic_that_exists_is_left_as_it_is(self, kafka_bootstrap: str, topic: str) -> None:
         for _ in range(2):

@@ -21,6 +21,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from headgate.errors import BrokerUnavailable
 from headgate.kafka.producer import TRACE
+from headgate.kafka.stalls import StallWatch
 from headgate.messaging import LogEntry, Record
 from headgate.tracing import accepted
 
@@ -64,12 +65,14 @@ class KafkaSource:
         self._is_interrupted = False
         self._is_behind = False
         """Whether a commit failed during a rebalance and must be retried."""
+        self._watch = StallWatch()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="headgate-kafka-reader")
         self._settings = {
             "bootstrap.servers": bootstrap,
             "group.id": group,
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
+            "enable.partition.eof": True,  # for the watch
             "partition.assignment.strategy": "cooperative-sticky",
             # How long a dead member keeps its partitions.
             "session.timeout.ms": 10_000,
@@ -126,11 +129,16 @@ class KafkaSource:
         # `consume` waits its whole time for a full batch; so wait for one record, then take what has come with it.
         first = self._consumer.poll(wait)
         messages = [] if first is None else [first]
+        if first is None:
+            self._watch.ran_dry()
         if messages and max_records > 1:
             messages += self._consumer.consume(max_records - 1, 0.01)
         outage: KafkaError | None = None
         for message in messages:
             if error := message.error():
+                if error.code() == KafkaError._PARTITION_EOF:
+                    self._watch.heard(message.partition() or 0, message.offset() or 0)
+                    continue
                 if error.code() in (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT):
                     outage = error
                     continue
@@ -144,10 +152,19 @@ class KafkaSource:
             partition, offset = message.partition(), message.offset()
             assert partition is not None
             assert offset is not None
+            self._watch.heard(partition, offset + 1)
             self._uncommitted.setdefault(partition, deque()).append(offset)
             record = Record(self._topic, key, value, _trace(message.headers()))
             records.append(LogEntry(record, partition, offset))
         self._report_own_lag()
+        if self._paused:
+            self._watch.put_off()
+        elif self._watch.is_due() and (stalled := self._watch.stalled(self._consumer)) is not None:
+            _log.warning(
+                "reading %s: nothing comes of partition %d, which has more; joining anew", self._topic, stalled
+            )
+            self._rejoin()
+            return []
         if outage is not None and not records:
             raise BrokerUnavailable(f"Kafka: {outage.str()}")
         # Records from other brokers are returned nevertheless: the consumer is past them, so they would not come again.
@@ -210,7 +227,8 @@ class KafkaSource:
                 finished.discard(position)
 
     def _rejoin(self) -> None:
-        """Replaces a consumer after a fatal error; its uncommitted records are delivered again to the next one."""
+        """Replaces a consumer after a fatal error or a stall; the next one delivers its uncommitted records again."""
+        self._watch.forget(list(self._uncommitted))
         self._uncommitted.clear()
         self._done.clear()
         self._consumer.close()
@@ -220,6 +238,7 @@ class KafkaSource:
         for partition in partitions:
             self._uncommitted.pop(partition.partition, None)
             self._done.pop(partition.partition, None)
+        self._watch.forget([partition.partition for partition in partitions])
 
 
 def _trace(headers: Any) -> str | None:
