@@ -15,9 +15,11 @@ from headgate.kafka import producer
 from headgate.kafka.producer import KafkaProducer
 from headgate.messaging import Record
 
+RECORDS = 20
+
 
 class Librdkafka:
-    """Stands where librdkafka's producer does. The first one made fails for good, one record a poll."""
+    """Stands where librdkafka's producer does. The first one made fails for good, a record a poll, once it has all."""
 
     made = 0
     asked = 0
@@ -26,13 +28,15 @@ class Librdkafka:
     def __init__(self, _settings: Any) -> None:
         type(self).made += 1
         self._is_broken = self.made == 1
+        self._has_all = not self._is_broken
         self._waiting: list[Callable[[KafkaError | None, object], None]] = []
 
     def produce(self, *_record: Any, on_delivery: Callable[[KafkaError | None, object], None], headers: Any) -> None:
         self._waiting.append(on_delivery)
+        self._has_all |= len(self._waiting) == RECORDS
 
     def poll(self, _seconds: float) -> int:
-        if self._waiting:
+        if self._waiting and self._has_all:
             failure = KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, "lost", True) if self._is_broken else None
             self._waiting.pop(0)(failure, None)
         return 0
@@ -54,8 +58,8 @@ async def test_a_producer_that_failed_for_good_is_replaced_once_and_reports_all_
     monkeypatch.setattr(producer, "Producer", Librdkafka)
     monkeypatch.setattr(producer, "POLL_SECONDS", 0.0)
     log = KafkaProducer("127.0.0.1:1", delivery_seconds=60, settings={})
-    outcomes = await log.publish([Record("t", "k", str(number)) for number in range(20)])
-    assert [type(outcome) for outcome in outcomes] == [BrokerUnavailable] * 20
+    outcomes = await log.publish([Record("t", "k", str(number)) for number in range(RECORDS)])
+    assert [type(outcome) for outcome in outcomes] == [BrokerUnavailable] * RECORDS
     assert Librdkafka.made == 2
     assert await log.publish([Record("t", "k", "v")]) == [None]
     await log.close()
