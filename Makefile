@@ -38,7 +38,7 @@ run: $(STAMP)
 
 # One per core computes, the others wait for the processes that their tests start (tests/conftest.py). PROFILE=thorough
 # tries more examples.
-WORKERS ?= 6
+WORKERS ?= 7
 PROFILE ?= quick
 
 test: lint
