@@ -8,10 +8,19 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from headgate.kafka import consumer, stalls
+from headgate.kafka.consumer import KafkaSource
 from headgate.kafka.log import KafkaLog
 from headgate.messaging import Record
 from headgate.testing import eventually
 from tests.contracts.message_log import MessageLogContract, publish, take
+
+
+async def read_to_the_end(log: KafkaLog, topic: str) -> KafkaSource:
+    """A member that has read, and committed, the one record there is."""
+    source = await log.read(topic, "group")
+    await publish(log, Record(topic, "k", "before"))
+    await source.commit(await take(source, 1))
+    return source
 
 
 class TestKafkaLog(MessageLogContract):
@@ -58,9 +67,7 @@ class TestKafkaLog(MessageLogContract):
         self, log: KafkaLog, topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         monkeypatch.setattr(stalls, "STALL_SECONDS", 0.3)
-        source = await log.read(topic, "group")
-        await publish(log, Record(topic, "k", "before"))
-        await source.commit(await take(source, 1))
+        source = await read_to_the_end(log, topic)
         driver = source._consumer
         driver.pause(driver.assignment())
         await publish(log, Record(topic, "k", "after"))
@@ -72,9 +79,7 @@ class TestKafkaLog(MessageLogContract):
         self, log: KafkaLog, topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         monkeypatch.setattr(stalls, "STALL_SECONDS", 0.1)
-        source = await log.read(topic, "group")
-        await publish(log, Record(topic, "k", "before"))
-        await source.commit(await take(source, 1))
+        source = await read_to_the_end(log, topic)
         assert await source.receive(1, 1) == []
         await publish(log, Record(topic, "k", "after"))
         for _ in range(10):

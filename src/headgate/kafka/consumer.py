@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import takewhile
 from typing import Any, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from headgate.errors import BrokerUnavailable
 from headgate.kafka.producer import TRACE
@@ -137,7 +137,7 @@ class KafkaSource:
         for message in messages:
             if error := message.error():
                 if error.code() == KafkaError._PARTITION_EOF:
-                    self._watch.heard(message.partition() or 0, message.offset() or 0)
+                    self._watch.heard(*_place(message))
                     continue
                 if error.code() in (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT):
                     outage = error
@@ -149,9 +149,7 @@ class KafkaSource:
                 continue
             key = (message.key() or b"").decode(errors="replace")
             value = (message.value() or b"").decode(errors="replace")
-            partition, offset = message.partition(), message.offset()
-            assert partition is not None
-            assert offset is not None
+            partition, offset = _place(message)
             self._watch.heard(partition, offset + 1)
             self._uncommitted.setdefault(partition, deque()).append(offset)
             record = Record(self._topic, key, value, _trace(message.headers()))
@@ -239,6 +237,14 @@ class KafkaSource:
             self._uncommitted.pop(partition.partition, None)
             self._done.pop(partition.partition, None)
         self._watch.forget([partition.partition for partition in partitions])
+
+
+def _place(message: Message) -> tuple[int, int]:
+    """The partition and offset of what came from a broker."""
+    partition, offset = message.partition(), message.offset()
+    assert partition is not None
+    assert offset is not None
+    return partition, offset
 
 
 def _trace(headers: Any) -> str | None:
