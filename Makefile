@@ -12,10 +12,11 @@ INTERPRETER = $(if $(filter file,$(origin PYTHON)),"$$(python3 scripts/optimized
 # The compiled modules are kept, whatever the environment: else each of hundreds of processes would compile them again.
 unexport PYTHONDONTWRITEBYTECODE
 
+NPM := $(shell command -v npm)
 JAVASCRIPT := .venv/javascript
 CONSOLE := src/headgate/server/console/static
 
-.PHONY: run test pytest lint blocking javascript no-javascript types imports demo bench bench-quick simulate \
+.PHONY: run test pytest installed lint blocking javascript no-javascript types imports demo bench bench-quick simulate \
   sms-matrix torture joint-processes scale gameday docs pictures sbom lock clean
 
 # uv takes seconds where pip takes a minute, and is told of pip's settings in the environment. pip itself is asked where
@@ -41,14 +42,19 @@ run: $(STAMP)
 WORKERS ?= 7
 PROFILE ?= quick
 
-test: lint
+test:
+	@$(MAKE) --no-print-directory --jobs installed
+	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory --jobs types imports pytest
+
+# What the tests need, at the same time if there are --jobs.
+installed: $(STAMP) $(if $(NPM),$(JAVASCRIPT)/installed)
 
 pytest: $(STAMP)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 10 \
 	  --hypothesis-profile $(PROFILE)
 
-lint: $(STAMP) $(if $(shell command -v npm),javascript,no-javascript)
+lint: $(STAMP) $(if $(NPM),javascript,no-javascript)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python scripts/generate_blocking.py --check
@@ -59,7 +65,7 @@ blocking: $(STAMP)
 
 # The console's JavaScript: undeclared names, unused ones, layout, types. Both tools are pinned and depend on nothing but
 # their own binary, so there is no lock file.
-$(JAVASCRIPT)/installed: tests/javascript/package.json $(STAMP)
+$(JAVASCRIPT)/installed: tests/javascript/package.json
 	@mkdir -p $(JAVASCRIPT)
 	@cp tests/javascript/package.json $(JAVASCRIPT)/
 	@npm install --prefix $(JAVASCRIPT) --no-package-lock --no-audit --no-fund --loglevel error
