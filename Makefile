@@ -37,10 +37,10 @@ $(STAMP): pyproject.toml constraints.txt
 run: $(STAMP)
 	@$(BIN)/headgate serve
 
-# One per core computes, the others wait for the processes that their tests start (tests/conftest.py). PROFILE=thorough
-# tries more examples.
+# One per core computes, the others wait for the processes that their tests start (tests/conftest.py). Of the
+# property tests' examples PROFILE=quick tries more, as .ci/run does, and PROFILE=thorough all.
 WORKERS ?= 7
-PROFILE ?= quick
+PROFILE ?= light
 
 test:
 	@$(MAKE) --no-print-directory --jobs installed

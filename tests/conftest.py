@@ -1,7 +1,7 @@
 """The order of the tests, and the effort of the property tests.
 
 A test states its number of examples as `settings(max_examples=examples(500))`. So many are tried by `make test
-PROFILE=thorough`, and a tenth otherwise: other ones in each run.
+PROFILE=thorough`, a tenth by `.ci/run` and a fiftieth by `make test`: other ones in each run.
 """
 
 from __future__ import annotations
@@ -71,10 +71,13 @@ APART = {
 LANES = {"acceptance": "acceptance", "faults": "faults", "gameday": "faults"}
 """Folders whose tests mostly wait for the processes that they start: `acceptance` for much that these compute, `faults`
 for timeouts. If all workers took the one and then the other, the CPUs would be too few first and idle later."""
+PACE = {"faults": 0.7, "gameday": 0.7, "unit": 2}
+"""Folders that come sooner than the others (below 1), so that no long wait is left for the end, or later."""
 
 # No deadline for one example: on a busy machine any of them may take long.
 settings.register_profile("thorough", max_examples=100, deadline=None)
 settings.register_profile("quick", max_examples=10, deadline=None)
+settings.register_profile("light", max_examples=2, deadline=None)
 settings.load_profile("quick")
 
 
@@ -190,9 +193,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | Non
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Piece by piece: the longest first, then of all folders in turn, and half of the short ones of `unit` last.
+    """Piece by piece: the longest first, then of all folders in turn, those that wait sooner and those of `unit` later.
 
-    The workers of a run then rarely all wait (faults do little else) or all compute at once, and end together.
+    The workers of a run then rarely all wait (faults do little else) or all compute at once; and what is left at the
+    end is short and keeps every core busy.
     """
     pieces = [list(tests) for _, tests in groupby(items, key=lambda item: piece(item.nodeid))]
     folders = [item.path.relative_to(HERE).parts[0] for (item, *_) in pieces]
@@ -203,7 +207,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         long = LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST)
         late = item.path.name in AFTER_TYPES
         share = seen[folder] / folders.count(folder)
-        order.append((long, late, 2 * share if folder == "unit" else share))
+        order.append((long, late, share * PACE.get(folder, 1)))
     items[:] = [
         item for _, tests in sorted(zip(order, pieces, strict=True), key=lambda pair: pair[0]) for item in tests
     ]

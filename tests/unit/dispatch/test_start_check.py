@@ -13,6 +13,7 @@ from headgate.dispatch.cycle import DispatchCycle
 from headgate.dispatch.decisions import released
 from headgate.dispatch.engines.local import run, start_check
 from headgate.dispatch.model import Action, Claim, EnqueueRequest
+from headgate.dispatch.outcome_reporter import TRUSTED_SECONDS
 from headgate.dispatch.plan_guard import PlanGuard
 from headgate.dispatch.status import Status
 from headgate.errors import StoreUnavailable
@@ -138,12 +139,13 @@ async def test_a_switch_thrown_while_the_store_is_away_holds_back_who_waits_at_t
 
 
 async def test_a_store_that_is_away_for_a_moment_disturbs_nobody_at_the_plan() -> None:
-    turnstile = Turnstile()
-    bench = Bench(guard=turnstile)
+    turnstile, now = Turnstile(), [1000.0]
+    bench = Bench(guard=turnstile, clock=lambda: now[0])
     bench.gate.set()
     await bench.start("a", admission_plan="tps50", dispatch_interval_secs=0.05)
     await eventually(lambda: turnstile.waiting)
     bench.store.away = True
+    now[0] += TRUSTED_SECONDS / 2
     before = bench.store.reads
     await eventually(lambda: bench.store.reads >= before + 2)
     turnstile.gate.release()
