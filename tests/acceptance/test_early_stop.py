@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from headgate.testing import TemporalServer, eventually
+from tests.effort import is_thorough
 
-MOMENTS = 7
+MOMENTS = 7 if is_thorough() else 4
 SPAN = 2.5
 """Seconds over which the moments lie; half of it is loading."""
 
