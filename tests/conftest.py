@@ -182,6 +182,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | Non
 
     class LoadPieces(LoadFileScheduling):  # type: ignore[misc]  # it has no types of its own
         most = 0
+        """The pieces that there were at first."""
 
         def _split_scope(self, nodeid: str) -> str:
             return piece(nodeid)
