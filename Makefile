@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 NPM := $(shell command -v npm)
 JAVASCRIPT := .venv/javascript
-CONSOLE := src/headgate/server/console/static
+CONSOLE := src/paceline/server/console/static
 
 .PHONY: run test pytest installed lint blocking javascript no-javascript types imports demo bench bench-quick simulate \
   sms-matrix torture joint-processes scale gameday docs pictures sbom lock clean
@@ -29,13 +29,13 @@ install = $(UV) -c constraints.txt $(1) || { $(PIP) "pip>=25.1" && $(PIP) -c con
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(INTERPRETER) -m venv $(VENV)
-	@echo "installing headgate into $(VENV), $$($(BIN)/python --version) (once; up to a minute)"
+	@echo "installing paceline into $(VENV), $$($(BIN)/python --version) (once; up to a minute)"
 	@$(PIP) -c constraints.txt uv
 	@$(call install,$(NEEDED))
 	@touch $@
 
 run: $(STAMP)
-	@$(BIN)/headgate serve
+	@$(BIN)/paceline serve
 
 # One per core computes, the others wait for the processes that their tests start (tests/conftest.py). Of the
 # property tests' examples PROFILE=quick tries more, as .ci/run does, and PROFILE=thorough all.
@@ -76,7 +76,7 @@ javascript: $(JAVASCRIPT)/installed
 	$(JAVASCRIPT)/node_modules/.bin/tsc --project tests/javascript
 
 no-javascript:
-	@test "$(HEADGATE_REQUIRE)" != all || { echo "HEADGATE_REQUIRE=all needs npm, to check the console's JavaScript" >&2; exit 1; }
+	@test "$(PACELINE_REQUIRE)" != all || { echo "PACELINE_REQUIRE=all needs npm, to check the console's JavaScript" >&2; exit 1; }
 	@echo "npm is not installed: the console's JavaScript is not checked"
 
 types: $(STAMP)
@@ -86,7 +86,7 @@ imports: $(STAMP)
 	$(BIN)/lint-imports
 
 demo: $(STAMP)
-	@$(BIN)/headgate demo
+	@$(BIN)/paceline demo
 
 $(VENV)/peers: $(STAMP)
 	@$(call install,--group peers)
@@ -106,7 +106,7 @@ scale: $(STAMP)
 	@$(BIN)/python -m benchmarks.scale
 
 # Temporal's real server, two processes on PostgreSQL. The first run builds it with Go, which takes minutes, into
-# ~/.cache/headgate; it needs a PostgreSQL with the extension btree_gin, such as Debian's package postgresql.
+# ~/.cache/paceline; it needs a PostgreSQL with the extension btree_gin, such as Debian's package postgresql.
 .PHONY: cluster-test cluster-bench
 
 cluster-test: $(STAMP)
@@ -150,7 +150,7 @@ torture: $(STAMP)
 SECONDS ?= 60
 
 joint-processes: $(STAMP)
-	HEADGATE_TEST_JOINT_SECONDS=$(SECONDS) $(BIN)/pytest -q tests/faults/test_joint_processes.py -o log_cli=true -o log_cli_level=INFO
+	PACELINE_TEST_JOINT_SECONDS=$(SECONDS) $(BIN)/pytest -q tests/faults/test_joint_processes.py -o log_cli=true -o log_cli_level=INFO
 
 docs: $(STAMP)
 	@$(BIN)/python -m zensical build --clean --strict
@@ -160,7 +160,7 @@ docs: $(STAMP)
 pictures: $(STAMP)
 	@$(BIN)/python scripts/pictures.py
 
-# What headgate[all] installs: as a bill of materials, and as versions with the hashes of their files.
+# What paceline[all] installs: as a bill of materials, and as versions with the hashes of their files.
 sbom: $(STAMP)
 	@$(BIN)/python scripts/sbom.py sbom.json
 	@echo "wrote sbom.json (CycloneDX)"

@@ -1,4 +1,4 @@
-"""Table "Admission": headgate beside limits, throttled-py, pyrate-limiter and redis-py itself."""
+"""Table "Admission": paceline beside limits, throttled-py, pyrate-limiter and redis-py itself."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ import redis.asyncio
 
 from benchmarks import admission_http, admission_peers, memory_growth
 from benchmarks.measure import Row, Spread, Table, Target, per_second, race, rate, summary
-from headgate import AsyncLimiter, FixedWindow, Limiter, Plan, SlidingWindow, TokenBucket
-from headgate.circuit_breaker import BreakerPolicy
-from headgate.limits.local_lease import LeasePolicy
-from headgate.testing import eventually
-from headgate.testing.servers.redis import RedisServer
+from paceline import AsyncLimiter, FixedWindow, Limiter, Plan, SlidingWindow, TokenBucket
+from paceline.circuit_breaker import BreakerPolicy
+from paceline.limits.local_lease import LeasePolicy
+from paceline.testing import eventually
+from paceline.testing.servers.redis import RedisServer
 
 PLANS = [
     Plan("gold", TokenBucket(10**9, 10**6)),
@@ -84,13 +84,13 @@ def hot_key(table: Table, repeats: int, count: int) -> None:
     peers = admission_peers.in_memory()
     result = race(
         {
-            "headgate": decisions(lambda key: limiter.acquire(key, ONE), count),
+            "paceline": decisions(lambda key: limiter.acquire(key, ONE), count),
             **{name: decisions(decide, count // 4) for name, decide in peers.items()},
         },
         repeats=repeats,
     )
-    shown = per_second(result.spread("headgate").median)
-    ratio = result.ratio("headgate", *peers)
+    shown = per_second(result.spread("paceline").median)
+    ratio = result.ratio("paceline", *peers)
     table.add(Row("memory, hot key, one plan", shown, result.best(*peers), ratio, Target(least=4)))
     table.note(summary("memory, hot key", result))
 
@@ -108,14 +108,14 @@ def many_keys(table: Table, repeats: int, count: int) -> None:
     peers = admission_peers.in_memory()
     result = race(
         {
-            "headgate": over_keys(lambda key: limiter.acquire(key, ONE), keys),
+            "paceline": over_keys(lambda key: limiter.acquire(key, ONE), keys),
             **{name: over_keys(decide, keys) for name, decide in peers.items()},
         },
         repeats=repeats,
     )
-    shown = per_second(result.spread("headgate").median)
+    shown = per_second(result.spread("paceline").median)
     table.add(
-        Row(f"memory, {count:,} keys", shown, result.best(*peers), result.ratio("headgate", *peers), Target(least=4))
+        Row(f"memory, {count:,} keys", shown, result.best(*peers), result.ratio("paceline", *peers), Target(least=4))
     )
     bytes_a_key = Spread(size, size, size)
     table.add(Row("  bytes a key", f"{size:.0f}", "the key itself not counted", bytes_a_key, Target(most=200)))
@@ -139,14 +139,14 @@ def threads(table: Table, repeats: int, count: int) -> None:
     del peers["pyrate-limiter"]  # four threads on it are denied most calls they have room for
     result = race(
         {
-            "headgate": lambda: rate(lambda: crowd(acquire, count // 4), count),
-            "headgate, 1 thread": decisions(acquire, count),
+            "paceline": lambda: rate(lambda: crowd(acquire, count // 4), count),
+            "paceline, 1 thread": decisions(acquire, count),
             **{name: partial(rate, partial(crowd, decide, count // 16), count // 4) for name, decide in peers.items()},
         },
         repeats=repeats,
     )
-    shown = per_second(result.spread("headgate").median)
-    ratio = result.ratio("headgate", "headgate, 1 thread")
+    shown = per_second(result.spread("paceline").median)
+    ratio = result.ratio("paceline", "paceline, 1 thread")
     table.add(Row("memory, 4 threads, hot key", shown, "own single thread", ratio, Target(least=0.9)))
     table.note(summary("memory, 4 threads", result))
     exact = Limiter("memory://", plans=[Plan("exact", FixedWindow(count // 2, "P1D"))])
@@ -164,18 +164,18 @@ def one_connection(table: Table, repeats: int, count: int, url: str) -> None:
     with Limiter(url, plans=PLANS, deadline=10) as limiter:
         result = race(
             {
-                "headgate": decisions(lambda key: limiter.acquire(key, ONE), count),
+                "paceline": decisions(lambda key: limiter.acquire(key, ONE), count),
                 "redis-py INCR": decisions(client.incr, count),
                 **{name: decisions(decide, count // 2) for name, decide in peers.items()},
             },
             repeats=repeats,
         )
     client.close()
-    shown = per_second(result.spread("headgate").median)
-    against_incr = result.ratio("headgate", "redis-py INCR")
+    shown = per_second(result.spread("paceline").median)
+    against_incr = result.ratio("paceline", "redis-py INCR")
     table.add(Row("Redis, sync, one connection", shown, "redis-py INCR", against_incr, Target(least=0.85)))
     table.add(
-        Row("  beside the peers", shown, result.best(*peers), result.ratio("headgate", *peers), Target(least=1.0))
+        Row("  beside the peers", shown, result.best(*peers), result.ratio("paceline", *peers), Target(least=1.0))
     )
     table.note(summary("Redis, sync", result))
 
@@ -199,9 +199,9 @@ def one_loop(table: Table, repeats: int, count: int, url: str) -> None:
 
         result = race(
             {
-                "headgate": contestant(lambda key: limiter.acquire(key, ONE), count),
-                "headgate, a key a task": contestant(lambda key: limiter.acquire(key, ONE), count, TASKS),
-                "headgate, three plans": contestant(lambda key: limiter.acquire(key, THREE), count // 2),
+                "paceline": contestant(lambda key: limiter.acquire(key, ONE), count),
+                "paceline, a key a task": contestant(lambda key: limiter.acquire(key, ONE), count, TASKS),
+                "paceline, three plans": contestant(lambda key: limiter.acquire(key, THREE), count // 2),
                 "redis-py INCR": contestant(client.incr, count // 4),
                 **{name: contestant(decide, count // 4) for name, decide in peers.items()},
             },
@@ -209,11 +209,11 @@ def one_loop(table: Table, repeats: int, count: int, url: str) -> None:
         )
         runner.run(limiter.close())
         runner.run(client.aclose())
-    shown = per_second(result.spread("headgate").median)
-    ratio = result.ratio("headgate", *peers)
+    shown = per_second(result.spread("paceline").median)
+    ratio = result.ratio("paceline", *peers)
     table.add(Row(f"Redis, async, {TASKS} tasks, one loop", shown, result.best(*peers), ratio, Target(least=5)))
-    apart = per_second(result.spread("headgate, a key a task").median)
-    ratio = result.ratio("headgate, a key a task", *peers)
+    apart = per_second(result.spread("paceline, a key a task").median)
+    ratio = result.ratio("paceline, a key a task", *peers)
     table.add(Row("  each task on a key of its own", apart, f"{result.best(*peers)}, one key", ratio, Target(least=5)))
     table.note(summary("Redis, async", result))
 
@@ -237,13 +237,13 @@ def lease(table: Table, repeats: int, count: int, url: str) -> None:
     with Limiter(url, plans=PLANS, deadline=10, lease=LeasePolicy()) as limiter:
         result = race(
             {
-                "headgate": decisions(lambda key: limiter.acquire(key, ONE), count),
+                "paceline": decisions(lambda key: limiter.acquire(key, ONE), count),
                 "memory": decisions(lambda key: memory.acquire(key, ONE), count),
             },
             repeats=repeats,
         )
-    shown = per_second(result.spread("headgate").median)
-    ratio = result.ratio("headgate", "memory")
+    shown = per_second(result.spread("paceline").median)
+    ratio = result.ratio("paceline", "memory")
     table.add(Row("Redis, lease mode, hot key", shown, "own memory speed", ratio, Target(least=0.5)))
 
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from urllib.request import Request, urlopen
 
-from benchmarks.http_load import LISTEN, Endpoint, Rates, headgate_process, posts, server_process, side_by_side
+from benchmarks.http_load import LISTEN, Endpoint, Rates, paceline_process, posts, server_process, side_by_side
 from benchmarks.measure import Row, Table, Target, per_second, race, summary
 
 CONNECTIONS = 32
@@ -25,9 +25,9 @@ async def resource(request: Request) -> dict[str, str]:
     return {"status": "done"}
 """
 BARE = f'{_HEAD}@app.post("/resource"){_ENDPOINT}{LISTEN}'
-HEADGATE = f"""{_HEAD}
-from headgate import AsyncLimiter, Plan, TokenBucket
-from headgate.integrations.fastapi import client_address, install, rate_limit
+PACELINE = f"""{_HEAD}
+from paceline import AsyncLimiter, Plan, TokenBucket
+from paceline.integrations.fastapi import client_address, install, rate_limit
 install(app, AsyncLimiter("memory://", plans=[Plan("gold", TokenBucket(10**9, 10**6))]))
 @app.post("/resource")
 @rate_limit("gold", key=client_address()){_ENDPOINT}{LISTEN}"""
@@ -65,7 +65,7 @@ async def acquire(charge: Charge) -> dict[str, object]:
 
 SERVERS = {
     "bare": BARE,
-    "headgate": HEADGATE,
+    "paceline": PACELINE,
     "slowapi decorator": SLOWAPI_DECORATOR,
     "slowapi ASGI middleware": SLOWAPI_MIDDLEWARE,
 }
@@ -92,11 +92,11 @@ def endpoint(table: Table, quick: bool) -> None:
     Servers are started anew several times: where a process happens to put its memory alone is worth some per cent."""
     starts, slices = (1, 2) if quick else (4, 60)
     rates = Rates.joined([_slices(slices) for _ in range(starts)])
-    bare, ratio = "the bare endpoint", rates.ratio("headgate", "bare")
-    shown = per_second(rates.by_time.spread("headgate").median)
+    bare, ratio = "the bare endpoint", rates.ratio("paceline", "bare")
+    shown = per_second(rates.by_time.spread("paceline").median)
     table.add(Row("FastAPI endpoint with a limiter", shown, bare, ratio, Target(least=0.90)))
-    shown = f"{1e6 / rates.by_cpu.spread('headgate').median:.0f} µs"
-    table.add(Row("  CPU time of its server per request", shown, bare, rates.cpu_ratio("headgate", "bare")))
+    shown = f"{1e6 / rates.by_cpu.spread('paceline').median:.0f} µs"
+    table.add(Row("  CPU time of its server per request", shown, bare, rates.cpu_ratio("paceline", "bare")))
     table.note(summary("FastAPI", rates.by_time))
     cpu = rates.cpu_summary("bare")
     table.note(f"FastAPI, CPU time of the server per request (requests per CPU second ÷ bare): {cpu}")
@@ -113,16 +113,16 @@ def _slices(slices: int) -> Rates:
 
 def acquire(table: Table, quick: bool) -> None:
     """Adds the row of `acquire` in memory, beside a bare FastAPI endpoint that takes and returns the same bodies."""
-    bare, headgate = "bare FastAPI", "headgate"
+    bare, paceline = "bare FastAPI", "paceline"
     with ExitStack() as stack:
         ours = stack.enter_context(_limits_service())
         body = json.dumps({"key": "user:1", "plans": ["gold"]}).encode()
         endpoints = {
             bare: Endpoint(*stack.enter_context(server_process("-c", BARE_DECISION)), ACQUIRE, lambda: body),
-            headgate: Endpoint(*ours, ACQUIRE, lambda: body),
+            paceline: Endpoint(*ours, ACQUIRE, lambda: body),
         }
         rates = side_by_side(endpoints, connections=CONNECTIONS, slices=2 if quick else 200)
-    shown, ratio = per_second(rates.by_time.spread(headgate).median), rates.ratio(headgate, bare)
+    shown, ratio = per_second(rates.by_time.spread(paceline).median), rates.ratio(paceline, bare)
     table.add(Row(f"POST {ACQUIRE}, in memory", shown, "bare FastAPI endpoint", ratio, Target(least=0.8)))
     cpu = rates.cpu_summary(bare)
     table.note(f"acquire, CPU time of the server per request (requests per CPU second ÷ bare): {cpu}")
@@ -131,7 +131,7 @@ def acquire(table: Table, quick: bool) -> None:
 @contextmanager
 def _limits_service() -> Iterator[tuple[int, int]]:
     """The service with a plan `gold` that denies nothing; yields its port and its process id."""
-    with headgate_process("memory://") as (port, pid):
+    with paceline_process("memory://") as (port, pid):
         plan = json.dumps({"algorithm": "token_bucket", "capacity": 10**9, "perSecond": 10**6}).encode()
         url, kind = f"http://127.0.0.1:{port}/admin/plans/gold", {"Content-Type": "application/json"}
         urlopen(Request(url, plan, kind, method="PUT")).close()

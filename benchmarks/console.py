@@ -19,7 +19,7 @@ from playwright.sync_api import Page, sync_playwright
 
 from benchmarks.http_load import server
 from benchmarks.measure import Race, Row, Spread, Table, Target, race
-from headgate import DispatchQueue, SlotScheduler, WindowPolicy
+from paceline import DispatchQueue, SlotScheduler, WindowPolicy
 
 SLOTS, ITEMS, DEAD = 100_000, 5_000, 200
 BATCH = 10_000
@@ -81,7 +81,7 @@ async def seed(database: Path, share: int) -> None:
         await queue.enqueue_many("JOB", [(f"job-{n:05}", {"n": n}, at) for n in range(ITEMS * share // 100)])
     with sqlite3.connect(database) as connection:
         connection.execute(
-            "UPDATE headgate_dispatch_queue SET queue_status = 'DEAD_LETTER', last_error = 'timeout after ' ||"
+            "UPDATE paceline_dispatch_queue SET queue_status = 'DEAD_LETTER', last_error = 'timeout after ' ||"
             " (rowid % 7) || ' s in step ' || char(65 + rowid % 5)"
             " WHERE item_type = 'JOB' AND item_id < ?",
             (f"job-{DEAD * share // 100:05}",),
@@ -107,8 +107,8 @@ def services(share: int) -> Iterator[tuple[str, str]]:
         for name, size in (("filled", share), ("empty", 0)):
             database = Path(directory) / f"{name}.db"
             asyncio.run(seed(database, size))
-            settings.append({"HEADGATE_DATABASE_URL": f"sqlite:///{database}"})
-        command = ("-m", "headgate", "serve", "--port", "0")
+            settings.append({"PACELINE_DATABASE_URL": f"sqlite:///{database}"})
+        command = ("-m", "paceline", "serve", "--port", "0")
         with server(*command, **settings[0]) as filled, server(*command, **settings[1]) as empty:
             addresses = [f"http://127.0.0.1:{port}" for port in (filled, empty)]
             pay(addresses[0], share)

@@ -15,18 +15,18 @@ from procrastinate import App
 
 from benchmarks.dispatch_peers import Dbos, procrastinate, with_procrastinate
 from benchmarks.measure import Race, Row, Spread, Table, Target, per_second, race, summary
-from headgate.dispatch.cycle import DispatchCycle
-from headgate.dispatch.engines.local.engine import LocalEngine
-from headgate.dispatch.engines.temporal.client import connect_for_dispatch
-from headgate.dispatch.engines.temporal.engine import TemporalEngine
-from headgate.dispatch.outcome_reporter import OutcomeReporter
-from headgate.dispatch.queue import DispatchQueue
-from headgate.dispatch.registry import Registry
-from headgate.dispatch.status import Status
-from headgate.dispatch.worker import DispatchWorker
-from headgate.testing import eventually
-from headgate.testing.servers.postgres import PostgresServer
-from headgate.testing.servers.temporal import TemporalServer
+from paceline.dispatch.cycle import DispatchCycle
+from paceline.dispatch.engines.local.engine import LocalEngine
+from paceline.dispatch.engines.temporal.client import connect_for_dispatch
+from paceline.dispatch.engines.temporal.engine import TemporalEngine
+from paceline.dispatch.outcome_reporter import OutcomeReporter
+from paceline.dispatch.queue import DispatchQueue
+from paceline.dispatch.registry import Registry
+from paceline.dispatch.status import Status
+from paceline.dispatch.worker import DispatchWorker
+from paceline.testing import eventually
+from paceline.testing.servers.postgres import PostgresServer
+from paceline.testing.servers.temporal import TemporalServer
 
 CONTEXT = {
     "amount": "12.34",
@@ -96,7 +96,7 @@ def single(table: Table, ours: str, theirs: str, dbos: Dbos, quick: bool) -> Non
 
     run = race(
         {
-            "headgate": lambda: total / asyncio.run(_with_queue(ours, enqueue)),
+            "paceline": lambda: total / asyncio.run(_with_queue(ours, enqueue)),
             "procrastinate": lambda: total / asyncio.run(with_procrastinate(theirs, defer)),
             "DBOS": lambda: dbos.enqueue(8, fewer, CONTEXT),
         }
@@ -118,7 +118,7 @@ def batches(table: Table, ours: str, theirs: str, quick: bool) -> None:
 
     run = race(
         {
-            "headgate": lambda: rounds * 1000 / asyncio.run(_with_queue(ours, enqueue)),
+            "paceline": lambda: rounds * 1000 / asyncio.run(_with_queue(ours, enqueue)),
             "procrastinate": lambda: rounds * 1000 / asyncio.run(with_procrastinate(theirs, defer)),
         }
     )
@@ -129,7 +129,7 @@ def whole_way(table: Table, ours: str, theirs: str, dbos: Dbos, quick: bool) -> 
     """Claim, start and complete work that does nothing, in one process."""
     mine, other, fewer = (1000, 100, 100) if quick else (10_000, 1000, 500)
 
-    async def headgate() -> float:
+    async def paceline() -> float:
         async with DispatchQueue.open(ours) as queue:
             name = f"WORK{next(_runs)}"
 
@@ -161,7 +161,7 @@ def whole_way(table: Table, ours: str, theirs: str, dbos: Dbos, quick: bool) -> 
 
     run = race(
         {
-            "headgate": lambda: asyncio.run(headgate()),
+            "paceline": lambda: asyncio.run(paceline()),
             "procrastinate": lambda: asyncio.run(deferred()),
             "DBOS": lambda: dbos.execute(fewer, CONTEXT),
         }
@@ -199,7 +199,7 @@ def temporal_starts(table: Table, url: str, address: str, quick: bool) -> None:
         return total / (time.perf_counter() - started)
 
     run = race(
-        {"headgate": lambda: asyncio.run(cycle()), "Temporal's client": lambda: asyncio.run(bare())},
+        {"paceline": lambda: asyncio.run(cycle()), "Temporal's client": lambda: asyncio.run(bare())},
         repeats=5 if quick else 9,
     )
     _row(table, "Temporal: starts by the cycle, 64 concurrent", run, Target(least=0.9))
@@ -216,10 +216,10 @@ def growth(table: Table, url: str, quick: bool) -> None:
             ("PAUSED", "READY", large // 2),
         ]:
             _fill(connection, name, status, rows)
-        connection.execute("ANALYZE headgate_dispatch_queue")
-        connection.execute("ANALYZE headgate_dispatch_context")
+        connection.execute("ANALYZE paceline_dispatch_queue")
+        connection.execute("ANALYZE paceline_dispatch_context")
         holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        holder.execute("SELECT count(*) FROM headgate_dispatch_config")
+        holder.execute("SELECT count(*) FROM paceline_dispatch_config")
         figures: dict[str, list[float]] = {"small": [], "large": []}
 
         async def claims() -> None:
@@ -246,14 +246,14 @@ def growth(table: Table, url: str, quick: bool) -> None:
 
 def _fill(connection: psycopg.Connection[Any], name: str, status: str, rows: int) -> None:
     connection.execute(
-        """INSERT INTO headgate_dispatch_queue (item_type, item_id, queue_status, scheduled_exec_time, due_at, slotted,
+        """INSERT INTO paceline_dispatch_queue (item_type, item_id, queue_status, scheduled_exec_time, due_at, slotted,
                claim_epoch, retry_count, created_at, updated_at)
            SELECT %s, %s || n, %s, now() - interval '1 minute', now() - interval '1 minute', false, 0, 0, now(), now()
            FROM generate_series(1, %s) AS n""",
         (name, status, status, rows),
     )
     connection.execute(
-        """INSERT INTO headgate_dispatch_context (item_type, item_id, context_json, context_version, created_at)
+        """INSERT INTO paceline_dispatch_context (item_type, item_id, context_json, context_version, created_at)
            SELECT %s, %s || n, '{}', 1, now() FROM generate_series(1, %s) AS n""",
         (name, status, rows),
     )
@@ -261,7 +261,7 @@ def _fill(connection: psycopg.Connection[Any], name: str, status: str, rows: int
 
 def _row(table: Table, work: str, run: Race, target: Target) -> None:
     """Our figure against the fastest of the others in the same round."""
-    ours = per_second(run.spread("headgate").median)
-    others = [name for name in run.figures if name != "headgate"]
-    table.add(Row(work, ours, run.best(*others), run.ratio("headgate", *others), target))
+    ours = per_second(run.spread("paceline").median)
+    others = [name for name in run.figures if name != "paceline"]
+    table.add(Row(work, ours, run.best(*others), run.ratio("paceline", *others), target))
     table.note(summary(work, run))

@@ -1,4 +1,4 @@
-"""Requests through a real Envoy: without the rate limit filter, with an empty Python servicer, with headgate."""
+"""Requests through a real Envoy: without the rate limit filter, with an empty Python servicer, with paceline."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.acceptance.envoy_proxy import EnvoyProxy, free_port
 
 from benchmarks.http_load import server_process
 from benchmarks.measure import Race, Row, Table, Target, cpu_seconds, per_second, race, summary
-from headgate.testing.load import KeepAlive
+from paceline.testing.load import KeepAlive
 
 CONNECTIONS = 32
 POOLED = 10
@@ -28,7 +28,7 @@ descriptors:
 EMPTY = """
 import asyncio, sys
 import grpc, uvloop
-from headgate.server.envoy.messages import OK, RateLimitRequest, RateLimitResponse
+from paceline.server.envoy.messages import OK, RateLimitRequest, RateLimitResponse
 
 async def answer(request, context):
     return RateLimitResponse(overall_code=OK)
@@ -47,7 +47,7 @@ async def main():
 asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
 asyncio.run(main())
 """
-EMPTY_SERVICER, HEADGATE, BARE = "empty servicer", "headgate", "no filter"
+EMPTY_SERVICER, PACELINE, BARE = "empty servicer", "paceline", "no filter"
 
 
 class BenchmarkProxy(EnvoyProxy):
@@ -80,10 +80,10 @@ def tables(quick: bool) -> list[Table]:
     microseconds: dict[str, list[float]] = {}
     races = [_race(repeats, requests, milliseconds, microseconds) for _ in range(starts)]
     result = Race.joined(races).pooled(POOLED)
-    ours = per_second(result.spread(HEADGATE).median)
+    ours = per_second(result.spread(PACELINE).median)
     work = "Envoy with the filter, limits in memory"
-    table.add(Row(work, ours, "an empty Python servicer", result.ratio(HEADGATE, EMPTY_SERVICER), Target(least=0.8)))
-    table.add(Row(work, ours, "Envoy without the filter", result.ratio(HEADGATE, BARE)))
+    table.add(Row(work, ours, "an empty Python servicer", result.ratio(PACELINE, EMPTY_SERVICER), Target(least=0.8)))
+    table.add(Row(work, ours, "Envoy without the filter", result.ratio(PACELINE, BARE)))
     table.note(summary("Envoy", result))
     cpu = [f"{name} {statistics.median(samples):.0f} µs" for name, samples in microseconds.items()]
     table.note(f"CPU time of the servicer per request: {', '.join(cpu)}")
@@ -102,23 +102,23 @@ def _race(
         empty_port, our_port = free_port(), free_port()
         _, empty_pid = stack.enter_context(server_process("-c", EMPTY, str(empty_port)))
         settings = {
-            "HEADGATE_DATABASE_URL": "memory://",
-            "HEADGATE_LOG_LEVEL": "error",
-            "HEADGATE_ENVOY_CONFIG": str(directory / "limits.yaml"),
+            "PACELINE_DATABASE_URL": "memory://",
+            "PACELINE_LOG_LEVEL": "error",
+            "PACELINE_ENVOY_CONFIG": str(directory / "limits.yaml"),
         }
-        ours = "-m", "headgate", "serve", "--port", "0", "--grpc-port", str(our_port)
+        ours = "-m", "paceline", "serve", "--port", "0", "--grpc-port", str(our_port)
         _, our_pid = stack.enter_context(server_process(*ours, **settings))
         proxies = {
             BARE: BenchmarkProxy(directory / "bare", our_port, limited=False),
             EMPTY_SERVICER: BenchmarkProxy(directory / "empty", empty_port),
-            HEADGATE: BenchmarkProxy(directory / "headgate", our_port),
+            PACELINE: BenchmarkProxy(directory / "paceline", our_port),
         }
         for proxy in proxies.values():
             stack.enter_context(proxy)
         loads = {
             name: _load(proxy.port, requests, milliseconds.setdefault(name, [])) for name, proxy in proxies.items()
         }
-        for name, pid in ((EMPTY_SERVICER, empty_pid), (HEADGATE, our_pid)):
+        for name, pid in ((EMPTY_SERVICER, empty_pid), (PACELINE, our_pid)):
             loads[name] = _with_cpu(loads[name], pid, requests, microseconds.setdefault(name, []))
         return race(loads, repeats=repeats)
 

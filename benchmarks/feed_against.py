@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from benchmarks.feed_files import BROKEN_EVERY, write_csv
 from benchmarks.measure import Row, Spread, Table, Target, per_second
-from headgate.testing.servers.postgres import PostgresServer
+from paceline.testing.servers.postgres import PostgresServer
 
 TICKS = os.sysconf("SC_CLK_TCK")
 QUIET = {"autovacuum": "off", "checkpoint_timeout": "1h", "max_wal_size": "16GB"}
@@ -40,10 +40,10 @@ class Version:
     """A checkout, and its database."""
 
     def __init__(self, tree: Path, server: PostgresServer, database: str, folder: Path) -> None:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("HEADGATE_", "PYTHON"))}
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PACELINE_", "PYTHON"))}
         # Compiled modules are kept, as in an installation, but not in the checkout.
         cache = {"PYTHONPYCACHEPREFIX": str(folder / f"{database}-compiled")}
-        self._environment = kept | cache | {"HEADGATE_DATABASE_URL": server.databases.create(database)}
+        self._environment = kept | cache | {"PACELINE_DATABASE_URL": server.databases.create(database)}
         self._python = tree.absolute() / ".venv" / "bin" / "python"
         self._server = server.pid
         self._folder = folder
@@ -65,7 +65,7 @@ class Version:
     def _submit(self, lines: int, name: str) -> Run:
         feed = self._folder / f"{name}.csv"
         write_csv(feed, lines, name)
-        words = [str(self._python), "-m", "headgate", "payments", "submit", str(feed), "--json"]
+        words = [str(self._python), "-m", "paceline", "payments", "submit", str(feed), "--json"]
         before, started = _cpu(self._server), time.perf_counter()
         process = subprocess.Popen(
             words, env=self._environment, cwd=self._folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL

@@ -21,7 +21,7 @@ def kept_apart() -> Iterator[Path]:
     The file descriptor itself is redirected: libraries bring handlers of their own. An exception that leaves this
     context is shown as always.
     """
-    number, name = tempfile.mkstemp(prefix="headgate-benchmarks-", suffix=".log")
+    number, name = tempfile.mkstemp(prefix="paceline-benchmarks-", suffix=".log")
     sys.stderr.flush()
     original = os.dup(2)
     os.dup2(number, 2)

@@ -1,4 +1,4 @@
-"""How much of headgate a request runs through: files and functions of `src/headgate`, as a profiler sees them.
+"""How much of paceline a request runs through: files and functions of `src/paceline`, as a profiler sees them.
 
 `python -m benchmarks.hops` prints the four walks of "How a request flows", on PostgreSQL, for a lone call in a process
 that has made such calls before. A comprehension is a part of its function.
@@ -14,14 +14,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
-import headgate
-from headgate import Plan, TokenBucket
-from headgate.server import logs
-from headgate.server.http.app import create_app
-from headgate.server.settings import Settings
-from headgate.testing.servers.postgres import PostgresServer
+import paceline
+from paceline import Plan, TokenBucket
+from paceline.server import logs
+from paceline.server.http.app import create_app
+from paceline.server.settings import Settings
+from paceline.testing.servers.postgres import PostgresServer
 
-SOURCE = f"{Path(headgate.__file__).parent}/"
+SOURCE = f"{Path(paceline.__file__).parent}/"
 REPEATS = 5
 COMMIT = {"DedicatedConnection._read", "_results"}
 """The functions that read the server's confirmation of the commit."""

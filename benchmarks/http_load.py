@@ -18,7 +18,7 @@ from functools import partial
 from typing import NamedTuple
 
 from benchmarks.measure import Race, Spread, cpu_seconds, race, rate
-from headgate.testing.load import KeepAlive
+from paceline.testing.load import KeepAlive
 
 SLICE_SECONDS = 0.1
 POOLED = 20
@@ -55,10 +55,10 @@ def server(*command: str, **environment: str) -> Iterator[int]:
         yield port
 
 
-def headgate_process(database_url: str) -> AbstractContextManager[tuple[int, int]]:
-    """`headgate serve` on a database, as `server_process`."""
-    environment = {"HEADGATE_DATABASE_URL": database_url, "HEADGATE_LOG_LEVEL": "error"}
-    return server_process("-m", "headgate", "serve", "--port", "0", **environment)
+def paceline_process(database_url: str) -> AbstractContextManager[tuple[int, int]]:
+    """`paceline serve` on a database, as `server_process`."""
+    environment = {"PACELINE_DATABASE_URL": database_url, "PACELINE_LOG_LEVEL": "error"}
+    return server_process("-m", "paceline", "serve", "--port", "0", **environment)
 
 
 class Endpoint(NamedTuple):

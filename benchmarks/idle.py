@@ -10,9 +10,9 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
-from benchmarks.http_load import headgate_process
+from benchmarks.http_load import paceline_process
 from benchmarks.measure import Row, Spread, Table, Target, cpu_seconds, resident_mib
-from headgate.testing.servers.postgres import PostgresServer
+from paceline.testing.servers.postgres import PostgresServer
 
 MOST_PERCENT, MOST_MEGABYTES = 0.5, 90.0
 
@@ -27,7 +27,7 @@ def tables(quick: bool) -> list[Table]:
         processes: dict[str, int] = {}
         for store, url in (("SQLite", f"sqlite:///{folder}/idle.db"), ("PostgreSQL", postgres.url)):
             # First: it migrates the database.
-            _, processes[f"service on {store}"] = stack.enter_context(headgate_process(url))
+            _, processes[f"service on {store}"] = stack.enter_context(paceline_process(url))
             processes[f"worker on {store}"] = stack.enter_context(_worker(url))
         time.sleep(settle)
         used = [_percent_used(processes, seconds) for _ in range(rounds)]
@@ -46,9 +46,9 @@ def tables(quick: bool) -> list[Table]:
 
 @contextmanager
 def _worker(url: str) -> Iterator[int]:
-    """`headgate worker`; yields its process id."""
-    environment = {**os.environ, "HEADGATE_DATABASE_URL": url, "HEADGATE_LOG_LEVEL": "error"}
-    with subprocess.Popen([sys.executable, "-m", "headgate", "worker"], env=environment) as process:
+    """`paceline worker`; yields its process id."""
+    environment = {**os.environ, "PACELINE_DATABASE_URL": url, "PACELINE_LOG_LEVEL": "error"}
+    with subprocess.Popen([sys.executable, "-m", "paceline", "worker"], env=environment) as process:
         try:
             yield process.pid
         finally:

@@ -15,13 +15,13 @@ from typing import Any
 import psycopg
 
 from benchmarks.measure import Row, Spread, Table, Target
-from headgate.dispatch.cycle import DispatchCycle
-from headgate.dispatch.engines.local.engine import LocalEngine
-from headgate.dispatch.model import EnqueueRequest
-from headgate.dispatch.outcome_reporter import OutcomeReporter
-from headgate.dispatch.queue import DispatchQueue
-from headgate.dispatch.registry import Registry
-from headgate.testing.servers.postgres import PostgresServer
+from paceline.dispatch.cycle import DispatchCycle
+from paceline.dispatch.engines.local.engine import LocalEngine
+from paceline.dispatch.model import EnqueueRequest
+from paceline.dispatch.outcome_reporter import OutcomeReporter
+from paceline.dispatch.queue import DispatchQueue
+from paceline.dispatch.registry import Registry
+from paceline.testing.servers.postgres import PostgresServer
 
 LANES, PRIORITIES = 10, 3
 LANE, PRIORITY = f"'tenant-' || (n % {LANES})", f"n / {LANES} % {PRIORITIES}"
@@ -89,12 +89,12 @@ def _filling(dialect: str, item_type: str, rows: int, key: str, lane: str, prior
     """Statements that queue so many items, due one after the other, with their contexts."""
     numbered, due = NUMBERED[dialect].format(rows=rows), DUE[dialect]
     return [
-        f"""INSERT INTO headgate_dispatch_queue (item_type, item_id, queue_status, scheduled_exec_time, due_at, slotted,
+        f"""INSERT INTO paceline_dispatch_queue (item_type, item_id, queue_status, scheduled_exec_time, due_at, slotted,
                 claim_epoch, retry_count, created_at, updated_at, lane, priority)
             SELECT '{item_type}', {key}, 'READY', due, due, false, 0, 0, due, due, {lane}, {priority}
             FROM (SELECT n, {due} AS due FROM {numbered}) AS items""",
-        f"""INSERT INTO headgate_dispatch_context (item_type, item_id, context_json, context_version, created_at)
-            SELECT item_type, item_id, '{{}}', 1, created_at FROM headgate_dispatch_queue
+        f"""INSERT INTO paceline_dispatch_context (item_type, item_id, context_json, context_version, created_at)
+            SELECT item_type, item_id, '{{}}', 1, created_at FROM paceline_dispatch_queue
             WHERE item_type = '{item_type}'""",
     ]
 

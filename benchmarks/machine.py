@@ -11,11 +11,11 @@ from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import headgate.testing.servers.kafka
-from headgate.testing.servers.failures import ServerUnavailable
-from headgate.testing.servers.packaged import package_script
-from headgate.testing.servers.postgres import packaged_installation
-from headgate.testing.servers.redis import packaged_redis
+import paceline.testing.servers.kafka
+from paceline.testing.servers.failures import ServerUnavailable
+from paceline.testing.servers.packaged import package_script
+from paceline.testing.servers.postgres import packaged_installation
+from paceline.testing.servers.redis import packaged_redis
 
 LIMITERS = ("limits", "throttled-py", "pyrate-limiter", "slowapi")
 QUEUES = ("procrastinate", "dbos")
@@ -34,7 +34,7 @@ COMPONENTS = {
     "console": ("PostgreSQL", "playwright"),
     "scale": ("PostgreSQL", "psycopg"),
 }
-"""By table: servers and packages whose version belongs to its figures, beside Python and headgate."""
+"""By table: servers and packages whose version belongs to its figures, beside Python and paceline."""
 
 
 def machine() -> dict[str, str | int | float]:
@@ -50,7 +50,7 @@ def machine() -> dict[str, str | int | float]:
 
 def versions(table: str) -> dict[str, str]:
     """The versions of everything that `table` runs and that this machine has."""
-    numbers = {"Python": platform.python_version(), "headgate": _package("headgate")}
+    numbers = {"Python": platform.python_version(), "paceline": _package("paceline")}
     for name in COMPONENTS.get(table, ()):
         numbers[name] = SERVERS[name]() if name in SERVERS else _package(name)
     return {name: number for name, number in numbers.items() if number}
@@ -88,7 +88,7 @@ def _program(program: Callable[[], Path | str], pattern: str) -> Callable[[], st
 
 
 def _kafka() -> str:
-    project = Path(headgate.testing.servers.kafka.__path__[0]) / "pom.xml"
+    project = Path(paceline.testing.servers.kafka.__path__[0]) / "pom.xml"
     number = re.search(r"<artifactId>kafka_[\d.]+</artifactId>\s*<version>([\d.]+)<", project.read_text("utf-8"))
     return number[1] if number else ""
 

@@ -141,7 +141,7 @@ class Table:
 
     def __post_init__(self) -> None:
         print(f"\n## {self.title}\n")
-        print(_line("work", "headgate", "against", "ratio (spread)", "target", ""))
+        print(_line("work", "paceline", "against", "ratio (spread)", "target", ""))
         print(_line(*("-" * width for width in _WIDTHS)))
 
     def add(self, row: Row) -> None:

@@ -14,8 +14,8 @@ import time
 from array import array
 
 from benchmarks.measure import Row, Spread, Table, Target
-from headgate import Limiter, Plan, TokenBucket
-from headgate.limits.stores.memory import MemoryLimitStore
+from paceline import Limiter, Plan, TokenBucket
+from paceline.limits.stores.memory import MemoryLimitStore
 
 
 def growth(table: Table, quick: bool) -> None:

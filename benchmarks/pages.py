@@ -77,7 +77,7 @@ def tables(results: Results) -> str:
     for result in present:
         for table in result.tables:
             text += ["", f"## {table.title}", "", measured_on(result), ""]
-            text += _table(("work", "headgate", "beside", "ratio (spread)", "target", ""), map(_cells, table.rows))
+            text += _table(("work", "paceline", "beside", "ratio (spread)", "target", ""), map(_cells, table.rows))
             text += ["", *(f"- {note}" for note in table.notes)] if table.notes else []
     return "\n".join(text)
 
@@ -97,7 +97,7 @@ def readme(results: Results) -> str:
     where = f"{first.machine['cores']} cores ({first.machine['processor']}), which clients and servers share"
     days = sorted({f"{results[name].measured:%Y-%m-%d}" for name, *_ in README})
     return "\n".join(
-        [f"On {where}, {' and '.join(days)}:", "", *_table(("work", "headgate", "beside", "ratio"), lines)]
+        [f"On {where}, {' and '.join(days)}:", "", *_table(("work", "paceline", "beside", "ratio"), lines)]
     )
 
 
@@ -141,7 +141,7 @@ def payments_speed(results: Results) -> str:
     """The rows of the payments tables, for the page that explains them."""
     result = results["payments"]
     lines = [(row.work.strip(), row.ours, row.against, _verdict(row)) for row in result.rows]
-    return "\n".join([measured_on(result), "", *_table(("work", "headgate", "beside", ""), lines)])
+    return "\n".join([measured_on(result), "", *_table(("work", "paceline", "beside", ""), lines)])
 
 
 def scale_comparison(results: Results) -> str:

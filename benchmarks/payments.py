@@ -24,9 +24,9 @@ import psycopg
 from benchmarks import payments_limit
 from benchmarks.feed_files import BROKEN_EVERY, write_csv, write_pain001, write_statement
 from benchmarks.measure import Row, Spread, Table, Target, peak_mib, per_second
-from headgate.durations import to_ms
-from headgate.slots import SlotRequest, SlotScheduler, WindowPolicy
-from headgate.testing.servers.postgres import PostgresServer
+from paceline.durations import to_ms
+from paceline.slots import SlotRequest, SlotScheduler, WindowPolicy
+from paceline.testing.servers.postgres import PostgresServer
 
 LINES = 500_000
 FEWEST_LINES = 20_000
@@ -103,11 +103,11 @@ def reconciliation(table: Table, directory: Path, url: str, lines: int) -> None:
     """Adds the row of a statement that names every payment of a feed."""
     with psycopg.connect(url) as connection:
         connection.execute(
-            "UPDATE headgate_payment SET status = 'PROCESSING', begun_at = scheduled_at,"
+            "UPDATE paceline_payment SET status = 'PROCESSING', begun_at = scheduled_at,"
             " reference = 'BANK-' || payment_id WHERE payment_id LIKE 'csv-0-%'"
         )
-        connection.execute("UPDATE headgate_dispatch_queue SET queue_status = 'COMPLETED' WHERE item_id LIKE 'csv-0-%'")
-        feed = connection.execute("SELECT feed_id FROM headgate_payment WHERE payment_id = 'csv-0-0'").fetchone()
+        connection.execute("UPDATE paceline_dispatch_queue SET queue_status = 'COMPLETED' WHERE item_id LIKE 'csv-0-%'")
+        feed = connection.execute("SELECT feed_id FROM paceline_payment WHERE payment_id = 'csv-0-0'").fetchone()
     assert feed is not None
     statement = directory / "statement.csv"
     write_statement(statement, lines, "csv-0")
@@ -126,12 +126,12 @@ def _submit(feed: Path, url: str, lines: int) -> Submission:
 
 
 def _run(url: str, *command: str) -> Submission:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
-    environment["HEADGATE_DATABASE_URL"] = url
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PACELINE_")}
+    environment["PACELINE_DATABASE_URL"] = url
     with tempfile.TemporaryFile() as output:
         started = time.perf_counter()
         with subprocess.Popen(
-            [sys.executable, "-m", "headgate", "payments", *command, "--json"],
+            [sys.executable, "-m", "paceline", "payments", *command, "--json"],
             env=environment,
             stdout=output,
             stderr=subprocess.DEVNULL,

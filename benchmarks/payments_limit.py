@@ -13,8 +13,8 @@ from tests.faults.bank import Bank, largest
 from tests.faults.bank_stack import installation
 
 from benchmarks.measure import Row, Spread, Table, Target
-from headgate.apps.payments.downstream.rate_gate import SECOND
-from headgate.testing.servers.postgres import PostgresServer
+from paceline.apps.payments.downstream.rate_gate import SECOND
+from paceline.testing.servers.postgres import PostgresServer
 
 TPS = 50
 LATENCY = 0.2

@@ -9,18 +9,18 @@ import psycopg
 
 from benchmarks.measure import Row, Spread, Table, Target
 from benchmarks.tasks import executed_in_seconds
-from headgate import Tasks
-from headgate.testing.servers.postgres import PostgresServer
+from paceline import Tasks
+from paceline.testing.servers.postgres import PostgresServer
 
 FIRST_VERSION = {"inserted": 5.0, "dead": 4.0}
 """Per item, of the version before tasks as functions, as this measures it: rows of queue, context and audit; three
 updates of the queue's row and the context's end."""
 COUNTED = """
     SELECT coalesce(sum(n_tup_ins), 0)::float8, coalesce(sum(n_tup_upd + n_tup_del), 0)::float8,
-        coalesce(sum(n_tup_upd) FILTER (WHERE relname = 'headgate_dispatch_queue'), 0)::float8
+        coalesce(sum(n_tup_upd) FILTER (WHERE relname = 'paceline_dispatch_queue'), 0)::float8
     FROM pg_stat_user_tables
-    WHERE relname IN ('headgate_dispatch_queue', 'headgate_dispatch_context', 'headgate_dispatch_audit',
-        'headgate_dispatch_report')
+    WHERE relname IN ('paceline_dispatch_queue', 'paceline_dispatch_context', 'paceline_dispatch_audit',
+        'paceline_dispatch_report')
 """
 
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from benchmarks.measure import Row, Spread, Table, Target, race
-from headgate.durations import to_ms
-from headgate.slots import SlotRequest, SlotScheduler, WindowPolicy
-from headgate.testing.servers.postgres import PostgresServer
+from paceline.durations import to_ms
+from paceline.slots import SlotRequest, SlotScheduler, WindowPolicy
+from paceline.testing.servers.postgres import PostgresServer
 
 POLICY, SMALLEST = WindowPolicy(100, "PT4S"), WindowPolicy(1, timedelta(milliseconds=10))
 FAR_APART = 20_000

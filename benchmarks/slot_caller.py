@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from datetime import datetime
 
-from headgate.slots import SlotScheduler
+from paceline.slots import SlotScheduler
 
 
 async def assign(

@@ -7,7 +7,7 @@ import tempfile
 from contextlib import ExitStack
 from itertools import count
 
-from benchmarks.http_load import LISTEN, Endpoint, headgate_process, server_process, side_by_side
+from benchmarks.http_load import LISTEN, Endpoint, paceline_process, server_process, side_by_side
 from benchmarks.measure import Row, Table, Target, per_second, summary
 
 PATH = "/api/v1/slots"
@@ -44,9 +44,9 @@ def endpoint(table: Table, url: str, quick: bool) -> None:
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         processes = {
-            "PostgreSQL": headgate_process(url),
+            "PostgreSQL": paceline_process(url),
             bare: server_process("-c", BARE),  # in the middle: a neighbour of both
-            "SQLite": headgate_process(f"sqlite:///{folder}/slots.db"),
+            "SQLite": paceline_process(f"sqlite:///{folder}/slots.db"),
         }
         endpoints = {
             name: Endpoint(*stack.enter_context(process), PATH, request_body) for name, process in processes.items()

@@ -13,8 +13,8 @@ import psycopg
 
 from benchmarks.measure import Row, Table, Target, per_second, race, summary
 from benchmarks.slot_caller import assign
-from headgate.durations import to_ms
-from headgate.slots import SlotRequest, SlotScheduler, WindowPolicy
+from paceline.durations import to_ms
+from paceline.slots import SlotRequest, SlotScheduler, WindowPolicy
 
 _numbers = count()
 MOST = {2: 1.6, 8: 3.0}
@@ -114,8 +114,8 @@ def _fill(url: str, names: Sequence[str], at: datetime, windows: int) -> None:
         for index, name in enumerate(names):
             size, limit, number = policy(index).window, policy(index).max_per_window, windows + 3 * index
             connection.execute(
-                "INSERT INTO headgate_slot_window SELECT %s, %s + n * %s::interval, %s, %s"
+                "INSERT INTO paceline_slot_window SELECT %s, %s + n * %s::interval, %s, %s"
                 " FROM generate_series(0, %s) n",
                 (name, at, size, limit, limit, number - 1),
             )
-            connection.execute("INSERT INTO headgate_slot_run VALUES (%s, %s, %s)", (name, at, at + size * number))
+            connection.execute("INSERT INTO paceline_slot_run VALUES (%s, %s, %s)", (name, at, at + size * number))

@@ -18,9 +18,9 @@ from itertools import count
 import psycopg
 
 from benchmarks.measure import Row, Spread, Table, Target, per_second
-from headgate.durations import to_ms
-from headgate.slots import SlotRequest, SlotScheduler, WindowPolicy
-from headgate.testing.servers.postgres import PostgresServer
+from paceline.durations import to_ms
+from paceline.slots import SlotRequest, SlotScheduler, WindowPolicy
+from paceline.testing.servers.postgres import PostgresServer
 
 BEFORE, AFTER = WindowPolicy(100, "PT4S"), WindowPolicy(200, "PT4S")
 CALLERS = {"a lone caller": (1, 2000), "64 callers": (64, 20_000)}
@@ -88,7 +88,7 @@ def _copy_rate(url: str, rows: int) -> float:
     blocks = ["".join(f"c-{n}{line}" for n in range(first, first + 10_000)) for first in range(0, rows, 10_000)]
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("DROP TABLE IF EXISTS copied")
-        connection.execute("CREATE TABLE copied (LIKE headgate_slot INCLUDING ALL)")
+        connection.execute("CREATE TABLE copied (LIKE paceline_slot INCLUDING ALL)")
         started = time.perf_counter()
         for block in blocks:
             with connection.cursor().copy(f"COPY copied ({columns}) FROM STDIN") as into:

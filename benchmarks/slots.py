@@ -17,9 +17,9 @@ import psycopg
 from benchmarks import slot_baseline, slot_batches, slot_http, slot_joint
 from benchmarks.measure import Row, Spread, Table, Target, per_second, race, summary
 from benchmarks.slot_caller import assign
-from headgate.durations import to_ms
-from headgate.slots import SlotRequest, SlotScheduler, WindowPolicy
-from headgate.testing.servers.postgres import PostgresServer
+from paceline.durations import to_ms
+from paceline.slots import SlotRequest, SlotScheduler, WindowPolicy
+from paceline.testing.servers.postgres import PostgresServer
 
 POLICY = WindowPolicy(100, "PT4S")
 _days: Iterator[int] = count()
@@ -70,7 +70,7 @@ def single_calls(table: Table, url: str, quick: bool) -> None:
         share = events if connections > 1 else events // 4
         return lambda: slot_baseline.assign(url, connections, share, fresh_instant(), f"baseline-{next(_days)}")
 
-    def headgate(callers: int) -> Callable[[], float]:
+    def paceline(callers: int) -> Callable[[], float]:
         share = events * 4 if callers > 1 else events // 4
         return lambda: (
             share / on_scheduler(url, lambda slots, name: assign(slots, name, callers, share, name, fresh_instant()))
@@ -81,9 +81,9 @@ def single_calls(table: Table, url: str, quick: bool) -> None:
             "baseline ×1": baseline(1),
             "baseline ×8": baseline(8),
             "baseline ×16": baseline(16),
-            "lone": headgate(1),
-            "64 callers": headgate(64),
-            "512 callers": headgate(512),
+            "lone": paceline(1),
+            "64 callers": paceline(64),
+            "512 callers": paceline(512),
         },
         repeats=2 if quick else 5,
     )
@@ -155,7 +155,7 @@ COLUMNS = "event_id, config_name, config_version, requested_at, window_start, sc
 def bulk(table: Table, url: str, quick: bool) -> None:
     events = 50_000 if quick else 1_000_000
     with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("CREATE TABLE copied (LIKE headgate_slot INCLUDING ALL)")
+        connection.execute("CREATE TABLE copied (LIKE paceline_slot INCLUDING ALL)")
 
     def copy() -> float:
         at = fresh_instant()
@@ -185,14 +185,14 @@ def bulk(table: Table, url: str, quick: bool) -> None:
 
         return events / on_scheduler(url, book)
 
-    result = race({"COPY": copy, "headgate": stream}, repeats=2 if quick else 5, warm_up=False)
-    shown = per_second(result.spread("headgate").median)
+    result = race({"COPY": copy, "paceline": stream}, repeats=2 if quick else 5, warm_up=False)
+    shown = per_second(result.spread("paceline").median)
     table.add(
         Row(
             f"bulk, {events:,} events",
             shown,
             "COPY into the same table",
-            result.ratio("headgate", "COPY"),
+            result.ratio("paceline", "COPY"),
             Target(least=0.25),
         )
     )
@@ -232,12 +232,12 @@ def _fill(url: str, name: str, at: datetime, windows: int) -> None:
     """Makes the windows from `at` on full, as a burst would have left them."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(
-            "INSERT INTO headgate_slot_window SELECT %s, %s + n * interval '4 s', 100, 100"
+            "INSERT INTO paceline_slot_window SELECT %s, %s + n * interval '4 s', 100, 100"
             " FROM generate_series(0, %s) n",
             (name, at, windows - 1),
         )
         connection.execute(
-            "INSERT INTO headgate_slot_run VALUES (%s, %s, %s)", (name, at, at + timedelta(seconds=4 * windows))
+            "INSERT INTO paceline_slot_run VALUES (%s, %s, %s)", (name, at, at + timedelta(seconds=4 * windows))
         )
 
 
@@ -246,8 +246,8 @@ def quality(table: Table, url: str) -> None:
     windows of two sizes may start at the same time."""
     query = """
         WITH booked AS (
-            SELECT * FROM headgate_slot WHERE config_name IN (
-                SELECT config_name FROM headgate_slot GROUP BY 1 HAVING count(DISTINCT config_version) = 1)
+            SELECT * FROM paceline_slot WHERE config_name IN (
+                SELECT config_name FROM paceline_slot GROUP BY 1 HAVING count(DISTINCT config_version) = 1)
         ), held AS (
             SELECT config_name, window_start, count(*) AS slots FROM booked GROUP BY 1, 2
         ), bounds AS (

@@ -18,22 +18,22 @@ from typing import Any, NamedTuple, cast
 import httpx2
 
 from benchmarks.measure import Race, Row, Table, Target, per_second, race, summary
-from headgate.apps.notifications.delivery import Delivery
-from headgate.apps.notifications.model import Message
-from headgate.apps.notifications.ports import DeliveryOutcome
-from headgate.apps.notifications.provider_chain import NamedProvider, ProviderChain
-from headgate.apps.notifications.providers.http_calls import HttpCalls
-from headgate.apps.notifications.providers.webhook import WebhookProvider
-from headgate.apps.notifications.stores.message_statements import insert_messages
-from headgate.apps.notifications.stores.sql import SqlDeliveryStore
-from headgate.kafka.log import KafkaLog
-from headgate.messaging import LogEntry, MessageLog, MessageSource, Record
-from headgate.sql.databases import database
-from headgate.sql.engine import Database
-from headgate.sql.outbox import SqlOutbox
-from headgate.testing import eventually
-from headgate.testing.servers.kafka import KafkaServer
-from headgate.testing.servers.postgres import PostgresServer
+from paceline.apps.notifications.delivery import Delivery
+from paceline.apps.notifications.model import Message
+from paceline.apps.notifications.ports import DeliveryOutcome
+from paceline.apps.notifications.provider_chain import NamedProvider, ProviderChain
+from paceline.apps.notifications.providers.http_calls import HttpCalls
+from paceline.apps.notifications.providers.webhook import WebhookProvider
+from paceline.apps.notifications.stores.message_statements import insert_messages
+from paceline.apps.notifications.stores.sql import SqlDeliveryStore
+from paceline.kafka.log import KafkaLog
+from paceline.messaging import LogEntry, MessageLog, MessageSource, Record
+from paceline.sql.databases import database
+from paceline.sql.engine import Database
+from paceline.sql.outbox import SqlOutbox
+from paceline.testing import eventually
+from paceline.testing.servers.kafka import KafkaServer
+from paceline.testing.servers.postgres import PostgresServer
 
 USERS = 200
 CONCURRENCY = 64
@@ -91,7 +91,7 @@ def tables(quick: bool) -> list[Table]:
 def _raced(place: Place, url: str, total: int, repeats: int) -> Race:
     return race(
         {
-            "headgate": lambda: total / asyncio.run(_send_all(place, url, total)),
+            "paceline": lambda: total / asyncio.run(_send_all(place, url, total)),
             "bare consumer, httpx2": lambda: total / asyncio.run(_post_all(place, total, _httpx_posts(url))),
             "bare consumer, our connections": lambda: total / asyncio.run(_post_all(place, total, _our_posts(url))),
         },
@@ -101,10 +101,10 @@ def _raced(place: Place, url: str, total: int, repeats: int) -> Race:
 
 
 def _row(table: Table, work: str, run: Race) -> None:
-    ours = per_second(run.spread("headgate").median)
-    for peer in (name for name in run.figures if name != "headgate"):
+    ours = per_second(run.spread("paceline").median)
+    for peer in (name for name in run.figures if name != "paceline"):
         theirs = per_second(run.spread(peer).median)
-        table.add(Row(work, ours, f"{peer} {theirs}", run.ratio("headgate", peer), Target(least=0.5)))
+        table.add(Row(work, ours, f"{peer} {theirs}", run.ratio("paceline", peer), Target(least=0.5)))
     table.note(summary(work, run))
 
 

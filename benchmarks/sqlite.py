@@ -15,10 +15,10 @@ from benchmarks.measure import Race, Row, Table, Target, per_second, race, summa
 from benchmarks.slot_caller import assign
 from benchmarks.slots import COLUMNS, fresh_instant, on_scheduler
 from benchmarks.tasks import executed_in_seconds, noop_task
-from headgate import Tasks
-from headgate.dispatch.status import Status
-from headgate.durations import to_ms
-from headgate.slots import SlotRequest, SlotScheduler
+from paceline import Tasks
+from paceline.dispatch.status import Status
+from paceline.durations import to_ms
+from paceline.slots import SlotRequest, SlotScheduler
 
 BATCH = 10_000
 CALLERS = 64
@@ -66,7 +66,7 @@ def slots(table: Table, path: Path, quick: bool) -> None:
 def _executemany(path: Path, events: int) -> float:
     prefix, stamp = f"plain-{time.monotonic_ns()}", "2030-01-01 16:00:00.000000"
     rows = [(f"{prefix}-{n}", "plain", 1, stamp, stamp, stamp, stamp) for n in range(events)]
-    statement = f"INSERT INTO headgate_slot ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)"
+    statement = f"INSERT INTO paceline_slot ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)"
     with closing(_connect(path)) as connection:
         started = time.perf_counter()
         for first in range(0, events, BATCH):
@@ -80,10 +80,10 @@ def execute(table: Table, path: Path, quick: bool) -> None:
     """Claim, start and complete a function that does nothing, in one process."""
     mine, other = (1000, 200) if quick else (5000, 1000)
     run = race(
-        {"headgate": lambda: asyncio.run(_tasks(path, mine)), "naive": lambda: asyncio.run(_naive(path, other))},
+        {"paceline": lambda: asyncio.run(_tasks(path, mine)), "naive": lambda: asyncio.run(_naive(path, other))},
         repeats=2 if quick else 5,
     )
-    _row(table, "claim, start, complete; no-op tasks", run, "headgate", "naive", Target(least=5))
+    _row(table, "claim, start, complete; no-op tasks", run, "paceline", "naive", Target(least=5))
     table.note(summary("no-op tasks", run))
 
 
@@ -93,14 +93,14 @@ async def _tasks(path: Path, items: int) -> float:
 
 
 NEXT = """
-    SELECT item_id, context_json FROM headgate_dispatch_queue JOIN headgate_dispatch_context USING (item_type, item_id)
+    SELECT item_id, context_json FROM paceline_dispatch_queue JOIN paceline_dispatch_context USING (item_type, item_id)
     WHERE item_type = ? AND queue_status = 'READY' AND lane = 'default' AND priority = 5 AND due_at <= ?
     ORDER BY due_at, item_id LIMIT 1
 """
-STEP = "UPDATE headgate_dispatch_queue SET queue_status = ?, updated_at = ? WHERE item_type = ? AND item_id = ?"
-FORGET = "DELETE FROM headgate_dispatch_context WHERE item_type = ? AND item_id = ?"
+STEP = "UPDATE paceline_dispatch_queue SET queue_status = ?, updated_at = ? WHERE item_type = ? AND item_id = ?"
+FORGET = "DELETE FROM paceline_dispatch_context WHERE item_type = ? AND item_id = ?"
 LOG = """
-    INSERT INTO headgate_dispatch_audit (item_type, item_id, action, status_before, status_after, created_at)
+    INSERT INTO paceline_dispatch_audit (item_type, item_id, action, status_before, status_after, created_at)
     VALUES (?, ?, ?, ?, ?, ?)
 """
 

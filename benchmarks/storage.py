@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 import psycopg
 
 from benchmarks.measure import Row, Spread, Table
-from headgate.dispatch.queue import DispatchQueue
-from headgate.durations import to_ms
-from headgate.slots import SlotRequest, SlotScheduler, WindowPolicy
-from headgate.testing.servers.postgres import PostgresServer
+from paceline.dispatch.queue import DispatchQueue
+from paceline.durations import to_ms
+from paceline.slots import SlotRequest, SlotScheduler, WindowPolicy
+from paceline.testing.servers.postgres import PostgresServer
 
 CONTEXT = {"text": "x" * 289}
 """300 bytes as JSON."""
@@ -26,9 +26,9 @@ def tables(quick: bool) -> list[Table]:
         asyncio.run(_enqueue(postgres.url, rows))
         with psycopg.connect(postgres.url) as connection:
             for work, name in (
-                ("a slot (id of 20 characters)", "headgate_slot"),
-                ("a queued item", "headgate_dispatch_queue"),
-                ("its context (300 bytes of JSON), gone when it is done", "headgate_dispatch_context"),
+                ("a slot (id of 20 characters)", "paceline_slot"),
+                ("a queued item", "paceline_dispatch_queue"),
+                ("its context (300 bytes of JSON), gone when it is done", "paceline_dispatch_context"),
             ):
                 size = _bytes(connection, name) / rows
                 table.add(Row(work, f"{size:.0f} B", "with its indexes", Spread.of([size])))

@@ -14,11 +14,11 @@ from benchmarks.celery_peer import CeleryPeer
 from benchmarks.dispatch import CONTEXT, _callers, _row, _runs
 from benchmarks.dispatch_peers import Dbos, procrastinate, with_procrastinate
 from benchmarks.measure import Table, Target, race
-from headgate import Task, Tasks
-from headgate.dispatch.status import Status
-from headgate.testing import eventually
-from headgate.testing.servers.postgres import PostgresServer
-from headgate.testing.servers.redis import RedisServer
+from paceline import Task, Tasks
+from paceline.dispatch.status import Status
+from paceline.testing import eventually
+from paceline.testing.servers.postgres import PostgresServer
+from paceline.testing.servers.redis import RedisServer
 
 
 def tables(quick: bool) -> list[Table]:
@@ -31,7 +31,7 @@ def tables(quick: bool) -> list[Table]:
         enqueue(table, ours, theirs, dbos, celery, quick)
         execute(table, ours, theirs, dbos, celery, quick)
         table.note(
-            "headgate, Procrastinate and DBOS wait for the disk with every commit (fsync and synchronous_commit on); "
+            "paceline, Procrastinate and DBOS wait for the disk with every commit (fsync and synchronous_commit on); "
             "Celery's Redis keeps the queue in memory and waits for none"
         )
         table.close()
@@ -75,7 +75,7 @@ def enqueue(table: Table, ours: str, theirs: str, dbos: Dbos, celery: CeleryPeer
     # Each takes some two seconds a round.
     total, fewer, fewest = (300, 100, 100) if quick else (15_000, 2500, 1000)
 
-    async def headgate(callers: int) -> float:
+    async def paceline(callers: int) -> float:
         async with Tasks(ours) as tasks:
             noop = noop_task(tasks)
             await noop.enqueue(0, CONTEXT)
@@ -93,7 +93,7 @@ def enqueue(table: Table, ours: str, theirs: str, dbos: Dbos, celery: CeleryPeer
     for callers in (8, 64):
         run = race(
             {
-                "headgate": partial(_enqueued, headgate, callers),
+                "paceline": partial(_enqueued, paceline, callers),
                 "procrastinate": partial(defer, callers),
                 "DBOS": partial(dbos.enqueue, callers, fewest, CONTEXT),
                 "Celery": partial(celery.enqueue, callers, fewer, CONTEXT),
@@ -110,7 +110,7 @@ def execute(table: Table, ours: str, theirs: str, dbos: Dbos, celery: CeleryPeer
     """Claim, start and complete a function that does nothing, in one process."""
     mine, other, fewer = (1000, 100, 100) if quick else (15_000, 1500, 750)
 
-    async def headgate() -> float:
+    async def paceline() -> float:
         async with Tasks(ours) as tasks:
             return mine / await executed_in_seconds(tasks, mine)
 
@@ -125,7 +125,7 @@ def execute(table: Table, ours: str, theirs: str, dbos: Dbos, celery: CeleryPeer
 
     run = race(
         {
-            "headgate": lambda: asyncio.run(headgate()),
+            "paceline": lambda: asyncio.run(paceline()),
             "procrastinate": lambda: asyncio.run(deferred()),
             "DBOS": lambda: dbos.execute(fewer, CONTEXT),
             "Celery": lambda: celery.execute(other, CONTEXT),

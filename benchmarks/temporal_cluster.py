@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from benchmarks.dispatch import temporal_starts
 from benchmarks.measure import Table
-from headgate.testing.servers.postgres import PostgresServer
-from headgate.testing.servers.temporal_cluster import TemporalCluster
+from paceline.testing.servers.postgres import PostgresServer
+from paceline.testing.servers.temporal_cluster import TemporalCluster
 
 
 def tables(quick: bool) -> list[Table]:

@@ -10,8 +10,8 @@ import sys
 
 from aiohttp import web
 
-from headgate import AsyncLimiter, Plan, TokenBucket
-from headgate.integrations.aiohttp import Limit, client_address, header, install, rate_limit
+from paceline import AsyncLimiter, Plan, TokenBucket
+from paceline.integrations.aiohttp import Limit, client_address, header, install, rate_limit
 
 limiter = AsyncLimiter(
     plans=[

@@ -11,8 +11,8 @@ from typing import Any
 
 import uvicorn
 
-from headgate import AsyncLimiter, Plan, TokenBucket
-from headgate.integrations.asgi import PathRule, RateLimitMiddleware, client_address, composite, path
+from paceline import AsyncLimiter, Plan, TokenBucket
+from paceline.integrations.asgi import PathRule, RateLimitMiddleware, client_address, composite, path
 
 
 async def greet(scope: Any, receive: Any, send: Any) -> None:

@@ -10,9 +10,9 @@ import os
 
 from celery import Celery
 
-from headgate import Limiter, Plan
-from headgate.errors import RateLimitExceeded
-from headgate.integrations.celery import rate_limit
+from paceline import Limiter, Plan
+from paceline.errors import RateLimitExceeded
+from paceline.integrations.celery import rate_limit
 
 broker = os.environ.get("BROKER", "memory://")
 app = Celery("letters", broker=broker)

@@ -16,21 +16,21 @@ from django.core.management import execute_from_command_line
 from django.http import HttpRequest, JsonResponse
 from django.urls import path as route
 
-from headgate import Limiter, Plan, TokenBucket
-from headgate.integrations.django import PathRule, client_address, header, rate_limit
+from paceline import Limiter, Plan, TokenBucket
+from paceline.integrations.django import PathRule, client_address, header, rate_limit
 
 settings.configure(
     ALLOWED_HOSTS=["127.0.0.1", "localhost"],
     ROOT_URLCONF=__name__,
     SECRET_KEY="an example has no secrets",
-    MIDDLEWARE=["headgate.integrations.django.RateLimitMiddleware"],
-    HEADGATE_LIMITER=Limiter(
+    MIDDLEWARE=["paceline.integrations.django.RateLimitMiddleware"],
+    PACELINE_LIMITER=Limiter(
         plans=[
             Plan("gold", TokenBucket(capacity=5, per_second=5)),
             Plan("visitors", TokenBucket(capacity=5, per_second=5)),
         ]
     ),
-    HEADGATE_RULES=[PathRule("/public", "visitors", key=client_address())],
+    PACELINE_RULES=[PathRule("/public", "visitors", key=client_address())],
 )
 django.setup()
 

@@ -17,13 +17,13 @@ from django.conf import settings
 from django.core.management import execute_from_command_line
 from django.urls import path as route
 
-from headgate import Limiter, Plan, TokenBucket
+from paceline import Limiter, Plan, TokenBucket
 
 settings.configure(
     ALLOWED_HOSTS=["127.0.0.1", "localhost"],
     ROOT_URLCONF=__name__,
     SECRET_KEY="an example has no secrets",
-    HEADGATE_LIMITER=Limiter(
+    PACELINE_LIMITER=Limiter(
         plans=[
             Plan("gold", TokenBucket(capacity=5, per_second=5)),
             Plan("visitors", TokenBucket(capacity=5, per_second=5)),
@@ -42,7 +42,7 @@ django.setup()
 from rest_framework.response import Response  # noqa: E402
 from rest_framework.views import APIView  # noqa: E402
 
-from headgate.integrations.drf import RateThrottle, client_address, header, throttle  # noqa: E402
+from paceline.integrations.drf import RateThrottle, client_address, header, throttle  # noqa: E402
 
 
 class VisitorThrottle(RateThrottle):

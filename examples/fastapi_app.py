@@ -14,11 +14,11 @@ from contextlib import asynccontextmanager
 import uvicorn
 from fastapi import Depends, FastAPI
 
-from headgate import AsyncLimiter, FixedWindow, Plan, TokenBucket
-from headgate.integrations.fastapi import client_address, header, install, limited, rate_limit
+from paceline import AsyncLimiter, FixedWindow, Plan, TokenBucket
+from paceline.integrations.fastapi import client_address, header, install, limited, rate_limit
 
 limiter = AsyncLimiter(
-    os.environ.get("HEADGATE_REDIS_URL", "memory://"),
+    os.environ.get("PACELINE_REDIS_URL", "memory://"),
     plans=[
         Plan("gold", TokenBucket(capacity=5, per_second=5)),
         Plan("daily", FixedWindow(limit=1000, window="P1D")),

@@ -10,8 +10,8 @@ import sys
 
 from flask import Flask
 
-from headgate import Limiter, Plan, TokenBucket
-from headgate.integrations.flask import PathRule, client_address, header, install, rate_limit
+from paceline import Limiter, Plan, TokenBucket
+from paceline.integrations.flask import PathRule, client_address, header, install, rate_limit
 
 app = Flask(__name__)
 limiter = Limiter(

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 
-from headgate import AsyncLimiter, Limiter, Plan, TokenBucket
-from headgate.errors import RateLimitExceeded
-from headgate.integrations.functions import rate_limit
+from paceline import AsyncLimiter, Limiter, Plan, TokenBucket
+from paceline.errors import RateLimitExceeded
+from paceline.integrations.functions import rate_limit
 
 plans = [Plan("sms", TokenBucket(capacity=3, per_second=20))]
 blocking, asynchronous = Limiter(plans=plans), AsyncLimiter(plans=plans)

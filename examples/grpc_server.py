@@ -10,8 +10,8 @@ from typing import Any
 
 import grpc
 
-from headgate import Limiter, Plan, TokenBucket
-from headgate.integrations.grpc import MethodRule, RateLimitInterceptor, header
+from paceline import Limiter, Plan, TokenBucket
+from paceline.integrations.grpc import MethodRule, RateLimitInterceptor, header
 
 limiter = Limiter(plans=[Plan("gold", TokenBucket(capacity=3, per_second=0.1))])
 interceptor = RateLimitInterceptor(limiter, rules=[MethodRule("/shop.Orders/*", "gold", key=header("x-api-key"))])

@@ -11,8 +11,8 @@ import sys
 import uvicorn
 from litestar import Litestar, get
 
-from headgate import AsyncLimiter, Plan, TokenBucket
-from headgate.integrations.litestar import Limit, RateLimitPlugin, client_address, header, rate_limit
+from paceline import AsyncLimiter, Plan, TokenBucket
+from paceline.integrations.litestar import Limit, RateLimitPlugin, client_address, header, rate_limit
 
 limiter = AsyncLimiter(
     plans=[

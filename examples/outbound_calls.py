@@ -13,10 +13,10 @@ import aiohttp
 import httpx2
 import requests
 
-from headgate import AsyncLimiter, Limiter, Plan, TokenBucket
-from headgate.integrations.aiohttp import LimitedMiddleware
-from headgate.integrations.httpx import AsyncLimitedTransport, LimitedTransport
-from headgate.integrations.requests import LimitedAdapter
+from paceline import AsyncLimiter, Limiter, Plan, TokenBucket
+from paceline.integrations.aiohttp import LimitedMiddleware
+from paceline.integrations.httpx import AsyncLimitedTransport, LimitedTransport
+from paceline.integrations.requests import LimitedAdapter
 
 PLANS = [Plan("partner", TokenBucket(capacity=4, per_second=50))]
 HEADERS = {"X-API-Key": "outbound"}

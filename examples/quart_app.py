@@ -11,8 +11,8 @@ import sys
 import uvicorn
 from quart import Quart
 
-from headgate import AsyncLimiter, Plan, TokenBucket
-from headgate.integrations.quart import Limit, client_address, header, install, rate_limit
+from paceline import AsyncLimiter, Plan, TokenBucket
+from paceline.integrations.quart import Limit, client_address, header, install, rate_limit
 
 limiter = AsyncLimiter(
     plans=[

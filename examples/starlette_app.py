@@ -14,8 +14,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from headgate import AsyncLimiter, Plan, TokenBucket
-from headgate.integrations.starlette import Limit, client_address, header, install, rate_limit
+from paceline import AsyncLimiter, Plan, TokenBucket
+from paceline.integrations.starlette import Limit, client_address, header, install, rate_limit
 
 limiter = AsyncLimiter(
     plans=[

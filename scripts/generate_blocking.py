@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGE = Path("src/headgate")
+PACKAGE = Path("src/paceline")
 WORDS = (
     (r"\basync (def|with|for)\b", r"\1"),
     (r"\bawait ", ""),
@@ -63,8 +63,8 @@ TWINS = (
             ("loaded in a thread have", "loaded have"),
             ("import asyncio\n", "from time import sleep\n"),
             ("asyncio.sleep", "sleep"),
-            ("headgate.limits.handles", "headgate.limits._blocking_handles"),
-            ("headgate.limits.store_calls", "headgate.limits._blocking_store_calls"),
+            ("paceline.limits.handles", "paceline.limits._blocking_handles"),
+            ("paceline.limits.store_calls", "paceline.limits._blocking_store_calls"),
             ("AsyncPlanRegistry, ", ""),
             (" | AsyncPlanRegistry", ""),
         ),
@@ -141,7 +141,7 @@ FACADES = (
         "dispatch/queue.py",
         "dispatch/_blocking.py",
         "DispatchQueue",
-        "headgate.dispatch.background_queue.BackgroundQueue",
+        "paceline.dispatch.background_queue.BackgroundQueue",
         """A `DispatchQueue` for scripts and WSGI applications: each call returns when it is done.
 
     with BlockingDispatchQueue("sqlite:///work.db") as queue:
@@ -166,7 +166,7 @@ def facade(text: str, facade: Facade, *bases: str) -> str:
     if facade.class_name not in classes:
         raise ValueError(f"{facade.source}: there is no class {facade.class_name}")
     home, _, parent = facade.parent.rpartition(".")
-    source = "headgate." + facade.source.removesuffix(".py").replace("/", ".")
+    source = "paceline." + facade.source.removesuffix(".py").replace("/", ".")
     name = f"Blocking{facade.class_name}"
     lines = [
         f"# Generated from {facade.source} by scripts/generate_blocking.py. Do not edit.",

@@ -19,7 +19,7 @@ from pathlib import Path
 import httpx2 as httpx
 from playwright.sync_api import Page, ViewportSize, expect, sync_playwright
 
-from headgate import DispatchQueue
+from paceline import DispatchQueue
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--hide-scrollbars"]
@@ -49,7 +49,7 @@ def seed(database: Path) -> None:
     with sqlite3.connect(database) as connection:
         for number in range(30):
             connection.execute(
-                "UPDATE headgate_dispatch_queue SET queue_status = 'DEAD_LETTER', retry_count = 5, last_error = ?"
+                "UPDATE paceline_dispatch_queue SET queue_status = 'DEAD_LETTER', retry_count = 5, last_error = ?"
                 " WHERE item_id = ?",
                 (ERRORS[number % len(ERRORS)], f"inv-acme-{number:04}"),
             )
@@ -112,9 +112,9 @@ PICTURES: dict[str, tuple[str, Callable[[Page], None]]] = {
 @contextmanager
 def served(directory: Path) -> Iterator[str]:
     """A service of its own on a free port; yields its address."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PACELINE_")}
     with subprocess.Popen(
-        [sys.executable, "-m", "headgate", "serve", "--port", "0"],
+        [sys.executable, "-m", "paceline", "serve", "--port", "0"],
         cwd=directory,
         env=environment,
         stdout=subprocess.PIPE,
@@ -141,7 +141,7 @@ def main() -> None:
         sys.exit("no Chromium is installed; Debian's chromium or chromium-headless-shell will do")
     options.into.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as directory:
-        seed(Path(directory) / "headgate.db")
+        seed(Path(directory) / "paceline.db")
         with served(Path(directory)) as url, sync_playwright() as playwright:
             with httpx.Client(base_url=url, timeout=60) as http:
                 fill(http)

@@ -1,6 +1,6 @@
-"""Writes the bill of materials of headgate with all extras, as CycloneDX JSON: `python scripts/sbom.py sbom.json`.
+"""Writes the bill of materials of paceline with all extras, as CycloneDX JSON: `python scripts/sbom.py sbom.json`.
 
-It has every package that `headgate[all]` needs, in the version that is installed here and with its licence, and says
+It has every package that `paceline[all]` needs, in the version that is installed here and with its licence, and says
 which needs which. With the same versions it is the same document.
 """
 
@@ -20,7 +20,7 @@ from packageurl import PackageURL
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-ROOT, EXTRA = "headgate", "all"
+ROOT, EXTRA = "paceline", "all"
 FIELDS = ("License-Expression", "License", "Summary")
 
 
@@ -48,7 +48,7 @@ def closure() -> dict[str, tuple[Distribution, set[str]]]:
         try:
             package = distribution(name)
         except PackageNotFoundError:
-            raise SystemExit(f"{name} is not installed; run: pip install 'headgate[{EXTRA}]'") from None
+            raise SystemExit(f"{name} is not installed; run: pip install 'paceline[{EXTRA}]'") from None
         _, uses = found.setdefault(name, (package, set()))
         for requirement in needed(package, extras):
             child = canonicalize_name(requirement.name)
@@ -72,7 +72,7 @@ def component(package: Distribution, name: str) -> Component:
         purl=PackageURL("pypi", None, name, package.version),
         description=metadata.get("Summary"),
         licenses=[licences.make_from_string(first)] if first else [],
-        properties=[Property(name="headgate:extra", value=EXTRA)] if name == ROOT else [],
+        properties=[Property(name="paceline:extra", value=EXTRA)] if name == ROOT else [],
     )
 
 

@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from headgate.server.wiring.telemetry import span_provider
+from paceline.server.wiring.telemetry import span_provider
 
 
 class Collected:

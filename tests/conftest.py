@@ -20,7 +20,7 @@ from uuid import uuid4
 import pytest
 from hypothesis import settings
 
-from headgate.sql import migrate
+from paceline.sql import migrate
 from tests import (
     compiled_statements,
     migrated,
@@ -32,7 +32,7 @@ from tests import (
 )
 
 if TYPE_CHECKING:
-    from headgate.testing.servers.postgres import PostgresDatabases
+    from paceline.testing.servers.postgres import PostgresDatabases
     from tests.lent_databases import MigratedDatabases
     from tests.temporal_namespaces import TemporalNamespace
 

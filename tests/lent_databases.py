@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, LiteralString
 import psycopg
 from psycopg import sql
 
-from headgate.sql import engine, migrate
+from paceline.sql import engine, migrate
 from tests import kept_connections
 
 if TYPE_CHECKING:
-    from headgate.testing.servers.postgres import PostgresDatabases
+    from paceline.testing.servers.postgres import PostgresDatabases
 
 _SHAPE: LiteralString = """
 SELECT md5(string_agg(part, ',' ORDER BY part)) FROM (

@@ -17,7 +17,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from headgate.sql import engine, migrate
+from paceline.sql import engine, migrate
 
 take_every_step = migrate._upgrade
 usual_prepare = migrate.prepare

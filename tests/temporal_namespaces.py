@@ -37,7 +37,7 @@ async def _register(created: TemporalNamespace) -> None:
     from google.protobuf.duration_pb2 import Duration
     from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
 
-    from headgate.dispatch.engines.temporal.client import connect
+    from paceline.dispatch.engines.temporal.client import connect
 
     retention = Duration(seconds=RETENTION_SECONDS)
     request = RegisterNamespaceRequest(namespace=created.namespace, workflow_execution_retention_period=retention)
@@ -45,7 +45,7 @@ async def _register(created: TemporalNamespace) -> None:
 
 
 async def _delete_schedules(namespace: TemporalNamespace) -> None:
-    from headgate.dispatch.engines.temporal.client import connect
+    from paceline.dispatch.engines.temporal.client import connect
 
     client = await connect(*namespace)
     async for schedule in await client.list_schedules():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import assert_type
 
-from headgate import (
+from paceline import (
     AsyncLimiter,
     BlockingSlots,
     Decision,
@@ -19,7 +19,7 @@ from headgate import (
     TokenBucket,
     WindowPolicy,
 )
-from headgate.integrations.functions import rate_limit
+from paceline.integrations.functions import rate_limit
 
 limiter = Limiter("memory://", plans=[Plan("partner", TokenBucket(capacity=10, per_second=1))])
 on_a_loop = AsyncLimiter("memory://", plans=[Plan("partner", FixedWindow(limit=10, window="PT1M"))])

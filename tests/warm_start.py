@@ -1,6 +1,6 @@
 """Starts Python programs in copies of a process that has their modules loaded already.
 
-The suite starts hundreds of `headgate` commands, services and workers. Nearly all of what a command takes is importing
+The suite starts hundreds of `paceline` commands, services and workers. Nearly all of what a command takes is importing
 SQLAlchemy, Alembic, Pydantic and their like, and our own modules; a copy (a fork) of a process that has done so begins
 where the program does, and finds the statements of a service compiled. A copy ends without Python's clearing of its
 memory, which would copy all of it first. That each command imports what it needs, in whatever order,
@@ -10,7 +10,7 @@ memory, which would copy all of it first. That each command imports what it need
 or the metrics start (`PYTHON…`, the locale, `PROMETHEUS…`) is started in the ordinary way, and so is every program
 where there is no `fork`.
 
-The workers that such a copy starts with `multiprocessing` ("spawn": `headgate serve --workers 2`) are copies, too.
+The workers that such a copy starts with `multiprocessing` ("spawn": `paceline serve --workers 2`) are copies, too.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ PACKAGES = """
 # What programs import. One too few costs time and nothing else. None may be here that reads the environment when it is
 # imported, except for the variables of `_changes_python`.
 LEFT_OUT = (
-    "headgate.integrations",
-    "headgate.server.envoy",
-    "headgate.server.grpc",
-    "headgate.sql.migrations",
-    "headgate.testing",
+    "paceline.integrations",
+    "paceline.server.envoy",
+    "paceline.server.grpc",
+    "paceline.sql.migrations",
+    "paceline.testing",
 )
 """Our own modules that are not loaded beforehand: they import one that must not be, or that few programs need."""
 
@@ -199,7 +199,7 @@ class Warm:
     """A warm process, which ends when this process does: this program, or another that calls `serve`."""
 
     def __init__(self, program: str = __file__, *arguments: str, cwd: Path | None = None) -> None:
-        self.directory = Path(tempfile.mkdtemp(prefix="headgate-warm-"))
+        self.directory = Path(tempfile.mkdtemp(prefix="paceline-warm-"))
         self.address = str(self.directory / "socket")
         with (self.directory / "log").open("w") as log:
             self._process = subprocess.Popen(
@@ -235,8 +235,8 @@ def _address() -> str:
 
 
 def own_modules() -> list[str]:
-    """Every module of headgate that may be loaded beforehand."""
-    spec = importlib.util.find_spec("headgate")
+    """Every module of paceline that may be loaded beforehand."""
+    spec = importlib.util.find_spec("paceline")
     if spec is None or spec.origin is None:
         return []
     root = Path(spec.origin).parent
@@ -276,8 +276,8 @@ def name_temporal_build() -> None:
 
 async def _start_once() -> None:
     """Starts a service in memory and stops it, so that the copies find its statements compiled."""
-    settings = importlib.import_module("headgate.server.settings")
-    app = importlib.import_module("headgate.server.http.app").create_app(settings.Settings(database_url="memory://"))
+    settings = importlib.import_module("paceline.server.settings")
+    app = importlib.import_module("paceline.server.http.app").create_app(settings.Settings(database_url="memory://"))
     async with app.router.lifespan_context(app):
         pass
 

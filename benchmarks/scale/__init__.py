@@ -17,7 +17,7 @@ from benchmarks.measure import Row, Spread, Table, Target
 from benchmarks.scale.model import POINTS, BatchTimes
 from benchmarks.scale.service_times import Measured, http_cpu, machine_cpu, measure, server_cpu
 from benchmarks.scale.validation import precise_loop, predict, run
-from headgate.testing.servers.postgres import PostgresServer
+from paceline.testing.servers.postgres import PostgresServer
 
 LOADS = (0.5, 0.8)
 """Shares of the rate at which one process books with its largest batches."""

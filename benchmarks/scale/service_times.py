@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks import slot_http
-from benchmarks.http_load import headgate_process, posts
+from benchmarks.http_load import paceline_process, posts
 from benchmarks.scale.model import POINTS, BatchTimes
-from headgate.batching import Batcher
-from headgate.slots import SlotScheduler, WindowPolicy
+from paceline.batching import Batcher
+from paceline.slots import SlotScheduler, WindowPolicy
 
 SIZES = (1, 4, 16, 64, 256, 512)
 ROUNDS = 3
@@ -155,7 +155,7 @@ async def call_cpu() -> float:
 
 def http_cpu(url: str, requests: int) -> float:
     """CPU seconds of a worker of the service per request: `POST /api/v1/slots`, 64 connections, bookings included."""
-    with headgate_process(url) as (port, worker):
+    with paceline_process(url) as (port, worker):
         connections = slot_http.CONNECTIONS
         post = posts(port, slot_http.PATH, slot_http.request_body, requests=requests, connections=connections)
         post()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from benchmarks.scale.model import BatchTimes, Outcome, Scenario, simulate
 from benchmarks.scale.service_times import Caller
-from headgate.slots import SlotScheduler
+from paceline.slots import SlotScheduler
 
 TICK = 0.001
 """Calls come in groups, as from a network card: at whole milliseconds. One by one, making the calls would cost this

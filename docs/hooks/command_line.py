@@ -7,17 +7,17 @@ from typing import Any
 
 from click.testing import CliRunner
 
-from headgate.server.cli import app
+from paceline.server.cli import app
 
 
 def page() -> str:
     """Every command with its arguments and options."""
     lines: list[str] = []
     for names in _commands(app.load_all()):
-        result = CliRunner().invoke(app, [*names, "--help"], prog_name="headgate", terminal_width=100)
+        result = CliRunner().invoke(app, [*names, "--help"], prog_name="paceline", terminal_width=100)
         if result.exit_code != 0:
-            raise RuntimeError(f"headgate {' '.join(names)} --help failed: {result.output}")
-        lines += [f"### `headgate {' '.join(names)}`", "", "```text", result.output.rstrip(), "```", ""]
+            raise RuntimeError(f"paceline {' '.join(names)} --help failed: {result.output}")
+        lines += [f"### `paceline {' '.join(names)}`", "", "```text", result.output.rstrip(), "```", ""]
     return "\n".join(lines)
 
 

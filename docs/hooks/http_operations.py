@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from headgate.server.http.app import create_app
-from headgate.server.settings import Settings
+from paceline.server.http.app import create_app
+from paceline.server.settings import Settings
 
 METHODS = ("get", "post", "put", "patch", "delete")
 

@@ -10,14 +10,14 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-import headgate.server.metrics
+import paceline.server.metrics
 
 
 def page() -> str:
     """One table for each observer."""
     lines: list[str] = []
-    for entry in sorted(pkgutil.iter_modules(headgate.server.metrics.__path__), key=lambda module: module.name):
-        module = importlib.import_module(f"headgate.server.metrics.{entry.name}")
+    for entry in sorted(pkgutil.iter_modules(paceline.server.metrics.__path__), key=lambda module: module.name):
+        module = importlib.import_module(f"paceline.server.metrics.{entry.name}")
         rows = list(_metrics(module))
         if rows:
             about = (inspect.getdoc(module) or "").partition("\n\n")[0]

@@ -11,27 +11,27 @@ from types import ModuleType
 from typing import Any, ForwardRef
 
 MODULES = (
-    "headgate",
-    "headgate.dispatch.registry",
-    "headgate.dispatch.config",
-    "headgate.dispatch.lifecycle",
-    "headgate.integrations.fastapi",
-    "headgate.integrations.starlette",
-    "headgate.integrations.asgi",
-    "headgate.integrations.flask",
-    "headgate.integrations.django",
-    "headgate.integrations.drf",
-    "headgate.integrations.celery",
-    "headgate.integrations.litestar",
-    "headgate.integrations.quart",
-    "headgate.integrations.aiohttp",
-    "headgate.integrations.grpc",
-    "headgate.integrations.functions",
-    "headgate.integrations.httpx",
-    "headgate.integrations.requests",
-    "headgate.compat.limits",
-    "headgate.sms",
-    "headgate.testing",
+    "paceline",
+    "paceline.dispatch.registry",
+    "paceline.dispatch.config",
+    "paceline.dispatch.lifecycle",
+    "paceline.integrations.fastapi",
+    "paceline.integrations.starlette",
+    "paceline.integrations.asgi",
+    "paceline.integrations.flask",
+    "paceline.integrations.django",
+    "paceline.integrations.drf",
+    "paceline.integrations.celery",
+    "paceline.integrations.litestar",
+    "paceline.integrations.quart",
+    "paceline.integrations.aiohttp",
+    "paceline.integrations.grpc",
+    "paceline.integrations.functions",
+    "paceline.integrations.httpx",
+    "paceline.integrations.requests",
+    "paceline.compat.limits",
+    "paceline.sms",
+    "paceline.testing",
 )
 LONGEST_LINE = 100
 
@@ -97,11 +97,11 @@ def _class(name: str, value: type) -> list[str]:
 
 def _owners(value: type) -> list[type]:
     """Where the members of a class are written: itself, and before it what it is built on that has no entry here."""
-    public = set(importlib.import_module("headgate").__all__)
+    public = set(importlib.import_module("paceline").__all__)
     inner = [
         base
         for base in reversed(value.__mro__[1:])
-        if base.__module__.startswith("headgate.limits") and base.__name__ not in public
+        if base.__module__.startswith("paceline.limits") and base.__name__ not in public
     ]
     return [*inner, value]
 

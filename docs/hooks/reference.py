@@ -12,11 +12,11 @@ from docs.hooks import command_line, http_operations, metric_names, python_names
 from markdown import Extension, Markdown
 from markdown.preprocessors import Preprocessor
 
-from headgate import errors
+from paceline import errors
 
 
 def error_tree() -> str:
-    """The tree that stands in the docstring of `headgate.errors`."""
+    """The tree that stands in the docstring of `paceline.errors`."""
     return (
         "```text\n"
         + "\n".join(

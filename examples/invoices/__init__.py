@@ -1,1 +1,1 @@
-"""A second domain, on headgate's public names alone: see README.md."""
+"""A second domain, on paceline's public names alone: see README.md."""

@@ -1,4 +1,4 @@
-"""Registers invoices with headgate: `HEADGATE_DISPATCH_DOMAINS=examples.invoices.domain:domain headgate worker`."""
+"""Registers invoices with paceline: `PACELINE_DISPATCH_DOMAINS=examples.invoices.domain:domain paceline worker`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 from examples.invoices.invoices import Outbox
 
-from headgate.dispatch.config import DispatchConfig
-from headgate.dispatch.registry import Domain
+from paceline.dispatch.config import DispatchConfig
+from paceline.dispatch.registry import Domain
 
 domain = Domain(
     DispatchConfig(item_type="INVOICE", dispatch_interval_secs=1, jitter_window_ms=0),

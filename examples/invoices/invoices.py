@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from headgate.dispatch.lifecycle import ScheduleLifecycle, ScheduleResult
+from paceline.dispatch.lifecycle import ScheduleLifecycle, ScheduleResult
 
 
 @dataclass(frozen=True)

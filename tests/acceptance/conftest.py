@@ -28,4 +28,4 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "postgres":
         url: str = request.getfixturevalue("postgres_url")
         return url
-    return f"sqlite:///{tmp_path / 'headgate.db'}"
+    return f"sqlite:///{tmp_path / 'paceline.db'}"

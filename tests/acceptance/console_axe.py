@@ -14,7 +14,7 @@ AXE = Path(__file__).parents[2] / ".venv" / "javascript" / "node_modules" / "axe
 def require_axe() -> None:
     if not AXE.exists():
         reason = "axe-core is not installed: make lint installs it, with npm"
-        if os.environ.get("HEADGATE_REQUIRE") == "all":
+        if os.environ.get("PACELINE_REQUIRE") == "all":
             pytest.fail(reason)
         pytest.skip(reason)
 

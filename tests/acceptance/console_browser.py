@@ -14,9 +14,9 @@ import httpx2 as httpx
 import pytest
 from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
 
-from headgate.server.access.authenticator import create_token
-from headgate.server.settings import Settings
-from headgate.server.wiring.access import open_access_store
+from paceline.server.access.authenticator import create_token
+from paceline.server.settings import Settings
+from paceline.server.wiring.access import open_access_store
 from tests.acceptance.service import Service
 
 FLAGS = [
@@ -45,7 +45,7 @@ def chromium() -> str:
     found = next(filter(None, map(shutil.which, ("chromium", "chromium-headless-shell", "google-chrome"))), None)
     if found is None:
         reason = "no Chromium is installed; Debian's chromium or chromium-headless-shell will do"
-        if os.environ.get("HEADGATE_REQUIRE") == "all":
+        if os.environ.get("PACELINE_REQUIRE") == "all":
             pytest.fail(reason)
         pytest.skip(reason)
     return found
@@ -62,7 +62,7 @@ def browser(chromium: str, console: Console) -> Iterator[Browser]:
 
 def token(directory: Path, name: str, scopes: list[str]) -> str:
     async def work() -> str:
-        async with open_access_store(Settings(database_url=f"sqlite:///{directory / 'headgate.db'}")) as store:
+        async with open_access_store(Settings(database_url=f"sqlite:///{directory / 'paceline.db'}")) as store:
             secret, _ = await create_token(store, name, scopes)
         return secret
 

@@ -7,7 +7,7 @@ import sqlite3
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from headgate import DispatchQueue, SlotScheduler, WindowPolicy
+from paceline import DispatchQueue, SlotScheduler, WindowPolicy
 
 SLOTS, ITEMS, DEAD = 100_000, 5_000, 200
 BATCH = 10_000
@@ -21,7 +21,7 @@ def fill_up(database: Path, names: list[str], dead: int) -> None:
     asyncio.run(_fill(f"sqlite:///{database}", names, dead))
     with sqlite3.connect(database, timeout=30) as connection:
         connection.execute(
-            "UPDATE headgate_dispatch_queue SET queue_status = 'DEAD_LETTER', last_error = 'timeout after ' ||"
+            "UPDATE paceline_dispatch_queue SET queue_status = 'DEAD_LETTER', last_error = 'timeout after ' ||"
             " (rowid % 7) || ' s' WHERE item_type = 'JOB' AND item_id LIKE 'o-dead-%'"
         )
     connection.close()

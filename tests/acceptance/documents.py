@@ -1,7 +1,7 @@
 """Runs the code blocks of a document, as a reader would type them in an empty folder.
 
 - `bash` blocks run in order in one folder and keep what they export. A last line that keeps running (`make run`,
-  `headgate serve`, `headgate worker`, `uvicorn`, …) is started beside them, for real.
+  `paceline serve`, `paceline worker`, `uvicorn`, …) is started beside them, for real.
 - A block with a title (`python title="greet.py"`, `toml title="rules.toml"`) is saved under it for a later block.
   Other `python` blocks are whole programs and are run.
 - A `json` or `text` block shows what the block before it printed. In text `…` stands for anything. In JSON a time is
@@ -39,7 +39,7 @@ from tests.acceptance.service import Service, environment, until
 TIMEOUT = 240.0
 """Seconds for one block: a few commands take a few seconds, and a minute on a machine that is very busy."""
 HOSTS = {
-    "postgresql://headgate:secret@db/headgate": "empty_postgres_url",
+    "postgresql://paceline:secret@db/paceline": "empty_postgres_url",
     "redis://cache": "redis_url",
     "temporal:7233": "temporal_frontend",
     "kafka:9092": "kafka_bootstrap",
@@ -53,12 +53,12 @@ one."""
 BLOCK = re.compile(
     r"^(?:<!-- (not run|peer): ([^\n]+) -->\n)?```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL
 )
-SERVE = re.compile(r"^(?:make run|headgate serve\b(.*))$", re.MULTILINE)
+SERVE = re.compile(r"^(?:make run|paceline serve\b(.*))$", re.MULTILINE)
 KEEPS_RUNNING = re.compile(
-    r"^(?:headgate worker|uvicorn|celery|envoy -c|python -m headgate\.apps\.payments\.downstream)\b.*$", re.MULTILINE
+    r"^(?:paceline worker|uvicorn|celery|envoy -c|python -m paceline\.apps\.payments\.downstream)\b.*$", re.MULTILINE
 )
 INSTANT = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$")
-READ_BY_ITSELF = {"headgate.toml", "pyproject.toml"}
+READ_BY_ITSELF = {"paceline.toml", "pyproject.toml"}
 """Files that are read without being named."""
 PIP = """#!/bin/sh
 command=$1; shift
@@ -76,7 +76,7 @@ class Block(NamedTuple):
     not_run: str | None = None
     """Why it can't be run here."""
     peer: str | None = None
-    """The library it shows, which is not headgate."""
+    """The library it shows, which is not paceline."""
 
 
 def blocks(document: Path) -> list[Block]:
@@ -108,7 +108,7 @@ class Reader:
     def __init__(self, directory: Path, *, replaced: Mapping[str, str] | None = None, **variables: str) -> None:
         self._directory = directory
         (directory / ".typed").mkdir()
-        for name in ("headgate", "uvicorn", "pytest"):
+        for name in ("paceline", "uvicorn", "pytest"):
             warm_start.command_on_path(name, name, directory / ".typed")
         warm_start.python_on_path(directory / ".typed")
         _pip_on_path(directory / ".typed")

@@ -61,7 +61,7 @@ class EnvoyProxy:
         self.port, self.admin_port = free_port(), free_port()
         self._log = directory / "envoy.log"
         self._file = directory / "envoy.json"
-        service: dict[str, Any] = {"envoy_grpc": {"cluster_name": "headgate"}, "timeout": timeout}
+        service: dict[str, Any] = {"envoy_grpc": {"cluster_name": "paceline"}, "timeout": timeout}
         if metadata is not None:
             service["initial_metadata"] = [{"key": key, "value": value} for key, value in metadata.items()]
         filter_configuration = {
@@ -109,7 +109,7 @@ class EnvoyProxy:
         }
         clusters = [
             _cluster("upstream", self._upstream.server_address[1]),
-            _cluster("headgate", grpc_port) | {"typed_extension_protocol_options": http2, **(cluster_options or {})},
+            _cluster("paceline", grpc_port) | {"typed_extension_protocol_options": http2, **(cluster_options or {})},
         ]
         self.configuration: dict[str, Any] = {
             "admin": {"address": _address(self.admin_port)},

@@ -38,8 +38,8 @@ for arguments, variables in commands:
         for number, file in enumerate(outputs, 1):
             os.dup2(file.fileno(), number)
         os.environ.update(variables)
-        sys.argv = ["headgate", *arguments]
-        from headgate.__main__ import main
+        sys.argv = ["paceline", *arguments]
+        from paceline.__main__ import main
         try:
             sys.exit(main())
         except SystemExit as ended:
@@ -48,10 +48,10 @@ for arguments, variables in commands:
             raise
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     texts = [(file.seek(0), file.read())[1] for file in outputs]
-    ended.append([["headgate", *arguments], status, *texts])
+    ended.append([["paceline", *arguments], status, *texts])
 print(json.dumps(ended))
 """
-CORE_MODULES = ["alembic.command", "headgate.server.cli.doctor.database", "headgate.server.wiring.dispatch"]
+CORE_MODULES = ["alembic.command", "paceline.server.cli.doctor.database", "paceline.server.wiring.dispatch"]
 """With what they import, most of what a command of a plain install loads."""
 
 
@@ -81,13 +81,13 @@ class Installed:
         COMPILED.mkdir(parents=True, exist_ok=True)
         self._compiled.symlink_to(COMPILED)
         # pip compiles every module; uv leaves that to the first import.
-        self._install("headgate", "--compile-bytecode")
+        self._install("paceline", "--compile-bytecode")
         self._extras: tuple[str, ...] = ()
 
     def become(self, *extras: str) -> Installed:
         """The same as a fresh one with these extras: packages that they do not need are removed."""
         if extras != self._extras:
-            self._install(f"headgate[{','.join(extras)}]" if extras else "headgate", "--exact")
+            self._install(f"paceline[{','.join(extras)}]" if extras else "paceline", "--exact")
             self._extras = extras
         return self
 
@@ -111,9 +111,9 @@ class Installed:
         return sum(path.stat().st_blocks * 512 for path in files) / 2**20
 
     def command(self, *arguments: str) -> list[str]:
-        return [str(self._bin / "headgate"), *arguments]
+        return [str(self._bin / "paceline"), *arguments]
 
-    def headgate(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    def paceline(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         """Runs the command line to its end."""
         return self._ended(self.command(*arguments), variables)
 

@@ -1,4 +1,4 @@
-"""A headgate service in a process of its own, as an operator runs it."""
+"""A paceline service in a process of its own, as an operator runs it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx2 as httpx
 
-from headgate.testing.waiting import pause
+from paceline.testing.waiting import pause
 from tests import warm_start
 
 START_SECONDS = 180.0
@@ -33,7 +33,7 @@ def until(probe: Callable[[], Any], within: float = 60.0) -> Any:
 
 
 class Service:
-    """`headgate serve` on a free port; use it as a context, or `start` and `stop` it."""
+    """`paceline serve` on a free port; use it as a context, or `start` and `stop` it."""
 
     def __init__(self, directory: Path, *arguments: str, **environment: str) -> None:
         self.directory = directory
@@ -110,12 +110,12 @@ class Service:
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "headgate", *arguments]
+    return [sys.executable, "-m", "paceline", *arguments]
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """This process's environment without its headgate settings, and with these."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
+    """This process's environment without its paceline settings, and with these."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PACELINE_")}
     return kept | variables
 
 

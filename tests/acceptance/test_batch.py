@@ -64,7 +64,7 @@ def test_a_stream_of_junk_ends_early_and_the_connection_goes_on(http: httpx.Clie
     answers = lines(http.post("/api/v1/slots/batch", content=b"x\n" * 100_000, headers=NDJSON))
     assert [answer["line"] for answer in answers] == list(range(1, 1002))
     assert isinstance(last := answers[-1]["error"], dict)
-    assert last["type"] == "urn:headgate:problem:too-many-bad-lines"
+    assert last["type"] == "urn:paceline:problem:too-many-bad-lines"
     good = json.dumps({"eventId": "after-junk", "requestedTime": AT}).encode()
     assert [line["eventId"] for line in lines(http.post("/api/v1/slots/batch", content=good, headers=NDJSON))] == [
         "after-junk"

@@ -13,15 +13,15 @@ AT = "2027-09-01T00:00:00Z"
 
 
 def test_a_slot_is_booked_on_an_empty_postgres(empty_postgres_url: str, tmp_path: Path) -> None:
-    def headgate(*arguments: str) -> dict[str, object]:
-        ended = run(tmp_path, *arguments, "--json", HEADGATE_DATABASE_URL=empty_postgres_url)
+    def paceline(*arguments: str) -> dict[str, object]:
+        ended = run(tmp_path, *arguments, "--json", PACELINE_DATABASE_URL=empty_postgres_url)
         assert ended.returncode == 0, ended.stderr
         shown: dict[str, object] = json.loads(ended.stdout)
         return shown
 
-    slot = headgate("slots", "assign", "--at", AT, "--event", "one")
-    assert headgate("slots", "show", "one") == slot | {"existing": True}
-    assert headgate("migrate", "status")["pending"] == []
+    slot = paceline("slots", "assign", "--at", AT, "--event", "one")
+    assert paceline("slots", "show", "one") == slot | {"existing": True}
+    assert paceline("migrate", "status")["pending"] == []
 
 
 def test_a_file_is_booked_line_by_line(tmp_path: Path) -> None:
@@ -47,22 +47,22 @@ def test_the_doctor_reports_what_fails_and_no_secret(tmp_path: Path) -> None:
     ended = run(
         tmp_path,
         "doctor",
-        HEADGATE_DATABASE_URL="postgresql://somebody:hunter2@127.0.0.1:1/nothing",
-        HEADGATE_REDIS_URL="redis://:hunter2@127.0.0.1:1",
-        HEADGATE_DATABSE_URL="misspelt",
+        PACELINE_DATABASE_URL="postgresql://somebody:hunter2@127.0.0.1:1/nothing",
+        PACELINE_REDIS_URL="redis://:hunter2@127.0.0.1:1",
+        PACELINE_DATABSE_URL="misspelt",
     )
     assert ended.returncode == 1
     assert "hunter2" not in ended.stdout + ended.stderr
     assert "FAIL  database: postgresql://somebody:***@127.0.0.1:1/nothing" in ended.stdout
     assert "FAIL  redis" in ended.stdout
-    assert "HEADGATE_DATABSE_URL" in ended.stdout
+    assert "PACELINE_DATABSE_URL" in ended.stdout
     assert "Traceback" not in ended.stderr
 
 
 def test_oracle_s_schema_can_be_reviewed(tmp_path: Path) -> None:
     ended = run(tmp_path, "migrate", "sql", "--dialect", "oracle")
     assert ended.returncode == 0
-    assert "CREATE TABLE headgate_slot" in ended.stdout
+    assert "CREATE TABLE paceline_slot" in ended.stdout
 
 
 def test_a_forecast_can_be_drawn(tmp_path: Path) -> None:
@@ -129,19 +129,19 @@ def test_a_line_s_own_config_is_taken(tmp_path: Path) -> None:
         (7, "configNames[1]: 'merchant-*'"),
     ]
     unknown = run(tmp_path, "slots", "assign", "--file", "events.jsonl", "--config", "nowhere")
-    assert (unknown.returncode, unknown.stderr) == (1, "headgate: no config named 'nowhere'\n")
+    assert (unknown.returncode, unknown.stderr) == (1, "paceline: no config named 'nowhere'\n")
 
 
 @pytest.mark.parametrize(
     ("typed", "meant"),
-    [("HEADGATE_PROT", "HEADGATE_PORT"), ("HEADGATE_PAYMENTS_TSP", "HEADGATE_PAYMENTS_TPS")],
+    [("PACELINE_PROT", "PACELINE_PORT"), ("PACELINE_PAYMENTS_TSP", "PACELINE_PAYMENTS_TPS")],
     ids=["outside a section", "in a section"],
 )
 def test_a_misspelt_variable_is_reported_with_the_right_one(tmp_path: Path, typed: str, meant: str) -> None:
-    warning = f"{typed} is not a setting headgate knows; did you mean {meant}?"
+    warning = f"{typed} is not a setting paceline knows; did you mean {meant}?"
     done = run(tmp_path, "tokens", "list", **{typed: "1"})
-    assert (done.returncode, done.stderr.splitlines()[0]) == (0, f"headgate: {warning}")
+    assert (done.returncode, done.stderr.splitlines()[0]) == (0, f"paceline: {warning}")
     assert "is not a setting" not in run(tmp_path, "tokens", "list", **{meant: "1"}).stderr
-    with Service(tmp_path, "--workers", "2", **{typed: "1", "HEADGATE_LOG_FORMAT": "json"}) as service:
+    with Service(tmp_path, "--workers", "2", **{typed: "1", "PACELINE_LOG_FORMAT": "json"}) as service:
         lines = [json.loads(line) for line in service.log.splitlines()]
     assert [line["level"] for line in lines if line["event"] == warning] == ["warning"]

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import uvicorn
 
-from headgate.server.http import connection
-from headgate.testing import eventually
+from paceline.server.http import connection
+from paceline.testing import eventually
 from tests.acceptance.service import Service
 
-HEAD = b"GET /health/live HTTP/1.1\r\nHost: headgate\r\n"
+HEAD = b"GET /health/live HTTP/1.1\r\nHost: paceline\r\n"
 
 
 def answer(service: Service, pieces: Iterator[bytes]) -> bytes:

@@ -67,7 +67,7 @@ def console(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     directory = tmp_path_factory.mktemp("console")
     scopes = {"operator": ["admin"], "reader": ["read"], "clerk": ["read", "assign"], "leaver": ["read"]}
     tokens = {name: token(directory, name, scopes[name]) for name in scopes}
-    fill_up(directory / "headgate.db", [], dead=0)
+    fill_up(directory / "paceline.db", [], dead=0)
     with Service(directory, "--workers", "2") as service:
         made = Console(service, directory, tokens)
         fill(made)

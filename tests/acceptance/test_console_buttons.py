@@ -170,7 +170,7 @@ EFFECTS: dict[str, Callable[[httpx.Client], bool]] = {
 def console(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
     directory = tmp_path_factory.mktemp("buttons")
     secret = token(directory, "operator", ["admin"])
-    fill_up(directory / "headgate.db", JOBS, dead=len(ERRORS))
+    fill_up(directory / "paceline.db", JOBS, dead=len(ERRORS))
     with Service(directory) as service:
         made = Console(service, directory, {"operator": secret})
         with made.api() as http:
@@ -212,22 +212,22 @@ def stock(console: Console, http: httpx.Client) -> None:
     if http.get("/api/v1/feeds/FEED").status_code == 404:
         sent = http.post("/api/v1/feeds", content=feed, headers={"Content-Type": "application/x-ndjson"})
         assert sent.json()["accepted"] == 1
-    with sqlite3.connect(console.directory / "headgate.db", timeout=30) as database:
-        database.execute("UPDATE headgate_feed SET feed_id = 'FEED', state = 'DONE'")
+    with sqlite3.connect(console.directory / "paceline.db", timeout=30) as database:
+        database.execute("UPDATE paceline_feed SET feed_id = 'FEED', state = 'DONE'")
         database.execute(
-            "UPDATE headgate_dispatch_queue SET queue_status = 'READY'"
+            "UPDATE paceline_dispatch_queue SET queue_status = 'READY'"
             " WHERE item_type = 'JOB' AND queue_status != 'READY' AND item_id NOT LIKE 'o-dead-%'"
         )
         for name, status in STATUSES.items():
-            change = "UPDATE headgate_dispatch_queue SET queue_status = ? WHERE item_type = 'JOB' AND item_id = ?"
+            change = "UPDATE paceline_dispatch_queue SET queue_status = ? WHERE item_type = 'JOB' AND item_id = ?"
             database.execute(change, (status, name))
         for name, error in ERRORS.items():
-            change = "UPDATE headgate_dispatch_queue SET last_error = ? WHERE item_type = 'JOB' AND item_id = ?"
+            change = "UPDATE paceline_dispatch_queue SET last_error = ? WHERE item_type = 'JOB' AND item_id = ?"
             database.execute(change, (error, name))
         for name in ("l-one", "l-two"):
             letter = {"messageId": name, "userId": 7, "message": "hello"}
             database.execute(
-                "INSERT OR IGNORE INTO headgate_notification_dead_letter (letter_id, message_id, message_key,"
+                "INSERT OR IGNORE INTO paceline_notification_dead_letter (letter_id, message_id, message_key,"
                 " message_value, sha256, whole, reason, attempts, dead_at)"
                 " VALUES (?, ?, '7', ?, '', 1, 'refused', 1, '2026-01-01 00:00:00.000000')",
                 (name, name, json.dumps(json.dumps(letter))),
@@ -441,8 +441,8 @@ def test_all_that_match_are_changed_after_a_preview_and_recorded(page: Page, con
         slow = "/admin/dispatch/JOB/items?lane=slow&total=true"
         until(lambda: page.evaluate("true") and http.get(slow).json()["total"] == 10)
         show(page, "dispatch/JOB?lane=slow")
-        with sqlite3.connect(console.directory / "headgate.db", timeout=30) as database:
-            database.execute("UPDATE headgate_dispatch_queue SET queue_status = 'COMPLETED' WHERE item_id = 'm-01'")
+        with sqlite3.connect(console.directory / "paceline.db", timeout=30) as database:
+            database.execute("UPDATE paceline_dispatch_queue SET queue_status = 'COMPLETED' WHERE item_id = 'm-01'")
         page.get_by_role("button", name="Select all 10 that match").click()
         page.get_by_role("button", name="Cancel all that match").click()
         expect(dialog).to_contain_text("10 match; 1 of them can’t be cancelled")

@@ -96,7 +96,7 @@ def started(directory: Path, root_path: bool) -> Iterator[str]:
             yield service.url
         return
     with (directory / "service.log").open("a") as log:
-        application = ["headgate.server.http.app:from_environment", "--factory"]
+        application = ["paceline.server.http.app:from_environment", "--factory"]
         process = warm_start.popen(
             [sys.executable, "-m", "uvicorn", *application, "--port", "0", "--root-path", PREFIX],
             cwd=directory,
@@ -118,7 +118,7 @@ def console(
 ) -> Iterator[Console]:
     directory = tmp_path_factory.mktemp("prefix")
     secret = token(directory, "operator", ["admin"])
-    asyncio.run(queue_jobs(f"sqlite:///{directory / 'headgate.db'}", JOBS))
+    asyncio.run(queue_jobs(f"sqlite:///{directory / 'paceline.db'}", JOBS))
     with started(directory, request.param != "proxy") as url, stripping_proxy(url) as proxy:
         service = Service(directory)
         service.url = f"{proxy}{PREFIX}/"

@@ -1,5 +1,5 @@
-"""A domain of one's own, from the outside: queued in Python, worked off by `headgate worker`, operated over HTTP and
-on the command line. The domain is the example's: headgate has no code for invoices."""
+"""A domain of one's own, from the outside: queued in Python, worked off by `paceline worker`, operated over HTTP and
+on the command line. The domain is the example's: paceline has no code for invoices."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from examples.invoices.invoices import Invoice, prepare
 
-from headgate import DispatchQueue
-from headgate.dispatch.lifecycle import ScheduleLifecycle
+from paceline import DispatchQueue
+from paceline.dispatch.lifecycle import ScheduleLifecycle
 from tests import warm_start
 from tests.acceptance.service import Service, command, environment, run, until
 
@@ -27,8 +27,8 @@ INVOICE = Invoice("ACME", "12.34", "EUR")
 
 def settings(tmp_path: Path, database_url: str) -> dict[str, str]:
     return {
-        "HEADGATE_DATABASE_URL": database_url,
-        "HEADGATE_DISPATCH_DOMAINS": DOMAIN,
+        "PACELINE_DATABASE_URL": database_url,
+        "PACELINE_DISPATCH_DOMAINS": DOMAIN,
         "INVOICES_FOLDER": str(tmp_path / "sent"),
         "PYTHONPATH": str(ROOT),
     }
@@ -50,7 +50,7 @@ def worker(tmp_path: Path, **variables: str) -> Iterator[subprocess.Popen[bytes]
         log.close()
 
 
-def headgate(tmp_path: Path, variables: dict[str, str], *arguments: str) -> Any:
+def paceline(tmp_path: Path, variables: dict[str, str], *arguments: str) -> Any:
     ended = run(tmp_path, *arguments, "--json", **variables)
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout)
@@ -68,16 +68,16 @@ async def test_invoices_are_sent_at_their_time_by_a_worker_process(tmp_path: Pat
         sent = tmp_path / "sent"
         with worker(tmp_path, **variables):
             until(lambda: sent.exists() and len(list(sent.iterdir())) == 20)
-            until(lambda: headgate(tmp_path, variables, "queue", "stats", "INVOICE")["depth"]["COMPLETED"] == 20)
+            until(lambda: paceline(tmp_path, variables, "queue", "stats", "INVOICE")["depth"]["COMPLETED"] == 20)
         assert (sent / "inv-07.txt").read_text() == "ACME: 12.34 EUR\n"
-        shown = headgate(tmp_path, variables, "queue", "show", "INVOICE", "inv-07")
+        shown = paceline(tmp_path, variables, "queue", "show", "INVOICE", "inv-07")
         assert shown["audit"][0]["action"] == "CLAIMED"
         assert shown["audit"][-1]["statusAfter"] == "COMPLETED"
-        assert headgate(tmp_path, variables, "queue", "show", "INVOICE", "inv-later")["status"] == "READY"
+        assert paceline(tmp_path, variables, "queue", "show", "INVOICE", "inv-later")["status"] == "READY"
 
 
 async def test_the_service_works_them_off_itself_and_is_operated_over_http(tmp_path: Path) -> None:
-    database_url = f"sqlite:///{tmp_path / 'headgate.db'}"
+    database_url = f"sqlite:///{tmp_path / 'paceline.db'}"
     variables = settings(tmp_path, database_url)
     with Service(tmp_path, **variables) as service, service.client() as http:
         assert http.get("/admin/dispatch/INVOICE").json()["batchSize"] == 500
@@ -218,19 +218,19 @@ def test_a_plan_must_exist_to_be_named_and_may_then_go_without_jamming_the_kill_
 @pytest.fixture(scope="module")
 def invoices(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     folder = tmp_path_factory.mktemp("service")
-    with Service(folder, **settings(folder, f"sqlite:///{folder / 'headgate.db'}")) as running:
+    with Service(folder, **settings(folder, f"sqlite:///{folder / 'paceline.db'}")) as running:
         yield running
 
 
 def test_the_command_line_reports_mistakes_in_one_line(tmp_path: Path) -> None:
-    variables = settings(tmp_path, f"sqlite:///{tmp_path / 'headgate.db'}")
+    variables = settings(tmp_path, f"sqlite:///{tmp_path / 'paceline.db'}")
     for arguments, status, message in [
         (["queue", "stats", "NOPE"], 1, "NOPE"),
         (["queue", "stats", "a b"], 2, "TYPE"),
         (["queue", "list", "NOPE", "--status", "SLEEPING"], 1, "NOPE"),
         (["queue", "requeue", "INVOICE"], 2, "--all"),
         (["queue", "pause", "NOPE"], 1, "NOPE"),
-        (["worker", "exec"], 2, "HEADGATE_TEMPORAL_ADDRESS"),
+        (["worker", "exec"], 2, "PACELINE_TEMPORAL_ADDRESS"),
         (["worker", "dispatch", "--domain", "no.such:thing"], 2, "no.such"),
         (["worker", "dispatch", "--domain", "json:dumps"], 2, "json:dumps"),
     ]:
@@ -241,33 +241,33 @@ def test_the_command_line_reports_mistakes_in_one_line(tmp_path: Path) -> None:
 
 
 async def test_operating_a_queue_on_the_command_line(tmp_path: Path) -> None:
-    database_url = f"sqlite:///{tmp_path / 'headgate.db'}"
+    database_url = f"sqlite:///{tmp_path / 'paceline.db'}"
     variables = settings(tmp_path, database_url)
     async with DispatchQueue.open(database_url) as queue:
         await queue.configure("INVOICE")
         await queue.enqueue_many("INVOICE", [(f"i{n}", {"n": n}, None) for n in range(3)])
         await queue.enqueue_many("INVOICE", [(f"later{n}", {}, "2030-01-01T00:00:00Z") for n in range(3)], lane="acme")
     moved = ("queue", "reschedule", "INVOICE", "later0", "--at", "2031-01-01T00:00:00Z", "--priority", "0")
-    assert headgate(tmp_path, variables, *moved) == {"count": 1}
-    (first,) = headgate(tmp_path, variables, "queue", "list", "INVOICE", "--prefix", "later0")
+    assert paceline(tmp_path, variables, *moved) == {"count": 1}
+    (first,) = paceline(tmp_path, variables, "queue", "list", "INVOICE", "--prefix", "later0")
     assert (first["executeAt"], first["priority"], first["lane"]) == ("2031-01-01T00:00:00.000Z", 0, "acme")
-    assert headgate(tmp_path, variables, "queue", "cancel", "INVOICE", "--lane", "acme") == {"count": 3}
+    assert paceline(tmp_path, variables, "queue", "cancel", "INVOICE", "--lane", "acme") == {"count": 3}
     assert run(tmp_path, "queue", "cancel", "INVOICE", **variables).returncode == 2
     assert run(tmp_path, "queue", "reschedule", "INVOICE", "i0", **variables).returncode == 2
-    assert headgate(tmp_path, variables, "prune", "--before", "PT0S")["items"] == 3
-    assert headgate(tmp_path, variables, "queue", "pause", "INVOICE")["enabled"] is False
-    assert headgate(tmp_path, variables, "queue", "resume", "INVOICE")["enabled"] is True
-    assert [item["itemId"] for item in headgate(tmp_path, variables, "queue", "list", "INVOICE")] == ["i0", "i1", "i2"]
-    assert headgate(tmp_path, variables, "queue", "discard", "INVOICE", "i0", "i2") == {"count": 2}
-    assert headgate(tmp_path, variables, "queue", "requeue", "INVOICE", "--all") == {"count": 0}
+    assert paceline(tmp_path, variables, "prune", "--before", "PT0S")["items"] == 3
+    assert paceline(tmp_path, variables, "queue", "pause", "INVOICE")["enabled"] is False
+    assert paceline(tmp_path, variables, "queue", "resume", "INVOICE")["enabled"] is True
+    assert [item["itemId"] for item in paceline(tmp_path, variables, "queue", "list", "INVOICE")] == ["i0", "i1", "i2"]
+    assert paceline(tmp_path, variables, "queue", "discard", "INVOICE", "i0", "i2") == {"count": 2}
+    assert paceline(tmp_path, variables, "queue", "requeue", "INVOICE", "--all") == {"count": 0}
     plain = run(tmp_path, "queue", "show", "INVOICE", "i0", **variables)
     assert "status: CANCELLED" in plain.stdout
     assert "DISCARDED: READY -> CANCELLED" in plain.stdout
     assert "CANCELLED: 2" in run(tmp_path, "queue", "stats", **variables).stdout
-    pruned = headgate(tmp_path, variables, "prune", "--before", "PT0S")
+    pruned = paceline(tmp_path, variables, "prune", "--before", "PT0S")
     assert pruned["items"] == 2
 
 
 def test_a_worker_without_anything_to_do_ends_when_asked(tmp_path: Path) -> None:
-    with worker(tmp_path, HEADGATE_DATABASE_URL=f"sqlite:///{tmp_path / 'headgate.db'}"):
+    with worker(tmp_path, PACELINE_DATABASE_URL=f"sqlite:///{tmp_path / 'paceline.db'}"):
         until(lambda: "is working" in (tmp_path / "worker.log").read_text())

@@ -42,7 +42,7 @@ def test_programs_import_public_names_only() -> None:
     public = _public()
     for page, block in _programs():
         for node in ast.walk(ast.parse(block.text)):
-            if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] == "headgate":
+            if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] == "paceline":
                 named = {alias.name for alias in node.names}
                 unknown = named - public.get(str(node.module), set())
                 assert not unknown, f"{page.name}, line {block.line}: {unknown} of {node.module} are not public"

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from headgate.server.cli import app
+from paceline.server.cli import app
 from tests import warm_start
 from tests.acceptance.documents import assert_alike, matches
 from tests.acceptance.service import run
@@ -30,11 +30,11 @@ def commands() -> Any:
     return app.load_all()
 
 
-def test_make_run_is_headgate_serve() -> None:
+def test_make_run_is_paceline_serve() -> None:
     """The README's `make run` is replaced by what it does; this is what it does."""
     recipe = re.search(r"^run:.*\n\t@?(.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert recipe is not None
-    assert recipe[1] == "$(BIN)/headgate serve"
+    assert recipe[1] == "$(BIN)/paceline serve"
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: str(page.relative_to(ROOT)))
@@ -47,21 +47,21 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_and_their_options_exist(page: Path) -> None:
-    """In code, `headgate …` names a command there is, with options it has."""
+    """In code, `paceline …` names a command there is, with options it has."""
     text = page.read_text("utf-8")
     code = re.findall(r"^```(?:sh|bash)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
     code += re.findall(r"^    (.*)$", prose, re.MULTILINE)
     code += [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose)]
-    for typed in re.findall(r"(?:^|&& )[ ]*headgate ([^#|;&\n]+)", "\n".join(code).replace("\\\n", " "), re.MULTILINE):
+    for typed in re.findall(r"(?:^|&& )[ ]*paceline ([^#|;&\n]+)", "\n".join(code).replace("\\\n", " "), re.MULTILINE):
         command, words = commands(), typed.split()
         while words and words[0] in getattr(command, "commands", {}):
             command = command.commands[words.pop(0)]
         if words and words[0].isalpha() and words[0].islower():
-            assert not hasattr(command, "commands"), f"there is no headgate {typed}"
+            assert not hasattr(command, "commands"), f"there is no paceline {typed}"
         known = {spelling for option in command.params for spelling in (*option.opts, *option.secondary_opts)}
         for option in re.findall(r"--[a-z][a-z-]*", typed):
-            assert option in {*known, "--help"}, f"{option} in headgate {typed}"
+            assert option in {*known, "--help"}, f"{option} in paceline {typed}"
 
 
 def test_guides_show_the_token_that_a_guarded_path_asks_for() -> None:
@@ -73,7 +73,7 @@ def test_guides_show_the_token_that_a_guarded_path_asks_for() -> None:
         ROOT / "docs/reference/http.md",
     ):
         for typed in re.findall(r"^ *curl .*$", page.read_text("utf-8").replace("\\\n", " "), re.MULTILINE):
-            for area, token in (("/admin", "HEADGATE_ADMIN_TOKEN"), ("/api", "HEADGATE_API_TOKEN")):
+            for area, token in (("/admin", "PACELINE_ADMIN_TOKEN"), ("/api", "PACELINE_API_TOKEN")):
                 if re.search(rf":8080{area}/", typed):
                     seen += 1
                     assert f'-H "Authorization: Bearer ${token}"' in typed, f"{page.name}: {typed}"
@@ -82,28 +82,28 @@ def test_guides_show_the_token_that_a_guarded_path_asks_for() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_a_token_made_for_a_service_is_carried_to_the_next_terminal(page: Path) -> None:
-    """`headgate serve` keeps its terminal: in another one the variable is empty, and a call with it gets 401."""
+    """`paceline serve` keeps its terminal: in another one the variable is empty, and a call with it gets 401."""
     served = re.findall(
-        r"^export [^\n]*_TOKEN=\$\([^\n]*\n(.*?)^headgate serve\n```\n(.*?)^```bash$",
+        r"^export [^\n]*_TOKEN=\$\([^\n]*\n(.*?)^paceline serve\n```\n(.*?)^```bash$",
         page.read_text("utf-8"),
         re.MULTILINE | re.DOTALL,
     )
     for typed, prose in served:
-        assert "HEADGATE_API_TOKEN=$HEADGATE_API_TOKEN" in typed, "the service's terminal can't be asked for it later"
+        assert "PACELINE_API_TOKEN=$PACELINE_API_TOKEN" in typed, "the service's terminal can't be asked for it later"
         assert "second terminal" in prose
 
 
 def test_plans_in_guides_can_be_made_as_written(tmp_path: Path) -> None:
-    """Each `headgate plans set` of the how-tos, on a fresh database."""
+    """Each `paceline plans set` of the how-tos, on a fresh database."""
     typed = [
         line
         for page in sorted((ROOT / "docs/howto").glob("*.md"))
-        for line in re.findall(r"^headgate (plans set .*)$", page.read_text("utf-8"), re.MULTILINE)
+        for line in re.findall(r"^paceline (plans set .*)$", page.read_text("utf-8"), re.MULTILINE)
     ]
     assert typed
     for number, words in enumerate(typed):
         url = f"sqlite:///{tmp_path / f'{number}.db'}"
-        ended = run(tmp_path, *shlex.split(words, comments=True), HEADGATE_DATABASE_URL=url)
+        ended = run(tmp_path, *shlex.split(words, comments=True), PACELINE_DATABASE_URL=url)
         assert ended.returncode == 0, f"{words}: {ended.stderr}"
 
 
@@ -114,7 +114,7 @@ def test_every_command_is_listed() -> None:
         name, command = unseen.pop()
         children = getattr(command, "commands", {})
         unseen += [(f"{name} {child}", inner) for child, inner in children.items()]
-        assert children or f"`headgate {name}" in page.replace("migrate [up]", "migrate up"), f"list headgate {name}"
+        assert children or f"`paceline {name}" in page.replace("migrate [up]", "migrate up"), f"list paceline {name}"
 
 
 def test_every_entry_of_the_runbook_says_what_to_check_what_to_do_and_how() -> None:
@@ -126,11 +126,11 @@ def test_every_entry_of_the_runbook_says_what_to_check_what_to_do_and_how() -> N
         assert 0 <= shown < check < action, (
             f"{heading}: tell what one sees, how to check, and what to do, in this order"
         )
-        commands = re.findall(r"^    (?:headgate|curl) .+$", text[check:action], re.MULTILINE)
+        commands = re.findall(r"^    (?:paceline|curl) .+$", text[check:action], re.MULTILINE)
         assert commands, f"{heading}: which command checks it?"
         # What is down outside is repaired outside; everything else has a command.
         outside = re.match(r"\*\*Do\*\* (?:repair|restart|correct|set all clocks)", text[action + 1 :])
-        assert outside or re.search(r"^    (?:headgate|curl) .+$", text[action:], re.MULTILINE), heading
+        assert outside or re.search(r"^    (?:paceline|curl) .+$", text[action:], re.MULTILINE), heading
 
 
 def test_no_page_has_a_name_that_only_the_authors_know() -> None:
@@ -170,7 +170,7 @@ def test_the_site_is_built_without_a_warning_and_loads_nothing_from_elsewhere(tm
     reference = site / "reference"
     for name, mentioned in {
         "http.html": "/api/v1/slots/{eventId}",
-        "cli.html": "headgate config history",
+        "cli.html": "paceline config history",
         "metrics.html": "rate_limiter_window_lookahead_depth",
         "python.html": "The event's slot: the one it has, or else the earliest free one",
     }.items():

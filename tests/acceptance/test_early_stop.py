@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.testing import TemporalServer, eventually
+from paceline.testing import TemporalServer, eventually
 from tests.effort import is_thorough
 
 MOMENTS = 7 if is_thorough() else 4
@@ -22,8 +22,8 @@ SPAN = 2.5
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
-    return kept | {"HEADGATE_DATABASE_URL": f"sqlite:///{tmp_path / 'headgate.db'}", "HEADGATE_PORT": "0"}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PACELINE_")}
+    return kept | {"PACELINE_DATABASE_URL": f"sqlite:///{tmp_path / 'paceline.db'}", "PACELINE_PORT": "0"}
 
 
 async def stopped_early(words: list[str], environment: dict[str, str], after: float) -> tuple[int | None, str]:
@@ -31,7 +31,7 @@ async def stopped_early(words: list[str], environment: dict[str, str], after: fl
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "headgate",
+        "paceline",
         *words,
         env=environment,
         stdout=asyncio.subprocess.PIPE,
@@ -75,6 +75,6 @@ async def test_a_signal_at_any_early_moment_ends_it_well(command: str, environme
 async def test_a_worker_whose_temporal_never_answers_ends_well(environment: dict[str, str]) -> None:
     with TemporalServer(durable=False) as server:
         server.pause()
-        status, output = await stopped_early(["worker"], environment | {"HEADGATE_TEMPORAL_ADDRESS": server.address}, 3)
+        status, output = await stopped_early(["worker"], environment | {"PACELINE_TEMPORAL_ADDRESS": server.address}, 3)
         assert (status, "Traceback" in output) == (0, False), output
         server.resume()

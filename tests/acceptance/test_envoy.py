@@ -42,7 +42,7 @@ def rules(tmp_path: Path) -> Path:
 
 
 def service(tmp_path: Path, grpc_port: int, *arguments: str, **variables: str) -> Service:
-    given = {"HEADGATE_ENVOY_CONFIG": "limits.yaml"} | variables
+    given = {"PACELINE_ENVOY_CONFIG": "limits.yaml"} | variables
     return Service(tmp_path, "--grpc-port", str(grpc_port), *arguments, **given)
 
 
@@ -132,7 +132,7 @@ def test_a_service_that_is_slow(served: Service, tmp_path: Path, grpc_port: int,
 
 
 def test_tokens_come_as_metadata(tmp_path: Path, rules: Path, grpc_port: int) -> None:
-    tokens = {"HEADGATE_API_TOKEN": "token-of-envoy", "HEADGATE_ADMIN_TOKEN": "token-of-the-operator"}
+    tokens = {"PACELINE_API_TOKEN": "token-of-envoy", "PACELINE_ADMIN_TOKEN": "token-of-the-operator"}
     with service(tmp_path, grpc_port, **tokens) as served:
         for name, status in (("token-of-envoy", 200), ("wrong", 500)):
             (tmp_path / name).mkdir()
@@ -151,9 +151,9 @@ def test_tls_with_a_certificate_of_envoys_own_and_health_checks(tmp_path: Path, 
     names = ["-addext", "subjectAltName=DNS:localhost", "-keyout", "key.pem", "-out", "cert.pem"]
     subprocess.run(["openssl", *words.split(), *names], cwd=tmp_path, check=True, capture_output=True)
     files = {
-        "HEADGATE_GRPC_CERT_FILE": "cert.pem",
-        "HEADGATE_GRPC_KEY_FILE": "key.pem",
-        "HEADGATE_GRPC_CA_FILE": "cert.pem",
+        "PACELINE_GRPC_CERT_FILE": "cert.pem",
+        "PACELINE_GRPC_KEY_FILE": "key.pem",
+        "PACELINE_GRPC_CA_FILE": "cert.pem",
     }
     pair = {
         "certificate_chain": {"filename": str(tmp_path / "cert.pem")},
@@ -184,10 +184,10 @@ def test_tls_with_a_certificate_of_envoys_own_and_health_checks(tmp_path: Path, 
         service(tmp_path, grpc_port, **files) as served,
         EnvoyProxy(tmp_path, grpc_port, cluster_options=options) as envoy,
     ):
-        until(lambda: envoy.stat("cluster.headgate.membership_healthy") == 1)
+        until(lambda: envoy.stat("cluster.paceline.membership_healthy") == 1)
         assert envoy.statuses(4) == [200, 200, 200, 429]
         served.stop()
-        until(lambda: envoy.stat("cluster.headgate.membership_healthy") == 0)
+        until(lambda: envoy.stat("cluster.paceline.membership_healthy") == 0)
         assert envoy.get().status_code == 200
 
 
@@ -227,10 +227,10 @@ def test_two_processes_keep_one_count(tmp_path: Path, rules: Path, grpc_port: in
     [
         (["--grpc-port", "70000"], {}, "--grpc-port: input should be less than or equal to 65535"),
         (["--grpc-port", "0", "--workers", "2"], {}, "--grpc-port: 0 is another port in each worker; name one"),
-        ([], {"HEADGATE_GRPC_PORT": "tcp://10.0.0.1:8081"}, "HEADGATE_GRPC_PORT: Kubernetes set this"),
-        ([], {"HEADGATE_ENVOY_CONFIG": "limits.yaml"}, "HEADGATE_ENVOY_CONFIG: is read for Envoy alone"),
-        (["--grpc-port", "0"], {"HEADGATE_ENVOY_CONFIG": "none.yaml"}, "none.yaml: can't be read: No such file"),
-        (["--grpc-port", "0"], {"HEADGATE_GRPC_CERT_FILE": "limits.yaml"}, "HEADGATE_GRPC_KEY_FILE: is missing"),
+        ([], {"PACELINE_GRPC_PORT": "tcp://10.0.0.1:8081"}, "PACELINE_GRPC_PORT: Kubernetes set this"),
+        ([], {"PACELINE_ENVOY_CONFIG": "limits.yaml"}, "PACELINE_ENVOY_CONFIG: is read for Envoy alone"),
+        (["--grpc-port", "0"], {"PACELINE_ENVOY_CONFIG": "none.yaml"}, "none.yaml: can't be read: No such file"),
+        (["--grpc-port", "0"], {"PACELINE_GRPC_CERT_FILE": "limits.yaml"}, "PACELINE_GRPC_KEY_FILE: is missing"),
         (["--grpc-port", "0", "--host", "0.0.0.0"], {}, "there is no token"),
     ],
 )

@@ -23,7 +23,7 @@ CSV = {"Content-Type": "text/csv"}
 @pytest.fixture(scope="module", params=["queue", "direct"])
 def paying(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     directory = tmp_path_factory.mktemp("feeds")
-    with Service(directory, HEADGATE_PAYMENTS_MODE=request.param) as service, service.client() as client:
+    with Service(directory, PACELINE_PAYMENTS_MODE=request.param) as service, service.client() as client:
         yield client
 
 
@@ -148,7 +148,7 @@ def test_a_refused_payment_is_a_dead_letter_until_an_operator_sends_it_again(tmp
     with ThreadingHTTPServer(("127.0.0.1", 0), Bank) as bank:
         threading.Thread(target=bank.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{bank.server_port}"
-        with Service(tmp_path, HEADGATE_PAYMENTS_DOWNSTREAM_URL=url) as service, service.client() as client:
+        with Service(tmp_path, PACELINE_PAYMENTS_DOWNSTREAM_URL=url) as service, service.client() as client:
             client.post("/api/v1/feeds", content=feed_of("f1", at="2020-01-01T00:00:00Z"), headers=CSV)
             until(lambda: client.get("/api/v1/payments/f1").json()["status"] == "FAILED")
             assert "account closed" in client.get("/api/v1/payments/f1").json()["reason"]

@@ -129,14 +129,14 @@ def test_health_metrics_and_documents(http: httpx.Client) -> None:
     assert http.get("/docs").status_code == 200
     assert "/api/v1/slots" in http.get("/openapi.json").json()["paths"]
     page = http.get("/")
-    assert "headgate" in page.text
+    assert "paceline" in page.text
     assert "default-src 'none'" in page.headers["Content-Security-Policy"]
 
 
 def test_listening_to_the_world_without_a_token_is_refused(tmp_path: Path) -> None:
     ended = run(tmp_path, "serve", "--host", "0.0.0.0")
     assert ended.returncode == 2
-    assert "HEADGATE_API_TOKEN" in ended.stderr
+    assert "PACELINE_API_TOKEN" in ended.stderr
     assert ended.stderr.count("\n") == 1
 
 

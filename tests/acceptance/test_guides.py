@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headgate.testing import TemporalServer, require
+from paceline.testing import TemporalServer, require
 from tests.acceptance.collector import collector
 from tests.acceptance.documents import Block, Reader, assert_every_block_is_read, blocks, hosts
 from tests.integration.smsc import smsc_in_a_thread
@@ -88,7 +88,7 @@ def test_every_block_runs_as_it_is_written(page: Path, tmp_path: Path, request: 
     replaced = {shown: request.getfixturevalue(fixture) for shown, fixture in hosts(page).items()}
     # The broker is shared with other tests: topics of the page's own.
     own = uuid.uuid4().hex[:12]
-    topics = {"HEADGATE_SMS_TOPIC": f"sms-{own}", "HEADGATE_SMS_EVENTS_TOPIC": f"events-{own}"}
+    topics = {"PACELINE_SMS_TOPIC": f"sms-{own}", "PACELINE_SMS_EVENTS_TOPIC": f"events-{own}"}
     with Reader(tmp_path, replaced=replaced, **(topics if "kafka:9092" in replaced else {})) as reader:
         for block in blocks(page):
             try:
@@ -103,9 +103,9 @@ def test_blocks_that_are_not_run_are_known() -> None:
     assert {page: reasons for page, reasons in left_out.items() if reasons} == NOT_RUN
 
 
-@pytest.mark.parametrize("missing", ["headgate[no-such-extra]", "headgate[server] no-such-package", "celery[sqs]"])
+@pytest.mark.parametrize("missing", ["paceline[no-such-extra]", "paceline[server] no-such-package", "celery[sqs]"])
 def test_what_a_block_installs_is_there(missing: str, tmp_path: Path) -> None:
     with Reader(tmp_path) as reader:
-        reader.follow(Block(1, "bash", None, "pip install 'headgate[server]' pytest\n"))
+        reader.follow(Block(1, "bash", None, "pip install 'paceline[server]' pytest\n"))
         with pytest.raises(AssertionError, match=r"no-such|boto3"):
             reader.follow(Block(1, "bash", None, f"pip install {missing}\n"))

@@ -11,9 +11,9 @@ from tests.acceptance.service import Service
 
 @pytest.mark.parametrize(("trusted", "statuses"), [("", [404, 429, 429]), ("127.0.0.0/8", [404, 404, 429])])
 def test_only_a_trusted_proxy_is_believed(tmp_path: Path, trusted: str, statuses: list[int]) -> None:
-    limits = {"HEADGATE_INGRESS_PER_SECOND": "0.001", "HEADGATE_INGRESS_BURST": "1"}
+    limits = {"PACELINE_INGRESS_PER_SECOND": "0.001", "PACELINE_INGRESS_BURST": "1"}
     with (
-        Service(tmp_path, **limits, HEADGATE_HTTP_TRUSTED_PROXIES=trusted) as service,
+        Service(tmp_path, **limits, PACELINE_HTTP_TRUSTED_PROXIES=trusted) as service,
         service.client() as http,
     ):
         found = [

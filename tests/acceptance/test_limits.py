@@ -10,8 +10,8 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from headgate.testing import eventually
-from headgate.testing.servers.redis import RedisServer
+from paceline.testing import eventually
+from paceline.testing.servers.redis import RedisServer
 from tests.acceptance.service import Service, run
 
 BUCKET = {"algorithm": "token_bucket", "capacity": 10, "perSecond": 1}
@@ -24,11 +24,11 @@ HOURLY = {"key": "x", "plans": ["hour"]}
 @pytest.fixture(params=["database", "memory", "redis"], scope="module")
 def http(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     """A client of a service on each store."""
-    environment = {"HEADGATE_LIMITS_STORE": "auto" if request.param == "redis" else request.param}
+    environment = {"PACELINE_LIMITS_STORE": "auto" if request.param == "redis" else request.param}
     redis: Any = None
     if request.param == "redis":
         redis = RedisServer()
-        environment["HEADGATE_REDIS_URL"] = redis.start().url
+        environment["PACELINE_REDIS_URL"] = redis.start().url
     with Service(tmp_path_factory.mktemp("limits"), **environment) as service, service.client() as client:
         for name, plan in {"gold": BUCKET, "hour": HOUR}.items():
             assert client.put(f"/admin/plans/{name}", json=plan).status_code == 200
@@ -269,7 +269,7 @@ async def test_plans_and_counts_survive_a_restart_and_are_shared_by_workers(tmp_
 
 
 def test_odd_names_and_keys_on_postgresql(tmp_path: Path, postgres_url: str) -> None:
-    with Service(tmp_path, HEADGATE_DATABASE_URL=postgres_url) as service, service.client() as client:
+    with Service(tmp_path, PACELINE_DATABASE_URL=postgres_url) as service, service.client() as client:
         named = {"größe/a b": "gr%C3%B6%C3%9Fe/a%20b", "x" * 128: "x" * 128}
         for name, path in named.items():
             assert client.put(f"/admin/plans/{path}", json=HOUR).json() == {"name": name} | HOUR
@@ -284,7 +284,7 @@ def test_odd_names_and_keys_on_postgresql(tmp_path: Path, postgres_url: str) -> 
 
 
 async def test_peer_bug_11_redis_down_is_what_the_plan_says(tmp_path: Path, own_redis: RedisServer) -> None:
-    with Service(tmp_path, HEADGATE_REDIS_URL=own_redis.url) as service, service.client() as client:
+    with Service(tmp_path, PACELINE_REDIS_URL=own_redis.url) as service, service.client() as client:
         for policy in ("open", "closed", "fallback"):
             assert client.put(f"/admin/plans/{policy}", json=HOUR | {"onError": policy}).status_code == 200
             assert ask(client, "acquire", "k", policy).json()["reason"] == "OK"

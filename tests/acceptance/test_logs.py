@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from headgate.testing import eventually
+from paceline.testing import eventually
 from tests.acceptance.service import Service
 from tests.acceptance.test_traces import payment
 
@@ -34,7 +34,7 @@ def unreachable() -> Iterator[str]:
 def records(tmp_path_factory: pytest.TempPathFactory, unreachable: str) -> list[dict[str, Any]]:
     """What a service wrote while everything happened that the reference names a message for; each line must be JSON."""
     directory = tmp_path_factory.mktemp("logs")
-    variables = {"HEADGATE_LOG_FORMAT": "json", "HEADGATE_LOG_LEVEL": "debug", "HEADGATE_REDIS_URL": unreachable}
+    variables = {"PACELINE_LOG_FORMAT": "json", "PACELINE_LOG_LEVEL": "debug", "PACELINE_REDIS_URL": unreachable}
     with Service(directory, **variables) as service, service.client() as http:
         config = {"configName": "tight", "maxPerWindow": 1, "windowSize": "PT4S", "maxDelay": "PT0S"}
         assert http.post("/admin/rate-limit/config", json=config).status_code < 300

@@ -1,4 +1,4 @@
-"""`headgate payments` and `headgate demo`, as they are typed."""
+"""`paceline payments` and `paceline demo`, as they are typed."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_old_payments_are_forgotten_unless_a_rule_may_still_look_for_them(tmp_pa
     for payment in ("p1", "p2"):
         assert run(tmp_path, "payments", "cancel", payment).returncode == 0
     prune = ("prune", "--before", "PT0S", "--json")
-    kept = run(tmp_path, *prune, HEADGATE_PAYMENTS_RULES="rules.toml")
+    kept = run(tmp_path, *prune, PACELINE_PAYMENTS_RULES="rules.toml")
     assert json.loads(kept.stdout)["payments"] == 0, kept.stderr
     assert json.loads(run(tmp_path, *prune).stdout)["payments"] == 1
     assert run(tmp_path, "payments", "show", "p1").returncode == 1
@@ -96,7 +96,7 @@ def test_an_interrupted_feed_goes_on_where_it_was_left(tmp_path: Path) -> None:
     first = warm_start.popen(
         command("payments", "submit", "feed.csv"), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
     )
-    database = tmp_path / "headgate.db"
+    database = tmp_path / "paceline.db"
     until(lambda: first.poll() is not None or (database.exists() and chunks_done(database) > 0))
     first.send_signal(signal.SIGINT)
     _, errors = first.communicate(timeout=60)
@@ -117,7 +117,7 @@ def chunks_done(database: Path) -> int:
     """How many chunks of the feed are accepted."""
     with contextlib.closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
         try:
-            (done,) = connection.execute("SELECT coalesce(max(chunks_done), 0) FROM headgate_feed").fetchone()
+            (done,) = connection.execute("SELECT coalesce(max(chunks_done), 0) FROM paceline_feed").fetchone()
         except sqlite3.OperationalError:
             return 0
     return int(done)

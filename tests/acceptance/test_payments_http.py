@@ -20,7 +20,7 @@ ALICE, BOB = "DE89370400440532013000", "GB29NWBK60161331926819"
 @pytest.fixture(scope="module", params=["queue", "direct"])
 def paying(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     directory = tmp_path_factory.mktemp("payments")
-    with Service(directory, HEADGATE_PAYMENTS_MODE=request.param) as service, service.client() as client:
+    with Service(directory, PACELINE_PAYMENTS_MODE=request.param) as service, service.client() as client:
         yield client
 
 

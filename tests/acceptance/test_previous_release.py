@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from headgate.durations import format_instant
+from paceline.durations import format_instant
 from tests import warm_start
 from tests.acceptance.installed import ROOT, build_wheel
 from tests.acceptance.service import Service, environment, run, until
@@ -43,7 +43,7 @@ def previous(tmp_path_factory: pytest.TempPathFactory) -> str:
     with zipfile.ZipFile(BytesIO(archive.stdout)) as packed:
         packed.extractall(folder / "source")
     wheel = build_wheel(folder, folder / "source")
-    assert wheel.name.startswith("headgate-0.2.0-")
+    assert wheel.name.startswith("paceline-0.2.0-")
     with zipfile.ZipFile(wheel) as packed_wheel:
         packed_wheel.extractall(folder / "modules")
     return str(folder / "modules")
@@ -60,7 +60,7 @@ def test_the_previous_release_works_on_the_new_schema_beside_this_version(
     url = f"sqlite:///{tmp_path / 'shared.db'}"
     if kind == "postgresql":
         url = str(request.getfixturevalue("empty_postgres_url"))
-    variables = {"HEADGATE_DATABASE_URL": url, "HEADGATE_LOG_LEVEL": "warning"}
+    variables = {"PACELINE_DATABASE_URL": url, "PACELINE_LOG_LEVEL": "warning"}
     assert run(tmp_path, "migrate", "up", **variables).returncode == 0
     folders = [tmp_path / name for name in ("old", "new")]
     for folder in folders:
@@ -104,7 +104,7 @@ def is_paid(client: Any, payment_id: str) -> bool:
 
 
 def module_of(variables: dict[str, str], folder: Path) -> str:
-    """Where a program has headgate from that is started as the commands and services of these tests are."""
-    program = "import headgate; print(headgate.__file__)"
+    """Where a program has paceline from that is started as the commands and services of these tests are."""
+    program = "import paceline; print(paceline.__file__)"
     done = warm_start.run([sys.executable, "-c", program], cwd=folder, env=environment(**variables))
     return done.stdout.strip()

@@ -31,9 +31,9 @@ PLAN = {"algorithm": "token_bucket", "capacity": 1000, "perSecond": 100}
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """A service that requires tokens, without a limit on wrong ones."""
-    tokens = {"HEADGATE_API_TOKEN": API, "HEADGATE_ADMIN_TOKEN": ADMIN}
+    tokens = {"PACELINE_API_TOKEN": API, "PACELINE_ADMIN_TOKEN": ADMIN}
     directory = tmp_path_factory.mktemp("guarded")
-    with Service(directory, **tokens, HEADGATE_INGRESS_FAILURES_PER_MINUTE="0") as running:
+    with Service(directory, **tokens, PACELINE_INGRESS_FAILURES_PER_MINUTE="0") as running:
         yield running
 
 
@@ -85,7 +85,7 @@ def test_nor_does_chance_find_anything_else(service: Service) -> None:
 
 def test_on_postgresql_it_does_too(tmp_path: Path, postgres_url: str) -> None:
     """It keeps less than SQLite does: no NUL, and no text longer than its column."""
-    with Service(tmp_path, HEADGATE_DATABASE_URL=postgres_url) as service:
+    with Service(tmp_path, PACELINE_DATABASE_URL=postgres_url) as service:
         explored(service, "fuzzing", examples(10))
 
 

@@ -26,9 +26,9 @@ import httpx2 as httpx
 import psycopg
 import pytest
 
-from headgate.testing import eventually
-from headgate.testing.servers.postgres import PostgresServer
-from headgate.testing.servers.redis import RedisServer
+from paceline.testing import eventually
+from paceline.testing.servers.postgres import PostgresServer
+from paceline.testing.servers.redis import RedisServer
 from tests import warm_start
 from tests.acceptance.service import Service, command, environment, run
 
@@ -257,19 +257,19 @@ def test_no_secret_is_ever_shown(
         userinfo = f"{quoted('provider user')}:{quoted('provider password')}"
         option = quoted("provider option")
         settings = {
-            "HEADGATE_DATABASE_URL": database_url,
-            "HEADGATE_REDIS_URL": f"redis://guarded:{quoted('redis password')}@{own_redis.address}/0",
-            "HEADGATE_SMS_WEBHOOK_URL": f"http://{userinfo}@{address}/{SECRETS['provider path']}?v={option}",
-            "HEADGATE_PAYMENTS_DOWNSTREAM_URL": f"http://bank:{quoted('bank password')}@{address}",
-            "HEADGATE_PAYMENTS_DOWNSTREAM_TOKEN": SECRETS["bank token"],
-            "HEADGATE_PAYMENTS_DOWNSTREAM_HMAC_KEY": SECRETS["bank signature key"],
-            "HEADGATE_PAYMENTS_DOWNSTREAM_HEADERS": json.dumps({"X-Key": SECRETS["bank header"]}),
-            "HEADGATE_API_TOKEN": SECRETS["api token"],
-            "HEADGATE_ADMIN_TOKEN": SECRETS["admin token"],
-            "HEADGATE_TEMPORAL_API_KEY": SECRETS["temporal key"],
-            "HEADGATE_SMS_SENDER": "worker",
-            "HEADGATE_LOG_LEVEL": "debug",
-            "HEADGATE_LOG_FORMAT": form,
+            "PACELINE_DATABASE_URL": database_url,
+            "PACELINE_REDIS_URL": f"redis://guarded:{quoted('redis password')}@{own_redis.address}/0",
+            "PACELINE_SMS_WEBHOOK_URL": f"http://{userinfo}@{address}/{SECRETS['provider path']}?v={option}",
+            "PACELINE_PAYMENTS_DOWNSTREAM_URL": f"http://bank:{quoted('bank password')}@{address}",
+            "PACELINE_PAYMENTS_DOWNSTREAM_TOKEN": SECRETS["bank token"],
+            "PACELINE_PAYMENTS_DOWNSTREAM_HMAC_KEY": SECRETS["bank signature key"],
+            "PACELINE_PAYMENTS_DOWNSTREAM_HEADERS": json.dumps({"X-Key": SECRETS["bank header"]}),
+            "PACELINE_API_TOKEN": SECRETS["api token"],
+            "PACELINE_ADMIN_TOKEN": SECRETS["admin token"],
+            "PACELINE_TEMPORAL_API_KEY": SECRETS["temporal key"],
+            "PACELINE_SMS_SENDER": "worker",
+            "PACELINE_LOG_LEVEL": "debug",
+            "PACELINE_LOG_FORMAT": form,
             **collector_away(),
         }
         service = Service(tmp_path, **settings)
@@ -319,23 +319,23 @@ def commands(tmp_path: Path, settings: dict[str, str], shown: Shown, postgres: s
     nowhere = f"postgresql://guarded:{quoted('database password')}@127.0.0.1:1/postgres"
     for words, changes in (
         (("doctor",), {}),
-        (("doctor", "--json"), {"HEADGATE_DATABASE_URL": wrong_database, "HEADGATE_REDIS_URL": wrong_redis}),
-        (("doctor",), {"HEADGATE_DATABASE_URL": nowhere, "HEADGATE_TEMPORAL_ADDRESS": redis}),
+        (("doctor", "--json"), {"PACELINE_DATABASE_URL": wrong_database, "PACELINE_REDIS_URL": wrong_redis}),
+        (("doctor",), {"PACELINE_DATABASE_URL": nowhere, "PACELINE_TEMPORAL_ADDRESS": redis}),
         (("tokens", "list", "--json"), {}),
-        (("migrate", "status"), {"HEADGATE_DATABASE_URL": wrong_database}),
+        (("migrate", "status"), {"PACELINE_DATABASE_URL": wrong_database}),
         (("slots", "show", "nobody"), {}),
-        (("limits", "acquire", "k", "--plan", "x"), {"HEADGATE_REDIS_URL": wrong_redis}),
+        (("limits", "acquire", "k", "--plan", "x"), {"PACELINE_REDIS_URL": wrong_redis}),
         (
             ("limits", "acquire", "k", "--plan", "x"),
-            {"HEADGATE_REDIS_URL": f"redis://{quoted('redis password')}@{redis}"},
+            {"PACELINE_REDIS_URL": f"redis://{quoted('redis password')}@{redis}"},
         ),
-        (("queue", "stats"), {"HEADGATE_DATABASE_URL": nowhere}),
-        (("serve", "--port", "0"), {"HEADGATE_DATABASE_URL": database_without_a_scheme()}),
-        (("doctor",), {"HEADGATE_DATABASE_URL": spaced_out()}),
-        (("doctor", "--json"), {"HEADGATE_DATABASE_URL": spaced_out()}),
-        (("migrate", "status"), {"HEADGATE_DATABASE_URL": spaced_out()}),
-        (("serve", "--port", "0"), {"HEADGATE_DATABASE_URL": spaced_out()}),
-        (("worker", "exec"), {"HEADGATE_TEMPORAL_ADDRESS": "127.0.0.1:1"}),
+        (("queue", "stats"), {"PACELINE_DATABASE_URL": nowhere}),
+        (("serve", "--port", "0"), {"PACELINE_DATABASE_URL": database_without_a_scheme()}),
+        (("doctor",), {"PACELINE_DATABASE_URL": spaced_out()}),
+        (("doctor", "--json"), {"PACELINE_DATABASE_URL": spaced_out()}),
+        (("migrate", "status"), {"PACELINE_DATABASE_URL": spaced_out()}),
+        (("serve", "--port", "0"), {"PACELINE_DATABASE_URL": spaced_out()}),
+        (("worker", "exec"), {"PACELINE_TEMPORAL_ADDRESS": "127.0.0.1:1"}),
     ):
         shown.command(run(tmp_path, *words, **settings | changes))
 
@@ -349,7 +349,7 @@ def collector_away() -> dict[str, str]:
     """Traces go to a collector that does not answer, whose address is a secret, with a header that can't be read."""
     caller = f"{quoted('collector user')}:{quoted('collector password')}"
     return {
-        "HEADGATE_TRACES": "otlp",
+        "PACELINE_TRACES": "otlp",
         "OTEL_EXPORTER_OTLP_ENDPOINT": (
             f"http://{caller}@127.0.0.1:1/{SECRETS['collector path']}?k={quoted('collector option')}"
         ),

@@ -13,8 +13,8 @@ from pathlib import Path
 import httpx2 as httpx
 import pytest
 
-from headgate.testing import eventually
-from headgate.testing.servers.reaper import family
+from paceline.testing import eventually
+from paceline.testing.servers.reaper import family
 from tests.acceptance.service import Service
 
 AT = "2027-07-01T00:00:00Z"
@@ -22,7 +22,7 @@ AT = "2027-07-01T00:00:00Z"
 
 async def test_sigterm_under_load_loses_no_acknowledged_slot(database_url: str, tmp_path: Path) -> None:
     acknowledged: dict[str, str] = {}
-    service = Service(tmp_path, HEADGATE_DATABASE_URL=database_url, HEADGATE_LOG_LEVEL="warning").start()
+    service = Service(tmp_path, PACELINE_DATABASE_URL=database_url, PACELINE_LOG_LEVEL="warning").start()
     limits = httpx.Limits(max_connections=16)
     with service.client(limits=limits) as client:
 
@@ -47,7 +47,7 @@ async def test_sigterm_under_load_loses_no_acknowledged_slot(database_url: str, 
     assert "rror" not in service.log, service.log
 
     with (
-        Service(tmp_path, HEADGATE_DATABASE_URL=database_url, HEADGATE_LOG_LEVEL="warning") as again,
+        Service(tmp_path, PACELINE_DATABASE_URL=database_url, PACELINE_LOG_LEVEL="warning") as again,
         again.client() as client,
     ):
         events = [{"eventId": event_id, "requestedTime": AT} for event_id in acknowledged]
@@ -71,7 +71,7 @@ def test_a_service_exits_with_0_after_a_signal(tmp_path: Path, signum: signal.Si
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_an_open_stream_keeps_no_service_from_ending(tmp_path: Path, workers: str) -> None:
     """It ends by itself, not when its grace is over."""
-    with Service(tmp_path, "--workers", workers, HEADGATE_HTTP_SHUTDOWN_SECONDS="20") as service:
+    with Service(tmp_path, "--workers", workers, PACELINE_HTTP_SHUTDOWN_SECONDS="20") as service:
         with service.client() as client, client.stream("GET", "/api/v1/console/stream") as stream:
             lines = stream.iter_lines()
             assert next(line for line in lines if line.startswith("event:")) == "event: overview"
@@ -116,13 +116,13 @@ async def test_workers_end_when_their_parent_was_killed_and_give_the_port_back(t
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(("127.0.0.1", port))
     assert service.log.count("the process that started this worker has ended") == 2
-    await eventually(lambda: not list(tmp_path.glob("headgate-metrics-*")))
+    await eventually(lambda: not list(tmp_path.glob("paceline-metrics-*")))
 
 
 STARTING = """
 import multiprocessing, os, signal, sys
 
-from headgate.server.http.parent_watch import end_with_parent
+from paceline.server.http.parent_watch import end_with_parent
 
 
 def worker(has_parent):

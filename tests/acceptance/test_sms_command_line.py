@@ -1,4 +1,4 @@
-"""`headgate sms`, as it is typed."""
+"""`paceline sms`, as it is typed."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from headgate.server.cli import sms
+from paceline.server.cli import sms
 
 NO_ZONES = ("Mars", "Europe/berlin", "Europe", " ", "../etc")
 
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CliRunner:
-    monkeypatch.setenv("HEADGATE_DATABASE_URL", f"sqlite:///{tmp_path / 'gateway.db'}")
+    monkeypatch.setenv("PACELINE_DATABASE_URL", f"sqlite:///{tmp_path / 'gateway.db'}")
     return CliRunner()
 
 

@@ -14,7 +14,7 @@ from tests.acceptance.service import command, environment, run, until
 
 FULL, CLOSED = ">/dev/full", ">&-"
 BUFFERED, UNBUFFERED = "", "1"
-IN_MEMORY = {"HEADGATE_DATABASE_URL": "memory://"}
+IN_MEMORY = {"PACELINE_DATABASE_URL": "memory://"}
 
 
 def redirected(
@@ -39,8 +39,8 @@ def redirected(
 def warm_command(directory: Path, *arguments: str) -> list[str]:
     """In a copy of the warm process, whose output is buffered: only what Python finds closed, or is told not to buffer,
     needs one that starts so."""
-    warm_start.command_on_path("headgate", "headgate", directory)
-    return [str(directory / "headgate"), *arguments]
+    warm_start.command_on_path("paceline", "paceline", directory)
+    return [str(directory / "paceline"), *arguments]
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_a_result_that_can_t_be_written_is_a_failure_in_one_line(
     tmp_path: Path, arguments: str, redirection: str, unbuffered: str, problem: str
 ) -> None:
     ended = redirected(tmp_path, redirection, *arguments.split(), unbuffered=unbuffered, **IN_MEMORY)
-    assert ended == (1, f"headgate: standard output can't be written: {problem}\n")
+    assert ended == (1, f"paceline: standard output can't be written: {problem}\n")
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_result_that_can_t_be_written_is_a_failure_in_one_line(
     [(FULL, "No space left on device"), (CLOSED, "standard output can't be written: it is closed")],
 )
 def test_so_is_the_help(tmp_path: Path, redirection: str, problem: str) -> None:
-    assert redirected(tmp_path, redirection, "--help") == (1, f"headgate: {problem}\n")
+    assert redirected(tmp_path, redirection, "--help") == (1, f"paceline: {problem}\n")
 
 
 def test_a_reader_that_has_enough_is_no_error_to_report(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Tasks from an empty folder: one file, `headgate worker my_app:tasks`, and a look at the items from outside."""
+"""Tasks from an empty folder: one file, `paceline worker my_app:tasks`, and a look at the items from outside."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ APP = """
 import asyncio, os, sys
 from decimal import Decimal
 
-from headgate import Tasks, current_task
+from paceline import Tasks, current_task
 
 tasks = Tasks(os.environ["WORK_URL"])
 other = "no tasks"
@@ -62,7 +62,7 @@ def working(folder: Path, **variables: str) -> Iterator[None]:
 
 def test_tasks_run_in_a_worker_of_their_own(tmp_path: Path, database_url: str) -> None:
     (tmp_path / "my_app.py").write_text(APP)
-    variables = {"WORK_URL": database_url, "HEADGATE_DATABASE_URL": database_url}
+    variables = {"WORK_URL": database_url, "PACELINE_DATABASE_URL": database_url}
     queued = [sys.executable, "-W", "error", "my_app.py"]
     subprocess.run(queued, cwd=tmp_path, env=environment(**variables), check=True, timeout=60)
 
@@ -99,7 +99,7 @@ def test_tasks_run_in_a_worker_of_their_own(tmp_path: Path, database_url: str) -
 
 def test_a_wrong_name_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "my_app.py").write_text(APP)
-    (tmp_path / "empty_app.py").write_text('from headgate import Tasks\ntasks = Tasks("memory://")\n')
+    (tmp_path / "empty_app.py").write_text('from paceline import Tasks\ntasks = Tasks("memory://")\n')
     for arguments, message in [
         (["worker", "my_ap:tasks"], "my_ap"),
         (["worker", "my_app:other"], "is no Tasks object"),

@@ -1,4 +1,4 @@
-"""`headgate worker` on Temporal: a domain that is independent of the engine, one process per role, ended by SIGTERM."""
+"""`paceline worker` on Temporal: a domain that is independent of the engine, one process per role, ended by SIGTERM."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from headgate import DispatchQueue
-from headgate.dispatch.status import Status
-from headgate.testing import TemporalServer, eventually
+from paceline import DispatchQueue
+from paceline.dispatch.status import Status
+from paceline.testing import TemporalServer, eventually
 from tests import warm_start
 
 ROOT = Path(__file__).parents[2]
 
 
 @contextmanager
-def headgate_worker(role: str, environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "headgate", "worker", role, "--domain", "examples.invoices.domain:domain"]
+def paceline_worker(role: str, environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "paceline", "worker", role, "--domain", "examples.invoices.domain:domain"]
     process = warm_start.popen(command, cwd=ROOT, env={**os.environ, **environment})
     try:
         yield process
@@ -31,18 +31,18 @@ def headgate_worker(role: str, environment: dict[str, str]) -> Iterator[subproce
 
 
 async def test_invoices_are_sent_by_workers_of_their_own(tmp_path: Path) -> None:
-    database = f"sqlite:///{tmp_path / 'headgate.db'}"
+    database = f"sqlite:///{tmp_path / 'paceline.db'}"
     with TemporalServer(durable=False) as server, ExitStack() as stack:
         environment = {
-            "HEADGATE_DATABASE_URL": database,
-            "HEADGATE_TEMPORAL_ADDRESS": server.address,
+            "PACELINE_DATABASE_URL": database,
+            "PACELINE_TEMPORAL_ADDRESS": server.address,
             "INVOICES_FOLDER": str(tmp_path / "sent"),
         }
         async with DispatchQueue.open(database) as queue:
             await queue.configure("INVOICE", dispatch_interval_secs=1, jitter_window_ms=0)
             context = {"customer": "Zoë", "total": "12.34", "currency": "EUR"}
             await queue.enqueue_many("INVOICE", [(f"2027-{n}", context, None) for n in range(3)])
-            workers = [stack.enter_context(headgate_worker(role, environment)) for role in ("dispatch", "exec")]
+            workers = [stack.enter_context(paceline_worker(role, environment)) for role in ("dispatch", "exec")]
 
             async def all_sent() -> bool:
                 assert all(worker.poll() is None for worker in workers), "a worker ended by itself"

@@ -57,7 +57,7 @@ def test_a_file_of_events_shows_percent_and_time_left(tmp_path: Path) -> None:
             tmp_path,
             "slots", "assign", "--file", "events.jsonl", "--json",
             stdout=booked,
-            HEADGATE_SLOTS_BULK_BATCH="250",
+            PACELINE_SLOTS_BULK_BATCH="250",
         )  # fmt: skip
     drawn = re.findall(r"slots [━╌]{30} +(\d+) %  ([\d,]+)  [\d,]+/s  (\d+:\d\d) left", shown)
     assert [(percent, lines) for percent, lines, _ in drawn] == [
@@ -109,8 +109,8 @@ def test_the_demo_draws_itself_and_leaves_its_report(tmp_path: Path) -> None:
 
 
 def shell_variables(directory: Path) -> dict[str, str]:
-    """The environment of a user whose home is `directory` and who has `headgate` on the path."""
-    warm_start.command_on_path("headgate", "headgate", directory)
+    """The environment of a user whose home is `directory` and who has `paceline` on the path."""
+    warm_start.command_on_path("paceline", "paceline", directory)
     home = str(directory)
     return environment(PATH=f"{home}:{os.environ['PATH']}", HOME=home, ZDOTDIR=home, XDG_CONFIG_HOME="", TERM="dumb")
 
@@ -119,9 +119,9 @@ def complete(typed: str, directory: Path) -> list[str]:
     """What bash offers after these words and a TAB."""
     words = typed.split(" ")
     shell = f"""
-eval "$(headgate completion bash)"
+eval "$(paceline completion bash)"
 COMP_WORDS=({" ".join(f'"{word}"' for word in words)}) COMP_CWORD={len(words) - 1}
-_headgate_completion headgate
+_paceline_completion paceline
 printf '%s\\n' "${{COMPREPLY[@]}}"
 """
     return output_of(directory, "bash", "-c", shell).split()
@@ -137,12 +137,12 @@ def output_of(directory: Path, *arguments: str) -> str:
 typed_and_offered = pytest.mark.parametrize(
     ("typed", "offered"),
     [
-        ("headgate fo", ["forecast"]),
-        ("headgate slots ", ["assign", "show", "list", "explain", "cancel", "replan", "reconcile"]),
-        ("headgate slots assign --f", ["--file"]),
-        ("headgate worker s", ["sender"]),
-        ("headgate migrate sql --dialect p", ["postgresql"]),
-        ("headgate config set bulk --spread e", ["even"]),
+        ("paceline fo", ["forecast"]),
+        ("paceline slots ", ["assign", "show", "list", "explain", "cancel", "replan", "reconcile"]),
+        ("paceline slots assign --f", ["--file"]),
+        ("paceline worker s", ["sender"]),
+        ("paceline migrate sql --dialect p", ["postgresql"]),
+        ("paceline config set bulk --spread e", ["even"]),
     ],
 )
 
@@ -155,7 +155,7 @@ def test_bash_completes_commands_options_and_choices(typed: str, offered: list[s
 @typed_and_offered
 @pytest.mark.skipif(not shutil.which("fish"), reason="fish is not installed: apt-get install fish")
 def test_fish_completes_commands_options_and_choices(typed: str, offered: list[str], tmp_path: Path) -> None:
-    script = tmp_path / ".config/fish/completions/headgate.fish"
+    script = tmp_path / ".config/fish/completions/paceline.fish"
     script.parent.mkdir(parents=True)
     script.write_text(run(tmp_path, "completion", "fish").stdout)
     lines = output_of(tmp_path, "fish", "-c", f"complete -C {shlex.quote(typed)}").splitlines()
@@ -166,7 +166,7 @@ def test_fish_completes_commands_options_and_choices(typed: str, offered: list[s
 @pytest.mark.skipif(not shutil.which("zsh"), reason="zsh is not installed: apt-get install zsh")
 def test_zsh_completes_commands_options_and_choices(typed: str, offered: list[str], tmp_path: Path) -> None:
     """In a home whose .zshrc holds the one line of the help text and nothing else."""
-    (tmp_path / ".zshrc").write_text("PS1='ready> '\neval \"$(headgate completion zsh)\"\n")
+    (tmp_path / ".zshrc").write_text("PS1='ready> '\neval \"$(paceline completion zsh)\"\n")
     ours, theirs = pty.openpty()
     zsh = subprocess.Popen(
         ["zsh", "-i"],
@@ -201,5 +201,5 @@ def test_every_shell_gets_its_script(shell: str, word: str, tmp_path: Path) -> N
     ended = run(tmp_path, "completion", shell)
     assert ended.returncode == 0
     assert word in ended.stdout
-    assert "_HEADGATE_COMPLETE" in ended.stdout
+    assert "_PACELINE_COMPLETE" in ended.stdout
     assert ended.stderr == ""

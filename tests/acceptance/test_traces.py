@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from headgate.dispatch.engines.temporal.client import connect
-from headgate.dispatch.engines.temporal.schedule import schedule_id
-from headgate.testing import eventually
+from paceline.dispatch.engines.temporal.client import connect
+from paceline.dispatch.engines.temporal.schedule import schedule_id
+from paceline.testing import eventually
 from tests import warm_start
 from tests.acceptance.collector import Bank, Collector, bank, collector
 from tests.acceptance.service import Service, command, environment
@@ -41,17 +41,17 @@ def payment(payment_id: str) -> dict[str, Any]:
 
 def traced(spans_sent: Collector, paid: Bank, **others: str) -> dict[str, str]:
     return {
-        "HEADGATE_TRACES": "otlp",
+        "PACELINE_TRACES": "otlp",
         "OTEL_EXPORTER_OTLP_ENDPOINT": spans_sent.url,
         "OTEL_BSP_SCHEDULE_DELAY": "100",
-        "HEADGATE_SLOTS_DEFAULT_WINDOW": "PT0.1S",
-        "HEADGATE_PAYMENTS_DOWNSTREAM_URL": paid.url,
+        "PACELINE_SLOTS_DEFAULT_WINDOW": "PT0.1S",
+        "PACELINE_PAYMENTS_DOWNSTREAM_URL": paid.url,
         **others,
     }
 
 
 @contextmanager
-def headgate_worker(directory: Path, variables: dict[str, str]) -> Iterator[None]:
+def paceline_worker(directory: Path, variables: dict[str, str]) -> Iterator[None]:
     with (directory / "worker.log").open("w") as log:
         process = warm_start.popen(
             command("worker", "all"), cwd=directory, env=environment(**variables), stdout=log, stderr=log
@@ -69,7 +69,7 @@ async def test_a_payment_is_one_trace_in_the_service_that_executes_it(tmp_path: 
     with (
         collector() as spans_sent,
         bank() as paid,
-        Service(tmp_path, **traced(spans_sent, paid, HEADGATE_LOG_FORMAT="json")) as service,
+        Service(tmp_path, **traced(spans_sent, paid, PACELINE_LOG_FORMAT="json")) as service,
     ):
         with service.client() as http:
             answer = http.post("/api/v1/payments", json=payment("pay-1"), headers={"traceparent": TRACEPARENT})
@@ -99,27 +99,27 @@ async def test_a_payment_is_one_trace_in_the_service_that_executes_it(tmp_path: 
     }
     assert {span.trace_id for span in spans_sent.spans} == {TRACE}, "what machines poll is not traced"
     request = spans["POST /api/v1/payments"]
-    assert (request.parent_id, request.kind, request.service) == (CALLER, SERVER, "headgate")
+    assert (request.parent_id, request.kind, request.service) == (CALLER, SERVER, "paceline")
     assert request.attributes["http.route"] == "/api/v1/payments"
     assert request.attributes["http.response.status_code"] == 202
-    assert request.attributes["headgate.request_id"] == answer.headers["X-Request-Id"]
+    assert request.attributes["paceline.request_id"] == answer.headers["X-Request-Id"]
     assert spans["slots.assign"].attributes == {
-        "headgate.event_id": "payment:pay-1",
-        "headgate.config": "default",
-        "headgate.batch_size": 1,
-        "headgate.outcome": "assigned",
+        "paceline.event_id": "payment:pay-1",
+        "paceline.config": "default",
+        "paceline.batch_size": 1,
+        "paceline.outcome": "assigned",
     }
     enqueue = spans["queue.enqueue"]
     assert enqueue.kind == PRODUCER
     assert enqueue.attributes == {
-        "headgate.item_type": "PAYMENT",
-        "headgate.item_id": "pay-1",
-        "headgate.outcome": "queued",
+        "paceline.item_type": "PAYMENT",
+        "paceline.item_id": "pay-1",
+        "paceline.outcome": "queued",
     }
     assert item["traceparent"] == f"00-{TRACE}-{enqueue.span_id}-01", "an operator finds the trace of an item"
     assert spans["dispatch"].kind == CONSUMER
-    assert spans["dispatch"].attributes["headgate.outcome"] == "STARTED"
-    assert spans["execute PAYMENT"].attributes["headgate.outcome"] == "completed"
+    assert spans["dispatch"].attributes["paceline.outcome"] == "STARTED"
+    assert spans["execute PAYMENT"].attributes["paceline.outcome"] == "completed"
     call = spans["POST /payments"]
     assert (call.kind, call.attributes["http.response.status_code"]) == (CLIENT, 201)
     assert [each["traceparent"] for each in paid.calls] == [f"00-{TRACE}-{call.span_id}-01"]
@@ -135,12 +135,12 @@ async def test_a_payment_is_one_trace_across_temporal_and_two_processes(
             spans_sent,
             paid,
             OTEL_SERVICE_NAME="payments-worker",
-            HEADGATE_DATABASE_URL=postgres_url,
-            HEADGATE_TEMPORAL_ADDRESS=temporal_address,
-            HEADGATE_LOG_FORMAT="json",
+            PACELINE_DATABASE_URL=postgres_url,
+            PACELINE_TEMPORAL_ADDRESS=temporal_address,
+            PACELINE_LOG_FORMAT="json",
         )
         service = Service(tmp_path, **variables | {"OTEL_SERVICE_NAME": "payments-service"})
-        with service, headgate_worker(tmp_path, variables):
+        with service, paceline_worker(tmp_path, variables):
             with service.client() as http:
                 answer = http.post("/api/v1/payments", json=payment(payment_id), headers={"traceparent": TRACEPARENT})
                 assert answer.status_code == 202, answer.text
@@ -166,8 +166,8 @@ async def test_a_payment_is_one_trace_across_temporal_and_two_processes(
     assert services["POST /api/v1/payments"] == "payments-service"
     assert services["POST /payments"] == services["dispatch"] == "payments-worker"
     execution = spans["workflow PaymentExecWorkflow"]
-    assert execution.attributes["headgate.workflow_id"] == f"exec-PAYMENT-{payment_id}"
-    assert execution.attributes["headgate.outcome"] == "completed"
+    assert execution.attributes["paceline.workflow_id"] == f"exec-PAYMENT-{payment_id}"
+    assert execution.attributes["paceline.outcome"] == "completed"
     assert execution.seconds >= spans["activity execute_payment"].seconds, "a workflow lasts as long as its activities"
     assert [call["traceparent"] for call in paid.calls] == [f"00-{TRACE}-{spans['POST /payments'].span_id}-01"]
     holds_no_secrets(spans_sent)
@@ -178,7 +178,7 @@ async def test_a_payment_is_one_trace_across_temporal_and_two_processes(
 
 async def test_a_message_is_one_trace_from_the_caller_to_the_provider(tmp_path: Path) -> None:
     with collector() as spans_sent, bank() as provider:
-        variables = traced(spans_sent, provider, HEADGATE_SMS_WEBHOOK_URL=f"{provider.url}/sms?key={PROVIDER_KEY}")
+        variables = traced(spans_sent, provider, PACELINE_SMS_WEBHOOK_URL=f"{provider.url}/sms?key={PROVIDER_KEY}")
         with Service(tmp_path, **variables) as service:
             with service.client(headers={"traceparent": TRACEPARENT}) as http:
                 quota = {"userId": 7, "rateLimit": 1, "timeWindow": 1}
@@ -193,8 +193,8 @@ async def test_a_message_is_one_trace_from_the_caller_to_the_provider(tmp_path: 
         "sms.deliver": "sms.send",
         "POST webhook": "sms.deliver",
     }
-    assert spans["sms.send"].attributes == {"headgate.message_id": sent.json()["messageId"], "headgate.outcome": "SENT"}
-    assert spans["sms.deliver"].attributes["headgate.outcome"] == "sent"
+    assert spans["sms.send"].attributes == {"paceline.message_id": sent.json()["messageId"], "paceline.outcome": "SENT"}
+    assert spans["sms.deliver"].attributes["paceline.outcome"] == "sent"
     assert [call["traceparent"] for call in provider.calls] == [f"00-{TRACE}-{spans['POST webhook'].span_id}-01"]
     holds_no_secrets(spans_sent)
 
@@ -210,7 +210,7 @@ async def test_requests_without_a_trace_begin_one_and_unsampled_ones_are_left_al
     assert spans_sent.of(TRACE) == {}
     assigned = [span for span in spans_sent.spans if span.name == "slots.assign"]
     requests = {span.span_id: span for span in spans_sent.spans if span.name == "POST /api/v1/slots"}
-    assert [span.attributes["headgate.outcome"] for span in assigned] == ["existing", "existing"]
+    assert [span.attributes["paceline.outcome"] for span in assigned] == ["existing", "existing"]
     assert all(span.parent_id in requests and span.trace_id == requests[span.parent_id].trace_id for span in assigned)
     assert [span.parent_id for span in requests.values()] == ["", "", ""]
     assert [span.status for span in requests.values()] == ["", "", ""], "a caller's mistake is not the service's"
@@ -242,11 +242,11 @@ import asyncio, sys
 def imported(*names):
     return [name for name in sys.modules if name.startswith(names)]
 
-import headgate, headgate.server.wiring, headgate.server.cli, headgate.apps.payments.workflows
-import headgate.dispatch.engines.local.engine, headgate.dispatch.engines.temporal.workers
+import paceline, paceline.server.wiring, paceline.server.cli, paceline.apps.payments.workflows
+import paceline.dispatch.engines.local.engine, paceline.dispatch.engines.temporal.workers
 print(imported("opentelemetry"))
-from headgate.server.http.app import create_app
-from headgate.server.settings import Settings
+from paceline.server.http.app import create_app
+from paceline.server.settings import Settings
 
 async def main():
     app = create_app(Settings.load())

@@ -1,4 +1,4 @@
-"""`pip install headgate`: the built wheel in fresh environments, without any extra and with each one alone."""
+"""`pip install paceline`: the built wheel in fresh environments, without any extra and with each one alone."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ MOST_MEGABYTES_NOT_COMPILED = 40
 
 JOURNEY = """
 import asyncio, os, sys, tempfile
-import headgate
+import paceline
 
 os.chdir(tempfile.mkdtemp(dir="."))
 DRIVERS = {"alembic", "confluent_kafka", "fastapi", "greenlet", "hiredis", "holidays", "httpx2", "matplotlib",
            "opentelemetry", "oracledb", "psycopg", "pydantic", "schwifty", "sqlalchemy", "starlette",
            "temporalio", "uvicorn"}
-from headgate import *
+from paceline import *
 assert not DRIVERS & set(sys.modules), DRIVERS & set(sys.modules)
 
-from headgate.server.wiring.dispatch import local_dispatch
-from headgate.dispatch.config import DispatchConfig
-from headgate.dispatch.registry import Domain
+from paceline.server.wiring.dispatch import local_dispatch
+from paceline.dispatch.config import DispatchConfig
+from paceline.dispatch.registry import Domain
 
 def limits():
     for url in ("memory://", "sqlite:///journey.db"):
@@ -63,7 +63,7 @@ async def main():
 
 limits()
 asyncio.run(main())
-assert not any(name.startswith("headgate.testing") for name in sys.modules)
+assert not any(name.startswith("paceline.testing") for name in sys.modules)
 """
 
 FRAMEWORKS = ["fastapi", "starlette", "flask", "django", "drf", "celery", "litestar", "quart", "aiohttp", "requests"]
@@ -71,7 +71,7 @@ FRAMEWORKS = ["fastapi", "starlette", "flask", "django", "drf", "celery", "lites
 
 NO_ANSWER = """
 import asyncio
-from headgate import SlotScheduler, StoreError
+from paceline import SlotScheduler, StoreError
 async def main():
     try:
         async with SlotScheduler.open("{url}"):
@@ -83,25 +83,25 @@ asyncio.run(main())
 """
 
 ALONE = {
-    "calendars": "from headgate import Calendar\nCalendar.from_json({'zone': 'Europe/Berlin', 'holidays': 'DE'})",
-    "encryption": "from headgate import Tasks\nTasks('memory://', encryption_keys=['A' * 43 + '='])",
-    "grpc": "import headgate.server.envoy.messages, headgate.server.grpc\nimport grpc, grpc_health.v1.health\n"
-    "from headgate.server.envoy.config_file import parse_domain\nassert parse_domain('domain: d').path == 'd'",
-    "kafka": "import headgate.kafka.log, headgate.kafka.topics",
-    "oidc": "from headgate.server.settings import Settings\nfrom headgate.server.wiring.access import oidc_provider\n"
+    "calendars": "from paceline import Calendar\nCalendar.from_json({'zone': 'Europe/Berlin', 'holidays': 'DE'})",
+    "encryption": "from paceline import Tasks\nTasks('memory://', encryption_keys=['A' * 43 + '='])",
+    "grpc": "import paceline.server.envoy.messages, paceline.server.grpc\nimport grpc, grpc_health.v1.health\n"
+    "from paceline.server.envoy.config_file import parse_domain\nassert parse_domain('domain: d').path == 'd'",
+    "kafka": "import paceline.kafka.log, paceline.kafka.topics",
+    "oidc": "from paceline.server.settings import Settings\nfrom paceline.server.wiring.access import oidc_provider\n"
     "chosen = {'issuer': 'https://x.example', 'client_id': 'x', 'scopes': {'ops': 'admin'}}\n"
     "assert oidc_provider(Settings(oidc=chosen))",
     "oracle": NO_ANSWER.format(url="oracle://u:p@127.0.0.1:1/x"),
-    "payments": "import headgate.apps.payments.intake, headgate.apps.payments.downstream.client",
-    "periodic": "from headgate import Tasks\nTasks('memory://').periodic(cron='0 16 * * MON-FRI')",
+    "payments": "import paceline.apps.payments.intake, paceline.apps.payments.downstream.client",
+    "periodic": "from paceline import Tasks\nTasks('memory://').periodic(cron='0 16 * * MON-FRI')",
     "plot": "import matplotlib.figure",
     "postgres": NO_ANSWER.format(url="postgresql://u:p@127.0.0.1:1/x"),
-    "redis": "from headgate import Limiter\nLimiter('redis://127.0.0.1:1')",
-    "sms": "from headgate.apps.notifications.recipients import checked_phone\n"
+    "redis": "from paceline import Limiter\nLimiter('redis://127.0.0.1:1')",
+    "sms": "from paceline.apps.notifications.recipients import checked_phone\n"
     "assert checked_phone('+49 170 1234567') == '+491701234567'",
-    "temporal": "import headgate.dispatch.engines.temporal.worker_group, headgate.dispatch.engines.temporal.engine",
-    "traces": "from headgate.server.settings import Settings\nfrom headgate import tracing\n"
-    "from headgate.server.wiring.telemetry import collect_traces\ncollect_traces(Settings(traces='otlp'))\n"
+    "temporal": "import paceline.dispatch.engines.temporal.worker_group, paceline.dispatch.engines.temporal.engine",
+    "traces": "from paceline.server.settings import Settings\nfrom paceline import tracing\n"
+    "from paceline.server.wiring.telemetry import collect_traces\ncollect_traces(Settings(traces='otlp'))\n"
     "assert tracing.is_on()",
 }
 """What each extra is for, without a server to talk to."""
@@ -116,7 +116,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Installed:
 
 @pytest.fixture
 def core(environment: Installed) -> Installed:
-    """`pip install headgate`, and nothing else."""
+    """`pip install paceline`, and nothing else."""
     return environment.become()
 
 
@@ -145,10 +145,10 @@ def test_a_plain_install_limits_books_and_dispatches(core: Installed) -> None:
 
 
 def test_the_command_line_of_a_plain_install(core: Installed) -> None:
-    result = core.headgate("--help")
+    result = core.paceline("--help")
     assert result.returncode == 0
     assert "slots" in result.stdout
-    configured = core.headgate("config", "set", "default", "--max", "7", "--window", "PT4S")
+    configured = core.paceline("config", "set", "default", "--max", "7", "--window", "PT4S")
     assert configured.returncode == 0, configured.stderr
     assert configured.stderr == ""
     others = (
@@ -169,16 +169,16 @@ def test_the_command_line_of_a_plain_install(core: Installed) -> None:
 def test_the_worker_of_a_plain_install_runs_an_item(core: Installed) -> None:
     (core.directory / "letters.py").write_text(
         "from pathlib import Path\n"
-        "from headgate.dispatch.config import DispatchConfig\n"
-        "from headgate.dispatch.registry import Domain\n"
+        "from paceline.dispatch.config import DispatchConfig\n"
+        "from paceline.dispatch.registry import Domain\n"
         "async def send(number, context):\n"
         "    Path(number).write_text(context['to'])\n"
         "domain = Domain(DispatchConfig(item_type='LETTER'), execute=send)\n"
     )
     queued = core.python(
-        "import asyncio\nfrom headgate import DispatchQueue\n"
+        "import asyncio\nfrom paceline import DispatchQueue\n"
         "async def main():\n"
-        "    async with DispatchQueue.open('sqlite:///headgate.db') as queue:\n"
+        "    async with DispatchQueue.open('sqlite:///paceline.db') as queue:\n"
         "        await queue.configure('LETTER')\n"
         "        await queue.enqueue('LETTER', 'letter-1', context={'to': 'you'})\n"
         "asyncio.run(main())"
@@ -190,15 +190,15 @@ def test_the_worker_of_a_plain_install_runs_an_item(core: Installed) -> None:
         assert letter.exists(), (core.directory / "worker.log").read_text()
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(60) == 0
-    assert core.headgate("queue", "stats", "LETTER").returncode == 0
+    assert core.paceline("queue", "stats", "LETTER").returncode == 0
 
 
 TEN_LINES = """
 from decimal import Decimal
 
-from headgate import Tasks
+from paceline import Tasks
 
-tasks = Tasks("sqlite:///headgate.db")          # or postgresql://…
+tasks = Tasks("sqlite:///paceline.db")          # or postgresql://…
 
 @tasks.task(retries=5, timeout=30, rate="50/second")
 async def send_invoice(invoice_id: str, total: Decimal) -> str: ...
@@ -224,9 +224,9 @@ def test_the_first_lines_of_a_user_work_with_a_plain_install(core: Installed) ->
 
 
 def status(core: Installed, item: str) -> str:
-    """Read from the file: each command would load the whole of headgate first."""
-    with closing(sqlite3.connect(core.directory / "headgate.db", timeout=30)) as database:
-        query = "SELECT queue_status FROM headgate_dispatch_queue WHERE item_id = ?"
+    """Read from the file: each command would load the whole of paceline first."""
+    with closing(sqlite3.connect(core.directory / "paceline.db", timeout=30)) as database:
+        query = "SELECT queue_status FROM paceline_dispatch_queue WHERE item_id = ?"
         return str(database.execute(query, [item]).fetchone()[0])
 
 
@@ -236,16 +236,16 @@ LACKING: list[tuple[list[str], dict[str, str], str]] = [
     (["payments", "show", "p-1"], {}, "payments"),
     (["payments", "submit", "feed.csv"], {}, "payments"),
     (["worker", "--metrics-port", "0"], {}, "server"),
-    (["worker"], {"HEADGATE_LOG_FORMAT": "json"}, "server"),
-    (["worker", "sender"], {"HEADGATE_SMS_WEBHOOK_URL": "http://127.0.0.1:1"}, "sms"),
-    (["worker"], {"HEADGATE_SMS_PROVIDERS": "twilio", "HEADGATE_KAFKA_BOOTSTRAP": "127.0.0.1:1"}, "kafka,sms"),
-    (["worker", "sender"], {"HEADGATE_SMS_OPENSEARCH_URL": "http://127.0.0.1:1"}, "httpx"),
-    (["worker", "sender"], {"HEADGATE_KAFKA_BOOTSTRAP": "127.0.0.1:1"}, "kafka"),
-    (["worker"], {"HEADGATE_TEMPORAL_ADDRESS": "127.0.0.1:1"}, "temporal"),
-    (["slots", "show", "pay-1"], {"HEADGATE_DATABASE_URL": "postgresql://127.0.0.1:1/x"}, "postgres"),
-    (["slots", "show", "pay-1"], {"HEADGATE_DATABASE_URL": "oracle://127.0.0.1:1/x"}, "oracle"),
-    (["limits", "acquire", "u", "--plan", "p"], {"HEADGATE_REDIS_URL": "redis://127.0.0.1:1"}, "redis"),
-    (["slots", "show", "pay-1"], {"HEADGATE_TRACES": "console"}, "traces"),
+    (["worker"], {"PACELINE_LOG_FORMAT": "json"}, "server"),
+    (["worker", "sender"], {"PACELINE_SMS_WEBHOOK_URL": "http://127.0.0.1:1"}, "sms"),
+    (["worker"], {"PACELINE_SMS_PROVIDERS": "twilio", "PACELINE_KAFKA_BOOTSTRAP": "127.0.0.1:1"}, "kafka,sms"),
+    (["worker", "sender"], {"PACELINE_SMS_OPENSEARCH_URL": "http://127.0.0.1:1"}, "httpx"),
+    (["worker", "sender"], {"PACELINE_KAFKA_BOOTSTRAP": "127.0.0.1:1"}, "kafka"),
+    (["worker"], {"PACELINE_TEMPORAL_ADDRESS": "127.0.0.1:1"}, "temporal"),
+    (["slots", "show", "pay-1"], {"PACELINE_DATABASE_URL": "postgresql://127.0.0.1:1/x"}, "postgres"),
+    (["slots", "show", "pay-1"], {"PACELINE_DATABASE_URL": "oracle://127.0.0.1:1/x"}, "oracle"),
+    (["limits", "acquire", "u", "--plan", "p"], {"PACELINE_REDIS_URL": "redis://127.0.0.1:1"}, "redis"),
+    (["slots", "show", "pay-1"], {"PACELINE_TRACES": "console"}, "traces"),
     (["forecast", "--events", "5", "--plot", "feed.png"], {}, "plot"),
     (["config", "set", "x", "--max", "1", "--window", "PT4S", "--calendar", "holidays.json"], {}, "calendars"),
 ]
@@ -259,8 +259,8 @@ def test_a_command_says_which_extra_it_lacks(core: Installed) -> None:
 
 
 def test_the_simulated_bank_says_which_extra_it_lacks(core: Installed) -> None:
-    ended = core.python("import runpy; runpy.run_module('headgate.apps.payments.downstream', run_name='__main__')")
-    needs = "python -m headgate.apps.payments.downstream needs: pip install 'headgate[server]'\n"
+    ended = core.python("import runpy; runpy.run_module('paceline.apps.payments.downstream', run_name='__main__')")
+    needs = "python -m paceline.apps.payments.downstream needs: pip install 'paceline[server]'\n"
     assert (ended.returncode, ended.stderr) == (2, needs)
 
 
@@ -270,7 +270,7 @@ def assert_lacking(
     """Each command ends with the name of the extra that it needs, and nothing else."""
     ended = installed.commands(*((arguments, variables) for arguments, variables, _ in expected), modules=modules)
     for each, (arguments, _, extra) in zip(ended, expected, strict=True):
-        assert each.stderr == f"headgate {arguments[0]} needs: pip install 'headgate[{extra}]'\n"
+        assert each.stderr == f"paceline {arguments[0]} needs: pip install 'paceline[{extra}]'\n"
         assert each.returncode == 2
 
 
@@ -279,7 +279,7 @@ def test_an_error_names_the_missing_extra(core: Installed) -> None:
         f"FRAMEWORKS = {FRAMEWORKS}"
         + """
 import asyncio, importlib
-from headgate import *
+from paceline import *
 
 def print_error(attempt):
     try:
@@ -303,13 +303,13 @@ print_error(lambda: Calendar.from_json({"zone": "Europe/Berlin", "holidays": "DE
 print_error(lambda: Tasks("memory://").periodic(cron="0 16 * * *"))
 print_error(lambda: Tasks("memory://", encryption_keys=["A" * 43 + "="]))
 for name in FRAMEWORKS:
-    print_error(lambda: importlib.import_module(f"headgate.integrations.{name}"))
+    print_error(lambda: importlib.import_module(f"paceline.integrations.{name}"))
 Calendar.from_json({"zone": "Europe/Berlin"})
 """
     )
     ended = core.python(script)
     assert ended.returncode == 0, ended.stderr
-    named = re.findall(r"^.+ needs: pip install 'headgate\[(\w+)\]'$", ended.stdout, re.MULTILINE)
+    named = re.findall(r"^.+ needs: pip install 'paceline\[(\w+)\]'$", ended.stdout, re.MULTILINE)
     others = ["calendars", "periodic", "encryption", *FRAMEWORKS]
     assert named == ["redis"] * 8 + ["postgres"] * 4 + ["oracle"] * 2 + others, ended.stdout
 
@@ -347,13 +347,13 @@ def test_the_server_says_which_extra_its_settings_lack(environment: Installed) -
     server = environment.become("server")
     serve = ["serve", "--port", "0"]
     lacking = [
-        (serve, {"HEADGATE_REDIS_URL": "redis://127.0.0.1:1"}, "redis"),
-        (serve, {"HEADGATE_TEMPORAL_ADDRESS": "127.0.0.1:1"}, "temporal"),
-        (serve, {"HEADGATE_KAFKA_BOOTSTRAP": "127.0.0.1:1"}, "kafka"),
-        (serve, {"HEADGATE_TRACES": "otlp"}, "traces"),
-        (serve, {"HEADGATE_GRPC_PORT": "0"}, "grpc"),
+        (serve, {"PACELINE_REDIS_URL": "redis://127.0.0.1:1"}, "redis"),
+        (serve, {"PACELINE_TEMPORAL_ADDRESS": "127.0.0.1:1"}, "temporal"),
+        (serve, {"PACELINE_KAFKA_BOOTSTRAP": "127.0.0.1:1"}, "kafka"),
+        (serve, {"PACELINE_TRACES": "otlp"}, "traces"),
+        (serve, {"PACELINE_GRPC_PORT": "0"}, "grpc"),
     ]
-    assert_lacking(server, lacking, ["headgate.server.http.app"])
+    assert_lacking(server, lacking, ["paceline.server.http.app"])
 
 
 def test_all_of_it(environment: Installed) -> None:
@@ -361,16 +361,16 @@ def test_all_of_it(environment: Installed) -> None:
     installed = environment.become("all")
     works(installed, "\n".join([JOURNEY, *ALONE.values()]))
     assert len(installed.packages()) == MOST_PACKAGES + documented_packages()["all"]
-    assert installed.headgate("demo", "--payments", "10", "--json").returncode == 0
-    assert installed.headgate("doctor").returncode == 0
+    assert installed.paceline("demo", "--payments", "10", "--json").returncode == 0
+    assert installed.paceline("doctor").returncode == 0
 
 
 def test_every_extra_is_walked() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     frameworks = {*FRAMEWORKS, "httpx"}
     assert set(extras) == {*ALONE, *frameworks, "server", "console", "all", "testing"}
-    assert extras["console"] == ["headgate[server]"]
-    everything = set(extras["all"][0].removeprefix("headgate[").removesuffix("]").split(","))
+    assert extras["console"] == ["paceline[server]"]
+    everything = set(extras["all"][0].removeprefix("paceline[").removesuffix("]").split(","))
     assert everything == {*ALONE, "server", "console"}
     assert set(documented_packages()) == {*ALONE, "server", "all"}
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.testing import ServerUnavailable, TemporalCluster
+from paceline.testing import ServerUnavailable, TemporalCluster
 from tests.cluster.balancer import Balancer
 from tests.faults.payment_stack import all_completed, check, executed, installed, write_feed
 from tests.temporal_namespaces import TemporalNamespace
@@ -44,12 +44,12 @@ async def test_payments_go_on_while_workers_and_a_server_are_killed(
             bank,
         ),
     ):
-        stack.headgate("config", "set", "default", "--max", str(8 * TPS), "--window", "PT4S")
+        stack.paceline("config", "set", "default", "--max", str(8 * TPS), "--window", "PT4S")
         for role in ("init", "dispatch"):
             stack.worker(role)
         working = [stack.worker("exec"), stack.worker("exec")]
         write_feed(tmp_path / "feed.csv", ids, datetime.now(UTC) + timedelta(seconds=8))
-        assert stack.headgate("payments", "submit", "feed.csv")["accepted"] == PAYMENTS
+        assert stack.paceline("payments", "submit", "feed.csv")["accepted"] == PAYMENTS
         await executed(bank, PAYMENTS // 5)
         working[0].kill()
         working[0] = stack.worker("exec")

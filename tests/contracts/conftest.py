@@ -15,26 +15,26 @@ from uuid import uuid4
 
 import pytest
 
-from headgate.limits.ports import AsyncLimitStore, LimitStore
-from headgate.limits.stores import async_limit_store, limit_store
-from headgate.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
-from headgate.slots.ports import SlotStore
-from headgate.slots.stores import slot_store, slot_stores
-from headgate.sql import migrate
-from headgate.sql import url as database_urls
-from headgate.sql.engine import Database
-from headgate.testing import TemporalServer
-from headgate.testing.availability import available
-from headgate.testing.plugin import SHARED
-from headgate.testing.servers.postgres import PostgresDatabases
-from headgate.testing.servers.redis_cluster import RedisClusterAddress
+from paceline.limits.ports import AsyncLimitStore, LimitStore
+from paceline.limits.stores import async_limit_store, limit_store
+from paceline.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
+from paceline.slots.ports import SlotStore
+from paceline.slots.stores import slot_store, slot_stores
+from paceline.sql import migrate
+from paceline.sql import url as database_urls
+from paceline.sql.engine import Database
+from paceline.testing import TemporalServer
+from paceline.testing.availability import available
+from paceline.testing.plugin import SHARED
+from paceline.testing.servers.postgres import PostgresDatabases
+from paceline.testing.servers.redis_cluster import RedisClusterAddress
 from tests.contracts.replanned import Stores
 from tests.contracts.task_engines import NAMESPACES, WITHOUT_SYSTEM_WORKERS, EngineTasks
 from tests.effort import is_thorough
 
 if TYPE_CHECKING:
-    from headgate.dispatch.engines.temporal.client import TemporalConnection
-    from headgate.testing.servers.redis_sentinel import RedisSentinel
+    from paceline.dispatch.engines.temporal.client import TemporalConnection
+    from paceline.testing.servers.redis_sentinel import RedisSentinel
 
 SLOT_STORES = ["memory", "sqlite", "postgresql", "oracle"]
 
@@ -61,11 +61,11 @@ def slot_store_url(kind: str, request: pytest.FixtureRequest) -> str:
         return f"sqlite:///{request.getfixturevalue('tmp_path') / 'slots.db'}"
     if kind == "postgresql":
         return str(request.getfixturevalue("postgres_url"))
-    if url := os.environ.get("HEADGATE_TEST_ORACLE_URL"):
+    if url := os.environ.get("PACELINE_TEST_ORACLE_URL"):
         return url
     if getattr(request.node, "originalname", "") in MANY_ROWS:
         pytest.skip(
-            "no Oracle (HEADGATE_TEST_ORACLE_URL), and its stand-in is slow: no statement is of this test alone"
+            "no Oracle (PACELINE_TEST_ORACLE_URL), and its stand-in is slow: no statement is of this test alone"
         )
     return str(request.getfixturevalue("oracle_stand_in"))
 
@@ -127,7 +127,7 @@ async def slots(request: pytest.FixtureRequest) -> AsyncIterator[SlotStore]:
 @pytest.fixture(scope="session")
 def task_namespaces() -> Iterator[Iterator[TemporalConnection]]:
     """Unused namespaces of this process's own Temporal."""
-    from headgate.dispatch.engines.temporal.client import TemporalConnection
+    from paceline.dispatch.engines.temporal.client import TemporalConnection
 
     with (
         available("temporal"),
@@ -171,7 +171,7 @@ def redis_location(pytestconfig: pytest.Config) -> Iterator[str]:
 def sentinel_group() -> Iterator[RedisSentinel]:
     """A set of sentinels for all tests of a module that do not break it. Its processes ask each other all the time."""
     with available("redis"):
-        from headgate.testing.servers.redis_sentinel import RedisSentinel
+        from paceline.testing.servers.redis_sentinel import RedisSentinel
 
         with RedisSentinel(durable=False) as group:
             yield group

@@ -17,10 +17,10 @@ from uuid import uuid4
 
 from hypothesis import strategies as st
 
-from headgate.limits.algorithms import State, life_us
-from headgate.limits.chain import refunded, rule_on
-from headgate.limits.holds import HoldRecord, place_hold, renew_hold, settle_hold
-from headgate.limits.model import (
+from paceline.limits.algorithms import State, life_us
+from paceline.limits.chain import refunded, rule_on
+from paceline.limits.holds import HoldRecord, place_hold, renew_hold, settle_hold
+from paceline.limits.model import (
     CalendarWindow,
     Charge,
     Concurrency,
@@ -33,7 +33,7 @@ from headgate.limits.model import (
     Spec,
     TokenBucket,
 )
-from headgate.limits.ports import AsyncLimitStore, Hold, LimitStore
+from paceline.limits.ports import AsyncLimitStore, Hold, LimitStore
 
 START = datetime(2027, 1, 1, tzinfo=UTC)
 T0 = 1_800_000_000_000_000

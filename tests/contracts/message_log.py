@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from headgate.messaging import LogEntry, MessageLog, MessageSource, Record
+from paceline.messaging import LogEntry, MessageLog, MessageSource, Record
 
 WITHIN = 30.0
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from headgate.slots.carriers import SlotMove
-from headgate.slots.listing import SlotFilter, SlotStatus
-from headgate.slots.model import AssignedSlot, WindowPolicy
-from headgate.slots.ports import SlotStore
-from headgate.slots.replan import Direction
-from headgate.slots.replan_parts import Reading
-from headgate.slots.replanning import Chunk, ReplanStore, Span
+from paceline.slots.carriers import SlotMove
+from paceline.slots.listing import SlotFilter, SlotStatus
+from paceline.slots.model import AssignedSlot, WindowPolicy
+from paceline.slots.ports import SlotStore
+from paceline.slots.replan import Direction
+from paceline.slots.replan_parts import Reading
+from paceline.slots.replanning import Chunk, ReplanStore, Span
 from tests.contracts.slot_windows import check_windows
 
 T = 2_000_000_000_000

@@ -9,11 +9,11 @@ from functools import lru_cache
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from headgate.durations import LATEST_MS
-from headgate.slots.model import PolicyVersion, WindowPolicy
-from headgate.slots.occupancy import FullRun, Occupancy, WindowCount, full_runs
-from headgate.slots.ports import SlotStore
-from headgate.slots.windows import align
+from paceline.durations import LATEST_MS
+from paceline.slots.model import PolicyVersion, WindowPolicy
+from paceline.slots.occupancy import FullRun, Occupancy, WindowCount, full_runs
+from paceline.slots.ports import SlotStore
+from paceline.slots.windows import align
 
 CURVE: list[dict[str, Any]] = [
     {"from": "16:00:05", "to": "16:00:20", "max": 1},

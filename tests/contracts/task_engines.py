@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headgate import CurrentTask, Task, TaskEvent, Tasks
-from headgate.dispatch.model import ItemDetail
-from headgate.dispatch.ports import DispatchObserver
-from headgate.dispatch.status import Status
-from headgate.testing import eventually
+from paceline import CurrentTask, Task, TaskEvent, Tasks
+from paceline.dispatch.model import ItemDetail
+from paceline.dispatch.ports import DispatchObserver
+from paceline.dispatch.status import Status
+from paceline.testing import eventually
 
 if TYPE_CHECKING:
-    from headgate.dispatch.engines.temporal.client import TemporalConnection
+    from paceline.dispatch.engines.temporal.client import TemporalConnection
 
 ENDED = (Status.COMPLETED, Status.DEAD_LETTER)
 NAMESPACES = [f"tasks-{number}" for number in range(64)]

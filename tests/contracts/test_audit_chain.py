@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from headgate.server.access.stores.sql import SqlAccessStore
-from headgate.server.access.stores.tables import admin_audit, audit_chain
-from headgate.sql.databases import database
-from headgate.sql.engine import Database
+from paceline.server.access.stores.sql import SqlAccessStore
+from paceline.server.access.stores.tables import admin_audit, audit_chain
+from paceline.sql.databases import database
+from paceline.sql.engine import Database
 
 KEY = b"a key that no database has"
 
@@ -92,7 +92,7 @@ async def test_a_chain_rebuilt_without_the_key_is_detected(opened: Database) -> 
     await filled(opened)
     result = await SqlAccessStore(opened, KEY).verify_audit()
     assert result.problems == [
-        "no link was made with this key: HEADGATE_AUDIT_KEY is another one, or the chain was made anew"
+        "no link was made with this key: PACELINE_AUDIT_KEY is another one, or the chain was made anew"
     ]
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from headgate import BatchOutcome, InvalidInput, Tasks
-from headgate.dispatch.status import Status
-from headgate.dispatch.tasks.batches import TaskCall
-from headgate.sql.url import database_url
-from headgate.testing import eventually
+from paceline import BatchOutcome, InvalidInput, Tasks
+from paceline.dispatch.status import Status
+from paceline.dispatch.tasks.batches import TaskCall
+from paceline.sql.url import database_url
+from paceline.testing import eventually
 from tests.contracts.task_engines import ended, without_worker, working
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from headgate.apps.payments.stores.sql_breaker import SqlBreakerStore
-from headgate.apps.payments.stores.tables import downstream_breaker
-from headgate.durations import EPOCH
-from headgate.sql.databases import database
-from headgate.sql.engine import Database
+from paceline.apps.payments.stores.sql_breaker import SqlBreakerStore
+from paceline.apps.payments.stores.tables import downstream_breaker
+from paceline.durations import EPOCH
+from paceline.sql.databases import database
+from paceline.sql.engine import Database
 
 AN_HOUR = 3600.0
 

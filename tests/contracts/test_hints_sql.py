@@ -9,15 +9,15 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from headgate.errors import ConfigurationError
-from headgate.limits.stores.sql_plans import HINT, AsyncSqlPlans
-from headgate.limits.stores.tables import limit_hold, limit_plan
-from headgate.sql import hints
-from headgate.sql.databases import database
-from headgate.sql.engine import Database
-from headgate.sql.hints import ChangeWatch
-from headgate.sql.schema import now
-from headgate.testing import eventually
+from paceline.errors import ConfigurationError
+from paceline.limits.stores.sql_plans import HINT, AsyncSqlPlans
+from paceline.limits.stores.tables import limit_hold, limit_plan
+from paceline.sql import hints
+from paceline.sql.databases import database
+from paceline.sql.engine import Database
+from paceline.sql.hints import ChangeWatch
+from paceline.sql.schema import now
+from paceline.testing import eventually
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
@@ -131,7 +131,7 @@ async def test_a_commit_that_changes_something_else_is_no_news(here: Database, e
     if here.dialect != "sqlite":
         pytest.skip("PostgreSQL's notifications name what changed")
     plans = AsyncSqlPlans(here)
-    other = here.hints.subscribe("other", probe="SELECT count(*) FROM headgate_limit_hold")
+    other = here.hints.subscribe("other", probe="SELECT count(*) FROM paceline_limit_hold")
     await listening(here)
     await read(plans._changes)
     await elsewhere.write(add_by_hand)

@@ -23,15 +23,15 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from headgate.durations import LATEST_MS
-from headgate.slots import replanning
-from headgate.slots.calendars import Calendar
-from headgate.slots.model import AssignedSlot, SlotRequest, WindowPolicy
-from headgate.slots.ports import SlotStore
-from headgate.slots.replan import Direction
-from headgate.slots.replanning import Replan, ReplanStore, Span, replan
-from headgate.slots.stores import replanning as store_replanning
-from headgate.slots.stores import slot_stores
+from paceline.durations import LATEST_MS
+from paceline.slots import replanning
+from paceline.slots.calendars import Calendar
+from paceline.slots.model import AssignedSlot, SlotRequest, WindowPolicy
+from paceline.slots.ports import SlotStore
+from paceline.slots.replan import Direction
+from paceline.slots.replanning import Replan, ReplanStore, Span, replan
+from paceline.slots.stores import replanning as store_replanning
+from paceline.slots.stores import slot_stores
 from tests.contracts.conftest import slot_store_url
 from tests.contracts.replanned import Busy
 from tests.contracts.slot_windows import CURVE, check_windows, naive_limit

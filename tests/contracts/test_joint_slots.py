@@ -8,12 +8,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from headgate.durations import LATEST_MS, to_ms
-from headgate.errors import InvalidInput, NotFound, SlotOwned, SlotsExhausted
-from headgate.slots.model import AssignedSlot, SlotRequest, SlotWindow, WindowPolicy
-from headgate.slots.ports import SlotStore
-from headgate.slots.scheduler import SlotScheduler
-from headgate.slots.windows import align
+from paceline.durations import LATEST_MS, to_ms
+from paceline.errors import InvalidInput, NotFound, SlotOwned, SlotsExhausted
+from paceline.slots.model import AssignedSlot, SlotRequest, SlotWindow, WindowPolicy
+from paceline.slots.ports import SlotStore
+from paceline.slots.scheduler import SlotScheduler
+from paceline.slots.windows import align
 from tests.contracts.slot_windows import check_windows, windows_and_runs
 from tests.contracts.test_slot_store import NOW, T_MS, T, wants
 

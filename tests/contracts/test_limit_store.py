@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from headgate.limits.model import (
+from paceline.limits.model import (
     Charge,
     Concurrency,
     Decision,
@@ -25,10 +25,10 @@ from headgate.limits.model import (
     Spec,
     TokenBucket,
 )
-from headgate.limits.ports import Hold, LimitStore
-from headgate.limits.stores import memory_table
-from headgate.limits.stores.memory import MemoryLimitStore
-from headgate.testing import FakeClock
+from paceline.limits.ports import Hold, LimitStore
+from paceline.limits.stores import memory_table
+from paceline.limits.stores.memory import MemoryLimitStore
+from paceline.testing import FakeClock
 from tests.contracts.limit_store import T0, Blocking, Replay, blocking, histories, place_histories
 from tests.effort import examples, is_thorough
 

@@ -7,16 +7,16 @@ from datetime import timedelta
 
 import pytest
 
-from headgate.apps.notifications.model import Message
-from headgate.apps.notifications.ports import Claim, DeadLetter, DeliveryOutcome, MessageClaim, Receipt, Status
-from headgate.apps.notifications.provider import Accepted
-from headgate.apps.notifications.quota import Quota, Recipient
-from headgate.apps.notifications.receipts import EarlyReceipt
-from headgate.apps.notifications.stores import message_statements, quota_statements, receipt_statements
-from headgate.apps.notifications.stores.sql import SqlDeliveryStore
-from headgate.errors import StoreUnavailable
-from headgate.messaging import Record
-from headgate.sql.databases import database
+from paceline.apps.notifications.model import Message
+from paceline.apps.notifications.ports import Claim, DeadLetter, DeliveryOutcome, MessageClaim, Receipt, Status
+from paceline.apps.notifications.provider import Accepted
+from paceline.apps.notifications.quota import Quota, Recipient
+from paceline.apps.notifications.receipts import EarlyReceipt
+from paceline.apps.notifications.stores import message_statements, quota_statements, receipt_statements
+from paceline.apps.notifications.stores.sql import SqlDeliveryStore
+from paceline.errors import StoreUnavailable
+from paceline.messaging import Record
+from paceline.sql.databases import database
 
 MESSAGES = [Message(1, "hello", "a"), Message(1, "hello", "b")]
 AT_ONCE = timedelta(0)

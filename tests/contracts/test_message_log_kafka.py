@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from headgate.kafka import consumer, stalls
-from headgate.kafka.consumer import KafkaSource
-from headgate.kafka.log import KafkaLog
-from headgate.messaging import Record
-from headgate.testing import eventually
+from paceline.kafka import consumer, stalls
+from paceline.kafka.consumer import KafkaSource
+from paceline.kafka.log import KafkaLog
+from paceline.messaging import Record
+from paceline.testing import eventually
 from tests.contracts.message_log import MessageLogContract, publish, take
 
 

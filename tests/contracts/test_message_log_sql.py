@@ -11,16 +11,16 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from headgate.errors import Conflict, StoreError
-from headgate.messaging import LogEntry, Record
-from headgate.sql import hints, outbox, outbox_looks
-from headgate.sql.databases import database
-from headgate.sql.engine import Database
-from headgate.sql.hints import Hints
-from headgate.sql.outbox import OutboxSource, SqlOutbox
-from headgate.sql.outbox_looks import Look, View
-from headgate.sql.schema import now
-from headgate.testing import eventually
+from paceline.errors import Conflict, StoreError
+from paceline.messaging import LogEntry, Record
+from paceline.sql import hints, outbox, outbox_looks
+from paceline.sql.databases import database
+from paceline.sql.engine import Database
+from paceline.sql.hints import Hints
+from paceline.sql.outbox import OutboxSource, SqlOutbox
+from paceline.sql.outbox_looks import Look, View
+from paceline.sql.schema import now
+from paceline.testing import eventually
 from tests.contracts.message_log import MessageLogContract, publish, take, values
 
 MOMENT = timedelta(seconds=0.3)
@@ -54,8 +54,8 @@ class TestSqlOutbox(MessageLogContract):
         await second.close()
 
     async def test_a_dead_readers_lease_ends(self, log: SqlOutbox, opened: Database, topic: str) -> None:
-        from headgate.durations import EPOCH
-        from headgate.sql.outbox_tables import outbox_reader
+        from paceline.durations import EPOCH
+        from paceline.sql.outbox_tables import outbox_reader
 
         await publish(log, Record(topic, "k", "v"))
         dead, heir = await log.read(topic, "readers"), await log.read(topic, "readers")

@@ -8,7 +8,7 @@ import re
 import alembic.command
 import pytest
 
-from headgate.sql import migrate
+from paceline.sql import migrate
 from tests.models import oracle_grammars
 
 _SEPARATOR = re.compile(r"(?m)^/$|;\s*$")

@@ -17,11 +17,11 @@ from uuid import uuid4
 import pytest
 import redis
 
-from headgate import AsyncLimiter, FixedWindow, LeasePolicy, Limiter, Plan, SlidingLog, SlidingWindow, TokenBucket
-from headgate.circuit_breaker import BreakerPolicy
-from headgate.errors import CostExceedsCapacity
-from headgate.limits.model import Spec
-from headgate.testing.servers.ports import PortClaim
+from paceline import AsyncLimiter, FixedWindow, LeasePolicy, Limiter, Plan, SlidingLog, SlidingWindow, TokenBucket
+from paceline.circuit_breaker import BreakerPolicy
+from paceline.errors import CostExceedsCapacity
+from paceline.limits.model import Spec
+from paceline.testing.servers.ports import PortClaim
 from tests.unit.limits.both import Awaited, Watcher
 
 REDIS = [pytest.param(name, marks=pytest.mark.redis) for name in ("redis", "redis_cluster", "redis_sentinel")]

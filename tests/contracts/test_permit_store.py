@@ -13,19 +13,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy.dialects import oracle
 
-from headgate.apps.payments.downstream import permits
-from headgate.apps.payments.downstream.permits import LOOK_AHEAD_US, PermitPolicy, Permits
-from headgate.apps.payments.ports import PermitStore
-from headgate.apps.payments.stores.postgres_permits import IDLE_TIMEOUT, ROW
-from headgate.apps.payments.stores.redis import RedisPermitStore
-from headgate.apps.payments.stores.sql_permits import NAME, SqlPermitStore, locked_row
-from headgate.apps.payments.stores.tables import permit_gate
-from headgate.sql import pipeline
-from headgate.sql.databases import database
-from headgate.sql.engine import Database
-from headgate.sql.pipeline import BEGIN, Calls, Raw, Rows, execute_pipeline, run_pipeline, text_of, whole_of
-from headgate.testing import eventually
-from headgate.testing.servers.redis import RedisServer
+from paceline.apps.payments.downstream import permits
+from paceline.apps.payments.downstream.permits import LOOK_AHEAD_US, PermitPolicy, Permits
+from paceline.apps.payments.ports import PermitStore
+from paceline.apps.payments.stores.postgres_permits import IDLE_TIMEOUT, ROW
+from paceline.apps.payments.stores.redis import RedisPermitStore
+from paceline.apps.payments.stores.sql_permits import NAME, SqlPermitStore, locked_row
+from paceline.apps.payments.stores.tables import permit_gate
+from paceline.sql import pipeline
+from paceline.sql.databases import database
+from paceline.sql.engine import Database
+from paceline.sql.pipeline import BEGIN, Calls, Raw, Rows, execute_pipeline, run_pipeline, text_of, whole_of
+from paceline.testing import eventually
+from paceline.testing.servers.redis import RedisServer
 
 AN_HOUR = 3600.0
 NO_PACE = PermitPolicy(2, 1, 2)

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from sqlalchemy.dialects import oracle
 
-from headgate.server.rollups.model import COARSE, ITEMS_BACKLOG, ITEMS_SECONDS, MINUTE, SLOTS_BOOKED, Key, Period
-from headgate.server.rollups.ports import RollupStore
-from headgate.server.rollups.stores import sql
-from headgate.server.rollups.stores.sql import SqlRollupStore
+from paceline.server.rollups.model import COARSE, ITEMS_BACKLOG, ITEMS_SECONDS, MINUTE, SLOTS_BOOKED, Key, Period
+from paceline.server.rollups.ports import RollupStore
+from paceline.server.rollups.stores import sql
+from paceline.server.rollups.stores.sql import SqlRollupStore
 from tests.models.rollup_store import MemoryRollupStore
 
 NOON = datetime(2027, 3, 1, 12, tzinfo=UTC)

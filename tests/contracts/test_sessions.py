@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from headgate.server.access.authenticator import Authenticator, create_token
-from headgate.server.access.model import ANYONE, Scope, Token, digest
-from headgate.server.access.sessions import Sessions
-from headgate.server.access.stores.sql import SqlAccessStore
-from headgate.server.settings import Settings
-from headgate.server.wiring.access import open_access_store
+from paceline.server.access.authenticator import Authenticator, create_token
+from paceline.server.access.model import ANYONE, Scope, Token, digest
+from paceline.server.access.sessions import Sessions
+from paceline.server.access.stores.sql import SqlAccessStore
+from paceline.server.settings import Settings
+from paceline.server.wiring.access import open_access_store
 
 DAY = timedelta(days=1)
 
@@ -70,7 +70,7 @@ async def test_a_session_ends_when_its_time_is_over(store: SqlAccessStore) -> No
 
 async def test_a_session_does_not_outlive_the_secret_of_a_token_from_the_settings(store: SqlAccessStore) -> None:
     def fixed(secret: str) -> Token:
-        return Token("HEADGATE_ADMIN_TOKEN", frozenset({Scope.ADMIN}), digest(secret))
+        return Token("PACELINE_ADMIN_TOKEN", frozenset({Scope.ADMIN}), digest(secret))
 
     login = await sessions(store, fixed("before")).open("before")
     assert login is not None

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from headgate.durations import EPOCH, from_ms, to_ms
-from headgate.slots.impact import WarningCode
-from headgate.slots.model import AssignedSlot, SlotRequest, WindowPolicy
-from headgate.slots.ports import SlotStore
-from headgate.slots.scheduler import SlotScheduler
+from paceline.durations import EPOCH, from_ms, to_ms
+from paceline.slots.impact import WarningCode
+from paceline.slots.model import AssignedSlot, SlotRequest, WindowPolicy
+from paceline.slots.ports import SlotStore
+from paceline.slots.scheduler import SlotScheduler
 
 AT = datetime(2090, 1, 1, tzinfo=UTC)
 
@@ -157,7 +157,7 @@ async def test_a_config_that_is_behind_its_template_is_previewed_from_its_own_po
     await scheduler.configure("t-*", WindowPolicy(2, "PT4S"))
     await booked(scheduler, 6, "t-1")
     with monkeypatch.context() as patch:
-        patch.setattr("headgate.slots.stores.sql._follow", lambda *_: None)  # as if it was interrupted
+        patch.setattr("paceline.slots.stores.sql._follow", lambda *_: None)  # as if it was interrupted
         await scheduler.configure("t-*", WindowPolicy(1, "PT4S"))
     await booked(scheduler, 6, "t-2")
     assert (await scheduler.policy("t-1")).version == 1

@@ -6,14 +6,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from headgate.durations import LATEST_MS, to_ms
-from headgate.errors import SlotsExhausted
-from headgate.slots.explain import Explanation, Reason, RemovedVersion
-from headgate.slots.model import AssignedSlot, SlotRequest, WindowPolicy
-from headgate.slots.ports import SlotStore
-from headgate.slots.replan import Direction
-from headgate.slots.replanning import Span, replan
-from headgate.slots.scheduler import SlotScheduler
+from paceline.durations import LATEST_MS, to_ms
+from paceline.errors import SlotsExhausted
+from paceline.slots.explain import Explanation, Reason, RemovedVersion
+from paceline.slots.model import AssignedSlot, SlotRequest, WindowPolicy
+from paceline.slots.ports import SlotStore
+from paceline.slots.replan import Direction
+from paceline.slots.replanning import Span, replan
+from paceline.slots.scheduler import SlotScheduler
 from tests.contracts.replanned import Stores
 from tests.contracts.test_slot_store import NOW, T_MS, book, wants
 
@@ -142,7 +142,7 @@ async def test_what_was_full_when_a_slot_was_moved_stays_full_after_a_raise(stor
 @pytest.fixture
 def scheduler(slots: SlotStore, monkeypatch: pytest.MonkeyPatch) -> SlotScheduler:
     """Its templates make one config each: the next one evicts it as soon as its windows have ended."""
-    monkeypatch.setattr("headgate.slots.stores.templates.MIN_IDLE_AGE", timedelta(minutes=-1))
+    monkeypatch.setattr("paceline.slots.stores.templates.MIN_IDLE_AGE", timedelta(minutes=-1))
     return SlotScheduler(slots, template_configs=1)
 
 

@@ -18,12 +18,12 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from headgate.durations import LATEST_MS, to_ms
-from headgate.slots.calendars import Calendar
-from headgate.slots.model import AssignedSlot, SlotRequest, WindowPolicy
-from headgate.slots.ports import SlotStore
-from headgate.slots.stores import slot_store
-from headgate.slots.windows import align
+from paceline.durations import LATEST_MS, to_ms
+from paceline.slots.calendars import Calendar
+from paceline.slots.model import AssignedSlot, SlotRequest, WindowPolicy
+from paceline.slots.ports import SlotStore
+from paceline.slots.stores import slot_store
+from paceline.slots.windows import align
 from tests.contracts.conftest import slot_store_url
 from tests.contracts.slot_windows import CURVE, check_windows, naive_limit
 from tests.contracts.test_slot_store import NOW, T

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.durations import LATEST_MS, from_ms
-from headgate.errors import InvalidInput, SlotOwned
-from headgate.slots.explain import Reason
-from headgate.slots.listing import EVERYTHING, Cancellation, Cursor, ListedSlot, SlotFilter, SlotStatus
-from headgate.slots.model import SlotRequest, WindowPolicy
-from headgate.slots.ports import SlotStore
-from headgate.slots.scheduler import SlotScheduler
+from paceline.durations import LATEST_MS, from_ms
+from paceline.errors import InvalidInput, SlotOwned
+from paceline.slots.explain import Reason
+from paceline.slots.listing import EVERYTHING, Cancellation, Cursor, ListedSlot, SlotFilter, SlotStatus
+from paceline.slots.model import SlotRequest, WindowPolicy
+from paceline.slots.ports import SlotStore
+from paceline.slots.scheduler import SlotScheduler
 from tests.contracts.slot_windows import check_windows
 from tests.contracts.test_slot_store import NOW, T_MS, book, wants
 from tests.effort import is_thorough

@@ -14,21 +14,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headgate.durations import LATEST_MS
-from headgate.errors import Conflict, NotFound
-from headgate.slots import replanning
-from headgate.slots.carriers import SlotMove, Standing
-from headgate.slots.model import AssignedSlot, SlotRequest, WindowPolicy
-from headgate.slots.ports import SlotStore
-from headgate.slots.replan import Direction
-from headgate.slots.replanning import Replan, Span, replan
-from headgate.slots.stores import replanning as store_replanning
-from headgate.slots.stores import slot_stores
-from headgate.slots.stores.move_records import record_of
-from headgate.slots.stores.replanning import TOPIC, SqlReplanStore
-from headgate.slots.windows import align
-from headgate.sql.outbox import records_of
-from headgate.sql.outbox_looks import first_ids
+from paceline.durations import LATEST_MS
+from paceline.errors import Conflict, NotFound
+from paceline.slots import replanning
+from paceline.slots.carriers import SlotMove, Standing
+from paceline.slots.model import AssignedSlot, SlotRequest, WindowPolicy
+from paceline.slots.ports import SlotStore
+from paceline.slots.replan import Direction
+from paceline.slots.replanning import Replan, Span, replan
+from paceline.slots.stores import replanning as store_replanning
+from paceline.slots.stores import slot_stores
+from paceline.slots.stores.move_records import record_of
+from paceline.slots.stores.replanning import TOPIC, SqlReplanStore
+from paceline.slots.windows import align
+from paceline.sql.outbox import records_of
+from paceline.sql.outbox_looks import first_ids
 from tests.contracts.conftest import slot_store_url
 from tests.contracts.replanned import NOW, Stores, T, booked, check, configure_all
 from tests.contracts.slot_windows import check_windows, naive_limit

@@ -11,17 +11,17 @@ from typing import Any, cast
 import psycopg
 import pytest
 
-from headgate.errors import Conflict
-from headgate.slots import replanning
-from headgate.slots.carriers import SlotMove
-from headgate.slots.model import AssignedSlot, WindowPolicy
-from headgate.slots.replan import Direction
-from headgate.slots.replan_parts import Reading
-from headgate.slots.replanning import Chunk, ReplanStore, Span, replan
-from headgate.slots.stores import slot_stores
-from headgate.slots.stores.postgres_replan import PostgresReplanTransaction
-from headgate.slots.stores.postgres_replan_sql import AWAITED
-from headgate.slots.stores.replanning import PlanningState
+from paceline.errors import Conflict
+from paceline.slots import replanning
+from paceline.slots.carriers import SlotMove
+from paceline.slots.model import AssignedSlot, WindowPolicy
+from paceline.slots.replan import Direction
+from paceline.slots.replan_parts import Reading
+from paceline.slots.replanning import Chunk, ReplanStore, Span, replan
+from paceline.slots.stores import slot_stores
+from paceline.slots.stores.postgres_replan import PostgresReplanTransaction
+from paceline.slots.stores.postgres_replan_sql import AWAITED
+from paceline.slots.stores.replanning import PlanningState
 from tests.contracts.replanned import NOW, Busy, Stores, T, Wrapped, booked, check, configure_all
 from tests.contracts.slot_windows import check_windows
 from tests.contracts.test_slot_store import wants
@@ -227,8 +227,8 @@ async def test_a_slot_that_goes_while_the_locks_are_waited_for_is_no_error(
             # As a cancellation and a change of the window's size leave it.
             gone.append(before[-1].event_id)
             with psycopg.connect(postgres_url, autocommit=True) as other:
-                other.execute("DELETE FROM headgate_slot WHERE event_id = %s", (before[-1].event_id,))
-                other.execute("DELETE FROM headgate_slot_window WHERE window_start = %s", (before[-1].window_start,))
+                other.execute("DELETE FROM paceline_slot WHERE event_id = %s", (before[-1].event_id,))
+                other.execute("DELETE FROM paceline_slot_window WHERE window_start = %s", (before[-1].window_start,))
         return lock(transaction, *args)
 
     monkeypatch.setattr(PostgresReplanTransaction, "lock", locked)
@@ -245,7 +245,7 @@ async def test_a_transaction_knows_that_a_booking_waits_for_it(postgres_url: str
         await psycopg.AsyncConnection.connect(postgres_url) as holder,
         await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as watcher,
     ):
-        await holder.execute("SELECT 1 FROM headgate_slot_config WHERE name = %s FOR UPDATE", (name,))
+        await holder.execute("SELECT 1 FROM paceline_slot_config WHERE name = %s FOR UPDATE", (name,))
         assert await (await holder.execute(AWAITED.sql)).fetchone() == (0,)
         booking = asyncio.create_task(store.book(name, wants(1, T), now_ms=NOW))
         waiting = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"

@@ -8,12 +8,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from headgate.durations import LATEST_MS, from_ms, to_ms
-from headgate.errors import NotFound, SlotOwned, SlotsExhausted
-from headgate.slots.model import AssignedSlot, SlotRequest, WindowPolicy
-from headgate.slots.ports import SlotStore
-from headgate.slots.scheduler import SlotScheduler
-from headgate.slots.windows import align
+from paceline.durations import LATEST_MS, from_ms, to_ms
+from paceline.errors import NotFound, SlotOwned, SlotsExhausted
+from paceline.slots.model import AssignedSlot, SlotRequest, WindowPolicy
+from paceline.slots.ports import SlotStore
+from paceline.slots.scheduler import SlotScheduler
+from paceline.slots.windows import align
 from tests.contracts.slot_windows import check_windows, windows_and_runs
 
 T = datetime(2027, 3, 1, 16, 0, 0, tzinfo=UTC)

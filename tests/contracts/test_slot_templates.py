@@ -7,13 +7,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from headgate.durations import from_ms, to_ms
-from headgate.errors import InvalidInput, NotFound, StaleVersion
-from headgate.slots.model import AssignedSlot, SlotRequest, WindowPolicy
-from headgate.slots.ports import SlotStore
-from headgate.slots.scheduler import SlotScheduler
-from headgate.slots.templates import best_template, is_template
-from headgate.slots.windows import align
+from paceline.durations import from_ms, to_ms
+from paceline.errors import InvalidInput, NotFound, StaleVersion
+from paceline.slots.model import AssignedSlot, SlotRequest, WindowPolicy
+from paceline.slots.ports import SlotStore
+from paceline.slots.scheduler import SlotScheduler
+from paceline.slots.templates import best_template, is_template
+from paceline.slots.windows import align
 from tests.contracts.slot_windows import check_windows
 from tests.contracts.test_slot_store import NOW, T, wants
 
@@ -123,7 +123,7 @@ async def test_idle_configs_are_pruned_and_made_again(slots: SlotStore) -> None:
 async def test_a_config_whose_slots_were_all_cancelled_is_idle(
     slots: SlotStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headgate.slots.stores.templates.MIN_IDLE_AGE", timedelta(minutes=-1))
+    monkeypatch.setattr("paceline.slots.stores.templates.MIN_IDLE_AGE", timedelta(minutes=-1))
     scheduler = SlotScheduler(slots, template_configs=1)
     await scheduler.configure("merchant-*", WindowPolicy(1, "PT4S"))
     await scheduler.assign("first", "merchant-1", T)
@@ -135,7 +135,7 @@ async def test_a_config_whose_slots_were_all_cancelled_is_idle(
 async def test_a_template_makes_so_many_configs_and_idle_ones_make_room(
     slots: SlotStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headgate.slots.stores.templates.MIN_IDLE_AGE", timedelta(minutes=-1))
+    monkeypatch.setattr("paceline.slots.stores.templates.MIN_IDLE_AGE", timedelta(minutes=-1))
     scheduler = SlotScheduler(slots, template_configs=3)
     await scheduler.configure("merchant-*", WindowPolicy(1, "PT4S"))
     for n in range(3):
@@ -143,7 +143,7 @@ async def test_a_template_makes_so_many_configs_and_idle_ones_make_room(
     (booking,) = await scheduler.book(wants(1, prefix="n"), "merchant-3")
     assert isinstance(booking, InvalidInput)
     assert "3 configs in use" in str(booking)
-    with pytest.raises(InvalidInput, match="HEADGATE_SLOTS_TEMPLATE_CONFIGS"):
+    with pytest.raises(InvalidInput, match="PACELINE_SLOTS_TEMPLATE_CONFIGS"):
         await scheduler.assign("n", "merchant-3", T)
     again = await scheduler.book([SlotRequest.of("e0", T), SlotRequest.of("new", T)], "merchant-3")
     assert isinstance(again[0], AssignedSlot), "an event that has a slot keeps it"
@@ -161,7 +161,7 @@ async def test_a_template_makes_so_many_configs_and_idle_ones_make_room(
 async def test_the_slots_of_an_evicted_config_count_in_a_longer_window(
     slots: SlotStore, monkeypatch: pytest.MonkeyPatch, is_own: bool, is_pruned: bool
 ) -> None:
-    monkeypatch.setattr("headgate.slots.stores.templates.MIN_IDLE_AGE", timedelta(minutes=-1))
+    monkeypatch.setattr("paceline.slots.stores.templates.MIN_IDLE_AGE", timedelta(minutes=-1))
     now = to_ms(datetime.now(UTC))
     await slots.configure("merchant-*", WindowPolicy(2, "PT0.01S"), now_ms=LONG_AGO)
     await slots.make_from_template("merchant-1", 1)
@@ -190,7 +190,7 @@ async def test_the_slots_of_an_evicted_config_count_in_a_longer_window(
 
 
 async def test_the_slots_of_an_evicted_config_are_pruned(slots: SlotStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headgate.slots.stores.templates.MIN_IDLE_AGE", timedelta(minutes=-1))
+    monkeypatch.setattr("paceline.slots.stores.templates.MIN_IDLE_AGE", timedelta(minutes=-1))
     now = to_ms(datetime.now(UTC))
     year = WindowPolicy(2, "P366D", spread="even")
     start = align(now, year.size_ms)

@@ -8,11 +8,11 @@ import json
 import pytest
 import sqlalchemy as sa
 
-from headgate import AsyncLimiter, FixedWindow, Limiter, Plan, SlidingLog, TokenBucket
-from headgate.errors import ConfigurationError, NotFound
-from headgate.limits.stores.tables import limit_plan
-from headgate.server.wiring.limits import async_plan_registry, plan_registry
-from headgate.sql.engine import Database
+from paceline import AsyncLimiter, FixedWindow, Limiter, Plan, SlidingLog, TokenBucket
+from paceline.errors import ConfigurationError, NotFound
+from paceline.limits.stores.tables import limit_plan
+from paceline.server.wiring.limits import async_plan_registry, plan_registry
+from paceline.sql.engine import Database
 
 GOLD = Plan("gold", TokenBucket(10, 2 / 3), on_error="closed", overrides={"user:vip": SlidingLog(3, "PT1M")})
 

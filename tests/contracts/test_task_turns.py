@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from headgate import ConfigurationError, DispatchQueue, InvalidInput, Tasks, current_task
-from headgate.dispatch.status import Status
-from headgate.testing import eventually
+from paceline import ConfigurationError, DispatchQueue, InvalidInput, Tasks, current_task
+from paceline.dispatch.status import Status
+from paceline.testing import eventually
 from tests.contracts.task_engines import EngineTasks, ended, without_worker, working
 
 

@@ -12,12 +12,12 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from headgate import Conflict, Discard, InvalidInput, Retry, Snooze, Tasks, current_task
-from headgate.dispatch.model import ItemDetail
-from headgate.dispatch.periodic import Periodic
-from headgate.dispatch.status import Status
-from headgate.sql.url import database_url
-from headgate.testing import eventually
+from paceline import Conflict, Discard, InvalidInput, Retry, Snooze, Tasks, current_task
+from paceline.dispatch.model import ItemDetail
+from paceline.dispatch.periodic import Periodic
+from paceline.dispatch.status import Status
+from paceline.sql.url import database_url
+from paceline.testing import eventually
 from tests.contracts.task_engines import EngineTasks, ended, without_worker, working
 
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from headgate.dispatch.engines.temporal.client import connect, connect_for_dispatch
-from headgate.dispatch.engines.temporal.engine import TemporalEngine
-from headgate.dispatch.engines.temporal.workers import exec_worker
-from headgate.dispatch.model import Completion
-from headgate.dispatch.outcome_reporter import OutcomeReporter
-from headgate.dispatch.ports import QueueStore
-from headgate.dispatch.registry import Registry
-from headgate.dispatch.stores import queue_store
+from paceline.dispatch.engines.temporal.client import connect, connect_for_dispatch
+from paceline.dispatch.engines.temporal.engine import TemporalEngine
+from paceline.dispatch.engines.temporal.workers import exec_worker
+from paceline.dispatch.model import Completion
+from paceline.dispatch.outcome_reporter import OutcomeReporter
+from paceline.dispatch.ports import QueueStore
+from paceline.dispatch.registry import Registry
+from paceline.dispatch.stores import queue_store
 from tests.contracts.conftest import SLOT_STORES, slot_store_url
 from tests.contracts.workflow_engine import Ran, WorkflowEngineContract, end
 from tests.effort import is_thorough

@@ -13,15 +13,15 @@ from typing import Any, NamedTuple, Protocol
 
 import pytest
 
-from headgate.dispatch.changes import Cancellation
-from headgate.dispatch.current_task import current_task
-from headgate.dispatch.decisions import released
-from headgate.dispatch.model import Claim, Completion, EnqueueRequest, GiveUp, Item, Postponed
-from headgate.dispatch.outcomes import Retry
-from headgate.dispatch.ports import Execution, QueueStore, Start, StartRequest, WorkflowEngine
-from headgate.dispatch.status import Status
-from headgate.errors import StoreUnavailable
-from headgate.testing import eventually
+from paceline.dispatch.changes import Cancellation
+from paceline.dispatch.current_task import current_task
+from paceline.dispatch.decisions import released
+from paceline.dispatch.model import Claim, Completion, EnqueueRequest, GiveUp, Item, Postponed
+from paceline.dispatch.outcomes import Retry
+from paceline.dispatch.ports import Execution, QueueStore, Start, StartRequest, WorkflowEngine
+from paceline.dispatch.status import Status
+from paceline.errors import StoreUnavailable
+from paceline.testing import eventually
 
 NO_DELAY = timedelta(0)
 

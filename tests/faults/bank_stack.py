@@ -34,13 +34,13 @@ class Installation(Stack):
     def __init__(self, directory: Path, environment: dict[str, str], stack: ExitStack, bank: Bank) -> None:
         super().__init__(directory, environment, stack)
         self.bank = bank
-        self.database = environment["HEADGATE_DATABASE_URL"]
+        self.database = environment["PACELINE_DATABASE_URL"]
 
     def submit(self, ids: list[str], after: float = 0.0) -> datetime:
         """Submits payments that are due in `after` seconds; returns when they are due."""
         due = datetime.now(UTC) + timedelta(seconds=after)
         write_feed(self.directory / "feed.csv", ids, due)
-        assert self.headgate("payments", "submit", "feed.csv")["accepted"] == len(ids)
+        assert self.paceline("payments", "submit", "feed.csv")["accepted"] == len(ids)
         return due
 
     @property
@@ -56,25 +56,25 @@ class Installation(Stack):
         """A service, and a client of it."""
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
-        self.start("serve", "headgate", "serve", "--port", str(port))
+        self.start("serve", "paceline", "serve", "--port", str(port))
         client = self._stack.enter_context(httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30))
         self.until(lambda: _answers(client))
         return client
 
-    def try_headgate(self, *arguments: str) -> int:
+    def try_paceline(self, *arguments: str) -> int:
         """Runs a command that may fail, and returns its exit status."""
-        words = [sys.executable, "-m", "headgate", *arguments, "--json"]
+        words = [sys.executable, "-m", "paceline", *arguments, "--json"]
         return warm_start.run(words, cwd=self.directory, env=self._environment, timeout=TIMEOUT).returncode
 
     def make_due(self) -> None:
         """Lets items that rest be claimed at once."""
-        self._write("UPDATE headgate_dispatch_queue SET due_at = scheduled_exec_time WHERE queue_status = 'READY'")
+        self._write("UPDATE paceline_dispatch_queue SET due_at = scheduled_exec_time WHERE queue_status = 'READY'")
 
     def configure(self, **settings: object) -> None:
         """Changes the settings of dispatch, once the installation has them."""
         names = ", ".join(f"{name} = {value}" for name, value in settings.items())
-        self.until(lambda: self.rows("SELECT count(*) FROM headgate_dispatch_config") != [(0,)])
-        self._write(f"UPDATE headgate_dispatch_config SET {names}")
+        self.until(lambda: self.rows("SELECT count(*) FROM paceline_dispatch_config") != [(0,)])
+        self._write(f"UPDATE paceline_dispatch_config SET {names}")
 
     @cached_property
     def _connection(self) -> Any:
@@ -88,14 +88,14 @@ class Installation(Stack):
 
     def statuses(self) -> dict[str, int]:
         """Payments by status."""
-        return dict(self.rows("SELECT status, count(*) FROM headgate_payment GROUP BY 1"))
+        return dict(self.rows("SELECT status, count(*) FROM paceline_payment GROUP BY 1"))
 
     def until_nothing_is_in_flight(self) -> None:
         """By the queue's own number; until then by its rows, as a command is dear."""
-        in_flight = "SELECT count(*) FROM headgate_dispatch_queue WHERE queue_status IN ('CLAIMED', 'DISPATCHED')"
+        in_flight = "SELECT count(*) FROM paceline_dispatch_queue WHERE queue_status IN ('CLAIMED', 'DISPATCHED')"
 
         def is_over() -> bool:
-            return self.rows(in_flight) == [(0,)] and self.headgate("queue", "stats", "PAYMENT")["inFlight"] == 0
+            return self.rows(in_flight) == [(0,)] and self.paceline("queue", "stats", "PAYMENT")["inFlight"] == 0
 
         self.until(is_over)
 
@@ -140,19 +140,19 @@ def installation(directory: Path, bank: Bank, database: str, tps: int, **setting
     """`settings` are variables without their prefix; `database` is a URL, or `embedded`."""
     if database == "embedded":
         database = f"sqlite:///{directory / 'payments.db'}"
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PACELINE_")}
     environment |= {
-        "HEADGATE_DATABASE_URL": database,
-        "HEADGATE_PAYMENTS_TPS": str(tps),
-        "HEADGATE_PAYMENTS_DOWNSTREAM_URL": bank.url,
-        "HEADGATE_LOG_LEVEL": "warning",
+        "PACELINE_DATABASE_URL": database,
+        "PACELINE_PAYMENTS_TPS": str(tps),
+        "PACELINE_PAYMENTS_DOWNSTREAM_URL": bank.url,
+        "PACELINE_LOG_LEVEL": "warning",
         "PYTHONPATH": str(Path(__file__).parents[2]),
-        **{f"HEADGATE_{name}": value for name, value in settings.items()},
+        **{f"PACELINE_{name}": value for name, value in settings.items()},
     }
     with ExitStack() as stack:
         installed = Installation(directory, environment, stack, bank)
         # Slots far above the limit: it is the limit at the call that binds.
-        installed.headgate("config", "set", "default", "--max", "1000", "--window", "PT1S")
+        installed.paceline("config", "set", "default", "--max", "1000", "--window", "PT1S")
         yield installed
 
 

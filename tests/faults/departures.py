@@ -1,4 +1,4 @@
-"""`headgate`, with a record of when its calls to the bank leave: `python -m tests.faults.departures FILE worker …`.
+"""`paceline`, with a record of when its calls to the bank leave: `python -m tests.faults.departures FILE worker …`.
 
 The bank only sees when calls arrive, which is later by the delay of the network and a busy machine. A departure is
 recorded when its first bytes are passed to the system, by the clock that all processes of a machine share.
@@ -13,7 +13,7 @@ from asyncio.selector_events import _SelectorSocketTransport  # type: ignore[att
 from pathlib import Path
 from typing import Any
 
-from headgate.__main__ import main
+from paceline.__main__ import main
 
 CALL = b"POST /payments "
 

@@ -16,14 +16,14 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from headgate.dispatch.engines.local.engine import LocalEngine
-from headgate.dispatch.model import Action, Batch, BatchSummary, Change
-from headgate.dispatch.outcome_reporter import OutcomeReporter
-from headgate.dispatch.ports import StartOutcome, StartRequest
-from headgate.dispatch.queue import DispatchQueue
-from headgate.dispatch.registry import Registry
-from headgate.dispatch.worker import DispatchWorker
-from headgate.sql.url import database_url
+from paceline.dispatch.engines.local.engine import LocalEngine
+from paceline.dispatch.model import Action, Batch, BatchSummary, Change
+from paceline.dispatch.outcome_reporter import OutcomeReporter
+from paceline.dispatch.ports import StartOutcome, StartRequest
+from paceline.dispatch.queue import DispatchQueue
+from paceline.dispatch.registry import Registry
+from paceline.dispatch.worker import DispatchWorker
+from paceline.sql.url import database_url
 
 POINTS = ["claimed", "started", "recorded", "executing", "executed", "completing", "completed"]
 ITEM_TYPE = "WORK"

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import redis
 
-from headgate import AsyncLimiter, BreakerPolicy, FixedWindow, Plan, SlidingLog, TokenBucket
-from headgate.limits.algorithms import State, at, room, take
-from headgate.limits.local_lease import LeasePolicy
+from paceline import AsyncLimiter, BreakerPolicy, FixedWindow, Plan, SlidingLog, TokenBucket
+from paceline.limits.algorithms import State, at, room, take
+from paceline.limits.local_lease import LeasePolicy
 
 TASKS = 64
 GOLD = TokenBucket(capacity=500, per_second=2000)
@@ -97,7 +97,7 @@ class CallerProcesses:
 def caller_processes(load: Load, *, processes: int) -> Iterator[CallerProcesses]:
     """Starts `processes` at once; whatever happens, none outlives the context."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["headgate.limits.stores.redis", "headgate.server.wiring", __name__])
+    context.set_forkserver_preload(["paceline.limits.stores.redis", "paceline.server.wiring", __name__])
     counts = context.Array("q", processes, lock=False)
     start, stop = context.Barrier(processes), context.Event()
     started = [

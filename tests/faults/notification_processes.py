@@ -12,20 +12,20 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-from headgate.testing import eventually
+from paceline.testing import eventually
 from tests import warm_start
 
 
 @asynccontextmanager
 async def served(count: int, directory: Path, **environment: str) -> AsyncIterator[list[str]]:
-    """The URLs of so many services, each `headgate serve`, ended when left."""
+    """The URLs of so many services, each `paceline serve`, ended when left."""
     processes = []
     try:
         for number in range(count):
             said = directory / f"service-{number}.log"
             with said.open("wb") as log:
                 process = warm_start.popen(
-                    [sys.executable, "-m", "headgate", "serve", "--port", "0"],
+                    [sys.executable, "-m", "paceline", "serve", "--port", "0"],
                     cwd=directory,
                     env={**os.environ, **environment},
                     stdout=log,

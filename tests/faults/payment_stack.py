@@ -17,8 +17,8 @@ from typing import Any
 import httpx2 as httpx
 import psycopg
 
-from headgate.apps.payments.downstream.simulator import peak_per_second
-from headgate.testing import eventually
+from paceline.apps.payments.downstream.simulator import peak_per_second
+from paceline.testing import eventually
 from tests import warm_start
 from tests.temporal_namespaces import TemporalNamespace
 
@@ -49,11 +49,11 @@ class Stack:
         return process
 
     def worker(self, role: str) -> subprocess.Popen[str]:
-        return self.start(f"worker-{role}", "headgate", "worker", role)
+        return self.start(f"worker-{role}", "paceline", "worker", role)
 
-    def headgate(self, *arguments: str) -> Any:
+    def paceline(self, *arguments: str) -> Any:
         """Runs a command to its end and returns its JSON."""
-        words = [sys.executable, "-m", "headgate", *arguments, "--json"]
+        words = [sys.executable, "-m", "paceline", *arguments, "--json"]
         ended = warm_start.run(words, cwd=self.directory, env=self._environment, timeout=TIMEOUT)
         assert ended.returncode == 0, ended.stdout + ended.stderr + self.logs()
         return json.loads(ended.stdout)
@@ -85,22 +85,22 @@ def installed(
     **settings: str,
 ) -> Iterator[tuple[Stack, httpx.Client]]:
     """A bank, an installation that uses it, and a client of the bank."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PACELINE_")}
     environment = kept | {
-        "HEADGATE_DATABASE_URL": postgres_url,
-        "HEADGATE_REDIS_URL": redis_url,
-        "HEADGATE_TEMPORAL_ADDRESS": temporal.address,
-        "HEADGATE_TEMPORAL_NAMESPACE": temporal.namespace,
-        "HEADGATE_PAYMENTS_TPS": str(tps),
-        "HEADGATE_LOG_LEVEL": "warning",
+        "PACELINE_DATABASE_URL": postgres_url,
+        "PACELINE_REDIS_URL": redis_url,
+        "PACELINE_TEMPORAL_ADDRESS": temporal.address,
+        "PACELINE_TEMPORAL_NAMESPACE": temporal.namespace,
+        "PACELINE_PAYMENTS_TPS": str(tps),
+        "PACELINE_LOG_LEVEL": "warning",
         **settings,
     }
     with ExitStack() as opened:
         stack = Stack(directory, environment, opened)
-        serving = stack.start("bank", "headgate.apps.payments.downstream", "--port", "0", "--tps", str(tps), *bank)
+        serving = stack.start("bank", "paceline.apps.payments.downstream", "--port", "0", "--tps", str(tps), *bank)
         assert serving.stdout is not None
         url = serving.stdout.readline().partition(" on ")[2].partition(",")[0]
-        environment["HEADGATE_PAYMENTS_DOWNSTREAM_URL"] = url
+        environment["PACELINE_PAYMENTS_DOWNSTREAM_URL"] = url
         client = opened.enter_context(httpx.Client(base_url=url, timeout=30))
         yield stack, client
 
@@ -115,7 +115,7 @@ def write_feed(path: Path, ids: list[str], at: datetime) -> None:
 
 def queue_depth(postgres_url: str) -> Counter[str]:
     with psycopg.connect(postgres_url) as connection:
-        rows = connection.execute("SELECT queue_status, count(*) FROM headgate_dispatch_queue GROUP BY 1").fetchall()
+        rows = connection.execute("SELECT queue_status, count(*) FROM paceline_dispatch_queue GROUP BY 1").fetchall()
     return Counter(dict(rows))
 
 
@@ -151,11 +151,11 @@ def check(postgres_url: str, calls: list[dict[str, Any]], ids: list[str], tps: i
         def rows(statement: str) -> list[Any]:
             return connection.execute(statement).fetchall()
 
-        assert rows("SELECT status, count(*) FROM headgate_payment GROUP BY 1") == [("PROCESSING", payments)]
-        assert rows("SELECT count(*) FROM headgate_payment WHERE reference IS NULL") == [(0,)]
-        assert rows("SELECT count(*) FROM headgate_dispatch_context") == [(0,)]
+        assert rows("SELECT status, count(*) FROM paceline_payment GROUP BY 1") == [("PROCESSING", payments)]
+        assert rows("SELECT count(*) FROM paceline_payment WHERE reference IS NULL") == [(0,)]
+        assert rows("SELECT count(*) FROM paceline_dispatch_context") == [(0,)]
         trail = rows(
-            "SELECT status_before, status_after, count(*), count(DISTINCT payment_id) FROM headgate_payment_audit"
+            "SELECT status_before, status_after, count(*), count(DISTINCT payment_id) FROM paceline_payment_audit"
             " GROUP BY 1, 2 ORDER BY 3, 2"
         )
         assert sorted(trail, key=str) == sorted(
@@ -167,7 +167,7 @@ def check(postgres_url: str, calls: list[dict[str, Any]], ids: list[str], tps: i
             key=str,
         )
         for action in ("CLAIMED", "COMPLETED"):
-            counted = f"SELECT count(DISTINCT item_id) FROM headgate_dispatch_audit WHERE action = '{action}'"
+            counted = f"SELECT count(DISTINCT item_id) FROM paceline_dispatch_audit WHERE action = '{action}'"
             assert rows(counted) == [(payments,)], action
-        early = "SELECT count(*) FROM headgate_payment_audit a JOIN headgate_payment p USING (payment_id)"
+        early = "SELECT count(*) FROM paceline_payment_audit a JOIN paceline_payment p USING (payment_id)"
         assert rows(f"{early} WHERE a.status_after = 'ACCEPTED' AND a.created_at < p.scheduled_at") == [(0,)]

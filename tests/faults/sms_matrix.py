@@ -28,10 +28,10 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 import structlog
 
-from headgate.apps.notifications.stores.tables import notification_message
-from headgate.testing import eventually
-from headgate.testing.servers.kafka import KafkaServer
-from headgate.testing.servers.postgres import PostgresServer
+from paceline.apps.notifications.stores.tables import notification_message
+from paceline.testing import eventually
+from paceline.testing.servers.kafka import KafkaServer
+from paceline.testing.servers.postgres import PostgresServer
 from tests import warm_start
 from tests.faults.sms_provider import HttpProvider, http_provider
 from tests.faults.test_notifications_sender import SENDER
@@ -120,15 +120,15 @@ class Senders:
     def start(self) -> None:
         settings, name = self._served.settings, uuid.uuid4().hex
         environment = {
-            "HEADGATE_DATABASE_URL": settings.database_url,
-            "HEADGATE_KAFKA_BOOTSTRAP": settings.kafka_bootstrap or "",
-            "HEADGATE_SMS_TOPIC": settings.sms.topic,
-            "HEADGATE_SMS_EVENTS_TOPIC": settings.sms.events_topic,
-            "HEADGATE_SMS_WEBHOOK_URL": self._provider.url,
-            "HEADGATE_SMS_WEBHOOK_HEADERS": f'{{"X-Sender": "{name}"}}',
-            "HEADGATE_SMS_LEASE_SECONDS": f"{self._size.lease:g}",
-            "HEADGATE_SMS_TIMEOUT_SECONDS": f"{self._size.timeout:g}",
-            "HEADGATE_SMS_ATTEMPTS": str(self._size.attempts),
+            "PACELINE_DATABASE_URL": settings.database_url,
+            "PACELINE_KAFKA_BOOTSTRAP": settings.kafka_bootstrap or "",
+            "PACELINE_SMS_TOPIC": settings.sms.topic,
+            "PACELINE_SMS_EVENTS_TOPIC": settings.sms.events_topic,
+            "PACELINE_SMS_WEBHOOK_URL": self._provider.url,
+            "PACELINE_SMS_WEBHOOK_HEADERS": f'{{"X-Sender": "{name}"}}',
+            "PACELINE_SMS_LEASE_SECONDS": f"{self._size.lease:g}",
+            "PACELINE_SMS_TIMEOUT_SECONDS": f"{self._size.timeout:g}",
+            "PACELINE_SMS_ATTEMPTS": str(self._size.attempts),
         }
         with self._log.open("ab") as output:
             self._running[name] = warm_start.popen(

@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from headgate.dispatch.cycle import DispatchCycle
-from headgate.dispatch.outcome_reporter import OutcomeReporter
-from headgate.dispatch.registry import Registry
-from headgate.server.settings import Settings
-from headgate.server.worker import end_process, run_temporal_workers
+from paceline.dispatch.cycle import DispatchCycle
+from paceline.dispatch.outcome_reporter import OutcomeReporter
+from paceline.dispatch.registry import Registry
+from paceline.server.settings import Settings
+from paceline.server.worker import end_process, run_temporal_workers
 
 
 async def die(*args: Any, **options: Any) -> Any:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import httpx2 as httpx
 
-from headgate.durations import format_instant
-from headgate.testing import PostgresServer
-from headgate.testing.servers.postgres import packaged_installation
+from paceline.durations import format_instant
+from paceline.testing import PostgresServer
+from paceline.testing.servers.postgres import packaged_installation
 from tests.acceptance.service import Service, run, until
 from tests.faults.bank import Bank, doubled
 
@@ -41,10 +41,10 @@ def test_a_backup_under_load_is_restored_without_losing_or_doubling_a_payment(
             return False
 
     with Bank(latency=0.01) as bank:
-        variables = {"HEADGATE_PAYMENTS_DOWNSTREAM_URL": bank.url, "HEADGATE_LOG_LEVEL": "warning"}
+        variables = {"PACELINE_PAYMENTS_DOWNSTREAM_URL": bank.url, "PACELINE_LOG_LEVEL": "warning"}
         # A restored database grants no call until the longest possible one of before has ended.
-        variables["HEADGATE_PAYMENTS_DOWNSTREAM_TIMEOUT"] = "2"
-        service = Service(tmp_path, HEADGATE_DATABASE_URL=before, **variables).start()
+        variables["PACELINE_PAYMENTS_DOWNSTREAM_TIMEOUT"] = "2"
+        service = Service(tmp_path, PACELINE_DATABASE_URL=before, **variables).start()
         with service.client() as client:
             # What was in flight in the backup is taken up again after so long.
             soon = {"staleClaimThresholdMins": 0.05, "dispatchIntervalSecs": 0.2}
@@ -58,7 +58,7 @@ def test_a_backup_under_load_is_restored_without_losing_or_doubling_a_payment(
             feeding = threading.Thread(target=feed)
             feeding.start()
             until(lambda: len(acknowledged) > PAYMENTS // 4)
-            pg("pg_dump", "--format=custom", f"--file={tmp_path / 'headgate.dump'}", before)
+            pg("pg_dump", "--format=custom", f"--file={tmp_path / 'paceline.dump'}", before)
             in_the_dump = len(bank.executed)
             until(lambda: len(bank.executed) > in_the_dump, within=120)
             feeding.join(120)
@@ -67,8 +67,8 @@ def test_a_backup_under_load_is_restored_without_losing_or_doubling_a_payment(
         databases.drop("before")
 
         after = databases.create("after")
-        pg("pg_restore", "--exit-on-error", "--no-owner", f"--dbname={after}", str(tmp_path / "headgate.dump"))
-        restored = {"HEADGATE_DATABASE_URL": after} | variables
+        pg("pg_restore", "--exit-on-error", "--no-owner", f"--dbname={after}", str(tmp_path / "paceline.dump"))
+        restored = {"PACELINE_DATABASE_URL": after} | variables
         assert run(tmp_path, "migrate", "status", **restored).returncode == 0
         with Service(tmp_path, **restored) as again, again.client() as client:
             # Callers whose payment was accepted after the backup send it again.

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from headgate.dispatch.cycle import DispatchCycle
-from headgate.dispatch.engines.local.engine import LocalEngine
-from headgate.dispatch.model import Item
-from headgate.dispatch.outcome_reporter import OutcomeReporter
-from headgate.dispatch.queue import DispatchQueue
-from headgate.dispatch.registry import Registry
-from headgate.dispatch.status import Status
-from headgate.testing import eventually
+from paceline.dispatch.cycle import DispatchCycle
+from paceline.dispatch.engines.local.engine import LocalEngine
+from paceline.dispatch.model import Item
+from paceline.dispatch.outcome_reporter import OutcomeReporter
+from paceline.dispatch.queue import DispatchQueue
+from paceline.dispatch.registry import Registry
+from paceline.dispatch.status import Status
+from paceline.testing import eventually
 from tests import warm_start
 from tests.effort import combinations, is_thorough
 from tests.faults.dispatch_process import ITEM_TYPE, POINTS, Effects

@@ -10,14 +10,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from headgate.dispatch.engines.local.engine import LocalEngine
-from headgate.dispatch.outcome_reporter import OutcomeReporter
-from headgate.dispatch.queue import DispatchQueue
-from headgate.dispatch.registry import Registry
-from headgate.dispatch.status import Status
-from headgate.dispatch.worker import DispatchWorker
-from headgate.testing import eventually
-from headgate.testing.servers.postgres import PostgresServer
+from paceline.dispatch.engines.local.engine import LocalEngine
+from paceline.dispatch.outcome_reporter import OutcomeReporter
+from paceline.dispatch.queue import DispatchQueue
+from paceline.dispatch.registry import Registry
+from paceline.dispatch.status import Status
+from paceline.dispatch.worker import DispatchWorker
+from paceline.testing import eventually
+from paceline.testing.servers.postgres import PostgresServer
 
 
 class Work:

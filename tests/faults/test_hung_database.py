@@ -14,11 +14,11 @@ import httpx2 as httpx
 import pytest
 import sqlalchemy as sa
 
-from headgate import AsyncLimiter, FixedWindow, LeasePolicy, Plan
-from headgate.errors import StoreUnavailable
-from headgate.sql.engine import LAST_SECONDS, Database
-from headgate.testing import PostgresServer, eventually
-from headgate.testing.availability import available
+from paceline import AsyncLimiter, FixedWindow, LeasePolicy, Plan
+from paceline.errors import StoreUnavailable
+from paceline.sql.engine import LAST_SECONDS, Database
+from paceline.testing import PostgresServer, eventually
+from paceline.testing.availability import available
 from tests.acceptance.service import Service, run
 from tests.faults.bank import Bank, Reply
 from tests.gameday.outages import PAYMENT
@@ -43,9 +43,9 @@ async def test_a_service_ends_though_its_database_hangs_under_payments(
     postgres: PostgresServer, database_url: str, tmp_path: Path, workers: str
 ) -> None:
     """It ends by itself: the deadline that would end it with status 1 is not needed."""
-    grace = {"HEADGATE_HTTP_SHUTDOWN_SECONDS": "3"}
+    grace = {"PACELINE_HTTP_SHUTDOWN_SECONDS": "3"}
     with Bank(default=lambda key: Reply(delay=0.5)) as bank:
-        settings = {"HEADGATE_DATABASE_URL": database_url, "HEADGATE_PAYMENTS_DOWNSTREAM_URL": bank.url}
+        settings = {"PACELINE_DATABASE_URL": database_url, "PACELINE_PAYMENTS_DOWNSTREAM_URL": bank.url}
         with Service(tmp_path, "--workers", workers, **settings, **grace) as service:
             async with httpx.AsyncClient(base_url=service.url, timeout=60) as http:
                 await http.patch("/admin/dispatch/PAYMENT", json={"dispatchIntervalSecs": 0.2})
@@ -65,9 +65,9 @@ async def test_a_service_ends_though_its_database_hangs_under_payments(
 async def test_a_worker_ends_though_its_database_hangs_under_payments(
     postgres: PostgresServer, database_url: str, tmp_path: Path
 ) -> None:
-    settings = {"HEADGATE_DATABASE_URL": database_url, "HEADGATE_DISPATCH_SHUTDOWN_SECONDS": "12"}
+    settings = {"PACELINE_DATABASE_URL": database_url, "PACELINE_DISPATCH_SHUTDOWN_SECONDS": "12"}
     with Bank(default=lambda key: Reply(delay=0.5)) as bank:
-        settings |= {"HEADGATE_PAYMENTS_DOWNSTREAM_URL": bank.url}
+        settings |= {"PACELINE_PAYMENTS_DOWNSTREAM_URL": bank.url}
         assert run(tmp_path, "migrate", "up", **settings).returncode == 0
         (tmp_path / "feed.csv").write_text(feed(20))
         async with ports(1) as (port,), working(tmp_path, "worker", port, "all", **settings) as process:
@@ -109,7 +109,7 @@ async def test_a_limiter_with_leased_tokens_closes_though_its_database_hangs(
     await eventually(is_leased, every=0.001)
     postgres.pause()
     try:
-        with caplog.at_level("INFO", logger="headgate.limits"):
+        with caplog.at_level("INFO", logger="paceline.limits"):
             # The deadline, once for the tokens and once for the transaction; it was the ten seconds of a transaction.
             async with asyncio.timeout(6):
                 await limiter.close()

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx2 as httpx
 import pytest
 
-from headgate.testing.servers.reaper import family
+from paceline.testing.servers.reaper import family
 from tests import warm_start
 from tests.acceptance.service import Service, command, environment, run, until
 
@@ -21,7 +21,7 @@ APP = """
 import asyncio, time
 from pathlib import Path
 
-from headgate import Tasks
+from paceline import Tasks
 
 tasks = Tasks("sqlite:///work.db")
 
@@ -61,8 +61,8 @@ DOMAIN = """
 import time
 from pathlib import Path
 
-from headgate.dispatch.config import DispatchConfig
-from headgate.dispatch.registry import Domain
+from paceline.dispatch.config import DispatchConfig
+from paceline.dispatch.registry import Domain
 
 
 async def hang(item_id, context):
@@ -85,7 +85,7 @@ def free_port() -> int:
 def worker(folder: Path, port: int) -> Iterator[subprocess.Popen[str]]:
     """A worker that may take two seconds to end."""
     (folder / "my_app.py").write_text(APP)
-    variables = environment(HEADGATE_DISPATCH_SHUTDOWN_SECONDS="2", PYTHONPATH=str(folder))
+    variables = environment(PACELINE_DISPATCH_SHUTDOWN_SECONDS="2", PYTHONPATH=str(folder))
     with (folder / "worker.log").open("ab") as log:
         arguments = command("worker", "my_app:tasks", "--metrics-port", str(port))
         process = warm_start.popen(arguments, cwd=folder, env=variables, stdout=log, stderr=log)
@@ -140,8 +140,8 @@ def test_a_worker_whose_loop_hangs_answers_no_probe(tmp_path: Path) -> None:
 def test_a_service_ends_in_time_when_its_loop_is_blocked(tmp_path: Path, workers: str) -> None:
     (tmp_path / "hanging.py").write_text(DOMAIN)
     variables = {
-        "HEADGATE_DISPATCH_DOMAINS": "hanging:domain",
-        "HEADGATE_HTTP_SHUTDOWN_SECONDS": "1",
+        "PACELINE_DISPATCH_DOMAINS": "hanging:domain",
+        "PACELINE_HTTP_SHUTDOWN_SECONDS": "1",
         "PYTHONPATH": str(tmp_path),
     }
     service = Service(tmp_path, "--workers", workers, **variables).start()
@@ -163,8 +163,8 @@ def test_a_service_ends_in_time_when_its_loop_is_blocked(tmp_path: Path, workers
 
 def enqueue_item(folder: Path) -> None:
     program = (
-        "import asyncio\nfrom headgate import DispatchQueue\n"
-        "async def main():\n    async with DispatchQueue.open('sqlite:///headgate.db') as queue:\n"
+        "import asyncio\nfrom paceline import DispatchQueue\n"
+        "async def main():\n    async with DispatchQueue.open('sqlite:///paceline.db') as queue:\n"
         "        await queue.enqueue('HANG', 'one', context={})\n"
         "asyncio.run(main())"
     )
@@ -174,7 +174,7 @@ def enqueue_item(folder: Path) -> None:
 
 def test_a_process_that_nobody_can_probe_ends_when_its_loop_hangs(tmp_path: Path) -> None:
     program = (
-        "import asyncio, time\nfrom headgate.server.shutdown import end_when_hung\n"
+        "import asyncio, time\nfrom paceline.server.shutdown import end_when_hung\n"
         "async def main():\n    end_when_hung(asyncio.get_running_loop(), 0.5)\n"
         "    await asyncio.sleep(1.5)\n    print('turns', flush=True)\n    time.sleep(3600)\n"
         "asyncio.run(main())"

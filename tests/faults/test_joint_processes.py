@@ -2,7 +2,7 @@
 lowered limits and other window sizes at once, and one process killed. No window of any config is above its limit,
 nothing is lost, no re-plan makes anything later, and the database sees no deadlock.
 
-`HEADGATE_TEST_JOINT_SECONDS` sets how long; a few seconds by default. `make joint-processes` takes a minute.
+`PACELINE_TEST_JOINT_SECONDS` sets how long; a few seconds by default. `make joint-processes` takes a minute.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from urllib.parse import quote
 import psycopg
 import pytest
 
-from headgate.durations import to_ms
-from headgate.slots.stores.other_windows import parse_other_windows
-from headgate.testing.load import KeepAlive
-from headgate.testing.servers.postgres import PostgresDatabases
+from paceline.durations import to_ms
+from paceline.slots.stores.other_windows import parse_other_windows
+from paceline.testing.load import KeepAlive
+from paceline.testing.servers.postgres import PostgresDatabases
 from tests.effort import is_thorough
 from tests.faults.test_slot_processes import Service
 
 PROCESSES = 8
 CALLERS = 2
 """Connections to each process."""
-SECONDS = float(os.environ.get("HEADGATE_TEST_JOINT_SECONDS", "5" if is_thorough() else "2"))
+SECONDS = float(os.environ.get("PACELINE_TEST_JOINT_SECONDS", "5" if is_thorough() else "2"))
 INSTANTS = ["2031-05-01T16:00:00Z", "2031-05-01T16:00:01.500Z", "2031-05-01T17:00:00Z"]
 LIMITS = {"bank": [40, 60, 25], "Scheme": [30, 20, 35], "merchant-*": [5, 7]}
 """What the limits are set to, again and again. The names are in no order that all collations agree on."""
@@ -197,12 +197,12 @@ def check(database_url: str, load: Callers) -> int:
     """Compares what was answered, what is booked and what is counted. Returns how many slots there are."""
     with psycopg.connect(database_url) as connection:
         rows = connection.execute(
-            "SELECT event_id, config_name, config_version, scheduled_at, window_start, other_windows FROM headgate_slot"
+            "SELECT event_id, config_name, config_version, scheduled_at, window_start, other_windows FROM paceline_slot"
         ).fetchall()
-        policies = connection.execute("SELECT name, version, policy FROM headgate_slot_policy").fetchall()
-        windows = connection.execute("SELECT config_name, window_start, taken FROM headgate_slot_window").fetchall()
+        policies = connection.execute("SELECT name, version, policy FROM paceline_slot_policy").fetchall()
+        windows = connection.execute("SELECT config_name, window_start, taken FROM paceline_slot_window").fetchall()
         active: dict[str, int] = {}
-        active.update(connection.execute("SELECT name, version FROM headgate_slot_config").fetchall())
+        active.update(connection.execute("SELECT name, version FROM paceline_slot_config").fetchall())
         deadlocks = connection.execute(
             "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
         ).fetchone()

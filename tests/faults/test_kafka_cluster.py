@@ -12,18 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from headgate.apps.payments.intake import PaymentIntake
-from headgate.apps.payments.intake_topic import PaymentTopic, rejected_topic
-from headgate.apps.payments.model import ITEM_TYPE
-from headgate.dispatch.config import DispatchConfig
-from headgate.kafka.log import KafkaLog
-from headgate.kafka.topics import PARTITIONS
-from headgate.messaging import Record
-from headgate.slots.model import WindowPolicy
-from headgate.slots.scheduler import SlotScheduler
-from headgate.testing import eventually
-from headgate.testing.availability import available
-from headgate.testing.servers.kafka.cluster import KafkaCluster
+from paceline.apps.payments.intake import PaymentIntake
+from paceline.apps.payments.intake_topic import PaymentTopic, rejected_topic
+from paceline.apps.payments.model import ITEM_TYPE
+from paceline.dispatch.config import DispatchConfig
+from paceline.kafka.log import KafkaLog
+from paceline.kafka.topics import PARTITIONS
+from paceline.messaging import Record
+from paceline.slots.model import WindowPolicy
+from paceline.slots.scheduler import SlotScheduler
+from paceline.testing import eventually
+from paceline.testing.availability import available
+from paceline.testing.servers.kafka.cluster import KafkaCluster
 from tests.faults.test_notifications_sender import provider
 from tests.integration.notification_gateway import Gateway, gateway
 from tests.integration.test_payments_kafka import document

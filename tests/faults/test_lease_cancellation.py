@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from headgate import AsyncLimiter, FixedWindow, LeasePolicy, Plan
+from paceline import AsyncLimiter, FixedWindow, LeasePolicy, Plan
 
 SIZE = 100_000
 PLANS = [Plan("p", FixedWindow(SIZE, "P1D"))]

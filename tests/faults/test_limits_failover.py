@@ -8,17 +8,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from headgate import FixedWindow, Limiter, Plan
-from headgate.errors import StoreUnavailable
-from headgate.limits.model import Charge, Rule
-from headgate.limits.stores.redis import AsyncRedisLimitStore
-from headgate.limits.stores.redis_blocking import RedisLimitStore
-from headgate.limits.stores.redis_commands import common_slot
-from headgate.redis.redirects import SLOTS
-from headgate.testing import eventually
-from headgate.testing.availability import available
-from headgate.testing.servers.redis_cluster import RedisCluster
-from headgate.testing.servers.redis_sentinel import RedisSentinel
+from paceline import FixedWindow, Limiter, Plan
+from paceline.errors import StoreUnavailable
+from paceline.limits.model import Charge, Rule
+from paceline.limits.stores.redis import AsyncRedisLimitStore
+from paceline.limits.stores.redis_blocking import RedisLimitStore
+from paceline.limits.stores.redis_commands import common_slot
+from paceline.redis.redirects import SLOTS
+from paceline.testing import eventually
+from paceline.testing.availability import available
+from paceline.testing.servers.redis_cluster import RedisCluster
+from paceline.testing.servers.redis_sentinel import RedisSentinel
 from tests.faults.limits_load import BREAKER
 
 

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 import pytest
 import redis
 
-from headgate import TokenBucket
-from headgate.testing import RedisServer, eventually
-from headgate.testing.servers.redis_sentinel import RedisSentinel
+from paceline import TokenBucket
+from paceline.testing import RedisServer, eventually
+from paceline.testing.servers.redis_sentinel import RedisSentinel
 from tests.faults.limits_load import SLOW, CallerProcesses, Load, caller_processes, excess, redis_time_us, witnessed
 
 PROCESSES = 8

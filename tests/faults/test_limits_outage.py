@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from headgate import AsyncLimiter, BreakerPolicy, Decision, LeasePolicy, Limiter, Plan, TokenBucket
-from headgate.testing import RedisServer, eventually
-from headgate.testing.availability import available
-from headgate.testing.servers.redis_cluster import RedisCluster
-from headgate.testing.servers.redis_sentinel import RedisSentinel
+from paceline import AsyncLimiter, BreakerPolicy, Decision, LeasePolicy, Limiter, Plan, TokenBucket
+from paceline.testing import RedisServer, eventually
+from paceline.testing.availability import available
+from paceline.testing.servers.redis_cluster import RedisCluster
+from paceline.testing.servers.redis_sentinel import RedisSentinel
 
 LIMIT = TokenBucket(capacity=50, per_second=1)
 BREAKER = BreakerPolicy(failures=3, first_pause=0.2, longest_pause=0.5)

@@ -7,7 +7,7 @@ import os
 import pytest
 import redis
 
-from headgate import FixedWindow, LeasePolicy, Limiter, Plan
+from paceline import FixedWindow, LeasePolicy, Limiter, Plan
 from tests.effort import is_thorough
 from tests.faults.limits_load import GOLD, PLANS, TALLY, Load, caller_processes, excess, witnessed
 

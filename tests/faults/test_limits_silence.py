@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from headgate import AsyncLimiter, BreakerPolicy, Decision, FixedWindow, LeasePolicy, Limiter, Plan
-from headgate.errors import StoreUnavailable
-from headgate.testing import RedisServer, eventually
-from headgate.testing.servers.redis_sentinel import RedisSentinel
+from paceline import AsyncLimiter, BreakerPolicy, Decision, FixedWindow, LeasePolicy, Limiter, Plan
+from paceline.errors import StoreUnavailable
+from paceline.testing import RedisServer, eventually
+from paceline.testing.servers.redis_sentinel import RedisSentinel
 from tests.faults.limits_load import BREAKER
 from tests.faults.test_limits_outage import Watch
 

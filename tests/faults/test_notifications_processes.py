@@ -10,8 +10,8 @@ from pathlib import Path
 import httpx2 as httpx
 import pytest
 
-from headgate.sql.engine import Database
-from headgate.testing import eventually
+from paceline.sql.engine import Database
+from paceline.testing import eventually
 from tests.effort import is_thorough
 from tests.faults.notification_processes import served
 
@@ -25,14 +25,14 @@ async def test_of_two_hundred_callers_one_takes_the_last_slot(
     path: str, request: pytest.FixtureRequest, postgres_url: str, kafka_bootstrap: str, tmp_path: Path
 ) -> None:
     environment = {
-        "HEADGATE_DATABASE_URL": postgres_url,
-        "HEADGATE_KAFKA_BOOTSTRAP": kafka_bootstrap,
-        "HEADGATE_SMS_TOPIC": f"sms-{uuid.uuid4().hex[:12]}",
-        "HEADGATE_SMS_EVENTS_TOPIC": f"events-{uuid.uuid4().hex[:12]}",
-        "HEADGATE_SMS_KAFKA_DELIVERY_SECONDS": "20",
+        "PACELINE_DATABASE_URL": postgres_url,
+        "PACELINE_KAFKA_BOOTSTRAP": kafka_bootstrap,
+        "PACELINE_SMS_TOPIC": f"sms-{uuid.uuid4().hex[:12]}",
+        "PACELINE_SMS_EVENTS_TOPIC": f"events-{uuid.uuid4().hex[:12]}",
+        "PACELINE_SMS_KAFKA_DELIVERY_SECONDS": "20",
     }
     if path == "redis":
-        environment["HEADGATE_REDIS_URL"] = request.getfixturevalue("redis_url")
+        environment["PACELINE_REDIS_URL"] = request.getfixturevalue("redis_url")
     async with (
         served(PROCESSES, tmp_path, **environment) as urls,
         httpx.AsyncClient(timeout=60, limits=httpx.Limits(max_connections=CALLERS)) as client,
@@ -56,7 +56,7 @@ async def counts_of(url: str, expected: list[int]) -> bool:
     """Whether the rows match; the Redis path syncs them a moment later."""
     import sqlalchemy as sa
 
-    from headgate.apps.notifications.stores.tables import notification_quota as quota
+    from paceline.apps.notifications.stores.tables import notification_quota as quota
 
     database = Database(url)
     query = sa.select(quota.c.current_count).order_by(quota.c.user_id)

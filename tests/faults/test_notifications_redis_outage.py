@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from headgate.testing import RedisServer
+from paceline.testing import RedisServer
 from tests.integration.notification_gateway import Gateway, gateways, new_user
 
 LIMIT = 40

@@ -18,23 +18,23 @@ from pathlib import Path
 
 import pytest
 
-from headgate.messaging import LogEntry
-from headgate.testing import eventually
+from paceline.messaging import LogEntry
+from paceline.testing import eventually
 from tests import warm_start
 from tests.integration.notification_gateway import Gateway, gateway
 
 SENDER = """
 import sys
-from headgate.server.cli import main
-sys.argv = ["headgate", "worker", "sender"]
+from paceline.server.cli import main
+sys.argv = ["paceline", "worker", "sender"]
 main()
 """
 DIES_BEFORE_COMMIT = """
 import os, signal
-from headgate.kafka.consumer import KafkaSource
+from paceline.kafka.consumer import KafkaSource
 commit = KafkaSource.commit
 async def dies(source, done):
-    if source._topic == os.environ["HEADGATE_SMS_TOPIC"]:
+    if source._topic == os.environ["PACELINE_SMS_TOPIC"]:
         os.kill(os.getpid(), signal.SIGKILL)
     await commit(source, done)
 KafkaSource.commit = dies
@@ -92,11 +92,11 @@ async def sender(
     served: Gateway, url: str, directory: Path, code: str = SENDER
 ) -> AsyncIterator[subprocess.Popen[bytes]]:
     environment = {
-        "HEADGATE_DATABASE_URL": served.settings.database_url,
-        "HEADGATE_KAFKA_BOOTSTRAP": served.settings.kafka_bootstrap or "",
-        "HEADGATE_SMS_TOPIC": served.settings.sms.topic,
-        "HEADGATE_SMS_EVENTS_TOPIC": served.settings.sms.events_topic,
-        "HEADGATE_SMS_WEBHOOK_URL": url,
+        "PACELINE_DATABASE_URL": served.settings.database_url,
+        "PACELINE_KAFKA_BOOTSTRAP": served.settings.kafka_bootstrap or "",
+        "PACELINE_SMS_TOPIC": served.settings.sms.topic,
+        "PACELINE_SMS_EVENTS_TOPIC": served.settings.sms.events_topic,
+        "PACELINE_SMS_WEBHOOK_URL": url,
     }
     with (directory / "sender.log").open("ab") as log:
         process = warm_start.popen(
@@ -184,8 +184,8 @@ async def test_after_sigterm_it_leaves_at_once_and_nothing_comes_again(served: G
 
 
 async def test_what_a_provider_refuses_goes_to_the_dead_letters(served: Gateway, tmp_path: Path) -> None:
-    from headgate.kafka.log import KafkaLog
-    from headgate.messaging import Record
+    from paceline.kafka.log import KafkaLog
+    from paceline.messaging import Record
 
     accepted = await send_messages(served)
     topic = served.settings.sms.topic

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx2 as httpx
 
-from headgate.testing import PostgresServer, eventually
+from paceline.testing import PostgresServer, eventually
 from tests.acceptance.service import Service
 from tests.integration.test_metrics import Samples, read
 
@@ -31,7 +31,7 @@ def value(samples: Samples, name: str, **labels: str) -> float:
 async def test_a_database_that_is_gone_moves_the_metrics_of_slots_payments_and_requests(
     own_postgres: PostgresServer, tmp_path: Path
 ) -> None:
-    with Service(tmp_path, HEADGATE_DATABASE_URL=own_postgres.url) as service:
+    with Service(tmp_path, PACELINE_DATABASE_URL=own_postgres.url) as service:
         async with httpx.AsyncClient(base_url=service.url, timeout=60) as http:
 
             async def samples() -> Samples:
@@ -87,8 +87,8 @@ async def test_requests_are_counted_by_route_and_not_by_what_callers_make_up(tmp
 async def test_a_database_that_hangs_is_a_failure_after_its_timeout_and_keeps_nobody_from_ending(
     own_postgres: PostgresServer, tmp_path: Path
 ) -> None:
-    settings = {"HEADGATE_DATABASE_TIMEOUT_SECONDS": "1", "HEADGATE_HTTP_SHUTDOWN_SECONDS": "3"}
-    with Service(tmp_path, HEADGATE_DATABASE_URL=own_postgres.url, **settings) as service:
+    settings = {"PACELINE_DATABASE_TIMEOUT_SECONDS": "1", "PACELINE_HTTP_SHUTDOWN_SECONDS": "3"}
+    with Service(tmp_path, PACELINE_DATABASE_URL=own_postgres.url, **settings) as service:
         async with httpx.AsyncClient(base_url=service.url, timeout=60) as http:
             slot = {"eventId": "a", "requestedTime": AT}
             assert (await http.post("/api/v1/slots", json=slot)).status_code == 200

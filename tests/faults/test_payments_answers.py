@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from headgate.apps.payments.downstream.breaker import FIRST_PAUSE
+from paceline.apps.payments.downstream.breaker import FIRST_PAUSE
 from tests.faults.bank import Bank, Reply
 from tests.faults.bank_stack import Installation, installation
 
@@ -16,12 +16,12 @@ QUICK = {"PAYMENTS_DOWNSTREAM_TIMEOUT": "1", "PAYMENTS_DOWNSTREAM_ATTEMPTS": "3"
 
 
 def payment(installed: Installation, key: str) -> tuple[str, str | None]:
-    return tuple(installed.rows(f"SELECT status, reason FROM headgate_payment WHERE payment_id = '{key}'")[0])
+    return tuple(installed.rows(f"SELECT status, reason FROM paceline_payment WHERE payment_id = '{key}'")[0])
 
 
 def item(installed: Installation, key: str) -> tuple[str, int]:
     return tuple(
-        installed.rows(f"SELECT queue_status, retry_count FROM headgate_dispatch_queue WHERE item_id = '{key}'")[0]
+        installed.rows(f"SELECT queue_status, retry_count FROM paceline_dispatch_queue WHERE item_id = '{key}'")[0]
     )
 
 
@@ -51,7 +51,7 @@ def test_every_answer_means_what_the_table_says(tmp_path: Path) -> None:
         installation(tmp_path, bank, "embedded", TPS, **QUICK, PAYMENTS_BREAKER="off") as installed,
     ):
         bank.inquiries["found-rejected"] = Reply(200, {"status": "REJECTED", "reason": "limit"})
-        installed.start("serve", "headgate", "serve", "--port", "0")
+        installed.start("serve", "paceline", "serve", "--port", "0")
         installed.submit(list(script))
         installed.until_statuses(PROCESSING=len(script) - len(refused), FAILED=len(refused))
         for key in script:
@@ -75,7 +75,7 @@ def test_an_outcome_that_nobody_knows_is_unknown_until_the_bank_says(tmp_path: P
         installation(tmp_path, bank, "embedded", TPS, **QUICK, PAYMENTS_BREAKER="off") as installed,
     ):
         bank.inquiries = {key: Reply(503) for key in keys}
-        installed.start("serve", "headgate", "serve", "--port", "0")
+        installed.start("serve", "paceline", "serve", "--port", "0")
         installed.configure(max_dispatch_retries=2, retry_backoff_secs=0.1)
         installed.submit(keys)
         installed.until_statuses(UNKNOWN=len(keys))
@@ -92,7 +92,7 @@ def test_an_outcome_that_nobody_knows_is_unknown_until_the_bank_says(tmp_path: P
         bank.default = lambda key: Reply(201)
         before = len(bank.calls())
         for key in keys:
-            installed.try_headgate("payments", "retry", key)
+            installed.try_paceline("payments", "retry", key)
         installed.until_statuses(PROCESSING=2, FAILED=1, UNKNOWN=1)
         assert payment(installed, "pending")[0] == "UNKNOWN"
         assert payment(installed, "rejected")[0] == "FAILED"
@@ -120,8 +120,8 @@ def test_a_wrong_connection_harms_no_payment_and_opens_the_breaker(tmp_path: Pat
         bank.default = lambda key: Reply(201)
         installed.make_due()
         installed.until_statuses(PROCESSING=len(keys))
-        assert installed.rows("SELECT max(retry_count) FROM headgate_dispatch_queue") == [(0,)]
-        assert installed.rows("SELECT count(*) FROM headgate_downstream_breaker") == [(0,)]
+        assert installed.rows("SELECT max(retry_count) FROM paceline_dispatch_queue") == [(0,)]
+        assert installed.rows("SELECT count(*) FROM paceline_downstream_breaker") == [(0,)]
 
 
 def test_the_breaker_may_throw_the_kill_switch(tmp_path: Path) -> None:
@@ -130,14 +130,14 @@ def test_the_breaker_may_throw_the_kill_switch(tmp_path: Path) -> None:
         Bank(default=lambda key: Reply(503)) as bank,
         installation(tmp_path, bank, "embedded", TPS, **QUICK, PAYMENTS_BREAKER="pause") as installed,
     ):
-        installed.start("serve", "headgate", "serve", "--port", "0")
+        installed.start("serve", "paceline", "serve", "--port", "0")
         installed.submit(keys)
-        installed.until(lambda: installed.rows("SELECT enabled FROM headgate_dispatch_config")[0][0] in (0, False))
+        installed.until(lambda: installed.rows("SELECT enabled FROM paceline_dispatch_config")[0][0] in (0, False))
         installed.until_nothing_is_in_flight()
         thrown, calls = time.monotonic(), len(bank.arrivals)
         assert installed.statuses() == {"SCHEDULED": len(keys)}
         bank.default = lambda key: Reply(201)
-        installed.headgate("queue", "resume", "PAYMENT")
+        installed.paceline("queue", "resume", "PAYMENT")
         installed.until_statuses(PROCESSING=len(keys))
         resumed = [arrival.at for arrival in bank.arrivals[calls:]]
         assert min(resumed) > thrown

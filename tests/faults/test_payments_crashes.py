@@ -14,10 +14,10 @@ from typing import Any
 
 import psycopg
 
-from headgate.server.settings import Settings
-from headgate.server.wiring.payments import open_payments
-from headgate.server.wiring.queue import open_queue
-from headgate.server.wiring.slots import open_slots
+from paceline.server.settings import Settings
+from paceline.server.wiring.payments import open_payments
+from paceline.server.wiring.queue import open_queue
+from paceline.server.wiring.slots import open_slots
 from tests import warm_start
 from tests.effort import is_thorough
 
@@ -26,8 +26,8 @@ LINES = 6 * CHUNK
 """They are kept a chunk at a time: the kills come in different chunks, before the last one."""
 SUBMIT = f"""
 from datetime import timedelta
-from headgate.__main__ import main
-from headgate.apps.payments.feeds import accepting, receiving
+from paceline.__main__ import main
+from paceline.apps.payments.feeds import accepting, receiving
 receiving.CHUNK = {CHUNK}
 accepting.Feeds.__init__.__kwdefaults__["lease"] = timedelta(seconds=2)
 main()
@@ -48,7 +48,7 @@ def kill_midway(submit: list[str], environment: dict[str, str], url: str, slots:
     deadline = time.monotonic() + 120
     with psycopg.connect(url, autocommit=True) as connection:
         while process.poll() is None and time.monotonic() < deadline:
-            booked = connection.execute("SELECT count(*) FROM headgate_slot").fetchone()
+            booked = connection.execute("SELECT count(*) FROM paceline_slot").fetchone()
             if booked is not None and booked[0] >= slots:
                 break
             time.sleep(0.01)
@@ -67,14 +67,14 @@ async def test_killed_submissions_lose_nothing_and_double_nothing(postgres_url: 
     with feed.open("w") as file:
         file.write(HEADER)
         file.writelines(f"p{number:05d},{REST}" for number in range(LINES))
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
-    environment["HEADGATE_DATABASE_URL"] = postgres_url
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PACELINE_")}
+    environment["PACELINE_DATABASE_URL"] = postgres_url
     submit = [sys.executable, "-c", SUBMIT, "payments", "submit", str(feed), "--json"]
     for share in (0.1, 0.4, 0.7):
         kill_midway(submit, environment, postgres_url, int(share * LINES))
-        kept = rows(postgres_url, "SELECT count(*) FROM headgate_payment")
-        queued = rows(postgres_url, "SELECT count(*) FROM headgate_dispatch_queue")
-        contexts = rows(postgres_url, "SELECT count(*) FROM headgate_dispatch_context")
+        kept = rows(postgres_url, "SELECT count(*) FROM paceline_payment")
+        queued = rows(postgres_url, "SELECT count(*) FROM paceline_dispatch_queue")
+        contexts = rows(postgres_url, "SELECT count(*) FROM paceline_dispatch_context")
         assert kept == queued == contexts, "payment, queue entry and context are one"
         assert kept[0][0] < LINES, "it was killed in time to stop some"
     settings = Settings.load(database_url=postgres_url)
@@ -85,9 +85,9 @@ async def test_killed_submissions_lose_nothing_and_double_nothing(postgres_url: 
         assert report["accepted"] + report["duplicates"] == LINES
         async with open_payments(settings, slots, queue) as payments:
             assert await payments.local_intake.reclaim_slots(timedelta(0)) == 1
-    for table in ("headgate_payment", "headgate_payment_audit", "headgate_dispatch_queue", "headgate_slot"):
+    for table in ("paceline_payment", "paceline_payment_audit", "paceline_dispatch_queue", "paceline_slot"):
         assert rows(postgres_url, f"SELECT count(*) FROM {table}") == [(LINES,)], table
-    apart = "SELECT count(*) FROM headgate_payment p JOIN headgate_slot s ON s.event_id = 'payment:' || p.payment_id"
+    apart = "SELECT count(*) FROM paceline_payment p JOIN paceline_slot s ON s.event_id = 'payment:' || p.payment_id"
     assert rows(postgres_url, f"{apart} WHERE s.scheduled_at = p.scheduled_at") == [(LINES,)]
-    full = "SELECT max(n) FROM (SELECT count(*) AS n FROM headgate_slot GROUP BY window_start) AS w"
+    full = "SELECT max(n) FROM (SELECT count(*) AS n FROM paceline_slot GROUP BY window_start) AS w"
     assert rows(postgres_url, full) == [(100,)]

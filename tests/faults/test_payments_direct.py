@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from headgate.dispatch.engines.temporal.client import connect
+from paceline.dispatch.engines.temporal.client import connect
 from tests.effort import is_thorough
 from tests.faults.payment_stack import all_completed, check, installed, queue_depth, write_feed
 from tests.temporal_namespaces import TemporalNamespace
@@ -17,12 +17,12 @@ async def test_in_direct_mode_no_dispatcher_is_needed(
     """A namespace of its own, without any Schedule; the init worker starts payments with a delay."""
     tps = 15
     ids = [f"direct-{number:03d}" for number in range((4 if is_thorough() else 2) * tps)]
-    mode = {"HEADGATE_PAYMENTS_MODE": "direct"}
+    mode = {"PACELINE_PAYMENTS_MODE": "direct"}
     with installed(tmp_path, postgres_url, redis_url, temporal_namespace, tps, **mode) as (stack, bank):
-        stack.headgate("config", "set", "default", "--max", str(4 * tps), "--window", "PT4S")
+        stack.paceline("config", "set", "default", "--max", str(4 * tps), "--window", "PT4S")
         stack.worker("init")
         write_feed(tmp_path / "feed.csv", ids, datetime.now(UTC) + timedelta(seconds=6))
-        assert stack.headgate("payments", "submit", "feed.csv")["accepted"] == len(ids)
+        assert stack.paceline("payments", "submit", "feed.csv")["accepted"] == len(ids)
         assert queue_depth(postgres_url) == {"DISPATCHED": len(ids)}, "all are handed over before their time"
         stack.worker("exec")
         await all_completed(stack, postgres_url, len(ids))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import redis
 
-from headgate.testing.servers.redis import RedisServer
+from paceline.testing.servers.redis import RedisServer
 from tests.effort import is_thorough
 from tests.faults.bank import Bank, Reply, largest
 from tests.faults.bank_stack import frozen, installation
@@ -72,7 +72,7 @@ def test_the_bank_sees_a_flat_line(tmp_path: Path) -> None:
     """Calls are spaced: no tenth of a second sees much more than a tenth of the limit."""
     ids = [f"p{number:03d}" for number in range(2 * TPS)]
     with Bank() as bank, installation(tmp_path, bank, "embedded", TPS) as installed:
-        installed.start("serve", "headgate", "serve", "--port", "0")
+        installed.start("serve", "paceline", "serve", "--port", "0")
         installed.submit(ids)
         installed.until_statuses(PROCESSING=len(ids))
         assert bank.peak(0.1) <= TPS // 2, "all at once they would be the whole limit"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.testing.servers.redis import RedisServer
+from paceline.testing.servers.redis import RedisServer
 from tests.effort import is_thorough
 from tests.faults.bank import Bank, Reply, doubled
 from tests.faults.bank_stack import Installation, frozen, installation
@@ -85,7 +85,7 @@ def _run(
 
     def first() -> subprocess.Popen[str]:
         if "embedded" in site:
-            return installed.start("serve", "headgate", "serve", "--port", "0")
+            return installed.start("serve", "paceline", "serve", "--port", "0")
         return installed.worker(role)
 
     processes = [first()] if site == "one embedded" else [first(), installed.worker(role)]
@@ -113,7 +113,7 @@ def _run(
 
     installed.until(is_over, within=180)
     assert set(bank.executed) == executed, "none is lost, and none is made that the bank refused"
-    rows = installed.rows("SELECT payment_id, status FROM headgate_payment WHERE status <> 'PROCESSING'")
+    rows = installed.rows("SELECT payment_id, status FROM paceline_payment WHERE status <> 'PROCESSING'")
     assert dict(rows) == dict.fromkeys(failed, "FAILED") | {"unknown": "UNKNOWN"}, "none is final without its word"
     assert doubled(bank) == []
     assert min(bank.executed.values()) >= due.timestamp(), "none is early"
@@ -121,14 +121,14 @@ def _run(
 
 
 def _pause_and_resume(installed: Installation, executed: int) -> None:
-    installed.headgate("queue", "pause", "PAYMENT")
+    installed.paceline("queue", "pause", "PAYMENT")
     acknowledged = time.monotonic()
     installed.until_nothing_is_in_flight()
     time.sleep(max(0.0, acknowledged + 2.0 - time.monotonic()))  # that nothing arrives can only be seen by waiting
     late = [arrival.key for arrival in installed.bank.calls() if arrival.at > acknowledged + 1.0]
     assert late == [], "none leaves after a pause"
     assert len(installed.bank.executed) < executed, "it was thrown in time to stop some"
-    installed.headgate("queue", "resume", "PAYMENT")
+    installed.paceline("queue", "resume", "PAYMENT")
 
 
 def _restart(server: RedisServer) -> None:

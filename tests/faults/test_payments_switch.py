@@ -22,16 +22,16 @@ def throw_and_release(installed: Installation, ids: list[str]) -> None:
     """Throws the switch while many executions wait at the limit, and resumes them a while later."""
     bank = installed.bank
     installed.until_executed(TPS)
-    installed.headgate("queue", "pause", "PAYMENT")
+    installed.paceline("queue", "pause", "PAYMENT")
     acknowledged = time.monotonic()
     time.sleep(BOUND + WATCHED)  # that nothing arrives can only be seen by waiting
     late = [arrival.key for arrival in bank.calls() if arrival.at > acknowledged + BOUND]
     assert late == [], f"{len(late)} calls later than {BOUND} s after the pause"
     assert len(bank.executed) < len(ids), "the switch was thrown in time to stop some"
     installed.until_nothing_is_in_flight()
-    installed.headgate("queue", "resume", "PAYMENT")
+    installed.paceline("queue", "resume", "PAYMENT")
     installed.until_statuses(PROCESSING=len(ids))
-    retries = installed.rows("SELECT sum(retry_count) FROM headgate_dispatch_queue")
+    retries = installed.rows("SELECT sum(retry_count) FROM paceline_dispatch_queue")
     assert retries == [(0,)], "waiting for the switch costs no retry"
 
 
@@ -39,7 +39,7 @@ def throw_and_release(installed: Installation, ids: list[str]) -> None:
 def test_embedded(tmp_path: Path, mode: str) -> None:
     ids = [f"{mode}-{number:03d}" for number in range(6 * TPS)]
     with Bank() as bank, installation(tmp_path, bank, "embedded", TPS, PAYMENTS_MODE=mode) as installed:
-        installed.start("serve", "headgate", "serve", "--port", "0")
+        installed.start("serve", "paceline", "serve", "--port", "0")
         due = installed.submit(ids)
         throw_and_release(installed, ids)
         installed.check_promises(ids, TPS, due)

@@ -24,10 +24,10 @@ async def test_many_payments_for_one_instant(
     ids = [f"first-{number:04d}" for number in range(PAYMENTS)]
     with installed(tmp_path, postgres_url, redis_url, temporal_namespace, TPS) as (stack, bank):
         # The dispatcher starts twice as much as the bank takes, so that the limit at the call binds.
-        stack.headgate("config", "set", "default", "--max", str(8 * TPS), "--window", "PT4S")
+        stack.paceline("config", "set", "default", "--max", str(8 * TPS), "--window", "PT4S")
         stack.worker("all")
         write_feed(tmp_path / "feed.csv", ids, datetime.now(UTC) + timedelta(seconds=8))
-        report = stack.headgate("payments", "submit", "feed.csv")
+        report = stack.paceline("payments", "submit", "feed.csv")
         assert (report["accepted"], report["rejectedCount"]) == (PAYMENTS, 0)
         await all_completed(stack, postgres_url, PAYMENTS)
         check(postgres_url, bank.get("/calls").json()["calls"], ids, TPS)
@@ -39,12 +39,12 @@ async def test_the_same_with_the_exec_worker_killed_twice_and_a_bank_that_fails(
     ids = [f"second-{number:04d}" for number in range(PAYMENTS)]
     faults = ("--fail", "0.2", "--lose", "0.05", "--seed", "7")
     with installed(tmp_path, postgres_url, redis_url, temporal_namespace, TPS, *faults) as (stack, bank):
-        stack.headgate("config", "set", "default", "--max", str(8 * TPS), "--window", "PT4S")
+        stack.paceline("config", "set", "default", "--max", str(8 * TPS), "--window", "PT4S")
         for role in ("init", "dispatch"):
             stack.worker(role)
         working = stack.worker("exec")
         write_feed(tmp_path / "feed.csv", ids, datetime.now(UTC) + timedelta(seconds=8))
-        assert stack.headgate("payments", "submit", "feed.csv")["accepted"] == PAYMENTS
+        assert stack.paceline("payments", "submit", "feed.csv")["accepted"] == PAYMENTS
         for share in (0.3, 0.6):
             await executed(bank, int(share * PAYMENTS))
             working.kill()

@@ -12,19 +12,19 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from headgate import AsyncLimiter, DispatchQueue, FixedWindow, Plan, SlotScheduler, WindowPolicy
-from headgate.apps.payments.intake import PaymentIntake
-from headgate.apps.payments.model import ITEM_TYPE
-from headgate.apps.payments.stores.sql import SqlPaymentStore
-from headgate.errors import StoreUnavailable
-from headgate.slots.stores import slot_store
-from headgate.slots.stores.sql import SqlSlotStore
-from headgate.sql import hints
-from headgate.sql.databases import database
-from headgate.sql.engine import Database
-from headgate.testing import eventually
-from headgate.testing.availability import available
-from headgate.testing.servers.postgres_pair import PostgresPair
+from paceline import AsyncLimiter, DispatchQueue, FixedWindow, Plan, SlotScheduler, WindowPolicy
+from paceline.apps.payments.intake import PaymentIntake
+from paceline.apps.payments.model import ITEM_TYPE
+from paceline.apps.payments.stores.sql import SqlPaymentStore
+from paceline.errors import StoreUnavailable
+from paceline.slots.stores import slot_store
+from paceline.slots.stores.sql import SqlSlotStore
+from paceline.sql import hints
+from paceline.sql.databases import database
+from paceline.sql.engine import Database
+from paceline.testing import eventually
+from paceline.testing.availability import available
+from paceline.testing.servers.postgres_pair import PostgresPair
 from tests.contracts.payments.records import AT, payment
 from tests.contracts.slot_windows import check_windows
 
@@ -101,10 +101,10 @@ async def test_no_acknowledged_slot_item_payment_or_count_is_lost(pair: Postgres
             def names(query: str) -> set[str]:
                 return {row[0] for row in connection.execute(query).fetchall()}
 
-            assert set(items) <= names("SELECT item_id FROM headgate_dispatch_queue WHERE item_type = 'WORK'")
-            assert set(payments) <= names("SELECT payment_id FROM headgate_payment")
+            assert set(items) <= names("SELECT item_id FROM paceline_dispatch_queue WHERE item_type = 'WORK'")
+            assert set(payments) <= names("SELECT payment_id FROM paceline_payment")
             assert set(payments) <= names(
-                f"SELECT item_id FROM headgate_dispatch_queue WHERE item_type = '{ITEM_TYPE}'"
+                f"SELECT item_id FROM paceline_dispatch_queue WHERE item_type = '{ITEM_TYPE}'"
             )
         # A call that got no answer may have been counted.
         spent = LIMIT - (await limiter.peek("k", [PLAN.name])).remaining

@@ -8,17 +8,17 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from headgate import FixedWindow
-from headgate.errors import StoreUnavailable
-from headgate.limits.model import Charge, Rule
-from headgate.limits.stores.redis import AsyncRedisLimitStore
-from headgate.limits.stores.redis_blocking import RedisLimitStore
-from headgate.limits.stores.redis_commands import common_slot, names
-from headgate.redis.redirects import SLOTS
-from headgate.testing import eventually
-from headgate.testing.availability import available
-from headgate.testing.servers.redis import RedisServer
-from headgate.testing.servers.redis_cluster import RedisCluster, RedisClusterNode
+from paceline import FixedWindow
+from paceline.errors import StoreUnavailable
+from paceline.limits.model import Charge, Rule
+from paceline.limits.stores.redis import AsyncRedisLimitStore
+from paceline.limits.stores.redis_blocking import RedisLimitStore
+from paceline.limits.stores.redis_commands import common_slot, names
+from paceline.redis.redirects import SLOTS
+from paceline.testing import eventually
+from paceline.testing.availability import available
+from paceline.testing.servers.redis import RedisServer
+from paceline.testing.servers.redis_cluster import RedisCluster, RedisClusterNode
 
 LIMIT = 1_000_000
 RULES = [Rule("minute", FixedWindow(LIMIT, "PT1H")), Rule("day", FixedWindow(LIMIT, "P1D"))]

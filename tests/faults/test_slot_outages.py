@@ -9,14 +9,14 @@ from datetime import UTC, datetime
 import pytest
 import sqlalchemy as sa
 
-from headgate.durations import to_ms
-from headgate.errors import StoreUnavailable
-from headgate.slots import AssignedSlot, SlotScheduler, WindowPolicy
-from headgate.slots.stores import slot_store
-from headgate.slots.stores.sql import SqlSlotStore
-from headgate.slots.stores.tables import slot_config
-from headgate.sql.engine import Database
-from headgate.testing import PostgresServer, eventually
+from paceline.durations import to_ms
+from paceline.errors import StoreUnavailable
+from paceline.slots import AssignedSlot, SlotScheduler, WindowPolicy
+from paceline.slots.stores import slot_store
+from paceline.slots.stores.sql import SqlSlotStore
+from paceline.slots.stores.tables import slot_config
+from paceline.sql.engine import Database
+from paceline.testing import PostgresServer, eventually
 from tests.contracts.slot_windows import check_windows
 
 T = datetime(2031, 3, 1, 16, tzinfo=UTC)

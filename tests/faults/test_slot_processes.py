@@ -17,7 +17,7 @@ from itertools import pairwise
 import psycopg
 import pytest
 
-from headgate.testing.load import KeepAlive
+from paceline.testing.load import KeepAlive
 from tests import warm_start
 from tests.effort import is_thorough
 from tests.lent_databases import MigratedDatabases
@@ -30,12 +30,12 @@ LIMIT, WINDOW_S = 100, 4
 
 
 class Service:
-    """A `headgate serve` of the test's own."""
+    """A `paceline serve` of the test's own."""
 
     def __init__(self, database_url: str) -> None:
         self.process = warm_start.popen(
-            [sys.executable, "-m", "headgate", "serve", "--port", "0"],
-            env={**os.environ, "HEADGATE_DATABASE_URL": database_url, "HEADGATE_LOG_LEVEL": "error"},
+            [sys.executable, "-m", "paceline", "serve", "--port", "0"],
+            env={**os.environ, "PACELINE_DATABASE_URL": database_url, "PACELINE_LOG_LEVEL": "error"},
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -119,12 +119,12 @@ def check(database_url: str, instant: str, answers: dict[str, str]) -> None:
     """The acknowledged slots are the booked ones, and are packed without a gap."""
     with psycopg.connect(database_url) as connection:
         rows = connection.execute(
-            "SELECT event_id, scheduled_at AT TIME ZONE 'UTC', window_start AT TIME ZONE 'UTC' FROM headgate_slot"
+            "SELECT event_id, scheduled_at AT TIME ZONE 'UTC', window_start AT TIME ZONE 'UTC' FROM paceline_slot"
             " WHERE requested_at = %s",
             (instant,),
         ).fetchall()
         windows = connection.execute(
-            "SELECT window_start AT TIME ZONE 'UTC', taken FROM headgate_slot_window WHERE window_start >= %s"
+            "SELECT window_start AT TIME ZONE 'UTC', taken FROM paceline_slot_window WHERE window_start >= %s"
             " ORDER BY 1 LIMIT %s",
             (instant, EVENTS // LIMIT + 10),
         ).fetchall()

@@ -8,16 +8,16 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from headgate import BlockingSlots, WindowPolicy
-from headgate.durations import to_ms
-from headgate.slots.stores import slot_store
+from paceline import BlockingSlots, WindowPolicy
+from paceline.durations import to_ms
+from paceline.slots.stores import slot_store
 from tests import warm_start
 from tests.contracts.slot_windows import check_windows
 from tests.faults.test_slot_outages import T
 
 CHILD = """
 import asyncio, os, signal, sys
-from headgate import SlotScheduler
+from paceline import SlotScheduler
 
 async def main(url, first, doomed):
     async with SlotScheduler.open(url) as slots:

@@ -20,8 +20,8 @@ from hypothesis import Phase, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from headgate.sql.outbox_tables import outbox
-from headgate.testing import KafkaServer, eventually
+from paceline.sql.outbox_tables import outbox
+from paceline.testing import KafkaServer, eventually
 from tests import effort
 from tests.faults.sms_provider import http_provider
 from tests.integration.notification_gateway import (
@@ -278,7 +278,7 @@ async def test_no_bytes_stop_the_sender(
                 # SQLite takes any bytes for a text; PostgreSQL takes UTF-8 without NUL only.
                 text = "CAST(:value AS TEXT)" if log == "sqlite" else ":value"
                 insert = sa.text(
-                    "INSERT INTO headgate_outbox (topic, message_key, message_value, created_at) "
+                    "INSERT INTO paceline_outbox (topic, message_key, message_value, created_at) "
                     f"VALUES (:topic, '{user}', {text}, CURRENT_TIMESTAMP)"
                 )
                 storable = values if log == "sqlite" else [as_text(value) for value in values]
@@ -306,7 +306,7 @@ def as_text(value: bytes) -> str:
 
 async def _is_empty(served: Gateway) -> bool:
     # Not by `outboxed`: what waits may be no text at all.
-    query = sa.text("SELECT count(*) FROM headgate_outbox WHERE topic = :topic")
+    query = sa.text("SELECT count(*) FROM paceline_outbox WHERE topic = :topic")
     of_topic = {"topic": served.settings.sms.topic}
     waiting: int = await served.database.read(lambda connection: connection.execute(query, of_topic).scalar_one())
     return not waiting

@@ -15,15 +15,15 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from headgate.errors import Conflict, StoreError, StoreUnavailable
-from headgate.slots.model import SlotRequest, WindowPolicy
-from headgate.slots.stores import slot_store
-from headgate.slots.stores.postgres import COPY_FROM
-from headgate.slots.stores.sql import SqlSlotStore
-from headgate.slots.stores.tables import slot
-from headgate.sql.engine import Database
-from headgate.sql.pipeline import copy, run_async
-from headgate.testing import eventually
+from paceline.errors import Conflict, StoreError, StoreUnavailable
+from paceline.slots.model import SlotRequest, WindowPolicy
+from paceline.slots.stores import slot_store
+from paceline.slots.stores.postgres import COPY_FROM
+from paceline.slots.stores.sql import SqlSlotStore
+from paceline.slots.stores.tables import slot
+from paceline.sql.engine import Database
+from paceline.sql.pipeline import copy, run_async
+from paceline.testing import eventually
 
 T = datetime(2031, 3, 1, 16, tzinfo=UTC)
 CALLS = 150

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from headgate.dispatch.engines.temporal.client import connect
-from headgate.dispatch.queue import DispatchQueue
-from headgate.dispatch.status import Status
-from headgate.dispatch.stores import queue_store
-from headgate.testing import eventually
+from paceline.dispatch.engines.temporal.client import connect
+from paceline.dispatch.queue import DispatchQueue
+from paceline.dispatch.status import Status
+from paceline.dispatch.stores import queue_store
+from paceline.testing import eventually
 from tests import temporal_namespaces, warm_start
 from tests.temporal_namespaces import TemporalNamespace
 

@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 
-from headgate.dispatch.cycle import DispatchCycle
-from headgate.dispatch.model import Action, Claim
-from headgate.dispatch.ports import Execution, ExecutionState
-from headgate.dispatch.queue import DispatchQueue
-from headgate.dispatch.registry import Registry
-from headgate.dispatch.status import Status
-from headgate.dispatch.stores import queue_store
-from headgate.server.settings import Settings
-from headgate.server.wiring.temporal import temporal_engine
-from headgate.server.worker import run_temporal_workers
-from headgate.testing import PostgresServer, TemporalServer, eventually
+from paceline.dispatch.cycle import DispatchCycle
+from paceline.dispatch.model import Action, Claim
+from paceline.dispatch.ports import Execution, ExecutionState
+from paceline.dispatch.queue import DispatchQueue
+from paceline.dispatch.registry import Registry
+from paceline.dispatch.status import Status
+from paceline.dispatch.stores import queue_store
+from paceline.server.settings import Settings
+from paceline.server.wiring.temporal import temporal_engine
+from paceline.server.worker import run_temporal_workers
+from paceline.testing import PostgresServer, TemporalServer, eventually
 from tests.effort import is_thorough
 from tests.temporal_namespaces import TemporalNamespace
 

@@ -9,7 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from headgate.testing.servers.failures import ServerUnavailable
+from paceline.testing.servers.failures import ServerUnavailable
 from tests.gameday.drill import Row, table
 from tests.gameday.prometheus import alert_names
 from tests.gameday.sites import SITES
@@ -40,7 +40,7 @@ async def play(names: list[str]) -> list[Row]:
 
 
 async def _play_site(name: str) -> list[Row]:
-    with tempfile.TemporaryDirectory(prefix=f"headgate-gameday-{name}-") as folder:
+    with tempfile.TemporaryDirectory(prefix=f"paceline-gameday-{name}-") as folder:
         async with SITES[name](Path(folder)) as day:
             return await day.play()
 

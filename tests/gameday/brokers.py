@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from headgate.testing import PostgresServer, TemporalServer
-from headgate.testing.servers.kafka.cluster import KafkaCluster
+from paceline.testing import PostgresServer, TemporalServer
+from paceline.testing.servers.kafka.cluster import KafkaCluster
 from tests.faults.sms_provider import http_provider
 from tests.gameday.drill import Drill, GameDay, repeating
 from tests.gameday.outages import LATER, PAYMENT, stopped
@@ -34,11 +34,11 @@ async def brokers(folder: Path) -> AsyncIterator[GameDay]:
         provider = await stack.enter_async_context(http_provider())
         port, worker = await stack.enter_async_context(ports(2))
         variables = {
-            "HEADGATE_DATABASE_URL": postgres.url,
-            "HEADGATE_KAFKA_BOOTSTRAP": kafka.bootstrap,
-            "HEADGATE_TEMPORAL_ADDRESS": temporal.address,
-            "HEADGATE_SMS_WEBHOOK_URL": provider.url,
-            "HEADGATE_HTTP_SHUTDOWN_SECONDS": "5",
+            "PACELINE_DATABASE_URL": postgres.url,
+            "PACELINE_KAFKA_BOOTSTRAP": kafka.bootstrap,
+            "PACELINE_TEMPORAL_ADDRESS": temporal.address,
+            "PACELINE_SMS_WEBHOOK_URL": provider.url,
+            "PACELINE_HTTP_SHUTDOWN_SECONDS": "5",
         }
         _, http = await stack.enter_async_context(serving(folder, port, **variables))
         await stack.enter_async_context(working(folder, "worker", worker, "all", **variables))
@@ -64,7 +64,7 @@ async def brokers(folder: Path) -> AsyncIterator[GameDay]:
                 provider.hangs.clear()
 
         await stack.enter_async_context(repeating(pay, 1.0))
-        targets = {"headgate": [f"127.0.0.1:{port}"], "headgate-worker": [f"127.0.0.1:{worker}"]}
+        targets = {"paceline": [f"127.0.0.1:{port}"], "paceline-worker": [f"127.0.0.1:{worker}"]}
         prometheus = Prometheus(faster(shipped_rules()), targets)
         await asyncio.to_thread(prometheus.start)
         stack.callback(prometheus.close)

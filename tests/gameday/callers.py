@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx2 as httpx
 
-from headgate.testing import eventually
+from paceline.testing import eventually
 from tests.faults.bank import GOOD, Bank, Reply
 from tests.faults.sms_provider import http_provider
 from tests.gameday.drill import Drill, GameDay, repeating
@@ -19,7 +19,7 @@ from tests.gameday.outages import ENVOY, PAYMENT
 from tests.gameday.processes import ports, serving
 from tests.gameday.prometheus import Prometheus, faster, shipped_rules
 
-TOKENS = {"HEADGATE_API_TOKEN": "an-api-token-of-the-day", "HEADGATE_ADMIN_TOKEN": "an-admin-token-of-the-day"}
+TOKENS = {"PACELINE_API_TOKEN": "an-api-token-of-the-day", "PACELINE_ADMIN_TOKEN": "an-admin-token-of-the-day"}
 TPS = 4
 LATENCY = 0.2
 """Of the bank, in seconds: a permit is taken for a second and for as long as its call lasts."""
@@ -139,14 +139,14 @@ async def callers(folder: Path) -> AsyncIterator[GameDay]:
         provider = await stack.enter_async_context(http_provider())
         port, grpc_port = await stack.enter_async_context(ports(2))
         variables = TOKENS | {
-            "HEADGATE_PAYMENTS_DOWNSTREAM_URL": bank.url,
-            "HEADGATE_PAYMENTS_DOWNSTREAM_ATTEMPTS": "1",
-            "HEADGATE_PAYMENTS_TPS": str(TPS),
-            "HEADGATE_SMS_WEBHOOK_URL": provider.url,
-            "HEADGATE_GRPC_PORT": str(grpc_port),
-            "HEADGATE_ENVOY_CONFIG": rules.name,
-            "HEADGATE_INGRESS_FAILURES_PER_MINUTE": "60",
-            "HEADGATE_HTTP_SHUTDOWN_SECONDS": "5",
+            "PACELINE_PAYMENTS_DOWNSTREAM_URL": bank.url,
+            "PACELINE_PAYMENTS_DOWNSTREAM_ATTEMPTS": "1",
+            "PACELINE_PAYMENTS_TPS": str(TPS),
+            "PACELINE_SMS_WEBHOOK_URL": provider.url,
+            "PACELINE_GRPC_PORT": str(grpc_port),
+            "PACELINE_ENVOY_CONFIG": rules.name,
+            "PACELINE_INGRESS_FAILURES_PER_MINUTE": "60",
+            "PACELINE_HTTP_SHUTDOWN_SECONDS": "5",
         }
         _, http = await stack.enter_async_context(serving(folder, port, **variables))
         town = Town(http, bank)
@@ -186,7 +186,7 @@ async def callers(folder: Path) -> AsyncIterator[GameDay]:
         everyday: list[tuple[Callable[[], object], float]] = [(lambda: town.book("default"), 0.5), (town.pay, 2.0)]
         for act, every in everyday:
             await stack.enter_async_context(repeating(act, every))
-        prometheus = Prometheus(faster(shipped_rules()), {"headgate": [f"127.0.0.1:{port}"]})
+        prometheus = Prometheus(faster(shipped_rules()), {"paceline": [f"127.0.0.1:{port}"]})
         await asyncio.to_thread(prometheus.start)
         stack.callback(prometheus.close)
         paying = town.pay

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import grpc
 
-from headgate.testing import PostgresServer, RedisServer
-from headgate.testing.servers.group import ServerGroup
-from headgate.testing.servers.server import Server
+from paceline.testing import PostgresServer, RedisServer
+from paceline.testing.servers.group import ServerGroup
+from paceline.testing.servers.server import Server
 from tests.faults.sms_provider import http_provider
 from tests.gameday.drill import Drill, GameDay, repeating
 from tests.gameday.processes import ports, serving
@@ -44,13 +44,13 @@ async def outages(folder: Path) -> AsyncIterator[GameDay]:
         provider = await stack.enter_async_context(http_provider())
         port, grpc_port = await stack.enter_async_context(ports(2))
         variables = {
-            "HEADGATE_DATABASE_URL": postgres.url,
-            "HEADGATE_REDIS_URL": redis.url,
-            "HEADGATE_GRPC_PORT": str(grpc_port),
-            "HEADGATE_ENVOY_CONFIG": "envoy.yml",
-            "HEADGATE_SMS_WEBHOOK_URL": provider.url,
-            "HEADGATE_SMS_PROVIDER_RATES": "webhook=100",
-            "HEADGATE_HTTP_SHUTDOWN_SECONDS": "5",
+            "PACELINE_DATABASE_URL": postgres.url,
+            "PACELINE_REDIS_URL": redis.url,
+            "PACELINE_GRPC_PORT": str(grpc_port),
+            "PACELINE_ENVOY_CONFIG": "envoy.yml",
+            "PACELINE_SMS_WEBHOOK_URL": provider.url,
+            "PACELINE_SMS_PROVIDER_RATES": "webhook=100",
+            "PACELINE_HTTP_SHUTDOWN_SECONDS": "5",
         }
         _, http = await stack.enter_async_context(serving(folder, port, **variables))
         plan = {"algorithm": "token_bucket", "capacity": 100_000, "perSecond": 10_000}
@@ -96,7 +96,7 @@ async def outages(folder: Path) -> AsyncIterator[GameDay]:
 
         @asynccontextmanager
         async def refusing_redis() -> AsyncIterator[None]:
-            """Somebody takes headgate's user a right that it needs."""
+            """Somebody takes paceline's user a right that it needs."""
             with redis.client() as client:
                 client.execute_command("ACL", "SETUSER", "default", "-@scripting")
                 try:
@@ -104,7 +104,7 @@ async def outages(folder: Path) -> AsyncIterator[GameDay]:
                 finally:
                     client.execute_command("ACL", "SETUSER", "default", "+@scripting")
 
-        prometheus = Prometheus(faster(shipped_rules()), {"headgate": [f"127.0.0.1:{port}"]})
+        prometheus = Prometheus(faster(shipped_rules()), {"paceline": [f"127.0.0.1:{port}"]})
         await asyncio.to_thread(prometheus.start)
         stack.callback(prometheus.close)
         yield GameDay(

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import httpx2 as httpx
 
-from headgate.testing import eventually
-from headgate.testing.servers.ports import PortClaim
+from paceline.testing import eventually
+from paceline.testing.servers.ports import PortClaim
 from tests import warm_start
 from tests.acceptance.service import Service, command, environment
 
@@ -22,9 +22,9 @@ from tests.acceptance.service import Service, command, environment
 @asynccontextmanager
 async def serving(folder: Path, port: int, **variables: str) -> AsyncIterator[tuple[Service, httpx.AsyncClient]]:
     """A service on that port, and a client of it that is an administrator, if there are administrators."""
-    service = Service(folder, "--port", str(port), HEADGATE_LOG_LEVEL="warning", **variables)
+    service = Service(folder, "--port", str(port), PACELINE_LOG_LEVEL="warning", **variables)
     await asyncio.to_thread(service.start)
-    token = variables.get("HEADGATE_ADMIN_TOKEN")
+    token = variables.get("PACELINE_ADMIN_TOKEN")
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     limits = httpx.Limits(max_connections=100)
     try:
@@ -38,12 +38,12 @@ async def serving(folder: Path, port: int, **variables: str) -> AsyncIterator[tu
 async def working(
     folder: Path, name: str, port: int, *arguments: str, **variables: str
 ) -> AsyncIterator[subprocess.Popen[str]]:
-    """A `headgate worker` that shows its metrics on that port; killed at the end, if it is still there."""
+    """A `paceline worker` that shows its metrics on that port; killed at the end, if it is still there."""
     with (folder / f"{name}.log").open("ab") as log:
         process = warm_start.popen(
             command("worker", *arguments, "--metrics-port", str(port)),
             cwd=folder,
-            env=environment(HEADGATE_LOG_LEVEL="warning", **variables),
+            env=environment(PACELINE_LOG_LEVEL="warning", **variables),
             stdout=log,
             stderr=log,
         )

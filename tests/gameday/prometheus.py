@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 import yaml
 
-from headgate.testing.servers.failures import ServerUnavailable
-from headgate.testing.servers.server import Server
+from paceline.testing.servers.failures import ServerUnavailable
+from paceline.testing.servers.server import Server
 
 RULES = Path(__file__).parents[2] / "deploy/prometheus/rules.yml"
 FASTER = 60

@@ -66,11 +66,11 @@ def test_no_span_of_a_shipped_rule_is_forgotten() -> None:
 
 
 def test_the_table_says_what_did_not_fire() -> None:
-    rows = [Row("HeadgateDown", "it is killed", 3.2, 1.4), Row("DispatchOverdue", "nobody works")]
+    rows = [Row("PacelineDown", "it is killed", 3.2, 1.4), Row("DispatchOverdue", "nobody works")]
     assert [row.good for row in rows] == [True, False]
     assert table(rows).splitlines() == [
         "alert            fault         fired  cleared",
-        "HeadgateDown     it is killed  3 s    1 s",
+        "PacelineDown     it is killed  3 s    1 s",
         "DispatchOverdue  nobody works  NEVER  NEVER",
     ]
 
@@ -79,7 +79,7 @@ def test_the_table_says_what_did_not_fire() -> None:
 def prometheus_installed() -> None:
     if shutil.which("prometheus") is None:
         reason = "prometheus is not installed; Debian's package of that name carries it"
-        if os.environ.get("HEADGATE_REQUIRE") == "all":
+        if os.environ.get("PACELINE_REQUIRE") == "all":
             pytest.fail(reason)
         pytest.skip(reason)
 

@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from headgate import DispatchQueue
-from headgate.dispatch.config import DispatchConfig
-from headgate.dispatch.status import Status
-from headgate.testing import eventually
+from paceline import DispatchQueue
+from paceline.dispatch.config import DispatchConfig
+from paceline.dispatch.status import Status
+from paceline.testing import eventually
 from tests.gameday.drill import Drill, GameDay
 from tests.gameday.processes import frozen, ports, serving, working
 from tests.gameday.prometheus import Prometheus, faster, shipped_rules
@@ -22,7 +22,7 @@ DOMAINS = """
 import asyncio
 import os
 
-from headgate.dispatch.registry import Registry
+from paceline.dispatch.registry import Registry
 
 registry = Registry()
 quick = {"dispatch_interval_secs": 0.2, "jitter_window_ms": 0, "stale_claim_threshold_mins": 0.05}
@@ -50,10 +50,10 @@ SECRET = 400
 async def workers(folder: Path) -> AsyncIterator[GameDay]:
     """A service, and workers beside it, on SQLite."""
     (folder / "domains.py").write_text(DOMAINS)
-    url = f"sqlite:///{folder / 'headgate.db'}"
-    variables = {"HEADGATE_DISPATCH_WORKER": "worker", "HEADGATE_PAYMENTS_WORKER": "worker"}
-    keys = {"HEADGATE_DISPATCH_ENCRYPTION_KEYS": KEY}
-    own = keys | {"HEADGATE_DISPATCH_DOMAINS": "domains:registry"}
+    url = f"sqlite:///{folder / 'paceline.db'}"
+    variables = {"PACELINE_DISPATCH_WORKER": "worker", "PACELINE_PAYMENTS_WORKER": "worker"}
+    keys = {"PACELINE_DISPATCH_ENCRYPTION_KEYS": KEY}
+    own = keys | {"PACELINE_DISPATCH_DOMAINS": "domains:registry"}
     async with AsyncExitStack() as stack:
         port, first, second = await stack.enter_async_context(ports(3))
         service, _ = await stack.enter_async_context(serving(folder, port, **variables))
@@ -96,8 +96,8 @@ async def workers(folder: Path) -> AsyncIterator[GameDay]:
                 await asyncio.to_thread(service.start)
 
         targets = {
-            "headgate": [f"127.0.0.1:{port}"],
-            "headgate-worker": [f"127.0.0.1:{port}" for port in (first, second)],
+            "paceline": [f"127.0.0.1:{port}"],
+            "paceline-worker": [f"127.0.0.1:{port}" for port in (first, second)],
         }
         prometheus = Prometheus(faster(shipped_rules()), targets)
         blind = Prometheus(faster(shipped_rules()), targets)
@@ -124,12 +124,12 @@ async def workers(folder: Path) -> AsyncIterator[GameDay]:
                         nobody,
                     ),
                     Drill(
-                        "a worker hangs", ["HeadgateDown", "DispatchStaleRecoveryElevated"], lambda: frozen(hung.pid)
+                        "a worker hangs", ["PacelineDown", "DispatchStaleRecoveryElevated"], lambda: frozen(hung.pid)
                     ),
                     Drill("a worker has another key", ["DispatchStartFailures"], wrong_key),
-                    Drill("nobody is scraped", ["HeadgateAbsent"], nothing_scraped, blind),
+                    Drill("nobody is scraped", ["PacelineAbsent"], nothing_scraped, blind),
                 ],
-                [Drill("the service is killed", ["HeadgateDown"], killed_service)],
+                [Drill("the service is killed", ["PacelineDown"], killed_service)],
             ],
         )
 

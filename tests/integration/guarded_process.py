@@ -17,16 +17,16 @@ from typing import Any
 import psycopg
 import redis.asyncio
 
-from headgate import AsyncLimiter, DispatchQueue, Plan, SlidingLog
-from headgate.dispatch.engines.local.engine import LocalEngine
-from headgate.dispatch.outcome_reporter import OutcomeReporter
-from headgate.dispatch.plan_guard import PlanGuard
-from headgate.dispatch.registry import Registry
-from headgate.dispatch.status import Status
-from headgate.dispatch.worker import DispatchWorker
-from headgate.limits.model import Charge, Decision
-from headgate.limits.stores import async_limit_store
-from headgate.testing import eventually
+from paceline import AsyncLimiter, DispatchQueue, Plan, SlidingLog
+from paceline.dispatch.engines.local.engine import LocalEngine
+from paceline.dispatch.outcome_reporter import OutcomeReporter
+from paceline.dispatch.plan_guard import PlanGuard
+from paceline.dispatch.registry import Registry
+from paceline.dispatch.status import Status
+from paceline.dispatch.worker import DispatchWorker
+from paceline.limits.model import Charge, Decision
+from paceline.limits.stores import async_limit_store
+from paceline.testing import eventually
 
 ITEM_TYPE, PLAN, READY = "GUARDED", "guarded-downstream", "ready"
 Tell = Callable[[], Awaitable[int]]

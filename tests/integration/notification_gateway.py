@@ -18,12 +18,12 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck
 from hypothesis import strategies as st
 
-from headgate.apps.notifications.intake import Intake
-from headgate.apps.notifications.stores.tables import notification_quota
-from headgate.server.http.app import create_app
-from headgate.server.settings import Settings
-from headgate.sql.engine import Database
-from headgate.sql.outbox_tables import outbox
+from paceline.apps.notifications.intake import Intake
+from paceline.apps.notifications.stores.tables import notification_quota
+from paceline.server.http.app import create_app
+from paceline.server.settings import Settings
+from paceline.sql.engine import Database
+from paceline.sql.outbox_tables import outbox
 from tests import effort
 
 examples = hypothesis.settings(

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-CLIENT = "headgate"
+CLIENT = "paceline"
 SECRET = "the-client-secret"
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from headgate import FixedWindow, Plan
-from headgate.integrations.asgi import PathRule, everyone
+from paceline import FixedWindow, Plan
+from paceline.integrations.asgi import PathRule, everyone
 
 PLANS = [Plan("logins", FixedWindow(limit=1, window="PT1H"))]
 
@@ -21,5 +21,5 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [
         record.getMessage()
         for record in caplog.records
-        if record.name == "headgate.integrations" and record.levelno == logging.WARNING
+        if record.name == "paceline.integrations" and record.levelno == logging.WARNING
     ]

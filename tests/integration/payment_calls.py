@@ -7,14 +7,14 @@ import asyncio
 import sys
 from datetime import UTC, datetime
 
-from headgate.apps.payments.downstream.client import HttpDownstream
-from headgate.apps.payments.downstream.connection import DownstreamConnection
-from headgate.apps.payments.downstream.rate_gate import PermitRateGate, longest_hold, permit_policy
-from headgate.apps.payments.model import Party, Payment
-from headgate.apps.payments.ports import PermitStore
-from headgate.apps.payments.stores.redis import RedisPermitStore
-from headgate.apps.payments.stores.sql_permits import SqlPermitStore
-from headgate.sql.databases import database
+from paceline.apps.payments.downstream.client import HttpDownstream
+from paceline.apps.payments.downstream.connection import DownstreamConnection
+from paceline.apps.payments.downstream.rate_gate import PermitRateGate, longest_hold, permit_policy
+from paceline.apps.payments.model import Party, Payment
+from paceline.apps.payments.ports import PermitStore
+from paceline.apps.payments.stores.redis import RedisPermitStore
+from paceline.apps.payments.stores.sql_permits import SqlPermitStore
+from paceline.sql.databases import database
 
 PARTY = Party("Alice", "DE89370400440532013000")
 TIMEOUT = 30.0

@@ -13,9 +13,9 @@ import json
 import sys
 import time
 
-from headgate import Tasks
-from headgate.dispatch.status import Status
-from headgate.testing import eventually
+from paceline import Tasks
+from paceline.dispatch.status import Status
+from paceline.testing import eventually
 
 LIMIT = 20
 

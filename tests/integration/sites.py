@@ -1,4 +1,4 @@
-"""One small web application in each framework headgate integrates with, called the same way."""
+"""One small web application in each framework paceline integrates with, called the same way."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if not settings.configured:
     settings.configure(ALLOWED_HOSTS=["*"], SECRET_KEY="test", ROOT_URLCONF=__name__)
     django.setup()
 
-from headgate import AsyncLimiter, Limiter
-from headgate.integrations import asgi, fastapi, flask
-from headgate.integrations import django as django_integration
-from headgate.limits.keys import Key
+from paceline import AsyncLimiter, Limiter
+from paceline.integrations import asgi, fastapi, flask
+from paceline.integrations import django as django_integration
+from paceline.limits.keys import Key
 
 __all__ = ["BLOCKING", "ON_A_LOOP", "SITES", "Answer", "Site", "django_integration", "override_settings"]
 
@@ -98,7 +98,7 @@ def _flask(limiter: Limiter, routes: Routes) -> Iterator[Get]:
 @contextmanager
 def _installed_in_django(limiter: Limiter | AsyncLimiter) -> Iterator[None]:
     django_integration._request_limiter.cache_clear()
-    with override_settings(HEADGATE_LIMITER=limiter):
+    with override_settings(PACELINE_LIMITER=limiter):
         yield
     django_integration._request_limiter.cache_clear()
 

@@ -31,9 +31,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from headgate import AsyncLimiter, Limiter
-from headgate.integrations import aiohttp, asgi, fastapi, quart, starlette
-from headgate.integrations import litestar as litestar_integration
+from paceline import AsyncLimiter, Limiter
+from paceline.integrations import aiohttp, asgi, fastapi, quart, starlette
+from paceline.integrations import litestar as litestar_integration
 from tests.integration.stack_sites import (
     LIMITED,
     PARTS,

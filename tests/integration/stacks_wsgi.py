@@ -24,8 +24,8 @@ if not settings.configured:
     django.setup()
 
 
-from headgate.integrations import django as django_integration
-from headgate.integrations import flask
+from paceline.integrations import django as django_integration
+from paceline.integrations import flask
 from tests.integration.stack_sites import (
     PARTS,
     PEER,
@@ -150,14 +150,14 @@ async def _django_site(setup: Setup, is_async: bool) -> AsyncIterator[None]:
     django.urls.clear_url_caches()
     django_integration._request_limiter.cache_clear()
     names = {
-        "defaults": "HEADGATE_DEFAULTS",
-        "legacy_headers": "HEADGATE_LEGACY_HEADERS",
-        "on_denied": "HEADGATE_ON_DENIED",
+        "defaults": "PACELINE_DEFAULTS",
+        "legacy_headers": "PACELINE_LEGACY_HEADERS",
+        "on_denied": "PACELINE_ON_DENIED",
     }
     with override_settings(
         ROOT_URLCONF=__name__,
-        HEADGATE_LIMITER=setup.limiter,
-        MIDDLEWARE=["headgate.integrations.django.RateLimitMiddleware"],
+        PACELINE_LIMITER=setup.limiter,
+        MIDDLEWARE=["paceline.integrations.django.RateLimitMiddleware"],
         **{names[name]: value for name, value in setup.install.items()},
     ):
         yield

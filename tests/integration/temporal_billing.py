@@ -1,4 +1,4 @@
-"""A small business domain on plain Temporal. It imports nothing of headgate: that is the point."""
+"""A small business domain on plain Temporal. It imports nothing of paceline: that is the point."""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ import pytest
 import structlog
 from fastapi import FastAPI
 
-from headgate.errors import StoreError
-from headgate.server.http.app import create_app
-from headgate.server.settings import Settings
+from paceline.errors import StoreError
+from paceline.server.http.app import create_app
+from paceline.server.settings import Settings
 from tests.effort import is_thorough
 
 ADMIN = "admin-token-of-the-test"
@@ -47,7 +47,7 @@ def app(postgres_url: str) -> FastAPI:
 def client(app: FastAPI) -> httpx.AsyncClient:
     # What fails inside is a 500 here too, as it is in the log's middleware.
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    return httpx.AsyncClient(transport=transport, base_url="http://headgate", headers=HEADERS)
+    return httpx.AsyncClient(transport=transport, base_url="http://paceline", headers=HEADERS)
 
 
 def requests(app: FastAPI) -> list[tuple[str, str, str]]:
@@ -118,7 +118,7 @@ async def test_a_change_that_cannot_be_recorded_is_logged(app: FastAPI, monkeypa
     async def refuse(*_: object) -> int:
         raise StoreError("the audit can't be written")
 
-    monkeypatch.setattr("headgate.server.access.stores.sql.SqlAccessStore.begin", refuse)
+    monkeypatch.setattr("paceline.server.access.stores.sql.SqlAccessStore.begin", refuse)
     async with app.router.lifespan_context(app), client(app) as http:
         with structlog.testing.capture_logs() as lines:
             assert (await http.delete("/admin/plans/x")).status_code == 500

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from headgate import DispatchQueue
-from headgate.dispatch.config import DispatchConfig
-from headgate.server.access.ports import AuditEntry
-from headgate.server.cli import app
-from headgate.server.settings import Settings
-from headgate.server.wiring.access import open_access_store
+from paceline import DispatchQueue
+from paceline.dispatch.config import DispatchConfig
+from paceline.server.access.ports import AuditEntry
+from paceline.server.cli import app
+from paceline.server.settings import Settings
+from paceline.server.wiring.access import open_access_store
 
 ME = f"cli:{pwd.getpwuid(os.getuid()).pw_name}"
 
@@ -26,7 +26,7 @@ ME = f"cli:{pwd.getpwuid(os.getuid()).pw_name}"
 @pytest.fixture
 def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     found = f"sqlite:///{tmp_path / 'audit.db'}"
-    monkeypatch.setenv("HEADGATE_DATABASE_URL", found)
+    monkeypatch.setenv("PACELINE_DATABASE_URL", found)
     # The environment's user name is ignored.
     monkeypatch.setenv("USER", "somebody-else")
     monkeypatch.setenv("LOGNAME", "somebody-else")
@@ -78,7 +78,7 @@ def test_operating_a_real_queue_is_recorded_with_its_ids(url: str) -> None:
 
     asyncio.run(dead_letters())
     with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection, connection:
-        connection.execute("UPDATE headgate_dispatch_queue SET queue_status = 'DEAD_LETTER'")
+        connection.execute("UPDATE paceline_dispatch_queue SET queue_status = 'DEAD_LETTER'")
     done = {
         "queue pause INVOICE": "INVOICE is paused",
         "queue requeue INVOICE dead-1": "requeued 1 items",
@@ -110,6 +110,6 @@ def test_a_change_that_cannot_be_recorded_is_not_made(url: str, monkeypatch: pyt
         async def refuse(*_: object) -> int:
             raise RuntimeError("the audit can't be written")
 
-        broken.setattr("headgate.server.access.stores.sql.SqlAccessStore.begin", refuse)
+        broken.setattr("paceline.server.access.stores.sql.SqlAccessStore.begin", refuse)
         assert CliRunner().invoke(app, ["config", "set", "bulk", "--max", "10", "--window", "PT1S"]).exit_code == 1
     assert CliRunner().invoke(app, ["config", "get", "bulk"]).exit_code == 1

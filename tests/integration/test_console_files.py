@@ -9,10 +9,10 @@ from pathlib import Path
 import httpx2 as httpx
 import pytest
 
-from headgate.server.console.files import FILES
-from headgate.server.http.app import create_app
-from headgate.server.setting_sections import IngressSettings
-from headgate.server.settings import Settings
+from paceline.server.console.files import FILES
+from paceline.server.http.app import create_app
+from paceline.server.setting_sections import IngressSettings
+from paceline.server.settings import Settings
 
 SCRIPTS = sorted(name for name in FILES if name.endswith(".js"))
 
@@ -27,7 +27,7 @@ async def http(settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
     app = create_app(settings)
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://headgate") as opened,
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://paceline") as opened,
     ):
         yield opened
 
@@ -103,7 +103,7 @@ async def test_a_page_of_many_files_is_one_request_to_the_services_own_limits(se
     app = create_app(settings.model_copy(update={"ingress": IngressSettings(per_second=0.001, burst=1)}))
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://headgate") as http,
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://paceline") as http,
     ):
         assert (await http.get("/")).status_code == 200
         for name in FILES:

@@ -11,17 +11,17 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from headgate import DispatchQueue
-from headgate.dispatch.config import DispatchConfig
-from headgate.dispatch.model import GiveUp
-from headgate.dispatch.registry import Domain
-from headgate.errors import StoreUnavailable
-from headgate.server.console.stream import MAX_STREAMS
-from headgate.server.http.app import create_app
-from headgate.server.settings import Settings
-from headgate.server.wiring.dispatch import local_dispatch
-from headgate.server.wiring.queue import open_dispatch_observer, open_queue
-from headgate.testing import eventually
+from paceline import DispatchQueue
+from paceline.dispatch.config import DispatchConfig
+from paceline.dispatch.model import GiveUp
+from paceline.dispatch.registry import Domain
+from paceline.errors import StoreUnavailable
+from paceline.server.console.stream import MAX_STREAMS
+from paceline.server.http.app import create_app
+from paceline.server.settings import Settings
+from paceline.server.wiring.dispatch import local_dispatch
+from paceline.server.wiring.queue import open_dispatch_observer, open_queue
+from paceline.testing import eventually
 
 SOON = "2030-03-01T16:00:00Z"
 

@@ -14,10 +14,10 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from structlog.testing import capture_logs
 
-from headgate.server.console.stream import stream
-from headgate.server.http.app import create_app
-from headgate.server.http.services import FIELDS, SERVICES
-from headgate.server.settings import Settings
+from paceline.server.console.stream import stream
+from paceline.server.http.app import create_app
+from paceline.server.http.services import FIELDS, SERVICES
+from paceline.server.settings import Settings
 
 ADMIN, READER = "a" * 32, "r" * 32
 SLOTS = "/api/v1/slots?configName=default&total=true"

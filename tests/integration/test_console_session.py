@@ -14,13 +14,13 @@ import httpx2 as httpx
 import pytest
 import sqlalchemy as sa
 
-from headgate.server.access.authenticator import create_token, rotate_token
-from headgate.server.http.app import create_app
-from headgate.server.settings import Settings
-from headgate.server.wiring.access import open_access_store
+from paceline.server.access.authenticator import create_token, rotate_token
+from paceline.server.http.app import create_app
+from paceline.server.settings import Settings
+from paceline.server.wiring.access import open_access_store
 from tests.effort import combinations
 
-OWN = {"Origin": "http://headgate", "Sec-Fetch-Site": "same-origin"}
+OWN = {"Origin": "http://paceline", "Sec-Fetch-Site": "same-origin"}
 CONFIG = {"configName": "c", "maxPerWindow": 5, "windowSize": "PT1S"}
 
 
@@ -30,7 +30,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @asynccontextmanager
-async def client(settings: Settings, url: str = "http://headgate") -> AsyncIterator[httpx.AsyncClient]:
+async def client(settings: Settings, url: str = "http://paceline") -> AsyncIterator[httpx.AsyncClient]:
     app = create_app(settings)
     async with (
         app.router.lifespan_context(app),
@@ -78,12 +78,12 @@ async def test_the_cookie_is_out_of_reach_for_scripts_and_other_sites(settings: 
     secret = await made(settings, "operator", "admin")
     async with client(settings) as http:
         cookie = (await log_in(http, secret)).headers["set-cookie"]
-        pattern = r"headgate-session=[\w-]{43}; Max-Age=(43200|43199|43198); Path=/; HttpOnly; SameSite=Strict"
+        pattern = r"paceline-session=[\w-]{43}; Max-Age=(43200|43199|43198); Path=/; HttpOnly; SameSite=Strict"
         assert re.fullmatch(pattern, cookie), cookie
         assert secret not in cookie
-    async with client(settings, "https://headgate") as http:
+    async with client(settings, "https://paceline") as http:
         cookie = (await log_in(http, secret)).headers["set-cookie"]
-        assert cookie.startswith("__Host-headgate-session=")
+        assert cookie.startswith("__Host-paceline-session=")
         assert cookie.endswith("; Path=/; HttpOnly; SameSite=Strict; Secure")
         assert (await http.get("/admin/plans")).status_code == 200
 
@@ -103,13 +103,13 @@ async def test_changes_are_recorded_under_the_tokens_name(settings: Settings) ->
         {},
         {"Origin": "http://evil.example"},
         {"Origin": "null"},
-        {"Origin": "http://headgate.evil.example"},
-        {"Origin": "http://headgate:81"},
+        {"Origin": "http://paceline.evil.example"},
+        {"Origin": "http://paceline:81"},
         {"Origin": "http://["},
         {"Sec-Fetch-Site": "cross-site"},
         {"Sec-Fetch-Site": "same-site"},
         {"Sec-Fetch-Site": "none"},
-        {"Origin": "http://headgate", "Sec-Fetch-Site": "cross-site"},
+        {"Origin": "http://paceline", "Sec-Fetch-Site": "cross-site"},
         {"Origin": "http://evil.example", "Sec-Fetch-Site": "same-origin"},
     ],
 )
@@ -125,7 +125,7 @@ async def test_another_sites_page_changes_nothing_with_our_cookie(settings: Sett
             ("DELETE", "/console/session"),
         ):
             refused = await http.request(method, path, headers=headers)
-            assert (refused.status_code, refused.json()["type"]) == (403, "urn:headgate:problem:cross-site"), method
+            assert (refused.status_code, refused.json()["type"]) == (403, "urn:paceline:problem:cross-site"), method
         assert (await http.get("/admin/audit")).json() == []
         bearer = {"Authorization": f"Bearer {secret}", **headers}
         assert (await http.post("/admin/rate-limit/config", json=CONFIG, headers=bearer)).status_code == 200
@@ -133,7 +133,7 @@ async def test_another_sites_page_changes_nothing_with_our_cookie(settings: Sett
 
 @pytest.mark.parametrize(
     "headers",
-    [{"Origin": "http://headgate"}, {"Sec-Fetch-Site": "same-origin"}, {**OWN}, {"Origin": "https://HEADGATE"}],
+    [{"Origin": "http://paceline"}, {"Sec-Fetch-Site": "same-origin"}, {**OWN}, {"Origin": "https://PACELINE"}],
 )
 async def test_our_own_page_may(settings: Settings, headers: dict[str, str]) -> None:
     secret = await made(settings, "operator", "admin")
@@ -165,7 +165,7 @@ async def test_without_tokens_nobody_logs_in_and_other_sites_still_change_nothin
         ("http://[::1]:8080", 200),
         ("http://localhost:8080", 200),
         ("http://app.localhost", 200),
-        ("http://headgate:8080", 200),
+        ("http://paceline:8080", 200),
         ("http://127.0.0.1.evil.example:8080", 403),
         ("http://evil.example", 403),
         ("http://localhost.evil.example:8080", 403),
@@ -180,7 +180,7 @@ async def test_without_tokens_a_name_pointed_at_this_machine_reads_and_changes_n
         own = {"Origin": url}
         # Over plain HTTP, browsers send no origin for reads of their own origin.
         origins: list[dict[str, str]] = [own, {"Sec-Fetch-Site": "same-origin"}, {}]
-        shown = [{"Authorization": "Bearer x"}, {"Authorization": "Basic x"}, {"Cookie": "headgate-session=x"}]
+        shown = [{"Authorization": "Bearer x"}, {"Authorization": "Basic x"}, {"Cookie": "paceline-session=x"}]
         for origin, more in [*((origin, {}) for origin in origins), *combinations(origins, shown)]:
             headers = {**origin, **more}
             changed = await http.post("/admin/rate-limit/config", json=CONFIG, headers=headers)
@@ -202,7 +202,7 @@ async def test_logging_out_ends_the_session_in_every_process(settings: Settings)
         assert (await other.get("/admin/plans", headers=stolen)).status_code == 200
         ended = await http.delete("/console/session", headers=OWN)
         assert ended.status_code == 204
-        assert ended.headers["set-cookie"].startswith("headgate-session=; Max-Age=0; Path=/; HttpOnly")
+        assert ended.headers["set-cookie"].startswith("paceline-session=; Max-Age=0; Path=/; HttpOnly")
         assert not http.cookies
         for service in (http, other):
             refused = await service.get("/admin/plans", headers=stolen)
@@ -246,7 +246,7 @@ async def test_a_token_that_was_rotated_opens_by_both_secrets_until_the_overlap_
     third = await rotated(timedelta(0))
     assert await statuses(first, second, third) == [401, 401, 200]
     with sqlite3.connect(settings.database_url.removeprefix("sqlite:///")) as database:
-        database.execute("UPDATE headgate_token SET expires_at = '2026-01-01 00:00:00.000000' WHERE name = 'operator'")
+        database.execute("UPDATE paceline_token SET expires_at = '2026-01-01 00:00:00.000000' WHERE name = 'operator'")
     database.close()
     assert await statuses(third) == [401]
     async with client(settings) as http:
@@ -274,7 +274,7 @@ async def test_sessions_expire(settings: Settings) -> None:
         await log_in(http, secret)
         assert (await http.get("/admin/plans")).status_code == 200
         with sqlite3.connect(settings.database_url.removeprefix("sqlite:///")) as database:
-            database.execute("UPDATE headgate_session SET expires_at = '2026-01-01 00:00:00.000000'")
+            database.execute("UPDATE paceline_session SET expires_at = '2026-01-01 00:00:00.000000'")
         database.close()
         assert (await http.get("/admin/plans")).status_code == 401
 
@@ -283,14 +283,14 @@ async def test_a_cookie_that_was_tampered_with_is_worth_nothing(settings: Settin
     secret = await made(settings, "operator", "admin")
     async with client(settings) as http:
         await log_in(http, secret)
-        good = http.cookies["headgate-session"]
+        good = http.cookies["paceline-session"]
         http.cookies.clear()
         for value in (good[:-1], good + "A", good.swapcase(), secret, "", "operator", "a=b", "\xff".encode().hex()):
-            cookie = {"Cookie": f"theme=dark; headgate-session={value}"}
+            cookie = {"Cookie": f"theme=dark; paceline-session={value}"}
             assert (await http.get("/admin/plans", headers=cookie)).status_code == 401, value
-        assert (await http.get("/admin/plans", headers={"Cookie": f"a=b; headgate-session={good}"})).status_code == 200
+        assert (await http.get("/admin/plans", headers={"Cookie": f"a=b; paceline-session={good}"})).status_code == 200
         # A token that is wrong is wrong, whatever cookie comes with it.
-        wrong = {"Cookie": f"headgate-session={good}", "Authorization": "Bearer wrong"}
+        wrong = {"Cookie": f"paceline-session={good}", "Authorization": "Bearer wrong"}
         assert (await http.get("/admin/plans", headers=wrong)).status_code == 401
 
 
@@ -365,21 +365,21 @@ async def test_a_made_up_session_costs_no_database_read(settings: Settings) -> N
     app = create_app(settings)
     async with app.router.lifespan_context(app):
         transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://headgate") as http:
+        async with httpx.AsyncClient(transport=transport, base_url="http://paceline") as http:
             assert (await log_in(http, secret)).status_code == 200
-            good = http.cookies["headgate-session"]
+            good = http.cookies["paceline-session"]
             http.cookies.clear()
             sa.event.listen(sa.engine.Engine, "before_cursor_execute", note)
             try:
                 flipped = good[:-2] + ("AA" if good[-2:] != "AA" else "QQ")
                 for value in (flipped, "x", "", "A" * 43, "é" * 20, secrets.token_urlsafe(32)):
-                    cookie = {b"Cookie": f"headgate-session={value}".encode()}
+                    cookie = {b"Cookie": f"paceline-session={value}".encode()}
                     assert (await http.get("/admin/plans", headers=cookie)).status_code == 401
                     assert (await http.get("/console/session", headers=cookie)).json()["name"] is None
-                assert [line for line in statements if "headgate_session" in line or "headgate_token" in line] == []
-                cookie = {b"Cookie": f"headgate-session={good}".encode()}
+                assert [line for line in statements if "paceline_session" in line or "paceline_token" in line] == []
+                cookie = {b"Cookie": f"paceline-session={good}".encode()}
                 assert (await http.get("/admin/plans", headers=cookie)).status_code == 200
-                assert [line for line in statements if "headgate_session" in line] != []
+                assert [line for line in statements if "paceline_session" in line] != []
             finally:
                 sa.event.remove(sa.engine.Engine, "before_cursor_execute", note)
 
@@ -414,7 +414,7 @@ async def test_no_secret_is_logged(settings: Settings, capsys: pytest.CaptureFix
     secret = await made(settings, "operator", "admin")
     async with client(settings) as http:
         await log_in(http, secret)
-        session = http.cookies["headgate-session"]
+        session = http.cookies["paceline-session"]
         await log_in(http, "a-wrong-token")
         await http.get("/admin/plans")
     written = "".join(capsys.readouterr())

@@ -10,10 +10,10 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from headgate.errors import Conflict, StoreUnavailable
-from headgate.sql.engine import LAST_SECONDS, Database
-from headgate.sql.pipeline import Calls, Statement, run_pipeline
-from headgate.testing import eventually
+from paceline.errors import Conflict, StoreUnavailable
+from paceline.sql.engine import LAST_SECONDS, Database
+from paceline.sql.pipeline import Calls, Statement, run_pipeline
+from paceline.testing import eventually
 
 INSERT = Statement("test_insert", "INSERT INTO numbers VALUES ($1::int) RETURNING number")
 LOCKED = Statement("test_locked", "SELECT number FROM numbers WHERE number = $1::int FOR UPDATE")

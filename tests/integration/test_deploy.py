@@ -17,16 +17,16 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
-import headgate.server.metrics
-from headgate import __version__
-from headgate.errors import ConfigurationError
-from headgate.server.http import health
-from headgate.server.settings import Settings
-from headgate.server.shutdown import CLOSE_SECONDS
+import paceline.server.metrics
+from paceline import __version__
+from paceline.errors import ConfigurationError
+from paceline.server.http import health
+from paceline.server.settings import Settings
+from paceline.server.shutdown import CLOSE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy/prometheus/rules.yml"
-DASHBOARD = ROOT / "deploy/grafana/dashboards/headgate.json"
+DASHBOARD = ROOT / "deploy/grafana/dashboards/paceline.json"
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def promtool() -> str:
     found = shutil.which("promtool")
     if found is None:
         reason = "promtool is not installed; Debian's prometheus package carries it"
-        if os.environ.get("HEADGATE_REQUIRE") == "all":
+        if os.environ.get("PACELINE_REQUIRE") == "all":
             pytest.fail(reason)
         pytest.skip(reason)
     return found
@@ -56,10 +56,10 @@ def test_prometheus_agrees(promtool: str, arguments: tuple[str, ...]) -> None:
 
 
 def exported() -> set[str]:
-    """Every sample name that headgate's observers register."""
+    """Every sample name that paceline's observers register."""
     registry = CollectorRegistry()
-    for module in pkgutil.iter_modules(headgate.server.metrics.__path__):
-        loaded = importlib.import_module(f"headgate.server.metrics.{module.name}")
+    for module in pkgutil.iter_modules(paceline.server.metrics.__path__):
+        loaded = importlib.import_module(f"paceline.server.metrics.{module.name}")
         for observer in vars(loaded).values():
             ours = inspect.isclass(observer) and observer.__module__ == loaded.__name__
             if ours and "registry" in inspect.signature(observer).parameters:
@@ -104,11 +104,11 @@ def test_every_alert_has_a_test_and_a_runbook_entry() -> None:
 
 def setting_names() -> set[str]:
     """Every variable there is."""
-    found = {"HEADGATE_SETTINGS_FILE", "HEADGATE_REQUIRE", "HEADGATE_TEST_ORACLE_URL"}
-    found |= {"HEADGATE_LIMITER", "HEADGATE_RULES", "HEADGATE_DEFAULTS", "HEADGATE_ON_DENIED"}  # Django's own settings
+    found = {"PACELINE_SETTINGS_FILE", "PACELINE_REQUIRE", "PACELINE_TEST_ORACLE_URL"}
+    found |= {"PACELINE_LIMITER", "PACELINE_RULES", "PACELINE_DEFAULTS", "PACELINE_ON_DENIED"}  # Django's own settings
     for name, value in Settings().model_dump().items():
         inner = [f"{name}_{each}" for each in value] if isinstance(value, dict) and value else [name]
-        found.update(f"HEADGATE_{each}".upper() for each in inner)
+        found.update(f"PACELINE_{each}".upper() for each in inner)
     return found
 
 
@@ -123,12 +123,12 @@ SHIPPED = [
 
 @pytest.mark.parametrize("page", SHIPPED, ids=lambda page: str(page.relative_to(ROOT)))
 def test_only_settings_that_exist_are_named(page: Path) -> None:
-    named = set(re.findall(r"\bHEADGATE_[A-Z0-9_]*[A-Z0-9]\b(?!_)", page.read_text("utf-8")))
+    named = set(re.findall(r"\bPACELINE_[A-Z0-9_]*[A-Z0-9]\b(?!_)", page.read_text("utf-8")))
     assert named <= setting_names()
 
 
 def manifests(*kinds: str) -> list[dict[str, Any]]:
-    every = list(yaml.safe_load_all((ROOT / "deploy/kubernetes/headgate.yaml").read_text()))
+    every = list(yaml.safe_load_all((ROOT / "deploy/kubernetes/paceline.yaml").read_text()))
     return [manifest for manifest in every if not kinds or manifest["kind"] in kinds]
 
 
@@ -137,21 +137,21 @@ def test_the_secret_and_the_composition_can_be_loaded(monkeypatch: pytest.Monkey
     compose: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())
     for environment in (
         manifests("Secret")[0]["stringData"],
-        *(compose["services"][name]["environment"] for name in ("headgate", "worker", "migrate")),
+        *(compose["services"][name]["environment"] for name in ("paceline", "worker", "migrate")),
     ):
         with monkeypatch.context() as inside:
             for name, value in environment.items():
                 inside.setenv(name, str(value))
-            if "CHANGE-ME" in environment["HEADGATE_API_TOKEN"]:
-                with pytest.raises(ConfigurationError, match="HEADGATE_API_TOKEN: is still the placeholder"):
+            if "CHANGE-ME" in environment["PACELINE_API_TOKEN"]:
+                with pytest.raises(ConfigurationError, match="PACELINE_API_TOKEN: is still the placeholder"):
                     Settings.load()
-            for name in ("HEADGATE_API_TOKEN", "HEADGATE_ADMIN_TOKEN"):
+            for name in ("PACELINE_API_TOKEN", "PACELINE_ADMIN_TOKEN"):
                 inside.setenv(name, f"a-token-for-{name}")
             assert Settings.load().redis_url is not None
 
 
 def test_what_kubernetes_sets_for_a_service_of_our_name_is_understood(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HEADGATE_PORT", "tcp://10.0.0.1:80")
+    monkeypatch.setenv("PACELINE_PORT", "tcp://10.0.0.1:80")
     with pytest.raises(ConfigurationError, match="enableServiceLinks"):
         Settings.load()
     for manifest in manifests("Deployment", "Job"):
@@ -174,7 +174,7 @@ def test_containers_run_as_nobody_in_particular_and_are_probed() -> None:
             assert {"name": "tmp", "mountPath": "/tmp"} in container["volumeMounts"]
         else:
             assert __version__ in manifest["metadata"]["name"]
-    service = next(manifest for manifest in manifests("Deployment") if manifest["metadata"]["name"] == "headgate")
+    service = next(manifest for manifest in manifests("Deployment") if manifest["metadata"]["name"] == "paceline")
     container = service["spec"]["template"]["spec"]["containers"][0]
     assert container["readinessProbe"]["httpGet"]["path"] == "/health/ready"
     assert container["readinessProbe"]["timeoutSeconds"] > health.TIMEOUT_SECONDS
@@ -183,7 +183,7 @@ def test_containers_run_as_nobody_in_particular_and_are_probed() -> None:
         Settings().http.shutdown_seconds + CLOSE_SECONDS + int(container["lifecycle"]["preStop"]["exec"]["command"][1])
     )
     assert service["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > stopping
-    worker = next(manifest for manifest in manifests("Deployment") if manifest["metadata"]["name"] == "headgate-worker")
+    worker = next(manifest for manifest in manifests("Deployment") if manifest["metadata"]["name"] == "paceline-worker")
     stopping = Settings().dispatch.shutdown_seconds
     assert worker["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > stopping
     assert re.search(r"^USER 10001$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
@@ -196,10 +196,10 @@ def test_every_deployment_is_found_by_what_looks_after_it() -> None:
     }
     budgets = [manifest["spec"]["selector"]["matchLabels"] for manifest in manifests("PodDisruptionBudget")]
     assert list(labels.values()) == budgets
-    assert manifests("Service")[0]["spec"]["selector"] == labels["headgate"]
+    assert manifests("Service")[0]["spec"]["selector"] == labels["paceline"]
     scaled = manifests("HorizontalPodAutoscaler")[0]["spec"]
-    deployment = next(manifest for manifest in manifests("Deployment") if manifest["metadata"]["name"] == "headgate")
-    assert scaled["scaleTargetRef"]["name"] == "headgate"
+    deployment = next(manifest for manifest in manifests("Deployment") if manifest["metadata"]["name"] == "paceline")
+    assert scaled["scaleTargetRef"]["name"] == "paceline"
     assert "replicas" not in deployment["spec"], "applying it again would undo what the autoscaler decided"
     assert scaled["minReplicas"] > manifests("PodDisruptionBudget")[0]["spec"]["minAvailable"]
 
@@ -207,7 +207,7 @@ def test_every_deployment_is_found_by_what_looks_after_it() -> None:
 def test_a_pod_that_is_down_has_the_job_that_the_alert_asks_for() -> None:
     """By the relabelling that is shipped, and by the usual one, which keeps the label `app`."""
     rules = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
-    down = next(rule["expr"] for rule in rules if rule.get("alert") == "HeadgateDown")
+    down = next(rule["expr"] for rule in rules if rule.get("alert") == "PacelineDown")
     jobs, apps = (re.search(rf'{label}=~"([^"]+)"', down) for label in ("job", "app"))
     assert jobs is not None
     assert apps is not None
@@ -224,7 +224,7 @@ def test_a_pod_that_is_down_has_the_job_that_the_alert_asks_for() -> None:
         assert labels["job"] == manifest["metadata"]["name"]
         assert re.fullmatch(jobs[1], labels["job"])
         assert re.fullmatch(apps[1], described["labels"]["app"])
-    assert re.fullmatch(jobs[1], "monitoring/headgate-worker")
+    assert re.fullmatch(jobs[1], "monitoring/paceline-worker")
     assert not re.fullmatch(jobs[1], "another")
 
 
@@ -246,9 +246,9 @@ def test_prometheus_scrapes_what_is_composed() -> None:
     targets = [
         target.partition(":") for job in scraped for config in job["static_configs"] for target in config["targets"]
     ]
-    assert {name for name, _, _ in targets} == {"headgate", "worker"}
+    assert {name for name, _, _ in targets} == {"paceline", "worker"}
     ports = {name: port for name, _, port in targets}
-    assert ports["headgate"] == str(Settings().port)
+    assert ports["paceline"] == str(Settings().port)
     assert ports["worker"] in compose["worker"]["command"]
     for name, service in compose.items():
         for needed, how in service.get("depends_on", {}).items():

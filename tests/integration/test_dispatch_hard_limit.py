@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from headgate import DispatchQueue
+from paceline import DispatchQueue
 from tests import warm_start
 from tests.effort import is_thorough
 from tests.integration.guarded_process import ITEM_TYPE, PLAN, READY

@@ -1,4 +1,4 @@
-"""`headgate doctor` checks every server in its own protocol: healthy, degraded, down, and with the wrong
+"""`paceline doctor` checks every server in its own protocol: healthy, degraded, down, and with the wrong
 credentials."""
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 
-from headgate.extras import MODULES
-from headgate.server.access.authenticator import create_token
-from headgate.server.cli import app
-from headgate.server.cli.doctor import _examine, finding, servers
-from headgate.server.cli.doctor.finding import Finding
-from headgate.server.settings import Settings
-from headgate.server.wiring.access import open_access_store
-from headgate.server.wiring.database import migrate_up
-from headgate.server.wiring.notifications import open_notifications
-from headgate.testing.servers.postgres import PostgresServer
-from headgate.testing.servers.redis import RedisServer
-from headgate.testing.servers.redis_cluster import RedisClusterAddress
-from headgate.testing.servers.redis_sentinel import RedisSentinel
+from paceline.extras import MODULES
+from paceline.server.access.authenticator import create_token
+from paceline.server.cli import app
+from paceline.server.cli.doctor import _examine, finding, servers
+from paceline.server.cli.doctor.finding import Finding
+from paceline.server.settings import Settings
+from paceline.server.wiring.access import open_access_store
+from paceline.server.wiring.database import migrate_up
+from paceline.server.wiring.notifications import open_notifications
+from paceline.testing.servers.postgres import PostgresServer
+from paceline.testing.servers.redis import RedisServer
+from paceline.testing.servers.redis_cluster import RedisClusterAddress
+from paceline.testing.servers.redis_sentinel import RedisSentinel
 from tests.acceptance.collector import collector
 from tests.acceptance.service import run
 
@@ -70,7 +70,7 @@ async def test_a_database_reports_its_version_schema_and_clock(tmp_path: Path, d
         found = await examined(tmp_path, database_url=database_url)
         assert found["database"].ok
         assert not found["schema"].ok
-        assert found["schema"].advice == "run headgate migrate up"
+        assert found["schema"].advice == "run paceline migrate up"
     await migrate_up(database_url)
     found = await examined(tmp_path, database_url=database_url)
     assert found["database"].ok
@@ -252,15 +252,15 @@ def test_the_command_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyP
     well = CliRunner().invoke(app, ["doctor", "--json"])
     assert well.exit_code == 0
     assert all(check["ok"] for check in json.loads(well.output))
-    monkeypatch.setenv("HEADGATE_REDIS_URL", f"redis://:{SECRET}@{NOWHERE}")
-    monkeypatch.setenv("HEADGATE_KAFKA_BOOTSTRAP", NOWHERE)
-    monkeypatch.setenv("HEADGATE_TEMPORAL_ADDRESS", NOWHERE)
+    monkeypatch.setenv("PACELINE_REDIS_URL", f"redis://:{SECRET}@{NOWHERE}")
+    monkeypatch.setenv("PACELINE_KAFKA_BOOTSTRAP", NOWHERE)
+    monkeypatch.setenv("PACELINE_TEMPORAL_ADDRESS", NOWHERE)
     monkeypatch.setattr(servers, "TIMEOUT_SECONDS", 0.5)
     unwell = CliRunner().invoke(app, ["doctor"])
     assert unwell.exit_code == 1
     for name in ("redis", "kafka", "temporal"):
         assert f"FAIL  {name}: " in unwell.output
-    assert "check HEADGATE_TEMPORAL_ADDRESS" in unwell.output
+    assert "check PACELINE_TEMPORAL_ADDRESS" in unwell.output
     assert SECRET not in unwell.output
 
 
@@ -286,16 +286,16 @@ async def test_the_collector_of_traces_is_asked_for(tmp_path: Path, monkeypatch:
         assert found.summary.startswith(f"{spans.url} answers")
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter", None)
     missing = (await examined(tmp_path, traces="otlp"))["traces"]
-    assert (missing.ok, missing.advice) == (False, "pip install 'headgate[traces]'")
+    assert (missing.ok, missing.advice) == (False, "pip install 'paceline[traces]'")
 
 
 MISTAKES = {
-    "HEADGATE_PAYMENTS_RULES": ("no-such.toml", "can't be read: No such file or directory"),
-    "HEADGATE_DISPATCH_DOMAINS": ("no_such_module:domain", "'no_such_module:domain' can't be loaded"),
-    "HEADGATE_PAYMENTS_DOWNSTREAM_TOKEN_FILE": ("no-such-token", "can't be read: No such file or directory"),
-    "HEADGATE_PAYMENTS_DOWNSTREAM_CLIENT_CERT": ("no-such.pem", "can't be read: No such file or directory"),
-    "HEADGATE_PAYMENTS_DOWNSTREAM_INQUIRY_PATH": ("/payments", "must hold {key}, as in /payments/{key}"),
-    "HEADGATE_SMS_PROVIDERS": ("mine=no_such_module:sms", "'no_such_module:sms' of mine can't be imported"),
+    "PACELINE_PAYMENTS_RULES": ("no-such.toml", "can't be read: No such file or directory"),
+    "PACELINE_DISPATCH_DOMAINS": ("no_such_module:domain", "'no_such_module:domain' can't be loaded"),
+    "PACELINE_PAYMENTS_DOWNSTREAM_TOKEN_FILE": ("no-such-token", "can't be read: No such file or directory"),
+    "PACELINE_PAYMENTS_DOWNSTREAM_CLIENT_CERT": ("no-such.pem", "can't be read: No such file or directory"),
+    "PACELINE_PAYMENTS_DOWNSTREAM_INQUIRY_PATH": ("/payments", "must hold {key}, as in /payments/{key}"),
+    "PACELINE_SMS_PROVIDERS": ("mine=no_such_module:sms", "'no_such_module:sms' of mine can't be imported"),
 }
 
 
@@ -312,7 +312,7 @@ def test_what_the_settings_name_is_loaded(tmp_path: Path, variable: str) -> None
     assert served.returncode == 2
     assert served.stdout == ""
     (line,) = served.stderr.splitlines()
-    assert line.startswith(f"headgate: {variable}: ")
+    assert line.startswith(f"paceline: {variable}: ")
     assert message in line
 
 
@@ -330,15 +330,15 @@ async def test_rules_and_item_types_are_shown(tmp_path: Path, monkeypatch: pytes
     found = await examined(tmp_path, payments={"rules": str(rules)})
     assert (found["payment rules"].ok, found["payment rules"].summary) == (
         False,
-        "HEADGATE_PAYMENTS_RULES: duplicates: must be allow or reject",
+        "PACELINE_PAYMENTS_RULES: duplicates: must be allow or reject",
     )
 
 
 @pytest.mark.parametrize("command", [["doctor"], ["serve", "--port", "0"]], ids=["doctor", "serve"])
 def test_an_invalid_url_is_reported_in_one_line(tmp_path: Path, command: list[str]) -> None:
-    ended = run(tmp_path, *command, HEADGATE_SMS_WEBHOOK_URL=f"http://[bad/{SECRET}")
+    ended = run(tmp_path, *command, PACELINE_SMS_WEBHOOK_URL=f"http://[bad/{SECRET}")
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr == "headgate: HEADGATE_SMS_WEBHOOK_URL: is no URL: its host is not valid\n"
+    assert ended.stderr == "paceline: PACELINE_SMS_WEBHOOK_URL: is no URL: its host is not valid\n"
 
 
 EXTRAS = ("encryption", "grpc", "oidc")
@@ -352,14 +352,14 @@ async def test_extras_that_the_settings_need_are_named(tmp_path: Path, monkeypat
         tmp_path,
         dispatch={"encryption_keys": "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="},
         grpc={"port": 0},
-        oidc={"issuer": f"http://{NOWHERE}", "client_id": "headgate", "scopes": {"ops": "admin"}},
+        oidc={"issuer": f"http://{NOWHERE}", "client_id": "paceline", "scopes": {"ops": "admin"}},
         payments={"downstream_url": f"http://{NOWHERE}"},
     )
     assert found["packages"].summary.endswith("; what the settings need is not installed")
-    assert found["packages"].advice == "pip install 'headgate[payments,encryption,grpc,oidc]'"
-    assert {name: found[name].advice for name in EXTRAS} == {name: f"pip install 'headgate[{name}]'" for name in EXTRAS}
-    assert found["downstream"].advice == "pip install 'headgate[payments]'"
-    assert found["item types"].summary == "none; payments need: pip install 'headgate[payments]'"
+    assert found["packages"].advice == "pip install 'paceline[payments,encryption,grpc,oidc]'"
+    assert {name: found[name].advice for name in EXTRAS} == {name: f"pip install 'paceline[{name}]'" for name in EXTRAS}
+    assert found["downstream"].advice == "pip install 'paceline[payments]'"
+    assert found["item types"].summary == "none; payments need: pip install 'paceline[payments]'"
 
 
 async def test_keys_and_files_of_the_service_are_loaded(tmp_path: Path) -> None:

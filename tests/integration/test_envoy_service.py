@@ -16,19 +16,19 @@ import pytest
 from fastapi import FastAPI
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from headgate.errors import ConfigurationError, HeadgateError
-from headgate.limits.model import Charge, FixedWindow, Rule
-from headgate.limits.stores.redis_commands import common_slot
-from headgate.server.access.authenticator import create_token
-from headgate.server.envoy.descriptors import counted_key
-from headgate.server.envoy.messages import OK, UNITS, RateLimitRequest, RateLimitResponse
-from headgate.server.envoy.messages import OVER_LIMIT as OVER
-from headgate.server.envoy.servicer import MAX_DESCRIPTORS, SERVICE
-from headgate.server.grpc.access import _client
-from headgate.server.http.app import create_app
-from headgate.server.settings import Settings
-from headgate.server.wiring.access import open_access_store
-from headgate.server.wiring.envoy import check_grpc
+from paceline.errors import ConfigurationError, PacelineError
+from paceline.limits.model import Charge, FixedWindow, Rule
+from paceline.limits.stores.redis_commands import common_slot
+from paceline.server.access.authenticator import create_token
+from paceline.server.envoy.descriptors import counted_key
+from paceline.server.envoy.messages import OK, UNITS, RateLimitRequest, RateLimitResponse
+from paceline.server.envoy.messages import OVER_LIMIT as OVER
+from paceline.server.envoy.servicer import MAX_DESCRIPTORS, SERVICE
+from paceline.server.grpc.access import _client
+from paceline.server.http.app import create_app
+from paceline.server.settings import Settings
+from paceline.server.wiring.access import open_access_store
+from paceline.server.wiring.envoy import check_grpc
 
 TOKEN = "api-token-of-the-test"
 RULES = """
@@ -453,10 +453,10 @@ async def test_tls_and_certificates_of_clients(rules: Path, keys: Path) -> None:
 @pytest.mark.parametrize(
     ("grpc_settings", "setting"),
     [
-        ({"cert_file": "cert.pem"}, "HEADGATE_GRPC_KEY_FILE"),
-        ({"key_file": "key.pem"}, "HEADGATE_GRPC_CERT_FILE"),
-        ({"ca_file": "cert.pem"}, "HEADGATE_GRPC_CA_FILE"),
-        ({"cert_file": "missing.pem", "key_file": "key.pem"}, "HEADGATE_GRPC_CERT_FILE"),
+        ({"cert_file": "cert.pem"}, "PACELINE_GRPC_KEY_FILE"),
+        ({"key_file": "key.pem"}, "PACELINE_GRPC_CERT_FILE"),
+        ({"ca_file": "cert.pem"}, "PACELINE_GRPC_CA_FILE"),
+        ({"cert_file": "missing.pem", "key_file": "key.pem"}, "PACELINE_GRPC_CERT_FILE"),
     ],
 )
 def test_half_a_certificate_is_refused(rules: Path, keys: Path, grpc_settings: dict[str, str], setting: str) -> None:
@@ -469,7 +469,7 @@ def test_half_a_certificate_is_refused(rules: Path, keys: Path, grpc_settings: d
 async def test_what_is_wrong_shows_before_the_start(rules: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="0 is another port in each worker"):
         check_grpc(settings(rules), workers=2)
-    with pytest.raises(ConfigurationError, match="set HEADGATE_GRPC_PORT"):
+    with pytest.raises(ConfigurationError, match="set PACELINE_GRPC_PORT"):
         check_grpc(Settings(envoy={"config": rules}), workers=1)
     with pytest.raises(ConfigurationError, match=r"missing\.yaml: can't be read"):
         check_grpc(settings(tmp_path / "missing.yaml"), workers=1)
@@ -477,5 +477,5 @@ async def test_what_is_wrong_shows_before_the_start(rules: Path, tmp_path: Path)
     app = create_app(settings(rules))
     async with app.router.lifespan_context(app):
         taken = app.state.services.grpc_port
-        with pytest.raises(HeadgateError, match=f"port {taken}"):
+        with pytest.raises(PacelineError, match=f"port {taken}"):
             check_grpc(settings(rules, grpc={"port": taken}), workers=1)

@@ -13,8 +13,8 @@ from pathlib import Path
 import httpx2 as httpx
 import pytest
 
-from headgate.testing import eventually
-from headgate.testing.servers.server import Server
+from paceline.testing import eventually
+from paceline.testing.servers.server import Server
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CAPACITY = 5
@@ -129,7 +129,7 @@ async def test_fastapi(serve: httpx.AsyncClient) -> None:
 
 
 async def test_fastapi_on_redis(redis_url: str) -> None:
-    with Example("fastapi_app.py", environment={"HEADGATE_REDIS_URL": redis_url}) as server:
+    with Example("fastapi_app.py", environment={"PACELINE_REDIS_URL": redis_url}) as server:
         async with httpx.AsyncClient(base_url=f"http://{server.address}", timeout=30) as client:
             await check_limits(client, "/api/resource", "gold", {"X-API-Key": "a"})
 

@@ -7,9 +7,9 @@ import sys
 import pytest
 from benchmarks import hops
 
-from headgate import tracing
-from headgate.server.http.app import create_app
-from headgate.server.settings import Settings
+from paceline import tracing
+from paceline.server.http.app import create_app
+from paceline.server.settings import Settings
 
 MOST_FILES, MOST_FUNCTIONS = 21, 60
 """Asked were 21 and 75: two thirds of 32 and 112."""

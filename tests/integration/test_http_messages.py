@@ -10,10 +10,10 @@ import pytest
 import structlog
 from fastapi import FastAPI, Request
 
-from headgate import Limiter
-from headgate.integrations.fastapi import client_address, install, rate_limit
-from headgate.server.http.app import create_app
-from headgate.server.settings import Settings
+from paceline import Limiter
+from paceline.integrations.fastapi import client_address, install, rate_limit
+from paceline.server.http.app import create_app
+from paceline.server.settings import Settings
 
 
 @asynccontextmanager
@@ -21,7 +21,7 @@ async def service() -> AsyncIterator[httpx.AsyncClient]:
     app = create_app(Settings(database_url="memory://"))
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://headgate") as http,
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://paceline") as http,
     ):
         yield http
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from headgate.server.cli.worker import Role, _work
-from headgate.server.http.app import create_app
-from headgate.server.settings import Settings
-from headgate.sql.engine import Database
-from headgate.sql.listening import Listening
+from paceline.server.cli.worker import Role, _work
+from paceline.server.http.app import create_app
+from paceline.server.settings import Settings
+from paceline.sql.engine import Database
+from paceline.sql.listening import Listening
 
 PER_MINUTE = {
     "sql.outbox_looks.lease_and_read": 24,  # all topics at once, by a third of the lease of ten seconds
@@ -99,7 +99,7 @@ def calls(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     async def counting(self: Database, *arguments: Any) -> Any:
         work = arguments[4]
-        counted[f"{work.__module__.removeprefix('headgate.')}.{work.__qualname__}"] += 1
+        counted[f"{work.__module__.removeprefix('paceline.')}.{work.__qualname__}"] += 1
         return await run(self, *arguments)
 
     monkeypatch.setattr(Database, "_run", counting)
@@ -141,7 +141,7 @@ def test_an_idle_service_hardly_reads(database_url: str, calls: Counter[str]) ->
 
 
 def test_an_idle_worker_hardly_reads(database_url: str, calls: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headgate.server.cli.worker.stop_on_signals", lambda *_: None)
+    monkeypatch.setattr("paceline.server.cli.worker.stop_on_signals", lambda *_: None)
 
     async def work() -> Counter[str]:
         working = asyncio.create_task(_work(Settings.load(database_url=database_url), Role.ALL, None))

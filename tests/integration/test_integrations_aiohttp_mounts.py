@@ -7,9 +7,9 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from yarl import URL
 
-from headgate import Limiter
-from headgate.integrations import aiohttp as aiohttp_integration
-from headgate.integrations.asgi import PathRule
+from paceline import Limiter
+from paceline.integrations import aiohttp as aiohttp_integration
+from paceline.integrations.asgi import PathRule
 from tests.integration.path_rules import PLANS, rule, warnings
 
 

@@ -30,11 +30,11 @@ if not settings.configured:
     settings.configure(ALLOWED_HOSTS=["*"], SECRET_KEY="test", ROOT_URLCONF=__name__)
     django.setup()
 
-from headgate import AsyncLimiter, ConfigurationError, FixedWindow, Limiter, Plan, RateLimitExceeded
-from headgate.integrations import django as django_integration
-from headgate.integrations import flask
-from headgate.integrations.asgi import PathRule, RateLimitMiddleware
-from headgate.integrations.fastapi import everyone, header, install, rate_limit
+from paceline import AsyncLimiter, ConfigurationError, FixedWindow, Limiter, Plan, RateLimitExceeded
+from paceline.integrations import django as django_integration
+from paceline.integrations import flask
+from paceline.integrations.asgi import PathRule, RateLimitMiddleware
+from paceline.integrations.fastapi import everyone, header, install, rate_limit
 from tests.integration.asgi_calls import connect, talk_to
 
 PLANS = [Plan("small", FixedWindow(limit=1, window="PT1H")), Plan("large", FixedWindow(limit=5, window="P1D"))]
@@ -176,14 +176,14 @@ async def test_a_wrong_cost_of_the_applications_own_is_a_server_error(
     caplog.clear()
     assert shop.test_client().get("/").status_code == 500
     assert [record.name for record in caplog.records if "cost is wrong" in record.getMessage()] == [
-        "headgate.integrations"
+        "paceline.integrations"
     ]
 
 
 @pytest.fixture
 def on_django() -> Iterator[None]:
     django_integration._request_limiter.cache_clear()
-    with override_settings(HEADGATE_LIMITER=Limiter(plans=PLANS)):
+    with override_settings(PACELINE_LIMITER=Limiter(plans=PLANS)):
         yield
     django_integration._request_limiter.cache_clear()
 
@@ -199,7 +199,7 @@ def test_a_wrong_cost_of_a_django_application_is_a_server_error(
 
 
 def test_a_denied_check_of_django_has_the_fields_of_a_limits_denial(on_django: None) -> None:
-    limiter = settings.HEADGATE_LIMITER
+    limiter = settings.PACELINE_LIMITER
     limiter.acquire("ada", "small")
     with pytest.raises(RateLimitExceeded) as raised:
         limiter.check("ada", "small")

@@ -7,9 +7,9 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from headgate import AsyncLimiter, FixedWindow, Limiter, Plan
-from headgate.errors import ConfigurationError
-from headgate.integrations.asgi import PathRule, RateLimitMiddleware, client_address, everyone, header
+from paceline import AsyncLimiter, FixedWindow, Limiter, Plan
+from paceline.errors import ConfigurationError
+from paceline.integrations.asgi import PathRule, RateLimitMiddleware, client_address, everyone, header
 
 PLANS = [Plan("small", FixedWindow(limit=1, window="PT1H")), Plan("large", FixedWindow(limit=5, window="P1D"))]
 

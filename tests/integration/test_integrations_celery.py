@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import pytest
 
-from headgate import (
+from paceline import (
     BlockingSlots,
     Concurrency,
     ConfigurationError,
@@ -34,7 +34,7 @@ from celery import signals  # noqa: E402 - celery may be absent
 from celery.contrib.testing.worker import start_worker  # noqa: E402
 from kombu import pools  # noqa: E402
 
-from headgate.integrations.celery import rate_limit, slotted  # noqa: E402
+from paceline.integrations.celery import rate_limit, slotted  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 

@@ -18,11 +18,11 @@ import httpx2
 import pytest
 import requests
 
-from headgate import AsyncLimiter, Concurrency, ConfigurationError, FixedWindow, Limiter, Plan, RateLimitExceeded
-from headgate.integrations.aiohttp import LimitedMiddleware
-from headgate.integrations.httpx import AsyncLimitedTransport, LimitedTransport
-from headgate.integrations.limit import Response
-from headgate.integrations.requests import LimitedAdapter
+from paceline import AsyncLimiter, Concurrency, ConfigurationError, FixedWindow, Limiter, Plan, RateLimitExceeded
+from paceline.integrations.aiohttp import LimitedMiddleware
+from paceline.integrations.httpx import AsyncLimitedTransport, LimitedTransport
+from paceline.integrations.limit import Response
+from paceline.integrations.requests import LimitedAdapter
 
 PLANS = [
     Plan("small", FixedWindow(limit=2, window="P1D")),

@@ -9,11 +9,11 @@ import pytest
 from fastapi import Depends, FastAPI
 from flask import Flask
 
-from headgate import AsyncLimiter, FixedWindow, Limiter, Plan
-from headgate.errors import ConfigurationError
-from headgate.integrations import asgi, fastapi, flask
-from headgate.integrations.request_limiter import PathRule
-from headgate.limits.keys import Key, client_address, composite, everyone, header
+from paceline import AsyncLimiter, FixedWindow, Limiter, Plan
+from paceline.errors import ConfigurationError
+from paceline.integrations import asgi, fastapi, flask
+from paceline.integrations.request_limiter import PathRule
+from paceline.limits.keys import Key, client_address, composite, everyone, header
 from tests.integration.sites import django_integration, override_settings
 from tests.integration.test_integrations_unknown_plans import started
 
@@ -48,7 +48,7 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
 def django_middleware(limiter: Any, rules: list[PathRule]) -> None:
     django_integration._request_limiter.cache_clear()
     try:
-        with override_settings(HEADGATE_LIMITER=limiter, HEADGATE_RULES=rules):
+        with override_settings(PACELINE_LIMITER=limiter, PACELINE_RULES=rules):
             django_integration.RateLimitMiddleware(lambda request: None)
     finally:
         django_integration._request_limiter.cache_clear()

@@ -27,10 +27,10 @@ if not settings.configured:
     settings.configure(ALLOWED_HOSTS=["*"], SECRET_KEY="test", ROOT_URLCONF=__name__)
     django.setup()
 
-from headgate import AsyncLimiter, FixedWindow, Limiter, Plan
-from headgate.errors import ConfigurationError
-from headgate.integrations import django as integration
-from headgate.integrations.django import (
+from paceline import AsyncLimiter, FixedWindow, Limiter, Plan
+from paceline.errors import ConfigurationError
+from paceline.integrations import django as integration
+from paceline.integrations.django import (
     PathRule,
     RateLimitMiddleware,
     client_address,
@@ -46,7 +46,7 @@ urlpatterns: list[Any] = [route("", lambda request: HttpResponse("hello"))]
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
-    with use(HEADGATE_LIMITER=Limiter(plans=PLANS)):
+    with use(PACELINE_LIMITER=Limiter(plans=PLANS)):
         yield
     integration._request_limiter.cache_clear()
 
@@ -129,7 +129,7 @@ def test_what_marked_a_view_between_two_limits_is_seen() -> None:
 
 @pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
 async def test_async_views_work(kind: Any) -> None:
-    with use(HEADGATE_LIMITER=kind(plans=PLANS)):
+    with use(PACELINE_LIMITER=kind(plans=PLANS)):
         view = rate_limit("small", key=everyone("all"))(hello_async)
         request = AsyncRequestFactory().get("/")
         assert (await view(request)).status_code == 200
@@ -215,7 +215,7 @@ async def test_classes_of_async_views_are_limited_alike(kind: Any) -> None:
         async def get(self, request: HttpRequest) -> HttpResponse:
             return HttpResponse("hello")
 
-    with use(HEADGATE_LIMITER=kind(plans=PLANS)):
+    with use(PACELINE_LIMITER=kind(plans=PLANS)):
         view = rate_limit("small", key=everyone("all"))(Hello.as_view())
         first = await view(AsyncRequestFactory().get("/"))
         assert first.content == b"hello"
@@ -243,7 +243,7 @@ def test_nothing_of_a_request_is_left_to_the_garbage_collector() -> None:
 
 
 def test_the_middleware_limits_by_rules() -> None:
-    with use(HEADGATE_LIMITER=Limiter(plans=PLANS), HEADGATE_RULES=[PathRule("/a/*", "small", key=client_address())]):
+    with use(PACELINE_LIMITER=Limiter(plans=PLANS), PACELINE_RULES=[PathRule("/a/*", "small", key=client_address())]):
         middleware = RateLimitMiddleware(rate_limit("large", key=everyone("all"))(hello))
         assert middleware(get("/b")).headers["RateLimit"] == '"large";r=4;t=86400'
         assert middleware(get("/a/b")).headers["RateLimit"] == '"large";r=3;t=86400, "small";r=0;t=3600'
@@ -251,7 +251,7 @@ def test_the_middleware_limits_by_rules() -> None:
 
 
 async def test_the_middleware_is_async_before_async_views() -> None:
-    with use(HEADGATE_LIMITER=AsyncLimiter(plans=PLANS), HEADGATE_RULES=[PathRule("/a", "small", key=principal())]):
+    with use(PACELINE_LIMITER=AsyncLimiter(plans=PLANS), PACELINE_RULES=[PathRule("/a", "small", key=principal())]):
         middleware = RateLimitMiddleware(hello_async)
 
         async def ask(user: Any) -> int:
@@ -284,7 +284,7 @@ def test_the_principal_is_the_authenticated_user() -> None:
 
 
 def test_the_limiter_may_be_named() -> None:
-    with use(HEADGATE_LIMITER=f"{__name__}.named", HEADGATE_PARTITION_KEYS=True):
+    with use(PACELINE_LIMITER=f"{__name__}.named", PACELINE_PARTITION_KEYS=True):
         view = rate_limit("small", key=everyone("all"))(hello)
         assert view(get()).headers["RateLimit"].startswith('"small";r=0;t=3600;pk=:')
 
@@ -293,5 +293,5 @@ named = Limiter(plans=PLANS)
 
 
 def test_an_async_limiter_for_sync_views_is_a_mistake() -> None:
-    with use(HEADGATE_LIMITER=AsyncLimiter(plans=PLANS)), pytest.raises(ConfigurationError, match="Limiter"):
+    with use(PACELINE_LIMITER=AsyncLimiter(plans=PLANS)), pytest.raises(ConfigurationError, match="Limiter"):
         rate_limit("small", key=everyone("all"))(hello)(get())

@@ -26,9 +26,9 @@ from rest_framework.response import Response
 from rest_framework.test import APIClient
 from rest_framework.views import APIView
 
-from headgate import ConfigurationError, FixedWindow, Limiter, Plan
-from headgate.integrations import django as django_integration
-from headgate.integrations.drf import (
+from paceline import ConfigurationError, FixedWindow, Limiter, Plan
+from paceline.integrations import django as django_integration
+from paceline.integrations.drf import (
     RateThrottle,
     ScopedThrottle,
     everyone,
@@ -38,7 +38,7 @@ from headgate.integrations.drf import (
     route,
     throttle,
 )
-from headgate.integrations.limit import Limit
+from paceline.integrations.limit import Limit
 
 PLANS = [
     Plan("small", FixedWindow(limit=2, window="PT1H")),
@@ -73,7 +73,7 @@ def limiter() -> Iterator[Limiter]:
     django_integration._request_limiter.cache_clear()
     with override_settings(
         ROOT_URLCONF=__name__,
-        HEADGATE_LIMITER=limiter,
+        PACELINE_LIMITER=limiter,
         MIDDLEWARE=[],
         REST_FRAMEWORK={
             "UNAUTHENTICATED_USER": None,
@@ -201,8 +201,8 @@ def test_what_one_throttle_reserved_is_given_back_if_another_denies(limiter: Lim
 def test_default_limits_leave_throttled_views_alone(limiter: Limiter) -> None:
     serve(throttle("large", key=ALL))
     with override_settings(
-        MIDDLEWARE=["headgate.integrations.django.RateLimitMiddleware"],
-        HEADGATE_DEFAULTS=[Limit("small", key=ALL)],
+        MIDDLEWARE=["paceline.integrations.django.RateLimitMiddleware"],
+        PACELINE_DEFAULTS=[Limit("small", key=ALL)],
     ):
         assert statuses(3) == [200] * 3
     assert limiter.peek("all", "small").remaining == 2

@@ -12,9 +12,9 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from headgate import AsyncLimiter, Concurrency, Decision, FixedWindow, Limiter, Plan
-from headgate.integrations.limit import Limit, Response
-from headgate.limits.keys import composite, everyone, header, method, path, route
+from paceline import AsyncLimiter, Concurrency, Decision, FixedWindow, Limiter, Plan
+from paceline.integrations.limit import Limit, Response
+from paceline.limits.keys import composite, everyone, header, method, path, route
 from tests.integration.stack_sites import Setup, Site, field
 from tests.integration.stacks import STACKS, each_stack
 

@@ -19,9 +19,9 @@ from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.requests import HTTPConnection
 
-from headgate import AsyncLimiter, FixedWindow, Limiter, Plan, SlidingWindow, TokenBucket
-from headgate.errors import ConfigurationError, InvalidInput
-from headgate.integrations.fastapi import (
+from paceline import AsyncLimiter, FixedWindow, Limiter, Plan, SlidingWindow, TokenBucket
+from paceline.errors import ConfigurationError, InvalidInput
+from paceline.integrations.fastapi import (
     client_address,
     composite,
     everyone,
@@ -32,8 +32,8 @@ from headgate.integrations.fastapi import (
     principal,
     rate_limit,
 )
-from headgate.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
-from headgate.testing import FakeClock
+from paceline.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
+from paceline.testing import FakeClock
 from tests.integration.asgi_calls import connect, statuses, talk_to
 
 PLANS = [

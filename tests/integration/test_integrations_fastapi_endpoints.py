@@ -11,9 +11,9 @@ import pytest
 from fastapi import FastAPI, Request
 from pydantic import BaseModel
 
-from headgate import AsyncLimiter, FixedWindow, LeasePolicy, Limiter, Plan, TokenBucket
-from headgate.errors import ConfigurationError
-from headgate.integrations.fastapi import client_address, everyone, install, rate_limit
+from paceline import AsyncLimiter, FixedWindow, LeasePolicy, Limiter, Plan, TokenBucket
+from paceline.errors import ConfigurationError
+from paceline.integrations.fastapi import client_address, everyone, install, rate_limit
 from tests.integration.asgi_calls import statuses, talk_to
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ import pytest
 from fastapi import Depends, FastAPI, WebSocket
 from fastapi.exception_handlers import http_exception_handler
 
-from headgate import AsyncLimiter, Plan, TokenBucket
-from headgate.integrations.fastapi import everyone, header, install, limited, rate_limit
-from headgate.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
-from headgate.testing import FakeClock
+from paceline import AsyncLimiter, Plan, TokenBucket
+from paceline.integrations.fastapi import everyone, header, install, limited, rate_limit
+from paceline.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
+from paceline.testing import FakeClock
 from tests.integration.asgi_calls import connect, statuses, talk_to
 
 KEY = {"X-API-Key": "ada"}

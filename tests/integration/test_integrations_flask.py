@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from flask import Flask, Response, abort, current_app, request
 
-from headgate import AsyncLimiter, Concurrency, FixedWindow, Limiter, Plan
-from headgate.errors import ConfigurationError, RateLimitExceeded
-from headgate.integrations.flask import PathRule, client_address, everyone, header, install, principal, rate_limit
+from paceline import AsyncLimiter, Concurrency, FixedWindow, Limiter, Plan
+from paceline.errors import ConfigurationError, RateLimitExceeded
+from paceline.integrations.flask import PathRule, client_address, everyone, header, install, principal, rate_limit
 
 PLANS = [Plan("small", FixedWindow(limit=1, window="PT1H")), Plan("large", FixedWindow(limit=5, window="P1D"))]
 KEY = {"X-API-Key": "ada"}

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from headgate import AsyncLimiter, FixedWindow, Limiter, Plan, TokenBucket
-from headgate.errors import ConfigurationError, InvalidInput, RateLimitExceeded
-from headgate.integrations.functions import rate_limit
-from headgate.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
-from headgate.testing import FakeClock
+from paceline import AsyncLimiter, FixedWindow, Limiter, Plan, TokenBucket
+from paceline.errors import ConfigurationError, InvalidInput, RateLimitExceeded
+from paceline.integrations.functions import rate_limit
+from paceline.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
+from paceline.testing import FakeClock
 
 PLANS = [Plan("small", FixedWindow(limit=2, window="PT1H")), Plan("quick", TokenBucket(capacity=1, per_second=1))]
 

@@ -14,8 +14,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from headgate import AsyncLimiter, ConfigurationError, Decision, FixedWindow, Limiter, Plan
-from headgate.integrations.grpc import (
+from paceline import AsyncLimiter, ConfigurationError, Decision, FixedWindow, Limiter, Plan
+from paceline.integrations.grpc import (
     AsyncRateLimitInterceptor,
     MethodRule,
     RateLimitInterceptor,
@@ -25,8 +25,8 @@ from headgate.integrations.grpc import (
     peer_address,
     route,
 )
-from headgate.integrations.limit import Response
-from headgate.testing import eventually
+from paceline.integrations.limit import Response
+from paceline.testing import eventually
 
 PLANS = [
     Plan("small", FixedWindow(limit=2, window="PT1H")),
@@ -321,7 +321,7 @@ async def test_a_cancelled_call_stays_charged() -> None:
         ("ipv4:192.0.2.1:4711", "192.0.2.1"),
         ("ipv6:%5B2001:db8::1%5D:4711", "2001:db8::1"),
         ("ipv6:[::1]:4711", "::1"),
-        ("unix:/run/headgate.sock", None),
+        ("unix:/run/paceline.sock", None),
         ("unix:", None),
         ("ipv4:nonsense:1", None),
         ("", None),

@@ -17,11 +17,11 @@ from litestar.exceptions import TooManyRequestsException
 from litestar.testing import AsyncTestClient
 from quart import Quart
 
-from headgate import AsyncLimiter, ConfigurationError, FixedWindow, Plan, RateLimitExceeded
-from headgate.integrations import aiohttp, quart
-from headgate.integrations import litestar as integration
-from headgate.integrations.limit import Limit, PathRule
-from headgate.limits.keys import everyone, principal
+from paceline import AsyncLimiter, ConfigurationError, FixedWindow, Plan, RateLimitExceeded
+from paceline.integrations import aiohttp, quart
+from paceline.integrations import litestar as integration
+from paceline.integrations.limit import Limit, PathRule
+from paceline.limits.keys import everyone, principal
 
 PLANS = [Plan("small", FixedWindow(limit=1, window="PT1H")), Plan("large", FixedWindow(limit=5, window="PT1H"))]
 ALL = everyone("all")

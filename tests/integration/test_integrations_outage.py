@@ -10,11 +10,11 @@ import httpx2 as httpx
 import pytest
 from fastapi import FastAPI
 
-from headgate import AsyncLimiter, FixedWindow, Plan
-from headgate.errors import StoreUnavailable
-from headgate.integrations import fastapi
-from headgate.integrations.fastapi import everyone
-from headgate.testing.servers.ports import PortClaim
+from paceline import AsyncLimiter, FixedWindow, Plan
+from paceline.errors import StoreUnavailable
+from paceline.integrations import fastapi
+from paceline.integrations.fastapi import everyone
+from paceline.testing.servers.ports import PortClaim
 from tests.integration.sites import SITES, Answer, Site
 
 WINDOW = FixedWindow(limit=1, window="PT1H")

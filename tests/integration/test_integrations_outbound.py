@@ -18,15 +18,15 @@ import httpx2
 import pytest
 import requests
 
-from headgate import AsyncLimiter, Limiter, Plan, TokenBucket
-from headgate.errors import ConfigurationError, RateLimitExceeded
-from headgate.integrations.aiohttp import LimitedMiddleware
-from headgate.integrations.httpx import AsyncLimitedTransport, LimitedTransport
-from headgate.integrations.outbound import OutboundLimiter
-from headgate.integrations.requests import LimitedAdapter
-from headgate.integrations.service_limits import Pauses, ServiceLimit, pause_of, retry_after, service_limits
-from headgate.limits.stores.memory import MemoryLimitStore
-from headgate.testing import FakeClock
+from paceline import AsyncLimiter, Limiter, Plan, TokenBucket
+from paceline.errors import ConfigurationError, RateLimitExceeded
+from paceline.integrations.aiohttp import LimitedMiddleware
+from paceline.integrations.httpx import AsyncLimitedTransport, LimitedTransport
+from paceline.integrations.outbound import OutboundLimiter
+from paceline.integrations.requests import LimitedAdapter
+from paceline.integrations.service_limits import Pauses, ServiceLimit, pause_of, retry_after, service_limits
+from paceline.limits.stores.memory import MemoryLimitStore
+from paceline.testing import FakeClock
 
 NOW = 1_800_000_000
 PLANS = [Plan("own", TokenBucket(capacity=2, per_second=0.01)), Plan("free", TokenBucket(capacity=99, per_second=99))]
@@ -295,8 +295,8 @@ async def test_the_transport_given_is_opened_used_and_closed(library: Any) -> No
 def test_neither_library_is_loaded_before_it_is_used() -> None:
     script = (
         "import sys\n"
-        "from headgate import Limiter, Plan, TokenBucket\n"
-        "from headgate.integrations.httpx import LimitedTransport\n"
+        "from paceline import Limiter, Plan, TokenBucket\n"
+        "from paceline.integrations.httpx import LimitedTransport\n"
         "LimitedTransport(Limiter(plans=[Plan('own', TokenBucket(2, 1))]), 'own').close()\n"
         "print({'httpx', 'httpx2'} & set(sys.modules))"
     )

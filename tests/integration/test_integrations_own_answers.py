@@ -18,10 +18,10 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Host, Mount, Route
 from starlette.websockets import WebSocket
 
-from headgate import AsyncLimiter, Decision, FixedWindow, Limiter, Plan, RateLimitExceeded
-from headgate.integrations import flask, starlette
-from headgate.integrations.asgi import PathRule, RateLimitMiddleware
-from headgate.integrations.fastapi import Limit, everyone, exempt, install, limited, rate_limit, route
+from paceline import AsyncLimiter, Decision, FixedWindow, Limiter, Plan, RateLimitExceeded
+from paceline.integrations import flask, starlette
+from paceline.integrations.asgi import PathRule, RateLimitMiddleware
+from paceline.integrations.fastapi import Limit, everyone, exempt, install, limited, rate_limit, route
 from tests.integration.asgi_calls import connect, statuses, talk_to
 
 PLANS = [Plan("small", FixedWindow(limit=1, window="PT1H")), Plan("large", FixedWindow(limit=5, window="PT1H"))]

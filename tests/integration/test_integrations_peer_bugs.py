@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from headgate import AsyncLimiter, Decision, FixedWindow, Limiter, Plan, TokenBucket
-from headgate.limits.keys import client_address, everyone, header
-from headgate.limits.model import Charge
-from headgate.limits.ports import Hold
-from headgate.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
-from headgate.testing import FakeClock
+from paceline import AsyncLimiter, Decision, FixedWindow, Limiter, Plan, TokenBucket
+from paceline.limits.keys import client_address, everyone, header
+from paceline.limits.model import Charge
+from paceline.limits.ports import Hold
+from paceline.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
+from paceline.testing import FakeClock
 from tests.integration.sites import ON_A_LOOP, SITES, Site
 
 PLANS = [Plan("gold", TokenBucket(capacity=2, per_second=0.5)), Plan("daily", FixedWindow(limit=3, window="P1D"))]

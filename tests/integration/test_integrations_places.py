@@ -11,11 +11,11 @@ import pytest
 from fastapi import FastAPI, WebSocket
 from fastapi.responses import StreamingResponse
 
-from headgate import AsyncLimiter, Concurrency, FixedWindow, Limiter, Plan, RateLimitExceeded
-from headgate.integrations.asgi import PathRule, RateLimitMiddleware
-from headgate.integrations.fastapi import everyone, install, rate_limit
-from headgate.integrations.functions import rate_limit as limit_function
-from headgate.testing import FakeClock
+from paceline import AsyncLimiter, Concurrency, FixedWindow, Limiter, Plan, RateLimitExceeded
+from paceline.integrations.asgi import PathRule, RateLimitMiddleware
+from paceline.integrations.fastapi import everyone, install, rate_limit
+from paceline.integrations.functions import rate_limit as limit_function
+from paceline.testing import FakeClock
 from tests.unit.limits.test_concurrency import Manual
 
 PLANS = [

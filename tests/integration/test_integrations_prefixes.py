@@ -34,14 +34,14 @@ if not settings.configured:
     settings.configure(ALLOWED_HOSTS=["*"], SECRET_KEY="test", ROOT_URLCONF=__name__)
     django.setup()
 
-from headgate import Limiter
-from headgate.integrations import django as django_integration
-from headgate.integrations import flask as flask_integration
-from headgate.integrations.asgi import PathRule, RateLimitMiddleware, method
+from paceline import Limiter
+from paceline.integrations import django as django_integration
+from paceline.integrations import flask as flask_integration
+from paceline.integrations.asgi import PathRule, RateLimitMiddleware, method
 from tests.integration.asgi_calls import connect
 from tests.integration.path_rules import PLANS, rule, warnings
 
-DJANGO = "headgate.integrations.django.RateLimitMiddleware"
+DJANGO = "paceline.integrations.django.RateLimitMiddleware"
 
 
 def hello(*_: Any, **__: Any) -> Any:
@@ -93,8 +93,8 @@ def on_django() -> Iterator[Any]:
         overridden = override_settings(
             ROOT_URLCONF=__name__,
             MIDDLEWARE=[DJANGO],
-            HEADGATE_LIMITER=Limiter(plans=PLANS),
-            HEADGATE_RULES=rules,
+            PACELINE_LIMITER=Limiter(plans=PLANS),
+            PACELINE_RULES=rules,
             **values,
         )
         overridden.enable()

@@ -9,10 +9,10 @@ from uuid import uuid4
 
 import pytest
 
-from headgate import AsyncLimiter, FixedWindow, Limiter, Plan
-from headgate.integrations.limit import Response
-from headgate.limits.keys import everyone
-from headgate.testing import eventually
+from paceline import AsyncLimiter, FixedWindow, Limiter, Plan
+from paceline.integrations.limit import Response
+from paceline.limits.keys import everyone
+from paceline.testing import eventually
 from tests.integration.stack_sites import Setup
 from tests.integration.stacks import STACKS
 

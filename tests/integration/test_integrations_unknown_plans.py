@@ -9,10 +9,10 @@ import pytest
 from fastapi import APIRouter, Depends, FastAPI
 from flask import Flask
 
-from headgate import AsyncLimiter, FixedWindow, Limiter, Plan
-from headgate.errors import ConfigurationError
-from headgate.integrations import asgi, fastapi, flask, functions, httpx, requests
-from headgate.integrations.request_limiter import PathRule
+from paceline import AsyncLimiter, FixedWindow, Limiter, Plan
+from paceline.errors import ConfigurationError
+from paceline.integrations import asgi, fastapi, flask, functions, httpx, requests
+from paceline.integrations.request_limiter import PathRule
 from tests.integration.sites import django_integration, override_settings
 
 PLANS = [Plan("gold", FixedWindow(1, "PT1H")), Plan("daily", FixedWindow(5, "P1D"))]
@@ -33,7 +33,7 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
 def django_middleware(limiter: Any, rules: list[PathRule]) -> None:
     django_integration._request_limiter.cache_clear()
     try:
-        with override_settings(HEADGATE_LIMITER=limiter, HEADGATE_RULES=rules):
+        with override_settings(PACELINE_LIMITER=limiter, PACELINE_RULES=rules):
             django_integration.RateLimitMiddleware(lambda request: None)
     finally:
         django_integration._request_limiter.cache_clear()

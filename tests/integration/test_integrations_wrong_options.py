@@ -12,10 +12,10 @@ from flask import Flask
 from quart import Quart
 from starlette.applications import Starlette
 
-from headgate import AsyncLimiter, ConfigurationError, FixedWindow, Limiter, Plan
-from headgate.integrations import aiohttp, flask, quart, starlette
-from headgate.integrations.asgi import PathRule, RateLimitMiddleware
-from headgate.integrations.fastapi import Limit, everyone, install, rate_limit
+from paceline import AsyncLimiter, ConfigurationError, FixedWindow, Limiter, Plan
+from paceline.integrations import aiohttp, flask, quart, starlette
+from paceline.integrations.asgi import PathRule, RateLimitMiddleware
+from paceline.integrations.fastapi import Limit, everyone, install, rate_limit
 
 PLANS = [Plan("small", FixedWindow(limit=1, window="PT1H"))]
 ALL = everyone("all")

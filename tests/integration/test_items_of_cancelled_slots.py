@@ -12,12 +12,12 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from headgate import DispatchQueue, SlotScheduler, WindowPolicy
-from headgate.dispatch.model import EnqueueRequest
-from headgate.dispatch.status import Status
-from headgate.dispatch.stores import portable
-from headgate.errors import Conflict, NotFound, SlotCancelled
-from headgate.slots.model import AssignedSlot
+from paceline import DispatchQueue, SlotScheduler, WindowPolicy
+from paceline.dispatch.model import EnqueueRequest
+from paceline.dispatch.status import Status
+from paceline.dispatch.stores import portable
+from paceline.errors import Conflict, NotFound, SlotCancelled
+from paceline.slots.model import AssignedSlot
 
 AT = "2030-03-01T16:00:00Z"
 REFUSED = r"the slot of 'a' was cancelled; .* assign\(\)"
@@ -146,7 +146,7 @@ async def test_a_slot_that_is_being_cancelled_while_its_item_is_queued(postgres_
         await queue.configure("PAY")
         slot = await slots.assign("a", "bank", AT)
         with psycopg.connect(postgres_url) as mine:
-            mine.execute("DELETE FROM headgate_slot WHERE event_id = 'a'")
+            mine.execute("DELETE FROM paceline_slot WHERE event_id = 'a'")
             queued = asyncio.create_task(queue.enqueue("PAY", "a", slot=slot))
             await asyncio.to_thread(_wait_for_lock, postgres_url)
             mine.commit()

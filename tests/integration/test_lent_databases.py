@@ -11,19 +11,19 @@ import psycopg
 import pytest
 from psycopg import AsyncConnection
 
-from headgate.sql import migrate
+from paceline.sql import migrate
 from tests import kept_connections, lent_databases
 from tests.lent_databases import MigratedDatabases
 
 INSERT: LiteralString = (
-    "INSERT INTO headgate_outbox (topic, message_key, message_value, created_at) VALUES ('t', 'k', 'v', now()) "
+    "INSERT INTO paceline_outbox (topic, message_key, message_value, created_at) VALUES ('t', 'k', 'v', now()) "
     "RETURNING id"
 )
 CHANGES: dict[str, LiteralString] = {
-    "a column": "ALTER TABLE headgate_slot ADD COLUMN surprise int",
+    "a column": "ALTER TABLE paceline_slot ADD COLUMN surprise int",
     "a table": "CREATE TABLE surprise (a int)",
-    "an index": "DROP INDEX headgate_slot_scheduled_at_ix",
-    "statistics": f"{INSERT}; ANALYZE headgate_outbox",
+    "an index": "DROP INDEX paceline_slot_scheduled_at_ix",
+    "statistics": f"{INSERT}; ANALYZE paceline_outbox",
     "a setting": "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET jit = on', current_database()); END $$",
     "the revision": f"DELETE FROM {migrate.REVISION_TABLE}",
 }
@@ -46,8 +46,8 @@ def test_who_borrows_next_finds_no_row_and_nobody_else(lender: MigratedDatabases
     lingering.close()
     with lender.lend() as second, psycopg.connect(second, autocommit=True) as connection:
         assert second == first
-        assert connection.execute("SELECT count(*) FROM headgate_outbox").fetchone() == (0,)
-        pages = connection.execute("SELECT pg_relation_size('headgate_outbox') / 8192").fetchone()
+        assert connection.execute("SELECT count(*) FROM paceline_outbox").fetchone() == (0,)
+        pages = connection.execute("SELECT pg_relation_size('paceline_outbox') / 8192").fetchone()
         assert pages is not None
         assert pages[0] < 10, "where the planner begins to look"
         assert connection.execute(INSERT).fetchone() == numbers[0]
@@ -59,7 +59,7 @@ def test_one_whose_connections_were_all_ended_is_lent_again(lender: MigratedData
         connection.execute(lent_databases._END_OTHERS, [[]])
     with lender.lend() as second, psycopg.connect(second, autocommit=True) as connection:
         assert second == first
-        assert connection.execute("SELECT count(*) FROM headgate_outbox").fetchone() == (0,)
+        assert connection.execute("SELECT count(*) FROM paceline_outbox").fetchone() == (0,)
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -80,8 +80,8 @@ SESSIONS: dict[str, tuple[LiteralString, LiteralString, Any]] = {
     "a temporary table": ("CREATE TEMP TABLE surprise (a int)", "SELECT to_regclass('surprise')", None),
     "a prepared statement": ("PREPARE surprise AS SELECT 1", "SELECT count(*) FROM pg_prepared_statements", 0),
     "a channel": ("LISTEN surprise", "SELECT count(*) FROM pg_listening_channels()", 0),
-    "a transaction": (f"BEGIN; {INSERT}", "SELECT count(*) FROM headgate_outbox", 0),
-    "a transaction that failed": ("BEGIN; SELECT 1 FROM nowhere", "SELECT count(*) FROM headgate_outbox", 0),
+    "a transaction": (f"BEGIN; {INSERT}", "SELECT count(*) FROM paceline_outbox", 0),
+    "a transaction that failed": ("BEGIN; SELECT 1 FROM nowhere", "SELECT count(*) FROM paceline_outbox", 0),
 }
 
 

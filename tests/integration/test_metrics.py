@@ -12,8 +12,8 @@ import psycopg
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from headgate import DispatchQueue
-from headgate.testing import eventually
+from paceline import DispatchQueue
+from paceline.testing import eventually
 from tests.acceptance.service import Service
 
 ROOT = Path(__file__).parents[2]
@@ -48,8 +48,8 @@ COUNTED = [
 @pytest.fixture
 async def service(tmp_path: Path, postgres_url: str) -> AsyncIterator[Service]:
     variables = {
-        "HEADGATE_DATABASE_URL": postgres_url,
-        "HEADGATE_DISPATCH_DOMAINS": "examples.invoices.domain:domain",
+        "PACELINE_DATABASE_URL": postgres_url,
+        "PACELINE_DISPATCH_DOMAINS": "examples.invoices.domain:domain",
         "INVOICES_FOLDER": str(tmp_path / "sent"),
         "PYTHONPATH": str(ROOT),
     }
@@ -103,8 +103,8 @@ async def book(http: httpx.AsyncClient, postgres_url: str) -> None:
     # Somebody else is about to commit a slot for the same event, under another config.
     async with await psycopg.AsyncConnection.connect(postgres_url) as other:
         await other.execute(
-            "INSERT INTO headgate_slot SELECT 'wanted', 'other', config_version, requested_at, window_start, "
-            "scheduled_at, created_at FROM headgate_slot WHERE event_id = 'first'"
+            "INSERT INTO paceline_slot SELECT 'wanted', 'other', config_version, requested_at, window_start, "
+            "scheduled_at, created_at FROM paceline_slot WHERE event_id = 'first'"
         )
         later = slot | {"eventId": "wanted", "requestedTime": "2030-03-01T17:00:00Z"}
         asked = asyncio.create_task(http.post("/api/v1/slots", json=later))
@@ -144,7 +144,7 @@ async def dispatch(http: httpx.AsyncClient, postgres_url: str) -> None:
         await queue.enqueue("INVOICE", "bad", context={"no": "invoice"})
         await queue.enqueue("INVOICE", "torn", context=INVOICE)
     async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as other:
-        await other.execute("UPDATE headgate_dispatch_context SET context_json = '{' WHERE item_id = 'torn'")
+        await other.execute("UPDATE paceline_dispatch_context SET context_json = '{' WHERE item_id = 'torn'")
     assert (await http.patch("/admin/dispatch/INVOICE", json={"enabled": True})).is_success
 
 

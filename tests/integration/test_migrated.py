@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from headgate.sql import engine, migrate
-from headgate.sql.engine import Database
+from paceline.sql import engine, migrate
+from paceline.sql.engine import Database
 from tests import migrated
 
 Made = tuple[list[tuple[str, ...]], list[str | None]]
@@ -46,7 +46,7 @@ async def test_a_copy_is_what_every_step_makes(tmp_path: Path, monkeypatch: pyte
     assert copies == [stepped] * 3
 
 
-async def test_a_copied_file_is_as_headgate_creates_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_copied_file_is_as_paceline_creates_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its owner's alone, with a write-ahead log, and nobody's who was there before."""
     files = []
     for name in ("copied.db", "stepped.db"):

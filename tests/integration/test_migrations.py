@@ -21,14 +21,14 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy.engine import Connection
 
-import headgate
-from headgate.errors import ConfigurationError, HeadgateError
-from headgate.server.access.stores.sql import SqlAccessStore
-from headgate.sql import migrate
-from headgate.sql.databases import database as open_database
-from headgate.sql.engine import Database
-from headgate.sql.migration_policy import Migrations, permit_migrations
-from headgate.sql.schema import metadata
+import paceline
+from paceline.errors import ConfigurationError, PacelineError
+from paceline.server.access.stores.sql import SqlAccessStore
+from paceline.sql import migrate
+from paceline.sql.databases import database as open_database
+from paceline.sql.engine import Database
+from paceline.sql.migration_policy import Migrations, permit_migrations
+from paceline.sql.schema import metadata
 from tests.acceptance.service import Service, run
 
 
@@ -54,9 +54,9 @@ on_every_store = pytest.mark.parametrize("database", ["sqlite", "postgresql"], i
 
 @pytest.fixture(autouse=True, scope="module")
 def _every_table_is_known() -> None:
-    package = Path(headgate.__file__).parent
+    package = Path(paceline.__file__).parent
     for file in package.rglob("*tables.py"):
-        importlib.import_module(".".join(("headgate", *file.relative_to(package).with_suffix("").parts)))
+        importlib.import_module(".".join(("paceline", *file.relative_to(package).with_suffix("").parts)))
 
 
 @pytest.mark.usefixtures("every_step")
@@ -97,11 +97,11 @@ async def test_slots_of_payments_get_their_owner_by_the_payment_and_not_by_their
     def fill(connection: Connection) -> None:
         at = datetime(2030, 3, 1, 16, tzinfo=UTC)
         row = dict.fromkeys(("requested_at", "window_start", "scheduled_at", "created_at"), at)
-        slot, payment = metadata.tables["headgate_slot"], metadata.tables["headgate_payment"]
+        slot, payment = metadata.tables["paceline_slot"], metadata.tables["paceline_payment"]
         names = ["payment:kept", "payment:theirs", "kept", "PAYMENT:kept", "invoices:kept"]
         unowned = [column for column in slot.columns if column.name != "owner"]
         connection.execute(
-            sa.insert(sa.table("headgate_slot", *(sa.column(column.name, column.type) for column in unowned))),
+            sa.insert(sa.table("paceline_slot", *(sa.column(column.name, column.type) for column in unowned))),
             [row | {"event_id": name, "config_name": "default", "config_version": 1} for name in names],
         )
         texts = {
@@ -112,7 +112,7 @@ async def test_slots_of_payments_get_their_owner_by_the_payment_and_not_by_their
         connection.execute(payment.insert(), [texts | numbers | times | {"payment_id": "kept"}])
 
     def owners(connection: Connection) -> dict[str, str | None]:
-        slot = metadata.tables["headgate_slot"]
+        slot = metadata.tables["paceline_slot"]
         return {row.event_id: row.owner for row in connection.execute(sa.select(slot.c.event_id, slot.c.owner))}
 
     await database.write(lambda connection: _to(connection, "0011_audit_details"))
@@ -162,10 +162,10 @@ async def test_a_version_runs_on_the_schema_of_the_next_one_until_that_takes_som
     if runs:
         assert await migrate.upgrade(database) == []
         await migrate.prepare(database)
-        with pytest.raises(HeadgateError, match="9999_later was applied by a later version"):
+        with pytest.raises(PacelineError, match="9999_later was applied by a later version"):
             await migrate.downgrade(database)
     else:
-        with pytest.raises(ConfigurationError, match=r"9999_later.*9998_contracted; upgrade headgate"):
+        with pytest.raises(ConfigurationError, match=r"9999_later.*9998_contracted; upgrade paceline"):
             await migrate.upgrade(database)
     assert await database.read(migrate.current) == "9999_later"
 
@@ -194,7 +194,7 @@ async def test_a_step_whose_data_would_be_lost_is_undone_only_with_discard_data(
     await database.write(lambda connection: _to(connection, "0021_access"))
     store = SqlAccessStore(database)
     await store.sessions.key()
-    with pytest.raises(HeadgateError, match=r"lose the data of headgate_key; an earlier version also runs.*--discard"):
+    with pytest.raises(PacelineError, match=r"lose the data of paceline_key; an earlier version also runs.*--discard"):
         await migrate.downgrade(database)
     assert await migrate.status(database) == ("0021_access", (await migrate.status(database))[1])
     assert await migrate.downgrade(database, discard_data=True) == "0021_access"
@@ -205,7 +205,7 @@ async def test_every_step_can_be_undone(url: str) -> None:
     database = Database(url)
     applied = await migrate.upgrade(database)
     assert [await migrate.downgrade(database) for _ in applied] == applied[::-1]
-    with pytest.raises(HeadgateError, match="nothing to undo"):
+    with pytest.raises(PacelineError, match="nothing to undo"):
         await migrate.downgrade(database)
     assert await migrate.upgrade(database) == applied
     await database.close()
@@ -223,7 +223,7 @@ async def test_opening_migrates_only_what_it_may(database: Database, when: Migra
             await (await open_database(url)).close()
             assert (await migrate.status(database))[1] == []
         else:
-            with pytest.raises(HeadgateError, match=f"lacks {undone}; run `headgate migrate up`"):
+            with pytest.raises(PacelineError, match=f"lacks {undone}; run `paceline migrate up`"):
                 await open_database(url)
             assert (await migrate.status(database))[1] == [undone]
     finally:
@@ -233,7 +233,7 @@ async def test_opening_migrates_only_what_it_may(database: Database, when: Migra
 @pytest.mark.parametrize("dialect", ["sqlite", "postgresql", "oracle"])
 def test_an_administrator_can_read_what_would_run(dialect: str) -> None:
     script = migrate.script(dialect)
-    assert "CREATE TABLE headgate_slot " in script
+    assert "CREATE TABLE paceline_slot " in script
     if dialect == "oracle":
         # DATE has no fractions of a second; a TIMESTAMP WITH TIME ZONE can't be part of a key (ORA-02329).
         assert not re.search(r"\bDATE\b|WITH TIME ZONE", script)
@@ -259,7 +259,7 @@ async def test_a_new_sqlite_database_is_its_owners_alone(tmp_path: Path) -> None
 
 
 def test_commands_migrate_a_shared_database_only_with_migrate(empty_postgres_url: str, tmp_path: Path) -> None:
-    variables = {"HEADGATE_DATABASE_URL": empty_postgres_url}
+    variables = {"PACELINE_DATABASE_URL": empty_postgres_url}
     assert run(tmp_path, "config", "get", "default", **variables).returncode == 1, "reading makes no schema either"
     assert "0001_slots" in run(tmp_path, "migrate", "status", **variables).stdout
     assert run(tmp_path, "migrate", "up", **variables).returncode == 0
@@ -272,7 +272,7 @@ def test_commands_migrate_a_shared_database_only_with_migrate(empty_postgres_url
     ):
         refused = run(tmp_path, *words, **variables)
         assert refused.returncode == 1, words
-        assert f"lacks {undone}; run `headgate migrate up`" in refused.stderr
+        assert f"lacks {undone}; run `paceline migrate up`" in refused.stderr
     status = json.loads(run(tmp_path, "migrate", "status", "--json", **variables).stdout)
     assert status["pending"] == [undone]
     with Service(tmp_path, "--migrate", **variables):
@@ -290,7 +290,7 @@ async def test_a_slow_step_is_not_taken_for_a_frozen_process(
 
     adopt = migrate._adopt
     monkeypatch.setattr(migrate, "_adopt", adopt_slowly)
-    monkeypatch.setattr("headgate.sql.engine.IDLE_TIMEOUT_SECONDS", 0.02)
+    monkeypatch.setattr("paceline.sql.engine.IDLE_TIMEOUT_SECONDS", 0.02)
     database = Database(empty_postgres_url)
     try:
         assert await migrate.upgrade(database)

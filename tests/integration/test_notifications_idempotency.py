@@ -12,11 +12,11 @@ from operator import methodcaller
 import pytest
 import sqlalchemy as sa
 
-from headgate.apps.notifications.stores.tables import notification_key, notification_message
-from headgate.errors import BrokerUnavailable, HeadgateError, StoreUnavailable
-from headgate.messaging import Record
-from headgate.server.wiring.notifications import prune_notifications
-from headgate.testing import RedisServer, eventually
+from paceline.apps.notifications.stores.tables import notification_key, notification_message
+from paceline.errors import BrokerUnavailable, PacelineError, StoreUnavailable
+from paceline.messaging import Record
+from paceline.server.wiring.notifications import prune_notifications
+from paceline.testing import RedisServer, eventually
 from tests.integration.notification_gateway import Gateway, gateway, gateways, new_user
 
 
@@ -146,7 +146,7 @@ async def test_what_the_broker_did_not_take_goes_to_the_outbox(
         await served.configure(user, 5, 10)
         assert served.intake.cached is not None
 
-        async def fails(records: list[Record]) -> list[HeadgateError | None]:
+        async def fails(records: list[Record]) -> list[PacelineError | None]:
             return [BrokerUnavailable()] * len(records)
 
         monkeypatch.setattr(served.intake.cached._log, "publish", fails)
@@ -166,7 +166,7 @@ async def test_what_was_counted_and_not_published_is_published_and_not_counted_a
         log = served.intake.cached._log
         publish = log.publish
 
-        async def fails(records: list[Record]) -> list[HeadgateError | None]:
+        async def fails(records: list[Record]) -> list[PacelineError | None]:
             return [BrokerUnavailable()] * len(records)
 
         async def away(*_: object) -> None:

@@ -18,16 +18,16 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headgate.apps.notifications.intake import Intake
-from headgate.apps.notifications.model import Attempt, Message
-from headgate.apps.notifications.ports import Busy, Hit, Miss
-from headgate.apps.notifications.quota import Quota, Spending
-from headgate.apps.notifications.stores.redis import RedisQuotaCache
-from headgate.apps.notifications.stores.sql import SqlQuotaStore
-from headgate.errors import StoreUnavailable
-from headgate.sql.databases import database
-from headgate.sql.outbox import SqlOutbox
-from headgate.testing import FakeClock, RedisServer, eventually
+from paceline.apps.notifications.intake import Intake
+from paceline.apps.notifications.model import Attempt, Message
+from paceline.apps.notifications.ports import Busy, Hit, Miss
+from paceline.apps.notifications.quota import Quota, Spending
+from paceline.apps.notifications.stores.redis import RedisQuotaCache
+from paceline.apps.notifications.stores.sql import SqlQuotaStore
+from paceline.errors import StoreUnavailable
+from paceline.sql.databases import database
+from paceline.sql.outbox import SqlOutbox
+from paceline.testing import FakeClock, RedisServer, eventually
 from tests.effort import examples
 from tests.integration.notification_gateway import gateway, in_this_loop, new_user
 

@@ -13,8 +13,8 @@ import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.apps.notifications.providers.console import on_one_line
-from headgate.testing import RedisServer, eventually
+from paceline.apps.notifications.providers.console import on_one_line
+from paceline.testing import RedisServer, eventually
 from tests.effort import is_thorough
 from tests.integration.notification_gateway import (
     LOGS,
@@ -51,7 +51,7 @@ def key(user: int) -> str:
 async def test_property_8_the_sender_logs_what_it_sent(
     request: pytest.FixtureRequest, log: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "headgate")
+    caplog.set_level(logging.INFO, "paceline")
     sms = {"sender": "inline"}
     async with gateway(**stores(request, log), sms=sms) as served:
 

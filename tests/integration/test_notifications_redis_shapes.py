@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from headgate.testing import RedisSentinel, eventually
-from headgate.testing.servers.redis_cluster import RedisClusterAddress
+from paceline.testing import RedisSentinel, eventually
+from paceline.testing.servers.redis_cluster import RedisClusterAddress
 from tests.integration.notification_gateway import gateway, new_user
 
 

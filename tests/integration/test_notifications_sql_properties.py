@@ -14,8 +14,8 @@ from confluent_kafka import Consumer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.durations import parse_instant
-from headgate.testing import KafkaServer, eventually
+from paceline.durations import parse_instant
+from paceline.testing import KafkaServer, eventually
 from tests import effort
 from tests.integration.notification_gateway import (
     LOGS,
@@ -166,11 +166,11 @@ async def test_property_5_nothing_is_counted_that_kafka_did_not_confirm(
 
 
 FULL = {
-    "sqlite": ["CREATE TRIGGER full_disk BEFORE INSERT ON headgate_outbox BEGIN SELECT RAISE(FAIL, 'disk full'); END"],
+    "sqlite": ["CREATE TRIGGER full_disk BEFORE INSERT ON paceline_outbox BEGIN SELECT RAISE(FAIL, 'disk full'); END"],
     "postgres": [
         "CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS "
         "$$ BEGIN RAISE EXCEPTION 'disk full' USING ERRCODE = '53100'; END $$",
-        "CREATE TRIGGER full_disk BEFORE INSERT ON headgate_outbox FOR EACH ROW EXECUTE FUNCTION full_disk()",
+        "CREATE TRIGGER full_disk BEFORE INSERT ON paceline_outbox FOR EACH ROW EXECUTE FUNCTION full_disk()",
     ],
 }
 """Statements after which the outbox takes no record."""
@@ -200,7 +200,7 @@ async def test_property_5_nothing_is_counted_that_the_outbox_did_not_take(
 
         await execute(FULL[log])
         await in_this_loop(refused)
-        await execute(["DROP TRIGGER full_disk" + (" ON headgate_outbox" if log == "postgres" else "")])
+        await execute(["DROP TRIGGER full_disk" + (" ON paceline_outbox" if log == "postgres" else "")])
         user = new_user()
         await served.configure(user, 1, 10)
         assert await sent(served, user)

@@ -14,13 +14,13 @@ import pytest
 import uvicorn
 from joserfc.jwk import RSAKey
 
-from headgate.errors import ConfigurationError
-from headgate.server.access import oidc
-from headgate.server.cli.doctor import service
-from headgate.server.http.app import create_app
-from headgate.server.settings import Settings
-from headgate.server.wiring.access import oidc_provider
-from headgate.testing import eventually
+from paceline.errors import ConfigurationError
+from paceline.server.access import oidc
+from paceline.server.cli.doctor import service
+from paceline.server.http.app import create_app
+from paceline.server.settings import Settings
+from paceline.server.wiring.access import oidc_provider
+from paceline.testing import eventually
 from tests.integration.openid_provider import CLIENT, SECRET, OpenIdProvider, path_and_query
 
 SCOPES = '{"ops": "admin", "billing": "read assign"}'
@@ -50,7 +50,7 @@ async def browser(chosen: Settings) -> AsyncIterator[httpx.AsyncClient]:
     app = create_app(chosen)
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://headgate") as opened,
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://paceline") as opened,
     ):
         yield opened
 
@@ -65,7 +65,7 @@ async def test_the_doctor_asks_the_provider(tmp_path: Path, provider: OpenIdProv
     assert "is required with an issuer" in incomplete.summary
     [silent] = await service.examine(settings(tmp_path, provider, issuer="http://127.0.0.1:1"))
     assert "does not answer" in silent.summary
-    assert silent.advice == "check HEADGATE_OIDC_ISSUER and that the provider runs"
+    assert silent.advice == "check PACELINE_OIDC_ISSUER and that the provider runs"
 
 
 async def come_back(http: httpx.AsyncClient) -> httpx.Response:
@@ -84,12 +84,12 @@ async def test_a_group_decides_what_a_person_may_do(tmp_path: Path, provider: Op
         answer = await come_back(http)
         assert answer.status_code == 200
         assert "HttpOnly; SameSite=Strict" in answer.headers["set-cookie"]
-        assert provider.redirects == {"http://headgate/console/oidc/callback"}
+        assert provider.redirects == {"http://paceline/console/oidc/callback"}
         session = (await http.get("/console/session")).json()
         assert (session["name"], session["scopes"]) == ("oidc:anna", ["admin"])
         assert (await http.get("/admin/plans")).status_code == 200
         plan = {"algorithm": "token_bucket", "capacity": 1, "perSecond": 1}
-        own = {"Origin": "http://headgate", "Sec-Fetch-Site": "same-origin"}
+        own = {"Origin": "http://paceline", "Sec-Fetch-Site": "same-origin"}
         assert (await http.put("/admin/plans/p", json=plan, headers=own)).status_code == 200
         assert (await http.get("/admin/audit")).json()[0]["caller"] == "oidc:anna"
         provider.person["groups"] = ["billing", "others"]
@@ -142,7 +142,7 @@ async def test_a_login_that_was_not_begun_here_ends_nowhere(tmp_path: Path, prov
         back = path_and_query(answered.headers["location"])
         assert (await other.get(back)).status_code == 401, "somebody else's browser: no cookie"
         assert (await http.get(back.replace("state=", "state=x"))).status_code == 401
-        forged = {"Cookie": "headgate-oidc=" + http.cookies["headgate-oidc"][:-4] + "0000"}
+        forged = {"Cookie": "paceline-oidc=" + http.cookies["paceline-oidc"][:-4] + "0000"}
         assert (await other.get(back, headers=forged)).status_code == 401
         assert (await http.get(back)).status_code == 200
         assert (await http.get(back)).status_code == 401, "a second time"
@@ -166,14 +166,14 @@ async def test_without_a_provider_there_is_no_such_login(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("chosen", "field"),
     [
-        ({"issuer": "https://login.example.com"}, "HEADGATE_OIDC_CLIENT_ID"),
-        ({"issuer": "https://login.example.com", "client_id": "x"}, "HEADGATE_OIDC_SCOPES"),
-        ({"issuer": "http://login.example.com", "client_id": "x", "scopes": SCOPES}, "HEADGATE_OIDC_ISSUER"),
+        ({"issuer": "https://login.example.com"}, "PACELINE_OIDC_CLIENT_ID"),
+        ({"issuer": "https://login.example.com", "client_id": "x"}, "PACELINE_OIDC_SCOPES"),
+        ({"issuer": "http://login.example.com", "client_id": "x", "scopes": SCOPES}, "PACELINE_OIDC_ISSUER"),
         (
             {"issuer": "https://login.example.com", "client_id": "x", "scopes": '{"ops": "root"}'},
-            "HEADGATE_OIDC_SCOPES.ops.0",
+            "PACELINE_OIDC_SCOPES.ops.0",
         ),
-        ({"issuer": "https://login.example.com", "client_id": "x", "scopes": "ops"}, "HEADGATE_OIDC_SCOPES"),
+        ({"issuer": "https://login.example.com", "client_id": "x", "scopes": "ops"}, "PACELINE_OIDC_SCOPES"),
     ],
 )
 def test_settings_that_can_not_work_are_refused_by_name(chosen: dict[str, str], field: str) -> None:

@@ -10,11 +10,11 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from headgate.apps.payments.model import OWNER, SLOT_PREFIX
-from headgate.apps.payments.stores.reconciliation import SqlReconciliationStore
-from headgate.apps.payments.stores.sql import SqlPaymentStore
-from headgate.sql.databases import database
-from headgate.sql.engine import Database
+from paceline.apps.payments.model import OWNER, SLOT_PREFIX
+from paceline.apps.payments.stores.reconciliation import SqlReconciliationStore
+from paceline.apps.payments.stores.sql import SqlPaymentStore
+from paceline.sql.databases import database
+from paceline.sql.engine import Database
 from tests.contracts.conftest import slot_store_url
 
 Sent = list[tuple[str, Any]]
@@ -37,7 +37,7 @@ async def unused(shared: Database) -> tuple[list[str], list[str], Sent]:
     )
     orphaned = await SqlPaymentStore(shared).orphaned_slots(OWNER, SLOT_PREFIX, timedelta(0))
     leaked = await SqlReconciliationStore(shared).leaked_slots(OWNER, SLOT_PREFIX)
-    return orphaned, leaked, [(text, values) for text, values in sent if "headgate_payment" in text]
+    return orphaned, leaked, [(text, values) for text, values in sent if "paceline_payment" in text]
 
 
 @pytest.mark.parametrize("shared", ["sqlite"], indirect=True)
@@ -50,10 +50,10 @@ async def test_sqlite_looks_each_slots_payment_up_by_its_key(shared: Database) -
             await shared.write_unhurried(lambda connection: connection.exec_driver_sql("ANALYZE"))
         for statement, values in sent:
             plan = await shared.read(explained, statement, values)
-            assert any("SEARCH headgate_payment USING INDEX sqlite_autoindex_headgate_payment_1" in s for s in plan), (
+            assert any("SEARCH paceline_payment USING INDEX sqlite_autoindex_paceline_payment_1" in s for s in plan), (
                 plan
             )
-            assert any("headgate_slot_scheduled_at_ix" in step for step in plan), plan
+            assert any("paceline_slot_scheduled_at_ix" in step for step in plan), plan
 
 
 def explained(connection: sa.Connection, statement: str, values: Any) -> list[str]:
@@ -72,5 +72,5 @@ async def test_postgresql_can_look_each_slots_payment_up_by_its_key(shared: Data
         connection.execute("SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_seqscan = off")
         for statement, values in sent:
             plan = "\n".join(row[0] for row in connection.execute(f"EXPLAIN {statement}", values))
-            assert "Index Scan using headgate_payment_pk" in plan, plan
+            assert "Index Scan using paceline_payment_pk" in plan, plan
             assert "Index Cond: ((payment_id)::text = substr(" in plan, plan

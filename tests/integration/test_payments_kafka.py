@@ -8,16 +8,16 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from headgate.apps.payments.intake import PaymentIntake
-from headgate.apps.payments.intake_topic import PaymentTopic, rejected_topic
-from headgate.apps.payments.model import ITEM_TYPE, IntakeResult, Payment
-from headgate.dispatch.config import DispatchConfig
-from headgate.errors import StoreUnavailable
-from headgate.kafka.log import KafkaLog
-from headgate.messaging import LogEntry, Record
-from headgate.slots.model import WindowPolicy
-from headgate.slots.scheduler import SlotScheduler
-from headgate.testing import eventually
+from paceline.apps.payments.intake import PaymentIntake
+from paceline.apps.payments.intake_topic import PaymentTopic, rejected_topic
+from paceline.apps.payments.model import ITEM_TYPE, IntakeResult, Payment
+from paceline.dispatch.config import DispatchConfig
+from paceline.errors import StoreUnavailable
+from paceline.kafka.log import KafkaLog
+from paceline.messaging import LogEntry, Record
+from paceline.slots.model import WindowPolicy
+from paceline.slots.scheduler import SlotScheduler
+from paceline.testing import eventually
 from tests.models.payment_store import MemoryPaymentStore
 from tests.models.queue_store import MemoryQueueStore
 from tests.models.slot_store import MemorySlotStore

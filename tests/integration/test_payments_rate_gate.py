@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from headgate.apps.payments.downstream.permits import PermitPolicy
-from headgate.apps.payments.downstream.rate_gate import PermitRateGate
-from headgate.apps.payments.stores.redis import RedisPermitStore
-from headgate.sql.databases import database
-from headgate.testing.servers.redis import RedisServer
+from paceline.apps.payments.downstream.permits import PermitPolicy
+from paceline.apps.payments.downstream.rate_gate import PermitRateGate
+from paceline.apps.payments.stores.redis import RedisPermitStore
+from paceline.sql.databases import database
+from paceline.testing.servers.redis import RedisServer
 from tests import warm_start
 from tests.faults.bank import Bank
 

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import psycopg
 import pytest
 
-from headgate.errors import HeadgateError
-from headgate.sql.pipeline import BEGIN, ROLLBACK, Pipeline, Raw, Statement, execute_pipeline
+from paceline.errors import PacelineError
+from paceline.sql.pipeline import BEGIN, ROLLBACK, Pipeline, Raw, Statement, execute_pipeline
 
 NUMBER = Statement("ahead_number", "SELECT $1::int")
 BROKEN = Statement("ahead_broken", "SELECT 1 / $1::int")
@@ -36,7 +36,7 @@ async def test_results_come_in_the_order_of_the_statements(raw: Raw) -> None:
 async def test_an_error_is_raised_with_the_results_and_the_connection_goes_on(raw: Raw) -> None:
     pipeline = Pipeline(raw)
     await pipeline.send([(NUMBER, ("1",)), (BROKEN, ("0",)), (NUMBER, ("2",))])
-    with pytest.raises(HeadgateError, match="division by zero"):
+    with pytest.raises(PacelineError, match="division by zero"):
         await pipeline.results()
     await pipeline.close()
     assert not raw.closed
@@ -85,7 +85,7 @@ async def test_an_error_in_a_section_ends_the_transaction_and_the_connection_goe
     await pipeline.send([(NUMBER, ("1",))])
     await pipeline.end_section()
     await pipeline.send([(NUMBER, ("2",))])
-    with pytest.raises(HeadgateError, match="division by zero"):
+    with pytest.raises(PacelineError, match="division by zero"):
         await pipeline.section()
     assert not pipeline.is_open
     await execute_pipeline(raw, [(ROLLBACK, ())])

@@ -8,9 +8,9 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from headgate import DispatchQueue, Limiter, Plan, SlotScheduler, TokenBucket, WindowPolicy
-from headgate.durations import parse_instant
-from headgate.sql.engine import Database
+from paceline import DispatchQueue, Limiter, Plan, SlotScheduler, TokenBucket, WindowPolicy
+from paceline.durations import parse_instant
+from paceline.sql.engine import Database
 
 pytestmark = pytest.mark.postgres
 AT = "2030-01-01T00:00:00Z"

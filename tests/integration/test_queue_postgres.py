@@ -11,21 +11,21 @@ from typing import Any
 import psycopg
 import pytest
 
-from headgate.dispatch.changes import Cancellation
-from headgate.dispatch.config import DispatchConfig
-from headgate.dispatch.decisions import after_start, after_success, released
-from headgate.dispatch.model import Claim, EnqueueRequest
-from headgate.dispatch.ports import STARTED, QueueStore
-from headgate.dispatch.queue import DispatchQueue
-from headgate.dispatch.status import Status
-from headgate.dispatch.stores import postgres, postgres_claims, queue_store
-from headgate.dispatch.stores.rows import ClaimRequest
-from headgate.dispatch.stores.sql import SqlQueueStore
-from headgate.errors import NotFound, StoreError, StoreUnavailable
-from headgate.sql import hints
-from headgate.sql.engine import Database
-from headgate.sql.pipeline import BY_KEY, Raw, Rows, Statement, execute_pipeline
-from headgate.testing import eventually
+from paceline.dispatch.changes import Cancellation
+from paceline.dispatch.config import DispatchConfig
+from paceline.dispatch.decisions import after_start, after_success, released
+from paceline.dispatch.model import Claim, EnqueueRequest
+from paceline.dispatch.ports import STARTED, QueueStore
+from paceline.dispatch.queue import DispatchQueue
+from paceline.dispatch.status import Status
+from paceline.dispatch.stores import postgres, postgres_claims, queue_store
+from paceline.dispatch.stores.rows import ClaimRequest
+from paceline.dispatch.stores.sql import SqlQueueStore
+from paceline.errors import NotFound, StoreError, StoreUnavailable
+from paceline.sql import hints
+from paceline.sql.engine import Database
+from paceline.sql.pipeline import BY_KEY, Raw, Rows, Statement, execute_pipeline
+from paceline.testing import eventually
 
 T = datetime(2027, 3, 1, 16, 0, 0, tzinfo=UTC)
 NOW = timedelta(0)
@@ -132,7 +132,7 @@ async def test_the_listener_comes_back_after_its_connection_was_cut(store: Queue
         async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as connection:
             cursor = await connection.execute(
                 "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
-                " AND (query LIKE 'LISTEN%' OR query LIKE '/* headgate hints */%')"
+                " AND (query LIKE 'LISTEN%' OR query LIKE '/* paceline hints */%')"
             )
             return [row[0] for row in await cursor.fetchall()]
 
@@ -164,13 +164,13 @@ async def test_a_claim_looks_into_a_lanes_next_priority_only_if_it_needs_it(
     lanes = 20
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute(
-            f"""INSERT INTO headgate_dispatch_queue (item_type, item_id, queue_status, scheduled_exec_time, due_at,
+            f"""INSERT INTO paceline_dispatch_queue (item_type, item_id, queue_status, scheduled_exec_time, due_at,
                     slotted, claim_epoch, retry_count, created_at, updated_at, lane, priority)
                 SELECT 'PAY', n, 'READY', now(), now(), false, 0, 0, now(), now(), n % {lanes}, n / {lanes} % 10
                 FROM generate_series(0, 999) AS n"""
         )
         plan = plan_of_a_claim(connection, 5 * lanes)
-    scans = [line for line in plan.splitlines() if "headgate_dispatch_queue_turn_ix" in line]
+    scans = [line for line in plan.splitlines() if "paceline_dispatch_queue_turn_ix" in line]
     loops = sum(int(count) for line in scans for count in re.findall(r"actual.* loops=(\d+)", line))
     # To each lane once, into it once, and behind the last lane.
     assert loops <= 2 * lanes + 3, scans
@@ -190,16 +190,16 @@ async def test_a_claim_reads_as_many_rows_as_it_claims_whatever_else_is_queued(
             ("PAUSED", "READY", 20_000, "now() - interval '1 day'"),
         ]:
             connection.execute(
-                f"""INSERT INTO headgate_dispatch_queue (item_type, item_id, queue_status, scheduled_exec_time, due_at,
+                f"""INSERT INTO paceline_dispatch_queue (item_type, item_id, queue_status, scheduled_exec_time, due_at,
                         slotted, claim_epoch, retry_count, created_at, updated_at)
                     SELECT '{item_type}', '{status}' || n, '{status}', {due}, {due}, false, 0, 0, now(), now()
                     FROM generate_series(1, {count}) AS n"""
             )
         plan = plan_of_a_claim(connection, 20)
-    assert "headgate_dispatch_queue_turn_ix" in plan
-    assert "Tid Scan on headgate_dispatch_queue" in plan
-    assert "Seq Scan on headgate_dispatch_queue" not in plan
-    scans = [line for line in plan.splitlines() if "headgate_dispatch_queue_turn_ix" in line]
+    assert "paceline_dispatch_queue_turn_ix" in plan
+    assert "Tid Scan on paceline_dispatch_queue" in plan
+    assert "Seq Scan on paceline_dispatch_queue" not in plan
+    scans = [line for line in plan.splitlines() if "paceline_dispatch_queue_turn_ix" in line]
     read = [float(rows) for line in scans for rows in re.findall(r"actual.* rows=([\d.]+)", line)]
     assert max(read) == 20, scans
 
@@ -208,7 +208,7 @@ async def test_unusable_settings_are_reported_and_break_nothing_else(store: Queu
     """An operator may update the table in place, and may err."""
     await store.configure(DispatchConfig(item_type="OTHER"))
     with psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute("UPDATE headgate_dispatch_config SET batch_size = 0 WHERE item_type = 'PAY'")
+        connection.execute("UPDATE paceline_dispatch_config SET batch_size = 0 WHERE item_type = 'PAY'")
     with pytest.raises(StoreError, match="'PAY' in the database are wrong: batch_size"):
         await store.config("PAY")
     assert await store.config("OTHER") is not None
@@ -221,29 +221,29 @@ async def test_settling_and_touching_look_rows_up_by_their_keys(
     """The planner left alone reads and hashes the whole queue for a batch, if it holds some ten thousand rows."""
     with psycopg.connect(postgres_url) as connection:
         connection.execute(
-            """INSERT INTO headgate_dispatch_queue (item_type, item_id, queue_status, scheduled_exec_time, due_at,
+            """INSERT INTO paceline_dispatch_queue (item_type, item_id, queue_status, scheduled_exec_time, due_at,
                    slotted, claim_epoch, retry_count, created_at, updated_at)
                SELECT 'PAY', 'item' || n, 'CLAIMED', now(), now(), false, 1, 0, now(), now()
                FROM generate_series(1, 20000) AS n"""
         )
-        connection.execute("ANALYZE headgate_dispatch_queue")
+        connection.execute("ANALYZE paceline_dispatch_queue")
         connection.execute(BY_KEY.sql)
         connection.execute(f"PREPARE asked AS {statement.sql}")
         words = ", ".join(["NULL"] * len(set(re.findall(r"\$\d+", statement.sql))))
         plan = "\n".join(row[0] for row in connection.execute(f"EXPLAIN EXECUTE asked ({words})"))
-    assert "Index Scan using headgate_dispatch_queue_pk" in plan
-    assert "Seq Scan on headgate_dispatch_queue" not in plan
+    assert "Index Scan using paceline_dispatch_queue_pk" in plan
+    assert "Seq Scan on paceline_dispatch_queue" not in plan
     assert "Hash Join" not in plan
 
 
 async def test_a_statement_that_fails_leaves_its_connection_usable(store: QueueStore, postgres_url: str) -> None:
     (claim,) = await claimed(store, "a")
     with psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute("ALTER TABLE headgate_dispatch_audit RENAME TO elsewhere")
+        connection.execute("ALTER TABLE paceline_dispatch_audit RENAME TO elsewhere")
         for _ in range(15):  # more than the pool has connections
             with pytest.raises(StoreError):
                 await store.settle([after_success(claim)], now=T)
-        connection.execute("ALTER TABLE elsewhere RENAME TO headgate_dispatch_audit")
+        connection.execute("ALTER TABLE elsewhere RENAME TO paceline_dispatch_audit")
     assert await store.settle([after_success(claim)], now=T) == [True]
 
 
@@ -258,7 +258,7 @@ async def backends(url: str, condition: str) -> list[int]:
 async def test_a_cancelled_statement_does_not_go_on_at_the_server(store: QueueStore, postgres_url: str) -> None:
     (claim,) = await claimed(store, "a")
     async with await psycopg.AsyncConnection.connect(postgres_url) as blocker:
-        await blocker.execute("SELECT 1 FROM headgate_dispatch_queue FOR UPDATE")
+        await blocker.execute("SELECT 1 FROM paceline_dispatch_queue FOR UPDATE")
         for _ in range(3):
             settling = asyncio.create_task(store.settle([after_success(claim)], now=T))
             await eventually(lambda: backends(postgres_url, "wait_event_type = 'Lock'"))
@@ -364,9 +364,9 @@ async def test_an_enqueue_a_claim_and_an_outcome_are_one_flush_each(
     (claim,) = await claimed(store, "a")
     assert await store.settle([after_success(claim)]) == [True]
     assert [(names[0], names[-1]) for names in flushes] == [
-        ("headgate_queue_enqueue", "headgate_queue_enqueue"),
-        ("headgate_begin", "headgate_commit"),
-        ("headgate_begin", "headgate_commit"),
+        ("paceline_queue_enqueue", "paceline_queue_enqueue"),
+        ("paceline_begin", "paceline_commit"),
+        ("paceline_begin", "paceline_commit"),
     ]
 
 
@@ -378,13 +378,13 @@ async def test_an_enqueue_whose_commit_fails_is_not_acknowledged(store: QueueSto
                 $$ BEGIN RAISE EXCEPTION 'refused at the commit'; END $$"""
         )
         await connection.execute(
-            """CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON headgate_dispatch_queue
+            """CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON paceline_dispatch_queue
                 DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION refuse()"""
         )
         with pytest.raises(StoreError, match="refused at the commit"):
             await store.enqueue([EnqueueRequest.of("PAY", "a", {})])
         assert await store.find("PAY", "a") is None
-        await connection.execute("DROP TRIGGER refuse ON headgate_dispatch_queue")
+        await connection.execute("DROP TRIGGER refuse ON paceline_dispatch_queue")
     (queued,) = await store.enqueue([EnqueueRequest.of("PAY", "a", {})])
     assert not queued.existing
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from headgate.dispatch.model import Batch, EnqueueRequest
-from headgate.dispatch.stores import queue_store, sqlite
-from headgate.dispatch.stores.rows import ClaimRequest
-from headgate.sql.engine import Database
-from headgate.sql.schema import sqlite_connection
+from paceline.dispatch.model import Batch, EnqueueRequest
+from paceline.dispatch.stores import queue_store, sqlite
+from paceline.dispatch.stores.rows import ClaimRequest
+from paceline.sql.engine import Database
+from paceline.sql.schema import sqlite_connection
 
 T = datetime(2027, 3, 1, 16, 0, 0, tzinfo=UTC)
 

@@ -7,16 +7,16 @@ from uuid import uuid4
 
 import pytest
 
-from headgate import FixedWindow
-from headgate.errors import ConfigurationError
-from headgate.limits.model import Charge, Rule
-from headgate.limits.stores.redis import AsyncRedisLimitStore
-from headgate.limits.stores.redis_blocking import RedisLimitStore
-from headgate.limits.stores.redis_commands import common_slot, names
-from headgate.redis.redirects import SLOTS
-from headgate.testing.availability import available
-from headgate.testing.servers.redis import RedisServer
-from headgate.testing.servers.redis_cluster import RedisCluster, RedisClusterAddress
+from paceline import FixedWindow
+from paceline.errors import ConfigurationError
+from paceline.limits.model import Charge, Rule
+from paceline.limits.stores.redis import AsyncRedisLimitStore
+from paceline.limits.stores.redis_blocking import RedisLimitStore
+from paceline.limits.stores.redis_commands import common_slot, names
+from paceline.redis.redirects import SLOTS
+from paceline.testing.availability import available
+from paceline.testing.servers.redis import RedisServer
+from paceline.testing.servers.redis_cluster import RedisCluster, RedisClusterAddress
 
 MINUTE = Rule("minute", FixedWindow(1000, "PT1M"))
 HOUR = Rule("hour", FixedWindow(1000, "PT1H"))

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from headgate import AsyncLimiter, Limiter, Plan
-from headgate.errors import ConfigurationError, StoreRefused
-from headgate.limits.model import Reason
-from headgate.redis.url import RedisUrl
-from headgate.testing.servers.redis import RedisServer
+from paceline import AsyncLimiter, Limiter, Plan
+from paceline.errors import ConfigurationError, StoreRefused
+from paceline.limits.model import Reason
+from paceline.redis.url import RedisUrl
+from paceline.testing.servers.redis import RedisServer
 
 pytestmark = pytest.mark.redis
 

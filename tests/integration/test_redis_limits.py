@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 import redis
 
-from headgate import AsyncLimiter, FixedWindow, Limiter, Plan, SlidingLog, SlidingWindow, TokenBucket
-from headgate.errors import StoreError, StoreUnavailable
-from headgate.limits.algorithms import State
-from headgate.limits.chain import rule_on
-from headgate.limits.model import Charge, Rule, Spec
-from headgate.limits.ports import Hold
-from headgate.limits.stores.redis import AsyncRedisLimitStore
-from headgate.limits.stores.redis_blocking import RedisLimitStore
-from headgate.testing import RedisServer, eventually
-from headgate.testing.availability import available
+from paceline import AsyncLimiter, FixedWindow, Limiter, Plan, SlidingLog, SlidingWindow, TokenBucket
+from paceline.errors import StoreError, StoreUnavailable
+from paceline.limits.algorithms import State
+from paceline.limits.chain import rule_on
+from paceline.limits.model import Charge, Rule, Spec
+from paceline.limits.ports import Hold
+from paceline.limits.stores.redis import AsyncRedisLimitStore
+from paceline.limits.stores.redis_blocking import RedisLimitStore
+from paceline.testing import RedisServer, eventually
+from paceline.testing.availability import available
 
 T0 = 1_800_000_000_000_000
 SPECS: list[Spec] = [
@@ -260,7 +260,7 @@ def test_the_documented_permissions_are_enough(own_redis: RedisServer) -> None:
     line = next(line for line in guide.read_text().splitlines() if line.startswith("    ACL SETUSER"))
     with own_redis.client() as client:
         client.execute_command(*line.split())
-    store = RedisLimitStore(f"redis://headgate:secret@{own_redis.address}/1", deadline=30)
+    store = RedisLimitStore(f"redis://paceline:secret@{own_redis.address}/1", deadline=30)
     chain = [Charge("k", rule, 2) for rule in RULES]
     for _ in range(3):
         assert store.decide(chain)

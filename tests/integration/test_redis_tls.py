@@ -15,11 +15,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from headgate import FixedWindow
-from headgate.errors import StoreUnavailable
-from headgate.limits.model import Charge, Rule
-from headgate.limits.stores.redis import AsyncRedisLimitStore
-from headgate.limits.stores.redis_blocking import RedisLimitStore
+from paceline import FixedWindow
+from paceline.errors import StoreUnavailable
+from paceline.limits.model import Charge, Rule
+from paceline.limits.stores.redis import AsyncRedisLimitStore
+from paceline.limits.stores.redis_blocking import RedisLimitStore
 
 CHARGE = Charge("k", Rule("minute", FixedWindow(100, "PT1M")))
 
@@ -27,7 +27,7 @@ CHARGE = Charge("k", Rule("minute", FixedWindow(100, "PT1M")))
 def certificate(folder: Path) -> Path:
     """A key and a certificate for 127.0.0.1 that is its own authority, in one file."""
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "headgate test")])
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "paceline test")])
     now = datetime.now(UTC)
     made = (
         x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())

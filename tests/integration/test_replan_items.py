@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from pathlib import Path
 
-from headgate import DispatchQueue, SlotScheduler, WindowPolicy
+from paceline import DispatchQueue, SlotScheduler, WindowPolicy
 
 AT = "2030-03-01T16:00:00Z"
 

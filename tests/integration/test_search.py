@@ -11,12 +11,12 @@ from typing import Any
 
 import httpx2 as httpx
 
-from headgate import DispatchQueue
-from headgate.server.access.authenticator import create_token
-from headgate.server.http.app import create_app
-from headgate.server.settings import Settings
-from headgate.server.wiring.access import open_access_store
-from headgate.testing import eventually
+from paceline import DispatchQueue
+from paceline.server.access.authenticator import create_token
+from paceline.server.http.app import create_app
+from paceline.server.settings import Settings
+from paceline.server.wiring.access import open_access_store
+from paceline.testing import eventually
 
 ADMIN = {"Authorization": "Bearer admin-token-of-the-test"}
 AT = "2030-03-01T16:00:00Z"
@@ -33,7 +33,7 @@ async def service(directory: Path, **others: Any) -> AsyncIterator[tuple[httpx.A
     app = create_app(settings)
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://headgate", headers=ADMIN) as http,
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://paceline", headers=ADMIN) as http,
     ):
         yield http, settings
 
@@ -163,7 +163,7 @@ async def test_lists_are_narrowed_down_and_paged(tmp_path: Path) -> None:
         with sqlite3.connect(tmp_path / "search.db", timeout=30) as database:
             for number, at in enumerate((1, 1, 2, 2, 3)):  # two at a time, to the microsecond
                 database.execute(
-                    "INSERT INTO headgate_notification_dead_letter (letter_id, message_id, message_key, message_value,"
+                    "INSERT INTO paceline_notification_dead_letter (letter_id, message_id, message_key, message_value,"
                     " sha256, whole, reason, attempts, dead_at) VALUES (?, 'm', '7',"
                     " '0', '', 1, 'refused', 1, ?)",
                     (f"l-{number}", f"2026-01-01 00:00:00.12345{at}"),

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
 
-from headgate.testing import KafkaServer, ServerUnavailable
-from headgate.testing.availability import available, require
-from headgate.testing.servers.kafka import first_start, jars
+from paceline.testing import KafkaServer, ServerUnavailable
+from paceline.testing.availability import available, require
+from paceline.testing.servers.kafka import first_start, jars
 
 
 def produce(bootstrap: str, topic: str, *values: str) -> None:
@@ -127,4 +127,4 @@ def test_a_fetch_that_fails_leaves_no_half_cache(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     with pytest.raises(ServerUnavailable, match=r"(?s)could not fetch.*no route to …"):
         jars.jar_directory()
-    assert [path.name for path in (tmp_path / "headgate").iterdir()] == [f"{jars.cache_directory().name}.lock"]
+    assert [path.name for path in (tmp_path / "paceline").iterdir()] == [f"{jars.cache_directory().name}.lock"]

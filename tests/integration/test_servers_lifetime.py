@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from headgate.testing import PostgresServer, RedisServer, ServerFailed, eventually
-from headgate.testing.servers.ports import BUS_OFFSET, PortClaim
-from headgate.testing.servers.reaper import family
+from paceline.testing import PostgresServer, RedisServer, ServerFailed, eventually
+from paceline.testing.servers.ports import BUS_OFFSET, PortClaim
+from paceline.testing.servers.reaper import family
 from tests.effort import is_thorough
 
 PARENT = """
 import sys, psycopg
-from headgate.testing import PostgresServer, RedisServer
+from paceline.testing import PostgresServer, RedisServer
 postgres, redis = PostgresServer().start(), RedisServer().start()
 connection = psycopg.connect(postgres.url)
 postgres.pause()
@@ -126,7 +126,7 @@ def test_claimed_ports_are_distinct_and_given_back() -> None:
 
 
 STARTER = f"""
-from headgate.testing import RedisServer
+from paceline.testing import RedisServer
 for _ in range({5 if is_thorough() else 2}):
     with RedisServer() as server:
         assert server.answers()

@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from headgate.testing import eventually
+from paceline.testing import eventually
 
 pytest_plugins = ["pytester"]
 
-PLUGIN = ("-p", "headgate.testing.plugin")
+PLUGIN = ("-p", "paceline.testing.plugin")
 XDIST = ("-p", "xdist")
 
 
@@ -61,20 +61,20 @@ def test_it(redis_url):
 def test_a_server_that_cannot_be_had_skips_or_fails(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, required: str, outcome: str
 ) -> None:
-    monkeypatch.setenv("HEADGATE_REQUIRE", required)
-    pytester.makeconftest("import headgate.testing.availability as a\na.MODULES['redis'] += ('no_such_module',)\n")
+    monkeypatch.setenv("PACELINE_REQUIRE", required)
+    pytester.makeconftest("import paceline.testing.availability as a\na.MODULES['redis'] += ('no_such_module',)\n")
     pytester.makepyfile(NEEDS_REDIS)
     result = pytester.runpytest_subprocess(*PLUGIN, "-rs")
     result.assert_outcomes(**{outcome: 1})
-    result.stdout.fnmatch_lines(["*no_such_module not installed: pip install 'headgate?testing,redis?'*"])
+    result.stdout.fnmatch_lines(["*no_such_module not installed: pip install 'paceline?testing,redis?'*"])
 
 
 def test_a_misspelt_requirement_is_refused(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HEADGATE_REQUIRE", "redis,posgres")
+    monkeypatch.setenv("PACELINE_REQUIRE", "redis,posgres")
     pytester.makepyfile("def test_it(): ...")
     result = pytester.runpytest_subprocess(*PLUGIN)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*HEADGATE_REQUIRE: no server ?'posgres'?;*"])
+    result.stderr.fnmatch_lines(["*PACELINE_REQUIRE: no server ?'posgres'?;*"])
 
 
 def test_tests_are_marked_by_the_servers_they_use(pytester: pytest.Pytester) -> None:

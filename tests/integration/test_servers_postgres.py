@@ -9,9 +9,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from headgate.testing import PostgresServer, eventually, plugin
-from headgate.testing.servers import postgres
-from headgate.testing.servers.postgres import PostgresDatabases, copied_installation, packaged_installation
+from paceline.testing import PostgresServer, eventually, plugin
+from paceline.testing.servers import postgres
+from paceline.testing.servers.postgres import PostgresDatabases, copied_installation, packaged_installation
 
 postgres_url = plugin.postgres_url
 """The one that users have, not the suite's own."""
@@ -97,7 +97,7 @@ def test_where_no_data_directory_can_be_kept_each_server_makes_its_own(
         raise RuntimeError if failing == "template_directory" else OSError
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(f"headgate.testing.servers.postgres.{failing}", fail)
+    monkeypatch.setattr(f"paceline.testing.servers.postgres.{failing}", fail)
     with PostgresServer() as server:
         assert rows(server.url, "SELECT 1") == [(1,)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import redis
 
-from headgate.testing import RedisServer
+from paceline.testing import RedisServer
 
 
 def test_each_test_gets_an_empty_database_of_the_shared_server(redis_url: str) -> None:

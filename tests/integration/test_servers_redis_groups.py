@@ -7,9 +7,9 @@ from redis.cluster import ClusterNode
 from redis.cluster import RedisCluster as ClusterClient
 from redis.sentinel import Sentinel
 
-from headgate.testing import RedisCluster, RedisSentinel, RedisServer, eventually
-from headgate.testing.servers.reaper import family
-from headgate.testing.servers.redis_cluster import RedisClusterAddress
+from paceline.testing import RedisCluster, RedisSentinel, RedisServer, eventually
+from paceline.testing.servers.reaper import family
+from paceline.testing.servers.redis_cluster import RedisClusterAddress
 
 
 def cluster_client(location: RedisClusterAddress) -> ClusterClient:

@@ -12,7 +12,7 @@ from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSear
 from temporalio.service import RPCError
 from temporalio.worker import Worker
 
-from headgate.testing import TemporalServer, eventually
+from paceline.testing import TemporalServer, eventually
 
 
 @workflow.defn(sandboxed=False)

@@ -18,12 +18,12 @@ import pytest
 import sqlalchemy as sa
 from fastapi import FastAPI
 
-from headgate import DispatchQueue
-from headgate.server.access import authenticator as authenticator_module
-from headgate.server.access.authenticator import create_token
-from headgate.server.http.app import create_app
-from headgate.server.settings import Settings
-from headgate.server.wiring.access import open_access_store, open_authenticator
+from paceline import DispatchQueue
+from paceline.server.access import authenticator as authenticator_module
+from paceline.server.access.authenticator import create_token
+from paceline.server.http.app import create_app
+from paceline.server.settings import Settings
+from paceline.server.wiring.access import open_access_store, open_authenticator
 from tests import warm_start
 
 API, ADMIN = "api-token-of-the-test", "admin-token-of-the-test"
@@ -38,7 +38,7 @@ def settings(tmp_path: Path) -> Settings:
 async def client(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://headgate") as opened,
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://paceline") as opened,
     ):
         yield opened
 
@@ -108,7 +108,7 @@ async def test_every_change_is_recorded_with_the_tokens_name(settings: Settings)
         await http.get("/admin/rate-limit/config?name=audited", headers=bearer(operator))
         entries = (await http.get("/admin/audit", headers=bearer(operator))).json()
         assert [(entry["caller"], entry["method"], entry["path"], entry["status"]) for entry in entries] == [
-            ("HEADGATE_ADMIN_TOKEN", "POST", "/admin/rate-limit/config", 400),
+            ("PACELINE_ADMIN_TOKEN", "POST", "/admin/rate-limit/config", 400),
             ("operator", "POST", "/admin/rate-limit/config", 200),
         ]
         assert entries[1]["requestId"] == "change-1"
@@ -133,7 +133,7 @@ async def test_nobody_comes_in_when_the_last_token_is_revoked(
     async with client(create_app(everywhere)) as http:
         async with open_access_store(local) as store:
             await store.revoke("ops")
-        for headers in (bearer("unknown"), {"Cookie": "headgate-session=x"}, {}, bearer(secret)):
+        for headers in (bearer("unknown"), {"Cookie": "paceline-session=x"}, {}, bearer(secret)):
             assert (await http.get("/admin/audit", headers=headers)).status_code == 401
             assert (await http.post("/admin/rate-limit/cache/flush", headers=headers)).status_code == 401
         assert (await http.get("/console/session")).json()["loginRequired"] is True
@@ -184,7 +184,7 @@ async def queue_dead_letters(database_url: str, *ids: str) -> None:
             await queue.enqueue("PAYMENT", item_id, context={}, execute_at=datetime.now(UTC) + timedelta(days=1))
     engine = sa.create_engine(database_url.replace("postgresql://", "postgresql+psycopg://"))
     with engine.begin() as connection:
-        connection.execute(sa.text("UPDATE headgate_dispatch_queue SET queue_status = 'DEAD_LETTER'"))
+        connection.execute(sa.text("UPDATE paceline_dispatch_queue SET queue_status = 'DEAD_LETTER'"))
     engine.dispose()
 
 
@@ -210,7 +210,7 @@ async def test_every_change_there_is_says_what_was_asked_for(
             answer = await http.request(method, address, json=body, headers=bearer(ADMIN))
             assert answer.status_code == status, (method, address, answer.text)
             entry = (await http.get("/admin/audit?limit=1", headers=bearer(ADMIN))).json()[0]
-            assert (entry["caller"], entry["method"]) == ("HEADGATE_ADMIN_TOKEN", method)
+            assert (entry["caller"], entry["method"]) == ("PACELINE_ADMIN_TOKEN", method)
             assert (entry["path"], entry["status"]) == (address, status)
             said = None if body is None else answer.request.content.decode()[:1000]
             assert entry["detail"] == said
@@ -224,9 +224,9 @@ async def test_huge_headers_are_refused(settings: Settings) -> None:
 
 
 def run(settings: Settings, *arguments: str) -> subprocess.CompletedProcess[str]:
-    usual = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
-    variables = usual | {"HEADGATE_DATABASE_URL": settings.database_url}
-    return warm_start.run([sys.executable, "-m", "headgate", *arguments], env=variables)
+    usual = {name: value for name, value in os.environ.items() if not name.startswith("PACELINE_")}
+    variables = usual | {"PACELINE_DATABASE_URL": settings.database_url}
+    return warm_start.run([sys.executable, "-m", "paceline", *arguments], env=variables)
 
 
 def test_tokens_are_made_and_unmade_on_the_command_line(settings: Settings) -> None:

@@ -10,8 +10,8 @@ import httpx2 as httpx
 import pytest
 from fastapi import FastAPI
 
-from headgate.server.http.app import create_app
-from headgate.server.settings import Settings
+from paceline.server.http.app import create_app
+from paceline.server.settings import Settings
 
 LIMIT = 2048
 
@@ -26,7 +26,7 @@ async def app(tmp_path: Path) -> AsyncIterator[FastAPI]:
 
 
 def client(app: FastAPI) -> httpx.AsyncClient:
-    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://headgate")
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://paceline")
 
 
 def bodies(app: FastAPI) -> Iterator[tuple[str, str, str]]:

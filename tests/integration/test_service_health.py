@@ -11,15 +11,15 @@ from typing import Any
 import httpx2 as httpx
 from fastapi import FastAPI
 
-from headgate.errors import StoreUnavailable
-from headgate.server.http.app import create_app
-from headgate.server.settings import Settings
-from headgate.testing import eventually
-from headgate.testing.servers.kafka import KafkaServer
-from headgate.testing.servers.postgres import PostgresServer
-from headgate.testing.servers.redis import RedisServer
-from headgate.testing.servers.server import Server
-from headgate.testing.servers.temporal import TemporalServer
+from paceline.errors import StoreUnavailable
+from paceline.server.http.app import create_app
+from paceline.server.settings import Settings
+from paceline.testing import eventually
+from paceline.testing.servers.kafka import KafkaServer
+from paceline.testing.servers.postgres import PostgresServer
+from paceline.testing.servers.redis import RedisServer
+from paceline.testing.servers.server import Server
+from paceline.testing.servers.temporal import TemporalServer
 
 SECRET = "s3cret-of-the-test"
 
@@ -29,7 +29,7 @@ async def service(**settings: Any) -> AsyncIterator[tuple[FastAPI, httpx.AsyncCl
     app = create_app(Settings(**settings))
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://headgate") as http,
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://paceline") as http,
     ):
         yield app, http
 

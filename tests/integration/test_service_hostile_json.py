@@ -15,13 +15,13 @@ from fastapi import FastAPI
 from pydantic import ValidationError
 from starlette.types import Message
 
-from headgate.server.access.ports import AdminAudit, AuditEntry
-from headgate.server.http.app import create_app
-from headgate.server.http.body import MAX_LEVELS, MAX_OBJECT_VALUES, MAX_VALUES, parsed
-from headgate.server.http.problem import Problem
-from headgate.server.settings import Settings
-from headgate.server.shapes.limits import MAX_OVERRIDES
-from headgate.server.shapes.shape import Shape
+from paceline.server.access.ports import AdminAudit, AuditEntry
+from paceline.server.http.app import create_app
+from paceline.server.http.body import MAX_LEVELS, MAX_OBJECT_VALUES, MAX_VALUES, parsed
+from paceline.server.http.problem import Problem
+from paceline.server.settings import Settings
+from paceline.server.shapes.limits import MAX_OVERRIDES
+from paceline.server.shapes.shape import Shape
 from tests.effort import is_thorough
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -76,7 +76,7 @@ class UnwrittenAudit:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def app(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[FastAPI]:
-    database_url = f"sqlite:///{tmp_path_factory.mktemp('hostile') / 'headgate.db'}"
+    database_url = f"sqlite:///{tmp_path_factory.mktemp('hostile') / 'paceline.db'}"
     # Any number of bad logins.
     created = create_app(Settings(database_url=database_url, ingress={"failures_per_minute": 0}))
     async with created.router.lifespan_context(created):
@@ -84,7 +84,7 @@ async def app(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[FastAPI
 
 
 def client(app: FastAPI) -> httpx.AsyncClient:
-    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://headgate")
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://paceline")
 
 
 def bodies(app: FastAPI) -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -223,7 +223,7 @@ async def test_what_is_nested_within_bounds_is_read() -> None:
 
 async def test_a_large_body_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The slow parser, which finds out which member is wrong, sees small bodies only."""
-    monkeypatch.setattr("headgate.server.http.body.json.loads", lambda *_, **__: pytest.fail("parsed again"))
+    monkeypatch.setattr("paceline.server.http.body.json.loads", lambda *_, **__: pytest.fail("parsed again"))
     with pytest.raises(Problem, match="is not valid JSON: no low surrogate"):
         parsed(rb'["\ud800", "' + b"x" * 100_000 + b'"]')
 
@@ -243,7 +243,7 @@ async def test_no_body_is_read_before_the_token_is_asked_for(tmp_path: Path) -> 
             async def send(message: Any, answers: list[Any] = answers) -> None:
                 answers.append(message)
 
-            headers = [(b"content-type", b"application/json"), (b"host", b"headgate")]
+            headers = [(b"content-type", b"application/json"), (b"host", b"paceline")]
             scope = {"type": "http", "method": method, "path": path, "headers": headers, "query_string": b""}
             await app(scope | {"client": ("127.0.0.1", 1), "scheme": "http", "root_path": ""}, receive, send)
             assert answers[0]["status"] == 401, (method, path)
@@ -281,8 +281,8 @@ def parses(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return orjson.loads(raw)
 
     counting = SimpleNamespace(loads=loads, JSONDecodeError=orjson.JSONDecodeError)
-    monkeypatch.setattr("headgate.server.http.body.orjson", counting)
-    monkeypatch.setattr("headgate.server.http.limit_batches.orjson", counting)
+    monkeypatch.setattr("paceline.server.http.body.orjson", counting)
+    monkeypatch.setattr("paceline.server.http.limit_batches.orjson", counting)
     return sizes
 
 

@@ -11,12 +11,12 @@ import httpx2 as httpx
 import pytest
 from fastapi import FastAPI
 
-from headgate.errors import ConfigurationError
-from headgate.server.http.app import create_app
-from headgate.server.settings import Settings
-from headgate.server.wiring import ingress
-from headgate.testing import eventually
-from headgate.testing.servers.redis import RedisServer
+from paceline.errors import ConfigurationError
+from paceline.server.http.app import create_app
+from paceline.server.settings import Settings
+from paceline.server.wiring import ingress
+from paceline.testing import eventually
+from paceline.testing.servers.redis import RedisServer
 
 API, ADMIN = "api-token-of-the-test", "admin-token-of-the-test"
 SLOW = 0.001
@@ -41,7 +41,7 @@ async def running(settings: Settings) -> AsyncIterator[FastAPI]:
 
 def client(app: FastAPI, address: str = "192.0.2.1", **headers: str) -> httpx.AsyncClient:
     transport = httpx.ASGITransport(app, client=(address, 50_000))
-    return httpx.AsyncClient(transport=transport, base_url="http://headgate", headers=headers)
+    return httpx.AsyncClient(transport=transport, base_url="http://paceline", headers=headers)
 
 
 def bearer(secret: str) -> dict[str, str]:
@@ -212,13 +212,13 @@ async def test_nothing_is_limited_unless_asked_for(settings: Settings) -> None:
 @pytest.mark.parametrize(
     ("variable", "value"),
     [
-        ("HEADGATE_INGRESS_PER_SECOND", "0"),
-        ("HEADGATE_INGRESS_PER_SECOND", "many"),
-        ("HEADGATE_INGRESS_BURST", "0"),
-        ("HEADGATE_INGRESS_FAILURES_PER_MINUTE", "-1"),
-        ("HEADGATE_HTTP_TRUSTED_PROXIES", "localhost"),
-        ("HEADGATE_HTTP_TRUSTED_PROXIES", "10.0.0.1/8"),
-        ("HEADGATE_HTTP_TRUSTED_PROXIES", "unix"),
+        ("PACELINE_INGRESS_PER_SECOND", "0"),
+        ("PACELINE_INGRESS_PER_SECOND", "many"),
+        ("PACELINE_INGRESS_BURST", "0"),
+        ("PACELINE_INGRESS_FAILURES_PER_MINUTE", "-1"),
+        ("PACELINE_HTTP_TRUSTED_PROXIES", "localhost"),
+        ("PACELINE_HTTP_TRUSTED_PROXIES", "10.0.0.1/8"),
+        ("PACELINE_HTTP_TRUSTED_PROXIES", "unix"),
     ],
 )
 def test_a_wrong_limit_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:

@@ -12,8 +12,8 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from headgate.server.http.app import create_app
-from headgate.server.settings import Settings
+from paceline.server.http.app import create_app
+from paceline.server.settings import Settings
 
 TOKEN = "prefix-token-0123456789abcdef"
 ADMIN = {"Authorization": "Bearer prefix-admin-0123456789abcdef"}

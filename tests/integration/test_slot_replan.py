@@ -12,16 +12,16 @@ import httpx2 as httpx
 import pytest
 import sqlalchemy as sa
 
-from headgate import DispatchQueue
-from headgate.apps.payments.stores.tables import payment
-from headgate.dispatch.config import DispatchConfig
-from headgate.dispatch.stores.tables import queue as queue_table
-from headgate.durations import format_instant, parse_instant
-from headgate.slots import SlotScheduler, WindowPolicy
-from headgate.slots.stores import replanning
-from headgate.slots.stores.replanning import TOPIC
-from headgate.sql.databases import database
-from headgate.sql.outbox import SqlOutbox
+from paceline import DispatchQueue
+from paceline.apps.payments.stores.tables import payment
+from paceline.dispatch.config import DispatchConfig
+from paceline.dispatch.stores.tables import queue as queue_table
+from paceline.durations import format_instant, parse_instant
+from paceline.slots import SlotScheduler, WindowPolicy
+from paceline.slots.stores import replanning
+from paceline.slots.stores.replanning import TOPIC
+from paceline.sql.databases import database
+from paceline.sql.outbox import SqlOutbox
 from tests.unit.server.test_http import opened
 
 AT = "2030-01-01T00:00:00.000Z"

@@ -10,13 +10,13 @@ from typing import Any
 import psycopg
 import pytest
 
-from headgate.errors import NotFound, StoreUnavailable
-from headgate.slots import AssignedSlot, SlotRequest, WindowPolicy
-from headgate.slots.ports import SlotStore
-from headgate.slots.stores import postgres, postgres_joint, slot_store
-from headgate.sql import pipeline
-from headgate.sql.dedicated import DedicatedConnection
-from headgate.testing import eventually
+from paceline.errors import NotFound, StoreUnavailable
+from paceline.slots import AssignedSlot, SlotRequest, WindowPolicy
+from paceline.slots.ports import SlotStore
+from paceline.slots.stores import postgres, postgres_joint, slot_store
+from paceline.sql import pipeline
+from paceline.sql.dedicated import DedicatedConnection
+from paceline.testing import eventually
 from tests.contracts.slot_windows import check_windows
 from tests.contracts.test_slot_store import NOW, T_MS, book, wants
 
@@ -340,7 +340,7 @@ async def test_what_others_did_under_any_of_the_configs_counts(
     await meanwhile(other, name)
     flushes.clear()
     slot = await joint(store, "mine")
-    assert [name for name in flushes[0] if name.startswith("headgate_slot_book")], "it was expected otherwise"
+    assert [name for name in flushes[0] if name.startswith("paceline_slot_book")], "it was expected otherwise"
     assert len(flushes) > 1
     if is_later is not None:
         assert (slot.scheduled_ms >= T_MS + 4000) == is_later
@@ -358,7 +358,7 @@ async def test_a_config_that_was_deleted_meanwhile_is_not_found(postgres_url: st
     for number in range(3):
         await joint(store, f"e{number}")
     with psycopg.connect(postgres_url, autocommit=True) as operator:
-        operator.execute("DELETE FROM headgate_slot_config WHERE name = %s", [name])
+        operator.execute("DELETE FROM paceline_slot_config WHERE name = %s", [name])
     (refused,) = await store.book(("c", "b"), [SlotRequest("mine", T_MS)], now_ms=NOW)
     assert isinstance(refused, NotFound)
     assert await store.find("mine") is None
@@ -386,7 +386,7 @@ async def test_a_lone_booking_waits_for_the_writer_of_any_config_and_sees_what_i
     for number in range(3):
         await joint(store, f"e{number}")
     with psycopg.connect(postgres_url) as writer, psycopg.connect(postgres_url, autocommit=True) as operator:
-        writer.execute("SELECT 1 FROM headgate_slot_config WHERE name = %s FOR UPDATE", [name])
+        writer.execute("SELECT 1 FROM paceline_slot_config WHERE name = %s FOR UPDATE", [name])
         mine = asyncio.create_task(joint(store, "mine"))
 
         async def is_waiting() -> bool:
@@ -394,15 +394,15 @@ async def test_a_lone_booking_waits_for_the_writer_of_any_config_and_sees_what_i
                 "SELECT count(*) FROM pg_stat_activity"
                 " WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE %s"
             )
-            return operator.execute(waiting, ["%headgate_slot_config%"]).fetchone() == (1,)
+            return operator.execute(waiting, ["%paceline_slot_config%"]).fetchone() == (1,)
 
         await eventually(is_waiting)
         writer.execute(
-            "UPDATE headgate_slot_window SET taken = taken + 1, placed = placed + 1 WHERE config_name = %s", [name]
+            "UPDATE paceline_slot_window SET taken = taken + 1, placed = placed + 1 WHERE config_name = %s", [name]
         )
         writer.execute(
-            "INSERT INTO headgate_slot SELECT 'theirs', %s, config_version, requested_at, window_start, scheduled_at,"
-            " created_at FROM headgate_slot WHERE event_id = 'e0'",
+            "INSERT INTO paceline_slot SELECT 'theirs', %s, config_version, requested_at, window_start, scheduled_at,"
+            " created_at FROM paceline_slot WHERE event_id = 'e0'",
             [name],
         )
         writer.commit()

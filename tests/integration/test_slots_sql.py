@@ -13,15 +13,15 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from headgate.errors import Conflict
-from headgate.slots import AssignedSlot, SlotRequest, SlotScheduler, WindowPolicy
-from headgate.slots.stores import slot_store
-from headgate.slots.stores.sql import SqlSlotStore
-from headgate.sql import migrate
-from headgate.sql.databases import database
-from headgate.sql.engine import Database
-from headgate.sql.schema import Instant
-from headgate.testing import eventually
+from paceline.errors import Conflict
+from paceline.slots import AssignedSlot, SlotRequest, SlotScheduler, WindowPolicy
+from paceline.slots.stores import slot_store
+from paceline.slots.stores.sql import SqlSlotStore
+from paceline.sql import migrate
+from paceline.sql.databases import database
+from paceline.sql.engine import Database
+from paceline.sql.schema import Instant
+from paceline.testing import eventually
 from tests import compiled_statements
 from tests.contracts.conftest import slot_store_url
 from tests.contracts.slot_windows import check_windows
@@ -39,7 +39,7 @@ async def test_an_event_that_moves_to_another_config_while_it_is_cancelled_frees
             await slots.assign(f"in-{name}", name, T)
         async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as other:
             async with other.transaction():
-                await other.execute("SELECT * FROM headgate_slot_config WHERE name = 'a' FOR UPDATE")
+                await other.execute("SELECT * FROM paceline_slot_config WHERE name = 'a' FOR UPDATE")
                 cancelling = asyncio.create_task(slots.cancel("in-a"))
                 async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as watching:
 
@@ -50,7 +50,7 @@ async def test_an_event_that_moves_to_another_config_while_it_is_cancelled_frees
                     await eventually(waits)
                 # Both change places, which leaves every counter as it should be.
                 await other.execute(
-                    "UPDATE headgate_slot SET config_name = CASE config_name WHEN 'a' THEN 'b' ELSE 'a' END"
+                    "UPDATE paceline_slot SET config_name = CASE config_name WHEN 'a' THEN 'b' ELSE 'a' END"
                 )
             assert (await cancelling).config_name == "b"
         assert sum((await check_windows(store, "a", NOW)).values()) == 1
@@ -170,7 +170,7 @@ async def test_a_prune_that_waits_for_one_config_keeps_nobody_from_booking_under
             await store.book(name, [SlotRequest(f"old-{name}", T_MS)], now_ms=NOW)
         async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as other:
             async with other.transaction():
-                await other.execute("SELECT * FROM headgate_slot_config WHERE name = 'z' FOR UPDATE")
+                await other.execute("SELECT * FROM paceline_slot_config WHERE name = 'z' FOR UPDATE")
                 pruning = asyncio.create_task(store.prune(T_MS + 60_000))
                 async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as watching:
 

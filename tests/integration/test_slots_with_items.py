@@ -14,21 +14,21 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from headgate import DispatchQueue, SlotScheduler, WindowPolicy
-from headgate.dispatch.changes import Cancellation
-from headgate.dispatch.decisions import after_success, gave_up, released
-from headgate.dispatch.model import EnqueueRequest
-from headgate.dispatch.status import Status
-from headgate.dispatch.stores import portable
-from headgate.durations import to_ms
-from headgate.errors import Conflict, NotFound, SlotInUse
-from headgate.server.http.app import create_app
-from headgate.server.settings import Settings
-from headgate.slots.carriers import SlotMove
-from headgate.slots.listing import SlotFilter, SlotStatus
-from headgate.slots.model import AssignedSlot
-from headgate.slots.stores.postgres_replan import PostgresReplanTransaction
-from headgate.slots.stores.replanning import KnownPolicies, PlanningState, ReplanTransaction
+from paceline import DispatchQueue, SlotScheduler, WindowPolicy
+from paceline.dispatch.changes import Cancellation
+from paceline.dispatch.decisions import after_success, gave_up, released
+from paceline.dispatch.model import EnqueueRequest
+from paceline.dispatch.status import Status
+from paceline.dispatch.stores import portable
+from paceline.durations import to_ms
+from paceline.errors import Conflict, NotFound, SlotInUse
+from paceline.server.http.app import create_app
+from paceline.server.settings import Settings
+from paceline.slots.carriers import SlotMove
+from paceline.slots.listing import SlotFilter, SlotStatus
+from paceline.slots.model import AssignedSlot
+from paceline.slots.stores.postgres_replan import PostgresReplanTransaction
+from paceline.slots.stores.replanning import KnownPolicies, PlanningState, ReplanTransaction
 
 AT = "2030-03-01T16:00:00Z"
 
@@ -165,7 +165,7 @@ async def test_over_http_both_ways(bench: Bench) -> None:
     app = create_app(Settings(database_url=bench.url))
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://headgate") as http,
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://paceline") as http,
     ):
         assert (await http.delete("/api/v1/slots/a")).status_code == 200
         assert (await http.get("/admin/dispatch/PAY/items/a")).json()["status"] == "CANCELLED"
@@ -173,7 +173,7 @@ async def test_over_http_both_ways(bench: Bench) -> None:
         assert (await http.get("/api/v1/slots/b")).status_code == 404
         await bench.queue.store.claim("PAY", 10, timedelta(days=9000))
         refused = await http.delete("/api/v1/slots/c")
-        assert (refused.status_code, refused.json()["type"]) == (409, "urn:headgate:problem:slot-in-use")
+        assert (refused.status_code, refused.json()["type"]) == (409, "urn:paceline:problem:slot-in-use")
         assert "cancel the item" in refused.json()["detail"]
 
 
@@ -331,5 +331,5 @@ async def test_by_portable_statements_an_item_and_the_move_of_its_slot_see_each_
         await asyncio.to_thread(_wait_for_locks, other, 2)
         mine.commit()
         await asyncio.gather(*queued)
-        times = mine.execute(sa.text("SELECT scheduled_exec_time FROM headgate_dispatch_queue")).scalars().all()
+        times = mine.execute(sa.text("SELECT scheduled_exec_time FROM paceline_dispatch_queue")).scalars().all()
         assert [to_ms(at) for at in times] == [earlier, earlier]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from headgate.testing import eventually
+from paceline.testing import eventually
 from tests.integration.notification_gateway import Gateway, gateway, new_user
 
 RECEIPTS = "https://me.example/api/receipts/twilio"

@@ -15,17 +15,17 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from headgate.apps.notifications.ports import Receipt
-from headgate.apps.notifications.provider_chain import NamedProvider, ProviderChain
-from headgate.apps.notifications.providers.twilio import TwilioProvider
-from headgate.apps.notifications.providers.webhook import WebhookProvider
-from headgate.circuit_breaker import BreakerState
-from headgate.errors import ConfigurationError, InvalidInput, StoreRefused
-from headgate.limits.limiter import AsyncLimiter
-from headgate.limits.model import Decision, Plan, TokenBucket
-from headgate.server.settings import Settings
-from headgate.server.wiring.sms_providers import open_providers
-from headgate.sms import Accepted, Rejected, SmsMessage, Unavailable
+from paceline.apps.notifications.ports import Receipt
+from paceline.apps.notifications.provider_chain import NamedProvider, ProviderChain
+from paceline.apps.notifications.providers.twilio import TwilioProvider
+from paceline.apps.notifications.providers.webhook import WebhookProvider
+from paceline.circuit_breaker import BreakerState
+from paceline.errors import ConfigurationError, InvalidInput, StoreRefused
+from paceline.limits.limiter import AsyncLimiter
+from paceline.limits.model import Decision, Plan, TokenBucket
+from paceline.server.settings import Settings
+from paceline.server.wiring.sms_providers import open_providers
+from paceline.sms import Accepted, Rejected, SmsMessage, Unavailable
 
 
 def message(number: int = 1, to: str | None = "+491701234567", user: int = 7) -> SmsMessage:
@@ -224,7 +224,7 @@ async def test_a_limiter_that_is_refused_holds_up_no_other_provider(monkeypatch:
 
     async def acquire(key: str, plans: list[str]) -> Decision:
         if is_refused:
-            raise StoreRefused("HEADGATE_REDIS_URL", "NOPERM")
+            raise StoreRefused("PACELINE_REDIS_URL", "NOPERM")
         return await decide(key, plans=plans)
 
     monkeypatch.setattr(limiter, "acquire", acquire)
@@ -260,8 +260,8 @@ def test_providers_are_named_in_the_settings() -> None:
         ({"providers": "a=no_such_module:b"}, "can't be imported"),
         ({"providers": "a=json:dumps"}, "can't be made"),
         ({"providers": "a=json:decoder"}, "has no method send"),
-        ({"providers": "webhook"}, "HEADGATE_SMS_WEBHOOK_URL"),
-        ({"providers": "twilio", "twilio_from": None}, "HEADGATE_SMS_TWILIO_FROM"),
+        ({"providers": "webhook"}, "PACELINE_SMS_WEBHOOK_URL"),
+        ({"providers": "twilio", "twilio_from": None}, "PACELINE_SMS_TWILIO_FROM"),
         ({"provider_rates": "nobody=1"}, "not among the providers"),
         ({"providers": "console,console"}, "named before"),
         ({"providers": "json:a,json:b"}, "json is named before; write another one as name=package.module:attribute"),

@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 
-from headgate.apps.notifications.model import AttemptEvent, Outcome
-from headgate.apps.notifications.ports import NullObserver
-from headgate.apps.notifications.stores.opensearch import LONGEST_WAIT_MS, IndexReader, SearchIndex
-from headgate.durations import to_ms
-from headgate.errors import StoreUnavailable
-from headgate.messaging import Record
-from headgate.server.setting_sections import SmsSettings
-from headgate.server.settings import Settings
-from headgate.server.wiring.notifications import open_notifications
-from headgate.testing import FakeClock, eventually
+from paceline.apps.notifications.model import AttemptEvent, Outcome
+from paceline.apps.notifications.ports import NullObserver
+from paceline.apps.notifications.stores.opensearch import LONGEST_WAIT_MS, IndexReader, SearchIndex
+from paceline.durations import to_ms
+from paceline.errors import StoreUnavailable
+from paceline.messaging import Record
+from paceline.server.setting_sections import SmsSettings
+from paceline.server.settings import Settings
+from paceline.server.wiring.notifications import open_notifications
+from paceline.testing import FakeClock, eventually
 from tests.unit.apps.notifications.fakes import MemorySource
 
 

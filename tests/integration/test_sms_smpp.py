@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from headgate.apps.notifications.provider_chain import NamedProvider, ProviderChain
-from headgate.sms import Accepted, Receipt, Rejected, SmsMessage, Unavailable
-from headgate.testing import eventually
+from paceline.apps.notifications.provider_chain import NamedProvider, ProviderChain
+from paceline.sms import Accepted, Receipt, Rejected, SmsMessage, Unavailable
+from paceline.testing import eventually
 from tests.acceptance.documents import blocks
 from tests.integration.notification_gateway import gateway, new_user
 from tests.integration.smsc import ESME_RINVDSTADR, ESME_RMSGQFUL, ESME_RTHROTTLED, Smsc, smsc
@@ -35,7 +35,7 @@ async def center() -> AsyncIterator[Smsc]:
 def module(center: Smsc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """The page's program, imported from a file as a reader saves it."""
     monkeypatch.setenv("SMPP_ADDRESS", center.address)
-    monkeypatch.setenv("SMPP_USER", "headgate")
+    monkeypatch.setenv("SMPP_USER", "paceline")
     monkeypatch.setenv("SMPP_PASSWORD", "secret")
     (tmp_path / f"{NAME}.py").write_text(CODE)
     monkeypatch.syspath_prepend(tmp_path)

@@ -13,16 +13,16 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from headgate import AsyncLimiter, FixedWindow, Plan, SlidingLog, TokenBucket
-from headgate.circuit_breaker import BreakerPolicy
-from headgate.errors import StoreUnavailable
-from headgate.limits.model import Charge, Rule
-from headgate.limits.ports import Hold
-from headgate.limits.stores.sql import AsyncSqlLimitStore, SqlLimitStore
-from headgate.limits.stores.tables import limit_hold, limit_state
-from headgate.sql import migrate
-from headgate.sql.engine import Database
-from headgate.testing import PostgresServer, eventually
+from paceline import AsyncLimiter, FixedWindow, Plan, SlidingLog, TokenBucket
+from paceline.circuit_breaker import BreakerPolicy
+from paceline.errors import StoreUnavailable
+from paceline.limits.model import Charge, Rule
+from paceline.limits.ports import Hold
+from paceline.limits.stores.sql import AsyncSqlLimitStore, SqlLimitStore
+from paceline.limits.stores.tables import limit_hold, limit_state
+from paceline.sql import migrate
+from paceline.sql.engine import Database
+from paceline.testing import PostgresServer, eventually
 
 HOUR = Rule("hour", FixedWindow(1000, "PT1H"))
 T0 = 1_800_000_000_000_000

@@ -1,4 +1,4 @@
-"""A store that answers and turns headgate's login away: an error that names the setting, never a failure policy, and
+"""A store that answers and turns paceline's login away: an error that names the setting, never a failure policy, and
 gone as soon as the login is right again."""
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from urllib.parse import urlsplit
 import pytest
 import redis
 
-from headgate import AsyncLimiter, BreakerPolicy, FixedWindow, LeasePolicy, Limiter, Plan
-from headgate.errors import StoreRefused
-from headgate.testing import RedisServer
-from headgate.testing.servers.redis_cluster import RedisClusterAddress
-from headgate.testing.servers.redis_sentinel import RedisSentinel
+from paceline import AsyncLimiter, BreakerPolicy, FixedWindow, LeasePolicy, Limiter, Plan
+from paceline.errors import StoreRefused
+from paceline.testing import RedisServer
+from paceline.testing.servers.redis_cluster import RedisClusterAddress
+from paceline.testing.servers.redis_sentinel import RedisSentinel
 from tests.unit.limits.both import Awaited
 
 PLANS = [Plan(policy, FixedWindow(1000, "PT1H"), on_error=policy) for policy in ("open", "closed", "fallback")]

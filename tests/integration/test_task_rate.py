@@ -7,8 +7,8 @@ import json
 import sys
 from pathlib import Path
 
-from headgate import Tasks
-from headgate.testing import eventually
+from paceline import Tasks
+from paceline.testing import eventually
 from tests import warm_start
 from tests.effort import is_thorough
 from tests.integration.rated_process import LIMIT

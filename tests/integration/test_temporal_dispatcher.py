@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 from temporalio.client import Client, ScheduleActionStartWorkflow, ScheduleOverlapPolicy, WorkflowExecutionStatus
 
-from headgate.dispatch.cycle import CycleReport, DispatchCycle
-from headgate.dispatch.engines.temporal.client import connect, connect_for_dispatch
-from headgate.dispatch.engines.temporal.dispatcher import DispatcherActivities
-from headgate.dispatch.engines.temporal.engine import TemporalEngine
-from headgate.dispatch.engines.temporal.schedule import DispatchSchedules, schedule_id, whole_seconds
-from headgate.dispatch.engines.temporal.workers import dispatch_worker, exec_worker
-from headgate.dispatch.model import Claim, Completion, EnqueueRequest, Item
-from headgate.dispatch.outcome_reporter import OutcomeReporter
-from headgate.dispatch.registry import Registry
-from headgate.dispatch.status import Status
-from headgate.errors import StoreUnavailable
-from headgate.testing import eventually
+from paceline.dispatch.cycle import CycleReport, DispatchCycle
+from paceline.dispatch.engines.temporal.client import connect, connect_for_dispatch
+from paceline.dispatch.engines.temporal.dispatcher import DispatcherActivities
+from paceline.dispatch.engines.temporal.engine import TemporalEngine
+from paceline.dispatch.engines.temporal.schedule import DispatchSchedules, schedule_id, whole_seconds
+from paceline.dispatch.engines.temporal.workers import dispatch_worker, exec_worker
+from paceline.dispatch.model import Claim, Completion, EnqueueRequest, Item
+from paceline.dispatch.outcome_reporter import OutcomeReporter
+from paceline.dispatch.registry import Registry
+from paceline.dispatch.status import Status
+from paceline.errors import StoreUnavailable
+from paceline.testing import eventually
 from tests.models.queue_store import MemoryQueueStore
 
 

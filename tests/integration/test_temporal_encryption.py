@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from headgate import Tasks
-from headgate.dispatch.cycle import DispatchCycle
-from headgate.dispatch.encryption import Encryption, KeyMissing
-from headgate.dispatch.engines.temporal.client import TemporalConnection, connect, connect_for_dispatch
-from headgate.dispatch.engines.temporal.converter import LARGE, data_converter
-from headgate.dispatch.engines.temporal.engine import TemporalEngine
-from headgate.dispatch.engines.temporal.workers import exec_worker
-from headgate.dispatch.model import EnqueueRequest
-from headgate.dispatch.outcome_reporter import OutcomeReporter
-from headgate.dispatch.registry import Registry
-from headgate.dispatch.status import Status
-from headgate.testing import eventually
+from paceline import Tasks
+from paceline.dispatch.cycle import DispatchCycle
+from paceline.dispatch.encryption import Encryption, KeyMissing
+from paceline.dispatch.engines.temporal.client import TemporalConnection, connect, connect_for_dispatch
+from paceline.dispatch.engines.temporal.converter import LARGE, data_converter
+from paceline.dispatch.engines.temporal.engine import TemporalEngine
+from paceline.dispatch.engines.temporal.workers import exec_worker
+from paceline.dispatch.model import EnqueueRequest
+from paceline.dispatch.outcome_reporter import OutcomeReporter
+from paceline.dispatch.registry import Registry
+from paceline.dispatch.status import Status
+from paceline.testing import eventually
 from tests.models.queue_store import MemoryQueueStore
 
 OLD, NEW = (base64.b64encode(bytes([n]) * 32).decode() for n in (1, 2))

@@ -15,15 +15,15 @@ from temporalio import workflow
 from temporalio.client import Client
 from temporalio.worker import Worker
 
-from headgate.dispatch.config import DispatchConfig
-from headgate.dispatch.engines.temporal.client import connect, connect_for_dispatch
-from headgate.dispatch.engines.temporal.engine import TemporalEngine
-from headgate.dispatch.model import Claim, EnqueueRequest
-from headgate.dispatch.outcome_reporter import OutcomeReporter
-from headgate.dispatch.ports import Execution, Start, StartOutcome, StartRequest
-from headgate.dispatch.status import Status
-from headgate.errors import StoreUnavailable
-from headgate.testing import TemporalServer, eventually
+from paceline.dispatch.config import DispatchConfig
+from paceline.dispatch.engines.temporal.client import connect, connect_for_dispatch
+from paceline.dispatch.engines.temporal.engine import TemporalEngine
+from paceline.dispatch.model import Claim, EnqueueRequest
+from paceline.dispatch.outcome_reporter import OutcomeReporter
+from paceline.dispatch.ports import Execution, Start, StartOutcome, StartRequest
+from paceline.dispatch.status import Status
+from paceline.errors import StoreUnavailable
+from paceline.testing import TemporalServer, eventually
 from tests.models.queue_store import MemoryQueueStore
 
 NO_DELAY = timedelta(0)
@@ -31,7 +31,7 @@ NO_DELAY = timedelta(0)
 
 @workflow.defn(name="EngineTestWorkflow", sandboxed=False)
 class Behaving:
-    """Plain Temporal, without any of headgate's interceptors."""
+    """Plain Temporal, without any of paceline's interceptors."""
 
     @workflow.run
     async def run(self, item_id: str, context_json: str) -> int:
@@ -205,7 +205,7 @@ async def test_an_execution_still_waiting_under_an_older_claim_gives_way_to_the_
     assert outcome.start is Start.STARTED
     assert await states(engine, later.claim) == [Execution.RUNNING]
     description = await (await connect(temporal_address)).get_workflow_handle(later.execution_id).describe()
-    assert (await description.memo_value("headgate"))["epoch"] == 2
+    assert (await description.memo_value("paceline"))["epoch"] == 2
     assert description.history_length == 1, "it waits for its time"
 
 

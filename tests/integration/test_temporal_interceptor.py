@@ -14,21 +14,21 @@ import pytest
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.worker import Replayer
 
-from headgate import AsyncLimiter, ConfigurationError, Plan, SlidingLog
-from headgate.dispatch.decisions import released
-from headgate.dispatch.engines.temporal.client import connect, connect_for_dispatch
-from headgate.dispatch.engines.temporal.converter import DATA_CONVERTER
-from headgate.dispatch.engines.temporal.engine import TemporalEngine
-from headgate.dispatch.engines.temporal.interceptor import DispatchInterceptor
-from headgate.dispatch.engines.temporal.workers import exec_worker
-from headgate.dispatch.model import Change, EnqueueRequest, Item
-from headgate.dispatch.outcome_reporter import OutcomeReporter
-from headgate.dispatch.plan_guard import PlanGuard
-from headgate.dispatch.ports import NullObserver, Start, StartRequest
-from headgate.dispatch.registry import Domain, Registry
-from headgate.dispatch.status import Status
-from headgate.errors import StoreUnavailable
-from headgate.testing import eventually
+from paceline import AsyncLimiter, ConfigurationError, Plan, SlidingLog
+from paceline.dispatch.decisions import released
+from paceline.dispatch.engines.temporal.client import connect, connect_for_dispatch
+from paceline.dispatch.engines.temporal.converter import DATA_CONVERTER
+from paceline.dispatch.engines.temporal.engine import TemporalEngine
+from paceline.dispatch.engines.temporal.interceptor import DispatchInterceptor
+from paceline.dispatch.engines.temporal.workers import exec_worker
+from paceline.dispatch.model import Change, EnqueueRequest, Item
+from paceline.dispatch.outcome_reporter import OutcomeReporter
+from paceline.dispatch.plan_guard import PlanGuard
+from paceline.dispatch.ports import NullObserver, Start, StartRequest
+from paceline.dispatch.registry import Domain, Registry
+from paceline.dispatch.status import Status
+from paceline.errors import StoreUnavailable
+from paceline.testing import eventually
 from tests.integration.temporal_billing import Billing, BillingExecWorkflow
 from tests.models.queue_store import MemoryQueueStore
 

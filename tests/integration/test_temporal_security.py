@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from headgate.dispatch.engines.temporal.client import Security, connect
-from headgate.errors import ConfigurationError, StoreUnavailable
+from paceline.dispatch.engines.temporal.client import Security, connect
+from paceline.errors import ConfigurationError, StoreUnavailable
 
 
 def openssl(*words: str) -> None:

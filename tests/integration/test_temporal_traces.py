@@ -18,11 +18,11 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import Worker
 
-from headgate.dispatch.engines.temporal.client import connect
-from headgate.dispatch.engines.temporal.trace_interceptor import MEMO, TraceInterceptor
-from headgate.dispatch.engines.temporal.workers import PASSED_THROUGH
-from headgate.testing import eventually
-from headgate.tracing import derived
+from paceline.dispatch.engines.temporal.client import connect
+from paceline.dispatch.engines.temporal.trace_interceptor import MEMO, TraceInterceptor
+from paceline.dispatch.engines.temporal.workers import PASSED_THROUGH
+from paceline.testing import eventually
+from paceline.tracing import derived
 from tests.collected_spans import Collected, collecting
 
 with workflow.unsafe.imports_passed_through():
@@ -98,7 +98,7 @@ async def rig(temporal_address: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIt
 
 
 def shown(span: ReadableSpan) -> tuple[str, object, str | None]:
-    return span.name, (span.attributes or {}).get("headgate.outcome"), span.status.description
+    return span.name, (span.attributes or {}).get("paceline.outcome"), span.status.description
 
 
 async def test_a_replayed_workflow_is_one_span_with_its_activities_below(rig: Rig) -> None:

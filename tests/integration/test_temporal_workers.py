@@ -18,22 +18,22 @@ from temporalio.common import WorkerDeploymentVersion
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Worker
 
-from headgate.dispatch.cycle import DispatchCycle
-from headgate.dispatch.engines.temporal.claim_memo import KEY, ClaimMemo
-from headgate.dispatch.engines.temporal.client import connect
-from headgate.dispatch.engines.temporal.engine import TemporalEngine
-from headgate.dispatch.engines.temporal.schedule import DISPATCH_TASK_QUEUE
-from headgate.dispatch.engines.temporal.versioning import make_current_if_first, versioned
-from headgate.dispatch.engines.temporal.worker_group import TemporalWorkerGroup
-from headgate.dispatch.engines.temporal.workers import WorkerOptions, exec_worker
-from headgate.dispatch.model import EnqueueRequest
-from headgate.dispatch.outcome_reporter import OutcomeReporter
-from headgate.dispatch.registry import Domain, Registry
-from headgate.dispatch.status import Status
-from headgate.errors import ConfigurationError
-from headgate.server.settings import Settings
-from headgate.server.wiring.temporal import temporal_worker_group
-from headgate.testing import eventually
+from paceline.dispatch.cycle import DispatchCycle
+from paceline.dispatch.engines.temporal.claim_memo import KEY, ClaimMemo
+from paceline.dispatch.engines.temporal.client import connect
+from paceline.dispatch.engines.temporal.engine import TemporalEngine
+from paceline.dispatch.engines.temporal.schedule import DISPATCH_TASK_QUEUE
+from paceline.dispatch.engines.temporal.versioning import make_current_if_first, versioned
+from paceline.dispatch.engines.temporal.worker_group import TemporalWorkerGroup
+from paceline.dispatch.engines.temporal.workers import WorkerOptions, exec_worker
+from paceline.dispatch.model import EnqueueRequest
+from paceline.dispatch.outcome_reporter import OutcomeReporter
+from paceline.dispatch.registry import Domain, Registry
+from paceline.dispatch.status import Status
+from paceline.errors import ConfigurationError
+from paceline.server.settings import Settings
+from paceline.server.wiring.temporal import temporal_worker_group
+from paceline.testing import eventually
 from tests.integration.temporal_billing import Billing, BillingExecWorkflow, BillingInitWorkflow
 from tests.models.queue_store import MemoryQueueStore
 
@@ -151,7 +151,7 @@ async def test_a_crew_for_every_role_and_task_queue(temporal_address: str) -> No
 
 
 async def test_temporal_needs_an_address() -> None:
-    with pytest.raises(ConfigurationError, match="HEADGATE_TEMPORAL_ADDRESS"):
+    with pytest.raises(ConfigurationError, match="PACELINE_TEMPORAL_ADDRESS"):
         await temporal_worker_group(Settings.load(database_url="memory://"), [], MemoryQueueStore(), ["exec"])
 
 
@@ -171,7 +171,7 @@ async def test_a_worker_group_reports_when_it_can_not_work(temporal_address: str
 
 async def test_executions_stay_with_the_version_they_began_on(temporal_address: str) -> None:
     client = await connect(temporal_address)
-    deployment = f"headgate-{uuid.uuid4().hex[:8]}"
+    deployment = f"paceline-{uuid.uuid4().hex[:8]}"
     old, new = Billing(), Billing()
     work = domain(old)
     build_1, build_2 = versioned("build-1", deployment), versioned("build-2", deployment)
@@ -216,5 +216,5 @@ async def known(client: Client, version: WorkerDeploymentVersion) -> bool:
 @pytest.mark.parametrize("module", ["dispatcher", "item_workflow", "interceptor", "workers"])
 def test_no_database_driver_is_loaded_into_workflows(module: str) -> None:
     """Peer bug 25: SQLAlchemy stays out of workflow modules."""
-    code = f"import sys, headgate.dispatch.engines.temporal.{module}; sys.exit('sqlalchemy' in sys.modules)"
+    code = f"import sys, paceline.dispatch.engines.temporal.{module}; sys.exit('sqlalchemy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -22,18 +22,18 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from headgate import FixedWindow, SlotScheduler, WindowPolicy
-from headgate.apps.payments.downstream.client import HttpDownstream
-from headgate.apps.payments.downstream.connection import DownstreamConnection
-from headgate.apps.payments.ports import DownstreamBusy
-from headgate.errors import BrokerUnavailable, StoreUnavailable
-from headgate.limits.model import Charge, Rule
-from headgate.limits.stores.redis import AsyncRedisLimitStore
-from headgate.messaging import Record
-from headgate.server.settings import Settings
-from headgate.server.wiring.doctor import kafka_info
-from headgate.testing.servers.kafka import KafkaServer
-from headgate.testing.servers.ports import PortClaim
+from paceline import FixedWindow, SlotScheduler, WindowPolicy
+from paceline.apps.payments.downstream.client import HttpDownstream
+from paceline.apps.payments.downstream.connection import DownstreamConnection
+from paceline.apps.payments.ports import DownstreamBusy
+from paceline.errors import BrokerUnavailable, StoreUnavailable
+from paceline.limits.model import Charge, Rule
+from paceline.limits.stores.redis import AsyncRedisLimitStore
+from paceline.messaging import Record
+from paceline.server.settings import Settings
+from paceline.server.wiring.doctor import kafka_info
+from paceline.testing.servers.kafka import KafkaServer
+from paceline.testing.servers.ports import PortClaim
 from tests.unit.apps.payments.test_downstream import OpenGate, payment
 
 HOST = "127.0.0.1"
@@ -207,7 +207,7 @@ class SecureKafka(KafkaServer):
             "ssl.client.auth": "required",
             "listener.name.sasl_ssl.ssl.client.auth": "required",
             "sasl.enabled.mechanisms": "PLAIN",
-            "listener.name.sasl_ssl.plain.sasl.jaas.config": f'{login} user_headgate="{PASSWORD}";',
+            "listener.name.sasl_ssl.plain.sasl.jaas.config": f'{login} user_paceline="{PASSWORD}";',
         }
         claims, self._claims = self._claims, self._claims[:2]
         try:
@@ -226,7 +226,7 @@ def kafka_settings(kafka: SecureKafka, keys: Keys, **changes: str) -> Settings:
     config = {
         "security.protocol": "SASL_SSL",
         "sasl.mechanism": "PLAIN",
-        "sasl.username": "headgate",
+        "sasl.username": "paceline",
         "sasl.password": PASSWORD,
         "ssl.ca.location": str(keys.authority),
         "ssl.certificate.location": str(keys.client),
@@ -237,7 +237,7 @@ def kafka_settings(kafka: SecureKafka, keys: Keys, **changes: str) -> Settings:
 
 @pytest.mark.kafka
 async def test_kafka_asks_for_our_certificate_and_password(secure_kafka: SecureKafka, keys: Keys) -> None:
-    from headgate.kafka.log import KafkaLog
+    from paceline.kafka.log import KafkaLog
 
     settings = kafka_settings(secure_kafka, keys)
     assert settings.kafka_bootstrap is not None

@@ -12,9 +12,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def test_a_name_that_headgate_has_not_is_an_error(tmp_path: Path) -> None:
+def test_a_name_that_paceline_has_not_is_an_error(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
-    program.write_text("from headgate import Limitr\n")
+    program.write_text("from paceline import Limitr\n")
     command = [sys.executable, "-m", "mypy", "--strict", str(program)]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert 'Module "headgate" has no attribute "Limitr"' in run.stdout
+    assert 'Module "paceline" has no attribute "Limitr"' in run.stdout

@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import pytest
 
-from headgate.dispatch import changes, decisions
-from headgate.dispatch.config import DispatchConfig
-from headgate.dispatch.model import Change, Claim
-from headgate.dispatch.ports import STARTED, Execution, ExecutionState
-from headgate.dispatch.status import FINISHED, IN_FLIGHT, Status, may
-from headgate.errors import Conflict
+from paceline.dispatch import changes, decisions
+from paceline.dispatch.config import DispatchConfig
+from paceline.dispatch.model import Change, Claim
+from paceline.dispatch.ports import STARTED, Execution, ExecutionState
+from paceline.dispatch.status import FINISHED, IN_FLIGHT, Status, may
+from paceline.errors import Conflict
 from tests.interleavings.search import Search, Violation, search
 
 CONFIG = DispatchConfig(item_type="MAIL", max_dispatch_retries=2)

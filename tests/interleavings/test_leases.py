@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import pytest
 
-from headgate.limits.algorithms import State
-from headgate.limits.chain import refunded, rule_on
-from headgate.limits.local_lease import LeasePolicy, LocalLease
-from headgate.limits.model import Charge, FixedWindow, Rule
+from paceline.limits.algorithms import State
+from paceline.limits.chain import refunded, rule_on
+from paceline.limits.local_lease import LeasePolicy, LocalLease
+from paceline.limits.model import Charge, FixedWindow, Rule
 from tests.interleavings.search import Search, Violation, search
 
 TICK_US = 5_000_000

@@ -12,18 +12,18 @@ from typing import NamedTuple
 
 import pytest
 
-from headgate.durations import EPOCH
-from headgate.errors import Conflict
-from headgate.slots.carriers import SlotMove
-from headgate.slots.model import AssignedSlot, PolicyVersion, WindowPolicy
-from headgate.slots.occupancy import FullRun, Occupancy, WindowCount, full_runs
-from headgate.slots.packing import Full, Packer
-from headgate.slots.replan import Candidate, Direction, Limits, PlannedConfig, assign_earlier
-from headgate.slots.replan_parts import whole_windows
-from headgate.slots.replan_places import admitted, place, rejoined_runs
-from headgate.slots.replan_spread import assign_spread
-from headgate.slots.stores.replanning import runs_near
-from headgate.slots.windows import align
+from paceline.durations import EPOCH
+from paceline.errors import Conflict
+from paceline.slots.carriers import SlotMove
+from paceline.slots.model import AssignedSlot, PolicyVersion, WindowPolicy
+from paceline.slots.occupancy import FullRun, Occupancy, WindowCount, full_runs
+from paceline.slots.packing import Full, Packer
+from paceline.slots.replan import Candidate, Direction, Limits, PlannedConfig, assign_earlier
+from paceline.slots.replan_parts import whole_windows
+from paceline.slots.replan_places import admitted, place, rejoined_runs
+from paceline.slots.replan_spread import assign_spread
+from paceline.slots.stores.replanning import runs_near
+from paceline.slots.windows import align
 from tests.interleavings.search import Search, Violation, search
 from tests.models.slot_store import _Config
 

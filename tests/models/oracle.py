@@ -79,7 +79,7 @@ class StandInDialect(OracleDialect):
     def initialize(self, connection: Any) -> None:
         self.server_version_info = VERSION
         self.supports_native_boolean = False
-        self.default_schema_name = "headgate"
+        self.default_schema_name = "paceline"
 
     def create_connect_args(self, url: Any) -> Any:
         return [], {"path": url.database}
@@ -108,9 +108,9 @@ class StandInConnection:
             self.sqlite.execute(statement)
         self.sqlite.execute("CREATE TEMP VIEW dual AS SELECT 'X' AS dummy")
         self.sqlite.create_function(
-            "headgate_oracle_now", 0, lambda: _time_text(datetime.now(UTC).replace(tzinfo=None))
+            "paceline_oracle_now", 0, lambda: _time_text(datetime.now(UTC).replace(tzinfo=None))
         )
-        self.sqlite.create_function("headgate_minus_seconds", 2, _minus_seconds)
+        self.sqlite.create_function("paceline_minus_seconds", 2, _minus_seconds)
 
     def cursor(self) -> StandInCursor:
         return StandInCursor(self.sqlite)
@@ -172,7 +172,7 @@ class StandInCursor:
 @lru_cache(maxsize=10_000)
 def translated(text: str) -> str:
     """Oracle's SQL as SQLite's."""
-    plain = _QUOTED_BIND.sub(r":\1", text).replace(NOW, "headgate_oracle_now()")
+    plain = _QUOTED_BIND.sub(r":\1", text).replace(NOW, "paceline_oracle_now()")
     # Statements that differ in the length of a list alone are translated once.
     lists = {f"({found[1]})": found[0] for found in _LIST.finditer(plain)}
     translation = _translated(_LIST.sub(r"(\1)", plain))
@@ -205,7 +205,7 @@ def _translator() -> str:
 def _translated_node(node: Any) -> Any:
     if isinstance(node, exp.Sub) and isinstance(node.expression, exp.Anonymous):
         # A time minus an interval.
-        return exp.func("headgate_minus_seconds", node.this, node.expression.expressions[0])
+        return exp.func("paceline_minus_seconds", node.this, node.expression.expressions[0])
     return node
 
 

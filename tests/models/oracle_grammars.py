@@ -17,12 +17,12 @@ import sqlalchemy as sa
 import sqlglot
 from sqlglot import exp
 
-from headgate.apps.notifications.stores import tables as _notifications  # noqa: F401
-from headgate.apps.payments.stores import tables as _payments  # noqa: F401
-from headgate.dispatch.stores import tables as _dispatch  # noqa: F401
-from headgate.slots.stores import tables as _slots  # noqa: F401
-from headgate.sql import outbox_tables as _outbox  # noqa: F401
-from headgate.sql.schema import metadata
+from paceline.apps.notifications.stores import tables as _notifications  # noqa: F401
+from paceline.apps.payments.stores import tables as _payments  # noqa: F401
+from paceline.dispatch.stores import tables as _dispatch  # noqa: F401
+from paceline.slots.stores import tables as _slots  # noqa: F401
+from paceline.sql import outbox_tables as _outbox  # noqa: F401
+from paceline.sql.schema import metadata
 
 READ = Path(__file__).parents[2] / ".pytest_cache" / "d" / "oracle_grammars"
 """An empty file for each statement that was read; `pytest --cache-clear` removes them."""

@@ -8,8 +8,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from headgate.apps.payments.lifecycle import dead_letter_event, refusal, transition
-from headgate.apps.payments.model import (
+from paceline.apps.payments.lifecycle import dead_letter_event, refusal, transition
+from paceline.apps.payments.model import (
     FINAL_STATUSES,
     ITEM_TYPE,
     OWNER,
@@ -21,12 +21,12 @@ from headgate.apps.payments.model import (
     StatusChange,
     slot_id,
 )
-from headgate.apps.payments.ports import DuplicateQuery, NewPayment, PaymentLoad
-from headgate.clock import Clock, SystemClock
-from headgate.dispatch.model import ItemMove
-from headgate.dispatch.status import Status
-from headgate.durations import LATEST, from_ms, to_ms
-from headgate.errors import Conflict, NotFound
+from paceline.apps.payments.ports import DuplicateQuery, NewPayment, PaymentLoad
+from paceline.clock import Clock, SystemClock
+from paceline.dispatch.model import ItemMove
+from paceline.dispatch.status import Status
+from paceline.durations import LATEST, from_ms, to_ms
+from paceline.errors import Conflict, NotFound
 from tests.models.queue_store import MemoryQueueStore
 from tests.models.slot_store import MemorySlotStore
 

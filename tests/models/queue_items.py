@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from headgate.dispatch.model import EnqueueRequest, Item
-from headgate.dispatch.status import Status
+from paceline.dispatch.model import EnqueueRequest, Item
+from paceline.dispatch.status import Status
 
 
 def new_item(request: EnqueueRequest, execute_at: datetime, due_at: datetime, now: datetime) -> Item:

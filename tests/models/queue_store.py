@@ -12,12 +12,12 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from headgate.clock import Clock, SystemClock
-from headgate.dispatch.changes import ChangeResult, ItemChange, Preview, checked_redirection, redirected
-from headgate.dispatch.config import DispatchConfig
-from headgate.dispatch.decisions import batch_name, within_bytes
-from headgate.dispatch.heartbeats import is_attended, of_type
-from headgate.dispatch.model import (
+from paceline.clock import Clock, SystemClock
+from paceline.dispatch.changes import ChangeResult, ItemChange, Preview, checked_redirection, redirected
+from paceline.dispatch.config import DispatchConfig
+from paceline.dispatch.decisions import batch_name, within_bytes
+from paceline.dispatch.heartbeats import is_attended, of_type
+from paceline.dispatch.model import (
     CLAIM_BYTES,
     Action,
     AuditEntry,
@@ -35,13 +35,13 @@ from headgate.dispatch.model import (
     PruneResult,
     QueueStats,
 )
-from headgate.dispatch.portions import is_group
-from headgate.dispatch.ports import Follower
-from headgate.dispatch.search import BY_ID, ErrorGroup, ItemFilter, ItemOrder, LaneDepth, grouped, lane_depths
-from headgate.dispatch.status import FINISHED, IN_FLIGHT, Status
-from headgate.dispatch.turns import UNLIMITED, Places, in_turns, rotated
-from headgate.durations import EPOCH
-from headgate.errors import Conflict, InvalidInput, NotFound
+from paceline.dispatch.portions import is_group
+from paceline.dispatch.ports import Follower
+from paceline.dispatch.search import BY_ID, ErrorGroup, ItemFilter, ItemOrder, LaneDepth, grouped, lane_depths
+from paceline.dispatch.status import FINISHED, IN_FLIGHT, Status
+from paceline.dispatch.turns import UNLIMITED, Places, in_turns, rotated
+from paceline.durations import EPOCH
+from paceline.errors import Conflict, InvalidInput, NotFound
 from tests.models.periodic_store import MemoryPeriodicStore
 from tests.models.queue_items import new_item
 from tests.models.worker_store import MemoryWorkerStore

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from headgate.errors import StoreUnavailable
-from headgate.server.rollups.model import KEPT, Counts, Period, merge
+from paceline.errors import StoreUnavailable
+from paceline.server.rollups.model import KEPT, Counts, Period, merge
 
 
 class MemoryRollupStore:

@@ -10,18 +10,18 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
-from headgate.clock import Clock, SystemClock
-from headgate.durations import LATEST_MS, from_ms
-from headgate.errors import Conflict, InvalidInput, NotFound, SlotOwned
-from headgate.slots.impact import WindowGroup, windows_ahead
-from headgate.slots.joint import JointPacker, JointSide
-from headgate.slots.listing import NO_CAUSE, Cancellation, Cursor, ListedSlot, SlotFilter
-from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
-from headgate.slots.occupancy import FullRun, Occupancy, WindowCount, full_runs
-from headgate.slots.packing import Booking, Packer, RequestPacker, book_all, unbooked
-from headgate.slots.ports import PruneResult
-from headgate.slots.templates import best_template, is_template
-from headgate.slots.windows import align
+from paceline.clock import Clock, SystemClock
+from paceline.durations import LATEST_MS, from_ms
+from paceline.errors import Conflict, InvalidInput, NotFound, SlotOwned
+from paceline.slots.impact import WindowGroup, windows_ahead
+from paceline.slots.joint import JointPacker, JointSide
+from paceline.slots.listing import NO_CAUSE, Cancellation, Cursor, ListedSlot, SlotFilter
+from paceline.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
+from paceline.slots.occupancy import FullRun, Occupancy, WindowCount, full_runs
+from paceline.slots.packing import Booking, Packer, RequestPacker, book_all, unbooked
+from paceline.slots.ports import PruneResult
+from paceline.slots.templates import best_template, is_template
+from paceline.slots.windows import align
 
 T = TypeVar("T")
 

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from headgate.errors import StoreUnavailable
-from headgate.sql.engine import Database
-from headgate.sql.errors import DRIVER_ERRORS, translated
-from headgate.sql.hints import Hints
-from headgate.sql.url import database_url
+from paceline.errors import StoreUnavailable
+from paceline.sql.engine import Database
+from paceline.sql.errors import DRIVER_ERRORS, translated
+from paceline.sql.hints import Hints
+from paceline.sql.url import database_url
 from tests.simulation.loop import Process, SimulationLoop
 
 T = TypeVar("T")

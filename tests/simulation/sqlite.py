@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from headgate.sql.databases import database
+from paceline.sql.databases import database
 
 
 @lru_cache(maxsize=1)

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from headgate.apps.notifications.ports import Claim as MessageClaim
-from headgate.apps.notifications.stores import message_statements
-from headgate.apps.payments.downstream import permits
-from headgate.apps.payments.downstream.permits import Permits
-from headgate.apps.payments.model import PaymentEvent
-from headgate.dispatch.model import Claim, Item
-from headgate.dispatch.status import IN_FLIGHT
-from headgate.limits.local_lease import LocalLease
-from headgate.slots.occupancy import WindowCount
+from paceline.apps.notifications.ports import Claim as MessageClaim
+from paceline.apps.notifications.stores import message_statements
+from paceline.apps.payments.downstream import permits
+from paceline.apps.payments.downstream.permits import Permits
+from paceline.apps.payments.model import PaymentEvent
+from paceline.dispatch.model import Claim, Item
+from paceline.dispatch.status import IN_FLIGHT
+from paceline.limits.local_lease import LocalLease
+from paceline.slots.occupancy import WindowCount
 from tests.effort import examples
 from tests.models import payment_store
 from tests.models.queue_store import MemoryQueueStore

@@ -1,4 +1,4 @@
-"""What the database holds when all is over, read without headgate."""
+"""What the database holds when all is over, read without paceline."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from tests.torture.steps import ITEM_TYPE
 
 ITEMS = """
 SELECT q.item_id, q.queue_status, r.result_json,
-  (SELECT count(*) FROM headgate_dispatch_audit a
+  (SELECT count(*) FROM paceline_dispatch_audit a
    WHERE a.item_type = q.item_type AND a.item_id = q.item_id AND a.action = 'COMPLETED')
-FROM headgate_dispatch_queue q LEFT JOIN headgate_dispatch_report r USING (item_type, item_id)
+FROM paceline_dispatch_queue q LEFT JOIN paceline_dispatch_report r USING (item_type, item_id)
 WHERE q.item_type = %s
 """
 SLOTS = """
 SELECT event_id, config_version, extract(epoch FROM window_start), extract(epoch FROM scheduled_at)
-FROM headgate_slot WHERE config_name = %s
+FROM paceline_slot WHERE config_name = %s
 """
-WINDOWS = "SELECT extract(epoch FROM window_start), taken FROM headgate_slot_window WHERE config_name = %s"
-POLICIES = "SELECT version, policy FROM headgate_slot_policy WHERE name = %s"
-PAYMENTS = "SELECT payment_id, status FROM headgate_payment"
+WINDOWS = "SELECT extract(epoch FROM window_start), taken FROM paceline_slot_window WHERE config_name = %s"
+POLICIES = "SELECT version, policy FROM paceline_slot_policy WHERE name = %s"
+PAYMENTS = "SELECT payment_id, status FROM paceline_payment"
 OPEN_ITEMS = (
-    "SELECT count(*) FROM headgate_dispatch_queue WHERE queue_status NOT IN ('COMPLETED', 'CANCELLED', 'DEAD_LETTER')"
+    "SELECT count(*) FROM paceline_dispatch_queue WHERE queue_status NOT IN ('COMPLETED', 'CANCELLED', 'DEAD_LETTER')"
 )
-OPEN_PAYMENTS = "SELECT count(*) FROM headgate_payment WHERE status IN ('SCHEDULED', 'ACCEPTED')"
+OPEN_PAYMENTS = "SELECT count(*) FROM paceline_payment WHERE status IN ('SCHEDULED', 'ACCEPTED')"
 
 
 def record(url: str, recorder: Recorder) -> None:

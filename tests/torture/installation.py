@@ -13,19 +13,19 @@ from pathlib import Path
 
 import httpx2 as httpx
 
-from headgate.testing import eventually
-from headgate.testing.servers.kafka import KafkaServer
-from headgate.testing.servers.ports import PortClaim
-from headgate.testing.servers.postgres import PostgresServer
-from headgate.testing.servers.redis import RedisServer
-from headgate.testing.servers.server import Server
+from paceline.testing import eventually
+from paceline.testing.servers.kafka import KafkaServer
+from paceline.testing.servers.ports import PortClaim
+from paceline.testing.servers.postgres import PostgresServer
+from paceline.testing.servers.redis import RedisServer
+from paceline.testing.servers.server import Server
 from tests import warm_start
 from tests.torture.faults import PlannedFault
 from tests.torture.links import Link
 from tests.torture.steps import LOG
 
 ROOT = Path(__file__).parents[2]
-HEADGATE = ("-m", "headgate")
+PACELINE = ("-m", "paceline")
 DATABASE = "torture"
 TPS = 12
 CALL_TIMEOUT = 3
@@ -144,7 +144,7 @@ class Installation:
         def via(peer: str) -> str:
             return f"127.0.0.1:{self.links[f'{name}>{peer}'].port}"
 
-        kept = {key: value for key, value in os.environ.items() if not key.startswith("HEADGATE_")}
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("PACELINE_")}
         peers = PROGRAMS[name][1]
         variables = {
             "DATABASE_URL": f"postgresql://postgres@{via('postgres')}/{DATABASE}",
@@ -165,11 +165,11 @@ class Installation:
         # Services call neither; but without an address they would take a simulator for the bank.
         variables["PAYMENTS_DOWNSTREAM_URL"] = f"http://{via('bank') if 'bank' in peers else '127.0.0.1:9'}"
         variables["SMS_WEBHOOK_URL"] = f"http://{via('provider') if 'provider' in peers else '127.0.0.1:9'}/sms"
-        own = {f"HEADGATE_{key}": value for key, value in variables.items()}
+        own = {f"PACELINE_{key}": value for key, value in variables.items()}
         return kept | own | {"PYTHONPATH": str(ROOT), LOG: str(self.log("executions"))}
 
     def start(self, name: str) -> None:
-        command = [*HEADGATE, *PROGRAMS[name][0]]
+        command = [*PACELINE, *PROGRAMS[name][0]]
         if name in self._ports:
             command += ["--port", str(self._ports[name].number)]
         with (self.directory / f"{name}.log").open("ab") as log:
@@ -180,10 +180,10 @@ class Installation:
     def _run_to_the_end(self, *arguments: str) -> None:
         environment = self._environment("service-1")
         done = warm_start.run(
-            [sys.executable, *HEADGATE, *arguments], cwd=self.directory, env=environment, timeout=START_WITHIN
+            [sys.executable, *PACELINE, *arguments], cwd=self.directory, env=environment, timeout=START_WITHIN
         )
         if done.returncode:
-            raise RuntimeError(f"headgate {' '.join(arguments)}: {done.stderr}")
+            raise RuntimeError(f"paceline {' '.join(arguments)}: {done.stderr}")
 
     def _stop(self, name: str) -> None:
         process = self._processes[name]

@@ -9,7 +9,7 @@ import struct
 from collections import deque
 from typing import Any, Literal
 
-from headgate.testing import eventually
+from paceline.testing import eventually
 
 HOST = "127.0.0.1"
 RESET = struct.pack("ii", 1, 0)

@@ -11,7 +11,7 @@ from random import Random
 
 import httpx2 as httpx
 
-from headgate.testing import eventually
+from paceline.testing import eventually
 from tests.torture import final_state
 from tests.torture.faults import PlannedFault, plan_faults
 from tests.torture.history import Recorder

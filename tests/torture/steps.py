@@ -1,4 +1,4 @@
-"""The tasks of a run: `headgate worker tests.torture.steps:tasks`. Each execution notes its beginning and its end."""
+"""The tasks of a run: `paceline worker tests.torture.steps:tasks`. Each execution notes its beginning and its end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from headgate import Tasks, current_task
+from paceline import Tasks, current_task
 from tests.torture.history import Recorder
 
 LOG = "TORTURE_LOG"
@@ -34,4 +34,4 @@ def steps_on(url: str) -> tuple[Tasks, Any]:
     return tasks, tasks.task(retries=50, timeout=60)(step)
 
 
-tasks, _ = steps_on(os.environ.get("HEADGATE_DATABASE_URL", "sqlite://"))
+tasks, _ = steps_on(os.environ.get("PACELINE_DATABASE_URL", "sqlite://"))

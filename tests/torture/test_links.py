@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from headgate.testing import eventually
+from paceline.testing import eventually
 from tests.torture.faults import QUIET, plan_faults
 from tests.torture.links import Link
 

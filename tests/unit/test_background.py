@@ -8,7 +8,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 
 import pytest
 
-from headgate.background import Background
+from paceline.background import Background
 from tests.interruptions import in_a_thread, interrupt_often
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from headgate.batching import Batcher
+from paceline.batching import Batcher
 
 
 class RecordingFlush:

@@ -15,7 +15,7 @@ gc.disable()
 sys.path.insert(0, sys.argv.pop(1))
 import warm_start
 warm_start.load(warm_start.PACKAGES.split())
-assert "headgate" not in sys.modules
+assert "paceline" not in sys.modules
 for name in sys.argv[1:]:
     if os.fork() == 0:
         try:
@@ -26,11 +26,11 @@ for name in sys.argv[1:]:
     os.wait()
 """
 
-OTHERS = ["headgate.server.worker", "headgate.server.http.app", "headgate.apps.payments.downstream.server"]
+OTHERS = ["paceline.server.worker", "paceline.server.http.app", "paceline.apps.payments.downstream.server"]
 
 
 def test_each_module_that_a_program_begins_with_can_be_imported_first() -> None:
-    commands = [name for name in warm_start.own_modules() if re.fullmatch(r"headgate\.server\.cli\.\w+", name)]
+    commands = [name for name in warm_start.own_modules() if re.fullmatch(r"paceline\.server\.cli\.\w+", name)]
     assert len(commands) > 20
     done = subprocess.run(
         [sys.executable, "-c", FIRST, str(Path(warm_start.__file__).parent), *commands, *OTHERS],
@@ -44,11 +44,11 @@ def test_each_module_that_a_program_begins_with_can_be_imported_first() -> None:
 SERVICE = """
 import asyncio, sys
 UNUSED = {"rich", "phonenumbers", "schwifty", "sqlalchemy.orm", "holidays", "matplotlib"}
-from headgate.server import logs
-from headgate.server.settings import Settings
+from paceline.server import logs
+from paceline.server.settings import Settings
 settings = Settings.load(database_url=sys.argv[1])
 logs.configure(settings)
-from headgate.server.http.app import create_app
+from paceline.server.http.app import create_app
 app = create_app(settings)
 
 async def serve():

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.durations import format_duration, format_instant, from_ms, parse_duration, parse_instant, to_ms
-from headgate.errors import InvalidInput
+from paceline.durations import format_duration, format_instant, from_ms, parse_duration, parse_instant, to_ms
+from paceline.errors import InvalidInput
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,9 @@ print(gc.get_threshold() == before, gc.get_threshold()[0] > 10_000)
 @pytest.mark.parametrize(
     ("module", "same", "rare"),
     [
-        ("headgate", True, False),
-        ("headgate.server.http.app", True, False),
-        ("headgate.__main__", False, True),
+        ("paceline", True, False),
+        ("paceline.server.http.app", True, False),
+        ("paceline.__main__", False, True),
     ],
 )
 def test_only_the_command_line_sets_how_often_garbage_is_collected(module: str, same: bool, rare: bool) -> None:
@@ -31,7 +31,7 @@ def test_only_the_command_line_sets_how_often_garbage_is_collected(module: str, 
 
 STARTS = """
 import gc, multiprocessing
-from headgate.__main__ import main
+from paceline.__main__ import main
 
 def show(pipe):
     pipe.send(gc.get_threshold())
@@ -47,7 +47,7 @@ if __name__ == "__main__":
 
 def test_so_do_the_processes_that_it_starts(tmp_path: Path) -> None:
     """`multiprocessing` imports the main module in each of them."""
-    script = tmp_path / "headgate.script.py"  # as pip writes one
+    script = tmp_path / "paceline.script.py"  # as pip writes one
     script.write_text(STARTS)
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True"]

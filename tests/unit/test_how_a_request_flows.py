@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/explanation/how-a-request-flows.md"
-SOURCE = ROOT / "src/headgate"
+SOURCE = ROOT / "src/paceline"
 NAMED = re.compile(r"`([\w/]+\.(?:py|lua))(?::([\w.]+))?`")
 REFERENCES = sorted({(path, name) for path, name in NAMED.findall(PAGE.read_text("utf-8")) if path != "ports.py"})
 
@@ -35,6 +35,6 @@ def test_the_page_names_files_of_every_feature() -> None:
 @pytest.mark.parametrize(("path", "name"), REFERENCES, ids=lambda value: value or "-")
 def test_what_the_page_names_exists(path: str, name: str) -> None:
     file = SOURCE / path
-    assert file.is_file(), f"{PAGE.name} names {path}, which is not in src/headgate"
+    assert file.is_file(), f"{PAGE.name} names {path}, which is not in src/paceline"
     if name:
         assert name in names_in(file), f"{PAGE.name} names {path}:{name}, which is not there"

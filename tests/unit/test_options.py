@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headgate import (
+from paceline import (
     AsyncLimiter,
     BlockingDispatchQueue,
     BlockingSlots,
@@ -23,10 +23,10 @@ from headgate import (
     Tasks,
     TomlPlans,
 )
-from headgate.errors import ConfigurationError
-from headgate.integrations import celery, functions
-from headgate.integrations.outbound import OutboundLimiter
-from headgate.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
+from paceline.errors import ConfigurationError
+from paceline.integrations import celery, functions
+from paceline.integrations.outbound import OutboundLimiter
+from paceline.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
 
 DAILY = Plan("daily", "1/day")
 NO_NUMBERS = [-1, nan, "x", True, [1]]

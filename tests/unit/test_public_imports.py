@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from docs.hooks.python_names import MODULES
 
-import headgate
+import paceline
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs/reference/python.md"
-WITHOUT_A_SECTION = {"headgate.errors", "headgate.testing.plugin"}
+WITHOUT_A_SECTION = {"paceline.errors", "paceline.testing.plugin"}
 """Public, and listed elsewhere: in the tree of errors, and in the guide to testing."""
 BLOCK = re.compile(r"^( *)```python\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").rglob("*.md"))]
@@ -36,11 +36,11 @@ def programs() -> Iterator[tuple[Path, str]]:
 
 
 def imports(code: str) -> Iterator[tuple[str, str | None]]:
-    """The modules of headgate that a program imports, each with a name of it or None."""
+    """The modules of paceline that a program imports, each with a name of it or None."""
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Import):
-            yield from ((alias.name, None) for alias in node.names if alias.name.split(".")[0] == "headgate")
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "headgate":
+            yield from ((alias.name, None) for alias in node.names if alias.name.split(".")[0] == "paceline")
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "paceline":
             yield from ((str(node.module), alias.name) for alias in node.names)
 
 
@@ -64,8 +64,8 @@ def test_the_documents_import_something() -> None:
 def test_documents_and_examples_import_public_names_only(module: str, name: str) -> None:
     public = public_modules()
     assert module in public or f"{module}.{name}" in public, f"{module} is not listed in {REFERENCE.name}"
-    if module == "headgate" and name and f"headgate.{name}" not in public:
-        assert name in headgate.__all__
+    if module == "paceline" and name and f"paceline.{name}" not in public:
+        assert name in paceline.__all__
     elif name:
         assert not name.startswith("_")
         assert hasattr(importlib.import_module(module), name)

@@ -1,4 +1,4 @@
-"""What `import headgate` gives, and what it costs."""
+"""What `import paceline` gives, and what it costs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-import headgate
-from headgate.server import cli
-from headgate.server.cli.commands import ABOUT
+import paceline
+from paceline.server import cli
+from paceline.server.cli.commands import ABOUT
 
 DRIVERS = {
     "sqlalchemy", "alembic", "psycopg", "oracledb", "redis", "confluent_kafka", "temporalio", "fastapi", "starlette",
@@ -19,8 +19,8 @@ DRIVERS = {
 
 
 def test_every_public_name_is_there_and_sorted() -> None:
-    assert sorted(headgate.__all__) == headgate.__all__
-    assert all(hasattr(headgate, name) for name in headgate.__all__)
+    assert sorted(paceline.__all__) == paceline.__all__
+    assert all(hasattr(paceline, name) for name in paceline.__all__)
 
 
 def loaded_after(script: str, modules: set[str]) -> set[str]:
@@ -30,33 +30,33 @@ def loaded_after(script: str, modules: set[str]) -> set[str]:
     return set(ended.stdout.splitlines()[-1].split())
 
 
-def test_importing_headgate_imports_no_driver() -> None:
-    names = ", ".join(headgate.__all__)
-    assert loaded_after(f"from headgate import {names}", DRIVERS) == set()
+def test_importing_paceline_imports_no_driver() -> None:
+    names = ", ".join(paceline.__all__)
+    assert loaded_after(f"from paceline import {names}", DRIVERS) == set()
 
 
-def test_importing_headgate_loads_what_is_used() -> None:
-    parts = {"asyncio", "headgate.slots", "headgate.dispatch", "headgate.limits"}
-    assert loaded_after("import headgate", parts) == set()
-    assert loaded_after("from headgate import Plan", parts) == {"headgate.limits"}
+def test_importing_paceline_loads_what_is_used() -> None:
+    parts = {"asyncio", "paceline.slots", "paceline.dispatch", "paceline.limits"}
+    assert loaded_after("import paceline", parts) == set()
+    assert loaded_after("from paceline import Plan", parts) == {"paceline.limits"}
 
 
 def test_the_names_are_where_they_are_said_to_be() -> None:
-    assert sorted(headgate._HOMES) == headgate.__all__
-    assert set(headgate.__all__) <= set(dir(headgate))
+    assert sorted(paceline._HOMES) == paceline.__all__
+    assert set(paceline.__all__) <= set(dir(paceline))
     with pytest.raises(AttributeError, match="has no attribute 'unheard_of'"):
-        getattr(headgate, "unheard_of")  # noqa: B009
+        getattr(paceline, "unheard_of")  # noqa: B009
     with pytest.raises(ImportError):
-        exec("from headgate import unheard_of")
+        exec("from paceline import unheard_of")
 
 
-HEAVY = DRIVERS | {"asyncio", "pydantic_settings", "headgate.server.settings", "headgate.slots", "orjson"}
+HEAVY = DRIVERS | {"asyncio", "pydantic_settings", "paceline.server.settings", "paceline.slots", "orjson"}
 
 
 @pytest.mark.parametrize("arguments", [["--version"], ["--help"], []])
 def test_asking_for_help_loads_next_to_nothing(arguments: list[str]) -> None:
     script = f"""
-from headgate.server.cli import main
+from paceline.server.cli import main
 try:
     main({arguments!r})
 except SystemExit:
@@ -66,14 +66,14 @@ except SystemExit:
 
 def test_a_command_loads_itself_only() -> None:
     script = """
-from headgate.server.cli import main
+from paceline.server.cli import main
 try:
     main(["tokens", "--help"])
 except SystemExit:
     pass"""
-    commands = {f"headgate.server.cli.{name}" for name in ("serve", "demo", "slots", "payments", "tokens")}
+    commands = {f"paceline.server.cli.{name}" for name in ("serve", "demo", "slots", "payments", "tokens")}
     drivers = {"fastapi", "holidays", "psycopg", "temporalio"}
-    assert loaded_after(script, commands | drivers) == {"headgate.server.cli.tokens"}
+    assert loaded_after(script, commands | drivers) == {"paceline.server.cli.tokens"}
 
 
 def test_help_says_what_the_commands_say_themselves() -> None:
@@ -84,4 +84,4 @@ def test_help_says_what_the_commands_say_themselves() -> None:
 
 
 def test_choosing_a_limit_store_imports_no_driver() -> None:
-    assert loaded_after("from headgate.limits.stores import limit_store", DRIVERS) == set()
+    assert loaded_after("from paceline.limits.stores import limit_store", DRIVERS) == set()

@@ -13,23 +13,23 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from headgate import tracing
-from headgate.dispatch.config import DispatchConfig
-from headgate.dispatch.cycle import DispatchCycle
-from headgate.dispatch.engines.local.engine import LocalEngine
-from headgate.dispatch.outcome_reporter import OutcomeReporter
-from headgate.dispatch.queue import DispatchQueue
-from headgate.dispatch.registry import Domain, Registry
-from headgate.dispatch.status import Status
-from headgate.errors import ConfigurationError, NotFound, SlotsExhausted, StoreUnavailable
-from headgate.server.settings import Settings
-from headgate.server.wiring import telemetry
-from headgate.server.wiring.telemetry import collect_traces, traces_sent
-from headgate.slots.model import SlotRequest, WindowPolicy
-from headgate.slots.packing import Booking
-from headgate.slots.scheduler import SlotScheduler
-from headgate.testing import eventually
-from headgate.tracing import accepted, derived
+from paceline import tracing
+from paceline.dispatch.config import DispatchConfig
+from paceline.dispatch.cycle import DispatchCycle
+from paceline.dispatch.engines.local.engine import LocalEngine
+from paceline.dispatch.outcome_reporter import OutcomeReporter
+from paceline.dispatch.queue import DispatchQueue
+from paceline.dispatch.registry import Domain, Registry
+from paceline.dispatch.status import Status
+from paceline.errors import ConfigurationError, NotFound, SlotsExhausted, StoreUnavailable
+from paceline.server.settings import Settings
+from paceline.server.wiring import telemetry
+from paceline.server.wiring.telemetry import collect_traces, traces_sent
+from paceline.slots.model import SlotRequest, WindowPolicy
+from paceline.slots.packing import Booking
+from paceline.slots.scheduler import SlotScheduler
+from paceline.testing import eventually
+from paceline.tracing import accepted, derived
 from tests.collected_spans import Collected, collecting
 from tests.models.queue_store import MemoryQueueStore
 from tests.models.slot_store import MemorySlotStore
@@ -166,7 +166,7 @@ def test_without_an_sdk_the_applications_trace_goes_on_through_us(monkeypatch: p
 def test_a_memory_decision_loads_nothing_of_opentelemetry() -> None:
     script = """
 import sys
-from headgate import DispatchQueue, Limiter, Plan, SlotScheduler, TokenBucket
+from paceline import DispatchQueue, Limiter, Plan, SlotScheduler, TokenBucket
 limiter = Limiter(plans=[Plan("gold", TokenBucket(1, 1))])
 assert limiter.acquire("user:1", "gold").allowed
 assert not [name for name in sys.modules if name.startswith("opentelemetry")]
@@ -214,10 +214,10 @@ async def test_each_of_many_gathered_callers_has_a_span_in_its_own_trace(collect
         await asyncio.sleep(0)  # all of them have asked by now
         store.let_go.set()
         await asyncio.gather(first, *others, untraced)
-    spans = {str((span.attributes or {})["headgate.event_id"]): span for span in collected.spans()}
+    spans = {str((span.attributes or {})["paceline.event_id"]): span for span in collected.spans()}
     assert sorted(spans) == [f"e{number}" for number in range(5)]
     assert [spans[f"e{number}"].context.trace_id for number in range(5)] == [1, 2, 3, 4, 5]
-    sizes = [(spans[f"e{number}"].attributes or {})["headgate.batch_size"] for number in range(5)]
+    sizes = [(spans[f"e{number}"].attributes or {})["paceline.batch_size"] for number in range(5)]
     assert sizes == [1, 5, 5, 5, 5], "the first went alone, the others shared a transaction"
 
 
@@ -236,7 +236,7 @@ async def test_refusals_and_failures_are_named_and_not_quoted(collected: Collect
             with pytest.raises(StoreUnavailable):
                 await slots.assign("fourth", "tight", AT)
     spans = collected.spans()
-    outcomes = [((span.attributes or {})["headgate.outcome"], span.status.description) for span in spans]
+    outcomes = [((span.attributes or {})["paceline.outcome"], span.status.description) for span in spans]
     assert outcomes == [
         ("assigned", None),
         ("refused", "SlotsExhausted"),
@@ -262,7 +262,7 @@ async def test_an_item_queued_in_a_trace_carries_it_and_many_at_once_do_not(coll
         "one": None,
         "two": None,
     }
-    assert [(span.attributes or {})["headgate.outcome"] for span in (first, second)] == ["queued", "existing"]
+    assert [(span.attributes or {})["paceline.outcome"] for span in (first, second)] == ["queued", "existing"]
 
 
 async def test_an_execution_is_part_of_its_items_trace_or_a_trace_of_its_own(
@@ -292,23 +292,23 @@ async def test_an_execution_is_part_of_its_items_trace_or_a_trace_of_its_own(
 
         await eventually(settled)
         await engine.close()
-    spans = {(span.name, str((span.attributes or {})["headgate.item_id"])): span for span in collected.spans()}
+    spans = {(span.name, str((span.attributes or {})["paceline.item_id"])): span for span in collected.spans()}
     for item_id in ("traced", "alone"):
         started, ran = spans["dispatch", item_id], spans["execute WORK", item_id]
         assert ran.parent is not None
         assert ran.parent.span_id == started.context.span_id
         assert inside[item_id] == f"00-{ran.context.trace_id:032x}-{ran.context.span_id:016x}-01"
-        assert (started.attributes or {})["headgate.batch_size"] == 2
+        assert (started.attributes or {})["paceline.batch_size"] == 2
     traced, alone = spans["dispatch", "traced"], spans["dispatch", "alone"]
     assert traced.parent is not None
     assert traced.parent.span_id == spans["queue.enqueue", "traced"].context.span_id
     assert f"{traced.context.trace_id:032x}" == TRACE
     assert alone.parent is None
     assert alone.context.trace_id != traced.context.trace_id
-    outcomes = {name: (span.attributes or {}).get("headgate.outcome") for (_, name), span in spans.items()}
+    outcomes = {name: (span.attributes or {}).get("paceline.outcome") for (_, name), span in spans.items()}
     assert outcomes == {"traced": "failed", "alone": "completed"}
     assert "DE89370400440532013000" not in "".join(span.to_json() for span in spans.values())
-    records = [record for record in caplog.records if record.name == "headgate.dispatch"]
+    records = [record for record in caplog.records if record.name == "paceline.dispatch"]
     assert [record.getMessage() for record in records] == ["WORK traced is a dead letter, retryCount=1"]
     assert (records[0].item_type, records[0].item_id) == ("WORK", "traced")  # type: ignore[attr-defined]
 
@@ -320,10 +320,10 @@ def test_the_switch_says_what_it_needs_and_opentelemetrys_own_one_is_obeyed(monk
     assert not tracing.is_on()
     monkeypatch.delenv("OTEL_SDK_DISABLED")
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "-1")
-    with pytest.raises(ConfigurationError, match="HEADGATE_TRACES: an OTEL_… variable does not fit: max_queue_size"):
+    with pytest.raises(ConfigurationError, match="PACELINE_TRACES: an OTEL_… variable does not fit: max_queue_size"):
         collect_traces(Settings.load(traces="console"))
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.resources", None)
-    with pytest.raises(ConfigurationError, match=r"traces needs: pip install 'headgate\[traces\]'"):
+    with pytest.raises(ConfigurationError, match=r"traces needs: pip install 'paceline\[traces\]'"):
         collect_traces(Settings.load(traces="console"))
     assert not tracing.is_on()
 

@@ -14,7 +14,7 @@ from tests import warm_start
 
 LOADED = (
     "import sys; print(sorted({name.partition('.')[0] for name in sys.modules}"
-    " & {'headgate', 'tests', 'sqlalchemy', 'prometheus_client'}))"
+    " & {'paceline', 'tests', 'sqlalchemy', 'prometheus_client'}))"
 )
 WORDS = (
     "import os, sys; print(sys.argv, sys.path[0], os.environ.get('GIVEN'), os.getcwd(), sys.stdin.read()); sys.exit(3)"
@@ -48,7 +48,7 @@ if __name__ == "__main__":
 
 
 def test_what_programs_need_is_loaded_and_nothing_of_the_tests() -> None:
-    assert warm_start.run([sys.executable, "-c", LOADED]).stdout == "['headgate', 'prometheus_client', 'sqlalchemy']\n"
+    assert warm_start.run([sys.executable, "-c", LOADED]).stdout == "['paceline', 'prometheus_client', 'sqlalchemy']\n"
 
 
 def test_metrics_read_the_environment_of_the_program(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Values of a wrong type or size are errors of headgate that name the field and what to write."""
+"""Values of a wrong type or size are errors of paceline that name the field and what to write."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headgate import ConfigurationError, InvalidInput, Limiter, Plan, SlotScheduler, TokenBucket, WindowPolicy
+from paceline import ConfigurationError, InvalidInput, Limiter, Plan, SlotScheduler, TokenBucket, WindowPolicy
 
 HUGE = 10**5000
 """Larger than any float, and with more digits than Python prints."""

@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 
-from headgate.apps.payments.model import (
+from paceline.apps.payments.model import (
     ITEM_TYPE,
     Party,
     Payment,
     Terms,
 )
-from headgate.apps.payments.ports import NewPayment, PaymentStore
-from headgate.apps.payments.rules import fingerprint
-from headgate.apps.payments.serialization import context_json
-from headgate.dispatch.model import EnqueueRequest
-from headgate.dispatch.ports import QueueStore
-from headgate.durations import to_ms
-from headgate.slots.ports import SlotStore
+from paceline.apps.payments.ports import NewPayment, PaymentStore
+from paceline.apps.payments.rules import fingerprint
+from paceline.apps.payments.serialization import context_json
+from paceline.dispatch.model import EnqueueRequest
+from paceline.dispatch.ports import QueueStore
+from paceline.durations import to_ms
+from paceline.slots.ports import SlotStore
 
 AT = datetime(2030, 3, 1, 16, 0, tzinfo=UTC)
 ALICE = Party("Alice", "DE89370400440532013000")

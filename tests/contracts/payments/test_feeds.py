@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from headgate.apps.payments.feed import FeedFormat
-from headgate.apps.payments.feeds.accepting import Feeds
-from headgate.apps.payments.feeds.model import Control, Feed, FeedState
-from headgate.apps.payments.feeds.receiving import FeedReceiver
-from headgate.apps.payments.intake import PaymentIntake
-from headgate.apps.payments.model import (
+from paceline.apps.payments.feed import FeedFormat
+from paceline.apps.payments.feeds.accepting import Feeds
+from paceline.apps.payments.feeds.model import Control, Feed, FeedState
+from paceline.apps.payments.feeds.receiving import FeedReceiver
+from paceline.apps.payments.intake import PaymentIntake
+from paceline.apps.payments.model import (
     ITEM_TYPE,
     IntakeResult,
     Payment,
@@ -26,17 +26,17 @@ from headgate.apps.payments.model import (
     PaymentStatus,
     StatusChange,
 )
-from headgate.apps.payments.parsing import COLUMNS
-from headgate.apps.payments.stores.feeds import SqlFeedStore
-from headgate.apps.payments.stores.moves import PaymentFollower
-from headgate.apps.payments.stores.sql import SqlPaymentStore
-from headgate.dispatch.config import DispatchConfig
-from headgate.dispatch.stores.sql import SqlQueueStore
-from headgate.errors import Conflict, InvalidInput, NotFound, StoreUnavailable
-from headgate.slots.model import WindowPolicy
-from headgate.slots.scheduler import SlotScheduler
-from headgate.slots.stores.sql import SqlSlotStore
-from headgate.sql.databases import database
+from paceline.apps.payments.parsing import COLUMNS
+from paceline.apps.payments.stores.feeds import SqlFeedStore
+from paceline.apps.payments.stores.moves import PaymentFollower
+from paceline.apps.payments.stores.sql import SqlPaymentStore
+from paceline.dispatch.config import DispatchConfig
+from paceline.dispatch.stores.sql import SqlQueueStore
+from paceline.errors import Conflict, InvalidInput, NotFound, StoreUnavailable
+from paceline.slots.model import WindowPolicy
+from paceline.slots.scheduler import SlotScheduler
+from paceline.slots.stores.sql import SqlSlotStore
+from paceline.sql.databases import database
 from tests.contracts.conftest import slot_store_url
 
 HEADER = ",".join(COLUMNS)

@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
-from headgate.apps.payments.model import (
+from paceline.apps.payments.model import (
     ITEM_TYPE,
     OWNER,
     Payment,
@@ -18,20 +18,20 @@ from headgate.apps.payments.model import (
     StatusChange,
     slot_id,
 )
-from headgate.apps.payments.reconciliation.comparing import reconcile
-from headgate.apps.payments.reconciliation.model import Difference, GroupKey, Kind, Reconciliation
-from headgate.apps.payments.reconciliation.statement import COLUMNS, StatementFormat, statement_lines
-from headgate.apps.payments.stores.moves import PaymentFollower
-from headgate.apps.payments.stores.reconciliation import SqlReconciliationStore
-from headgate.apps.payments.stores.sql import SqlPaymentStore
-from headgate.dispatch.config import DispatchConfig
-from headgate.dispatch.decisions import gave_up
-from headgate.dispatch.stores.sql import SqlQueueStore
-from headgate.errors import InvalidInput
-from headgate.slots.model import SlotRequest, WindowPolicy
-from headgate.slots.stores.sql import SqlSlotStore
-from headgate.sql.databases import database
-from headgate.sql.engine import Database
+from paceline.apps.payments.reconciliation.comparing import reconcile
+from paceline.apps.payments.reconciliation.model import Difference, GroupKey, Kind, Reconciliation
+from paceline.apps.payments.reconciliation.statement import COLUMNS, StatementFormat, statement_lines
+from paceline.apps.payments.stores.moves import PaymentFollower
+from paceline.apps.payments.stores.reconciliation import SqlReconciliationStore
+from paceline.apps.payments.stores.sql import SqlPaymentStore
+from paceline.dispatch.config import DispatchConfig
+from paceline.dispatch.decisions import gave_up
+from paceline.dispatch.stores.sql import SqlQueueStore
+from paceline.errors import InvalidInput
+from paceline.slots.model import SlotRequest, WindowPolicy
+from paceline.slots.stores.sql import SqlSlotStore
+from paceline.sql.databases import database
+from paceline.sql.engine import Database
 from tests.contracts.conftest import slot_store_url
 from tests.contracts.payments.records import AT, new, payment
 
@@ -164,12 +164,12 @@ async def test_unknown_payments_zombies_overdue_ones_and_leaked_slots_are_part_o
     await bench.slots.book("default", [SlotRequest.of(slot_id("never-kept"), AT)], owner=OWNER)
     await bench.database.write(
         lambda c: c.exec_driver_sql(
-            "UPDATE headgate_dispatch_queue SET queue_status = 'CANCELLED' WHERE item_id = 'zombie'"
+            "UPDATE paceline_dispatch_queue SET queue_status = 'CANCELLED' WHERE item_id = 'zombie'"
         )
     )
     await bench.database.write(
         lambda c: c.exec_driver_sql(
-            "UPDATE headgate_dispatch_queue SET due_at = scheduled_exec_time WHERE item_id = 'late'"
+            "UPDATE paceline_dispatch_queue SET due_at = scheduled_exec_time WHERE item_id = 'late'"
         )
     )
     result, differences = await bench.run(statement())

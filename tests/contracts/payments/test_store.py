@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from headgate.apps.payments.model import (
+from paceline.apps.payments.model import (
     ITEM_TYPE,
     OWNER,
     SLOT_PREFIX,
@@ -19,13 +19,13 @@ from headgate.apps.payments.model import (
     Terms,
     slot_id,
 )
-from headgate.apps.payments.ports import DuplicateQuery
-from headgate.apps.payments.rules import fingerprint
-from headgate.apps.payments.stores import statements, unused_slots
-from headgate.dispatch.decisions import after_success, gave_up, unrunnable
-from headgate.dispatch.status import Status
-from headgate.errors import Conflict
-from headgate.slots.model import SlotRequest, WindowPolicy
+from paceline.apps.payments.ports import DuplicateQuery
+from paceline.apps.payments.rules import fingerprint
+from paceline.apps.payments.stores import statements, unused_slots
+from paceline.dispatch.decisions import after_success, gave_up, unrunnable
+from paceline.dispatch.status import Status
+from paceline.errors import Conflict
+from paceline.slots.model import SlotRequest, WindowPolicy
 from tests.contracts.payments.records import AT, TERMS, Bench, new, payment
 
 

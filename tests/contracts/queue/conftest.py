@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from headgate.dispatch.ports import QueueStore
-from headgate.dispatch.stores import queue_store
+from paceline.dispatch.ports import QueueStore
+from paceline.dispatch.stores import queue_store
 from tests.contracts.conftest import SLOT_STORES, slot_store_url
 from tests.contracts.queue.items import CONFIG, T
 

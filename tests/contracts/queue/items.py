@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from headgate.dispatch.config import DispatchConfig
-from headgate.dispatch.decisions import after_start, after_success, released, unrunnable
-from headgate.dispatch.model import Claim, EnqueueRequest, Item
-from headgate.dispatch.ports import STARTED, QueueStore
-from headgate.dispatch.status import Status
+from paceline.dispatch.config import DispatchConfig
+from paceline.dispatch.decisions import after_start, after_success, released, unrunnable
+from paceline.dispatch.model import Claim, EnqueueRequest, Item
+from paceline.dispatch.ports import STARTED, QueueStore
+from paceline.dispatch.status import Status
 
 T = datetime(2027, 3, 1, 16, 0, 0, tzinfo=UTC)
 SECOND = timedelta(seconds=1)

@@ -6,13 +6,13 @@ from datetime import datetime
 
 import pytest
 
-from headgate.dispatch.changes import Cancellation, ChangeResult, ItemChange, Redirection, Rescheduling
-from headgate.dispatch.decisions import after_failure, after_success
-from headgate.dispatch.model import EnqueueRequest
-from headgate.dispatch.ports import QueueStore
-from headgate.dispatch.search import ItemFilter
-from headgate.dispatch.status import FINISHED, Status
-from headgate.errors import Conflict, NotFound
+from paceline.dispatch.changes import Cancellation, ChangeResult, ItemChange, Redirection, Rescheduling
+from paceline.dispatch.decisions import after_failure, after_success
+from paceline.dispatch.model import EnqueueRequest
+from paceline.dispatch.ports import QueueStore
+from paceline.dispatch.search import ItemFilter
+from paceline.dispatch.status import FINISHED, Status
+from paceline.errors import Conflict, NotFound
 from tests.contracts.queue.items import (
     CONFIG,
     MINUTE,
@@ -183,7 +183,7 @@ async def test_a_preview_counts_what_the_change_then_changes_and_changes_nothing
 
 
 async def test_a_preview_that_would_read_too_much_says_so(store: QueueStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headgate.dispatch.stores.changes.MAX_PREVIEWED", 3)
+    monkeypatch.setattr("paceline.dispatch.stores.changes.MAX_PREVIEWED", 3)
     await dead_letter(store, *(f"d{n}" for n in range(5)))
     group = ItemFilter(error_group=(await store.error_groups("PAY"))[0].error)
     assert await store.preview("PAY", group, Redirection(Status.READY), now=T) == (3, 3, False)

@@ -8,17 +8,17 @@ from dataclasses import replace
 
 import pytest
 
-from headgate.dispatch.cycle import DispatchCycle
-from headgate.dispatch.engines.local.dispatching import dispatching
-from headgate.dispatch.engines.local.engine import LocalEngine
-from headgate.dispatch.model import EnqueueRequest
-from headgate.dispatch.outcome_reporter import OutcomeReporter
-from headgate.dispatch.ports import QueueStore
-from headgate.dispatch.queue import DispatchQueue
-from headgate.dispatch.registry import Domain, Registry
-from headgate.dispatch.status import Status
-from headgate.dispatch.stores import queue_store
-from headgate.testing import eventually
+from paceline.dispatch.cycle import DispatchCycle
+from paceline.dispatch.engines.local.dispatching import dispatching
+from paceline.dispatch.engines.local.engine import LocalEngine
+from paceline.dispatch.model import EnqueueRequest
+from paceline.dispatch.outcome_reporter import OutcomeReporter
+from paceline.dispatch.ports import QueueStore
+from paceline.dispatch.queue import DispatchQueue
+from paceline.dispatch.registry import Domain, Registry
+from paceline.dispatch.status import Status
+from paceline.dispatch.stores import queue_store
+from paceline.testing import eventually
 from tests.contracts.conftest import SLOT_STORES, slot_store_url
 from tests.contracts.queue.items import CONFIG, NOW, SECOND, T
 

@@ -7,10 +7,10 @@ from datetime import timedelta
 
 import pytest
 
-from headgate.dispatch.decisions import after_start, after_success
-from headgate.dispatch.model import EnqueueRequest
-from headgate.dispatch.ports import STARTED, QueueStore
-from headgate.dispatch.status import Status
+from paceline.dispatch.decisions import after_start, after_success
+from paceline.dispatch.model import EnqueueRequest
+from paceline.dispatch.ports import STARTED, QueueStore
+from paceline.dispatch.status import Status
 from tests.contracts.queue.items import (
     CONFIG,
     MINUTE,
@@ -87,7 +87,7 @@ async def test_a_missing_context_is_reported_as_missing(store: QueueStore) -> No
     await store.enqueue(wants(2), now=T)
     if hasattr(store, "_database"):
         await store._database.write(
-            lambda c: c.exec_driver_sql("DELETE FROM headgate_dispatch_context WHERE item_id = 'p000'")
+            lambda c: c.exec_driver_sql("DELETE FROM paceline_dispatch_context WHERE item_id = 'p000'")
         )
     else:
         store._contexts.pop(("PAY", "p000"))  # type: ignore[attr-defined]
@@ -138,7 +138,7 @@ async def test_a_context_of_a_newer_version_says_so(store: QueueStore) -> None:
         pytest.skip("a queue in memory has no newer versions")
     await store.enqueue(wants(2), now=T)
     await store._database.write(
-        lambda c: c.exec_driver_sql("UPDATE headgate_dispatch_context SET context_version = 7 WHERE item_id = 'p000'")
+        lambda c: c.exec_driver_sql("UPDATE paceline_dispatch_context SET context_version = 7 WHERE item_id = 'p000'")
     )
     batch = await store.claim("PAY", 10, NOW, now=T)
     assert [item.context_version for item in batch.items] == [7, 1]

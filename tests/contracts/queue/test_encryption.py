@@ -12,18 +12,18 @@ from typing import Any
 import psycopg
 import pytest
 
-from headgate import Tasks
-from headgate.dispatch.cycle import DispatchCycle
-from headgate.dispatch.encryption import Encryption
-from headgate.dispatch.engines.local.engine import LocalEngine
-from headgate.dispatch.model import EnqueueRequest
-from headgate.dispatch.outcome_reporter import OutcomeReporter
-from headgate.dispatch.ports import QueueStore
-from headgate.dispatch.queue import DispatchQueue
-from headgate.dispatch.registry import Domain, Registry
-from headgate.dispatch.status import Status
-from headgate.dispatch.stores import queue_store
-from headgate.testing import eventually
+from paceline import Tasks
+from paceline.dispatch.cycle import DispatchCycle
+from paceline.dispatch.encryption import Encryption
+from paceline.dispatch.engines.local.engine import LocalEngine
+from paceline.dispatch.model import EnqueueRequest
+from paceline.dispatch.outcome_reporter import OutcomeReporter
+from paceline.dispatch.ports import QueueStore
+from paceline.dispatch.queue import DispatchQueue
+from paceline.dispatch.registry import Domain, Registry
+from paceline.dispatch.status import Status
+from paceline.dispatch.stores import queue_store
+from paceline.testing import eventually
 from tests.contracts.conftest import slot_store_url
 from tests.contracts.queue.items import CONFIG, NOW, T
 
@@ -46,8 +46,8 @@ async def opened(url: str, *keys: str) -> QueueStore:
 async def texts(url: str) -> str:
     """All contexts and results, as they stand in the database."""
     statements = [
-        "SELECT context_json, context_version FROM headgate_dispatch_context",
-        "SELECT result_json FROM headgate_dispatch_report",
+        "SELECT context_json, context_version FROM paceline_dispatch_context",
+        "SELECT result_json FROM paceline_dispatch_report",
     ]
     if url.startswith("sqlite"):
         with sqlite3.connect(Path(url.removeprefix("sqlite:///"))) as connection:
@@ -132,8 +132,8 @@ async def test_a_context_moved_from_another_item_is_a_dead_letter(url: str) -> N
     store = await opened(url, OLD)
     await store.enqueue([EnqueueRequest.of("PAY", name, {"to": name}, T) for name in "ab"], now=T)
     swap = (
-        "UPDATE headgate_dispatch_context SET context_json = "
-        "(SELECT context_json FROM headgate_dispatch_context WHERE item_id = 'a') WHERE item_id = 'b'"
+        "UPDATE paceline_dispatch_context SET context_json = "
+        "(SELECT context_json FROM paceline_dispatch_context WHERE item_id = 'a') WHERE item_id = 'b'"
     )
     if url.startswith("sqlite"):
         with sqlite3.connect(Path(url.removeprefix("sqlite:///"))) as connection:

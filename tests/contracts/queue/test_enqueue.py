@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from headgate.dispatch.decisions import after_success, unrunnable
-from headgate.dispatch.model import EnqueueRequest
-from headgate.dispatch.ports import QueueStore
-from headgate.dispatch.status import Status
+from paceline.dispatch.decisions import after_success, unrunnable
+from paceline.dispatch.model import EnqueueRequest
+from paceline.dispatch.ports import QueueStore
+from paceline.dispatch.status import Status
 from tests.contracts.queue.items import (
     MINUTE,
     NOW,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 
-from headgate.dispatch.model import EnqueueRequest
-from headgate.dispatch.ports import QueueStore
+from paceline.dispatch.model import EnqueueRequest
+from paceline.dispatch.ports import QueueStore
 
 
 async def test_a_waiter_is_woken_by_an_enqueue(store: QueueStore) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from headgate.dispatch.decisions import after_start, after_success, unrunnable
-from headgate.dispatch.ports import STARTED, QueueStore
-from headgate.dispatch.search import ItemFilter
-from headgate.dispatch.status import Status
+from paceline.dispatch.decisions import after_start, after_success, unrunnable
+from paceline.dispatch.ports import STARTED, QueueStore
+from paceline.dispatch.search import ItemFilter
+from paceline.dispatch.status import Status
 from tests.contracts.queue.items import (
     CONFIG,
     MINUTE,

@@ -9,14 +9,14 @@ from datetime import timedelta
 
 import pytest
 
-from headgate.dispatch.changes import Cancellation, ItemChange, Rescheduling
-from headgate.dispatch.decisions import after_failure, after_silence, after_start, after_success, gave_up, released
-from headgate.dispatch.model import AuditEntry, Change, Claim, EnqueueRequest, Item, Progress
-from headgate.dispatch.ports import STARTED, Execution, ExecutionState, QueueStore
-from headgate.dispatch.search import ItemFilter
-from headgate.dispatch.status import Status
-from headgate.dispatch.turns import Places
-from headgate.errors import Conflict, NotFound
+from paceline.dispatch.changes import Cancellation, ItemChange, Rescheduling
+from paceline.dispatch.decisions import after_failure, after_silence, after_start, after_success, gave_up, released
+from paceline.dispatch.model import AuditEntry, Change, Claim, EnqueueRequest, Item, Progress
+from paceline.dispatch.ports import STARTED, Execution, ExecutionState, QueueStore
+from paceline.dispatch.search import ItemFilter
+from paceline.dispatch.status import Status
+from paceline.dispatch.turns import Places
+from paceline.errors import Conflict, NotFound
 from tests.contracts.queue.items import CONFIG, SECOND, T
 from tests.effort import is_thorough
 from tests.models.queue_store import MemoryQueueStore

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.dispatch.decisions import after_failure, after_start
-from headgate.dispatch.model import EnqueueRequest
-from headgate.dispatch.ports import STARTED, QueueStore
-from headgate.dispatch.status import Status
-from headgate.errors import Conflict, NotFound
+from paceline.dispatch.decisions import after_failure, after_start
+from paceline.dispatch.model import EnqueueRequest
+from paceline.dispatch.ports import STARTED, QueueStore
+from paceline.dispatch.status import Status
+from paceline.errors import Conflict, NotFound
 from tests.contracts.queue.items import (
     CONFIG,
     MINUTE,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
-from headgate.dispatch.decisions import after_failure, after_start, after_success, gave_up, released, unrunnable
-from headgate.dispatch.model import Action, BatchSummary
-from headgate.dispatch.ports import STARTED, QueueStore, Start, StartOutcome
-from headgate.dispatch.status import Status
+from paceline.dispatch.decisions import after_failure, after_start, after_success, gave_up, released, unrunnable
+from paceline.dispatch.model import Action, BatchSummary
+from paceline.dispatch.ports import STARTED, QueueStore, Start, StartOutcome
+from paceline.dispatch.status import Status
 from tests.contracts.queue.items import (
     CONFIG,
     MINUTE,

@@ -8,18 +8,18 @@ import random
 
 import pytest
 
-from headgate.dispatch.cycle import DispatchCycle
-from headgate.dispatch.engines.local.engine import LocalEngine
-from headgate.dispatch.outcome_reporter import OutcomeReporter
-from headgate.dispatch.periodic import Periodic
-from headgate.dispatch.ports import QueueStore
-from headgate.dispatch.queue import DispatchQueue
-from headgate.dispatch.registry import Domain, Registry
-from headgate.dispatch.schedules import Schedule
-from headgate.dispatch.status import Status
-from headgate.dispatch.stores import queue_store
-from headgate.durations import format_instant
-from headgate.errors import Conflict, InvalidInput, NotFound
+from paceline.dispatch.cycle import DispatchCycle
+from paceline.dispatch.engines.local.engine import LocalEngine
+from paceline.dispatch.outcome_reporter import OutcomeReporter
+from paceline.dispatch.periodic import Periodic
+from paceline.dispatch.ports import QueueStore
+from paceline.dispatch.queue import DispatchQueue
+from paceline.dispatch.registry import Domain, Registry
+from paceline.dispatch.schedules import Schedule
+from paceline.dispatch.status import Status
+from paceline.dispatch.stores import queue_store
+from paceline.durations import format_instant
+from paceline.errors import Conflict, InvalidInput, NotFound
 from tests.contracts.conftest import slot_store_url
 from tests.contracts.queue.items import CONFIG, SECOND, T
 from tests.effort import is_thorough

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.dispatch.decisions import after_failure, after_success
-from headgate.dispatch.model import Progress
-from headgate.dispatch.ports import QueueStore
-from headgate.dispatch.status import Status
-from headgate.errors import InvalidInput
+from paceline.dispatch.decisions import after_failure, after_success
+from paceline.dispatch.model import Progress
+from paceline.dispatch.ports import QueueStore
+from paceline.dispatch.status import Status
+from paceline.errors import InvalidInput
 from tests.contracts.queue.items import CONFIG, MINUTE, T, claims, get, wants
 
 HALF = Progress.of(0.5, "half way")

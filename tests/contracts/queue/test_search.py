@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.dispatch.changes import Redirection
-from headgate.dispatch.decisions import unrunnable
-from headgate.dispatch.model import EnqueueRequest
-from headgate.dispatch.ports import QueueStore
-from headgate.dispatch.queue import DispatchQueue
-from headgate.dispatch.search import SORTS, ErrorGroup, ItemFilter, ItemOrder
-from headgate.dispatch.status import Status
-from headgate.errors import InvalidInput, NotFound
+from paceline.dispatch.changes import Redirection
+from paceline.dispatch.decisions import unrunnable
+from paceline.dispatch.model import EnqueueRequest
+from paceline.dispatch.ports import QueueStore
+from paceline.dispatch.queue import DispatchQueue
+from paceline.dispatch.search import SORTS, ErrorGroup, ItemFilter, ItemOrder
+from paceline.dispatch.status import Status
+from paceline.errors import InvalidInput, NotFound
 from tests.contracts.queue.items import MINUTE, NOW, SECOND, T
 
 ERRORS = {

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 import pytest
 
-from headgate.dispatch.config import DispatchConfig
-from headgate.dispatch.model import Action
-from headgate.dispatch.ports import QueueStore
-from headgate.dispatch.queue import DispatchQueue
-from headgate.errors import ConfigurationError
+from paceline.dispatch.config import DispatchConfig
+from paceline.dispatch.model import Action
+from paceline.dispatch.ports import QueueStore
+from paceline.dispatch.queue import DispatchQueue
+from paceline.errors import ConfigurationError
 from tests.contracts.queue.items import (
     CONFIG,
 )

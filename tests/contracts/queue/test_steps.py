@@ -6,12 +6,12 @@ import itertools
 
 import pytest
 
-from headgate.dispatch.decisions import after_failure, after_start, after_success, released, unrunnable
-from headgate.dispatch.model import Action, Change, Claim
-from headgate.dispatch.ports import STARTED, QueueStore
-from headgate.dispatch.search import ItemFilter
-from headgate.dispatch.status import IN_FLIGHT, Status, may
-from headgate.errors import Conflict
+from paceline.dispatch.decisions import after_failure, after_start, after_success, released, unrunnable
+from paceline.dispatch.model import Action, Change, Claim
+from paceline.dispatch.ports import STARTED, QueueStore
+from paceline.dispatch.search import ItemFilter
+from paceline.dispatch.status import IN_FLIGHT, Status, may
+from paceline.errors import Conflict
 from tests.contracts.queue.items import (
     CONFIG,
     SECOND,

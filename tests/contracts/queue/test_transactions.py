@@ -22,9 +22,9 @@ from psycopg.rows import dict_row
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from headgate import BlockingDispatchQueue, DispatchQueue, InvalidInput, NotFound
-from headgate.sql.url import database_url
-from headgate.testing.servers.postgres import PostgresDatabases
+from paceline import BlockingDispatchQueue, DispatchQueue, InvalidInput, NotFound
+from paceline.sql.url import database_url
+from paceline.testing.servers.postgres import PostgresDatabases
 from tests.contracts.conftest import slot_store_url
 
 

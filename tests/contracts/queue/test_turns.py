@@ -6,11 +6,11 @@ import asyncio
 from collections import Counter
 from datetime import timedelta
 
-from headgate.dispatch.decisions import after_start, after_success, released, unrunnable
-from headgate.dispatch.model import ClaimedItem, EnqueueRequest
-from headgate.dispatch.ports import STARTED, QueueStore
-from headgate.dispatch.status import Status
-from headgate.dispatch.turns import Places
+from paceline.dispatch.decisions import after_start, after_success, released, unrunnable
+from paceline.dispatch.model import ClaimedItem, EnqueueRequest
+from paceline.dispatch.ports import STARTED, QueueStore
+from paceline.dispatch.status import Status
+from paceline.dispatch.turns import Places
 from tests.contracts.queue.items import CONFIG, MINUTE, NOW, SECOND, T, claims, get
 
 DAY = timedelta(days=1)

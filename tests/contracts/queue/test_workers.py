@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from headgate.dispatch.engines.local.dispatching import dispatching
-from headgate.dispatch.engines.local.engine import LocalEngine
-from headgate.dispatch.heartbeats import ALIVE, FORGOTTEN, WorkerInfo, heartbeats
-from headgate.dispatch.ports import QueueStore
-from headgate.dispatch.queue import DispatchQueue
-from headgate.dispatch.registry import Domain
-from headgate.testing import eventually
+from paceline.dispatch.engines.local.dispatching import dispatching
+from paceline.dispatch.engines.local.engine import LocalEngine
+from paceline.dispatch.heartbeats import ALIVE, FORGOTTEN, WorkerInfo, heartbeats
+from paceline.dispatch.ports import QueueStore
+from paceline.dispatch.queue import DispatchQueue
+from paceline.dispatch.registry import Domain
+from paceline.testing import eventually
 from tests.contracts.queue.items import CONFIG, SECOND, T
 
 TYPE = "PAY"

@@ -9,22 +9,22 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, cast
 
-from headgate import AsyncLimiter, Plan, SlidingLog
-from headgate.dispatch.config import DispatchConfig
-from headgate.dispatch.current_task import current_task
-from headgate.dispatch.engines.local.engine import LocalEngine
-from headgate.dispatch.model import Change, GiveUp, Postponed
-from headgate.dispatch.outcome_reporter import OutcomeReporter
-from headgate.dispatch.plan_guard import PlanGuard
-from headgate.dispatch.ports import QueueStore
-from headgate.dispatch.queue import DispatchQueue
-from headgate.dispatch.registry import Registry
-from headgate.dispatch.status import FINISHED, IN_FLIGHT, Status
-from headgate.dispatch.worker import DispatchWorker
-from headgate.durations import EPOCH
-from headgate.errors import StoreUnavailable
-from headgate.limits.ports import AsyncLimitStore
-from headgate.limits.stores.memory import MemoryLimitStore
+from paceline import AsyncLimiter, Plan, SlidingLog
+from paceline.dispatch.config import DispatchConfig
+from paceline.dispatch.current_task import current_task
+from paceline.dispatch.engines.local.engine import LocalEngine
+from paceline.dispatch.model import Change, GiveUp, Postponed
+from paceline.dispatch.outcome_reporter import OutcomeReporter
+from paceline.dispatch.plan_guard import PlanGuard
+from paceline.dispatch.ports import QueueStore
+from paceline.dispatch.queue import DispatchQueue
+from paceline.dispatch.registry import Registry
+from paceline.dispatch.status import FINISHED, IN_FLIGHT, Status
+from paceline.dispatch.worker import DispatchWorker
+from paceline.durations import EPOCH
+from paceline.errors import StoreUnavailable
+from paceline.limits.ports import AsyncLimitStore
+from paceline.limits.stores.memory import MemoryLimitStore
 from tests.models.queue_store import MemoryQueueStore
 from tests.simulation.loop import Process
 from tests.simulation.network import LONGEST_TRIP, Faults, Link, Remote

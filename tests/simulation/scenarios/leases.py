@@ -7,10 +7,10 @@ import heapq
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
-from headgate import AsyncLimiter, FixedWindow, LeasePolicy, Plan, TokenBucket
-from headgate.limits.model import Charge, Decision
-from headgate.limits.ports import AsyncLimitStore
-from headgate.limits.stores.memory import MemoryLimitStore
+from paceline import AsyncLimiter, FixedWindow, LeasePolicy, Plan, TokenBucket
+from paceline.limits.model import Charge, Decision
+from paceline.limits.ports import AsyncLimitStore
+from paceline.limits.stores.memory import MemoryLimitStore
 from tests.simulation.loop import Process
 from tests.simulation.network import Remote
 from tests.simulation.world import Violation, World

@@ -9,19 +9,19 @@ from functools import partial
 
 import sqlalchemy as sa
 
-from headgate.apps.notifications.delivery import SENDER_GROUP, Delivery, parked_topic
-from headgate.apps.notifications.intake import TOPIC, Intake
-from headgate.apps.notifications.model import Attempt
-from headgate.apps.notifications.ports import NullObserver, Status
-from headgate.apps.notifications.provider import Accepted, Rejected, SmsMessage, Unavailable
-from headgate.apps.notifications.provider_chain import NamedProvider, ProviderChain
-from headgate.apps.notifications.readers import Readers
-from headgate.apps.notifications.relay import Relay
-from headgate.apps.notifications.stores.sql import SqlDeliveryStore, SqlQuotaStore
-from headgate.apps.notifications.stores.tables import notification_message
-from headgate.errors import StoreUnavailable
-from headgate.sql.outbox import SqlOutbox
-from headgate.sql.outbox_tables import outbox
+from paceline.apps.notifications.delivery import SENDER_GROUP, Delivery, parked_topic
+from paceline.apps.notifications.intake import TOPIC, Intake
+from paceline.apps.notifications.model import Attempt
+from paceline.apps.notifications.ports import NullObserver, Status
+from paceline.apps.notifications.provider import Accepted, Rejected, SmsMessage, Unavailable
+from paceline.apps.notifications.provider_chain import NamedProvider, ProviderChain
+from paceline.apps.notifications.readers import Readers
+from paceline.apps.notifications.relay import Relay
+from paceline.apps.notifications.stores.sql import SqlDeliveryStore, SqlQuotaStore
+from paceline.apps.notifications.stores.tables import notification_message
+from paceline.errors import StoreUnavailable
+from paceline.sql.outbox import SqlOutbox
+from paceline.sql.outbox_tables import outbox
 from tests.simulation.loop import Process
 from tests.simulation.network import Faults, SimulatedDatabase
 from tests.simulation.sqlite import fresh_engine

@@ -11,17 +11,17 @@ from typing import Any, cast
 
 import httpx2
 
-from headgate.apps.payments.downstream import permits
-from headgate.apps.payments.downstream.breaker import DownstreamBreaker
-from headgate.apps.payments.downstream.client import HttpDownstream
-from headgate.apps.payments.downstream.connection import DownstreamConnection
-from headgate.apps.payments.downstream.permits import Grant, PermitPolicy, Permits
-from headgate.apps.payments.downstream.rate_gate import LimitAt, PermitRateGate, longest_hold, permit_policy
-from headgate.apps.payments.downstream.simulator import peak_per_second
-from headgate.apps.payments.execution import PaymentExecution
-from headgate.apps.payments.model import ITEM_TYPE, Party, Payment, PaymentStatus, StatusChange, Terms
-from headgate.apps.payments.operations import PaymentOperations
-from headgate.apps.payments.ports import (
+from paceline.apps.payments.downstream import permits
+from paceline.apps.payments.downstream.breaker import DownstreamBreaker
+from paceline.apps.payments.downstream.client import HttpDownstream
+from paceline.apps.payments.downstream.connection import DownstreamConnection
+from paceline.apps.payments.downstream.permits import Grant, PermitPolicy, Permits
+from paceline.apps.payments.downstream.rate_gate import LimitAt, PermitRateGate, longest_hold, permit_policy
+from paceline.apps.payments.downstream.simulator import peak_per_second
+from paceline.apps.payments.execution import PaymentExecution
+from paceline.apps.payments.model import ITEM_TYPE, Party, Payment, PaymentStatus, StatusChange, Terms
+from paceline.apps.payments.operations import PaymentOperations
+from paceline.apps.payments.ports import (
     BreakerStatus,
     BreakerStore,
     DownstreamBusy,
@@ -30,18 +30,18 @@ from headgate.apps.payments.ports import (
     PaymentStore,
     PermitStore,
 )
-from headgate.apps.payments.rules import fingerprint
-from headgate.apps.payments.serialization import context_json
-from headgate.dispatch.config import DispatchConfig
-from headgate.dispatch.engines.local.engine import LocalEngine
-from headgate.dispatch.kill_switch import KillSwitch
-from headgate.dispatch.model import EnqueueRequest, Postponed
-from headgate.dispatch.outcome_reporter import OutcomeReporter
-from headgate.dispatch.ports import QueueStore
-from headgate.dispatch.registry import Registry
-from headgate.dispatch.worker import DispatchWorker
-from headgate.durations import EPOCH, to_ms
-from headgate.errors import Conflict, NotFound, StoreUnavailable
+from paceline.apps.payments.rules import fingerprint
+from paceline.apps.payments.serialization import context_json
+from paceline.dispatch.config import DispatchConfig
+from paceline.dispatch.engines.local.engine import LocalEngine
+from paceline.dispatch.kill_switch import KillSwitch
+from paceline.dispatch.model import EnqueueRequest, Postponed
+from paceline.dispatch.outcome_reporter import OutcomeReporter
+from paceline.dispatch.ports import QueueStore
+from paceline.dispatch.registry import Registry
+from paceline.dispatch.worker import DispatchWorker
+from paceline.durations import EPOCH, to_ms
+from paceline.errors import Conflict, NotFound, StoreUnavailable
 from tests.models.payment_store import MemoryPaymentStore
 from tests.simulation.loop import Process
 from tests.simulation.network import LONGEST_TRIP, Link, Network, Remote

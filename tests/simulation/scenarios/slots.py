@@ -8,17 +8,17 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, cast
 
-from headgate.durations import LATEST_MS, from_ms
-from headgate.errors import NotFound, SlotsExhausted, StoreUnavailable
-from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
-from headgate.slots.packing import Booking
-from headgate.slots.ports import SlotStore
-from headgate.slots.replan import Direction
-from headgate.slots.replanning import ReplanStore
-from headgate.slots.scheduler import SlotScheduler
-from headgate.slots.stores.replanning import SqlReplanStore
-from headgate.slots.stores.sql import SqlSlotStore
-from headgate.slots.windows import align
+from paceline.durations import LATEST_MS, from_ms
+from paceline.errors import NotFound, SlotsExhausted, StoreUnavailable
+from paceline.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
+from paceline.slots.packing import Booking
+from paceline.slots.ports import SlotStore
+from paceline.slots.replan import Direction
+from paceline.slots.replanning import ReplanStore
+from paceline.slots.scheduler import SlotScheduler
+from paceline.slots.stores.replanning import SqlReplanStore
+from paceline.slots.stores.sql import SqlSlotStore
+from paceline.slots.windows import align
 from tests.models.slot_store import MemorySlotStore
 from tests.simulation.loop import Process
 from tests.simulation.network import Remote, SimulatedDatabase, finished

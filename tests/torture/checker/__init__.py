@@ -1,4 +1,4 @@
-"""Decides from a history alone whether the guarantees held. It imports nothing of headgate.
+"""Decides from a history alone whether the guarantees held. It imports nothing of paceline.
 
 Every rule here is sound: what it reports did happen, whatever the order of concurrent calls and the outcome of calls
 without an answer. Where a fault can be an explanation (a payment sent twice), only what no fault explains is reported.

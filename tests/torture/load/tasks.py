@@ -6,7 +6,7 @@ import itertools
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from headgate.errors import Conflict, StoreUnavailable
+from paceline.errors import Conflict, StoreUnavailable
 from tests.torture.load import Site
 
 MOST_TRIES = 30

@@ -7,15 +7,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from headgate.clock import uptime
-from headgate.dispatch.config import DispatchConfig
-from headgate.dispatch.engines.local.engine import LocalEngine
-from headgate.dispatch.model import Change, Claim, EnqueueRequest, Item
-from headgate.dispatch.outcome_reporter import OutcomeReporter
-from headgate.dispatch.ports import Execution, Start, StartRequest
-from headgate.dispatch.registry import Execute, Registry
-from headgate.dispatch.status import Status
-from headgate.errors import StoreUnavailable
+from paceline.clock import uptime
+from paceline.dispatch.config import DispatchConfig
+from paceline.dispatch.engines.local.engine import LocalEngine
+from paceline.dispatch.model import Change, Claim, EnqueueRequest, Item
+from paceline.dispatch.outcome_reporter import OutcomeReporter
+from paceline.dispatch.ports import Execution, Start, StartRequest
+from paceline.dispatch.registry import Execute, Registry
+from paceline.dispatch.status import Status
+from paceline.errors import StoreUnavailable
 from tests.models.queue_store import MemoryQueueStore
 
 NO_DELAY = timedelta(0)

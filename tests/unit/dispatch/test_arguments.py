@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from headgate.dispatch.model import read_json
-from headgate.dispatch.tasks.arguments import Arguments
-from headgate.errors import InvalidInput
+from paceline.dispatch.model import read_json
+from paceline.dispatch.tasks.arguments import Arguments
+from paceline.errors import InvalidInput
 
 
 def task(

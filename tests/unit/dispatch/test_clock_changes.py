@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.dispatch.periodic import Periodic
-from headgate.dispatch.queue import DispatchQueue
-from headgate.dispatch.schedules import Schedule
-from headgate.dispatch.status import Status
+from paceline.dispatch.periodic import Periodic
+from paceline.dispatch.queue import DispatchQueue
+from paceline.dispatch.schedules import Schedule
+from paceline.dispatch.status import Status
 from tests.effort import examples
 
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from headgate.dispatch.config import DispatchConfig
-from headgate.errors import ConfigurationError, InvalidInput
-from headgate.server.shapes.dispatch import DispatchConfigShown
+from paceline.dispatch.config import DispatchConfig
+from paceline.errors import ConfigurationError, InvalidInput
+from paceline.server.shapes.dispatch import DispatchConfigShown
 
 
 @pytest.mark.parametrize(

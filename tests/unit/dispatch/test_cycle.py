@@ -8,11 +8,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from headgate.dispatch.config import DispatchConfig
-from headgate.dispatch.cycle import DispatchCycle
-from headgate.dispatch.decisions import after_start, newer_context
-from headgate.dispatch.model import Action, Claim, ClaimedItem, EnqueueRequest
-from headgate.dispatch.ports import (
+from paceline.dispatch.config import DispatchConfig
+from paceline.dispatch.cycle import DispatchCycle
+from paceline.dispatch.decisions import after_start, newer_context
+from paceline.dispatch.model import Action, Claim, ClaimedItem, EnqueueRequest
+from paceline.dispatch.ports import (
     STARTED,
     Execution,
     ExecutionState,
@@ -20,8 +20,8 @@ from headgate.dispatch.ports import (
     StartOutcome,
     StartRequest,
 )
-from headgate.dispatch.status import Status
-from headgate.errors import NotFound
+from paceline.dispatch.status import Status
+from paceline.errors import NotFound
 from tests.models.queue_store import MemoryQueueStore
 
 T = datetime(2027, 3, 1, 16, 0, 0, tzinfo=UTC)

@@ -6,8 +6,8 @@ import base64
 
 import pytest
 
-from headgate.dispatch.encryption import PREFIX, Encryption, InvalidCiphertext, KeyMissing, shown_key
-from headgate.errors import ConfigurationError
+from paceline.dispatch.encryption import PREFIX, Encryption, InvalidCiphertext, KeyMissing, shown_key
+from paceline.errors import ConfigurationError
 
 OLD, NEW = (base64.b64encode(bytes([n]) * 32).decode() for n in (1, 2))
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from headgate import AsyncLimiter, NotFound, Plan, SlidingLog
-from headgate.dispatch.plan_guard import PlanGuard
-from headgate.errors import StoreUnavailable
-from headgate.limits.model import Decision
-from headgate.limits.stores.memory import AsyncMemoryLimitStore
+from paceline import AsyncLimiter, NotFound, Plan, SlidingLog
+from paceline.dispatch.plan_guard import PlanGuard
+from paceline.errors import StoreUnavailable
+from paceline.limits.model import Decision
+from paceline.limits.stores.memory import AsyncMemoryLimitStore
 
 
 class Flaky(AsyncMemoryLimitStore):

@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from headgate import AsyncLimiter, Plan, SlidingLog, TokenBucket
-from headgate.apps.payments.downstream.simulator import peak_per_second
-from headgate.dispatch.engines.local.engine import LocalEngine
-from headgate.dispatch.outcome_reporter import OutcomeReporter
-from headgate.dispatch.plan_guard import SLACK, PlanGuard
-from headgate.dispatch.queue import DispatchQueue
-from headgate.dispatch.registry import Registry
-from headgate.dispatch.worker import DispatchWorker
-from headgate.limits.model import Charge, Decision
-from headgate.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
-from headgate.testing import FakeClock, eventually
+from paceline import AsyncLimiter, Plan, SlidingLog, TokenBucket
+from paceline.apps.payments.downstream.simulator import peak_per_second
+from paceline.dispatch.engines.local.engine import LocalEngine
+from paceline.dispatch.outcome_reporter import OutcomeReporter
+from paceline.dispatch.plan_guard import SLACK, PlanGuard
+from paceline.dispatch.queue import DispatchQueue
+from paceline.dispatch.registry import Registry
+from paceline.dispatch.worker import DispatchWorker
+from paceline.limits.model import Charge, Decision
+from paceline.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
+from paceline.testing import FakeClock, eventually
 from tests.models.queue_store import MemoryQueueStore
 
 LIMIT = 10

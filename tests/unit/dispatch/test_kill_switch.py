@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from headgate.dispatch.kill_switch import FRESH_SECONDS, KillSwitch
-from headgate.dispatch.model import Postponed
-from headgate.errors import StoreUnavailable
+from paceline.dispatch.kill_switch import FRESH_SECONDS, KillSwitch
+from paceline.dispatch.model import Postponed
+from paceline.errors import StoreUnavailable
 
 
 class Switch:

@@ -7,11 +7,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from headgate.dispatch.lifecycle import ScheduleLifecycle, ScheduleResult
-from headgate.dispatch.queue import DispatchQueue
-from headgate.errors import InvalidInput, SlotsExhausted
-from headgate.slots.model import WindowPolicy
-from headgate.slots.scheduler import SlotScheduler
+from paceline.dispatch.lifecycle import ScheduleLifecycle, ScheduleResult
+from paceline.dispatch.queue import DispatchQueue
+from paceline.errors import InvalidInput, SlotsExhausted
+from paceline.slots.model import WindowPolicy
+from paceline.slots.scheduler import SlotScheduler
 
 T = datetime(2100, 3, 1, 16, 0, 0, tzinfo=UTC)
 

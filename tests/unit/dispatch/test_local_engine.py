@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from headgate.dispatch.config import DispatchConfig
-from headgate.dispatch.current_task import CurrentTask, current_task
-from headgate.dispatch.decisions import released
-from headgate.dispatch.model import Claim, EnqueueRequest
-from headgate.dispatch.ports import Start, StartRequest
-from headgate.dispatch.status import Status
-from headgate.errors import StoreUnavailable
-from headgate.testing import eventually
+from paceline.dispatch.config import DispatchConfig
+from paceline.dispatch.current_task import CurrentTask, current_task
+from paceline.dispatch.decisions import released
+from paceline.dispatch.model import Claim, EnqueueRequest
+from paceline.dispatch.ports import Start, StartRequest
+from paceline.dispatch.status import Status
+from paceline.errors import StoreUnavailable
+from paceline.testing import eventually
 from tests.unit.dispatch.local_bench import NO_DELAY, Bench, Turnstile
 
 

@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from headgate.dispatch.config import DispatchConfig
-from headgate.dispatch.engines.local.engine import LocalEngine
-from headgate.dispatch.model import Change, Claim
-from headgate.dispatch.outcome_reporter import OutcomeReporter
-from headgate.dispatch.queue import DispatchQueue
-from headgate.dispatch.registry import Registry
-from headgate.dispatch.status import Status
-from headgate.dispatch.worker import DispatchWorker
-from headgate.errors import StoreUnavailable
-from headgate.testing import eventually
+from paceline.dispatch.config import DispatchConfig
+from paceline.dispatch.engines.local.engine import LocalEngine
+from paceline.dispatch.model import Change, Claim
+from paceline.dispatch.outcome_reporter import OutcomeReporter
+from paceline.dispatch.queue import DispatchQueue
+from paceline.dispatch.registry import Registry
+from paceline.dispatch.status import Status
+from paceline.dispatch.worker import DispatchWorker
+from paceline.errors import StoreUnavailable
+from paceline.testing import eventually
 from tests.models.queue_store import MemoryQueueStore
 
 ITEMS = 100

@@ -7,14 +7,14 @@ from datetime import timedelta
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headgate.dispatch.config import DispatchConfig
-from headgate.dispatch.meter import QueueMeter
-from headgate.dispatch.model import QueueStats
-from headgate.dispatch.queue import DispatchQueue
-from headgate.dispatch.registry import Domain
-from headgate.dispatch.status import Status
-from headgate.server.metrics.dispatch import DispatchMetrics
-from headgate.server.wiring.dispatch import local_dispatch
+from paceline.dispatch.config import DispatchConfig
+from paceline.dispatch.meter import QueueMeter
+from paceline.dispatch.model import QueueStats
+from paceline.dispatch.queue import DispatchQueue
+from paceline.dispatch.registry import Domain
+from paceline.dispatch.status import Status
+from paceline.server.metrics.dispatch import DispatchMetrics
+from paceline.server.wiring.dispatch import local_dispatch
 from tests.models.queue_store import MemoryQueueStore
 
 COUNTERS = (

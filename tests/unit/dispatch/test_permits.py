@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from headgate import AsyncLimiter, Plan, SlidingLog
-from headgate.dispatch.plan_guard import PlanGuard
-from headgate.dispatch.tasks.policies import rate_plan
-from headgate.limits.model import Charge, Decision
-from headgate.limits.ports import Settlement
-from headgate.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
+from paceline import AsyncLimiter, Plan, SlidingLog
+from paceline.dispatch.plan_guard import PlanGuard
+from paceline.dispatch.tasks.policies import rate_plan
+from paceline.limits.model import Charge, Decision
+from paceline.limits.ports import Settlement
+from paceline.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
 
 LIMIT, WORKERS, CALLS = 10, 3, 40
 SECOND_US = 1_000_000

@@ -12,15 +12,15 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from headgate.dispatch.config import DispatchConfig
-from headgate.dispatch.decisions import unrunnable
-from headgate.dispatch.queue import DispatchQueue
-from headgate.dispatch.status import Status
-from headgate.dispatch.stores import admin_queries
-from headgate.dispatch.stores.rows import write_audit
-from headgate.errors import Conflict, InvalidInput, NotFound
-from headgate.server.shapes.dispatch import ItemDetailShown
-from headgate.slots.model import AssignedSlot
+from paceline.dispatch.config import DispatchConfig
+from paceline.dispatch.decisions import unrunnable
+from paceline.dispatch.queue import DispatchQueue
+from paceline.dispatch.status import Status
+from paceline.dispatch.stores import admin_queries
+from paceline.dispatch.stores.rows import write_audit
+from paceline.errors import Conflict, InvalidInput, NotFound
+from paceline.server.shapes.dispatch import ItemDetailShown
+from paceline.slots.model import AssignedSlot
 
 T = datetime(2027, 3, 1, 16, 0, 0, tzinfo=UTC)
 
@@ -196,7 +196,7 @@ async def test_a_poisoned_context_can_be_looked_at(tmp_path: Path, text: str) ->
         await queue.enqueue("PAYMENT", "p1", context={})
         engine = sa.create_engine(url)
         with engine.begin() as connection:
-            connection.execute(sa.text("UPDATE headgate_dispatch_context SET context_json = :text"), {"text": text})
+            connection.execute(sa.text("UPDATE paceline_dispatch_context SET context_json = :text"), {"text": text})
         engine.dispose()
         assert (await queue.show("PAYMENT", "p1")).context == text
 
@@ -208,7 +208,7 @@ async def test_requeueing_all_ends_even_if_they_die_again_at_once(
 
     def die_again(connection: sa.Connection, entries: Sequence[dict[str, Any]]) -> None:
         written(connection, entries)
-        connection.execute(sa.text("UPDATE headgate_dispatch_queue SET queue_status = 'DEAD_LETTER'"))
+        connection.execute(sa.text("UPDATE paceline_dispatch_queue SET queue_status = 'DEAD_LETTER'"))
 
     async with DispatchQueue.open(f"sqlite:///{tmp_path / 'queue.db'}") as queue:
         await queue.configure("PAYMENT")

@@ -10,12 +10,12 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.dialects import oracle, sqlite
 
-from headgate.dispatch.search import ItemFilter
-from headgate.dispatch.status import Status
-from headgate.dispatch.stores import admin_queries, portable, portable_claims, search
-from headgate.dispatch.stores.rows import CHUNK, Group
-from headgate.dispatch.stores.tables import INDEXES, queue
-from headgate.sql import migrate
+from paceline.dispatch.search import ItemFilter
+from paceline.dispatch.status import Status
+from paceline.dispatch.stores import admin_queries, portable, portable_claims, search
+from paceline.dispatch.stores.rows import CHUNK, Group
+from paceline.dispatch.stores.tables import INDEXES, queue
+from paceline.sql import migrate
 
 T = datetime(2027, 3, 1, 16, tzinfo=UTC)
 STATEMENTS: list[sa.ClauseElement] = [
@@ -48,7 +48,7 @@ def test_no_statement_limits_rows_it_locks(statement: sa.ClauseElement) -> None:
 
 def test_a_claim_takes_the_index_of_ready_rows_and_skips_what_others_hold() -> None:
     compiled = text(STATEMENTS[0])
-    rows, columns = INDEXES["headgate_dispatch_queue_turn_ix"]
+    rows, columns = INDEXES["paceline_dispatch_queue_turn_ix"]
     for column in columns:
         assert f"CASE WHEN {rows} THEN {column} END" in compiled
     assert compiled.endswith("FOR UPDATE SKIP LOCKED")
@@ -59,9 +59,9 @@ def test_the_statements_use_the_very_expressions_the_migration_indexes() -> None
     script = migrate.script("oracle")
     for name, (rows, columns) in INDEXES.items():
         kept = ", ".join(f"CASE WHEN {rows} THEN {column} END" for column in columns)
-        assert f"CREATE INDEX {name} ON headgate_dispatch_queue ({kept})" in script
+        assert f"CREATE INDEX {name} ON paceline_dispatch_queue ({kept})" in script
     compiled = text(admin_queries.silent_claims("PAY", T, 10, "oracle"))
-    rows, columns = INDEXES["headgate_dispatch_queue_flight_ix"]
+    rows, columns = INDEXES["paceline_dispatch_queue_flight_ix"]
     for column in columns:
         assert f"CASE WHEN {rows} THEN {column} END" in compiled
 
@@ -69,7 +69,7 @@ def test_the_statements_use_the_very_expressions_the_migration_indexes() -> None
 def test_elsewhere_the_indexes_are_partial() -> None:
     script = migrate.script("sqlite")
     for name, (rows, _) in INDEXES.items():
-        assert re.search(rf"CREATE INDEX {name} ON headgate_dispatch_queue \([^)]*\) WHERE {re.escape(rows)}", script)
+        assert re.search(rf"CREATE INDEX {name} ON paceline_dispatch_queue \([^)]*\) WHERE {re.escape(rows)}", script)
     compiled = str(
         portable_claims.due_items("PAY", Group("default", 5), T, 10, "sqlite").compile(dialect=sqlite.dialect())
     )

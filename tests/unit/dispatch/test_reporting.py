@@ -6,14 +6,14 @@ import asyncio
 
 import pytest
 
-from headgate.clock import uptime
-from headgate.dispatch.config import DispatchConfig
-from headgate.dispatch.cycle import DispatchCycle
-from headgate.dispatch.model import EnqueueRequest
-from headgate.dispatch.outcome_reporter import LOG_SECONDS, TRUSTED_SECONDS, OutcomeReporter
-from headgate.dispatch.ports import NullObserver
-from headgate.dispatch.status import Status
-from headgate.errors import StoreUnavailable
+from paceline.clock import uptime
+from paceline.dispatch.config import DispatchConfig
+from paceline.dispatch.cycle import DispatchCycle
+from paceline.dispatch.model import EnqueueRequest
+from paceline.dispatch.outcome_reporter import LOG_SECONDS, TRUSTED_SECONDS, OutcomeReporter
+from paceline.dispatch.ports import NullObserver
+from paceline.dispatch.status import Status
+from paceline.errors import StoreUnavailable
 from tests.unit.dispatch.local_bench import NO_DELAY, FlakyStore
 from tests.unit.dispatch.local_bench import Bench as LocalBench
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.dispatch.schedules import GRACE, MAX_TICKS, Schedule
-from headgate.errors import ConfigurationError
+from paceline.dispatch.schedules import GRACE, MAX_TICKS, Schedule
+from paceline.errors import ConfigurationError
 
 T = datetime(2027, 3, 1, 16, tzinfo=UTC)
 """A Monday."""

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from headgate.dispatch.config import DispatchConfig
-from headgate.dispatch.decisions import after_failure, after_silence, after_start, after_success, gave_up, released
-from headgate.dispatch.model import Action, BatchSummary, Change, Claim
-from headgate.dispatch.ports import STARTED, Execution, ExecutionState
-from headgate.dispatch.settling import JoinedChanges, Settling, start_and_outcome
-from headgate.dispatch.status import Status
-from headgate.errors import Conflict, StoreUnavailable
-from headgate.testing import eventually
+from paceline.dispatch.config import DispatchConfig
+from paceline.dispatch.decisions import after_failure, after_silence, after_start, after_success, gave_up, released
+from paceline.dispatch.model import Action, BatchSummary, Change, Claim
+from paceline.dispatch.ports import STARTED, Execution, ExecutionState
+from paceline.dispatch.settling import JoinedChanges, Settling, start_and_outcome
+from paceline.dispatch.status import Status
+from paceline.errors import Conflict, StoreUnavailable
+from paceline.testing import eventually
 
 CONFIG = DispatchConfig(item_type="PAY")
 SUMMARY = BatchSummary("PAY", "B", "2 DISPATCHED")

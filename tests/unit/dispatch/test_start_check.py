@@ -7,17 +7,17 @@ import logging
 
 import pytest
 
-from headgate import AsyncLimiter
-from headgate.clock import uptime
-from headgate.dispatch.cycle import DispatchCycle
-from headgate.dispatch.decisions import released
-from headgate.dispatch.engines.local import run, start_check
-from headgate.dispatch.model import Action, Claim, EnqueueRequest
-from headgate.dispatch.outcome_reporter import TRUSTED_SECONDS
-from headgate.dispatch.plan_guard import PlanGuard
-from headgate.dispatch.status import Status
-from headgate.errors import StoreUnavailable
-from headgate.testing import eventually
+from paceline import AsyncLimiter
+from paceline.clock import uptime
+from paceline.dispatch.cycle import DispatchCycle
+from paceline.dispatch.decisions import released
+from paceline.dispatch.engines.local import run, start_check
+from paceline.dispatch.model import Action, Claim, EnqueueRequest
+from paceline.dispatch.outcome_reporter import TRUSTED_SECONDS
+from paceline.dispatch.plan_guard import PlanGuard
+from paceline.dispatch.status import Status
+from paceline.errors import StoreUnavailable
+from paceline.testing import eventually
 from tests.unit.dispatch.local_bench import Bench, Turnstile
 
 HOUR = 3600.0
@@ -180,7 +180,7 @@ async def test_a_plan_that_does_not_exist_is_no_items_fault(
     async with AsyncLimiter("memory://") as limiter:
         bench = Bench(guard=PlanGuard(limiter), backlog=100)
         bench.gate.set()
-        with caplog.at_level(logging.ERROR, "headgate.dispatch"):
+        with caplog.at_level(logging.ERROR, "paceline.dispatch"):
             await bench.start("a", "b", "c", admission_plan="tsp50", max_dispatch_retries=1)
 
             async def back() -> bool:

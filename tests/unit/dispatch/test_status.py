@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
-from headgate.dispatch.model import Action, Change, Claim
-from headgate.dispatch.status import IN_FLIGHT, TRANSITIONS, Status, checked_step, may, origins
-from headgate.errors import Conflict
+from paceline.dispatch.model import Action, Change, Claim
+from paceline.dispatch.status import IN_FLIGHT, TRANSITIONS, Status, checked_step, may, origins
+from paceline.errors import Conflict
 
 LEGAL = {
     ("READY", "CLAIMED"),

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from headgate import CurrentTask, TaskEvent, Tasks
-from headgate.dispatch.model import Item
-from headgate.dispatch.status import Status
-from headgate.testing import eventually
+from paceline import CurrentTask, TaskEvent, Tasks
+from paceline.dispatch.model import Item
+from paceline.dispatch.status import Status
+from paceline.testing import eventually
 from tests.unit.dispatch.local_bench import Bench
 
 

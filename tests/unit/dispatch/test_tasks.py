@@ -15,12 +15,12 @@ from uuid import RFC_4122, UUID
 import pytest
 from pydantic import BaseModel, ConfigDict
 
-from headgate import CurrentTask, Discard, Exponential, Retry, Snooze, TaskEvent, Tasks, current_task
-from headgate.dispatch.status import Status
-from headgate.dispatch.tasks import unique
-from headgate.dispatch.tasks.policies import pause_before, rate_plan
-from headgate.errors import ConfigurationError, InvalidInput, MissingExtra, NotFound
-from headgate.limits.model import Concurrency
+from paceline import CurrentTask, Discard, Exponential, Retry, Snooze, TaskEvent, Tasks, current_task
+from paceline.dispatch.status import Status
+from paceline.dispatch.tasks import unique
+from paceline.dispatch.tasks.policies import pause_before, rate_plan
+from paceline.errors import ConfigurationError, InvalidInput, MissingExtra, NotFound
+from paceline.limits.model import Concurrency
 
 SECOND = timedelta(seconds=1)
 
@@ -242,7 +242,7 @@ async def test_in_memory_everything_has_happened_when_enqueue_returns(tasks: Tas
 
 
 async def test_in_memory_a_task_that_never_ends_ends_the_test(tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headgate.dispatch.tasks.in_memory.MAX_EXECUTIONS", 5)
+    monkeypatch.setattr("paceline.dispatch.tasks.in_memory.MAX_EXECUTIONS", 5)
 
     @tasks.task
     async def sleepy() -> None:
@@ -383,7 +383,7 @@ async def test_the_driver_is_needed_when_the_database_is_used(monkeypatch: pytes
 
     async with tasks.in_memory():
         await greet.enqueue("you")
-    with pytest.raises(MissingExtra, match=r"headgate\[postgres\]"):
+    with pytest.raises(MissingExtra, match=r"paceline\[postgres\]"):
         await greet.enqueue("you")
 
 

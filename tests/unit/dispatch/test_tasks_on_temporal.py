@@ -6,8 +6,8 @@ import inspect
 import re
 from pathlib import Path
 
-import headgate
-from headgate import CurrentTask, Tasks
+import paceline
+from paceline import CurrentTask, Tasks
 
 PAGE = Path(__file__).parents[3] / "docs/howto/tasks.md"
 BELOW = {"queue", "define", "enqueue_item", "queue_next", "close", "domains", "item_types", "url", "run", "running"}
@@ -20,7 +20,7 @@ def features() -> set[str]:
     options = {*inspect.signature(Tasks).parameters, *inspect.signature(Tasks.task).parameters} - {"self", "function"}
     methods = {name for name in vars(Tasks) if not name.startswith("_")}
     raised = {"Snooze", "Discard", "Retry"}
-    assert raised <= set(headgate.__all__)
+    assert raised <= set(paceline.__all__)
     known = {"current_task", "progress", "show"}
     assert hasattr(CurrentTask, "progress")
     return (options | methods | raised | known) - BELOW - ENQUEUE

@@ -6,9 +6,9 @@ import pytest
 from temporalio.converter import DefaultFailureConverter, PayloadConverter
 from temporalio.exceptions import FailureError
 
-from headgate import Discard, Retry
-from headgate.dispatch.engines.temporal.failures import Ending, ending, gave_up, retry
-from headgate.dispatch.model import GiveUp
+from paceline import Discard, Retry
+from paceline.dispatch.engines.temporal.failures import Ending, ending, gave_up, retry
+from paceline.dispatch.model import GiveUp
 
 
 def travelled(error: BaseException, raised: BaseException) -> BaseException:

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from headgate.dispatch.engines.local.fair_semaphore import FairSemaphore
-from headgate.dispatch.turns import checked_lane, checked_priority, in_turns, rotated
-from headgate.errors import InvalidInput
+from paceline.dispatch.engines.local.fair_semaphore import FairSemaphore
+from paceline.dispatch.turns import checked_lane, checked_priority, in_turns, rotated
+from paceline.errors import InvalidInput
 
 
 def test_one_of_each_lane_in_turn_until_all_are_empty() -> None:

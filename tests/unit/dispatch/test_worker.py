@@ -7,18 +7,18 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from headgate.dispatch.config import DispatchConfig
-from headgate.dispatch.engines.local.engine import LocalEngine
-from headgate.dispatch.meter import QueueMeter
-from headgate.dispatch.model import Batch, BatchSummary, Change, QueueStats
-from headgate.dispatch.outcome_reporter import OutcomeReporter
-from headgate.dispatch.ports import NullObserver, Start, StartOutcome
-from headgate.dispatch.queue import DispatchQueue
-from headgate.dispatch.registry import Registry
-from headgate.dispatch.status import Status
-from headgate.dispatch.worker import DispatchWorker
-from headgate.errors import StoreUnavailable
-from headgate.testing import eventually
+from paceline.dispatch.config import DispatchConfig
+from paceline.dispatch.engines.local.engine import LocalEngine
+from paceline.dispatch.meter import QueueMeter
+from paceline.dispatch.model import Batch, BatchSummary, Change, QueueStats
+from paceline.dispatch.outcome_reporter import OutcomeReporter
+from paceline.dispatch.ports import NullObserver, Start, StartOutcome
+from paceline.dispatch.queue import DispatchQueue
+from paceline.dispatch.registry import Registry
+from paceline.dispatch.status import Status
+from paceline.dispatch.worker import DispatchWorker
+from paceline.errors import StoreUnavailable
+from paceline.testing import eventually
 from tests.models.queue_store import MemoryQueueStore
 
 

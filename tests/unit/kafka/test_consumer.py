@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from headgate.errors import BrokerUnavailable
-from headgate.kafka import consumer
-from headgate.kafka.consumer import KafkaSource
+from paceline.errors import BrokerUnavailable
+from paceline.kafka import consumer
+from paceline.kafka.consumer import KafkaSource
 
 
 class Message:

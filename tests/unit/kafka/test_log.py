@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from headgate.durations import EPOCH
-from headgate.errors import BrokerUnavailable, HeadgateError
-from headgate.kafka.log import KafkaLog
-from headgate.messaging import Record
-from headgate.testing import FakeClock
+from paceline.durations import EPOCH
+from paceline.errors import BrokerUnavailable, PacelineError
+from paceline.kafka.log import KafkaLog
+from paceline.messaging import Record
+from paceline.testing import FakeClock
 
 
 class Producer:
@@ -18,7 +18,7 @@ class Producer:
     def __init__(self) -> None:
         self.waiting = asyncio.Event()
 
-    async def publish(self, records: Sequence[Record]) -> list[HeadgateError | None]:
+    async def publish(self, records: Sequence[Record]) -> list[PacelineError | None]:
         if any(record.key == "a" for record in records):
             await self.waiting.wait()
         return [BrokerUnavailable() if record.key == "a" else None for record in records]

@@ -12,10 +12,10 @@ from contextlib import asynccontextmanager
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headgate.errors import BrokerUnavailable
-from headgate.kafka.producer import KafkaProducer
-from headgate.server.settings import Settings
-from headgate.server.wiring.kafka import kafka_topics, replica_observer
+from paceline.errors import BrokerUnavailable
+from paceline.kafka.producer import KafkaProducer
+from paceline.server.settings import Settings
+from paceline.server.wiring.kafka import kafka_topics, replica_observer
 
 METADATA, API_VERSIONS = 3, 18
 UNSUPPORTED_VERSION = 35

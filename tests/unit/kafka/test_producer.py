@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from headgate.errors import BrokerUnavailable
-from headgate.kafka import producer
-from headgate.kafka.producer import KafkaProducer
-from headgate.messaging import Record
+from paceline.errors import BrokerUnavailable
+from paceline.kafka import producer
+from paceline.kafka.producer import KafkaProducer
+from paceline.messaging import Record
 
 RECORDS = 20
 

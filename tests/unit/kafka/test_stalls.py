@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from headgate.kafka.stalls import StallWatch
+from paceline.kafka.stalls import StallWatch
 
 
 class Group:
@@ -88,7 +88,7 @@ def test_until_the_partition_moves_each_look_comes_after_twice_the_time(
     group: Any, watch: StallWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr("headgate.kafka.stalls.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("paceline.kafka.stalls.time.monotonic", lambda: now[0])
     watch.put_off()
 
     def seconds_between_looks() -> list[float]:

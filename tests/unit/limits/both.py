@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from headgate import AsyncLimiter, Limiter
-from headgate.errors import StoreRefused, StoreUnavailable
-from headgate.limits.model import Charge, Decision, Reason
-from headgate.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
-from headgate.testing import FakeClock
+from paceline import AsyncLimiter, Limiter
+from paceline.errors import StoreRefused, StoreUnavailable
+from paceline.limits.model import Charge, Decision, Reason
+from paceline.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
+from paceline.testing import FakeClock
 
 START = datetime(2027, 3, 1, 12, 0, tzinfo=UTC)
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate import FixedWindow, LeasePolicy, Limiter, Plan, TokenBucket
-from headgate.errors import CostExceedsCapacity, InvalidInput, NotFound, StoreUnavailable
-from headgate.limits.model import Charge, Decision, Reason, Rule
-from headgate.limits.stores.memory import MemoryLimitStore
-from headgate.limits.stores.redis_commands import MAX_TIMES, runs_of
-from headgate.testing import FakeClock
+from paceline import FixedWindow, LeasePolicy, Limiter, Plan, TokenBucket
+from paceline.errors import CostExceedsCapacity, InvalidInput, NotFound, StoreUnavailable
+from paceline.limits.model import Charge, Decision, Reason, Rule
+from paceline.limits.stores.memory import MemoryLimitStore
+from paceline.limits.stores.redis_commands import MAX_TIMES, runs_of
+from paceline.testing import FakeClock
 from tests.unit.limits.both import START, Watcher, World
 
 GOLD = Plan("gold", FixedWindow(3, "PT1M"))

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.limits.algorithms import State, at, give, hold, life_us, release, room, take
-from headgate.limits.model import MOST, FixedWindow, SlidingLog, SlidingWindow, Spec, TokenBucket
+from paceline.limits.algorithms import State, at, give, hold, life_us, release, room, take
+from paceline.limits.model import MOST, FixedWindow, SlidingLog, SlidingWindow, Spec, TokenBucket
 from tests.effort import examples
 
 T0 = 1_800_000_000_000_000

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.circuit_breaker import Breaker, BreakerPolicy
-from headgate.errors import ConfigurationError
+from paceline.circuit_breaker import Breaker, BreakerPolicy
+from paceline.errors import ConfigurationError
 
 SECOND = 1_000_000
 

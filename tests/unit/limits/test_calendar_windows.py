@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate import AsyncLimiter, FixedWindow, Gcra, LeasePolicy, Limiter, Plan, TokenBucket
-from headgate.errors import ConfigurationError
-from headgate.limits import algorithms, headers
-from headgate.limits.calendar_edges import calendar_edges, window_around
-from headgate.limits.local_lease import LocalLeases
-from headgate.limits.model import CalendarWindow, Charge, Rule
-from headgate.limits.plan_documents import document_of, plan_from
-from headgate.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
-from headgate.testing import FakeClock
+from paceline import AsyncLimiter, FixedWindow, Gcra, LeasePolicy, Limiter, Plan, TokenBucket
+from paceline.errors import ConfigurationError
+from paceline.limits import algorithms, headers
+from paceline.limits.calendar_edges import calendar_edges, window_around
+from paceline.limits.local_lease import LocalLeases
+from paceline.limits.model import CalendarWindow, Charge, Rule
+from paceline.limits.plan_documents import document_of, plan_from
+from paceline.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
+from paceline.testing import FakeClock
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 HOUR = 3_600_000_000

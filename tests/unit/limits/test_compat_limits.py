@@ -1,4 +1,4 @@
-"""`headgate.compat.limits`: what programs written for `limits` call."""
+"""`paceline.compat.limits`: what programs written for `limits` call."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headgate.compat.limits import (
+from paceline.compat.limits import (
     FixedWindowRateLimiter,
     MovingWindowRateLimiter,
     RateLimitItem,
@@ -16,9 +16,9 @@ from headgate.compat.limits import (
     parse_many,
     storage_from_string,
 )
-from headgate.errors import ConfigurationError
-from headgate.limits.stores.memory import MemoryLimitStore
-from headgate.testing import FakeClock
+from paceline.errors import ConfigurationError
+from paceline.limits.stores.memory import MemoryLimitStore
+from paceline.testing import FakeClock
 from tests.unit.limits.both import START
 
 STRATEGIES = [FixedWindowRateLimiter, MovingWindowRateLimiter, SlidingWindowCounterRateLimiter]

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from headgate import AsyncLimiter, Concurrency, FixedWindow, Limiter, Plan
-from headgate.errors import ConfigurationError, InvalidInput
-from headgate.limits import headers
-from headgate.limits.model import Reason
-from headgate.limits.plan_documents import document_of, plan_from
-from headgate.limits.renewals import AsyncRenewals, Renewals
-from headgate.testing import eventually
+from paceline import AsyncLimiter, Concurrency, FixedWindow, Limiter, Plan
+from paceline.errors import ConfigurationError, InvalidInput
+from paceline.limits import headers
+from paceline.limits.model import Reason
+from paceline.limits.plan_documents import document_of, plan_from
+from paceline.limits.renewals import AsyncRenewals, Renewals
+from paceline.testing import eventually
 from tests.unit.limits.both import World
 
 PLACES = Plan("exports", Concurrency(2, expires="PT30S"))

@@ -1,4 +1,4 @@
-"""`from_settings`: a limiter from `headgate.toml` and `HEADGATE_…`, with nothing of the server."""
+"""`from_settings`: a limiter from `paceline.toml` and `PACELINE_…`, with nothing of the server."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from headgate import AsyncLimiter, Limiter
-from headgate.errors import ConfigurationError, NotFound
-from headgate.limits.model import Reason
-from headgate.limits.settings_file import TOP, limiter_options
-from headgate.testing import FakeClock, eventually
+from paceline import AsyncLimiter, Limiter
+from paceline.errors import ConfigurationError, NotFound
+from paceline.limits.model import Reason
+from paceline.limits.settings_file import TOP, limiter_options
+from paceline.testing import FakeClock, eventually
 from tests.unit.limits.both import START
 
 FILE = """
@@ -33,14 +33,14 @@ free = "2/minute"
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for name in list(os.environ):
-        if name.startswith("HEADGATE_"):
+        if name.startswith("PACELINE_"):
             monkeypatch.delenv(name)
     return tmp_path
 
 
 def write(directory: Path, text: str, version: int = 1) -> None:
-    (directory / "headgate.toml").write_text(text)
-    os.utime(directory / "headgate.toml", ns=(version, version))
+    (directory / "paceline.toml").write_text(text)
+    os.utime(directory / "paceline.toml", ns=(version, version))
 
 
 @pytest.mark.parametrize(
@@ -48,12 +48,12 @@ def write(directory: Path, text: str, version: int = 1) -> None:
     [
         ("", {}, "memory://"),
         ("redis_url = 'redis://a'", {}, "redis://a"),
-        ("redis_url = 'redis://a'", {"HEADGATE_REDIS_URL": "redis://b"}, "redis://b"),
+        ("redis_url = 'redis://a'", {"PACELINE_REDIS_URL": "redis://b"}, "redis://b"),
         ("database_url = 'sqlite:///x.db'", {}, "sqlite:///x.db"),
         ("redis_url = 'redis://a'\ndatabase_url = 'postgresql://d'", {}, "redis://a"),
         (
             "redis_url = 'redis://a'\ndatabase_url = 'postgresql://d'",
-            {"HEADGATE_LIMITS_STORE": "database"},
+            {"PACELINE_LIMITS_STORE": "database"},
             "postgresql://d",
         ),
         ("redis_url = 'redis://a'\n[limits]\nstore = 'memory'", {}, "memory://"),
@@ -67,7 +67,7 @@ def test_the_store_is_the_services(directory: Path, file: str, environment: dict
 
 def test_failure_policy_deadline_and_leases_are_read(directory: Path) -> None:
     write(directory, FILE)
-    options = limiter_options(None, {"headgate_limits_on_error": "fallback", "HEADGATE_LIMITS_LEASE_SHARE": "0.5"})
+    options = limiter_options(None, {"paceline_limits_on_error": "fallback", "PACELINE_LIMITS_LEASE_SHARE": "0.5"})
     assert (str(options["on_error"]), options["deadline"]) == ("fallback", 2)
     lease = options["lease"]
     assert (lease.longest, lease.share, lease.most) == (0.5, 0.5, 7)
@@ -78,8 +78,8 @@ def test_failure_policy_deadline_and_leases_are_read(directory: Path) -> None:
     [
         ("[limits]\nstore = 'disk'", {}, "limits.store"),
         ("[limits]\non_error = 'panic'", {}, "limits.on_error"),
-        ("", {"HEADGATE_LIMITS_ON_ERROR": "panic"}, "HEADGATE_LIMITS_ON_ERROR"),
-        ("", {"HEADGATE_LIMITS_DEADLINE_SECONDS": "soon"}, "HEADGATE_LIMITS_DEADLINE_SECONDS"),
+        ("", {"PACELINE_LIMITS_ON_ERROR": "panic"}, "PACELINE_LIMITS_ON_ERROR"),
+        ("", {"PACELINE_LIMITS_DEADLINE_SECONDS": "soon"}, "PACELINE_LIMITS_DEADLINE_SECONDS"),
         ("[limits]\ndeadline_seconds = true", {}, "limits.deadline_seconds"),
         ("[limits]\nlease_seconds = 61", {}, "limits.lease_seconds"),
         ("[limits]\nlease_seconds = 1\nlease_share = 2", {}, "limits.lease_share"),
@@ -90,8 +90,8 @@ def test_failure_policy_deadline_and_leases_are_read(directory: Path) -> None:
         ("[limits]\nstore = 'database'", {}, "database_url"),
         ("[plans]\nfree = '2/fortnight'", {}, "plans.free.rate"),
         ("plans = 'free'", {}, "plans"),
-        ("[plans", {}, "headgate.toml"),
-        ("", {"HEADGATE_SETTINGS_FILE": "missing.toml"}, "missing.toml"),
+        ("[plans", {}, "paceline.toml"),
+        ("", {"PACELINE_SETTINGS_FILE": "missing.toml"}, "missing.toml"),
     ],
 )
 def test_a_wrong_setting_is_named_as_it_was_given(
@@ -126,13 +126,13 @@ async def test_so_does_an_async_one_and_options_come_first(directory: Path) -> N
     write(directory, "redis_url = 'redis://127.0.0.1:1'\n[limits]\non_error = 'closed'\n[plans]\nfree = '2/minute'")
     async with AsyncLimiter.from_settings() as limiter:
         assert (await limiter.acquire("u", "free")).reason is Reason.FAIL_CLOSED
-    async with AsyncLimiter.from_settings(directory / "headgate.toml", store="memory://") as limiter:
+    async with AsyncLimiter.from_settings(directory / "paceline.toml", store="memory://") as limiter:
         assert (await limiter.acquire("u", "free")).remaining == 1
 
 
 def test_a_folder_in_the_place_of_the_file_is_an_error(directory: Path) -> None:
-    (directory / "headgate.toml").mkdir()
-    with pytest.raises(ConfigurationError, match=r"headgate\.toml: can't be read: Is a directory"):
+    (directory / "paceline.toml").mkdir()
+    with pytest.raises(ConfigurationError, match=r"paceline\.toml: can't be read: Is a directory"):
         Limiter.from_settings()
 
 
@@ -143,28 +143,28 @@ def test_without_any_setting_there_is_a_limiter_in_memory() -> None:
 def test_nothing_of_the_server_is_imported(directory: Path) -> None:
     write(directory, FILE)
     program = (
-        "import sys; from headgate import Limiter; assert Limiter.from_settings().acquire('u', 'free').allowed; "
-        "print([name for name in sys.modules if name.startswith(('headgate.server', 'fastapi', 'pydantic', 'sqlal'))])"
+        "import sys; from paceline import Limiter; assert Limiter.from_settings().acquire('u', 'free').allowed; "
+        "print([name for name in sys.modules if name.startswith(('paceline.server', 'fastapi', 'pydantic', 'sqlal'))])"
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (ended.stdout.strip(), ended.stderr) == ("[]", "")
 
 
 def test_the_service_takes_the_same_file(directory: Path) -> None:
-    settings: Any = pytest.importorskip("headgate.server.settings")
+    settings: Any = pytest.importorskip("paceline.server.settings")
     write(directory, FILE)
     assert settings.Settings.load().limits.lease_seconds == 0.5
 
 
 def test_the_names_at_the_top_of_the_file_are_the_services() -> None:
-    from headgate.server.settings import Settings
+    from paceline.server.settings import Settings
 
     assert {*Settings.model_fields, "plans"} == TOP
 
 
 @pytest.mark.parametrize(("text", "name"), [('[limit]\non_error = "closed"', "limit"), ("plan = 1", "plan")])
 def test_a_mistyped_name_at_the_top_is_refused(tmp_path: Path, text: str, name: str) -> None:
-    file = tmp_path / "headgate.toml"
+    file = tmp_path / "paceline.toml"
     file.write_text(text)
     with pytest.raises(ConfigurationError, match=f"did you mean {name}s?") as caught:
         limiter_options(file, {})

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from headgate.limits.chain import rule_on
-from headgate.limits.headers import fields, limit_item, partition, prepared_fields, problem, retry_after, string
-from headgate.limits.model import (
+from paceline.limits.chain import rule_on
+from paceline.limits.headers import fields, limit_item, partition, prepared_fields, problem, retry_after, string
+from paceline.limits.model import (
     Charge,
     Decision,
     FixedWindow,

@@ -9,9 +9,9 @@ from fractions import Fraction
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from headgate.limits.model import Charge, FixedWindow, Rule, SlidingLog, SlidingWindow, Spec, TokenBucket
-from headgate.limits.ports import Hold
-from headgate.limits.stores.memory import MemoryLimitStore
+from paceline.limits.model import Charge, FixedWindow, Rule, SlidingLog, SlidingWindow, Spec, TokenBucket
+from paceline.limits.ports import Hold
+from paceline.limits.stores.memory import MemoryLimitStore
 from tests.effort import examples
 
 T0 = 1_800_000_000_000_000

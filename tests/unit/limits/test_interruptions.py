@@ -8,10 +8,10 @@ import threading
 
 import pytest
 
-from headgate import Concurrency, FixedWindow, Limiter, Plan
-from headgate.limits.ports import Settlement
-from headgate.limits.stores.memory import MemoryLimitStore
-from headgate.testing import eventually
+from paceline import Concurrency, FixedWindow, Limiter, Plan
+from paceline.limits.ports import Settlement
+from paceline.limits.stores.memory import MemoryLimitStore
+from paceline.testing import eventually
 from tests.interruptions import in_a_thread, interrupt_often
 
 pytestmark = [

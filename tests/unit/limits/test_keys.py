@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from headgate.errors import ConfigurationError, InvalidInput
-from headgate.limits import keys
-from headgate.limits.keys import (
+from paceline.errors import ConfigurationError, InvalidInput
+from paceline.limits import keys
+from paceline.limits.keys import (
     client_address,
     composite,
     everyone,

@@ -9,11 +9,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate import BreakerPolicy, FixedWindow, LeasePolicy, Limiter, Plan, TokenBucket
-from headgate.errors import StoreUnavailable
-from headgate.limits.model import Charge, Decision, Spec
-from headgate.limits.stores.memory import MemoryLimitStore
-from headgate.testing import FakeClock
+from paceline import BreakerPolicy, FixedWindow, LeasePolicy, Limiter, Plan, TokenBucket
+from paceline.errors import StoreUnavailable
+from paceline.limits.model import Charge, Decision, Spec
+from paceline.limits.stores.memory import MemoryLimitStore
+from paceline.testing import FakeClock
 from tests.effort import examples
 from tests.unit.limits.both import START
 

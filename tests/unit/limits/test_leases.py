@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate import FixedWindow, LeasePolicy, Limiter, Plan, SlidingLog, SlidingWindow, TokenBucket
-from headgate.errors import ConfigurationError, StoreRefused
+from paceline import FixedWindow, LeasePolicy, Limiter, Plan, SlidingLog, SlidingWindow, TokenBucket
+from paceline.errors import ConfigurationError, StoreRefused
 from tests.effort import examples
 from tests.unit.limits.both import World
 
@@ -208,7 +208,7 @@ async def test_a_large_cost_spends_the_tokens_that_expire_first(world: World) ->
 
 
 async def test_leases_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headgate.limits.local_lease.MAX_LEASES", 10)
+    monkeypatch.setattr("paceline.limits.local_lease.MAX_LEASES", 10)
     limiter = world.limiter(plans=[Plan("p", FixedWindow(1000, "P1D"))], lease=LEASE)
     for number in range(100):
         assert (await limiter.acquire(f"u{number}", "p")).allowed

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from headgate import AsyncLimiter, Limiter
-from headgate.errors import ConfigurationError
-from headgate.limits.stores import async_limit_store, limit_store
+from paceline import AsyncLimiter, Limiter
+from paceline.errors import ConfigurationError
+from paceline.limits.stores import async_limit_store, limit_store
 
 
 def test_limits_in_memory_load_no_database_library() -> None:
     script = (
-        "import sys; from headgate import AsyncLimiter, Limiter; Limiter('memory://'); AsyncLimiter('memory://');"
+        "import sys; from paceline import AsyncLimiter, Limiter; Limiter('memory://'); AsyncLimiter('memory://');"
         "print(*sorted({'sqlalchemy', 'alembic', 'pydantic', 'redis', 'psycopg'} & set(sys.modules)))"
     )
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)

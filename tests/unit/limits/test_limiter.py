@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from headgate import AsyncLimiter, FixedWindow, Limiter, Plan, SlidingLog, SlidingWindow, TokenBucket
-from headgate.errors import (
+from paceline import AsyncLimiter, FixedWindow, Limiter, Plan, SlidingLog, SlidingWindow, TokenBucket
+from paceline.errors import (
     ConfigurationError,
     CostExceedsCapacity,
     InvalidInput,
@@ -20,7 +20,7 @@ from headgate.errors import (
     RateLimitExceeded,
     StoreUnavailable,
 )
-from headgate.testing import FakeClock, eventually
+from paceline.testing import FakeClock, eventually
 from tests.unit.limits.both import World
 
 GOLD = Plan("gold", TokenBucket(10, 1))

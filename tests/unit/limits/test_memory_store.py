@@ -10,16 +10,16 @@ from random import Random
 
 import pytest
 
-from headgate import Limiter, Plan
-from headgate.integrations.asgi import AsgiRequestLimiter
-from headgate.integrations.request_limiter import Limit
-from headgate.limits.keys import client_address
-from headgate.limits.model import Charge, FixedWindow, Gcra, Rule, SlidingLog, SlidingWindow, Spec, TokenBucket
-from headgate.limits.ports import Hold
-from headgate.limits.stores import memory_table
-from headgate.limits.stores.memory import MAX_TABLES, MemoryLimitStore
-from headgate.limits.stores.memory_table import DROPPED_PER_CALL, MAX_SEGMENTS, SEGMENTS, SHORTEST_GENERATION_US
-from headgate.testing import FakeClock
+from paceline import Limiter, Plan
+from paceline.integrations.asgi import AsgiRequestLimiter
+from paceline.integrations.request_limiter import Limit
+from paceline.limits.keys import client_address
+from paceline.limits.model import Charge, FixedWindow, Gcra, Rule, SlidingLog, SlidingWindow, Spec, TokenBucket
+from paceline.limits.ports import Hold
+from paceline.limits.stores import memory_table
+from paceline.limits.stores.memory import MAX_TABLES, MemoryLimitStore
+from paceline.limits.stores.memory_table import DROPPED_PER_CALL, MAX_SEGMENTS, SEGMENTS, SHORTEST_GENERATION_US
+from paceline.testing import FakeClock
 from tests.unit.limits.both import START
 
 GENERATION = SHORTEST_GENERATION_US

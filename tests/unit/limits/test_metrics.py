@@ -7,11 +7,11 @@ from typing import cast
 
 from prometheus_client import CollectorRegistry
 
-from headgate import BreakerPolicy, LeasePolicy, Plan, TokenBucket
-from headgate.limits.model import Decision
-from headgate.server.metrics.limits import MAX_PLANS, AdmissionMetrics
-from headgate.server.rollups.observers import LimitRollups, with_rollups
-from headgate.server.rollups.recorder import Recorder
+from paceline import BreakerPolicy, LeasePolicy, Plan, TokenBucket
+from paceline.limits.model import Decision
+from paceline.server.metrics.limits import MAX_PLANS, AdmissionMetrics
+from paceline.server.rollups.observers import LimitRollups, with_rollups
+from paceline.server.rollups.recorder import Recorder
 from tests.unit.limits.both import World
 
 PLANS = [

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from headgate import Decision, FixedWindow, Plan, Reason, SlidingLog, SlidingWindow, TokenBucket
-from headgate.errors import ConfigurationError
+from paceline import Decision, FixedWindow, Plan, Reason, SlidingLog, SlidingWindow, TokenBucket
+from paceline.errors import ConfigurationError
 
 
 @pytest.mark.parametrize(

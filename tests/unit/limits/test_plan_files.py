@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from headgate import FixedWindow, Plan, SlidingLog, SlidingWindow, TokenBucket, TomlPlans
-from headgate.errors import ConfigurationError, NotFound
-from headgate.limits.plan_documents import document_of, plan_from
-from headgate.limits.toml_plans import read_plans
-from headgate.testing import eventually
+from paceline import FixedWindow, Plan, SlidingLog, SlidingWindow, TokenBucket, TomlPlans
+from paceline.errors import ConfigurationError, NotFound
+from paceline.limits.plan_documents import document_of, plan_from
+from paceline.limits.toml_plans import read_plans
+from paceline.testing import eventually
 from tests.unit.limits.both import World
 
 WINDOW = {"algorithm": "fixed_window", "limit": 1, "window": "PT1S"}
@@ -166,7 +166,7 @@ async def test_limiters_share_a_file_that_is_read_once(
         reads.append(path)
         return read_plans(path)
 
-    monkeypatch.setattr("headgate.limits.toml_plans.read_plans", counted)
+    monkeypatch.setattr("paceline.limits.toml_plans.read_plans", counted)
     path = tmp_path / "plans.toml"
     write(path, GOLD.format(5), 1)
     plans = TomlPlans(path)

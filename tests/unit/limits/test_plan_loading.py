@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from headgate import AsyncLimiter, FixedWindow, Limiter, Plan
-from headgate.errors import ConfigurationError
-from headgate.integrations.asgi import PathRule, RateLimitMiddleware, everyone
-from headgate.limits.plan_loader import THREAD
-from headgate.testing import FakeClock, eventually
+from paceline import AsyncLimiter, FixedWindow, Limiter, Plan
+from paceline.errors import ConfigurationError
+from paceline.integrations.asgi import PathRule, RateLimitMiddleware, everyone
+from paceline.limits.plan_loader import THREAD
+from paceline.testing import FakeClock, eventually
 from tests.unit.limits.both import START, World
 
 
@@ -111,7 +111,7 @@ async def test_a_registry_that_fails_is_logged_and_asked_again(
     assert await limit_of(limiter) == 5
     registry.error = ConfigurationError("plans", "no table")
     world.clock.advance(10)
-    with caplog.at_level(logging.WARNING, "headgate.limits"):
+    with caplog.at_level(logging.WARNING, "paceline.limits"):
         assert await limit_of(limiter) == 5
         await eventually(lambda: caplog.records)
     assert "those in force stay" in caplog.text

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from headgate import AsyncLimiter, FixedWindow, LeasePolicy, Limiter, Plan
-from headgate.limits.plan_book import PlanBook
-from headgate.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
+from paceline import AsyncLimiter, FixedWindow, LeasePolicy, Limiter, Plan
+from paceline.limits.plan_book import PlanBook
+from paceline.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
 from tests.effort import is_thorough
 
 ROUNDS = 100

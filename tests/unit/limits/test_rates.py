@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate import FixedWindow, Gcra, Plan, TokenBucket
-from headgate.errors import ConfigurationError, CostExceedsCapacity, InvalidInput, NotFound
-from headgate.limits import headers
-from headgate.limits.model import Rule
-from headgate.limits.plan_book import MAX_INLINE, PlanBook
-from headgate.limits.plan_documents import document_of, plan_from
-from headgate.limits.rates import parse_rates
-from headgate.limits.toml_plans import read_plans
+from paceline import FixedWindow, Gcra, Plan, TokenBucket
+from paceline.errors import ConfigurationError, CostExceedsCapacity, InvalidInput, NotFound
+from paceline.limits import headers
+from paceline.limits.model import Rule
+from paceline.limits.plan_book import MAX_INLINE, PlanBook
+from paceline.limits.plan_documents import document_of, plan_from
+from paceline.limits.rates import parse_rates
+from paceline.limits.toml_plans import read_plans
 from tests.unit.limits.both import World
 
 

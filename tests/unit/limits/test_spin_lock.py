@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from headgate import FixedWindow, LeasePolicy, Limiter, Plan, TokenBucket
-from headgate.limits.locks import SpinLock
-from headgate.limits.stores.memory import MemoryLimitStore
-from headgate.testing import FakeClock
+from paceline import FixedWindow, LeasePolicy, Limiter, Plan, TokenBucket
+from paceline.limits.locks import SpinLock
+from paceline.limits.stores.memory import MemoryLimitStore
+from paceline.testing import FakeClock
 from tests.interruptions import Interrupted, in_a_thread, interrupt_often
 from tests.unit.limits.both import START, SwitchedStore
 

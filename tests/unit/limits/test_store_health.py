@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from headgate import AsyncLimiter, BreakerPolicy, FixedWindow, Limiter, Plan, TokenBucket
-from headgate.errors import ConfigurationError, StoreRefused, StoreUnavailable
-from headgate.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
+from paceline import AsyncLimiter, BreakerPolicy, FixedWindow, Limiter, Plan, TokenBucket
+from paceline.errors import ConfigurationError, StoreRefused, StoreUnavailable
+from paceline.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
 from tests.unit.limits.both import World
 
 BREAKER = BreakerPolicy(failures=2, first_pause=1)

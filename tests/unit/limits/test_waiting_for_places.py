@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from headgate import AsyncLimiter, Concurrency, FixedWindow, Limiter, Plan
-from headgate.limits.model import Reason
-from headgate.testing import eventually
+from paceline import AsyncLimiter, Concurrency, FixedWindow, Limiter, Plan
+from paceline.limits.model import Reason
+from paceline.testing import eventually
 from tests.unit.limits.both import World
 from tests.unit.limits.test_concurrency import Block, itself, manual
 
@@ -63,7 +63,7 @@ async def test_a_free_place_helps_nobody_whose_other_plan_has_no_room(world: Wor
 
 
 async def test_threads_are_woken_one_by_one_when_a_place_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headgate.limits.wait_queues.PLACE_PAUSE_SECONDS", 600)
+    monkeypatch.setattr("paceline.limits.wait_queues.PLACE_PAUSE_SECONDS", 600)
     world = World("sync")
     limiter, served = Limiter(world.store, plans=[ONE], clock=world.clock), list[str]()
 
@@ -88,7 +88,7 @@ async def test_threads_are_woken_one_by_one_when_a_place_is_free(monkeypatch: py
 
 
 async def test_tasks_are_woken_one_by_one_when_a_place_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headgate.limits.wait_queues.PLACE_PAUSE_SECONDS", 600)
+    monkeypatch.setattr("paceline.limits.wait_queues.PLACE_PAUSE_SECONDS", 600)
     world = World("async")
     limiter, served = AsyncLimiter(world.async_store, plans=[ONE], clock=world.clock), list[str]()
 

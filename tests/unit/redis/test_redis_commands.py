@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate import FixedWindow, TokenBucket
-from headgate.errors import ConfigurationError, StoreError, StoreRefused, StoreUnavailable
-from headgate.limits.keys import KeyStart
-from headgate.limits.model import Charge, Rule
-from headgate.limits.stores.redis import AsyncRedisLimitStore
-from headgate.limits.stores.redis_blocking import RedisLimitStore
-from headgate.limits.stores.redis_commands import Commands, check_slots, common_slot, hold_name, names
-from headgate.redis.redirects import Action, Redirect, SlotMap, redirect_of, store_error
-from headgate.redis.url import Address
+from paceline import FixedWindow, TokenBucket
+from paceline.errors import ConfigurationError, StoreError, StoreRefused, StoreUnavailable
+from paceline.limits.keys import KeyStart
+from paceline.limits.model import Charge, Rule
+from paceline.limits.stores.redis import AsyncRedisLimitStore
+from paceline.limits.stores.redis_blocking import RedisLimitStore
+from paceline.limits.stores.redis_commands import Commands, check_slots, common_slot, hold_name, names
+from paceline.redis.redirects import Action, Redirect, SlotMap, redirect_of, store_error
+from paceline.redis.url import Address
 
 HERE = Address("h", 1)
 RULE = Rule("gold", FixedWindow(5, "PT1S"))

@@ -4,9 +4,9 @@ import ssl
 
 import pytest
 
-from headgate.errors import ConfigurationError
-from headgate.limits.stores import async_limit_store, limit_store
-from headgate.redis.url import Address, Login, RedisUrl, Topology
+from paceline.errors import ConfigurationError
+from paceline.limits.stores import async_limit_store, limit_store
+from paceline.redis.url import Address, Login, RedisUrl, Topology
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ class Queue:
     async def get(self, key: str) -> str:
         """Gets."""
 '''
-    text = facade(source, Facade("queue.py", "_q.py", "Queue", "headgate.q.Parent", "A queue."))
+    text = facade(source, Facade("queue.py", "_q.py", "Queue", "paceline.q.Parent", "A queue."))
     assert "class BlockingQueue(Parent):" in text
     assert "def put(self, item_type: str, *, connection: Any = None, **more: int) -> int:" in text
     call = "connection, item_type, lambda queue: queue.put(item_type, connection=connection, **more)"
@@ -106,7 +106,7 @@ class Queue:
     assert "_inner" not in text
     base = "class Shelf:\n    async def look(self) -> None:\n        ..."
     assert "def look(self) -> None:" in facade(
-        source, Facade("queue.py", "_q.py", "Queue", "headgate.q.Parent", ""), base
+        source, Facade("queue.py", "_q.py", "Queue", "paceline.q.Parent", ""), base
     )
     with pytest.raises(ValueError, match="no class Gone"):
-        facade(source, Facade("queue.py", "_q.py", "Gone", "headgate.q.Parent", ""))
+        facade(source, Facade("queue.py", "_q.py", "Gone", "paceline.q.Parent", ""))

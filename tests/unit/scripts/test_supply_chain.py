@@ -48,13 +48,13 @@ def test_the_lock_has_a_hash_for_every_package_in_the_version_that_is_tested() -
         assert name not in tested or version in tested[name], f"{name}: run make lock"
 
 
-def test_the_lock_has_everything_that_headgate_asks_for() -> None:
+def test_the_lock_has_everything_that_paceline_asks_for() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     requirements = [*project["dependencies"]]
     for extra in re.findall(r"[a-z]+", extras["all"][0].partition("[")[2]):
         requirements += extras[extra]
-    names = {canonicalize_name(Requirement(requirement).name) for requirement in requirements} - {"headgate"}
+    names = {canonicalize_name(Requirement(requirement).name) for requirement in requirements} - {"paceline"}
     assert names <= set(locked()), "run make lock"
 
 
@@ -64,7 +64,7 @@ def test_the_bill_of_materials_names_what_is_locked() -> None:
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert (document["bomFormat"], document["specVersion"]) == ("CycloneDX", "1.6")
-    assert document["metadata"]["component"]["name"] == "headgate"
+    assert document["metadata"]["component"]["name"] == "paceline"
     named = {component["name"]: component["version"] for component in document["components"]}
     here = {name: version for name, (version, marker) in locked().items() if not marker or Marker(marker).evaluate()}
     assert set(here) == set(named)
@@ -86,9 +86,9 @@ def test_the_table_of_dependencies_has_those_that_are_asked_for() -> None:
     others = names_of(requirement for group in groups.values() for requirement in group if isinstance(requirement, str))
     builders = names_of(document["build-system"]["requires"])
     tables = {part.partition("\n")[0]: rows_of(part) for part in DEPENDENCIES.read_text().split("\n## ")[1:]}
-    assert tables["Installed with headgate"] == core
+    assert tables["Installed with paceline"] == core
     rows = set().union(*tables.values())
-    assert (core | extras | others) - rows == {"headgate"}
+    assert (core | extras | others) - rows == {"paceline"}
     assert rows - core - extras - others - builders == {"uplot"}, "which is shipped, not installed"
 
 

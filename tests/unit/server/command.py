@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from headgate.server.cli import main
+from paceline.server.cli import main
 
-Headgate = Callable[..., str]
+Paceline = Callable[..., str]
 
 
 @pytest.fixture
-def headgate(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Headgate:
+def paceline(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Paceline:
     """Runs a command in an empty folder; returns its output, or with a `status` its error message."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("HEADGATE_DATABASE_URL", raising=False)
+    monkeypatch.delenv("PACELINE_DATABASE_URL", raising=False)
     # It would keep writing to this test's standard error.
-    monkeypatch.setattr("headgate.server.logs.configure", lambda settings: None)
+    monkeypatch.setattr("paceline.server.logs.configure", lambda settings: None)
 
     def run(*arguments: str, status: int = 0) -> str:
         with pytest.raises(SystemExit) as ended:

@@ -9,8 +9,8 @@ import click
 import pytest
 import structlog
 
-from headgate.errors import ConfigurationError
-from headgate.server.cli import app, main
+from paceline.errors import ConfigurationError
+from paceline.server.cli import app, main
 
 AT = "2027-09-01T00:00:00Z"
 
@@ -18,8 +18,8 @@ AT = "2027-09-01T00:00:00Z"
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HEADGATE_DATABASE_URL", "memory://")
-    root, own = logging.getLogger(), logging.getLogger("headgate")
+    monkeypatch.setenv("PACELINE_DATABASE_URL", "memory://")
+    root, own = logging.getLogger(), logging.getLogger("paceline")
     before = root.handlers[:], root.level, own.level
     yield
     # A service that was about to start has set up the log of a process.
@@ -47,7 +47,7 @@ def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
         (["sloots"], 2, "No such command 'sloots'"),
         (["prune"], 2, "--before"),
         (["slots", "assing"], 2, "assing"),
-        (["serve", "--host", "0.0.0.0"], 2, "HEADGATE_API_TOKEN"),
+        (["serve", "--host", "0.0.0.0"], 2, "PACELINE_API_TOKEN"),
         (["serve", "--workers", "2"], 2, "--workers"),
         (["serve", "--port", "70000"], 2, "port"),
     ],
@@ -67,12 +67,12 @@ def test_a_mistake_is_one_line_on_standard_error(
     ("error", "message"),
     [
         (
-            ConfigurationError("headgate serve needs", "pip install 'headgate[server]'"),
-            "headgate serve needs: pip install 'headgate[server]'",
+            ConfigurationError("paceline serve needs", "pip install 'paceline[server]'"),
+            "paceline serve needs: pip install 'paceline[server]'",
         ),
         (
             ModuleNotFoundError(name="uvicorn"),
-            "headgate: uvicorn is not installed; pip install 'headgate[all]', or the extra that brings it",
+            "paceline: uvicorn is not installed; pip install 'paceline[all]', or the extra that brings it",
         ),
     ],
 )
@@ -97,41 +97,41 @@ def test_no_arguments_is_a_question_for_help(capsys: pytest.CaptureFixture[str])
 
 
 def test_a_broken_settings_file_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("headgate.toml").write_text("prot = 80")
+    Path("paceline.toml").write_text("prot = 80")
     with pytest.raises(SystemExit) as ended:
         main(["config", "get"])
     assert ended.value.code == 2
-    problem = "is not a setting headgate knows in headgate.toml; did you mean port?"
-    assert capsys.readouterr().err == f"headgate: prot: {problem}\n"
+    problem = "is not a setting paceline knows in paceline.toml; did you mean port?"
+    assert capsys.readouterr().err == f"paceline: prot: {problem}\n"
 
 
 def test_a_session(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HEADGATE_DATABASE_URL")
+    monkeypatch.delenv("PACELINE_DATABASE_URL")
 
-    def headgate(*arguments: str, status: int = 0) -> str:
+    def paceline(*arguments: str, status: int = 0) -> str:
         with pytest.raises(SystemExit) as ended:
             main(list(arguments))
         out, err = capsys.readouterr()
         assert ended.value.code == status, err
         return out
 
-    assert "missing" in headgate("migrate", "status", status=1)
-    assert "applied" in headgate("migrate", "up")
-    assert json.loads(headgate("migrate", "status", "--json"))["pending"] == []
-    config = json.loads(headgate("config", "set", "bulk", "--max", "10", "--window", "PT1S", "--json"))
+    assert "missing" in paceline("migrate", "status", status=1)
+    assert "applied" in paceline("migrate", "up")
+    assert json.loads(paceline("migrate", "status", "--json"))["pending"] == []
+    config = json.loads(paceline("config", "set", "bulk", "--max", "10", "--window", "PT1S", "--json"))
     assert (config["maxPerWindow"], config["windowSize"], config["version"]) == (10, "PT1S", 1)
     # What is not given stays as it is.
-    config = json.loads(headgate("config", "set", "bulk", "--spread", "even", "--json"))
+    config = json.loads(paceline("config", "set", "bulk", "--spread", "even", "--json"))
     assert (config["maxPerWindow"], config["spread"], config["version"]) == (10, "even", 2)
-    assert [version["version"] for version in json.loads(headgate("config", "history", "bulk", "--json"))] == [2, 1]
-    slot = json.loads(headgate("slots", "assign", "--config", "bulk", "--at", AT, "--event", "one", "--json"))
-    assert json.loads(headgate("slots", "show", "one", "--json")) == slot | {"existing": True}
-    forecast = json.loads(headgate("forecast", "--config", "bulk", "--events", "19", "--at", AT, "--json"))
+    assert [version["version"] for version in json.loads(paceline("config", "history", "bulk", "--json"))] == [2, 1]
+    slot = json.loads(paceline("slots", "assign", "--config", "bulk", "--at", AT, "--event", "one", "--json"))
+    assert json.loads(paceline("slots", "show", "one", "--json")) == slot | {"existing": True}
+    forecast = json.loads(paceline("forecast", "--config", "bulk", "--events", "19", "--at", AT, "--json"))
     assert (forecast["placed"], forecast["windowCount"]) == (19, 2)
     assert forecast["windows"][0]["taken"] == 1
-    headgate("slots", "cancel", "one")
-    headgate("slots", "show", "one", status=1)
-    assert json.loads(headgate("prune", "--before", "P30D", "--json"))["slots"] == 0
-    findings = {finding["name"]: finding for finding in json.loads(headgate("doctor", "--json"))}
+    paceline("slots", "cancel", "one")
+    paceline("slots", "show", "one", status=1)
+    assert json.loads(paceline("prune", "--before", "P30D", "--json"))["slots"] == 0
+    findings = {finding["name"]: finding for finding in json.loads(paceline("doctor", "--json"))}
     assert findings["database"]["ok"]
     assert findings["schema"]["ok"]

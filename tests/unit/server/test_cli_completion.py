@@ -8,8 +8,8 @@ import click
 import pytest
 from click.shell_completion import ShellComplete
 
-from headgate.__main__ import main as start
-from headgate.server.cli import app
+from paceline.__main__ import main as start
+from paceline.server.cli import app
 
 FREE_TEXT = {
     "--after", "--at", "--before", "--config", "--context", "--control-sum", "--count", "--cron", "--cursor",
@@ -34,7 +34,7 @@ def text_options(group: click.Group, *path: str) -> Iterator[tuple[str, str]]:
 
 def offered(command: str, *words: str) -> list[str]:
     """The completions of the last of these words."""
-    completion = ShellComplete(app, {}, "headgate", "_HEADGATE_COMPLETE")
+    completion = ShellComplete(app, {}, "paceline", "_PACELINE_COMPLETE")
     return [item.value for item in completion.get_completions([*command.split(), *words[:-1]], words[-1])]
 
 
@@ -78,13 +78,13 @@ def test_the_values_are_those_of_the_domain(command: str, option: str, values: s
 def test_a_tab_prints_nothing_but_what_it_completes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sys.argv", ["headgate"])
-    for name, value in (("HEADGATE_REDIS_URI", "x"), ("COMP_WORDS", "headgate wor"), ("COMP_CWORD", "1")):
+    monkeypatch.setattr("sys.argv", ["paceline"])
+    for name, value in (("PACELINE_REDIS_URI", "x"), ("COMP_WORDS", "paceline wor"), ("COMP_CWORD", "1")):
         monkeypatch.setenv(name, value)
     with pytest.raises(SystemExit):
         start()
-    assert "HEADGATE_REDIS_URI is not a setting" in capsys.readouterr().err
-    monkeypatch.setenv("_HEADGATE_COMPLETE", "bash_complete")
+    assert "PACELINE_REDIS_URI is not a setting" in capsys.readouterr().err
+    monkeypatch.setenv("_PACELINE_COMPLETE", "bash_complete")
     with pytest.raises(SystemExit):
         start()
     assert capsys.readouterr() == ("plain,worker\nplain,workers\n", "")

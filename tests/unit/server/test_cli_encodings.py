@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.server.cli import main
+from paceline.server.cli import main
 
 EVENT = "größe-日本-😀"
 AT = "2030-03-01T16:00:00Z"
@@ -32,10 +32,10 @@ class Terminal(io.TextIOWrapper):
 @pytest.fixture(autouse=True)
 def _in_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HEADGATE_DATABASE_URL", "memory://")
+    monkeypatch.setenv("PACELINE_DATABASE_URL", "memory://")
 
 
-def headgate(monkeypatch: pytest.MonkeyPatch, stdout: Terminal, stderr: Terminal, *arguments: str) -> None:
+def paceline(monkeypatch: pytest.MonkeyPatch, stdout: Terminal, stderr: Terminal, *arguments: str) -> None:
     monkeypatch.setattr("sys.stdout", stdout)
     monkeypatch.setattr("sys.stderr", stderr)
     with pytest.raises(SystemExit) as ended:
@@ -45,14 +45,14 @@ def headgate(monkeypatch: pytest.MonkeyPatch, stdout: Terminal, stderr: Terminal
 
 def test_rules_and_bars_are_drawn_with_the_signs_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     stdout, stderr = Terminal(), Terminal("backslashreplace")
-    headgate(monkeypatch, stdout, stderr, "config", "history")
+    paceline(monkeypatch, stdout, stderr, "config", "history")
     assert stdout.shown().splitlines()[2].startswith("-------  ----")
     Path("events.jsonl").write_text(json.dumps({"eventId": "event-1"}) + "\n")
-    headgate(monkeypatch, Terminal(), stderr, "slots", "assign", "--file", "events.jsonl", "--at", AT)
+    paceline(monkeypatch, Terminal(), stderr, "slots", "assign", "--file", "events.jsonl", "--at", AT)
     assert f"slots {'#' * 30} 100 %" in stderr.shown()
 
 
 def test_json_stays_json(monkeypatch: pytest.MonkeyPatch) -> None:
     stdout = Terminal(interactive=False)
-    headgate(monkeypatch, stdout, Terminal(), "slots", "assign", "--event", EVENT, "--at", AT, "--json")
+    paceline(monkeypatch, stdout, Terminal(), "slots", "assign", "--event", EVENT, "--at", AT, "--json")
     assert json.loads(stdout.shown())["eventId"] == EVENT

@@ -1,4 +1,4 @@
-"""`headgate forecast --plot` shows the whole drain."""
+"""`paceline forecast --plot` shows the whole drain."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from headgate.server.cli import main
-from headgate.slots import SlotScheduler, WindowPolicy
+from paceline.server.cli import main
+from paceline.slots import SlotScheduler, WindowPolicy
 from tests.models.slot_store import MemorySlotStore
 
 AT = "2027-03-01T16:00:00Z"
@@ -20,12 +20,12 @@ AT = "2027-03-01T16:00:00Z"
 def _empty_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
     yield
-    assert not (tmp_path / "headgate.db").exists()
+    assert not (tmp_path / "paceline.db").exists()
 
 
 async def test_half_a_million_events_are_drawn_to_their_end() -> None:
     pytest.importorskip("matplotlib")
-    from headgate.server.cli.forecast_plot import picture
+    from paceline.server.cli.forecast_plot import picture
 
     async with SlotScheduler(MemorySlotStore()) as slots:
         await slots.configure("default", WindowPolicy(100, "PT4S"))
@@ -85,8 +85,8 @@ def test_without_matplotlib_the_extra_is_named(
         main(["forecast", "--plot", "out.png"])
     assert ended.value.code == 2
     last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith("headgate forecast")
-    assert last.endswith("needs: pip install 'headgate[plot]'")
+    assert last.startswith("paceline forecast")
+    assert last.endswith("needs: pip install 'paceline[plot]'")
 
 
 def test_the_cost_of_the_payments_hard_limit_is_shown(capsys: pytest.CaptureFixture[str]) -> None:

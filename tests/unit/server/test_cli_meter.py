@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from headgate.server.cli import meter
-from headgate.server.cli.meter import Meter
+from paceline.server.cli import meter
+from paceline.server.cli.meter import Meter
 
 
 class Clock:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from headgate.extras import MODULES
-from headgate.slots import calendars
-from tests.unit.server.command import Headgate, headgate
+from paceline.extras import MODULES
+from paceline.slots import calendars
+from tests.unit.server.command import Paceline, paceline
 
-__all__ = ["headgate"]
+__all__ = ["paceline"]
 
 HOLIDAYS = '{"zone": "Europe/Berlin", "holidays": "DE"}'
 
@@ -36,55 +36,55 @@ HOLIDAYS = '{"zone": "Europe/Berlin", "holidays": "DE"}'
     ],
 )
 def test_nothing_is_created(
-    extra: str, words: str, headgate: Headgate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    extra: str, words: str, paceline: Paceline, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("HEADGATE_REDIS_URL", "redis://127.0.0.1:1")
-    monkeypatch.setenv("HEADGATE_KAFKA_BOOTSTRAP", "127.0.0.1:1")
+    monkeypatch.setenv("PACELINE_REDIS_URL", "redis://127.0.0.1:1")
+    monkeypatch.setenv("PACELINE_KAFKA_BOOTSTRAP", "127.0.0.1:1")
     for module in MODULES[extra]:
         monkeypatch.setitem(sys.modules, module, None)
     calendars._holidays_of.cache_clear()  # another test may have asked for the same
     Path("calendar.json").write_text(HOLIDAYS)
-    assert headgate(*words.split(), status=2) == f"headgate {words.split()[0]} needs: pip install 'headgate[{extra}]'\n"
+    assert paceline(*words.split(), status=2) == f"paceline {words.split()[0]} needs: pip install 'paceline[{extra}]'\n"
     assert [path.name for path in tmp_path.iterdir()] == ["calendar.json"]
 
 
 def test_a_demo_that_is_to_be_drawn_does_not_run_without_what_draws_it(
-    headgate: Headgate, monkeypatch: pytest.MonkeyPatch
+    paceline: Paceline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headgate.server.cli.demo._run", None)
-    assert headgate("demo", "--plot", "no/demo.png", status=2) == (
-        "headgate: --plot: no/demo.png can't be written: there is no folder no\n"
+    monkeypatch.setattr("paceline.server.cli.demo._run", None)
+    assert paceline("demo", "--plot", "no/demo.png", status=2) == (
+        "paceline: --plot: no/demo.png can't be written: there is no folder no\n"
     )
     for module in (*MODULES["plot"], *MODULES["payments"]):
         monkeypatch.setitem(sys.modules, module, None)
-    needs = "headgate demo needs: pip install 'headgate[payments,plot]'\n"
-    assert headgate("demo", "--plot", "demo.png", status=2) == needs
+    needs = "paceline demo needs: pip install 'paceline[payments,plot]'\n"
+    assert paceline("demo", "--plot", "demo.png", status=2) == needs
 
 
-def test_pruning_needs_no_broker(headgate: Headgate, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HEADGATE_KAFKA_BOOTSTRAP", "127.0.0.1:1")
-    monkeypatch.setattr("headgate.kafka.log.KafkaLog", None)
-    headgate("prune", "--before", "P30D")
+def test_pruning_needs_no_broker(paceline: Paceline, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACELINE_KAFKA_BOOTSTRAP", "127.0.0.1:1")
+    monkeypatch.setattr("paceline.kafka.log.KafkaLog", None)
+    paceline("prune", "--before", "P30D")
 
 
-def test_a_schedule_names_all_that_it_needs(headgate: Headgate, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_schedule_names_all_that_it_needs(paceline: Paceline, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (*MODULES["periodic"], *MODULES["calendars"]):
         monkeypatch.setitem(sys.modules, module, None)
     calendars._holidays_of.cache_clear()
     Path("calendar.json").write_text(HOLIDAYS)
     words = ["periodic", "set", "report", "--type", "REPORT", "--calendar", "calendar.json", "--cron"]
-    needs = "headgate periodic needs: pip install 'headgate[periodic,calendars]'\n"
-    assert headgate(*words, "0 16 * * MON-FRI", status=2) == needs
+    needs = "paceline periodic needs: pip install 'paceline[periodic,calendars]'\n"
+    assert paceline(*words, "0 16 * * MON-FRI", status=2) == needs
 
 
 KEY = "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="
 CONFIGURED = {
-    "HEADGATE_DISPATCH_ENCRYPTION_KEYS": KEY,
-    "HEADGATE_LOG_FORMAT": "json",
-    "HEADGATE_GRPC_PORT": "0",
-    "HEADGATE_OIDC_ISSUER": "http://127.0.0.1:1",
-    "HEADGATE_OIDC_CLIENT_ID": "headgate",
-    "HEADGATE_OIDC_SCOPES": '{"ops": "admin"}',
+    "PACELINE_DISPATCH_ENCRYPTION_KEYS": KEY,
+    "PACELINE_LOG_FORMAT": "json",
+    "PACELINE_GRPC_PORT": "0",
+    "PACELINE_OIDC_ISSUER": "http://127.0.0.1:1",
+    "PACELINE_OIDC_CLIENT_ID": "paceline",
+    "PACELINE_OIDC_SCOPES": '{"ops": "admin"}',
 }
 
 
@@ -99,7 +99,7 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("bare")
-def test_a_process_names_all_that_it_needs_and_no_more(headgate: Headgate) -> None:
-    needs = "needs: pip install 'headgate"
-    assert headgate("serve", status=2) == f"headgate serve {needs}[server,encryption,grpc,oidc]'\n"
-    assert headgate("worker", status=2) == f"headgate worker {needs}[encryption,server]'\n"
+def test_a_process_names_all_that_it_needs_and_no_more(paceline: Paceline) -> None:
+    needs = "needs: pip install 'paceline"
+    assert paceline("serve", status=2) == f"paceline serve {needs}[server,encryption,grpc,oidc]'\n"
+    assert paceline("worker", status=2) == f"paceline worker {needs}[encryption,server]'\n"

@@ -1,4 +1,4 @@
-"""`headgate queue` shows whatever can be queued."""
+"""`paceline queue` shows whatever can be queued."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from headgate.server.settings import Settings
-from headgate.server.wiring.queue import open_queue
-from tests.unit.server.command import Headgate, headgate
+from paceline.server.settings import Settings
+from paceline.server.wiring.queue import open_queue
+from tests.unit.server.command import Paceline, paceline
 
-__all__ = ["headgate"]
+__all__ = ["paceline"]
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]])
-def test_an_item_with_a_deep_context_is_shown(headgate: Headgate, form: list[str]) -> None:
+def test_an_item_with_a_deep_context_is_shown(paceline: Paceline, form: list[str]) -> None:
     context: Any = "inside"
     for _ in range(900):
         context = {"a": context}
@@ -26,4 +26,4 @@ def test_an_item_with_a_deep_context_is_shown(headgate: Headgate, form: list[str
             await queue.enqueue("DEEP", "d1", context=context)
 
     asyncio.run(enqueue())
-    assert "inside" in headgate("queue", "show", "DEEP", "d1", *form)
+    assert "inside" in paceline("queue", "show", "DEEP", "d1", *form)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.server.cli import main
+from paceline.server.cli import main
 
 AT = "2027-09-01T00:00:00Z"
 ANSWERED = [
@@ -44,7 +44,7 @@ NOT_FOUND = [
 @pytest.fixture(autouse=True)
 def _empty_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HEADGATE_DATABASE_URL", "sqlite:///there.db")
+    monkeypatch.setenv("PACELINE_DATABASE_URL", "sqlite:///there.db")
 
 
 def run(words: str) -> object:
@@ -71,7 +71,7 @@ def test_what_a_missing_database_cannot_hold_is_not_found(
     assert run(words) == 1
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("headgate: no ")
+    assert err.startswith("paceline: no ")
     assert err.endswith(": the database file there.db does not exist\n")
     assert list(tmp_path.iterdir()) == []
 
@@ -95,7 +95,7 @@ def test_a_database_that_is_there_is_read(tmp_path: Path, capsys: pytest.Capture
 def test_a_file_that_cannot_be_opened_is_named(
     words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HEADGATE_DATABASE_URL", f"sqlite:///{tmp_path}/no/folder.db")
+    monkeypatch.setenv("PACELINE_DATABASE_URL", f"sqlite:///{tmp_path}/no/folder.db")
     assert run(words) == 1
     err = capsys.readouterr().err
     assert f"unable to open database file {tmp_path}/no/folder.db" in err
@@ -108,7 +108,7 @@ def test_a_file_that_is_no_database_is_named(
 ) -> None:
     notes = tmp_path / "notes.txt"
     notes.write_text("a text that is long enough to have a header")
-    monkeypatch.setenv("HEADGATE_DATABASE_URL", f"sqlite:///{notes}")
+    monkeypatch.setenv("PACELINE_DATABASE_URL", f"sqlite:///{notes}")
     assert run(words) == 1
-    assert capsys.readouterr().err == f"headgate: database error: {notes} is not a database\n"
+    assert capsys.readouterr().err == f"paceline: database error: {notes} is not a database\n"
     assert notes.read_text() == "a text that is long enough to have a header"

@@ -1,4 +1,4 @@
-"""`headgate payments submit` of a feed that was cancelled, before or meanwhile."""
+"""`paceline payments submit` of a feed that was cancelled, before or meanwhile."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from headgate.apps.payments.feeds.accepting import Feeds
-from headgate.server.cli import main
-from headgate.server.cli.payments import _payments
-from headgate.server.settings import Settings
+from paceline.apps.payments.feeds.accepting import Feeds
+from paceline.server.cli import main
+from paceline.server.cli.payments import _payments
+from paceline.server.settings import Settings
 
 HEADER = "paymentId,amount,currency,payerName,payerIban,payeeName,payeeIban,executeAt\n"
 REST = "12.34,EUR,Alice,DE89370400440532013000,Bob,GB29NWBK60161331926819,2030-03-01T16:00:00Z\n"
@@ -21,7 +21,7 @@ REST = "12.34,EUR,Alice,DE89370400440532013000,Bob,GB29NWBK60161331926819,2030-0
 @pytest.fixture(autouse=True)
 def _feed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("HEADGATE_DATABASE_URL", raising=False)
+    monkeypatch.delenv("PACELINE_DATABASE_URL", raising=False)
     Path("feed.csv").write_text(HEADER + f"p1,{REST}p2,{REST}")
 
 

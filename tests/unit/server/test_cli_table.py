@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.apps.payments.lifecycle import PaymentStatus
-from headgate.dispatch.status import Status
-from headgate.server.cli import payments, periodic, queue, slot_records, workers
-from headgate.server.cli.table import GAP, table
+from paceline.apps.payments.lifecycle import PaymentStatus
+from paceline.dispatch.status import Status
+from paceline.server.cli import payments, periodic, queue, slot_records, workers
+from paceline.server.cli.table import GAP, table
 
 TIME = "2027-09-01T00:00:00.000Z"
 ERROR = (

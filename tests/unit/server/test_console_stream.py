@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from headgate.server.console.stream import ALIVE_SECONDS, Snapshot, changes, overview_snapshot
-from headgate.server.http.streams import Streams
-from headgate.server.shapes.console import PARTS, OverviewShown, versions_of
-from headgate.server.shapes.health import Check
+from paceline.server.console.stream import ALIVE_SECONDS, Snapshot, changes, overview_snapshot
+from paceline.server.http.streams import Streams
+from paceline.server.shapes.console import PARTS, OverviewShown, versions_of
+from paceline.server.shapes.health import Check
 
 
 class Service:

@@ -1,4 +1,4 @@
-"""What `headgate doctor` says about the SMS providers: what the sender would say when it starts."""
+"""What `paceline doctor` says about the SMS providers: what the sender would say when it starts."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from headgate.server.cli.doctor import servers, sms
-from headgate.server.cli.doctor.finding import Finding
-from headgate.server.settings import Settings
+from paceline.server.cli.doctor import servers, sms
+from paceline.server.cli.doctor.finding import Finding
+from paceline.server.settings import Settings
 
 TWILIO = {"twilio_account_sid": "AC1", "twilio_auth_token": "pa55-w0rd", "twilio_from": "+15005550006"}
 NOWHERE = "http://127.0.0.1:1"
@@ -22,12 +22,12 @@ async def found(**settings: Any) -> list[Finding]:
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ({"providers": "mine=nosuch:thing"}, "HEADGATE_SMS_PROVIDERS: 'nosuch:thing' of mine can't be imported"),
-        ({"providers": "nosuch:thing"}, "HEADGATE_SMS_PROVIDERS: 'nosuch:thing' of nosuch can't be imported"),
-        ({"providers": "nobody"}, "HEADGATE_SMS_PROVIDERS: 'nobody' is none of"),
-        ({"providers": "webhook"}, "HEADGATE_SMS_WEBHOOK_URL: is needed"),
-        ({"providers": "twilio"}, "HEADGATE_SMS_TWILIO_ACCOUNT_SID: is needed"),
-        ({"provider_rates": "nobody=1"}, "HEADGATE_SMS_PROVIDER_RATES: nobody is not among"),
+        ({"providers": "mine=nosuch:thing"}, "PACELINE_SMS_PROVIDERS: 'nosuch:thing' of mine can't be imported"),
+        ({"providers": "nosuch:thing"}, "PACELINE_SMS_PROVIDERS: 'nosuch:thing' of nosuch can't be imported"),
+        ({"providers": "nobody"}, "PACELINE_SMS_PROVIDERS: 'nobody' is none of"),
+        ({"providers": "webhook"}, "PACELINE_SMS_WEBHOOK_URL: is needed"),
+        ({"providers": "twilio"}, "PACELINE_SMS_TWILIO_ACCOUNT_SID: is needed"),
+        ({"provider_rates": "nobody=1"}, "PACELINE_SMS_PROVIDER_RATES: nobody is not among"),
     ],
 )
 async def test_a_provider_that_the_sender_refuses_is_a_failure(settings: dict[str, str], problem: str) -> None:
@@ -58,9 +58,9 @@ async def test_without_settings_messages_are_logged() -> None:
 @pytest.mark.parametrize(
     ("settings", "variable"),
     [
-        ({"providers": "webhook", "webhook_url": f"{NOWHERE}/hook"}, "HEADGATE_SMS_WEBHOOK_URL"),
-        ({"webhook_url": f"{NOWHERE}/hook"}, "HEADGATE_SMS_WEBHOOK_URL"),
-        ({"providers": "twilio", "twilio_url": NOWHERE, **TWILIO}, "HEADGATE_SMS_TWILIO_URL"),
+        ({"providers": "webhook", "webhook_url": f"{NOWHERE}/hook"}, "PACELINE_SMS_WEBHOOK_URL"),
+        ({"webhook_url": f"{NOWHERE}/hook"}, "PACELINE_SMS_WEBHOOK_URL"),
+        ({"providers": "twilio", "twilio_url": NOWHERE, **TWILIO}, "PACELINE_SMS_TWILIO_URL"),
     ],
 )
 async def test_a_provider_that_can_t_be_reached_is_a_failure(

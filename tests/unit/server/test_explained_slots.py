@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from headgate.durations import format_instant, to_ms
-from headgate.server.cli import main
-from headgate.slots.model import SlotRequest, WindowPolicy
-from headgate.slots.scheduler import SlotScheduler
-from headgate.slots.stores import slot_store
+from paceline.durations import format_instant, to_ms
+from paceline.server.cli import main
+from paceline.slots.model import SlotRequest, WindowPolicy
+from paceline.slots.scheduler import SlotScheduler
+from paceline.slots.stores import slot_store
 from tests.unit.server.test_http import opened
 
 LONG_AGO = to_ms(datetime(2020, 1, 1, tzinfo=UTC))
@@ -27,7 +27,7 @@ GONE = {"configName": "merchant-1", "configVersion": 1, "configExists": False, "
 def database_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A database with the events lone0, lone1 and both0 of merchant-1, which was evicted since."""
     url = f"sqlite:///{tmp_path / 'slots.db'}"
-    monkeypatch.setattr("headgate.slots.stores.templates.MIN_IDLE_AGE", timedelta(minutes=-1))
+    monkeypatch.setattr("paceline.slots.stores.templates.MIN_IDLE_AGE", timedelta(minutes=-1))
 
     async def fill() -> None:
         store = await slot_store(url)
@@ -100,8 +100,8 @@ async def test_today_is_what_all_configs_would_admit() -> None:
 def test_the_command_says_that_a_config_is_gone(
     database_url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HEADGATE_DATABASE_URL", database_url)
-    monkeypatch.setattr("headgate.server.logs.configure", lambda settings: None)
+    monkeypatch.setenv("PACELINE_DATABASE_URL", database_url)
+    monkeypatch.setattr("paceline.server.logs.configure", lambda settings: None)
 
     def explain(*arguments: str) -> str:
         with pytest.raises(SystemExit) as ended:

@@ -14,15 +14,15 @@ import pytest
 import structlog
 from fastapi import FastAPI
 
-from headgate.errors import ConfigurationError, StoreUnavailable
-from headgate.server.access.authenticator import create_token
-from headgate.server.http import health
-from headgate.server.http.app import create_app
-from headgate.server.http.stream import book_stream
-from headgate.server.settings import Settings
-from headgate.server.wiring.access import open_access_store
-from headgate.slots import SlotScheduler
-from headgate.testing import eventually
+from paceline.errors import ConfigurationError, StoreUnavailable
+from paceline.server.access.authenticator import create_token
+from paceline.server.http import health
+from paceline.server.http.app import create_app
+from paceline.server.http.stream import book_stream
+from paceline.server.settings import Settings
+from paceline.server.wiring.access import open_access_store
+from paceline.slots import SlotScheduler
+from paceline.testing import eventually
 
 SLOT = {"eventId": "x", "requestedTime": "2027-01-01T00:00:00Z"}
 
@@ -136,7 +136,7 @@ async def test_the_type_of_a_problem_is_a_uri() -> None:
     """What was looked for may have a name of two words."""
     async with opened() as client:
         answer = await client.get("/admin/dispatch/NOTHING/items")
-    assert (answer.status_code, answer.json()["type"]) == (404, "urn:headgate:problem:item-type-not-found")
+    assert (answer.status_code, answer.json()["type"]) == (404, "urn:paceline:problem:item-type-not-found")
 
 
 async def test_a_sane_request_id_is_kept_and_any_other_replaced() -> None:

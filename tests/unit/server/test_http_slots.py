@@ -48,7 +48,7 @@ async def test_the_listing_shows_booked_and_cancelled_slots_page_by_page() -> No
         assert sorted(slot["eventId"] for slot in slots) == [f"c/{n}" for n in range(5)]
         assert [slot["scheduledTime"] for slot in slots] == sorted(slot["scheduledTime"] for slot in slots)
         (gone,) = [slot for slot in slots if slot["status"] == "CANCELLED"]
-        assert (gone["eventId"], gone["reason"], gone["actor"]) == ("c/1", "customer left", "HEADGATE_API_TOKEN")
+        assert (gone["eventId"], gone["reason"], gone["actor"]) == ("c/1", "customer left", "PACELINE_API_TOKEN")
         assert gone["cancelledAt"]
         for query, count in [
             ({}, 7),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headgate.server.cli import main
+from paceline.server.cli import main
 from tests.unit.server.test_http import opened
 
 AT = "2027-09-01T00:00:00Z"
@@ -146,7 +146,7 @@ def test_the_command_takes_several_configs(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HEADGATE_DATABASE_URL", f"sqlite:///{tmp_path / 'slots.db'}")
+    monkeypatch.setenv("PACELINE_DATABASE_URL", f"sqlite:///{tmp_path / 'slots.db'}")
 
     def run(*arguments: str) -> tuple[int, str]:
         with pytest.raises(SystemExit) as ended:

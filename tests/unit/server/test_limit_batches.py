@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.limits.model import Decision, PlanState, Reason
-from headgate.server.http.body import object_of
-from headgate.server.http.limit_batches import dump_decisions, plain_charges
-from headgate.server.http.problem import Problem
-from headgate.server.shapes.limits import (
+from paceline.limits.model import Decision, PlanState, Reason
+from paceline.server.http.body import object_of
+from paceline.server.http.limit_batches import dump_decisions, plain_charges
+from paceline.server.http.problem import Problem
+from paceline.server.shapes.limits import (
     MAX_PLANS,
     MAX_REQUESTS,
     DecisionsShown,
     LimitBatchRequest,
     dump_decision,
 )
-from headgate.server.shapes.shape import InvalidMember
+from paceline.server.shapes.shape import InvalidMember
 
 _MEMBERS: Any = st.none() | st.booleans() | st.integers(-1, 3) | st.sampled_from(["a", "", 1.0, 2.5, [], ["gold"], {}])
 _PLANS = st.lists(st.sampled_from(["gold", "daily"]), max_size=2) | _MEMBERS

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 import pytest
 import structlog
 
-from headgate import tracing
-from headgate.server import logs
-from headgate.server.settings import Settings
+from paceline import tracing
+from paceline.server import logs
+from paceline.server.settings import Settings
 
 FORGED = "2030-01-01T00:00:00Z error   forged"
 ORDERS = ["\x1b[2J", "\x1b]0;pwned\x07", "\x9b2J", "\x85", "\u2028", "\x7f", "\u202e", "\r", "\x08"]
@@ -37,7 +37,7 @@ def written(log_format: str, monkeypatch: pytest.MonkeyPatch, *, terminal: bool 
     out = Stderr(terminal)
     monkeypatch.setattr(sys, "stderr", out)
     root = logging.getLogger()
-    own = logging.getLogger("headgate")
+    own = logging.getLogger("paceline")
     before, level, own_level = root.handlers[:], root.level, own.level
     logs.configure(Settings.load(log_format=log_format))
     try:
@@ -54,7 +54,7 @@ def written(log_format: str, monkeypatch: pytest.MonkeyPatch, *, terminal: bool 
 def test_nothing_can_begin_a_line(log_format: str, separator: str, monkeypatch: pytest.MonkeyPatch) -> None:
     evil = f"x{separator}{FORGED}"
     with written(log_format, monkeypatch) as out:
-        log = logging.getLogger("headgate.test")
+        log = logging.getLogger("paceline.test")
         log.warning("about %s", evil, extra={"event_id": evil})
         structlog.get_logger().warning(evil, path=evil)
         try:
@@ -76,7 +76,7 @@ def test_a_line_says_what_it_belongs_to(log_format: str, monkeypatch: pytest.Mon
     caller = tracing.begin("caller", parent=f"00-{'4b' * 16}-{'0f' * 8}-01")
     with written(log_format, monkeypatch) as out, tracing.inside(caller):
         token = logs.REQUEST_ID.set("call-1")
-        logging.getLogger("headgate.test").warning("told", extra={"item_id": "pay-1", "unknown": "secret"})
+        logging.getLogger("paceline.test").warning("told", extra={"item_id": "pay-1", "unknown": "secret"})
         structlog.get_logger().info("request", request_id="its own")
         logs.REQUEST_ID.reset(token)
     first, second = out.getvalue().splitlines()
@@ -99,7 +99,7 @@ def test_a_terminal_is_given_no_orders(
     log_format: str, terminal: bool, order: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with written(log_format, monkeypatch, terminal=terminal) as out:
-        log = logging.getLogger("headgate.test")
+        log = logging.getLogger("paceline.test")
         log.warning("about %s", f"a{order}b", extra={"event_id": f"a{order}b"})
         structlog.get_logger().info(f"a{order}b", path=f"a{order}b", values=[f"a{order}b"])
         try:
@@ -115,7 +115,7 @@ def test_a_terminal_is_given_no_orders(
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
 def test_libraries_are_quoted_without_passwords(log_format: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HEADGATE_DATABASE_URL", "postgresql://u:S3 cret1@h/x")
+    monkeypatch.setenv("PACELINE_DATABASE_URL", "postgresql://u:S3 cret1@h/x")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://h/S3cret2?k=v")
     with written(log_format, monkeypatch) as out:
         log = logging.getLogger("opentelemetry.exporter")
@@ -131,7 +131,7 @@ def test_libraries_are_quoted_without_passwords(log_format: str, monkeypatch: py
 
 def test_half_a_surrogate_pair_does_not_silence_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with written("json", monkeypatch) as out:
-        logging.getLogger("headgate.test").warning("half \ud800 of a pair")
+        logging.getLogger("paceline.test").warning("half \ud800 of a pair")
     assert json.loads(out.getvalue())["event"] == "half \ud800 of a pair"
 
 
@@ -139,9 +139,9 @@ def test_a_worker_without_structlog_writes_plain_lines_and_says_what_json_needs(
     program = """
 import logging, sys
 sys.modules["structlog"] = None
-from headgate.server import logs
-from headgate.errors import ConfigurationError
-from headgate.server.settings import Settings
+from paceline.server import logs
+from paceline.errors import ConfigurationError
+from paceline.server.settings import Settings
 try:
     logs.configure(Settings.load(log_format="json"))
 except ConfigurationError as error:
@@ -150,11 +150,11 @@ logs.configure(Settings.load())
 try:
     raise ValueError("x\\n2030 forged")
 except ValueError:
-    logging.getLogger("headgate.test").exception("about\\n2030 forged")
+    logging.getLogger("paceline.test").exception("about\\n2030 forged")
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    assert "pip install 'headgate[server]'" in done.stdout
+    assert "pip install 'paceline[server]'" in done.stdout
     lines = done.stderr.splitlines()
-    assert "ERROR headgate.test: about\\n2030 forged" in lines[0]
+    assert "ERROR paceline.test: about\\n2030 forged" in lines[0]
     assert len(lines) > 2
     assert all(line.startswith("    ") for line in lines[1:])

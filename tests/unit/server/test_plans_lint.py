@@ -1,4 +1,4 @@
-"""`headgate plans lint`: the limits of a web application, without a request."""
+"""`paceline plans lint`: the limits of a web application, without a request."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from headgate.server.cli import main
+from paceline.server.cli import main
 
 PLANS = """
-from headgate import *
+from paceline import *
 plans = [Plan("gold", FixedWindow(5, "PT1M")), Plan("free", FixedWindow(1, "PT1M"))]
 limiter = Limiter(plans=plans)
 """
 FASTAPI = """
 from fastapi import APIRouter, Depends, FastAPI
-from headgate.integrations.fastapi import *
+from paceline.integrations.fastapi import *
 app = FastAPI()
 install(app, limiter, defaults=[Limit("free", key=client_address())])
 def tier(request): return "gold"
@@ -91,8 +91,8 @@ def test_rules_that_match_nothing_and_unknown_plans_are_errors(lint: Lint) -> No
     source = """
     from starlette.applications import Starlette
     from starlette.routing import Mount, Route
-    from headgate.integrations.asgi import *
-    from headgate.integrations.starlette import install, rate_limit
+    from paceline.integrations.asgi import *
+    from paceline.integrations.starlette import install, rate_limit
     @rate_limit("glod", key=everyone("all"))
     async def hello(request): ...
     async def open(request): ...
@@ -114,7 +114,7 @@ def test_rules_that_match_nothing_and_unknown_plans_are_errors(lint: Lint) -> No
 def test_strict_wants_a_limit_on_every_route(lint: Lint) -> None:
     source = """
     from flask import Flask
-    from headgate.integrations.flask import *
+    from paceline.integrations.flask import *
     app = Flask(__name__, static_folder=None)
     install(app, limiter, rules=[PathRule("/api/*", "gold", key=client_address())])
     app.add_url_rule("/api/<int:id>", "api", lambda id: "")
@@ -136,7 +136,7 @@ def test_strict_wants_a_limit_on_every_route(lint: Lint) -> None:
 OTHERS = {
     "quart": """
     from quart import Quart
-    from headgate.integrations.quart import *
+    from paceline.integrations.quart import *
     app = Quart(__name__, static_folder=None)
     install(app, limiter, defaults=[Limit("free", key=client_address())])
     @app.get("/own")
@@ -150,7 +150,7 @@ OTHERS = {
     """,
     "aiohttp": """
     from aiohttp import web
-    from headgate.integrations.aiohttp import *
+    from paceline.integrations.aiohttp import *
     class Own(web.View):
         @rate_limit("gold", key=path())
         async def get(self): ...
@@ -163,7 +163,7 @@ OTHERS = {
     """,
     "litestar": """
     from litestar import Litestar, get
-    from headgate.integrations.litestar import *
+    from paceline.integrations.litestar import *
     @get("/own")
     @rate_limit("gold", key=path())
     async def own() -> str: ...
@@ -199,16 +199,16 @@ def test_django(tmp_path: Path) -> None:
         from django.core.wsgi import get_wsgi_application
         from django.http import HttpResponse
         from django.urls import include, path as url
-        from headgate.integrations.django import *
+        from paceline.integrations.django import *
         settings.configure(
-            ROOT_URLCONF=__name__, SECRET_KEY="x", HEADGATE_LIMITER=limiter,
-            MIDDLEWARE=["headgate.integrations.django.RateLimitMiddleware"],
-            HEADGATE_RULES=[PathRule("/nowhere", "gold", key=client_address())],
-            HEADGATE_DEFAULTS=[Limit("free", key=client_address())], REST_FRAMEWORK={"UNAUTHENTICATED_USER": None},
+            ROOT_URLCONF=__name__, SECRET_KEY="x", PACELINE_LIMITER=limiter,
+            MIDDLEWARE=["paceline.integrations.django.RateLimitMiddleware"],
+            PACELINE_RULES=[PathRule("/nowhere", "gold", key=client_address())],
+            PACELINE_DEFAULTS=[Limit("free", key=client_address())], REST_FRAMEWORK={"UNAUTHENTICATED_USER": None},
         )
         django.setup()
         from rest_framework.views import APIView
-        from headgate.integrations.drf import throttle
+        from paceline.integrations.drf import throttle
         class Rest(APIView):
             throttle_classes = [throttle("gold", key=route())]
         @rate_limit("gold", key=path())
@@ -222,7 +222,7 @@ def test_django(tmp_path: Path) -> None:
         application = get_wsgi_application()
         """)
     )
-    command = [sys.executable, "-m", "headgate", "plans", "lint", "project:application", "--json"]
+    command = [sys.executable, "-m", "paceline", "plans", "lint", "project:application", "--json"]
     ended = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 1, ended.stderr
     found: Any = json.loads(ended.stdout)

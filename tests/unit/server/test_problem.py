@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from headgate import errors
-from headgate.server.http import problem
+from paceline import errors
+from paceline.server.http import problem
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from headgate.server.http import problem
         (errors.StoreError("relation x"), 500, "Internal Server Error"),
     ],
 )
-def test_every_error_has_its_status(error: errors.HeadgateError, status: int, title: str) -> None:
+def test_every_error_has_its_status(error: errors.PacelineError, status: int, title: str) -> None:
     answer = problem.of(error)
     assert (answer.status, answer.body["status"], answer.body["title"]) == (status, status, title)
     assert answer.response().media_type == "application/problem+json"

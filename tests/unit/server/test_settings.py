@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from headgate.errors import ConfigurationError
-from headgate.redis.url import RedisUrl
-from headgate.server.setting_sections import PaymentSettings, SlotSettings
-from headgate.server.settings import (
+from paceline.errors import ConfigurationError
+from paceline.redis.url import RedisUrl
+from paceline.server.setting_sections import PaymentSettings, SlotSettings
+from paceline.server.settings import (
     Settings,
     _sections,
     is_loopback,
@@ -15,7 +15,7 @@ from headgate.server.settings import (
     unknown_variable_warnings,
     unknown_variables,
 )
-from headgate.sql.engine import Database
+from paceline.sql.engine import Database
 
 
 @pytest.fixture(autouse=True)
@@ -24,14 +24,14 @@ def _bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import os
 
     for name in list(os.environ):
-        if name.startswith("HEADGATE_"):
+        if name.startswith("PACELINE_"):
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
 
 
 def test_the_contract_s_defaults() -> None:
     settings = Settings.load()
-    assert (settings.database_url, settings.redis_url) == ("sqlite:///headgate.db", None)
+    assert (settings.database_url, settings.redis_url) == ("sqlite:///paceline.db", None)
     assert (settings.host, settings.port, settings.log_format) == ("127.0.0.1", 8080, "text")
     assert (settings.temporal_namespace, settings.payments.tps, settings.payments.mode) == ("default", 50, "queue")
     assert settings.slots.default_config == "default"
@@ -40,9 +40,9 @@ def test_the_contract_s_defaults() -> None:
 def test_the_environment_wins_over_the_file_and_a_given_value_over_both(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    Path("headgate.toml").write_text("port = 1\nhost = '::1'\n[slots]\nbatch = 5\nbulk_batch = 6\n")
-    monkeypatch.setenv("HEADGATE_PORT", "2")
-    monkeypatch.setenv("HEADGATE_SLOTS_BATCH", "7")
+    Path("paceline.toml").write_text("port = 1\nhost = '::1'\n[slots]\nbatch = 5\nbulk_batch = 6\n")
+    monkeypatch.setenv("PACELINE_PORT", "2")
+    monkeypatch.setenv("PACELINE_SLOTS_BATCH", "7")
     settings = Settings.load()
     assert (settings.port, settings.host) == (2, "::1")
     assert (settings.slots.batch, settings.slots.bulk_batch) == (7, 6)
@@ -52,7 +52,7 @@ def test_the_environment_wins_over_the_file_and_a_given_value_over_both(
 def test_the_file_may_lie_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     other = tmp_path / "other.toml"
     other.write_text("[payments]\ntps = 9\n")
-    monkeypatch.setenv("HEADGATE_SETTINGS_FILE", str(other))
+    monkeypatch.setenv("PACELINE_SETTINGS_FILE", str(other))
     assert Settings.load().payments.tps == 9
 
 
@@ -65,56 +65,56 @@ def test_the_file_may_lie_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         ("port = 70000", "port"),
         ("[http]\nmax_batch = 20000", "http.max_batch"),
         ("[slots]\ndefault_window = '4 seconds'", "slots.default_window"),
-        ("port =", "headgate.toml"),
+        ("port =", "paceline.toml"),
     ],
 )
 def test_a_mistake_in_the_file_is_named(text: str, field: str) -> None:
-    Path("headgate.toml").write_text(text)
+    Path("paceline.toml").write_text(text)
     with pytest.raises(ConfigurationError) as caught:
         Settings.load()
     assert caught.value.field == field
 
 
 def test_a_mistake_in_the_environment_is_named_without_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HEADGATE_SLOTS_BATCH", "hunter2")
+    monkeypatch.setenv("PACELINE_SLOTS_BATCH", "hunter2")
     with pytest.raises(ConfigurationError) as caught:
         Settings.load()
-    assert caught.value.field == "HEADGATE_SLOTS_BATCH"
+    assert caught.value.field == "PACELINE_SLOTS_BATCH"
     assert "hunter2" not in str(caught.value)
 
 
 def test_a_missing_settings_file_that_was_asked_for_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HEADGATE_SETTINGS_FILE", "nowhere.toml")
+    monkeypatch.setenv("PACELINE_SETTINGS_FILE", "nowhere.toml")
     with pytest.raises(ConfigurationError, match=r"nowhere\.toml"):
         Settings.load()
 
 
 def test_a_folder_in_the_place_of_the_settings_file_is_an_error() -> None:
-    Path("headgate.toml").mkdir()
-    with pytest.raises(ConfigurationError, match=r"headgate\.toml: can't be read: Is a directory"):
+    Path("paceline.toml").mkdir()
+    with pytest.raises(ConfigurationError, match=r"paceline\.toml: can't be read: Is a directory"):
         Settings.load()
 
 
 def test_an_empty_variable_is_an_unset_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HEADGATE_REDIS_URL", "")
+    monkeypatch.setenv("PACELINE_REDIS_URL", "")
     assert Settings.load().redis_url is None
 
 
 def test_secrets_stay_out_of_the_repr(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HEADGATE_DATABASE_URL", "postgresql://u:hunter2@h/x")
-    monkeypatch.setenv("HEADGATE_API_TOKEN", "hunter2")
+    monkeypatch.setenv("PACELINE_DATABASE_URL", "postgresql://u:hunter2@h/x")
+    monkeypatch.setenv("PACELINE_API_TOKEN", "hunter2")
     assert "hunter2" not in repr(Settings.load())
 
 
 def test_listening_to_the_world_needs_a_token() -> None:
-    with pytest.raises(ConfigurationError, match="HEADGATE_API_TOKEN"):
+    with pytest.raises(ConfigurationError, match="PACELINE_API_TOKEN"):
         Settings.load(host="0.0.0.0").refuse_exposure()
     Settings.load(host="0.0.0.0", api_token="t").refuse_exposure()
     Settings.load(host="127.0.0.1").refuse_exposure()
 
 
 @pytest.mark.parametrize("token", ["pässwörd", " token", "token ", "to\tken", "\n", "to\nken"])
-@pytest.mark.parametrize("name", ["HEADGATE_API_TOKEN", "HEADGATE_ADMIN_TOKEN"])
+@pytest.mark.parametrize("name", ["PACELINE_API_TOKEN", "PACELINE_ADMIN_TOKEN"])
 def test_a_token_that_could_never_be_presented_is_refused(
     monkeypatch: pytest.MonkeyPatch, name: str, token: str
 ) -> None:
@@ -133,9 +133,9 @@ def test_a_token_from_a_file_may_end_with_its_line() -> None:
 
 
 def test_one_secret_for_callers_and_administrators_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HEADGATE_API_TOKEN", "the-same-word")
-    monkeypatch.setenv("HEADGATE_ADMIN_TOKEN", "the-same-word\n")
-    with pytest.raises(ConfigurationError, match=r"^HEADGATE_ADMIN_TOKEN: is the same as api_token"):
+    monkeypatch.setenv("PACELINE_API_TOKEN", "the-same-word")
+    monkeypatch.setenv("PACELINE_ADMIN_TOKEN", "the-same-word\n")
+    with pytest.raises(ConfigurationError, match=r"^PACELINE_ADMIN_TOKEN: is the same as api_token"):
         Settings.load()
 
 
@@ -167,7 +167,7 @@ def test_loopback(host: str, loopback: bool) -> None:
         ("https://t@h/x?key=k", "https://***@h/x?key=***"),
         ("p", "***"),
         ("postgresql://h/x?password=p&a=b", "postgresql://h/x?password=***&a=b"),
-        ("sqlite:///headgate.db", "sqlite:///headgate.db"),
+        ("sqlite:///paceline.db", "sqlite:///paceline.db"),
         ("sqlite:////data/a@b.db", "sqlite:////data/a@b.db"),
         ("postgresql://u:p w\tx\ny@h/x", "postgresql://u:***@h/x"),
         ("postgresql://u/v:p@h/x", "postgresql://***:***@h/x"),
@@ -180,55 +180,55 @@ def test_masked(url: str, shown: str) -> None:
 
 
 def test_misspelt_variables_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HEADGATE_DATABSE_URL", "x")
-    monkeypatch.setenv("HEADGATE_REQUIRE", "all")
-    monkeypatch.setenv("HEADGATE_SLOTS_BATCH", "1")
-    assert unknown_variables() == ["HEADGATE_DATABSE_URL"]
+    monkeypatch.setenv("PACELINE_DATABSE_URL", "x")
+    monkeypatch.setenv("PACELINE_REQUIRE", "all")
+    monkeypatch.setenv("PACELINE_SLOTS_BATCH", "1")
+    assert unknown_variables() == ["PACELINE_DATABSE_URL"]
 
 
 @pytest.mark.parametrize(
     ("typed", "meant"),
     [
-        ("HEADGATE_DATABSE_URL", "HEADGATE_DATABASE_URL"),
-        ("HEADGATE_PROT", "HEADGATE_PORT"),
-        ("HEADGATE_REDIS", "HEADGATE_REDIS_URL"),
-        ("HEADGATE_CONFIG_FILE", "HEADGATE_SETTINGS_FILE"),
-        ("HEADGATE_SLOT_BATCH", "HEADGATE_SLOTS_BATCH"),
-        ("HEADGATE_SLOTS_BTCH", "HEADGATE_SLOTS_BATCH"),
-        ("HEADGATE_PAYMENTS_TSP", "HEADGATE_PAYMENTS_TPS"),
-        ("HEADGATE_SLOTS_DEFAULT_MAX", "HEADGATE_SLOTS_DEFAULT_MAX_PER_WINDOW"),
-        ("HEADGATE_WORKERS", "HEADGATE_HTTP_WORKERS"),
+        ("PACELINE_DATABSE_URL", "PACELINE_DATABASE_URL"),
+        ("PACELINE_PROT", "PACELINE_PORT"),
+        ("PACELINE_REDIS", "PACELINE_REDIS_URL"),
+        ("PACELINE_CONFIG_FILE", "PACELINE_SETTINGS_FILE"),
+        ("PACELINE_SLOT_BATCH", "PACELINE_SLOTS_BATCH"),
+        ("PACELINE_SLOTS_BTCH", "PACELINE_SLOTS_BATCH"),
+        ("PACELINE_PAYMENTS_TSP", "PACELINE_PAYMENTS_TPS"),
+        ("PACELINE_SLOTS_DEFAULT_MAX", "PACELINE_SLOTS_DEFAULT_MAX_PER_WINDOW"),
+        ("PACELINE_WORKERS", "PACELINE_HTTP_WORKERS"),
     ],
 )
 def test_a_misspelt_variable_is_reported_with_the_closest_known_one(
     monkeypatch: pytest.MonkeyPatch, typed: str, meant: str
 ) -> None:
     monkeypatch.setenv(typed, "s3cret")
-    assert unknown_variable_warnings() == [f"{typed} is not a setting headgate knows; did you mean {meant}?"]
+    assert unknown_variable_warnings() == [f"{typed} is not a setting paceline knows; did you mean {meant}?"]
 
 
-@pytest.mark.parametrize("typed", ["HEADGATE_XYZZYQQQ", "HEADGATE_XX", "HEADGATE_DEBUG", "HEADGATE_"])
+@pytest.mark.parametrize("typed", ["PACELINE_XYZZYQQQ", "PACELINE_XX", "PACELINE_DEBUG", "PACELINE_"])
 def test_an_unknown_variable_that_is_like_no_other_has_no_hint(monkeypatch: pytest.MonkeyPatch, typed: str) -> None:
     monkeypatch.setenv(typed, "s3cret")
-    assert unknown_variable_warnings() == [f"{typed} is not a setting headgate knows"]
+    assert unknown_variable_warnings() == [f"{typed} is not a setting paceline knows"]
 
 
 @pytest.mark.parametrize(
     ("written", "problem"),
     [
-        ("[slot]\nbatch = 1\n", "slot: is not a setting headgate knows in headgate.toml; did you mean slots?"),
+        ("[slot]\nbatch = 1\n", "slot: is not a setting paceline knows in paceline.toml; did you mean slots?"),
         (
             "[slots]\ndefault_max = 1\n",
-            "slots.default_max: is not a setting headgate knows in headgate.toml; "
+            "slots.default_max: is not a setting paceline knows in paceline.toml; "
             "did you mean slots.default_max_per_window?",
         ),
-        ("xyzzyqqq = 1\n", "xyzzyqqq: is not a setting headgate knows in headgate.toml"),
+        ("xyzzyqqq = 1\n", "xyzzyqqq: is not a setting paceline knows in paceline.toml"),
     ],
 )
 def test_a_misspelt_setting_in_the_file_is_named_with_the_nearest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str, problem: str
 ) -> None:
-    (tmp_path / "headgate.toml").write_text(written)
+    (tmp_path / "paceline.toml").write_text(written)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigurationError) as refused:
         Settings.load()
@@ -236,55 +236,55 @@ def test_a_misspelt_setting_in_the_file_is_named_with_the_nearest(
 
 
 def test_a_misspelt_variable_of_a_section_is_a_warning_and_without_effect(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HEADGATE_SLOTS_BTCH", "x")
-    monkeypatch.setenv("HEADGATE_SLOTS_BULK_BATCH", "7")
+    monkeypatch.setenv("PACELINE_SLOTS_BTCH", "x")
+    monkeypatch.setenv("PACELINE_SLOTS_BULK_BATCH", "7")
     assert Settings.load().slots == SlotSettings(bulk_batch=7)
 
 
 def test_a_misspelt_setting_in_the_file_is_refused_also_if_a_variable_is_misspelt_alike(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "headgate.toml").write_text("[slots]\nbtch = 1\n")
+    (tmp_path / "paceline.toml").write_text("[slots]\nbtch = 1\n")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HEADGATE_SLOTS_BTCH", "1")
-    with pytest.raises(ConfigurationError, match=r"^slots\.btch: .* in headgate\.toml; did you mean slots\.batch\?$"):
+    monkeypatch.setenv("PACELINE_SLOTS_BTCH", "1")
+    with pytest.raises(ConfigurationError, match=r"^slots\.btch: .* in paceline\.toml; did you mean slots\.batch\?$"):
         Settings.load()
 
 
 def test_variables_count_in_any_case_and_a_section_may_come_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("headgate_port", "9")
-    monkeypatch.setenv("HEADGATE_SLOTS", '{"batch": 5, "bulk_batch": 6}')
-    monkeypatch.setenv("HEADGATE_SLOTS_BULK_BATCH", "7")
+    monkeypatch.setenv("paceline_port", "9")
+    monkeypatch.setenv("PACELINE_SLOTS", '{"batch": 5, "bulk_batch": 6}')
+    monkeypatch.setenv("PACELINE_SLOTS_BULK_BATCH", "7")
     settings = Settings.load()
     assert (settings.port, settings.slots.batch, settings.slots.bulk_batch) == (9, 5, 7)
-    monkeypatch.setenv("HEADGATE_SLOTS", "batch=5")
-    with pytest.raises(ConfigurationError, match=r"^HEADGATE_SLOTS: is not valid JSON"):
+    monkeypatch.setenv("PACELINE_SLOTS", "batch=5")
+    with pytest.raises(ConfigurationError, match=r"^PACELINE_SLOTS: is not valid JSON"):
         Settings.load()
 
 
 def test_a_given_section_replaces_what_others_say_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HEADGATE_PAYMENTS_MODE", "direct")
+    monkeypatch.setenv("PACELINE_PAYMENTS_MODE", "direct")
     assert Settings.load(payments=PaymentSettings(tps=7)).payments == PaymentSettings(tps=7)
     assert Settings.load(payments={"tps": 7}).payments == PaymentSettings(tps=7, mode="direct")
 
 
 def test_levels_and_formats_are_taken_in_any_case(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HEADGATE_LOG_LEVEL", "WARNING")
-    monkeypatch.setenv("HEADGATE_LOG_FORMAT", "Json")
+    monkeypatch.setenv("PACELINE_LOG_LEVEL", "WARNING")
+    monkeypatch.setenv("PACELINE_LOG_FORMAT", "Json")
     assert (Settings.load().log_level, Settings.load().log_format) == ("warning", "json")
 
 
 def test_every_setting_is_documented_with_its_default() -> None:
     page = (Path(__file__).parents[3] / "docs/reference/settings.md").read_text()
     cells = [
-        [cell.strip(" `") for cell in row.split("|")] for row in page.splitlines() if row.startswith("| `HEADGATE")
+        [cell.strip(" `") for cell in row.split("|")] for row in page.splitlines() if row.startswith("| `PACELINE")
     ]
     documented = {row[1]: row[3] for row in cells}
     settings, sections = Settings.load().model_dump(), _sections()
     expected = {}
     for name, value in settings.items():
         for inner, default in value.items() if name in sections else [("", value)]:
-            variable = f"HEADGATE_{name}{'_' if inner else ''}{inner}".upper()
+            variable = f"PACELINE_{name}{'_' if inner else ''}{inner}".upper()
             shown = str(default).lower() if isinstance(default, bool) else str(default)
             expected[variable] = "" if default is None else shown
     assert documented == expected, "docs/reference/settings.md and settings.py differ: add or change its row"
@@ -320,7 +320,7 @@ def test_an_unreadable_redis_url_is_not_repeated(url: str) -> None:
     assert "h4lf" not in str(refused.value)
 
 
-@pytest.mark.parametrize("variable", ["HEADGATE_SMS_WEBHOOK_URL", "HEADGATE_PAYMENTS_DOWNSTREAM_URL"])
+@pytest.mark.parametrize("variable", ["PACELINE_SMS_WEBHOOK_URL", "PACELINE_PAYMENTS_DOWNSTREAM_URL"])
 @pytest.mark.parametrize(
     "url",
     [
@@ -357,15 +357,15 @@ def test_good_urls_of_providers_are_taken_as_they_are() -> None:
         ('{"X-Team": "a\\nX-Other: b"}', "no HTTP header"),
         ('{"X Team": "a"}', "no HTTP header"),
         ('{"X-Team": "ö"}', "no HTTP header"),
-        ('{"content-length": "1"}', "headgate's own"),
-        ('{"Idempotency-Key": "1"}', "headgate's own"),
+        ('{"content-length": "1"}', "paceline's own"),
+        ('{"Idempotency-Key": "1"}', "paceline's own"),
     ],
 )
 def test_headers_of_the_webhook_are_checked(monkeypatch: pytest.MonkeyPatch, headers: str, problem: str) -> None:
-    monkeypatch.setenv("HEADGATE_SMS_WEBHOOK_HEADERS", headers)
+    monkeypatch.setenv("PACELINE_SMS_WEBHOOK_HEADERS", headers)
     with pytest.raises(ConfigurationError, match=problem) as refused:
         Settings.load()
-    assert refused.value.field == "HEADGATE_SMS_WEBHOOK_HEADERS"
+    assert refused.value.field == "PACELINE_SMS_WEBHOOK_HEADERS"
 
 
 @pytest.mark.parametrize(
@@ -397,9 +397,9 @@ def test_the_collectors_url_and_headers_are_secret(kind: str, monkeypatch: pytes
 
 
 def test_a_short_admin_token_is_refused_where_others_can_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HEADGATE_ADMIN_TOKEN", "a" * 15)
+    monkeypatch.setenv("PACELINE_ADMIN_TOKEN", "a" * 15)
     Settings.load(host="127.0.0.1").refuse_exposure()
-    with pytest.raises(ConfigurationError, match=r"^HEADGATE_ADMIN_TOKEN: is shorter than 16 characters") as refused:
+    with pytest.raises(ConfigurationError, match=r"^PACELINE_ADMIN_TOKEN: is shorter than 16 characters") as refused:
         Settings.load(host="0.0.0.0").refuse_exposure(other_tokens=True)
     assert "aaa" not in str(refused.value)
     Settings.load(host="0.0.0.0", admin_token="a" * 16).refuse_exposure()

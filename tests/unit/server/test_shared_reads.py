@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from headgate.errors import StoreUnavailable
-from headgate.server.console.shared_reads import SharedReads
+from paceline.errors import StoreUnavailable
+from paceline.server.console.shared_reads import SharedReads
 
 
 class Source:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
-from headgate.server.http import stream
-from headgate.server.http.stream import LINES_PER_TURN, MAX_BAD_LINES, book_stream
-from headgate.slots import AssignedSlot, SlotRequest
+from paceline.server.http import stream
+from paceline.server.http.stream import LINES_PER_TURN, MAX_BAD_LINES, book_stream
+from paceline.slots import AssignedSlot, SlotRequest
 
 GOOD = b'{"eventId": "e-%d", "requestedTime": "2027-01-01T00:00:00Z"}'
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate import AssignedSlot, BlockingSlots, NotFound, SlotRequest, WindowPolicy
+from paceline import AssignedSlot, BlockingSlots, NotFound, SlotRequest, WindowPolicy
 
 AT = "2027-03-01T16:00:00Z"
 

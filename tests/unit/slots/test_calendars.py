@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.durations import from_ms, to_ms
-from headgate.errors import ConfigurationError
-from headgate.slots.calendars import DAYS, Calendar
+from paceline.durations import from_ms, to_ms
+from paceline.errors import ConfigurationError
+from paceline.slots.calendars import DAYS, Calendar
 from tests.effort import examples
 
 HOUR = 3_600_000

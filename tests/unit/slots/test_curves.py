@@ -11,11 +11,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from headgate.durations import to_ms
-from headgate.errors import ConfigurationError
-from headgate.slots.calendars import DAYS
-from headgate.slots.model import AssignedSlot, SlotRequest, WindowPolicy, changed_policy
-from headgate.slots.stores.policies import policy_from_json
+from paceline.durations import to_ms
+from paceline.errors import ConfigurationError
+from paceline.slots.calendars import DAYS
+from paceline.slots.model import AssignedSlot, SlotRequest, WindowPolicy, changed_policy
+from paceline.slots.stores.policies import policy_from_json
 from tests.effort import examples
 from tests.models.slot_store import MemorySlotStore
 from tests.unit.slots.test_forecast import forecast_of

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.durations import from_ms, to_ms
-from headgate.slots.explain import MOST_STEPS, Explanation, Reason, RemovedVersion, explain
-from headgate.slots.model import AssignedSlot, SlotRequest, WindowPolicy
-from headgate.slots.scheduler import SlotScheduler
-from headgate.slots.windows import align
-from headgate.testing.clock import FakeClock
+from paceline.durations import from_ms, to_ms
+from paceline.slots.explain import MOST_STEPS, Explanation, Reason, RemovedVersion, explain
+from paceline.slots.model import AssignedSlot, SlotRequest, WindowPolicy
+from paceline.slots.scheduler import SlotScheduler
+from paceline.slots.windows import align
+from paceline.testing.clock import FakeClock
 from tests.models.slot_store import MemorySlotStore
 
 T = to_ms(datetime(2027, 3, 1, 16, tzinfo=UTC))

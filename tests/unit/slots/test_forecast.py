@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.durations import from_ms
-from headgate.errors import InvalidInput
-from headgate.slots.forecast import Forecast, forecast, peak
-from headgate.slots.model import AssignedSlot, SlotRequest, Spread, WindowPolicy
+from paceline.durations import from_ms
+from paceline.errors import InvalidInput
+from paceline.slots.forecast import Forecast, forecast, peak
+from paceline.slots.model import AssignedSlot, SlotRequest, Spread, WindowPolicy
 from tests.effort import examples
 from tests.models.slot_store import MemorySlotStore
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from headgate.durations import from_ms, to_ms
-from headgate.slots.forecast import DRAIN_POINTS, Forecast, forecast
-from headgate.slots.model import SlotRequest, WindowPolicy
+from paceline.durations import from_ms, to_ms
+from paceline.slots.forecast import DRAIN_POINTS, Forecast, forecast
+from paceline.slots.model import SlotRequest, WindowPolicy
 from tests.models.slot_store import MemorySlotStore
 
 NOW = 1_803_000_000_000

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.durations import from_ms, to_ms
-from headgate.errors import InvalidInput
-from headgate.slots import WindowPolicy
-from headgate.slots.forecast import delays
-from headgate.slots.model import AssignedSlot, SlotRequest
-from headgate.slots.scheduler import SlotScheduler
-from headgate.slots.windows import align
-from headgate.testing.clock import FakeClock
+from paceline.durations import from_ms, to_ms
+from paceline.errors import InvalidInput
+from paceline.slots import WindowPolicy
+from paceline.slots.forecast import delays
+from paceline.slots.model import AssignedSlot, SlotRequest
+from paceline.slots.scheduler import SlotScheduler
+from paceline.slots.windows import align
+from paceline.testing.clock import FakeClock
 from tests.models.slot_store import MemorySlotStore
 
 T = to_ms(datetime(2027, 3, 1, 16, tzinfo=UTC))

@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-from headgate.durations import to_ms
-from headgate.errors import InvalidInput, NotFound
-from headgate.slots.heat_map import HOUR_MS, heat_map, hourly_capacity
-from headgate.slots.model import PolicyVersion, WindowPolicy
-from headgate.slots.occupancy import CountedWindows, Occupancy, WindowCount
-from headgate.slots.scheduler import SlotScheduler
+from paceline.durations import to_ms
+from paceline.errors import InvalidInput, NotFound
+from paceline.slots.heat_map import HOUR_MS, heat_map, hourly_capacity
+from paceline.slots.model import PolicyVersion, WindowPolicy
+from paceline.slots.occupancy import CountedWindows, Occupancy, WindowCount
+from paceline.slots.scheduler import SlotScheduler
 from tests.models.slot_store import MemorySlotStore
 
 MONDAY = datetime(2027, 3, 1, 16, 20, tzinfo=UTC)

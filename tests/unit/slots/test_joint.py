@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.durations import LATEST_MS, from_ms
-from headgate.errors import InvalidInput
-from headgate.slots.calendars import Calendar
-from headgate.slots.joint import JointPacker, JointSide
-from headgate.slots.model import PolicyVersion, WindowPolicy, checked_names
-from headgate.slots.occupancy import FullRun, Occupancy, WindowCount, full_runs
-from headgate.slots.packing import Full, Packer, Place
-from headgate.slots.windows import align
+from paceline.durations import LATEST_MS, from_ms
+from paceline.errors import InvalidInput
+from paceline.slots.calendars import Calendar
+from paceline.slots.joint import JointPacker, JointSide
+from paceline.slots.model import PolicyVersion, WindowPolicy, checked_names
+from paceline.slots.occupancy import FullRun, Occupancy, WindowCount, full_runs
+from paceline.slots.packing import Full, Packer, Place
+from paceline.slots.windows import align
 from tests.effort import examples
 
 NOW = 1_000_000

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.durations import to_ms
-from headgate.errors import InvalidInput
-from headgate.slots.forecast import Forecast
-from headgate.slots.joint import JointPacker
-from headgate.slots.joint_forecast import joint_forecast
-from headgate.slots.model import WindowPolicy
-from headgate.slots.packing import Place
-from headgate.slots.windows import align
+from paceline.durations import to_ms
+from paceline.errors import InvalidInput
+from paceline.slots.forecast import Forecast
+from paceline.slots.joint import JointPacker
+from paceline.slots.joint_forecast import joint_forecast
+from paceline.slots.model import WindowPolicy
+from paceline.slots.packing import Place
+from paceline.slots.windows import align
 from tests.effort import examples
 from tests.unit.slots.test_joint import NOW, policies, side
 
@@ -66,9 +66,9 @@ def test_skipped_periods_are_filled_as_if_one_by_one(data: st.DataObject) -> Non
     def shown(fewest: int) -> Forecast:
         sides = [side(f"c{n}", policy, counts) for n, (policy, counts) in enumerate(zip(chosen, held, strict=True))]
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr("headgate.slots.joint_forecast.FEWEST_SKIPPED", fewest)
-            patched.setattr("headgate.slots.joint_forecast.PEAK_SAMPLE", 3)
-            patched.setattr("headgate.slots.joint_forecast.SHORT", short)
+            patched.setattr("paceline.slots.joint_forecast.FEWEST_SKIPPED", fewest)
+            patched.setattr("paceline.slots.joint_forecast.PEAK_SAMPLE", 3)
+            patched.setattr("paceline.slots.joint_forecast.SHORT", short)
             return joint_forecast(sides, NOW, events, requested)
 
     skipping, stepping = shown(2), shown(10**9)
@@ -80,7 +80,7 @@ def test_skipped_periods_are_filled_as_if_one_by_one(data: st.DataObject) -> Non
 
 @pytest.mark.parametrize("other", [WindowPolicy(4, "PT4S"), WindowPolicy(50_000, "P1D"), WindowPolicy(1, "PT0.7S")])
 def test_a_million_events_one_by_one_take_few_steps(other: WindowPolicy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headgate.slots.joint_forecast.MOST_STEPS", 25_000)
+    monkeypatch.setattr("paceline.slots.joint_forecast.MOST_STEPS", 25_000)
     for sides in ([WindowPolicy(1, "PT1S"), other], [other, WindowPolicy(1, "PT1S")]):
         shown = joint_forecast([side(f"c{n}", policy) for n, policy in enumerate(sides)], 0, 1_000_000, 0)
         assert shown.placed == 1_000_000
@@ -97,7 +97,7 @@ def test_a_million_events_behind_a_backlog_take_few_steps() -> None:
 
 
 def test_what_reaches_too_far_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headgate.slots.joint_forecast.MOST_STEPS", 1000)
+    monkeypatch.setattr("paceline.slots.joint_forecast.MOST_STEPS", 1000)
     booked = {n * 2000: 1 for n in range(2000)}
     sides = [side("a", WindowPolicy(1, "PT1S"), booked), side("b", WindowPolicy(9, "PT1S"))]
     assert joint_forecast(sides, 0, 999, 0).placed == 999

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headgate.server.settings import Settings
-from headgate.server.wiring.slots import open_slots
-from headgate.slots import SlotRequest, WindowPolicy
+from paceline.server.settings import Settings
+from paceline.server.wiring.slots import open_slots
+from paceline.slots import SlotRequest, WindowPolicy
 
 
 async def test_refusals_of_the_default_config_stand_at_zero() -> None:
@@ -33,7 +33,7 @@ async def test_names_that_do_not_exist_leave_nothing_behind_for_events_that_do()
 async def test_a_process_does_not_remember_every_config_that_it_has_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Configs come and go with a template: a process that runs for years sees any number of them."""
     for bound in ("slots.stores.sql.MAX_POLICIES", "slots.scheduler.MAX_POLICIES", "server.metrics.slots.MAX_SIZES"):
-        monkeypatch.setattr(f"headgate.{bound}", 5, raising=False)
+        monkeypatch.setattr(f"paceline.{bound}", 5, raising=False)
     async with open_slots(Settings.load(database_url="memory://"), registry=CollectorRegistry()) as slots:
         await slots.configure("merchant-*", WindowPolicy(1, "PT4S"))
         for n in range(12):

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from sqlalchemy.dialects import oracle
 
-from headgate.durations import from_ms
-from headgate.slots.listing import Cancellation, Cursor, SlotFilter
-from headgate.slots.model import AssignedSlot, WindowPolicy
-from headgate.slots.stores import cancelling, joint, policies, pruning, slot_records, sql, templates, window_rows
-from headgate.sql.schema import database_now
+from paceline.durations import from_ms
+from paceline.slots.listing import Cancellation, Cursor, SlotFilter
+from paceline.slots.model import AssignedSlot, WindowPolicy
+from paceline.slots.stores import cancelling, joint, policies, pruning, slot_records, sql, templates, window_rows
+from paceline.sql.schema import database_now
 
 
 class Recorder:
@@ -80,13 +80,13 @@ def test_no_statement_limits_rows_it_locks(recorder: Recorder) -> None:
 
 def test_an_idle_config_is_locked_without_waiting() -> None:
     text = str(templates.lock_unless_locked("c").compile(dialect=oracle.dialect()))
-    assert text.endswith("FOR UPDATE OF headgate_slot_config.name SKIP LOCKED")
+    assert text.endswith("FOR UPDATE OF paceline_slot_config.name SKIP LOCKED")
 
 
 def test_a_config_s_slots_are_those_that_name_it_first_or_later(recorder: Recorder) -> None:
     window_rows.recount(recorder, "c", WindowPolicy(1, "PT4S"), 0)  # type: ignore[arg-type]
     counting, _ = [text for text in recorder.statements if text.startswith("SELECT")]
-    assert "instr(headgate_slot.other_windows, " in counting
+    assert "instr(paceline_slot.other_windows, " in counting
 
 
 def test_lists_stay_below_a_thousand(recorder: Recorder) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headgate.slots import SlotRequest
-from headgate.slots.pace import LEAST, TARGET_SECONDS, Paces
+from paceline.slots import SlotRequest
+from paceline.slots.pace import LEAST, TARGET_SECONDS, Paces
 
 
 def drained(paces: Paces, requests: list[SlotRequest], seconds_each: float) -> list[int]:

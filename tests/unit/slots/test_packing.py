@@ -8,10 +8,10 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.slots import WindowPolicy
-from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest
-from headgate.slots.occupancy import CountedWindows, Occupancy, WindowCount
-from headgate.slots.packing import Booking, Packer, book_all
+from paceline.slots import WindowPolicy
+from paceline.slots.model import AssignedSlot, PolicyVersion, SlotRequest
+from paceline.slots.occupancy import CountedWindows, Occupancy, WindowCount
+from paceline.slots.packing import Booking, Packer, book_all
 from tests.effort import examples
 
 NOW = 1_800_000_000_250

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.slots import replanning
-from headgate.slots.model import AssignedSlot, SlotWindow
-from headgate.slots.replan import Candidate
-from headgate.slots.replanning import few_others, until_stranger, without_strangers
+from paceline.slots import replanning
+from paceline.slots.model import AssignedSlot, SlotWindow
+from paceline.slots.replan import Candidate
+from paceline.slots.replanning import few_others, until_stranger, without_strangers
 
 
 def candidate(event_id: str, *others: str, may_move: bool = True) -> Candidate:

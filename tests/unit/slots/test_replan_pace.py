@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.slots.carriers import SlotMove
-from headgate.slots.model import AssignedSlot
-from headgate.slots.replanning import (
+from paceline.slots.carriers import SlotMove
+from paceline.slots.model import AssignedSlot
+from paceline.slots.replanning import (
     CALM_SECONDS,
     FEWEST,
     MANY,

@@ -8,11 +8,11 @@ from unittest.mock import patch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.slots import replan_parts
-from headgate.slots.model import AssignedSlot, PolicyVersion, WindowPolicy
-from headgate.slots.occupancy import CountedWindows, Occupancy, WindowCount
-from headgate.slots.replan import Candidate, Limits, PlannedConfig
-from headgate.slots.replan_parts import Part, Puller, Reading
+from paceline.slots import replan_parts
+from paceline.slots.model import AssignedSlot, PolicyVersion, WindowPolicy
+from paceline.slots.occupancy import CountedWindows, Occupancy, WindowCount
+from paceline.slots.replan import Candidate, Limits, PlannedConfig
+from paceline.slots.replan_parts import Part, Puller, Reading
 
 SIZE_MS = 1000
 AFTER = PolicyVersion("mail", 2, WindowPolicy(5, "PT1S"), datetime(2026, 1, 1, tzinfo=UTC))

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.durations import LATEST_MS, from_ms
-from headgate.slots.model import AssignedSlot, PolicyVersion, WindowPolicy
-from headgate.slots.occupancy import CountedWindows, Occupancy, WindowCount
-from headgate.slots.replan import Candidate, Limits, PlannedConfig
-from headgate.slots.replan_spread import assign_spread
+from paceline.durations import LATEST_MS, from_ms
+from paceline.slots.model import AssignedSlot, PolicyVersion, WindowPolicy
+from paceline.slots.occupancy import CountedWindows, Occupancy, WindowCount
+from paceline.slots.replan import Candidate, Limits, PlannedConfig
+from paceline.slots.replan_spread import assign_spread
 from tests.effort import examples
 
 SIZE = 4000

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from headgate.durations import to_ms
-from headgate.errors import ConfigurationError, Conflict, InvalidInput, NotFound, SlotsExhausted, StoreUnavailable
-from headgate.slots import AssignedSlot, PolicyVersion, SlotRequest, SlotScheduler, WindowPolicy
-from headgate.slots.packing import Booking
-from headgate.testing import FakeClock
+from paceline.durations import to_ms
+from paceline.errors import ConfigurationError, Conflict, InvalidInput, NotFound, SlotsExhausted, StoreUnavailable
+from paceline.slots import AssignedSlot, PolicyVersion, SlotRequest, SlotScheduler, WindowPolicy
+from paceline.slots.packing import Booking
+from paceline.testing import FakeClock
 from tests.models.slot_store import MemorySlotStore
 
 T = datetime(2027, 3, 1, 16, tzinfo=UTC)
 CHANGE_ELSEWHERE = """
 import asyncio, sys
-from headgate.slots import SlotScheduler, WindowPolicy
+from paceline.slots import SlotScheduler, WindowPolicy
 
 async def main():
     async with SlotScheduler.open(sys.argv[1]) as slots:

@@ -8,10 +8,10 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from headgate.slots import SlotRequest, WindowPolicy
-from headgate.slots.stores import sqlite as sqlite_booking
-from headgate.slots.stores.sql import SqlSlotStore
-from headgate.sql.databases import database
+from paceline.slots import SlotRequest, WindowPolicy
+from paceline.slots.stores import sqlite as sqlite_booking
+from paceline.slots.stores.sql import SqlSlotStore
+from paceline.sql.databases import database
 
 NOW = 1_803_916_800_000
 SPARSE = 20_000

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.durations import LATEST_MS
-from headgate.errors import ConfigurationError, InvalidInput
-from headgate.slots.model import SlotRequest, Spread, WindowPolicy, checked_id
-from headgate.slots.occupancy import FullRun, RunChanges, joined_runs, split_run
-from headgate.slots.windows import align, even_position, position, usable
+from paceline.durations import LATEST_MS
+from paceline.errors import ConfigurationError, InvalidInput
+from paceline.slots.model import SlotRequest, Spread, WindowPolicy, checked_id
+from paceline.slots.occupancy import FullRun, RunChanges, joined_runs, split_run
+from paceline.slots.windows import align, even_position, position, usable
 
 
 @given(st.integers(0, 10**13), st.integers(10, 10**9))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("psycopg")
 
-from headgate.sql.pipeline import quoted, texts
+from paceline.sql.pipeline import quoted, texts
 
 
 @given(st.lists(st.text(st.sampled_from('ab ,{}"\\é'), max_size=4), max_size=5))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from headgate.sql.counting import count_up_to
+from paceline.sql.counting import count_up_to
 
 table = sa.Table(
     "things",

@@ -7,7 +7,7 @@ import sys
 
 OPENED = """
 import sys
-from headgate.sql.engine import Database
+from paceline.sql.engine import Database
 Database("postgresql://nobody@127.0.0.1/none")
 print("sqlalchemy.orm" in sys.modules)
 """

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from headgate.errors import StoreUnavailable
-from headgate.sql.engine import Database
+from paceline.errors import StoreUnavailable
+from paceline.sql.engine import Database
 
 
 def _refuse(*_: object) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from headgate.errors import Conflict, StoreUnavailable
-from headgate.sql.engine import Database
-from headgate.sql.schema import sqlite_connection
+from paceline.errors import Conflict, StoreUnavailable
+from paceline.sql.engine import Database
+from paceline.sql.schema import sqlite_connection
 
 
 def twice(connection: sa.Connection) -> None:
@@ -27,7 +27,7 @@ def full(connection: sa.Connection) -> None:
     raise sqlite3.OperationalError("database or disk is full")
 
 
-async def test_errors_of_the_driver_are_headgate_s_own_and_nothing_is_written(tmp_path: Path) -> None:
+async def test_errors_of_the_driver_are_paceline_s_own_and_nothing_is_written(tmp_path: Path) -> None:
     database = Database(f"sqlite:///{tmp_path / 'a.db'}")
     try:
         await database.write(lambda connection: sqlite_connection(connection).execute("CREATE TABLE t (n PRIMARY KEY)"))

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from headgate.errors import StoreUnavailable
-from headgate.sql.engine import Database
-from headgate.testing import eventually
+from paceline.errors import StoreUnavailable
+from paceline.sql.engine import Database
+from paceline.testing import eventually
 
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 400000000) SELECT max(i) FROM n"
 """It takes minutes."""

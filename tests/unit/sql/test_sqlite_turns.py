@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from headgate.errors import StoreUnavailable
-from headgate.sql import engine
-from headgate.sql.engine import Database
-from headgate.testing import eventually
+from paceline.errors import StoreUnavailable
+from paceline.sql import engine
+from paceline.sql.engine import Database
+from paceline.testing import eventually
 
 
 def create(connection: sa.Connection) -> None:

@@ -6,8 +6,8 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from headgate.errors import ConfigurationError
-from headgate.sql.url import database_url, has_several_hosts
+from paceline.errors import ConfigurationError
+from paceline.sql.url import database_url, has_several_hosts
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy.engine import Engine
 
-from headgate.sql import sqlite_file
-from headgate.sql.engine import Database
+from paceline.sql import sqlite_file
+from paceline.sql.engine import Database
 
 
 async def test_a_connection_opened_for_somebody_who_left_is_closed(

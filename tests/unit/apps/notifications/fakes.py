@@ -7,12 +7,12 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from headgate.apps.notifications.model import Message
-from headgate.apps.notifications.ports import Claim, DeadLetter, DeliveryOutcome, MessageClaim
-from headgate.apps.notifications.provider import Accepted, Rejected, SmsMessage
-from headgate.apps.notifications.quota import Recipient, Spending
-from headgate.errors import HeadgateError, StoreUnavailable
-from headgate.messaging import LogEntry, Record
+from paceline.apps.notifications.model import Message
+from paceline.apps.notifications.ports import Claim, DeadLetter, DeliveryOutcome, MessageClaim
+from paceline.apps.notifications.provider import Accepted, Rejected, SmsMessage
+from paceline.apps.notifications.quota import Recipient, Spending
+from paceline.errors import PacelineError, StoreUnavailable
+from paceline.messaging import LogEntry, Record
 
 
 class MemoryLog:
@@ -20,9 +20,9 @@ class MemoryLog:
 
     def __init__(self) -> None:
         self.records: list[Record] = []
-        self.down: HeadgateError | None = None
+        self.down: PacelineError | None = None
 
-    async def publish(self, records: Sequence[Record]) -> list[HeadgateError | None]:
+    async def publish(self, records: Sequence[Record]) -> list[PacelineError | None]:
         await asyncio.sleep(0)
         if self.down is not None:
             return [self.down] * len(records)

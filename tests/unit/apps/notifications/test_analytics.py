@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate.apps.notifications.analytics import (
+from paceline.apps.notifications.analytics import (
     MinuteCount,
     Peak,
     anomalies,
@@ -12,7 +12,7 @@ from headgate.apps.notifications.analytics import (
     series,
     summary,
 )
-from headgate.apps.notifications.model import Outcome
+from paceline.apps.notifications.model import Outcome
 
 MINUTE = 60_000
 START = 1_800_000_000_000 // MINUTE * MINUTE

@@ -8,12 +8,12 @@ from typing import cast
 
 import pytest
 
-from headgate.apps.notifications.attempts import AttemptLog, AttemptReader
-from headgate.apps.notifications.model import AttemptEvent, Outcome
-from headgate.apps.notifications.ports import AnalyticsStore, NullObserver
-from headgate.errors import BrokerUnavailable, StoreUnavailable
-from headgate.messaging import Record
-from headgate.testing import eventually
+from paceline.apps.notifications.attempts import AttemptLog, AttemptReader
+from paceline.apps.notifications.model import AttemptEvent, Outcome
+from paceline.apps.notifications.ports import AnalyticsStore, NullObserver
+from paceline.errors import BrokerUnavailable, StoreUnavailable
+from paceline.messaging import Record
+from paceline.testing import eventually
 from tests.unit.apps.notifications.fakes import MemoryLog, MemorySource
 
 
@@ -79,7 +79,7 @@ async def test_events_that_could_not_be_counted_are_counted_when_the_store_is_ba
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A log delivers each record once, so a reader that failed must keep it."""
-    monkeypatch.setattr("headgate.messaging.FIRST_PAUSE", 0.001)
+    monkeypatch.setattr("paceline.messaging.FIRST_PAUSE", 0.001)
     event = AttemptEvent("e1", 7, Outcome.SENT, 5)
     source = MemorySource([Record("events", "7", event.to_record_value())])
     store, stop = FailingAnalytics(failures=2), asyncio.Event()

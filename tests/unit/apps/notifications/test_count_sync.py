@@ -6,12 +6,12 @@ from typing import cast
 
 import pytest
 
-from headgate.apps.notifications.count_sync import CountSync
-from headgate.apps.notifications.model import Message
-from headgate.apps.notifications.ports import NullObserver, QuotaStore
-from headgate.apps.notifications.quota import Spending
-from headgate.errors import StoreUnavailable
-from headgate.testing import eventually
+from paceline.apps.notifications.count_sync import CountSync
+from paceline.apps.notifications.model import Message
+from paceline.apps.notifications.ports import NullObserver, QuotaStore
+from paceline.apps.notifications.quota import Spending
+from paceline.errors import StoreUnavailable
+from paceline.testing import eventually
 from tests.unit.apps.notifications.fakes import MemorySyncs
 
 MESSAGE = Message(1, "m", "id")

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from headgate.apps.notifications import delivery
-from headgate.apps.notifications.delivery import LEASE_SECONDS, Delivery
-from headgate.apps.notifications.ports import DeliveryOutcome, Status
-from headgate.apps.notifications.provider import Accepted, Rejected, SmsMessage, Unavailable
-from headgate.apps.notifications.provider_chain import NamedProvider, ProviderChain
-from headgate.apps.notifications.quiet_hours import QuietHours
-from headgate.apps.notifications.quota import Recipient
-from headgate.circuit_breaker import Breaker, BreakerPolicy
-from headgate.errors import BrokerUnavailable
-from headgate.messaging import LogEntry, Record
-from headgate.testing import eventually
+from paceline.apps.notifications import delivery
+from paceline.apps.notifications.delivery import LEASE_SECONDS, Delivery
+from paceline.apps.notifications.ports import DeliveryOutcome, Status
+from paceline.apps.notifications.provider import Accepted, Rejected, SmsMessage, Unavailable
+from paceline.apps.notifications.provider_chain import NamedProvider, ProviderChain
+from paceline.apps.notifications.quiet_hours import QuietHours
+from paceline.apps.notifications.quota import Recipient
+from paceline.circuit_breaker import Breaker, BreakerPolicy
+from paceline.errors import BrokerUnavailable
+from paceline.messaging import LogEntry, Record
+from paceline.testing import eventually
 from tests.unit.apps.notifications.fakes import MemoryLog, MemoryMessages, MemorySource, ScriptedProvider
 
 QUICK = BreakerPolicy(failures=5, first_pause=0.002, longest_pause=0.004)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.apps.notifications.model import (
+from paceline.apps.notifications.model import (
     LARGEST,
     LONGEST_MESSAGE,
     Attempt,
@@ -18,8 +18,8 @@ from headgate.apps.notifications.model import (
     Verdict,
     checked_integer,
 )
-from headgate.apps.notifications.quota import Quota, Spending, decide, merge_spending
-from headgate.errors import InvalidInput
+from paceline.apps.notifications.quota import Quota, Spending, decide, merge_spending
+from paceline.errors import InvalidInput
 
 NOW = 1_800_000_000_000
 MINUTE = 60_000

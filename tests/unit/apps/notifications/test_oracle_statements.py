@@ -8,21 +8,21 @@ from typing import Any
 import pytest
 from sqlalchemy.dialects import oracle
 
-from headgate.apps.notifications.model import Attempt, AttemptEvent, Message, Outcome
-from headgate.apps.notifications.ports import DeadLetter, DeliveryOutcome, MessageFilter, Receipt, Status
-from headgate.apps.notifications.quota import Quota, Spending
-from headgate.apps.notifications.receipts import EarlyReceipt
-from headgate.apps.notifications.stores import (
+from paceline.apps.notifications.model import Attempt, AttemptEvent, Message, Outcome
+from paceline.apps.notifications.ports import DeadLetter, DeliveryOutcome, MessageFilter, Receipt, Status
+from paceline.apps.notifications.quota import Quota, Spending
+from paceline.apps.notifications.receipts import EarlyReceipt
+from paceline.apps.notifications.stores import (
     attempt_statements,
     message_statements,
     quota_statements,
     receipt_statements,
     rows,
 )
-from headgate.apps.notifications.stores.tables import notification_attempt
-from headgate.messaging import Record
-from headgate.sql import outbox, outbox_looks
-from headgate.sql.outbox_looks import Look
+from paceline.apps.notifications.stores.tables import notification_attempt
+from paceline.messaging import Record
+from paceline.sql import outbox, outbox_looks
+from paceline.sql.outbox_looks import Look
 from tests.models import oracle_grammars
 
 

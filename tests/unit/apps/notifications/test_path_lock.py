@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from headgate.apps.notifications.path_lock import Path, PathLock
+from paceline.apps.notifications.path_lock import Path, PathLock
 
 
 async def test_the_same_path_is_shared_and_the_other_waits() -> None:

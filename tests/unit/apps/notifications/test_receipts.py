@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from headgate.apps.notifications import receipts
-from headgate.apps.notifications.ports import NullObserver, Receipt
-from headgate.apps.notifications.provider import Unavailable
-from headgate.apps.notifications.receipts import EARLY_TRIES, EarlyReceipt, EarlyReceipts, ReceiptReader
-from headgate.errors import InvalidInput, StoreUnavailable
-from headgate.messaging import LogEntry, Record
-from headgate.testing import eventually
+from paceline.apps.notifications import receipts
+from paceline.apps.notifications.ports import NullObserver, Receipt
+from paceline.apps.notifications.provider import Unavailable
+from paceline.apps.notifications.receipts import EARLY_TRIES, EarlyReceipt, EarlyReceipts, ReceiptReader
+from paceline.errors import InvalidInput, StoreUnavailable
+from paceline.messaging import LogEntry, Record
+from paceline.testing import eventually
 
 
 class Connection:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from headgate.apps.notifications.relay import Relay
-from headgate.errors import BrokerUnavailable, HeadgateError
-from headgate.messaging import Record
-from headgate.testing import eventually
+from paceline.apps.notifications.relay import Relay
+from paceline.errors import BrokerUnavailable, PacelineError
+from paceline.messaging import Record
+from paceline.testing import eventually
 from tests.unit.apps.notifications.fakes import MemoryLog, MemorySource
 
 
@@ -19,8 +19,8 @@ class Partitioned(MemoryLog):
         super().__init__()
         self.leaderless: set[str] = set()
 
-    async def publish(self, records: Sequence[Record]) -> list[HeadgateError | None]:
-        outcomes: list[HeadgateError | None] = []
+    async def publish(self, records: Sequence[Record]) -> list[PacelineError | None]:
+        outcomes: list[PacelineError | None] = []
         for record in records:
             if record.key in self.leaderless:
                 await asyncio.sleep(0.001)

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from headgate.apps.notifications.ports import Status
-from headgate.apps.notifications.provider import Accepted, SmsMessage, Unavailable
-from headgate.apps.notifications.provider_chain import NamedProvider, ProviderChain, ProviderFault
-from headgate.apps.notifications.retry_rounds import Round, retry_at_ms
-from headgate.testing import eventually
+from paceline.apps.notifications.ports import Status
+from paceline.apps.notifications.provider import Accepted, SmsMessage, Unavailable
+from paceline.apps.notifications.provider_chain import NamedProvider, ProviderChain, ProviderFault
+from paceline.apps.notifications.retry_rounds import Round, retry_at_ms
+from paceline.testing import eventually
 from tests.unit.apps.notifications.fakes import ScriptedProvider
 from tests.unit.apps.notifications.test_delivery import Bench, record
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.apps.notifications.segments import Encoding, count_segments
+from paceline.apps.notifications.segments import Encoding, count_segments
 
 GSM, UCS = Encoding.GSM_7, Encoding.UCS_2
 

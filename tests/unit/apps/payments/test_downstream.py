@@ -14,26 +14,26 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from headgate.apps.payments.downstream import permits
-from headgate.apps.payments.downstream.client import HttpDownstream
-from headgate.apps.payments.downstream.connection import DownstreamConnection
-from headgate.apps.payments.downstream.permits import Grant, PermitPolicy, Permits
-from headgate.apps.payments.downstream.rate_gate import PREPARATION, LimitAt, PermitRateGate, permit_policy
-from headgate.apps.payments.downstream.simulator import (
+from paceline.apps.payments.downstream import permits
+from paceline.apps.payments.downstream.client import HttpDownstream
+from paceline.apps.payments.downstream.connection import DownstreamConnection
+from paceline.apps.payments.downstream.permits import Grant, PermitPolicy, Permits
+from paceline.apps.payments.downstream.rate_gate import PREPARATION, LimitAt, PermitRateGate, permit_policy
+from paceline.apps.payments.downstream.simulator import (
     Behaviour,
     Simulator,
     SimulatorTransport,
     leave,
     peak_per_second,
 )
-from headgate.apps.payments.model import Party, Payment
-from headgate.apps.payments.ports import CallNotSent, DownstreamBusy, PaymentRefused, Permit, RateGate
-from headgate.apps.payments.stores.sql_permits import SqlPermitStore
-from headgate.dispatch.kill_switch import KillSwitch
-from headgate.dispatch.model import Postponed
-from headgate.errors import ConfigurationError
-from headgate.sql.databases import database
-from headgate.testing import eventually
+from paceline.apps.payments.model import Party, Payment
+from paceline.apps.payments.ports import CallNotSent, DownstreamBusy, PaymentRefused, Permit, RateGate
+from paceline.apps.payments.stores.sql_permits import SqlPermitStore
+from paceline.dispatch.kill_switch import KillSwitch
+from paceline.dispatch.model import Postponed
+from paceline.errors import ConfigurationError
+from paceline.sql.databases import database
+from paceline.testing import eventually
 
 START = datetime(2027, 3, 1, 16, 0, tzinfo=UTC)
 PARTY = Party("Alice", "DE89370400440532013000")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.apps.payments.feed import (
+from paceline.apps.payments.feed import (
     LONGEST_LINE,
     FeedFormat,
     Line,
@@ -21,9 +21,9 @@ from headgate.apps.payments.feed import (
     initiate_feed,
     parse,
 )
-from headgate.apps.payments.model import AcceptedPayment, IntakeResult, Payment, PaymentExists, PaymentStatus
-from headgate.apps.payments.parsing import COLUMNS
-from headgate.errors import InvalidInput, StoreUnavailable
+from paceline.apps.payments.model import AcceptedPayment, IntakeResult, Payment, PaymentExists, PaymentStatus
+from paceline.apps.payments.parsing import COLUMNS
+from paceline.errors import InvalidInput, StoreUnavailable
 
 HEADER = ",".join(COLUMNS).encode() + b"\n"
 GOOD = "12.30,EUR,Alice,DE89370400440532013000,Bob,GB29NWBK60161331926819,2027-03-01T16:00:00Z"

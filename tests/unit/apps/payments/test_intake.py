@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from headgate.apps.payments.execution import PaymentExecution
-from headgate.apps.payments.intake import PaymentIntake
-from headgate.apps.payments.model import (
+from paceline.apps.payments.execution import PaymentExecution
+from paceline.apps.payments.intake import PaymentIntake
+from paceline.apps.payments.model import (
     ITEM_TYPE,
     OWNER,
     SLOT_PREFIX,
@@ -23,8 +23,8 @@ from headgate.apps.payments.model import (
     PaymentRecord,
     PaymentStatus,
 )
-from headgate.apps.payments.operations import PaymentOperations
-from headgate.apps.payments.ports import (
+from paceline.apps.payments.operations import PaymentOperations
+from paceline.apps.payments.ports import (
     CallNotSent,
     DownstreamBusy,
     InquiryResult,
@@ -34,15 +34,15 @@ from headgate.apps.payments.ports import (
     PaymentRefused,
     Receipt,
 )
-from headgate.apps.payments.rules import rules_of
-from headgate.dispatch.config import DispatchConfig
-from headgate.dispatch.decisions import gave_up
-from headgate.dispatch.model import GiveUp, Postponed
-from headgate.dispatch.status import Status
-from headgate.errors import Conflict, InvalidInput, NotFound, SlotOwned, SlotsExhausted, StoreUnavailable
-from headgate.slots.model import WindowPolicy
-from headgate.slots.scheduler import SlotScheduler
-from headgate.testing import eventually
+from paceline.apps.payments.rules import rules_of
+from paceline.dispatch.config import DispatchConfig
+from paceline.dispatch.decisions import gave_up
+from paceline.dispatch.model import GiveUp, Postponed
+from paceline.dispatch.status import Status
+from paceline.errors import Conflict, InvalidInput, NotFound, SlotOwned, SlotsExhausted, StoreUnavailable
+from paceline.slots.model import WindowPolicy
+from paceline.slots.scheduler import SlotScheduler
+from paceline.testing import eventually
 from tests.models.payment_store import MemoryPaymentStore
 from tests.models.queue_store import MemoryQueueStore
 from tests.models.slot_store import MemorySlotStore

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from headgate.apps.payments.feeds.model import FeedState
-from headgate.apps.payments.lifecycle import (
+from paceline.apps.payments.feeds.model import FeedState
+from paceline.apps.payments.lifecycle import (
     TABLE,
     TRANSITIONS,
     PaymentEvent,
@@ -15,7 +15,7 @@ from headgate.apps.payments.lifecycle import (
     dead_letter_event,
     refusal,
 )
-from headgate.apps.payments.reconciliation.model import ITEM_MAY_BE
+from paceline.apps.payments.reconciliation.model import ITEM_MAY_BE
 
 PAGE = (Path(__file__).parents[4] / "docs/explanation/payments.md").read_text("utf-8")
 

@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
-from headgate.apps.payments.model import (
+from paceline.apps.payments.model import (
     ITEM_TYPE,
     Party,
     Payment,
@@ -19,16 +19,16 @@ from headgate.apps.payments.model import (
     Terms,
     checked_status,
 )
-from headgate.apps.payments.notifier import LogNotifier, notices_for
-from headgate.apps.payments.operations import PaymentOperations
-from headgate.apps.payments.ports import InquiryResult, InquiryStatus, NewPayment
-from headgate.apps.payments.serialization import context_json
-from headgate.dispatch.config import DispatchConfig
-from headgate.dispatch.decisions import gave_up
-from headgate.dispatch.model import EnqueueRequest
-from headgate.dispatch.status import Status
-from headgate.durations import to_ms
-from headgate.errors import Conflict, InvalidInput, NotFound
+from paceline.apps.payments.notifier import LogNotifier, notices_for
+from paceline.apps.payments.operations import PaymentOperations
+from paceline.apps.payments.ports import InquiryResult, InquiryStatus, NewPayment
+from paceline.apps.payments.serialization import context_json
+from paceline.dispatch.config import DispatchConfig
+from paceline.dispatch.decisions import gave_up
+from paceline.dispatch.model import EnqueueRequest
+from paceline.dispatch.status import Status
+from paceline.durations import to_ms
+from paceline.errors import Conflict, InvalidInput, NotFound
 from tests.models.payment_store import MemoryPaymentStore
 from tests.models.queue_store import MemoryQueueStore
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headgate.apps.payments.downstream import outcomes
+from paceline.apps.payments.downstream import outcomes
 
 PAGE = Path(__file__).parents[4] / "docs/explanation/payments.md"
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.apps.payments.downstream.outcomes import (
+from paceline.apps.payments.downstream.outcomes import (
     TABLE,
     Answer,
     Verdict,
@@ -19,7 +19,7 @@ from headgate.apps.payments.downstream.outcomes import (
     retry_after_of,
     verdict_of,
 )
-from headgate.apps.payments.ports import InquiryStatus
+from paceline.apps.payments.ports import InquiryStatus
 
 LAW = {
     Verdict.EXECUTED: [200, 201, 202, 204, 299],

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.apps.payments.downstream.server import SimulatorApp
-from headgate.apps.payments.downstream.simulator import Behaviour, Simulator, peak_per_second
-from headgate.errors import InvalidInput
-from headgate.testing import FakeClock
+from paceline.apps.payments.downstream.server import SimulatorApp
+from paceline.apps.payments.downstream.simulator import Behaviour, Simulator, peak_per_second
+from paceline.errors import InvalidInput
+from paceline.testing import FakeClock
 
 START = datetime(2027, 3, 1, 16, 0, tzinfo=UTC)
 

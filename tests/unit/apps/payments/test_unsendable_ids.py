@@ -11,26 +11,26 @@ from typing import Any, cast
 import httpx2 as httpx
 import pytest
 
-from headgate.apps.payments.downstream.breaker import DownstreamBreaker
-from headgate.apps.payments.downstream.client import HttpDownstream
-from headgate.apps.payments.downstream.connection import DownstreamConnection
-from headgate.apps.payments.downstream.simulator import Behaviour, Simulator, SimulatorTransport
-from headgate.apps.payments.execution import PaymentExecution
-from headgate.apps.payments.feed import FeedFormat, Line, parse
-from headgate.apps.payments.feeds.pain001 import Pain001Parser
-from headgate.apps.payments.intake_topic import PaymentTopic, rejected_topic
-from headgate.apps.payments.model import ITEM_TYPE, IntakeResult, Party, Payment, PaymentEvent, PaymentStatus, Terms
-from headgate.apps.payments.operations import PaymentOperations
-from headgate.apps.payments.parsing import payment_of_fields, payment_of_json
-from headgate.apps.payments.ports import InquiryStatus, NewPayment, PaymentUnsendable
-from headgate.apps.payments.serialization import context_json
-from headgate.dispatch.config import DispatchConfig
-from headgate.dispatch.decisions import gave_up
-from headgate.dispatch.model import EnqueueRequest, GiveUp
-from headgate.dispatch.status import Status
-from headgate.durations import to_ms
-from headgate.errors import ConfigurationError, InvalidInput
-from headgate.messaging import LogEntry, Record
+from paceline.apps.payments.downstream.breaker import DownstreamBreaker
+from paceline.apps.payments.downstream.client import HttpDownstream
+from paceline.apps.payments.downstream.connection import DownstreamConnection
+from paceline.apps.payments.downstream.simulator import Behaviour, Simulator, SimulatorTransport
+from paceline.apps.payments.execution import PaymentExecution
+from paceline.apps.payments.feed import FeedFormat, Line, parse
+from paceline.apps.payments.feeds.pain001 import Pain001Parser
+from paceline.apps.payments.intake_topic import PaymentTopic, rejected_topic
+from paceline.apps.payments.model import ITEM_TYPE, IntakeResult, Party, Payment, PaymentEvent, PaymentStatus, Terms
+from paceline.apps.payments.operations import PaymentOperations
+from paceline.apps.payments.parsing import payment_of_fields, payment_of_json
+from paceline.apps.payments.ports import InquiryStatus, NewPayment, PaymentUnsendable
+from paceline.apps.payments.serialization import context_json
+from paceline.dispatch.config import DispatchConfig
+from paceline.dispatch.decisions import gave_up
+from paceline.dispatch.model import EnqueueRequest, GiveUp
+from paceline.dispatch.status import Status
+from paceline.durations import to_ms
+from paceline.errors import ConfigurationError, InvalidInput
+from paceline.messaging import LogEntry, Record
 from tests.models.payment_store import MemoryPaymentStore
 from tests.models.queue_store import MemoryQueueStore
 from tests.unit.apps.payments.test_downstream import OpenGate, Pauses, answering, client_of

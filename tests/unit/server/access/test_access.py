@@ -7,16 +7,16 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from headgate.errors import InvalidInput, StoreUnavailable
-from headgate.server.access.authenticator import (
+from paceline.errors import InvalidInput, StoreUnavailable
+from paceline.server.access.authenticator import (
     REREAD_SECONDS,
     TOKEN_CACHE_SECONDS,
     Authenticator,
     create_token,
     rotate_token,
 )
-from headgate.server.access.model import ANYONE, Keyring, Scope, Token, digest, needed_scope, new_secret
-from headgate.testing import FakeClock
+from paceline.server.access.model import ANYONE, Keyring, Scope, Token, digest, needed_scope, new_secret
+from paceline.testing import FakeClock
 
 NOW = datetime(2027, 3, 1, tzinfo=UTC)
 
@@ -177,8 +177,8 @@ async def test_when_the_store_is_away_known_tokens_stay_good_and_nobody_new_come
         ("x" * 65, ["read"], "name"),
         ("anyone", ["read"], "name"),
         ("Anyone", ["read"], "name"),
-        ("HEADGATE_ADMIN_TOKEN", ["read"], "name"),
-        ("headgate_x", ["read"], "name"),
+        ("PACELINE_ADMIN_TOKEN", ["read"], "name"),
+        ("paceline_x", ["read"], "name"),
         ("cli:root", ["read"], "name"),
         ("t", [], "scope"),
         ("t", ["root"], "scope"),

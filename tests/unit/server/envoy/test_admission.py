@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from headgate.errors import StoreUnavailable
-from headgate.limits.limiter import AsyncLimiter
-from headgate.limits.model import Decision, FixedWindow, Plan, TokenBucket
-from headgate.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
-from headgate.server.envoy.admission import Descriptor, DescriptorLimiter, Outcome, is_over
-from headgate.server.envoy.config_file import EnvoyConfig
-from headgate.server.envoy.descriptors import Unit
-from headgate.server.envoy.plans import MAX_OVERRIDES, EnvoyPlans
-from headgate.testing.clock import FakeClock
+from paceline.errors import StoreUnavailable
+from paceline.limits.limiter import AsyncLimiter
+from paceline.limits.model import Decision, FixedWindow, Plan, TokenBucket
+from paceline.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
+from paceline.server.envoy.admission import Descriptor, DescriptorLimiter, Outcome, is_over
+from paceline.server.envoy.config_file import EnvoyConfig
+from paceline.server.envoy.descriptors import Unit
+from paceline.server.envoy.plans import MAX_OVERRIDES, EnvoyPlans
+from paceline.testing.clock import FakeClock
 
 RULES = """
 domain: d

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from headgate.errors import ConfigurationError
-from headgate.server.envoy.config_file import EnvoyConfig, parse_domain, read_domains
-from headgate.server.envoy.descriptors import RateLimit, RuleNode, Unit
+from paceline.errors import ConfigurationError
+from paceline.server.envoy.config_file import EnvoyConfig, parse_domain, read_domains
+from paceline.server.envoy.descriptors import RateLimit, RuleNode, Unit
 
 SIMPLE = "domain: d\ndescriptors:\n  - key: k\n    rate_limit: {unit: day, requests_per_unit: %d}\n"
 
@@ -220,7 +220,7 @@ def test_a_file_that_turns_bad_is_reported_once_and_the_rules_stay(
     rejections: list[int] = []
     config.on_rejection = lambda: rejections.append(1)
     before = config.load()
-    with caplog.at_level(logging.WARNING, "headgate.envoy"):
+    with caplog.at_level(logging.WARNING, "paceline.envoy"):
         file.write_text("domain: d\ndescriptors: [{}]")
         assert config.load() is before
         assert config.load() is before

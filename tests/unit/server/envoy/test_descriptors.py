@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.limits.model import FixedWindow
-from headgate.limits.plan_book import PlanBook, check_key
-from headgate.server.envoy.config_file import parse_domain
-from headgate.server.envoy.descriptors import (
+from paceline.limits.model import FixedWindow
+from paceline.limits.plan_book import PlanBook, check_key
+from paceline.server.envoy.config_file import parse_domain
+from paceline.server.envoy.descriptors import (
     DescriptorRules,
     Entries,
     Match,

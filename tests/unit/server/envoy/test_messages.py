@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from headgate.server.envoy import servicer
-from headgate.server.envoy.messages import OK, OVER_LIMIT, UNITS, RateLimitRequest, RateLimitResponse
+from paceline.server.envoy import servicer
+from paceline.server.envoy.messages import OK, OVER_LIMIT, UNITS, RateLimitRequest, RateLimitResponse
 
 
 def test_a_request_of_envoy_is_read() -> None:
-    # Imported here: `headgate.server.envoy.messages` lists which of its warnings are ignored.
+    # Imported here: `paceline.server.envoy.messages` lists which of its warnings are ignored.
     from envoy_data_plane.envoy.extensions.common.ratelimit.v3 import (
         RateLimitDescriptor,
         RateLimitDescriptorEntry,

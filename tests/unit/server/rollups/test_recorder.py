@@ -7,8 +7,8 @@ import logging
 
 import pytest
 
-from headgate.errors import StoreUnavailable
-from headgate.server.rollups.model import (
+from paceline.errors import StoreUnavailable
+from paceline.server.rollups.model import (
     COARSE,
     ITEMS_BACKLOG,
     ITEMS_SECONDS,
@@ -20,8 +20,8 @@ from headgate.server.rollups.model import (
     Period,
     bucket_of,
 )
-from headgate.server.rollups.reader import CACHE_SECONDS, RollupReader
-from headgate.server.rollups.recorder import MAX_KEYS, MAX_MINUTES, OTHER, Recorder
+from paceline.server.rollups.reader import CACHE_SECONDS, RollupReader
+from paceline.server.rollups.recorder import MAX_KEYS, MAX_MINUTES, OTHER, Recorder
 from tests.models.rollup_store import MemoryRollupStore
 
 NOON = 1_803_902_400

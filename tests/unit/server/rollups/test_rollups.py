@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.server.rollups.history import RANGES, History, step_of
-from headgate.server.rollups.model import (
+from paceline.server.rollups.history import RANGES, History, step_of
+from paceline.server.rollups.model import (
     BOUNDS,
     COARSE,
     ITEMS_BACKLOG,

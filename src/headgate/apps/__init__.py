@@ -1,1 +1,0 @@
-"""Reference applications, on headgate's public names and ports only."""

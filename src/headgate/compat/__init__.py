@@ -1,1 +1,0 @@
-"""The interfaces of other libraries, on headgate's stores."""

@@ -1,0 +1,164 @@
+"""paceline decides whether, when and how fast work may flow, and then makes it flow.
+
+Importing this imports no driver and no framework: an adapter is loaded when a URL names it, and each name below at its
+first use.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from paceline.circuit_breaker import BreakerPolicy
+    from paceline.dispatch._blocking import BlockingDispatchQueue
+    from paceline.dispatch.current_task import CurrentTask, current_task
+    from paceline.dispatch.outcomes import Discard, Retry, Snooze
+    from paceline.dispatch.queue import DispatchQueue
+    from paceline.dispatch.tasks.batches import BatchOutcome, TaskCall
+    from paceline.dispatch.tasks.execution import TaskEvent
+    from paceline.dispatch.tasks.policies import Exponential
+    from paceline.dispatch.tasks.task import Task
+    from paceline.dispatch.tasks.tasks import Tasks
+    from paceline.errors import (
+        ConfigurationError,
+        Conflict,
+        CostExceedsCapacity,
+        InvalidInput,
+        NotFound,
+        PacelineError,
+        RateLimitExceeded,
+        SlotsExhausted,
+        StoreError,
+        StoreRefused,
+        StoreUnavailable,
+    )
+    from paceline.limits._blocking import Limiter
+    from paceline.limits.limiter import AsyncLimiter
+    from paceline.limits.local_lease import LeasePolicy
+    from paceline.limits.model import (
+        Concurrency,
+        Decision,
+        FixedWindow,
+        Gcra,
+        Plan,
+        Reason,
+        SlidingLog,
+        SlidingWindow,
+        TokenBucket,
+    )
+    from paceline.limits.toml_plans import TomlPlans
+    from paceline.slots.blocking import BlockingSlots
+    from paceline.slots.calendars import Calendar
+    from paceline.slots.model import AssignedSlot, SlotRequest, SlotWindow, Spread, WindowPolicy
+    from paceline.slots.scheduler import SlotScheduler
+
+__version__ = "0.2.0"
+
+__all__ = [
+    "AssignedSlot",
+    "AsyncLimiter",
+    "BatchOutcome",
+    "BlockingDispatchQueue",
+    "BlockingSlots",
+    "BreakerPolicy",
+    "Calendar",
+    "Concurrency",
+    "ConfigurationError",
+    "Conflict",
+    "CostExceedsCapacity",
+    "CurrentTask",
+    "Decision",
+    "Discard",
+    "DispatchQueue",
+    "Exponential",
+    "FixedWindow",
+    "Gcra",
+    "PacelineError",
+    "InvalidInput",
+    "LeasePolicy",
+    "Limiter",
+    "NotFound",
+    "Plan",
+    "RateLimitExceeded",
+    "Reason",
+    "Retry",
+    "SlidingLog",
+    "SlidingWindow",
+    "SlotRequest",
+    "SlotScheduler",
+    "SlotWindow",
+    "SlotsExhausted",
+    "Snooze",
+    "Spread",
+    "StoreError",
+    "StoreRefused",
+    "StoreUnavailable",
+    "Task",
+    "TaskCall",
+    "TaskEvent",
+    "Tasks",
+    "TokenBucket",
+    "TomlPlans",
+    "WindowPolicy",
+    "current_task",
+]
+
+_MODULES = {
+    "limits.limiter": ("AsyncLimiter",),
+    "circuit_breaker": ("BreakerPolicy",),
+    "limits.local_lease": ("LeasePolicy",),
+    "limits._blocking": ("Limiter",),
+    "limits.model": (
+        "Concurrency",
+        "Decision",
+        "FixedWindow",
+        "Gcra",
+        "Plan",
+        "Reason",
+        "SlidingLog",
+        "SlidingWindow",
+        "TokenBucket",
+    ),
+    "limits.toml_plans": ("TomlPlans",),
+    "dispatch._blocking": ("BlockingDispatchQueue",),
+    "dispatch.current_task": ("CurrentTask", "current_task"),
+    "dispatch.outcomes": ("Discard", "Retry", "Snooze"),
+    "dispatch.queue": ("DispatchQueue",),
+    "dispatch.tasks.batches": ("BatchOutcome", "TaskCall"),
+    "dispatch.tasks.execution": ("TaskEvent",),
+    "dispatch.tasks.policies": ("Exponential",),
+    "dispatch.tasks.task": ("Task",),
+    "dispatch.tasks.tasks": ("Tasks",),
+    "errors": (
+        "ConfigurationError",
+        "Conflict",
+        "CostExceedsCapacity",
+        "PacelineError",
+        "InvalidInput",
+        "NotFound",
+        "RateLimitExceeded",
+        "SlotsExhausted",
+        "StoreError",
+        "StoreRefused",
+        "StoreUnavailable",
+    ),
+    "slots.blocking": ("BlockingSlots",),
+    "slots.calendars": ("Calendar",),
+    "slots.model": ("AssignedSlot", "SlotRequest", "SlotWindow", "Spread", "WindowPolicy"),
+    "slots.scheduler": ("SlotScheduler",),
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+
+
+if not TYPE_CHECKING:  # with it a type checker would accept every misspelt name
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+        return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

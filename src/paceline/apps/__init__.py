@@ -1,0 +1,1 @@
+"""Reference applications, on paceline's public names and ports only."""

@@ -1,0 +1,55 @@
+"""Helpers of the gateway's statements: ids in lists, the clock, pruning."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from paceline.durations import from_ms, to_ms
+from paceline.sql.in_lists import where_in
+from paceline.sql.schema import now
+
+
+class OutcomeRow(NamedTuple):
+    """The outcome of a message, as its row stores it."""
+
+    message_id: str
+    status: str
+    attempts: int
+    provider: str | None
+    provider_id: str | None
+    segments: int | None
+    reason: str | None
+
+
+def clock_ms(connection: Connection, given: int | None) -> int:
+    """The time: the given one, else the database's."""
+    return to_ms(now(connection)) if given is None else given
+
+
+def known_of(
+    connection: Connection, column: sa.Column[str], ids: Sequence[str], *conditions: sa.ColumnElement[bool]
+) -> list[str]:
+    """Those of `ids` that the column holds."""
+    matches: list[str] = []
+    for some in where_in(connection, column, ids):
+        matches += connection.execute(sa.select(column).where(some, *conditions)).scalars()
+    return matches
+
+
+def prune(
+    connection: Connection,
+    column: sa.Column[Any],
+    key: sa.Column[Any],
+    before_ms: int,
+    limit: int,
+    keep: timedelta,
+) -> int:
+    """Deletes up to `limit` rows whose `column` lies before a time, and at least `keep` back."""
+    before = min(from_ms(before_ms), now(connection) - keep)
+    old = sa.select(key).where(column < before).limit(limit)
+    return connection.execute(sa.delete(key.table).where(key.in_(old))).rowcount

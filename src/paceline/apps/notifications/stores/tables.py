@@ -1,0 +1,119 @@
+"""The tables of the SMS gateway: quotas, idempotency keys, messages, dead letters, opt-outs, attempts."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from paceline.sql.schema import Instant, metadata
+
+notification_quota = sa.Table(
+    "paceline_notification_quota",
+    metadata,
+    sa.Column("user_id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("rate_limit", sa.Integer, nullable=False),
+    sa.Column("time_window", sa.Integer, nullable=False),
+    sa.Column("current_count", sa.Integer, nullable=False),
+    sa.Column("last_refresh_time", Instant, nullable=False),
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("generation", sa.BigInteger, nullable=False),
+    sa.Column("algorithm", sa.String(32)),
+    sa.Column("unit", sa.String(16)),
+    sa.Column("state", sa.Text),
+    sa.Column("phone", sa.String(32)),
+    sa.Column("locale", sa.String(35)),
+    sa.Column("zone", sa.String(64)),
+    info={
+        "about": "One row per user: what may be sent in time_window minutes, and was sent since last_refresh_time. "
+        "version grows with each configuration, generation whenever the SQL path counts. algorithm (none: "
+        "fixed_window), unit (none: message) and state are the limiter's; phone, locale and zone are the recipient's."
+    },
+)
+
+notification_key = sa.Table(
+    "paceline_notification_key",
+    metadata,
+    sa.Column("message_id", sa.String(64), primary_key=True),
+    sa.Column("created_at", Instant, nullable=False),
+    sa.Column("fingerprint", sa.String(64)),
+    sa.Index("paceline_notification_key_created_at_ix", "created_at"),
+    info={"about": "Messages sent under an idempotency key; the id is made from user and key."},
+)
+
+notification_delivery = sa.Table(
+    "paceline_notification_delivery",
+    metadata,
+    sa.Column("message_id", sa.String(64), primary_key=True),
+    sa.Column("user_id", sa.Integer, nullable=False),
+    sa.Column("sent", sa.Boolean, nullable=False),
+    sa.Column("attempts", sa.Integer, nullable=False),
+    sa.Column("settled_at", Instant, nullable=False),
+    sa.Index("paceline_notification_delivery_settled_at_ix", "settled_at"),
+    info={"about": "Messages the sender of version 0.2 has processed. Read for twelve hours after an upgrade."},
+)
+
+notification_message = sa.Table(
+    "paceline_notification_message",
+    metadata,
+    sa.Column("message_id", sa.String(64), primary_key=True),
+    sa.Column("user_id", sa.Integer, nullable=False),
+    sa.Column("status", sa.String(16), nullable=False),
+    sa.Column("segments", sa.Integer, nullable=False),
+    sa.Column("attempts", sa.Integer, nullable=False),
+    sa.Column("owner", sa.String(64)),
+    sa.Column("claimed_until", Instant),
+    sa.Column("accepted_at", Instant, nullable=False),
+    sa.Column("expires_at", Instant),
+    sa.Column("settled_at", Instant),
+    sa.Column("delivered_at", Instant),
+    sa.Column("provider", sa.String(64)),
+    sa.Column("provider_id", sa.String(128)),
+    sa.Column("reason", sa.String(255)),
+    sa.Index("paceline_notification_message_settled_at_ix", "settled_at"),
+    sa.Index("paceline_notification_message_status_accepted_at_ix", "status", "accepted_at"),
+    sa.Index("paceline_notification_message_provider_id_ix", "provider_id"),
+    info={
+        "about": "One row per message: QUEUED, SENDING by the owner whose claim ends at claimed_until, then SENT, "
+        "DELIVERED, FAILED or EXPIRED. Never its text."
+    },
+)
+
+notification_dead_letter = sa.Table(
+    "paceline_notification_dead_letter",
+    metadata,
+    sa.Column("letter_id", sa.String(64), primary_key=True),
+    sa.Column("message_id", sa.String(64)),
+    sa.Column("message_key", sa.String(128), nullable=False),
+    sa.Column("message_value", sa.Text, nullable=False),
+    sa.Column("sha256", sa.String(64), nullable=False),
+    sa.Column("whole", sa.Boolean, nullable=False),
+    sa.Column("reason", sa.String(255), nullable=False),
+    sa.Column("attempts", sa.Integer, nullable=False),
+    sa.Column("dead_at", Instant, nullable=False),
+    sa.Index("paceline_notification_dead_letter_dead_at_ix", "dead_at", "letter_id"),
+    info={
+        "about": "Records that were refused, expired or could not be read, until an operator redrives or drops them. "
+        "message_value is a JSON string, truncated if it was very long; sha256 is of the whole."
+    },
+)
+
+notification_optout = sa.Table(
+    "paceline_notification_optout",
+    metadata,
+    sa.Column("phone", sa.String(32), primary_key=True),
+    sa.Column("reason", sa.String(255), nullable=False),
+    sa.Column("created_at", Instant, nullable=False),
+    info={"about": "Numbers that have opted out (STOP)."},
+)
+
+notification_attempt = sa.Table(
+    "paceline_notification_attempt",
+    metadata,
+    sa.Column("event_id", sa.String(64), primary_key=True),
+    sa.Column("user_id", sa.Integer, nullable=False),
+    sa.Column("outcome", sa.String(16), nullable=False),
+    sa.Column("minute", Instant, nullable=False),
+    sa.Column("attempted_at", Instant, nullable=False),
+    sa.Index("paceline_notification_attempt_minute_ix", "minute"),
+    sa.Index("paceline_notification_attempt_user_id_minute_ix", "user_id", "minute"),
+    info={"about": "Every attempt to send, for analytics."},
+)

@@ -1,0 +1,55 @@
+"""The permits of the payments' downstream in Redis: one sorted set, from each holder to when its permit is free."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from paceline.apps.payments.downstream.permits import LOOK_AHEAD_US, Grant, PermitPolicy
+from paceline.redis.async_client import AsyncRedisClient
+from paceline.redis.protocol import Script
+from paceline.redis.redirects import slot_of
+from paceline.redis.url import RedisUrl
+
+_LUA = Path(__file__).with_name("lua")
+KEY = b"payments:{downstream}:permits"
+
+
+class RedisPermitStore:
+    """The `PermitStore` port on one server, Sentinel or Cluster; all processes on the same Redis share the permits.
+
+    Redis may lose data: after a restart without persistence or with an old snapshot, or after a failover. It then has
+    another run id, and nothing is granted for `longest_hold` seconds.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        policy: PermitPolicy,
+        *,
+        longest_hold: float,
+        timeout: float | None = None,
+        key: bytes = KEY,
+    ) -> None:
+        self._client = AsyncRedisClient(RedisUrl.parse(url, timeout=timeout))
+        self._policy = policy
+        self._longest_hold = longest_hold
+        self._key = key
+        self._take = Script(_LUA, "permit_take")
+        self._free = Script(_LUA, "permit_free")
+
+    async def take(self, holder: str, hold: float, *, now_us: int | None = None) -> Grant:
+        number, spacing, burst = self._policy
+        numbers = (number, round(hold * 1e6), spacing, burst, round(self._longest_hold * 1e6), LOOK_AHEAD_US)
+        given = b"" if now_us is None else b"%d" % now_us
+        arguments = [holder.encode(), *(b"%d" % number for number in numbers), given]
+        return Grant(*await self._call(self._take, arguments))
+
+    async def free(self, holder: str, at_us: int) -> None:
+        await self._call(self._free, [holder.encode(), b"%d" % at_us])
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def _call(self, script: Script, arguments: list[bytes]) -> Any:
+        return await self._client.execute(script.call([self._key], arguments), script, slot_of(self._key))

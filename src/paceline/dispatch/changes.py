@@ -1,0 +1,182 @@
+"""An operator's changes to items: cancel, requeue, discard, or set another time, priority or lane. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import NamedTuple
+
+from paceline.dispatch.model import Action, Claim, Item
+from paceline.dispatch.status import FINISHED, IN_FLIGHT, Status, may
+from paceline.durations import format_instant
+from paceline.errors import Conflict, InvalidInput
+
+
+@dataclass(frozen=True, slots=True)
+class Cancellation:
+    """The items end as CANCELLED, whether they wait, run or are dead letters. A running execution loses its claim: its
+    reports are ignored, and its engine cancels it."""
+
+    reason: str | None = None
+    action = Action.CANCELLED
+    to = Status.CANCELLED
+
+    def applied(self, item: Item, now: datetime, *, is_followed: bool) -> Item:
+        """The item after it.
+
+        Raises:
+            Conflict: it is finished, or in flight and only its application can decide whether to cancel it.
+        """
+        if item.status in FINISHED:
+            raise Conflict(f"item {item.item_id!r} is {item.status} and can't be cancelled")
+        if item.status in IN_FLIGHT and is_followed:
+            raise Conflict(
+                f"item {item.item_id!r} is {item.status} and can't be cancelled here: only its application knows "
+                "whether it has begun"
+            )
+        last_attempt = item.attempt if item.status in IN_FLIGHT else item.last_attempt
+        return replace(item, status=Status.CANCELLED, completed_at=now, updated_at=now, last_attempt=last_attempt)
+
+    def detail(self, before: Item) -> str | None:
+        """For the audit."""
+        if self.reason is not None:
+            return self.reason
+        return "while in flight" if before.status in IN_FLIGHT else before.last_error
+
+
+@dataclass(frozen=True, slots=True)
+class Rescheduling:
+    """Waiting items get another time, priority or lane; None leaves a field as it is."""
+
+    execute_at: datetime | None = None
+    priority: int | None = None
+    lane: str | None = None
+    action = Action.RESCHEDULED
+    to = None
+
+    def applied(self, item: Item, now: datetime, *, is_followed: bool) -> Item:
+        """The item after it.
+
+        Raises:
+            Conflict: it is not waiting, or its application sets its time.
+        """
+        if item.status is not Status.READY:
+            raise Conflict(f"item {item.item_id!r} is {item.status} and can't be rescheduled; only READY items wait")
+        if self.execute_at is not None:
+            if is_followed or item.slotted:
+                raise Conflict(
+                    f"item {item.item_id!r} has a booked slot, or a time that belongs to its application, "
+                    "and can't be rescheduled"
+                )
+            item = replace(item, execute_at=self.execute_at, due_at=max(self.execute_at, now))
+        priority = item.priority if self.priority is None else self.priority
+        return replace(item, priority=priority, lane=self.lane or item.lane, updated_at=now)
+
+    def detail(self, before: Item) -> str | None:
+        """For the audit."""
+        parts = []
+        if self.execute_at is not None:
+            parts.append(f"executeAt {format_instant(before.execute_at)} -> {format_instant(self.execute_at)}")
+        if self.priority is not None:
+            parts.append(f"priority {before.priority} -> {self.priority}")
+        if self.lane is not None:
+            parts.append(f"lane {before.lane} -> {self.lane}")
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Redirection:
+    """Dead letters are requeued (to READY), as new; or items that wait or are dead letters are discarded (to
+    CANCELLED)."""
+
+    to: Status
+
+    @property
+    def action(self) -> Action:
+        return Action.REQUEUED if self.to is Status.READY else Action.DISCARDED
+
+    def applied(self, item: Item, now: datetime, *, is_followed: bool) -> Item:
+        """The item after it.
+
+        Raises:
+            Conflict: its status does not allow this.
+        """
+        checked_redirection(item.status, self.to, item.item_id)
+        return redirected(item, self.to, now)
+
+    def detail(self, before: Item) -> str | None:
+        """For the audit."""
+        return before.last_error
+
+
+def checked_redirection(before: Status, to: Status, item_id: str, *, in_flight: bool = False) -> None:
+    """Raises `Conflict` unless an operator may requeue (to READY) or discard (to CANCELLED) an item in this status.
+    With `in_flight`, the caller knows that a claimed or dispatched item has not begun."""
+    if (before in IN_FLIGHT and not in_flight) or not may(before, to):
+        verb = "requeued" if to is Status.READY else "discarded"
+        raise Conflict(f"item {item_id!r} is {before} and can't be {verb}")
+
+
+def redirected(item: Item, to: Status, now: datetime) -> Item:
+    """The item after an operator requeued or discarded it. A requeued item is as new, except for its claim's epoch:
+    holders of an older claim stay fenced off."""
+    if to is Status.CANCELLED:
+        return replace(item, status=to, completed_at=now, updated_at=now)
+    return replace(
+        item,
+        status=to,
+        due_at=max(item.execute_at, now),
+        batch_id=None,
+        exec_workflow_id=None,
+        claimed_at=None,
+        seen_at=None,
+        dispatched_at=None,
+        completed_at=None,
+        retry_count=0,
+        last_attempt=None,
+        last_error=None,
+        updated_at=now,
+    )
+
+
+ItemChange = Cancellation | Rescheduling | Redirection
+CHANGES: dict[str, ItemChange] = {
+    "requeue": Redirection(Status.READY),
+    "discard": Redirection(Status.CANCELLED),
+    "cancel": Cancellation(),
+    "reschedule": Rescheduling(),
+}
+"""By its name: a change whose effect can be previewed."""
+
+
+def change_named(name: str, execute_at: datetime | None = None) -> ItemChange:
+    """The change of this name; a rescheduling to another time, or to another priority or lane only.
+
+    Raises:
+        InvalidInput: there is no such change, or it takes no time.
+    """
+    if name not in CHANGES:
+        raise InvalidInput("change", f"must be one of {', '.join(CHANGES)}")
+    if execute_at is None:
+        return CHANGES[name]
+    if name != "reschedule":
+        raise InvalidInput("executeAt", "is for change=reschedule only; leave it out")
+    return Rescheduling(execute_at)
+
+
+class Preview(NamedTuple):
+    """The effect of a change on all items that match."""
+
+    matching: int
+    changing: int
+    """Those of them that can be changed."""
+    is_whole: bool = True
+    """False if more items match than were examined."""
+
+
+class ChangeResult(NamedTuple):
+    """The result of a change."""
+
+    total: int
+    in_flight: list[Claim]
+    """Items whose executions are to be stopped."""

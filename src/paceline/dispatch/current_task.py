@@ -1,0 +1,124 @@
+"""`current_task`: what a running task knows about itself, and how it reports progress."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import ContextVar
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from paceline.dispatch.model import Claim, Progress
+from paceline.dispatch.turns import DEFAULT_LANE, DEFAULT_PRIORITY
+from paceline.errors import Conflict, StoreUnavailable
+
+if TYPE_CHECKING:
+    from paceline.dispatch.ports import OutcomeSink
+
+log = logging.getLogger("paceline.dispatch")
+
+_current: ContextVar[CurrentTask | None] = ContextVar("paceline_current_task", default=None)
+
+
+class CurrentTask:
+    """The item that is being executed: its type, id, attempt, lane, priority and deadline.
+
+    await current_task().progress(0.5, "half way")
+    """
+
+    def __init__(
+        self,
+        claim: Callable[[], Claim],
+        sink: OutcomeSink,
+        lane: str = DEFAULT_LANE,
+        priority: int = DEFAULT_PRIORITY,
+    ) -> None:
+        self._claim = claim
+        self.lane = lane
+        """A tenant, say."""
+        self.priority = priority
+        """Within its lane: 0 first, 9 last."""
+        self._sink = sink
+        self._loop = asyncio.get_running_loop()
+        self.deadline: datetime | None = None
+        """When its timeout ends it; None if it has no timeout."""
+
+    @property
+    def item_type(self) -> str:
+        return self._claim().item_type
+
+    @property
+    def item_id(self) -> str:
+        return self._claim().item_id
+
+    @property
+    def attempt(self) -> int:
+        """Counted from 1. A snoozed task runs again under the same number."""
+        return self._claim().retries + 1
+
+    def progress(self, fraction: float, text: str = "") -> ProgressReport:
+        """Records how far the task is, from 0 to 1, with a text. `await` it in an `async def` task; in a `def` task,
+        call it without `await`. If the store is unavailable the report is dropped, and the task continues.
+
+        Raises:
+            InvalidInput: the fraction or the text is wrong.
+            Conflict: the item is no longer this execution's: it timed out, or another process took it over. Stop.
+        """
+        report = self._report(Progress.of(fraction, text))
+        try:
+            on_the_loop = asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            on_the_loop = False
+        if on_the_loop:
+            return ProgressReport(report)
+        asyncio.run_coroutine_threadsafe(report, self._loop).result()
+        return ProgressReport(None)
+
+    async def _report(self, progress: Progress) -> None:
+        try:
+            is_held = await self._sink.progress(self._claim(), progress)
+        except StoreUnavailable as error:
+            log.warning("the progress of %s %s was not recorded: %s", self.item_type, self.item_id, error)
+            return
+        if not is_held:
+            raise Conflict(f"{self.item_type} {self.item_id} is no longer this execution's")
+
+
+class ProgressReport:
+    """A progress report: to be awaited on the event loop, and already written in a thread."""
+
+    def __init__(self, report: Coroutine[Any, Any, None] | None) -> None:
+        self._report = report
+
+    def __await__(self) -> Generator[Any, None, None]:
+        if self._report is not None:
+            yield from self._report.__await__()
+
+
+def current_task() -> CurrentTask:
+    """The task that calls this.
+
+    Raises:
+        RuntimeError: no task is running here.
+    """
+    current = _current.get()
+    if current is None:
+        raise RuntimeError("current_task() is for use inside a task that a worker runs")
+    return current
+
+
+def current_claim() -> Claim | None:
+    """The claim under which the caller's task runs; None if no task is running here."""
+    current = _current.get()
+    return None if current is None else current._claim()
+
+
+def is_inside_task() -> bool:
+    """Whether a task is running here."""
+    return _current.get() is not None
+
+
+def enter_task(current: CurrentTask) -> None:
+    """Makes it the current task of this asyncio task."""
+    _current.set(current)

@@ -1,0 +1,136 @@
+"""Encryption at rest: contexts, arguments and results as AES-GCM texts, under keys that can be rotated."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from paceline.errors import ConfigurationError, PacelineError
+from paceline.extras import require
+
+KEY_BYTES = 32
+NONCE_BYTES = 12
+PREFIX = "enc1:"
+"""Begins every encrypted text. No JSON text begins so."""
+
+
+class KeyMissing(PacelineError):
+    """It is encrypted under a key that this process does not have."""
+
+    def __init__(self, key_id: str) -> None:
+        super().__init__(f"it is encrypted with the key {key_id}, which this process does not have")
+        self.key_id = key_id
+
+
+class InvalidCiphertext(PacelineError):
+    """The ciphertext was modified, or belongs to another item."""
+
+    def __init__(self) -> None:
+        super().__init__("it can't be decrypted: it was changed, or moved from another item")
+
+
+class Encryption:
+    """Keys for AES-256-GCM: the first one encrypts, all of them decrypt.
+
+        Encryption(["<new key: base64 of 32 bytes>", "<old key>"])
+
+    A key's id is the beginning of its SHA-256 hash. It is stored with each text, so that keys can be rotated.
+
+    Raises:
+        ConfigurationError: a key is wrong.
+        MissingExtra: `paceline[encryption]` is not installed.
+    """
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        require("encryption", "encryption")
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        if isinstance(keys, str | bytes) or not keys:
+            raise ConfigurationError("encryption_keys", "must be a list of one key or more")
+        decoded = [_checked_key(key) for key in keys]
+        self._ciphers = {hashlib.sha256(key).hexdigest()[:8]: AESGCM(key) for key in decoded}
+        self.key_id = next(iter(self._ciphers))
+        """Of the key that encrypts."""
+
+    def encrypt(self, text: str, about: str) -> str:
+        """The text, encrypted. `about` is authenticated with it: decryption needs the same value."""
+        data = self.encrypt_bytes(text.encode("utf-8", "surrogatepass"), about.encode())
+        return f"{PREFIX}{self.key_id}:{base64.b64encode(data).decode()}"
+
+    def decrypt(self, text: str, about: str) -> str:
+        """What `encrypt` was given. A text that is not encrypted is returned as it is.
+
+        Raises:
+            KeyMissing: none of the keys is its own.
+            InvalidCiphertext: it was changed, or belongs to something else.
+        """
+        if not text.startswith(PREFIX):
+            return text
+        key_id, _, data = text.removeprefix(PREFIX).partition(":")
+        try:
+            raw = base64.b64decode(data, validate=True)
+        except binascii.Error:
+            raise InvalidCiphertext from None
+        return self.decrypt_bytes(raw, key_id, about.encode()).decode("utf-8", "surrogatepass")
+
+    def encrypt_bytes(self, data: bytes, about: bytes = b"") -> bytes:
+        """The bytes, encrypted under the first key; a random nonce first."""
+        nonce = os.urandom(NONCE_BYTES)
+        return nonce + self._ciphers[self.key_id].encrypt(nonce, data, about)
+
+    def decrypt_bytes(self, data: bytes, key_id: str, about: bytes = b"") -> bytes:
+        """The inverse of `encrypt_bytes`.
+
+        Raises:
+            KeyMissing: none of the keys is its own.
+            InvalidCiphertext: it was changed, or belongs to something else.
+        """
+        from cryptography.exceptions import InvalidTag
+
+        cipher = self._ciphers.get(key_id)
+        if cipher is None:
+            raise KeyMissing(key_id[:16])
+        try:
+            return cipher.decrypt(data[:NONCE_BYTES], data[NONCE_BYTES:], about)
+        except (InvalidTag, ValueError):
+            raise InvalidCiphertext from None
+
+
+def encryption_of(keys: Sequence[str] | None) -> Encryption | None:
+    """The encryption under these keys; None without any."""
+    return None if keys is None else Encryption(keys)
+
+
+def shown_key(text: str | None) -> str | None:
+    """The id of the key that a text is encrypted with; None if it is not encrypted."""
+    return text.removeprefix(PREFIX).partition(":")[0][:16] if text is not None and text.startswith(PREFIX) else None
+
+
+def _checked_key(key: str) -> bytes:
+    """The error message leaves the key out."""
+    try:
+        decoded = base64.b64decode(key, validate=True) if isinstance(key, str) else b""
+    except (binascii.Error, ValueError):
+        decoded = b""
+    if len(decoded) != KEY_BYTES:
+        raise ConfigurationError(
+            "encryption_keys", "each must be base64 of 32 random bytes; `openssl rand -base64 32` makes one"
+        )
+    return decoded
+
+
+def readable(context: str | None) -> Any:
+    """The context's value; a text that is no JSON is shown as it is, for the operator to see."""
+    if context is None:
+        return None
+    if (key := shown_key(context)) is not None:
+        return f"encrypted with the key {key}"
+    try:
+        return json.loads(context)
+    except (ValueError, RecursionError):
+        return context

@@ -1,0 +1,64 @@
+"""Dispatching and executing items in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+
+from paceline.dispatch.engines.local.engine import GRACE_SECONDS, LocalEngine
+from paceline.dispatch.heartbeats import WorkerInfo, heartbeats
+from paceline.dispatch.model import CLAIM_BYTES
+from paceline.dispatch.outcome_reporter import OutcomeReporter
+from paceline.dispatch.periodic import ticking
+from paceline.dispatch.ports import DispatchObserver, Guard, WorkflowEngine
+from paceline.dispatch.queue import DispatchQueue
+from paceline.dispatch.registry import Domain, Registry
+from paceline.dispatch.threads import Threads
+from paceline.dispatch.worker import DispatchWorker
+
+
+@asynccontextmanager
+async def dispatching(
+    queue: DispatchQueue,
+    domains: Iterable[Domain],
+    *,
+    guard: Guard | None = None,
+    observer: DispatchObserver | None = None,
+    concurrency: int = 100,
+    backlog: int = 2000,
+    threads: Threads | None = None,
+    max_context_bytes: int = CLAIM_BYTES,
+    grace: float = GRACE_SECONDS,
+) -> AsyncIterator[WorkflowEngine]:
+    """Inside, items of these domains are dispatched and executed in this process. On exit, running executions have a
+    grace period to end; the rest is released."""
+    registry = Registry(*domains)
+    for domain in registry:
+        await queue.define(domain.config)
+    outcomes = OutcomeReporter(queue.store, observer=observer)
+    engine = LocalEngine(
+        registry,
+        outcomes,
+        guard=guard,
+        concurrency=concurrency,
+        backlog=backlog,
+        threads=threads or Threads(),
+        max_context_bytes=max_context_bytes,
+        grace=grace,
+        observer=observer,
+    )
+    item_types = [domain.item_type for domain in registry]
+    if observer is not None:
+        for item_type in item_types:
+            observer.known(item_type)
+    worker = DispatchWorker(queue.store, engine, item_types, observer=observer)
+    info = WorkerInfo.here("local", ("dispatch", "exec"), item_types, concurrency)
+    async with heartbeats(queue.store.workers, info, lambda: engine.running), ticking(queue):
+        running = asyncio.create_task(worker.run())
+        try:
+            yield engine
+        finally:
+            worker.stop()
+            await running
+            await outcomes.close()

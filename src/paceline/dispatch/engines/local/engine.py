@@ -1,0 +1,389 @@
+"""The in-process engine: executions are asyncio tasks, made durable by the queue.
+
+If a process dies, its executions' claims get no more heartbeats, stale recovery releases them, and they run again. A
+live process sends heartbeats for the claims of its running executions, so no other process takes them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from paceline import tracing
+from paceline.clock import uptime
+from paceline.dispatch.current_task import CurrentTask, enter_task
+from paceline.dispatch.engines.local.fair_semaphore import FairSemaphore
+from paceline.dispatch.engines.local.run import LONGEST_HEARTBEAT, Run, heartbeat_interval
+from paceline.dispatch.engines.local.start_check import LONGEST_PAUSE, SHORTEST_PAUSE, StartCheck, StartRefused
+from paceline.dispatch.kill_switch import OFF, SWITCH_SECONDS
+from paceline.dispatch.model import CLAIM_BYTES, Claim, Completion, GiveUp, Postponed, read_json
+from paceline.dispatch.outcomes import Retry
+from paceline.dispatch.ports import (
+    STARTED,
+    DispatchObserver,
+    Execution,
+    ExecutionState,
+    Guard,
+    NoGuard,
+    NullObserver,
+    OutcomeSink,
+    Start,
+    StartOutcome,
+    StartRequest,
+)
+from paceline.dispatch.registry import Execute, Registry
+from paceline.dispatch.task_errors import describe
+from paceline.dispatch.threads import Threads, is_coroutine_function
+from paceline.errors import NotFound, StoreError, StoreUnavailable
+
+GRACE_SECONDS = 10.0
+"""The grace period of running executions when the engine closes; cancelled, they have as long to report."""
+CANCEL_SECONDS = 0.5
+"""The interval at which running executions are checked for a cancellation."""
+Report = Callable[[Claim], Awaitable[bool]]
+"""Reports an outcome under the run's claim."""
+
+
+class LocalEngine:
+    """A `WorkflowEngine` in this process.
+
+    At most `concurrency` executions of an item type run at once and at most `backlog` are held, waiting ones included.
+    While their contexts have `max_context_bytes` or more, it takes no further items of the type.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        sink: OutcomeSink,
+        *,
+        guard: Guard | None = None,
+        concurrency: int = 100,
+        backlog: int = 2000,
+        max_context_bytes: int = CLAIM_BYTES,
+        grace: float = GRACE_SECONDS,
+        threads: Threads | None = None,
+        observer: DispatchObserver | None = None,
+    ) -> None:
+        self._registry = registry
+        self._sink = sink
+        self._start_check = StartCheck(sink, guard or NoGuard())
+        self._concurrency = concurrency
+        self._backlog = backlog
+        self._grace = grace
+        self._threads = threads or Threads()
+        self._observer = observer or NullObserver()
+        self._runs: dict[str, Run] = {}
+        self._held: Counter[str] = Counter()
+        self._context_bytes: Counter[str] = Counter()
+        self._max_context_bytes = max_context_bytes
+        self._places: dict[str, FairSemaphore] = {}
+        self._calls: dict[str, Execute] = {}
+        self._closing = False
+        self._heartbeats: asyncio.Task[None] | None = None
+        self._recalls: asyncio.Task[None] | None = None
+        self._cancels: asyncio.Task[None] | None = None
+        self._heartbeat_interval = LONGEST_HEARTBEAT
+        self._shorter_interval = asyncio.Event()
+
+    # -- WorkflowEngine ------------------------------------------------------------------------------------------
+
+    async def start(self, requests: Sequence[StartRequest]) -> list[StartOutcome]:
+        if self._heartbeats is None:
+            self._heartbeats = asyncio.create_task(self._send_heartbeats())
+            self._recalls = asyncio.create_task(self._recall_when_off())
+            self._cancels = asyncio.create_task(self._stop_cancelled())
+        if requests and (requested_at := requests[0].config_requested_at) is not None:
+            # Executions that need not wait for the kill switch may end before their starts are recorded: one write.
+            self._sink.learn(requests[0].config, requested_at)
+        return [self._start(request) for request in requests]
+
+    def _start(self, request: StartRequest) -> StartOutcome:
+        item_type = request.claim.item_type
+        if self._closing:
+            return StartOutcome(Start.EXHAUSTED, "shutting down")
+        if item_type not in self._registry:
+            return StartOutcome(Start.FAILED, f"no {item_type!r} is registered in this process")
+        seen = uptime() if request.claim_requested_at is None else request.claim_requested_at
+        execution_id = request.execution_id
+        run = Run(request.claim, request, self._call_of(item_type), seen, execution_id)
+        running = self._runs.get(execution_id)
+        if running is not None:
+            if request.claim.epoch <= running.claim.epoch:
+                return StartOutcome(Start.ALREADY_STARTED)
+            if not running.over:
+                # Our own older claim was recovered while it ran; the run continues under the new one.
+                running.claim, running.seen = request.claim, seen
+                return StartOutcome(Start.ALREADY_STARTED)
+            run.after = running.task
+            if running.executed and running.task is not None:
+                # Its report would be about a claim that is void.
+                running.task.cancel()
+        self._runs[execution_id] = run
+        self._held[item_type] += 1
+        self._context_bytes[item_type] += len(request.context_json)
+        if heartbeat_interval(request) < self._heartbeat_interval:
+            self._shorter_interval.set()
+        run.task = asyncio.create_task(self._run_to_end(run), name=execution_id)
+        return STARTED
+
+    async def describe(self, claims: Sequence[Claim]) -> list[ExecutionState]:
+        return [
+            ExecutionState(Execution.RUNNING if claim.execution_id in self._runs else Execution.NOT_FOUND)
+            for claim in claims
+        ]
+
+    async def stop(self, claims: Sequence[Claim], *, running: bool = False) -> None:
+        for claim in claims:
+            run = self._runs.get(claim.execution_id)
+            if run is not None and run.task is not None and (running or not run.begun) and not run.executed:
+                run.lost = True
+                run.task.cancel()
+
+    def room(self, item_type: str) -> int | None:
+        if self._closing or self._context_bytes[item_type] >= self._max_context_bytes:
+            return 0
+        return self._start_check.room(item_type, max(0, self._backlog - self._held[item_type]))
+
+    @property
+    def running(self) -> int:
+        """The number of executions that have begun and not ended."""
+        return sum(run.begun and not run.executed for run in self._runs.values())
+
+    async def drained(self) -> None:
+        """Returns when all executions so far have ended, and their outcomes are committed."""
+        tasks = [run.task for run in self._runs.values() if run.task is not None]
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def close(self) -> None:
+        """Releases what has not begun, waits for the grace period, then releases what still runs."""
+        self._closing = True
+        tasks = [task for run in self._runs.values() for task in (run.task, run.after) if task is not None]
+        await asyncio.sleep(0)  # a task cancelled before its first step would give nothing back
+        for run in self._runs.values():
+            if run.task is not None and not run.begun:
+                run.task.cancel()
+        if tasks:
+            _, running = await asyncio.wait(tasks, timeout=self._grace)
+            for task in running:
+                task.cancel()
+            if running:
+                await asyncio.wait(running, timeout=self._grace)
+        for watch in (self._heartbeats, self._recalls, self._cancels):
+            if watch is not None:
+                watch.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await watch
+
+    # -- one execution -------------------------------------------------------------------------------------------
+
+    async def _run_to_end(self, run: Run) -> None:
+        try:
+            report = await self._execute(run)
+            run.begun = run.executed = True
+            if report is not None:
+                await self._report_until_done(run, report)
+        finally:
+            if self._runs.get(run.execution_id) is run:
+                del self._runs[run.execution_id]
+            self._held[run.claim.item_type] -= 1
+            self._context_bytes[run.claim.item_type] -= len(run.request.context_json)
+            # The task's context leads to its `CurrentTask`, and that to the run: a cycle that only the garbage
+            # collector would find.
+            run.task = None
+
+    async def _execute(self, run: Run) -> Report | None:
+        """Runs the item at its time; returns the report to make, if any."""
+        # No closures in here: their cells would cost the garbage collector work per execution.
+        request, item_type = run.request, run.claim.item_type
+        try:
+            if run.after is not None:
+                await asyncio.wait({run.after})
+            if request.start_delay:
+                await asyncio.sleep(request.start_delay.total_seconds())
+            places = self._places_of(item_type)
+            await places.acquire(request.lane, request.priority)
+            try:
+                # Read before the admission: an admitted execution must call at once.
+                context = read_json(request.context_json)
+                await self._start_check.wait(run)
+                run.begun = True
+                began = uptime()
+                try:
+                    result = await self._call(run, context)
+                finally:
+                    self._observer.executed(item_type, uptime() - began)
+            finally:
+                places.release()
+        except StartRefused as refusal:
+            return None if refusal.lost else self._release(refusal.reason)
+        except asyncio.CancelledError as error:
+            if run.task is not None and not run.task.cancelling():
+                # Not ours: something that the work awaited was cancelled.
+                return self._failure(run, error)
+            if run.recalled:
+                return self._release(OFF)
+            if run.lost:
+                raise
+            if self._closing:
+                return self._release("the engine was closed")
+            if self._loop_ends():
+                raise
+            return self._failure(run, error)  # it cancelled itself
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            return self._failure(run, error)
+        run.succeeded = True
+        return self._completion(result) if isinstance(result, Completion) else self._sink.completed
+
+    def _loop_ends(self) -> bool:
+        """Whether all asyncio tasks have been cancelled, as `asyncio.run` does at its end."""
+        return self._heartbeats is not None and (self._heartbeats.done() or self._heartbeats.cancelling() > 0)
+
+    def _completion(self, completion: Completion) -> Report:
+        return lambda claim: self._sink.completed(claim, completion)
+
+    def _release(self, reason: str, pause: timedelta | None = None) -> Report:
+        return lambda claim: self._sink.released(claim, reason, pause)
+
+    def _failure(self, run: Run, error: BaseException) -> Report:
+        if isinstance(error, GiveUp):
+            why, verdict = str(error), error.verdict
+            return lambda claim: self._sink.gave_up(claim, why, verdict)
+        if isinstance(error, Postponed):
+            return self._release(str(error), error.pause)
+        if isinstance(error, StoreUnavailable):
+            # A store's outage is not the item's failure: the item is released and no retry is counted.
+            return self._release(f"{type(error).__name__}: {error}", run.request.config.backoff(1))
+        if isinstance(error, Retry):
+            again, after = str(error), error.pause()
+            return lambda claim: self._sink.failed(claim, again, after)
+        failure = describe(error)
+        return lambda claim: self._sink.failed(claim, failure)
+
+    async def _call(self, run: Run, context: Any) -> Any:
+        item_type, item_id = run.claim.item_type, run.claim.item_id
+        enter_task(CurrentTask(run.current_claim, self._sink, run.request.lane, run.request.priority))
+        if not tracing.is_on():
+            return await run.execute(item_id, context)
+        attributes = {"paceline.item_type": item_type, "paceline.item_id": item_id}
+        span = tracing.begin(f"execute {item_type}", attributes, parent=run.request.traceparent)
+        try:
+            with tracing.inside(span):
+                result = await run.execute(item_id, context)
+        except BaseException as error:
+            span.end({"paceline.outcome": "failed"}, failed=type(error).__name__)
+            raise
+        span.end({"paceline.outcome": "completed"})
+        return result
+
+    async def _report_until_done(self, run: Run, report: Report) -> None:
+        """Retries the report of the outcome until it succeeds: the effect has happened, and must be recorded."""
+        pause = SHORTEST_PAUSE
+        while True:
+            claim = run.claim
+            try:
+                await report(claim)
+            except StoreError:
+                if self._closing:
+                    return
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
+            else:
+                # A newer claim may have taken the run over during the report.
+                if run.claim is claim:
+                    return
+
+    def _call_of(self, item_type: str) -> Execute:
+        """The function that executes an item; a plain `def` runs on a thread."""
+        call = self._calls.get(item_type)
+        if call is None:
+            execute = self._registry[item_type].execute
+            call = execute if is_coroutine_function(execute) else partial(self._threads.call, execute)
+            self._calls[item_type] = call
+        return call
+
+    def _places_of(self, item_type: str) -> FairSemaphore:
+        places = self._places.get(item_type)
+        if places is None:
+            places = self._places[item_type] = FairSemaphore(self._concurrency)
+        return places
+
+    # -- the kill switch -----------------------------------------------------------------------------------------
+
+    async def _recall_when_off(self) -> None:
+        """Releases executions that have not begun as soon as their type's kill switch is off. Those that have begun
+        check the switch themselves, or end."""
+        while True:
+            await asyncio.sleep(SWITCH_SECONDS)
+            for item_type in {run.claim.item_type for run in self._runs.values() if not run.begun}:
+                # While the store can't be read, nothing begins.
+                with contextlib.suppress(StoreError, NotFound):
+                    if not await self._sink.enabled(item_type):
+                        await asyncio.sleep(0)  # a task cancelled before its first step would give nothing back
+                        self._recall(item_type)
+
+    def _recall(self, item_type: str) -> None:
+        for run in self._runs.values():
+            waits = not (run.begun or run.executed or run.lost or run.recalled)
+            if run.claim.item_type == item_type and waits and run.task is not None:
+                run.recalled = True
+                run.task.cancel()
+
+    # -- cancelled by an operator --------------------------------------------------------------------------------
+
+    async def _stop_cancelled(self) -> None:
+        """Cancels executions whose claims this process has lost: any process may cancel an item, and heartbeats are
+        many seconds apart."""
+        watched: set[Run] = set()
+        while True:
+            await asyncio.sleep(CANCEL_SECONDS)
+            # Executions that began since the last check are left out: most end before the next one.
+            runs = [run for run in self._runs.values() if run in watched and not (run.executed or run.lost)]
+            watched = {run for run in self._runs.values() if run.begun}
+            if runs:
+                with contextlib.suppress(StoreError):
+                    await self._stop_lost(runs)
+
+    async def _stop_lost(self, runs: Sequence[Run]) -> None:
+        claims = [run.claim for run in runs]
+        for run, claim, is_held in zip(runs, claims, await self._sink.holds(claims), strict=True):
+            if not is_held and run.claim is claim:
+                await self.stop([claim], running=True)
+
+    # -- heartbeats ----------------------------------------------------------------------------------------------
+
+    async def _send_heartbeats(self) -> None:
+        while True:
+            self._heartbeat_interval = min(
+                (heartbeat_interval(run.request) for run in self._runs.values()), default=LONGEST_HEARTBEAT
+            )
+            with contextlib.suppress(TimeoutError):
+                # Ends early for a run that needs a shorter interval.
+                await asyncio.wait_for(self._shorter_interval.wait(), self._heartbeat_interval)
+            self._shorter_interval.clear()
+            # Half of it: else a run that began just after a heartbeat would get none for almost two intervals.
+            due = [run for run in self._runs.values() if uptime() - run.seen >= self._heartbeat_interval / 2]
+            if due:
+                with contextlib.suppress(StoreError):
+                    await self._touch(due)
+
+    async def _touch(self, runs: Sequence[Run]) -> None:
+        await asyncio.sleep(0)  # a task cancelled before its first step would not clear up
+        claims, sent_at = [run.claim for run in runs], uptime()
+        alive = await self._sink.alive(claims)
+        for run, claim, is_held in zip(runs, claims, alive, strict=True):
+            if run.claim is not claim:
+                continue
+            if is_held:
+                run.seen = sent_at
+            elif not run.executed and not run.lost and run.task is not None:
+                # Lost to another dispatcher, which runs it now: stop, unless only the report is missing.
+                run.lost = True
+                run.task.cancel()

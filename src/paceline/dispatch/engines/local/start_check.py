@@ -1,0 +1,93 @@
+"""The check before an execution's first step: its claim, the kill switch and the admission plan."""
+
+from __future__ import annotations
+
+import asyncio
+
+from paceline.batching import Batcher
+from paceline.clock import uptime
+from paceline.dispatch import events
+from paceline.dispatch.engines.local.run import Run
+from paceline.dispatch.kill_switch import SWITCH_SECONDS, admitted
+from paceline.dispatch.model import Claim
+from paceline.dispatch.ports import Guard, OutcomeSink
+from paceline.errors import NotFound, StoreError
+
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
+SHORTEST_WATCH = 0.02
+NO_PLAN_SECONDS = 5.0
+"""The pause between attempts of an item type whose admission plan does not exist."""
+
+
+class StartRefused(Exception):
+    """The execution must not begin."""
+
+    def __init__(self, reason: str, *, lost: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.lost = lost
+        """The claim is lost, so this run must not release the item."""
+
+
+class StartCheck:
+    """Lets an execution begin if its claim is valid, its type is enabled and its plan admits it; else raises
+    `StartRefused`. It waits while the store is unavailable: the outcome could not be reported either."""
+
+    def __init__(self, sink: OutcomeSink, guard: Guard) -> None:
+        self._sink = sink
+        self._guard = guard
+        self._heartbeats: Batcher[Claim, bool] = Batcher(sink.alive)
+        self._no_plan: dict[str, float] = {}
+
+    def room(self, item_type: str, room: int) -> int:
+        """How many items to claim, up to `room`: of a type without its plan, one per attempt."""
+        since = self._no_plan.get(item_type)
+        if since is None:
+            return room
+        return min(room, 1) if uptime() - since >= NO_PLAN_SECONDS else 0
+
+    async def wait(self, run: Run) -> None:
+        """Returns when the execution may begin; it must do so at once, or calls would come in bursts."""
+        item_type, plan = run.claim.item_type, run.request.config.admission_plan
+        pause = SHORTEST_PAUSE
+        while True:
+            try:
+                if run.silent and not await self._renew(run):
+                    events.log_not_begun(item_type, run.claim.item_id)
+                    raise StartRefused("its claim was lost", lost=True)
+                if not await self._sink.enabled(item_type):
+                    raise StartRefused("the kill switch was off at its time")
+                # Checked again after the wait, without the store: this process may have been frozen meanwhile.
+                if (plan is None or await self._admitted(run, plan)) and not run.silent:
+                    self._no_plan.pop(item_type, None)
+                    return
+            except StoreError:
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
+
+    async def _renew(self, run: Run) -> bool:
+        claim, sent_at = run.claim, uptime()
+        is_held = await self._heartbeats.submit(claim)
+        if run.claim is not claim:
+            return True  # by the claim that took the run over meanwhile
+        if is_held:
+            run.seen = sent_at
+        return is_held
+
+    async def _admitted(self, run: Run, plan: str) -> bool:
+        """Whether the plan has admitted it; False if the kill switch was turned off meanwhile."""
+        item_type = run.claim.item_type
+        every = min(max(run.request.config.dispatch_interval_secs / 2, SHORTEST_WATCH), SWITCH_SECONDS)
+        try:
+            return await admitted(self._guard, self._sink, plan, item_type, every)
+        except NotFound:
+            raise StartRefused(self._refuse_without_plan(item_type, plan)) from None
+
+    def _refuse_without_plan(self, item_type: str, plan: str) -> str:
+        """No item's failure: all are released, and retried later."""
+        now = uptime()
+        since = self._no_plan.get(item_type)
+        if since is None or now - since >= NO_PLAN_SECONDS:
+            events.log_no_plan(item_type, plan)
+        self._no_plan[item_type] = now
+        return f"there is no admission plan {plan!r}"

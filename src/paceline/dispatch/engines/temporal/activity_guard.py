@@ -1,0 +1,127 @@
+"""The exec worker's checks before each activity of an execution: the kill switch, and the item type's admission plan.
+Inside the activity, `current_task()` is the execution's item."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from datetime import timedelta
+from typing import Any
+
+from temporalio import activity
+from temporalio.converter import PayloadConverter
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput
+
+from paceline.dispatch.current_task import CurrentTask, enter_task
+from paceline.dispatch.engines.temporal.claim_memo import KEY, Call
+from paceline.dispatch.engines.temporal.heartbeat import send_heartbeats
+from paceline.dispatch.engines.temporal.outcome_activities import OFF
+from paceline.dispatch.kill_switch import SWITCH_SECONDS, admitted
+from paceline.dispatch.model import Postponed
+from paceline.dispatch.ports import Guard, OutcomeSink
+from paceline.errors import StoreError
+
+NOT_ADMITTED = "NotAdmitted"
+SWITCHED_OFF = "SwitchedOff"
+POSTPONED = "Postponed"
+"""The failure type of a `Postponed` that business code raised."""
+STORE_PAUSE = 0.5
+"""Seconds until the guard retries after its store failed."""
+
+
+class ActivityGuard(ActivityInboundInterceptor):
+    """An activity that is not admitted ends as `NOT_ADMITTED` or `SWITCHED_OFF`, and one that raised `Postponed` as
+    `POSTPONED`. Its workflow's `OutboundCalls` handles all three; business code sees none."""
+
+    def __init__(
+        self,
+        next: ActivityInboundInterceptor,
+        guard: Guard,
+        guarded: Mapping[str, Collection[str]],
+        sink: OutcomeSink | None,
+    ) -> None:
+        super().__init__(next)
+        self._guard = guard
+        self._guarded = guarded
+        self._sink = sink
+
+    async def execute_activity(self, input: ExecuteActivityInput) -> Any:
+        if KEY in input.headers:
+            call = Call.from_json(PayloadConverter.default.from_payload(input.headers[KEY]))
+            if call is not None:
+                await self._check(call)
+                if self._sink is not None:
+                    memo = call.memo
+                    enter_task(CurrentTask(lambda: memo.claim, self._sink, memo.lane, memo.priority))
+        try:
+            return await super().execute_activity(input)
+        except Postponed as postponed:
+            attempts = activity.info().attempt - 1
+            raise _refusal(POSTPONED, str(postponed), attempts=attempts, pause=postponed.pause) from postponed
+
+    async def _check(self, call: Call) -> None:
+        info = activity.info()
+        # An earlier attempt may have made the call.
+        first = call.first and info.attempt == 1
+        item_type, plan = call.memo.claim.item_type, call.memo.plan
+        names = self._guarded.get(item_type)
+        if names is None or info.activity_type in names:
+            await self._wait(plan, item_type, first)
+        elif first and not await self._enabled(item_type):
+            raise _refusal(SWITCHED_OFF, OFF)
+
+    async def _wait(self, plan: str | None, item_type: str, first: bool) -> None:
+        """Waits for the kill switch and the plan, and gives the attempt back before the activity times out."""
+        info = activity.info()
+        limit = _wait_timeout(info)
+        heartbeats = None
+        if info.heartbeat_timeout and not info.is_local:
+            heartbeats = asyncio.create_task(send_heartbeats(info.heartbeat_timeout))
+        try:
+            async with asyncio.timeout(limit):
+                while not await self._admitted(plan, item_type):
+                    if first:
+                        raise _refusal(SWITCHED_OFF, OFF)
+                    # It has had an effect already: it continues from here when the switch is on again.
+                    await asyncio.sleep(SWITCH_SECONDS)
+        except TimeoutError:
+            message = f"plan {plan!r} did not admit it within {limit} s" if plan else OFF
+            raise _refusal(NOT_ADMITTED, message, attempts=info.attempt - 1) from None
+        finally:
+            if heartbeats is not None:
+                heartbeats.cancel()
+
+    async def _admitted(self, plan: str | None, item_type: str) -> bool:
+        """Waits until the plan admits it, if it has one; False if the kill switch is off."""
+        while True:
+            try:
+                if plan is None:
+                    return await self._enabled(item_type)
+                if self._sink is None:
+                    await self._guard.admit(plan, item_type)
+                    return True
+                return await self._enabled(item_type) and await admitted(self._guard, self._sink, plan, item_type)
+            except StoreError:
+                await asyncio.sleep(STORE_PAUSE)
+
+    async def _enabled(self, item_type: str) -> bool:
+        return self._sink is None or await self._sink.enabled(item_type)
+
+
+def _refusal(type: str, message: str, *, attempts: int = 0, pause: timedelta | None = None) -> ApplicationError:
+    """The guard's answer to the workflow: how many attempts were made, and for how many seconds the item pauses. It
+    does not count as a failure."""
+    seconds = None if pause is None else pause.total_seconds()
+    details = (attempts, seconds)
+    return ApplicationError(message, *details, type=type, non_retryable=True, category=ApplicationErrorCategory.BENIGN)
+
+
+def _wait_timeout(info: activity.Info) -> float | None:
+    """Half of the activity's remaining time, in seconds."""
+    left = []
+    if info.start_to_close_timeout:
+        left.append(info.start_to_close_timeout)
+    if info.schedule_to_close_timeout:
+        left.append(info.schedule_to_close_timeout - (info.started_time - info.scheduled_time))
+    return min(left).total_seconds() / 2 if left else None

@@ -1,0 +1,64 @@
+"""An execution's memo, by which its outcome is reported: the claim it was started under, its admission plan, its lane
+and its priority.
+
+It is the workflow's memo: business code need not know it, and `describe` returns it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from paceline.dispatch.model import Claim
+from paceline.dispatch.ports import StartRequest
+from paceline.dispatch.turns import DEFAULT_LANE, DEFAULT_PRIORITY
+
+KEY = "paceline"
+
+
+class ClaimMemo(NamedTuple):
+    """The claim an execution was started under, its plan, and its place in the queue."""
+
+    claim: Claim
+    plan: str | None
+    lane: str = DEFAULT_LANE
+    priority: int = DEFAULT_PRIORITY
+
+    @classmethod
+    def of(cls, request: StartRequest) -> ClaimMemo:
+        return cls(request.claim, request.config.admission_plan, request.lane, request.priority)
+
+    def to_json(self) -> dict[str, Any]:
+        item_type, item_id, epoch, retries = self.claim
+        claim = {"itemType": item_type, "itemId": item_id, "epoch": epoch, "retries": retries}
+        return {**claim, "plan": self.plan, "lane": self.lane, "priority": self.priority}
+
+    @classmethod
+    def from_json(cls, value: Any) -> ClaimMemo | None:
+        """None for anything that is not a memo: a workflow that no dispatcher started."""
+        if not isinstance(value, Mapping):
+            return None
+        try:
+            claim = Claim(str(value["itemType"]), str(value["itemId"]), int(value["epoch"]), int(value["retries"]))
+            # An older version's memo has neither of these.
+            place = str(value.get("lane", DEFAULT_LANE)), int(value.get("priority", DEFAULT_PRIORITY))
+        except (KeyError, TypeError, ValueError):
+            return None
+        plan = value.get("plan")
+        return cls(claim, None if plan is None else str(plan), *place)
+
+
+class Call(NamedTuple):
+    """The header of an execution's activity."""
+
+    memo: ClaimMemo
+    first: bool
+    """Whether the execution has had no effect yet, so that it may still go back."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self.memo.to_json(), "first": self.first}
+
+    @classmethod
+    def from_json(cls, value: Any) -> Call | None:
+        memo = ClaimMemo.from_json(value)
+        return None if memo is None else cls(memo, value.get("first") is True)

@@ -1,0 +1,84 @@
+"""Dispatching items in this process, and executing them as workflows on Temporal."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+
+from paceline.dispatch.encryption import Encryption
+from paceline.dispatch.engines.temporal.client import TemporalConnection
+from paceline.dispatch.engines.temporal.engine import TemporalEngine
+from paceline.dispatch.engines.temporal.versioning import versioned
+from paceline.dispatch.engines.temporal.worker_group import TemporalWorkerGroup
+from paceline.dispatch.engines.temporal.workers import EXEC, WorkerOptions, exec_workers
+from paceline.dispatch.heartbeats import WorkerInfo, heartbeats
+from paceline.dispatch.outcome_reporter import OutcomeReporter
+from paceline.dispatch.periodic import ticking
+from paceline.dispatch.ports import DispatchObserver, Guard, WorkflowEngine
+from paceline.dispatch.queue import DispatchQueue
+from paceline.dispatch.registry import Domain, Registry
+from paceline.dispatch.worker import DispatchWorker
+
+
+@asynccontextmanager
+async def dispatching_on_temporal(
+    temporal: TemporalConnection,
+    queue: DispatchQueue,
+    domains: Iterable[Domain],
+    *,
+    guard: Guard | None = None,
+    observer: DispatchObserver | None = None,
+    concurrency: int = EXEC.activities,
+    encryption: Encryption | None = None,
+) -> AsyncIterator[WorkflowEngine]:
+    """While the block runs, this process claims items of these domains, starts them as workflows, and executes some. On
+    exit it takes no more work and lets running executions finish within the grace period; Temporal gives the rest to
+    another process.
+
+    The dispatcher is not a Schedule: it is woken by the database, and needs no task queue that item types of another
+    database might share.
+
+    Raises:
+        StoreUnavailable: no Temporal answers.
+    """
+    registry = Registry(*domains)
+    for domain in registry:
+        await queue.define(domain.config)
+    stored = [await queue.config(domain.item_type) for domain in registry]
+    outcomes = OutcomeReporter(queue.store, observer=observer)
+    client = await temporal.client(encryption)
+    engine = TemporalEngine(await temporal.client_for_dispatch(encryption), outcomes)
+    item_types = [domain.item_type for domain in registry]
+    if observer is not None:
+        for item_type in item_types:
+            observer.known(item_type)
+    build = temporal.build_id
+    options = WorkerOptions(deployment=None if build is None else versioned(build))
+    dispatcher = DispatchWorker(queue.store, engine, item_types, observer=observer)
+    workers = exec_workers(
+        client,
+        [domain.with_config(config) for domain, config in zip(registry, stored, strict=True)],
+        outcomes,
+        guard=guard,
+        concurrency=EXEC._replace(activities=concurrency),
+        options=options,
+    )
+    group = TemporalWorkerGroup(client, workers, version=options.version)
+    info = WorkerInfo.here("temporal", ("dispatch", "exec"), item_types, concurrency)
+    stop = asyncio.Event()
+    async with heartbeats(queue.store.workers, info), ticking(queue):
+        try:
+            async with asyncio.TaskGroup() as running:
+                running.create_task(group.run(stop))
+                running.create_task(dispatcher.run())
+                try:
+                    yield engine
+                finally:
+                    # Nothing new is started during the grace period.
+                    dispatcher.stop()
+                    stop.set()
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        finally:
+            await outcomes.close()

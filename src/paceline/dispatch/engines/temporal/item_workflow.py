@@ -1,0 +1,98 @@
+"""For domains without a workflow of their own: one that runs the domain's `execute` as an activity."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from contextlib import nullcontext
+from datetime import timedelta
+from typing import Any
+
+from temporalio import activity, workflow
+from temporalio.common import RawValue, RetryPolicy
+from temporalio.exceptions import ApplicationError
+
+from paceline.dispatch.current_task import current_claim
+from paceline.dispatch.engines.temporal.claim_memo import KEY, ClaimMemo
+from paceline.dispatch.engines.temporal.claim_watch import ClaimWatch
+from paceline.dispatch.engines.temporal.completions import completion_from_json, completion_to_json
+from paceline.dispatch.engines.temporal.failures import gave_up, retry
+from paceline.dispatch.engines.temporal.heartbeat import send_heartbeats
+from paceline.dispatch.model import Completion, GiveUp, Postponed
+from paceline.dispatch.outcomes import Retry
+from paceline.dispatch.ports import OutcomeSink
+from paceline.dispatch.registry import Execute, Registry
+from paceline.dispatch.task_errors import is_cancelling, message_of
+from paceline.dispatch.threads import Threads
+
+EXECUTE = "paceline.execute"
+LONGEST_EXECUTION = timedelta(days=365)
+"""Temporal requires a timeout. The queue has none: a task's own timeout is enforced inside the activity."""
+HEARTBEAT_TIMEOUT = timedelta(seconds=10)
+"""An activity whose worker died is detected after this."""
+STOPPED = "its worker was stopped"
+RETRY = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_attempts=3)
+"""For lost workers only: what `execute` raises is final, because the queue does the retrying."""
+
+
+@workflow.defn(dynamic=True)
+class ItemWorkflow:
+    """The workflow of every type that has no class of its own on its worker."""
+
+    @workflow.run
+    async def run(self, args: Sequence[RawValue]) -> Completion | None:
+        memo = ClaimMemo.from_json(workflow.memo_value(KEY, None))
+        if memo is None:
+            raise ApplicationError("it was not started by a dispatcher", non_retryable=True)
+        converter = workflow.payload_converter()
+        item_id, context_json = (converter.from_payload(arg.payload, str) for arg in args)
+        returned = await workflow.execute_activity(
+            EXECUTE,
+            args=[memo.claim.item_type, item_id, context_json],
+            start_to_close_timeout=LONGEST_EXECUTION,
+            heartbeat_timeout=HEARTBEAT_TIMEOUT,
+            retry_policy=RETRY,
+        )
+        return completion_from_json(returned)
+
+
+class ItemActivities:
+    """Runs `execute` of the registered domains."""
+
+    def __init__(self, registry: Registry, sink: OutcomeSink) -> None:
+        self._registry = registry
+        self._threads = Threads()
+        self._claims = ClaimWatch(sink)
+
+    @activity.defn(name=EXECUTE)
+    async def execute(self, item_type: str, item_id: str, context_json: str) -> dict[str, Any] | None:
+        heartbeats = asyncio.create_task(send_heartbeats(HEARTBEAT_TIMEOUT))
+        claim = current_claim()
+        try:
+            async with nullcontext() if claim is None else self._claims.watching(claim):
+                result = await self._run(self._registry[item_type].execute, item_id, json.loads(context_json))
+        except asyncio.CancelledError:
+            if activity.is_worker_shutdown():
+                # As in-process: it goes back, so a deployment costs neither an attempt nor a retry.
+                raise Postponed(STOPPED) from None
+            raise
+        finally:
+            heartbeats.cancel()
+        return completion_to_json(result) if isinstance(result, Completion) else None
+
+    async def _run(self, execute: Execute, item_id: str, context: Any) -> Any:
+        try:
+            return await self._threads.call(execute, item_id, context)
+        except Postponed:
+            raise  # for the activity guard
+        except GiveUp as error:
+            raise gave_up(error) from error
+        except Retry as error:
+            raise retry(error) from error
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and is_cancelling():
+                raise
+            raise ApplicationError(message_of(error), type=type(error).__name__, non_retryable=True) from error

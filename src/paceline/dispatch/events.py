@@ -1,0 +1,58 @@
+"""Log lines of dispatch: one per batch, and one per item that needs attention.
+
+The error of an item is not logged: its text is the application's, and `paceline queue show` has it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from paceline.dispatch.model import Change
+from paceline.dispatch.status import Status
+
+log = logging.getLogger("paceline.dispatch")
+
+
+def log_batch(item_type: str, batch_id: str, detail: str) -> None:
+    log.info("Batch %s of %s: %s", batch_id, item_type, detail, extra={"item_type": item_type, "batch_id": batch_id})
+
+
+def log_recovery(item_type: str, items: int) -> None:
+    log.warning("%d stale claims of %s were given back", items, item_type, extra={"item_type": item_type})
+
+
+def log_not_begun(item_type: str, item_id: str) -> None:
+    fields = {"item_type": item_type, "item_id": item_id}
+    log.warning("%s %s was not begun: its claim was lost meanwhile", item_type, item_id, extra=fields)
+
+
+def log_no_plan(item_type: str, plan: str) -> None:
+    log.error(
+        "No item of %s begins: there is no admission plan %r. Create it, or change the item type's admissionPlan",
+        item_type,
+        plan,
+        extra={"item_type": item_type},
+    )
+
+
+def log_switch_unread(item_type: str, error: Exception) -> None:
+    log.error("No item of %s begins: %s", item_type, error, extra={"item_type": item_type})
+
+
+def log_newer_context(change: Change) -> None:
+    """An item that a newer version of paceline queued."""
+    item_type, item_id = change.claim.item_type, change.claim.item_id
+    fields = {"item_type": item_type, "item_id": item_id}
+    log.warning("%s %s is given back: %s", item_type, item_id, change.detail, extra=fields)
+
+
+def log_trouble(written: Iterable[Change]) -> None:
+    """One line per item that failed or was dead-lettered."""
+    for change in written:
+        item_type, item_id = change.claim.item_type, change.claim.item_id
+        fields = {"item_type": item_type, "item_id": item_id}
+        if change.status is Status.DEAD_LETTER:
+            log.error("%s %s is a dead letter, retryCount=%d", item_type, item_id, change.retries, extra=fields)
+        elif Status.FAILED in change.path:
+            log.warning("%s %s failed and is tried again: retry %d", item_type, item_id, change.retries, extra=fields)

@@ -1,0 +1,422 @@
+"""The dispatch queue in a SQL database."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from paceline.dispatch.changes import ChangeResult, ItemChange, Preview
+from paceline.dispatch.config import DispatchConfig
+from paceline.dispatch.encryption import Encryption
+from paceline.dispatch.model import (
+    CLAIM_BYTES,
+    AuditEntry,
+    Batch,
+    BatchSummary,
+    Change,
+    Claim,
+    EnqueueRequest,
+    EnqueueResult,
+    Item,
+    ItemReport,
+    Progress,
+    PruneResult,
+    QueueStats,
+)
+from paceline.dispatch.ports import Follower
+from paceline.dispatch.search import BY_ID, ErrorGroup, ItemFilter, ItemOrder, LaneDepth
+from paceline.dispatch.settling import Settling
+from paceline.dispatch.status import Status
+from paceline.dispatch.stores import (
+    admin_queries,
+    changes,
+    encrypting,
+    following,
+    groups,
+    portable,
+    portable_claims,
+    recovering,
+    reports,
+    search,
+    sqlite,
+    transactions,
+)
+from paceline.dispatch.stores.identity import Identity
+from paceline.dispatch.stores.periodic import SqlPeriodicStore
+from paceline.dispatch.stores.rows import ClaimRequest
+from paceline.dispatch.stores.workers import SqlWorkerStore
+from paceline.dispatch.turns import UNLIMITED, Places
+from paceline.errors import Conflict, SlotCancelled
+from paceline.sql.engine import Database
+from paceline.sql.hints import notify
+
+if TYPE_CHECKING:
+    from paceline.dispatch.stores.claims import Claims
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+MAX_TRIES = 3
+SOON = timedelta(seconds=5)
+"""Items that are due later than this do not wake a dispatcher."""
+
+
+class SqlQueueStore:
+    """A `QueueStore` on SQLite, PostgreSQL or Oracle. Owns its database and closes it."""
+
+    def __init__(
+        self,
+        database: Database,
+        followers: Mapping[str, Follower] | None = None,
+        *,
+        claim_bytes: int = CLAIM_BYTES,
+        encryption: Encryption | None = None,
+    ) -> None:
+        self._database = database
+        self._encryption = encryption
+        self._identity = Identity(database)
+        self._claim_bytes = claim_bytes
+        self.workers = SqlWorkerStore(database)
+        self._followers = dict(followers or {})
+        self._hints = database.hints
+        self._wakeups: dict[str, asyncio.Event] = {}
+        """By item type."""
+        self._postgres = database.dialect == "postgresql"
+        self._statements: Any = portable
+        self._enqueue_alone: Any = None
+        """On PostgreSQL, an enqueue without a SQLAlchemy connection."""
+        self._claim_statement: Any = portable_claims.claim
+        self._claims: Claims | None = None
+        if self._postgres:
+            # Imported here: the driver is an optional extra.
+            from paceline.dispatch.stores import postgres
+            from paceline.dispatch.stores.claims import Claims
+
+            self._statements = postgres
+            self._enqueue_alone = postgres.enqueue_alone
+            self._claims = Claims(database)
+        elif database.dialect == "sqlite":
+            self._statements, self._claim_statement = sqlite, sqlite.claim
+        enqueue = encrypting.encrypting(self._statements.enqueue, encryption)
+        self.periodic = SqlPeriodicStore(database, enqueue, self._hints)
+        self._settling = Settling(self._write_changes)
+        self._served: dict[str, str] = {}
+        """By item type: the lane that was served last."""
+        self._limited: set[str] = set()
+        """Item types with limited places: an execution that ends frees one."""
+
+    # -- dispatching ---------------------------------------------------------------------------------------------
+
+    async def config(self, item_type: str) -> DispatchConfig | None:
+        config = await self._database.read(admin_queries.config, item_type)
+        if config is not None:
+            (self._limited.add if config.places.are_limited else self._limited.discard)(item_type)
+        return config
+
+    async def enqueue(
+        self, requests: Sequence[EnqueueRequest], *, within: Any = None, now: datetime | None = None
+    ) -> list[EnqueueResult]:
+        unique = {(request.item_type, request.item_id): request for request in reversed(requests)}
+        ordered = encrypting.encrypted_requests(self._encryption, [unique[key] for key in sorted(unique)])
+        if not ordered:
+            return []
+        soon = datetime.now(UTC) + SOON
+        item_types = {one.item_type for one in ordered if one.execute_at is None or one.execute_at <= soon}
+        hints = self._hints.due(item_types) if within is None else sorted(item_types)
+        new: set[tuple[str, str]]
+        if within is not None:
+            new = await transactions.enqueue(
+                self._identity, self._database.dialect, self._statements, within, ordered, now, hints
+            )
+        else:
+            new = await self._retried(self._write_items, ordered, now, hints)
+            self._hints.wake(item_types)
+            if self._postgres:
+                self._hints.notify_later(item_types.difference(hints))
+        return _results(requests, new)
+
+    async def _write_items(
+        self, requests: Sequence[EnqueueRequest], now: datetime | None, hints: Sequence[str]
+    ) -> set[tuple[str, str]]:
+        if self._enqueue_alone is not None:
+            return await self._enqueue_alone(self._database, requests, now, hints)  # type: ignore[no-any-return]
+        return await self._database.write(self._statements.enqueue, requests, now, hints)
+
+    async def enqueue_group(
+        self, head: EnqueueRequest, members: Sequence[EnqueueRequest], *, within: Any = None
+    ) -> list[EnqueueResult]:
+        if within is not None:
+            # Only enqueues run in the caller's transaction, so the check comes before it.
+            await self._database.read(groups.check, head)
+            return await self.enqueue([*members, head], within=within)
+        ordered = sorted(members, key=lambda member: (member.item_type, member.item_id))
+        first, *others = encrypting.encrypted_requests(self._encryption, [head, *ordered])
+        item_types = {one.item_type for one in (head, *members)}
+        new = await self._retried(
+            self._database.write, groups.enqueue, self._statements.enqueue, first, others, None, sorted(item_types)
+        )
+        self._hints.wake(item_types)
+        return _results([*members, head], new)
+
+    async def claim(
+        self,
+        item_type: str,
+        limit: int,
+        look_ahead: timedelta,
+        *,
+        places: Places = UNLIMITED,
+        now: datetime | None = None,
+    ) -> Batch:
+        self._wakeup(item_type)  # subscribed before the claim: later items wake `wait`
+        request = ClaimRequest(item_type, limit, look_ahead, self._claim_bytes, places)
+        batch = await self._claim(request, now)
+        if self._encryption is None:
+            return batch
+        return batch._replace(items=[encrypting.decrypted_item(self._encryption, item) for item in batch.items])
+
+    async def _claim(self, request: ClaimRequest, now: datetime | None) -> Batch:
+        if self._claims is not None:
+            return await self._claims.claim(request, now)
+        request = request._replace(after=self._served.get(request.item_type, ""))
+        batch: Batch = await self._database.write(self._claim_statement, request, now)
+        if batch.items:
+            self._served[request.item_type] = batch.items[-1].lane
+        return batch
+
+    async def stale(
+        self, item_type: str, stale_after: timedelta, limit: int, *, now: datetime | None = None
+    ) -> list[tuple[Claim, Status]]:
+        return await self._database.read(admin_queries.stale, item_type, stale_after, limit, now)
+
+    async def settle(
+        self,
+        changes: Sequence[Change],
+        *,
+        summary: BatchSummary | None = None,
+        silent_for: timedelta | None = None,
+        now: datetime | None = None,
+    ) -> list[bool]:
+        alone = now is not None or silent_for is not None
+        if alone or _are_followed(changes, self._followers):
+            # A change that a follower refuses must fail alone.
+            done = await self._write_changes(changes, [] if summary is None else [summary], now, silent_for)
+        else:
+            done = await self._settling.settle(changes, summary)
+        if self._limited:
+            ended = {change.claim.item_type for change in changes if change.status is not Status.DISPATCHED}
+            for item_type in ended & self._limited:
+                self._wake_dispatchers(item_type)
+        return done
+
+    async def _write_changes(
+        self,
+        changes: Sequence[Change],
+        summaries: Sequence[BatchSummary],
+        now: datetime | None = None,
+        silent_for: timedelta | None = None,
+    ) -> list[bool]:
+        if not changes and not summaries:
+            return []
+        changes = encrypting.encrypted_changes(self._encryption, changes)
+        settle = self._statements.settle
+        with_results = any(change.result_json is not None for change in changes)
+        if with_results:
+            settle = reports.with_results(settle)
+        if silent_for is not None:
+            settle = recovering.of_silent(settle, silent_for)
+        if _are_followed(changes, self._followers):
+            return await self._database.write(following.settle, settle, self._followers, changes, summaries, now)
+        if with_results or silent_for is not None:
+            return await self._database.write(settle, changes, summaries, now)
+        done: list[bool] = await self._database.flush(settle, changes, summaries, now)
+        return done
+
+    async def touch(self, claims: Sequence[Claim], *, now: datetime | None = None) -> list[bool]:
+        if not claims:
+            return []
+        done: list[bool] = await self._database.flush(self._statements.touch, claims, now)
+        return done
+
+    async def holds(self, claims: Sequence[Claim]) -> list[bool]:
+        return await self._database.read(admin_queries.holds, claims)
+
+    async def record_progress(
+        self, progress: Sequence[tuple[Claim, Progress]], *, now: datetime | None = None
+    ) -> list[bool]:
+        return await self._database.write(reports.record_progress, progress, now)
+
+    async def wait(self, item_type: str, timeout: float) -> None:
+        await self._hints.wait(self._wakeup(item_type), timeout)
+
+    async def close(self) -> None:
+        await self._settling.close()
+        await self._database.close()
+
+    # -- operating -----------------------------------------------------------------------------------------------
+
+    async def configure(self, config: DispatchConfig, *, replace: bool = True, now: datetime | None = None) -> None:
+        await self._retried(self._database.write, admin_queries.configure, config, now, replace)
+        await self._notify(config.item_type)
+
+    async def change(
+        self, item_type: str, changes: Mapping[str, Any], *, create: bool = False, now: datetime | None = None
+    ) -> DispatchConfig | None:
+        config = await self._retried(self._database.write, admin_queries.change, item_type, changes, now, create)
+        await self._notify(item_type)
+        return config
+
+    async def configs(self) -> list[DispatchConfig]:
+        return await self._database.read(admin_queries.configs)
+
+    async def find(self, item_type: str, item_id: str) -> tuple[Item, str | None] | None:
+        row = await self._database.read(admin_queries.find, item_type, item_id)
+        if row is None:
+            return None
+        return row[0], encrypting.shown(self._encryption, "context", item_type, item_id, row[1])
+
+    async def report(self, item_type: str, item_id: str) -> ItemReport:
+        progress, result = await self._database.read(reports.find, item_type, item_id)
+        return ItemReport(progress, encrypting.shown(self._encryption, "result", item_type, item_id, result))
+
+    async def items(
+        self,
+        item_type: str,
+        chosen: ItemFilter | None,
+        limit: int,
+        after: str | None,
+        order: ItemOrder = BY_ID,
+    ) -> list[Item]:
+        return await self._database.read(search.items, item_type, chosen, limit, after, order)
+
+    async def count(self, item_type: str, chosen: ItemFilter, at_most: int) -> int:
+        return await self._database.read_aside(search.count, item_type, chosen, at_most)
+
+    async def progress_of(self, item_type: str, item_ids: Sequence[str]) -> dict[str, Progress]:
+        return await self._database.read(reports.progress_of, item_type, item_ids)
+
+    async def statuses(self, item_type: str, item_ids: Sequence[str]) -> dict[Status, int]:
+        return await self._database.read_aside(admin_queries.statuses, item_type, item_ids)
+
+    async def error_groups(self, item_type: str) -> list[ErrorGroup]:
+        return await self._database.read_aside(search.error_groups, item_type)
+
+    async def lanes(self, item_type: str) -> list[LaneDepth]:
+        return await self._database.read_aside(search.lanes, item_type)
+
+    async def stats(self, item_type: str, *, now: datetime | None = None) -> QueueStats:
+        return await self._database.read(admin_queries.stats, item_type, now)
+
+    async def left_at(self, item_type: str, times: Sequence[datetime]) -> list[int]:
+        return await self._database.read_aside(admin_queries.left_at, item_type, times)
+
+    async def redirect(
+        self, item_type: str, item_ids: Sequence[str] | None, to: Status, *, now: datetime | None = None
+    ) -> int:
+        count, follower = 0, self._followers.get(item_type)
+        if item_ids is not None:
+            count = await self._database.write(admin_queries.redirect, item_type, item_ids, to, now, follower)
+        else:
+            # Each once, in order of their ids: one that becomes a dead letter again is not redirected again.
+            after: str | None = ""
+            while after is not None:
+                some, after = await self._database.write(
+                    admin_queries.redirect_dead, item_type, after, to, now, follower
+                )
+                count += some
+        await self._notify_moved(item_type)
+        return count
+
+    async def change_items(
+        self,
+        item_type: str,
+        chosen: Sequence[str] | ItemFilter,
+        change: ItemChange,
+        *,
+        now: datetime | None = None,
+    ) -> ChangeResult:
+        follower = self._followers.get(item_type)
+        count, claims = 0, list[Claim]()
+        if not isinstance(chosen, ItemFilter):
+            changed = await self._database.write(changes.change_listed, item_type, chosen, change, now, follower)
+            count, claims = changed
+        else:
+            after: str | None = ""
+            while after is not None:
+                changed, after = await self._database.write(
+                    changes.change_matching, item_type, chosen, after or None, change, now, follower
+                )
+                count, claims = count + changed.total, claims + changed.in_flight
+        await self._notify_moved(item_type)
+        return ChangeResult(count, claims)
+
+    async def preview(
+        self, item_type: str, chosen: ItemFilter, change: ItemChange, *, now: datetime | None = None
+    ) -> Preview:
+        follower = self._followers.get(item_type)
+        return await self._database.read_aside(changes.preview, item_type, chosen, change, now, follower)
+
+    async def audit(self, item_type: str, item_id: str | None, limit: int, before: int | None) -> list[AuditEntry]:
+        return await self._database.read(admin_queries.audit_entries, item_type, item_id, limit, before)
+
+    async def prune(self, before: datetime) -> PruneResult:
+        items = audit = 0
+        while some := await self._database.write(admin_queries.prune_items, before):
+            items += some
+        while some := await self._database.write(admin_queries.prune_audit, before):
+            audit += some
+        return PruneResult(items, audit)
+
+    # -- inside --------------------------------------------------------------------------------------------------
+
+    async def _retried(self, transact: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Retries if a concurrent writer inserted the same key, which is then found."""
+        for _ in range(MAX_TRIES - 1):
+            try:
+                return await transact(*args, **kwargs)
+            except SlotCancelled:
+                raise
+            except Conflict:
+                continue
+        return await transact(*args, **kwargs)
+
+    async def _notify_moved(self, item_type: str) -> None:
+        """Resets the claims' positions: items may be due anywhere now."""
+        if self._claims is not None:
+            self._claims.reset_positions(item_type)
+        await self._notify(item_type)
+
+    def _wakeup(self, item_type: str) -> asyncio.Event:
+        event = self._wakeups.get(item_type)
+        if event is None:
+            event = self._wakeups[item_type] = self._hints.subscribe(item_type)
+        return event
+
+    def _wake_dispatchers(self, item_type: str) -> None:
+        """Wakes dispatchers of a type with limited places, which has room again. Only a hint: polling finds it too."""
+        self._hints.wake([item_type])
+        if self._postgres:
+            self._hints.notify_later([item_type])
+
+    async def _notify(self, item_type: str) -> None:
+        self._hints.wake([item_type])
+        if self._postgres:
+            await self._database.once(notify, item_type)
+
+
+def _results(requests: Sequence[EnqueueRequest], new: set[tuple[str, str]]) -> list[EnqueueResult]:
+    results = []
+    for item_type, item_id, *_ in requests:
+        key = item_type, item_id
+        results.append(EnqueueResult(item_type, item_id, key not in new))
+        new.discard(key)  # a second request for the same item in one call is a duplicate
+    return results
+
+
+def _are_followed(changes: Sequence[Change], followers: Mapping[str, Follower]) -> bool:
+    """Whether a follower must be called: for dead letters only. Other reports of an engine do not change an
+    application's state."""
+    return bool(followers) and any(
+        change.status is Status.DEAD_LETTER and change.claim.item_type in followers for change in changes
+    )

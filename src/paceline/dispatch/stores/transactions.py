@@ -1,0 +1,174 @@
+"""Joins a caller's transaction: which connections are accepted, and how a store's work runs on them."""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from types import ModuleType
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
+
+from paceline.dispatch.model import EnqueueRequest
+from paceline.dispatch.stores.identity import FIELD, NO_QUEUE, POSTGRES, Identity, Row
+from paceline.errors import InvalidInput, StoreError
+from paceline.sql.errors import DRIVER_ERRORS, fault, translated
+
+ACCEPTED = (
+    "must be a SQLAlchemy Session, AsyncSession, Connection or AsyncConnection, a psycopg Connection or "
+    "AsyncConnection, a sqlite3 Connection, or Django's connection"
+)
+NO_TRANSACTION = "has no transaction open and commits every statement by itself; begin a transaction first"
+ASYNCPG = "asyncpg is not supported; use psycopg (in SQLAlchemy: postgresql+psycopg://)"
+
+Keys = set[tuple[str, str]]
+
+
+async def enqueue(
+    identity: Identity,
+    dialect: str,
+    statements: ModuleType,
+    connection: Any,
+    requests: Sequence[EnqueueRequest],
+    now: datetime | None,
+    hints: Sequence[str],
+) -> Keys:
+    """Queues the items in the caller's transaction; returns the new ones. Awaits only an asynchronous connection.
+
+    Raises:
+        InvalidInput: the connection is of no accepted kind, is to another database, or has no transaction.
+    """
+    try:
+        owner = await _unwrap(connection)
+        if _is_of(owner, "psycopg", "Connection", "AsyncConnection"):
+            _check(dialect, "postgresql", owner.autocommit and owner.info.transaction_status.name == "IDLE")
+            return await _with_psycopg(identity, statements, owner, requests, now, hints)
+        if isinstance(owner, sqlite3.Connection):
+            _check(dialect, "sqlite", _autocommits(owner))
+            with _borrow(owner) as borrowed:
+                identity.check_file(borrowed)
+                return statements.enqueue(borrowed, requests, now, hints)  # type: ignore[no-any-return]
+        if _is_of(owner, "sqlalchemy.ext.asyncio", "AsyncConnection"):
+            await identity.check_server(*await owner.run_sync(_checked, dialect, identity))
+            return await owner.run_sync(statements.enqueue, requests, now, hints)  # type: ignore[no-any-return]
+        if isinstance(owner, sa.Connection):
+            await identity.check_server(*_checked(owner, dialect, identity))
+            return statements.enqueue(owner, requests, now, hints)  # type: ignore[no-any-return]
+    except DRIVER_ERRORS as error:
+        raise _explain_error(translated(error)) from error
+    module = type(connection).__module__
+    raise InvalidInput(FIELD, ASYNCPG if module.partition(".")[0] == "asyncpg" else ACCEPTED)
+
+
+async def _unwrap(connection: Any) -> Any:
+    """The connection inside a session, or inside Django's connection."""
+    if _is_of(connection, "sqlalchemy.orm", "scoped_session") or _is_of(
+        connection, "sqlalchemy.ext.asyncio", "async_scoped_session"
+    ):
+        connection = connection()
+    if _is_of(connection, "sqlalchemy.orm", "Session"):
+        return connection.connection()
+    if _is_of(connection, "sqlalchemy.ext.asyncio", "AsyncSession"):
+        return await connection.connection()
+    if hasattr(connection, "in_atomic_block") and hasattr(connection, "vendor"):
+        if not connection.in_atomic_block:
+            raise InvalidInput(FIELD, "Django's connection has no transaction open; use transaction.atomic()")
+        return connection.connection
+    return connection
+
+
+def _checked(connection: sa.Connection, dialect: str, identity: Identity) -> tuple[Any, Row]:
+    """The driver's connection inside, and PostgreSQL's identity; an empty row if that is known."""
+    if connection.dialect.driver == "asyncpg":
+        raise InvalidInput(FIELD, ASYNCPG)
+    _check(dialect, connection.dialect.name, _autocommits(connection.connection.dbapi_connection))
+    raw = connection.connection.driver_connection
+    if dialect == "sqlite":
+        identity.check_file(connection)
+    if dialect != "postgresql" or identity.is_known(raw):
+        return raw, ()
+    return raw, tuple(connection.exec_driver_sql(POSTGRES).one())
+
+
+async def _with_psycopg(
+    identity: Identity,
+    statements: ModuleType,
+    connection: Any,
+    requests: Sequence[EnqueueRequest],
+    now: datetime | None,
+    hints: Any,
+) -> Keys:
+    import psycopg
+
+    try:
+        if not identity.is_known(connection):
+            (row,) = await _fetch_rows(connection, POSTGRES)
+            await identity.check_server(connection, row)
+        rows = await _fetch_rows(connection, *statements.enqueue_call(requests, now, hints))
+    except psycopg.Error as error:
+        state = error.sqlstate or ("08000" if isinstance(error, psycopg.OperationalError) else "")
+        raise _explain_error(fault(state, str(error))) from error
+    return statements.new_keys(requests, rows)  # type: ignore[no-any-return]
+
+
+async def _fetch_rows(connection: Any, *call: Any) -> list[Row]:
+    """The rows of a statement, as tuples: the caller's rows may be of any form."""
+    import psycopg
+    from psycopg.rows import tuple_row
+
+    if isinstance(connection, psycopg.AsyncConnection):
+        async with connection.cursor(row_factory=tuple_row) as cursor:
+            await cursor.execute(*call)
+            return await cursor.fetchall()
+    with connection.cursor(row_factory=tuple_row) as blocking:
+        rows: list[Row] = blocking.execute(*call).fetchall()
+        return rows
+
+
+def _check(dialect: str, given: str, autocommits: bool) -> None:
+    if given != dialect:
+        raise InvalidInput(FIELD, f"leads to {given}; the queue is in {dialect}")
+    if autocommits:
+        raise InvalidInput(FIELD, NO_TRANSACTION)
+
+
+def _autocommits(raw: Any) -> bool:
+    """Whether a driver's connection commits every statement by itself and is in no transaction."""
+    if isinstance(raw, sqlite3.Connection):
+        by_itself = raw.isolation_level is None or getattr(raw, "autocommit", False) is True
+        return by_itself and not raw.in_transaction
+    return getattr(raw, "autocommit", False) is True
+
+
+def _explain_error(error: StoreError) -> StoreError | InvalidInput:
+    text = str(error)
+    if "paceline_dispatch" in text and ("does not exist" in text or "no such table" in text):
+        return InvalidInput(FIELD, NO_QUEUE)
+    return error
+
+
+class _CallersConnection(SQLiteDialect_pysqlite):
+    """For a caller's connection, which is neither prepared nor committed or rolled back."""
+
+    supports_statement_cache = True
+
+    def do_rollback(self, dbapi_connection: Any) -> None:
+        """The caller's to do."""
+
+    def do_commit(self, dbapi_connection: Any) -> None:
+        """The caller's to do."""
+
+
+def _borrow(raw: sqlite3.Connection) -> sa.Connection:
+    pool = sa.StaticPool(lambda: raw, reset_on_return=None)  # type: ignore[arg-type]
+    return sa.Engine(pool, _CallersConnection(dbapi=sqlite3), sa.make_url("sqlite://")).connect()
+
+
+def _is_of(value: object, module: str, *names: str) -> bool:
+    """Whether it is an instance of one of the module's classes. If it is, the module is loaded; importing it here might
+    need an extra that is not installed."""
+    loaded = sys.modules.get(module)
+    return loaded is not None and isinstance(value, tuple(getattr(loaded, name) for name in names))

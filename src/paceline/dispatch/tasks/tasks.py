@@ -1,0 +1,485 @@
+"""`Tasks`: functions as work on the dispatch queue."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, overload
+
+from paceline.dispatch.encryption import encryption_of
+from paceline.dispatch.engines.local.dispatching import dispatching
+from paceline.dispatch.model import EnqueueRequest, EnqueueResult
+from paceline.dispatch.periodic import checked_name
+from paceline.dispatch.plan_guard import PlanGuard
+from paceline.dispatch.ports import DispatchObserver, Guard
+from paceline.dispatch.queue import DispatchQueue
+from paceline.dispatch.registry import Domain
+from paceline.dispatch.schedules import CatchUp, Schedule
+from paceline.dispatch.tasks.batches import TaskCall, batch_requests, chain_request
+from paceline.dispatch.tasks.declarations import first_config, state_config, state_schedules
+from paceline.dispatch.tasks.execution import CANCEL_SECONDS, EventListener, Middleware, TaskExecution
+from paceline.dispatch.tasks.in_memory import InMemory
+from paceline.dispatch.tasks.policies import Backoff, Duration, Exponential, checked_backoff, checked_timeout, rate_plan
+from paceline.dispatch.tasks.related_items import RelatedItems
+from paceline.dispatch.tasks.task import CallOptions, Definition, Task
+from paceline.dispatch.tasks.unique import checked_unique, new_id
+from paceline.dispatch.threads import DEFAULT_LIMIT, Threads
+from paceline.dispatch.turns import checked_lane, checked_priority
+from paceline.durations import parse_instant
+from paceline.errors import ConfigurationError, InvalidInput
+from paceline.limits.limiter import AsyncLimiter
+from paceline.options import check_wait
+from paceline.slots.calendars import Calendar
+from paceline.slots.model import checked_id
+
+if TYPE_CHECKING:
+    from paceline.dispatch.engines.temporal.client import TemporalConnection
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+DEFAULT_RETRIES = 4
+MAX_RETRIES = 999
+LIMITER_DEADLINE = 5.0
+
+
+@dataclass(slots=True)
+class _OnLoop:
+    """The state of one event loop."""
+
+    loop: asyncio.AbstractEventLoop
+    threads: Threads
+    queue: DispatchQueue | None = None
+    stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+    opening: asyncio.Lock = field(default_factory=asyncio.Lock)
+    defined: set[str] = field(default_factory=set)
+
+
+class Tasks:
+    """Functions that workers run, on the dispatch queue in the database at `url`.
+
+        tasks = Tasks("sqlite:///work.db")
+
+        @tasks.task(retries=5, timeout=30, rate="50/second")
+        async def send_invoice(invoice_id: str) -> str: ...
+
+    `paceline worker my_module:tasks` runs them. In one process, at most `concurrency` executions of each task run at
+    once, and at most `threads` plain `def` functions. `middleware` is called around every execution, the first one
+    outermost. `on_event` is called with every `TaskEvent`. With `encryption_keys`, each base64 of 32 bytes, arguments
+    and results are encrypted at rest: the first key encrypts, all decrypt.
+
+    Raises:
+        ConfigurationError: an option is wrong.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        concurrency: int = 100,
+        threads: int = DEFAULT_LIMIT,
+        middleware: Sequence[Middleware] = (),
+        on_event: EventListener | None = None,
+        cancel_seconds: float = CANCEL_SECONDS,
+        encryption_keys: Sequence[str] | None = None,
+    ) -> None:
+        if not isinstance(url, str) or ":" not in url:
+            raise ConfigurationError(
+                "url", "must be a database URL such as sqlite:///work.db or postgresql://host/name"
+            )
+        for option, value in (("concurrency", concurrency), ("threads", threads)):
+            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 10_000:
+                raise ConfigurationError(option, "must be a whole number from 1 to 10000")
+        check_wait("cancel_seconds", cancel_seconds)
+        encryption_of(encryption_keys)  # rejects a wrong key here, where it is given
+        self._encryption_keys = encryption_keys
+        self.url = url
+        self._concurrency = concurrency
+        self._thread_limit = threads
+        self._middleware = tuple(middleware)
+        self._listeners = () if on_event is None else (on_event,)
+        self._cancel_seconds = cancel_seconds
+        self._tasks: dict[str, Task[Any, Any]] = {}
+        self._periodic: dict[str, tuple[str, Schedule]] = {}
+        self._loop_state: _OnLoop | None = None
+        self._in_memory: InMemory | None = None
+
+    # -- defining ------------------------------------------------------------------------------------------------
+
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+
+    @overload
+    def task(
+        self,
+        function: None = None,
+        /,
+        *,
+        name: str | None = None,
+        retries: int = DEFAULT_RETRIES,
+        timeout: Duration | None = None,
+        rate: str | None = None,
+        backoff: Backoff | None = None,
+        priority: int | None = None,
+        lane: str | None = None,
+        concurrency: int | None = None,
+        lane_concurrency: int | None = None,
+        unique: str | None = None,
+        unique_period: Duration | None = None,
+    ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+
+    def task(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        retries: int = DEFAULT_RETRIES,
+        timeout: Duration | None = None,
+        rate: str | None = None,
+        backoff: Backoff | None = None,
+        priority: int | None = None,
+        lane: str | None = None,
+        concurrency: int | None = None,
+        lane_concurrency: int | None = None,
+        unique: str | None = None,
+        unique_period: Duration | None = None,
+    ) -> Any:
+        """Makes a function a task: `@tasks.task` or `@tasks.task(retries=5, …)`.
+
+        It runs once and is retried up to `retries` times after failures, with pauses by `backoff`. An execution longer
+        than `timeout` is cancelled, and if it does not end then, abandoned. With `rate`, such as `50/second`, no more
+        executions begin in any such span, over all processes on this database. The item type is the function's name,
+        or `name`, in upper case.
+
+        `priority` and `lane` are the defaults of its calls. At most `concurrency` of its items are in flight at once,
+        over all processes, and `lane_concurrency` per lane. With `unique="arguments"`, calls with the same arguments
+        are one item; with `unique_period`, calls with the same key or arguments are one item per period.
+
+        Raises:
+            ConfigurationError: an option or the function's signature is wrong, or the name is taken.
+        """
+        if not isinstance(retries, int) or isinstance(retries, bool) or not 0 <= retries <= MAX_RETRIES:
+            raise ConfigurationError("retries", f"must be a whole number from 0 to {MAX_RETRIES}")
+        seconds, policy = checked_timeout(timeout), checked_backoff(Exponential() if backoff is None else backoff)
+        same = checked_unique(unique, unique_period)
+        try:
+            checked_lane(lane)
+            checked_priority(priority)
+        except InvalidInput as error:
+            raise ConfigurationError(error.field, error.problem) from None
+
+        def decorate(function: Callable[P, R]) -> Task[P, R]:
+            item_type = (function.__name__ if name is None else name).upper()
+            if item_type in self._tasks:
+                raise ConfigurationError("name", f"two tasks have the item type {item_type}; give one of them a name=")
+            plan = None if rate is None else rate_plan(item_type, rate)
+            config = first_config(item_type, retries, plan.name if plan else None)
+            config = config.changed({"concurrency": concurrency, "lane_concurrency": lane_concurrency})
+            task = Task(self, function, Definition(config, plan, seconds, policy, priority, lane, same))
+            self._tasks[item_type] = task
+            return task
+
+        return decorate if function is None else decorate(function)
+
+    def periodic(
+        self,
+        *,
+        cron: str | None = None,
+        every: str | timedelta | float | None = None,
+        zone: str | None = None,
+        calendar: Calendar | dict[str, Any] | None = None,
+        catch_up: str = CatchUp.SKIP,
+        name: str | None = None,
+    ) -> Callable[[Callable[P, R]], Task[P, R]]:
+        """Makes a function, or a task, run periodically: `@tasks.periodic(cron="0 16 * * MON-FRI")` or
+        `@tasks.periodic(every="PT2S")`.
+
+        Each tick is queued once, however many workers run. A cron expression is in the time zone `zone`. A tick outside
+        the open time of `calendar` is left out. `catch_up` decides which ticks are queued that were missed because no
+        worker ran: `skip`, `last` or `all`. The periodic task has the function's name, or `name`.
+
+        Raises:
+            ConfigurationError: an option is wrong, the name is taken, or the function needs arguments.
+        """
+        schedule = Schedule.of(cron=cron, every=every, zone=zone, calendar=calendar, catch_up=catch_up)
+
+        def decorate(function: Callable[P, R]) -> Task[P, R]:
+            task = function if isinstance(function, Task) else self.task(function)
+            if missing := task.arguments.required():
+                raise ConfigurationError(missing[0], "has no default, and nobody gives a periodic task its arguments")
+            periodic_name = task.function.__name__ if name is None else name
+            try:
+                checked_name(periodic_name)
+            except InvalidInput as error:
+                raise ConfigurationError(error.field, error.problem) from None
+            if periodic_name in self._periodic:
+                raise ConfigurationError("name", f"two periodic tasks are named {periodic_name}; give one a name=")
+            self._periodic[periodic_name] = task.item_type, schedule
+            return task
+
+        return decorate
+
+    @property
+    def item_types(self) -> list[str]:
+        """The item types of its tasks."""
+        return list(self._tasks)
+
+    def domains(self) -> list[Domain]:
+        """Each task as a `Domain`, for callers that run them without `run`."""
+        return [Domain(task.definition.config, self._execution(task)) for task in self._tasks.values()]
+
+    def _execution(self, task: Task[Any, Any]) -> TaskExecution:
+        definition = task.definition
+        return TaskExecution(
+            task.function,
+            task.arguments,
+            definition.timeout,
+            definition.backoff,
+            lambda: self._on_loop().threads,
+            self._middleware,
+            self._listeners,
+            self._cancel_seconds,
+            RelatedItems(self),
+        )
+
+    def _on_loop(self) -> _OnLoop:
+        loop = asyncio.get_running_loop()
+        if self._loop_state is None or self._loop_state.loop is not loop:
+            self._loop_state = _OnLoop(loop, Threads(self._thread_limit))
+        return self._loop_state
+
+    # -- queueing ------------------------------------------------------------------------------------------------
+
+    async def queue(self) -> DispatchQueue:
+        """The tasks' queue, opened at first use. Each event loop has its own."""
+        if self._in_memory is not None:
+            return self._in_memory.queue
+        state = self._on_loop()
+        if state.queue is None:
+            async with state.opening:
+                if state.queue is None:
+                    state.queue = await state.stack.enter_async_context(
+                        DispatchQueue.open(self.url, encryption_keys=self._encryption_keys)
+                    )
+        return state.queue
+
+    async def define(self) -> None:
+        """Writes the tasks' settings to the database. Workers do so when they start, and an enqueue if needed. On
+        SQLite, call it once before the first enqueue in a transaction of yours.
+
+        Raises:
+            StoreUnavailable: the store does not answer.
+        """
+        queue = await self.queue()
+        for task in self._tasks.values():
+            await queue.define(task.definition.config)
+            self._on_loop().defined.add(task.item_type)
+
+    async def enqueue_item(self, task: Task[Any, Any], context: Any, options: CallOptions) -> EnqueueResult:
+        """Queues an item of a task, for `Task.enqueue`."""
+        definition, item_type = task.definition, task.item_type
+        at, connection = options.at, options.connection
+        moment = None if at is None else parse_instant(at, "at")
+        item_id = definition.unique.item_id(options.key, context, moment)
+        lane = definition.lane if options.lane is None else options.lane
+        priority = definition.priority if options.priority is None else options.priority
+        if self._in_memory is not None:
+            if connection is not None:
+                raise InvalidInput("connection", "a queue in memory can't join a database transaction")
+            return await self._in_memory.enqueue(item_type, item_id, context, at, lane, priority)
+        state = self._on_loop()
+        if connection is not None and item_type not in state.defined and self.url.startswith("sqlite"):
+            # Opening and defining would wait for the caller's own transaction.
+            raise InvalidInput("connection", "call `await tasks.define()` once before your first transaction")
+        queue = state.queue or await self.queue()
+        if item_type not in state.defined:
+            async with state.opening:
+                # Checked again under the lock: concurrent first calls define it once.
+                if item_type not in state.defined:
+                    await queue.define(definition.config)
+                    state.defined.add(item_type)
+        return await queue.enqueue(
+            item_type,
+            item_id,
+            context=context,
+            execute_at=at,
+            lane=lane,
+            priority=priority,
+            connection=connection,
+        )
+
+    async def batch(
+        self, calls: Iterable[TaskCall], *, then: Task[..., Any], key: str | None = None, connection: Any = None
+    ) -> str:
+        """Queues a group of calls, and a call of `then` for when all have ended: succeeded, dead letters, or cancelled.
+        `then` gets a `BatchOutcome` as its first argument. Returns the batch's key; the calls have the ids `{key}:0`,
+        `{key}:1` …, the callback `{key}:done`. A second batch with the same key and calls changes nothing.
+
+            key = await tasks.batch([render.call(page) for page in pages], then=all_rendered)
+
+        Raises:
+            InvalidInput: a call, the key or the connection is wrong, or the key was used for other calls; nothing was
+                queued.
+            StoreUnavailable: the store does not answer; call it again with the same key.
+        """
+        key = new_id() if key is None else checked_id(key, "key")
+        head, members = batch_requests(calls, then, key)
+        await self._queue_group(head, members, connection, {request.item_type for request in (head, *members)})
+        return key
+
+    async def chain(
+        self, first: TaskCall, *following: TaskCall | Task[..., Any], key: str | None = None, connection: Any = None
+    ) -> str:
+        """Queues calls that run one after the other: each is queued when the one before has succeeded, with its result
+        as the first argument. Returns the chain's key; the calls have the ids `{key}`, `{key}:2`, `{key}:3` … A second
+        chain with the same key and calls changes nothing.
+
+            await tasks.chain(fetch.call(url), resize.call_with_result(width=800), publish, key="cat")
+
+        Raises:
+            InvalidInput: a call, the key or the connection is wrong, or the key was used for other calls; nothing was
+                queued.
+            StoreUnavailable: the store does not answer; call it again with the same key.
+        """
+        key = new_id() if key is None else checked_id(key, "key")
+        links = [link.call_with_result() if isinstance(link, Task) else link for link in following]
+        head = chain_request([first, *links], key)
+        await self._queue_group(head, [], connection, {call.task.item_type for call in (first, *links)})
+        return key
+
+    async def _queue_group(
+        self, head: EnqueueRequest, members: Sequence[EnqueueRequest], connection: Any, item_types: set[str]
+    ) -> None:
+        if unknown := item_types.difference(self._tasks):
+            raise InvalidInput("calls", f"{sorted(unknown)[0]} is no task of this Tasks object")
+        if self._in_memory is not None:
+            if connection is not None:
+                raise InvalidInput("connection", "a queue in memory can't join a database transaction")
+            await self._in_memory.enqueue_group(head, members)
+            return
+        await self._define_all(item_types, connection)
+        await (await self.queue()).enqueue_group(head, members, connection=connection)
+
+    async def queue_next(self, request: EnqueueRequest) -> None:
+        """Queues the next call of a chain."""
+        if self._in_memory is not None:
+            await self._in_memory.enqueue_requests([request])
+            return
+        await self._define_all({request.item_type}, None)
+        await (await self.queue()).enqueue_requests([request])
+
+    async def _define_all(self, item_types: set[str], connection: Any) -> None:
+        state = self._on_loop()
+        if item_types <= state.defined:
+            return
+        if connection is not None and self.url.startswith("sqlite"):
+            raise InvalidInput("connection", "call `await tasks.define()` once before your first transaction")
+        await self.define()
+
+    async def close(self) -> None:
+        """Closes the queue, if it was opened on this event loop. The next use opens it again."""
+        state, self._loop_state = self._on_loop(), None
+        await state.stack.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self.close()
+
+    # -- running -------------------------------------------------------------------------------------------------
+
+    async def run(
+        self,
+        stop: asyncio.Event,
+        *,
+        observer: DispatchObserver | None = None,
+        temporal: TemporalConnection | None = None,
+    ) -> None:
+        """Runs tasks in this process until `stop` is set; then waits up to ten seconds for running tasks, and releases
+        the rest. With `temporal`, each execution is a workflow there, and this process a worker of it.
+
+        Raises:
+            ConfigurationError: there is no task, or an annotation of one can't be used.
+            StoreUnavailable: Temporal does not answer.
+        """
+        async with self.running(observer=observer, temporal=temporal):
+            await stop.wait()
+
+    @asynccontextmanager
+    async def running(
+        self, *, observer: DispatchObserver | None = None, temporal: TemporalConnection | None = None
+    ) -> AsyncIterator[None]:
+        """Runs tasks inside the block, as `run` does."""
+        if not self._tasks:
+            raise ConfigurationError("tasks", "there is no task; decorate a function with @tasks.task()")
+        for task in self._tasks.values():
+            task.arguments.check()
+        queue = await self.queue()
+        for task in self._tasks.values():
+            await state_config(queue, task.definition.config)
+        await state_schedules(queue, self._periodic)
+        async with self._guard() as guard, self._dispatching(queue, guard, observer, temporal):
+            yield
+
+    def _dispatching(
+        self,
+        queue: DispatchQueue,
+        guard: Guard | None,
+        observer: DispatchObserver | None,
+        temporal: TemporalConnection | None,
+    ) -> AbstractAsyncContextManager[Any]:
+        domains, concurrency = self.domains(), self._concurrency
+        if temporal is None:
+            threads = self._on_loop().threads
+            return dispatching(queue, domains, guard=guard, observer=observer, concurrency=concurrency, threads=threads)
+        # Imported here: the SDK is an extra.
+        from paceline.dispatch.engines.temporal.dispatching import dispatching_on_temporal
+
+        encryption = encryption_of(self._encryption_keys)
+        return dispatching_on_temporal(
+            temporal,
+            queue,
+            domains,
+            guard=guard,
+            observer=observer,
+            concurrency=concurrency,
+            encryption=encryption,
+        )
+
+    @asynccontextmanager
+    async def _guard(self) -> AsyncIterator[Guard | None]:
+        """Limits executions to the tasks' rates, counted in the same database by all processes."""
+        plans = [task.definition.plan for task in self._tasks.values() if task.definition.plan is not None]
+        if not plans:
+            yield None
+            return
+        async with AsyncLimiter(self.url, plans=plans, on_error="closed", deadline=LIMITER_DEADLINE) as limiter:
+            guard = PlanGuard(limiter)
+            try:
+                yield guard
+            finally:
+                await guard.close()
+
+    @asynccontextmanager
+    async def in_memory(self) -> AsyncIterator[InMemory]:
+        """For tests: inside the block, tasks use a queue in memory, and each `enqueue` runs all queued items at once.
+
+            async with tasks.in_memory():
+                await send_invoice.enqueue("inv-1", key="inv-1")
+                assert (await send_invoice.show("inv-1")).result == "sent"
+
+        `enqueue` returns when its item, and all items that it queued, have ended: times, snoozes and backoff pass at
+        once, and rates do not apply.
+        """
+        if self._in_memory is not None:
+            raise RuntimeError("in_memory() is entered already")
+        async with InMemory.open(self.domains()) as self._in_memory:
+            try:
+                yield self._in_memory
+            finally:
+                self._in_memory = None

@@ -1,0 +1,221 @@
+# Generated from limits/handles.py by scripts/generate_blocking.py. Do not edit.
+"""What a limiter hands out: a reservation to settle, held places to leave."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self
+from uuid import uuid4
+
+from paceline.errors import InvalidInput, NotFound, StoreError
+from paceline.limits.model import Charge, Concurrency, Decision, Reason
+from paceline.limits.ports import Hold, Settlement
+from paceline.limits.reservations import check_actual, full_cost_first
+from paceline.limits.wait_queues import deadline_of, pause_until, timeout_denial
+
+log = logging.getLogger("paceline.limits")
+
+RENEWALS_PER_LIFE = 3
+"""How often a place is renewed before it would expire: two renewals may fail."""
+INTERRUPTIONS = BaseException  # a signal handler may raise anything
+
+
+def decide_in_turn(
+    limiter: Any, request: tuple[str, str | Sequence[str], int], timeout: float | None, hold: Hold | None = None
+) -> Decision:
+    """The decision on a request as soon as there is room, first come, first served; a denial after a timeout of
+    `timeout` seconds. With a hold, its cost is reserved."""
+    key, _, cost = request
+    chain = limiter._chain(*request)
+    deadline_us = deadline_of(timeout, limiter._clock.monotonic_us())
+    queues, clock = limiter._wait_queues, limiter._clock
+    turn = queues.turn(key, tuple(charge.rule.plan for charge in chain))
+    try:
+        if not queues.wait_turn(turn, deadline_us, clock):
+            return timeout_denial(limiter._decide(chain, spend=False))
+        while True:
+            # Rebuilt each time: plans may have changed meanwhile.
+            chain = limiter._chain(*request)
+            if hold is None:
+                decision: Decision = limiter._acquire_with_lease(chain)
+            else:
+                decision = limiter._decide(full_cost_first(chain, cost), hold=hold)
+            if decision.allowed:
+                return decision
+            pause = pause_until(decision, chain, deadline_us, clock)
+            if pause is None:
+                return decision
+            queues.pause(turn, pause)
+    finally:
+        # First and not in `leave`: a signal handler may raise before the first line of a function.
+        turn.left = True
+        queues.leave(turn)
+
+
+class Reservation:
+    """A cost reserved under an id. True if it was allowed.
+
+        with limiter.reserve("user:1", "tokens", 500) as reservation:
+            reservation.settle(call_model())
+
+    As a context manager it is cancelled when the block raises, and stays as reserved when it was not settled.
+    """
+
+    def __init__(self, id: str, decision: Decision, settle: Callable[[int], bool]) -> None:
+        self._settle = settle
+        self._open = decision.allowed and not decision.degraded
+        self.id = id
+        self.decision = decision
+
+    def __bool__(self) -> bool:
+        return self.decision.allowed
+
+    def settle(self, actual: int) -> bool:
+        """Corrects the cost to `actual`. False if there was nothing to correct: settled before, denied, or decided by
+        a failure policy. Raises what `Limiter.settle` does."""
+        check_actual(actual)
+        if not self._open:
+            return False
+        applied = self._settle(actual)
+        self._open = False
+        return applied
+
+    def cancel(self) -> bool:
+        """Gives back all of the cost that still counts. The id can be reserved again."""
+        return self.settle(0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            # A cost that can't be given back stays spent; the block's own error is raised.
+            with suppress(NotFound, StoreError):
+                self.cancel()
+
+
+class HeldPlaces:
+    """Places of concurrency limits, held while a block runs. Made by `hold`; it is entered once.
+
+        with limiter.hold("user:1", "exports") as decision: ...
+
+    Work that is no block calls `enter`, and `leave` when it ends. Places are renewed only while this object is
+    referenced: if it is forgotten, they expire.
+    """
+
+    def __init__(self, limiter: Any, key: str, plans: str | Sequence[str], cost: int, timeout: float = 0.0) -> None:
+        self._limiter = limiter
+        self._request = (key, plans, cost)
+        self._timeout = timeout
+        self._id = uuid4().hex
+        self._places: list[Charge] = []
+        self._others: list[Charge] = []
+        self._ttl_us = 0
+        self._store: Any = None
+        """Where the places are held; `None` if none are."""
+        self._renewal: Any = None
+        self._left = False
+        self._process = 0
+
+    def enter(self) -> Decision:
+        """Decides, and begins to hold the places if it was allowed. Raises what `hold` does."""
+        limiter = self._limiter
+        chain = full_cost_first(limiter._chain(*self._request), self._request[2])
+        self._places = [charge for charge in chain if isinstance(charge.rule.spec, Concurrency)]
+        self._others = [charge for charge in chain if charge not in self._places and not charge.rule.shadow]
+        if not self._places:
+            raise InvalidInput("plans", "none of them is a concurrency limit; use acquire")
+        expire_us = [charge.rule.spec.life_us for charge in self._places]
+        self._ttl_us = 2 * max(expire_us)
+        hold = Hold(self._id, self._ttl_us, places=True)
+        self._process = os.getpid()
+        try:
+            decision: Decision = limiter._health.observe(self._decide(chain, hold))
+            if decision.allowed and decision.reason in (Reason.OK, Reason.FALLBACK):
+                self._store = limiter._store if decision.reason is Reason.OK else limiter._fallback
+                every = min(expire_us) / 1_000_000 / RENEWALS_PER_LIFE
+                self._renewal = limiter._renewals.start(self._renew, every)
+                if self._left:  # in another thread, meanwhile
+                    self.leave()
+        except INTERRUPTIONS:
+            # The store may have admitted the call.
+            self._store = self._store or limiter._store
+            self.leave()
+            raise
+        return decision
+
+    def leave(self) -> None:
+        """Gives the places back. Leaving twice, or without places, is fine. A forked child leaves them to its parent,
+        who has them."""
+        self._left = True  # before the places are given back: see `_retake`
+        store, self._store = self._store, None
+        if store is None or self._process != os.getpid():
+            return
+        if self._renewal is not None:
+            self._renewal.cancel()
+        self._give_back(store)
+
+    def cancel(self) -> None:
+        """Gives the places back, and what the other plans were charged: the work was never begun.
+
+        Raises:
+            StoreError: the charges could not be given back.
+        """
+        store = self._store
+        self.leave()
+        if store is not None and self._others:
+            store.refund(self._others)
+
+    def __enter__(self) -> Decision:
+        return self.enter()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.leave()
+
+    def _decide(self, chain: list[Charge], hold: Hold) -> Decision:
+        if self._timeout:
+            return decide_in_turn(self._limiter, self._request, self._timeout, hold)
+        decision: Decision = self._limiter._decide(chain, hold=hold)
+        return decision
+
+    def _give_back(self, store: Any) -> None:
+        try:
+            store.settle(self._id, self._places, 0)
+        except StoreError as error:
+            log.info("a place of plan %r is free when it expires: %s", self._places[0].rule.owner, error)
+        self._limiter._wait_queues.wake(self._places[0].key)
+
+    def _renew(self) -> None:
+        """Renews the places. If they were lost, because the store lost its data or renewals failed for too long, it
+        takes them again if there is room."""
+        store = self._store
+        if store is None:
+            return
+        try:
+            renewal = store.renew(self._id, self._places, self._ttl_us)
+            if renewal is Settlement.APPLIED or self._left:
+                return
+            # Shielded: a decision in flight must not be abandoned when the block ends.
+            self._retake(store)
+        except StoreError as error:
+            log.info("a place of plan %r was not renewed, which is tried again: %s", self._places[0].rule.owner, error)
+
+    def _retake(self, store: Any) -> None:
+        try:
+            retake = store.decide(self._places, hold=Hold(self._id, self._ttl_us, places=True))
+            decision: Decision = retake
+        finally:
+            # If the block ended meanwhile, it may have left before the place was taken. If it ends after this line, it
+            # leaves after.
+            if self._left:
+                self._give_back(store)
+        if not decision.allowed and not self._left:
+            log.warning("a place of plan %r was lost while its call goes on: it had expired", decision.plan)

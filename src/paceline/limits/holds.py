@@ -1,0 +1,132 @@
+"""Holds: what a store records of a reservation, and how it is settled.
+
+The promise: however late a reservation is cancelled, work that was admitted and not cancelled stays within the limit.
+So a hold gives back only cost that still counts, and only where it counts: in the window it was taken in, at the time
+it was taken, or of a bucket's debt what the refill has not paid. Cost that no longer counts has made its room already.
+
+Stores that run Python keep a `HoldRecord` under its `hold_name`. Lua does the same with the same name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import NamedTuple
+
+from paceline.limits import algorithms
+from paceline.limits.algorithms import Place, State
+from paceline.limits.chain import CALENDAR, Ruling
+from paceline.limits.model import Charge
+from paceline.limits.specs import Concurrency
+
+_READABLE = 95
+_DIGEST = 32
+
+
+class HoldName(NamedTuple):
+    """The name a hold is recorded under: a key of its chain, and an id of at most 128 characters."""
+
+    key: str
+    id: str
+
+
+class Mark(NamedTuple):
+    """Where a plan's part of a hold is to be found: the algorithm it was charged under and the place in its state."""
+
+    tag: int
+    place: Place
+
+
+PLACES = Concurrency.tag
+UNCHARGED = Mark(0, (0, 0))
+"""A shadow that had no room was not charged, so it gets nothing back."""
+
+
+@dataclass(frozen=True, slots=True)
+class HoldRecord:
+    """A cost held until `expires_us`. `marks` are sorted by key and plan, in whatever order the chain was written."""
+
+    cost: int
+    marks: tuple[Mark, ...]
+    expires_us: int
+    settled: bool = False
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether it was settled at nothing: then its id can be reserved, and charged, again."""
+        return self.settled and self.cost == 0
+
+
+def hold_name(hold_id: str, chain: Sequence[Charge]) -> HoldName:
+    """The name of a hold of `chain`: the same id on other keys or plans is another hold."""
+    cells = sorted((charge.key, charge.rule.plan) for charge in chain)
+    digest = sha256(repr((hold_id, cells)).encode()).hexdigest()[:_DIGEST]
+    return HoldName(cells[0][0], f"{hold_id[:_READABLE]}:{digest}")
+
+
+def held_part(chain: Sequence[Charge], places: bool) -> Sequence[Charge]:
+    """The charges of a chain that a hold is about."""
+    return [charge for charge in chain if charge.rule.spec.tag == PLACES] if places else chain
+
+
+def place_hold(
+    chain: Sequence[Charge], ruling: Ruling, expires_us: int, places: bool = False
+) -> tuple[list[State | None], HoldRecord]:
+    """The states to write when `ruling` passed `chain`, and the record of a hold of the first held charge's cost."""
+    writes, marks = list(ruling.writes), [UNCHARGED] * len(chain)
+    for index, (charge, state) in enumerate(zip(chain, ruling.decision.states, strict=True)):
+        write, spec = writes[index], charge.rule.spec
+        if write is not None and state.allowed and (spec.tag == PLACES or not places):
+            writes[index], place = algorithms.hold(spec, write, charge.cost)
+            marks[index] = Mark(spec.tag, place)
+    order = [index for index in _order(chain) if chain[index].rule.spec.tag == PLACES or not places]
+    return writes, HoldRecord(held_part(chain, places)[0].cost, tuple(marks[index] for index in order), expires_us)
+
+
+def renew_hold(
+    chain: Sequence[Charge], states: Sequence[State | None], now_us: int, record: HoldRecord, expires_us: int
+) -> tuple[Sequence[State | None], HoldRecord]:
+    """The states after the places of `record` were renewed, and the record to keep then. If a place has expired and
+    there is no room for it, the hold is cancelled."""
+    after: list[State | None] = [None] * len(chain)
+    marks = list(record.marks)
+    for position, index in enumerate(_order(chain)):
+        spec, mark = chain[index].rule.spec, record.marks[position]
+        if mark.tag == PLACES and isinstance(spec, Concurrency):
+            view = algorithms.at(spec, states[index], now_us)
+            renewed = algorithms.renew(spec, view, now_us, record.cost, mark.place)
+            if renewed is None:
+                return settle_hold(chain, states, now_us, record, 0)
+            after[index], place = algorithms.hold(spec, renewed, record.cost)
+            marks[position] = Mark(PLACES, place)
+    return after, replace(record, marks=tuple(marks), expires_us=expires_us)
+
+
+def settle_hold(
+    chain: Sequence[Charge],
+    states: Sequence[State | None],
+    now_us: int,
+    record: HoldRecord,
+    actual: int,
+    wall_us: int | None = None,
+) -> tuple[list[State], HoldRecord]:
+    """The states after the cost of `record` turned out to be `actual`, and the record to keep then.
+
+    Less than held is given back as far as it still counts; more is taken in any case, up to the limit.
+    """
+    after: list[State] = [()] * len(chain)
+    for index, mark in zip(_order(chain), record.marks, strict=True):
+        spec = chain[index].rule.spec
+        spec_us = now_us if wall_us is None or spec.tag != CALENDAR else wall_us
+        view = algorithms.at(spec, states[index], spec_us)
+        if mark.tag == spec.tag:
+            view = algorithms.release(spec, view, record.cost, actual, mark.place)
+        if actual > record.cost:
+            view = algorithms.take(spec, view, spec_us, actual - record.cost)
+        after[index] = view
+    return after, replace(record, settled=True, cost=record.cost if actual else 0)
+
+
+def _order(chain: Sequence[Charge]) -> list[int]:
+    return sorted(range(len(chain)), key=lambda index: (chain[index].key, chain[index].rule.plan))

@@ -1,0 +1,261 @@
+"""How a limiter decides: from a lease in this process, by its store, or, while that is unavailable, by the plans'
+`on_error`. For event loops.
+
+The form for threads is generated from this file: `scripts/generate_blocking.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from functools import partial
+from time import perf_counter
+from typing import Any, TypeVar
+
+from paceline.circuit_breaker import BreakerPolicy
+from paceline.clock import Clock
+from paceline.errors import StoreError, StoreUnavailable
+from paceline.limits.active_plans import ActivePlans
+from paceline.limits.local_lease import AsyncRefillLock, LeasePolicy, LocalLease, LocalLeases, smaller_request
+from paceline.limits.model import Charge, Decision, OnError
+from paceline.limits.plan_book import pieces
+from paceline.limits.ports import AdmissionObserver, AsyncLimitStore, Hold
+from paceline.limits.store_health import DEFAULT_DEADLINE
+
+log = logging.getLogger("paceline.limits")
+T = TypeVar("T")
+
+
+class AsyncStoreCalls(ActivePlans):
+    """The stores of a limiter, and its calls to them. Stores that were opened here are closed with it."""
+
+    _store: AsyncLimitStore
+    _fallback: AsyncLimitStore
+
+    def __init__(
+        self,
+        store: str | AsyncLimitStore,
+        fallback: str | AsyncLimitStore,
+        on_error: OnError | str,
+        deadline: float | None,
+        breaker: BreakerPolicy | None,
+        lease: LeasePolicy | None,
+        observer: AdmissionObserver | None,
+        clock: Clock | None,
+    ) -> None:
+        leases = LocalLeases(lease, AsyncRefillLock) if lease is not None else None
+        super().__init__(on_error, breaker, leases, observer, clock)
+        self._opened_stores: list[AsyncLimitStore] = []
+        self._deadline = deadline
+        self._given_clock = clock
+        self._timeout = DEFAULT_DEADLINE if deadline is None else deadline
+        self._use_store(self._open_store("store", store))
+        self._fallback = self._open_store("fallback", fallback)
+        self._lease_tasks: set[asyncio.Task[Any]] = set()  # async only
+        self._may_lease = True
+
+    def _open_store(self, option: str, store: str | AsyncLimitStore) -> AsyncLimitStore:
+        if not isinstance(store, str):
+            return store
+        # Imported here: stores bring their drivers, and importing paceline brings none.
+        from paceline.limits.stores import async_limit_store
+
+        opened = async_limit_store(store, deadline=self._deadline, clock=self._given_clock, option=option)
+        self._opened_stores.append(opened)
+        return opened
+
+    async def _close_stores(self) -> None:
+        """Gives leased tokens back and closes the stores that were opened here."""
+        self._may_lease = False  # later calls go to the store: a new lease would never be returned
+        while self._lease_tasks:  # async only
+            await asyncio.wait(self._lease_tasks)  # async only
+        if self._leases is not None and (leases := self._leases.clear()):
+            await self._shielded(None, self._return_leases(leases))
+        while self._opened_stores:
+            await self._opened_stores.pop().close()
+
+    async def _acquire_with_lease(self, chain: list[Charge]) -> Decision:
+        if self._leases is None or not self._may_lease or not self._leases.is_leasable(chain):
+            return await self._decide(chain)
+        return await self._acquire_from_lease(chain, self._leases)
+
+    async def _decide_many(self, chains: list[list[Charge]]) -> list[Decision]:
+        health = self._health
+        if not chains:
+            return []
+        if self._leases is not None:
+            # Most are decided in this process.
+            return health.observe_many([await self._acquire_with_lease(chain) for chain in chains])
+        if self._local:
+            return health.observe_many(await self._store.decide_many(chains))
+        decisions: list[Decision] = []
+        for piece in pieces(chains):
+            try:
+                decisions += await self._call_store("decide_many", partial(self._store.decide_many, piece))
+            except StoreUnavailable:
+                decisions += [await self._fall_back(chain) for chain in piece]
+        return health.observe_many(decisions)
+
+    async def _decide(self, chain: list[Charge], spend: bool = True, hold: Hold | None = None) -> Decision:
+        decision = await self._decide_on_store(chain, spend, hold)
+        return decision if decision is not None else await self._fall_back(chain, spend, hold)
+
+    async def _decide_on_store(
+        self, chain: list[Charge], spend: bool = True, hold: Hold | None = None
+    ) -> Decision | None:
+        """The store's decision; `None` if the store is unavailable."""
+        if self._local:
+            return await self._store.decide(chain, spend=spend, hold=hold)
+        health = self._health
+        if not health.blocks():
+            started = perf_counter()
+            try:
+                decision = await self._with_deadline(self._store, self._store.decide(chain, spend=spend, hold=hold))
+            except StoreUnavailable as error:
+                health.record_failure("decide", started, error)
+            except StoreError:
+                health.record_refusal("decide", started)
+                raise
+            else:
+                health.record_success("decide", started)
+                return decision
+        return None
+
+    async def _fall_back(self, chain: list[Charge], spend: bool = True, hold: Hold | None = None) -> Decision:
+        """The decision by the plans' `on_error`."""
+        health = self._health
+        fallback_chain = health.fallback_chain(chain)
+        if fallback_chain:
+            try:
+                answer = self._fallback.decide(fallback_chain, spend=spend, hold=hold)
+                return health.mark_fallback(await self._with_deadline(self._fallback, answer))
+            except StoreUnavailable as error:
+                log.warning("the fallback store can't be reached either: %s", error)
+        return health.policy_decision(chain)
+
+    async def _call_store(self, operation: str, call: Callable[[], Awaitable[T]]) -> T:
+        if self._health.blocks():
+            raise StoreUnavailable("the limit store can't be reached now")
+        started = perf_counter()
+        try:
+            result = await self._with_deadline(self._store, call())
+        except StoreUnavailable as error:
+            self._health.record_failure(operation, started, error)
+            raise
+        except StoreError:
+            self._health.record_refusal(operation, started)
+            raise
+        self._health.record_success(operation, started)
+        return result
+
+    # async only: begin
+    def _with_deadline(self, store: AsyncLimitStore, call: Awaitable[T]) -> Awaitable[T]:
+        """A store that was opened here keeps the deadline itself."""
+        return call if store in self._opened_stores else self._time_out(call)
+
+    async def _time_out(self, call: Awaitable[T]) -> T:
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await call
+        except TimeoutError:
+            raise StoreUnavailable(f"no answer within {self._timeout:g} s") from None
+
+    # async only: end
+
+    async def _acquire_from_lease(self, chain: list[Charge], leases: LocalLeases) -> Decision:
+        lease, cost = leases.find(chain), chain[0].cost
+        decision = leases.spin_lock.run(lease.spend, cost, self._clock.monotonic_us())
+        if decision is not None:
+            return decision
+        refills = lease.refills
+        async with lease.lock:
+            # All callers that waited share the refill's result: one timeout in total, not one per caller.
+            waited = lease.refills != refills
+            decision = leases.spin_lock.run(lease.spend, cost, self._clock.monotonic_us(), waited)
+            if decision is not None:
+                return decision
+            if not (waited and lease.refill_failed):
+                decision = await self._shielded(lease.lock, self._refill(lease, cost, leases))
+        stale = leases.record_refill(lease, self._clock.monotonic_us())
+        if decision is None:
+            # No lease on the fallback store: its tokens would be lost.
+            return await self._fall_back(chain)
+        if stale is not None:
+            await self._shielded(None, self._return_leases([stale]))
+        return decision
+
+    # async only: begin
+    async def _shielded(self, lock: AsyncRefillLock | None, work: Coroutine[Any, Any, T]) -> T:
+        """Runs `work` to its end even if the caller is cancelled: tokens in flight would be lost."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._lease_tasks.add(task)
+        if lock is not None:
+            lock.refill = task
+
+        def done(_: asyncio.Task[T]) -> None:
+            self._lease_tasks.discard(task)
+            if not task.cancelled():
+                task.exception()  # retrieved: asyncio logs an exception that was never retrieved
+
+        task.add_done_callback(done)
+        await asyncio.wait((task,))
+        return task.result()
+
+    # async only: end
+    async def _refill(self, lease: LocalLease, cost: int, leases: LocalLeases) -> Decision | None:
+        """The decision on `cost`, of which the store is asked for what the lease has not; more than that is credited to
+        the lease. `None` if the store is unavailable."""
+        spin_lock, clock = leases.spin_lock, self._clock
+        with lease.refilling():
+            for everything in (False, True):
+                if not await self._return_tokens(lease, everything=everything):
+                    break
+                now_us = clock.monotonic_us()
+                own, used = spin_lock.run(lease.set_aside), False
+                try:
+                    amount, decision = await self._request_tokens(lease, cost - own, now_us)
+                    if decision is not None and decision.allowed:
+                        used = own == 0 or not lease.idle(clock.monotonic_us())
+                finally:
+                    if not used:
+                        spin_lock.run(lease.put_back, own)
+                if decision is None:
+                    break
+                if decision.allowed and amount > cost - own:
+                    self._health.record_lease(decision.plan, amount)
+                if used:
+                    return spin_lock.run(lease.credit, amount, cost - own, decision, now_us)
+                if not decision.allowed:
+                    return spin_lock.run(lease.credit, amount, cost, lease.with_tokens(decision, own), now_us)
+                # The lease's own tokens expired while the store decided. All go back, and the store decides on all.
+                await self._return_tokens(lease)
+                spin_lock.run(lease.credit, amount, 0, decision, now_us)
+            lease.record_failed_refill()
+            return None
+
+    async def _request_tokens(self, lease: LocalLease, cost: int, now_us: int) -> tuple[int, Decision | None]:
+        """How many tokens were requested, and the store's decision: on more than `cost` if there is as much."""
+        amount = lease.requested(cost, now_us)
+        while True:
+            decision = await self._decide_on_store(lease.charges(amount))
+            if decision is None or decision.allowed or amount == cost:
+                return amount, decision
+            amount = smaller_request(decision, amount, cost)
+
+    async def _return_leases(self, leases: Iterable[LocalLease]) -> None:
+        for lease in leases:
+            async with lease.lock:
+                await self._return_tokens(lease, everything=True)
+
+    async def _return_tokens(self, lease: LocalLease, *, everything: bool = False) -> bool:
+        """Gives back the tokens a lease may not keep; false if the store is unavailable."""
+        assert self._leases is not None
+        tokens = self._leases.spin_lock.run(lease.withdraw, self._clock.monotonic_us(), everything=everything)
+        if tokens:
+            try:
+                await self._call_store("refund", lambda: self._store.refund(lease.charges(tokens)))
+            except StoreError as error:
+                log.info("%d leased tokens could not be given back, they stay spent: %s", tokens, error)
+                return not isinstance(error, StoreUnavailable)
+        return True

@@ -1,0 +1,74 @@
+"""URL scheme -> limit store.
+
+A driver is imported only when its store is opened: a web application that keeps its limits in memory must not load a
+database library, whose objects would slow down every full garbage collection.
+"""
+
+from __future__ import annotations
+
+from paceline.clock import Clock
+from paceline.errors import ConfigurationError
+from paceline.limits.ports import AsyncLimitStore, LimitStore
+from paceline.limits.store_health import DEFAULT_DEADLINE
+from paceline.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
+
+REDIS_SCHEMES = {base + shape for base in ("redis", "rediss") for shape in ("", "+sentinel", "+cluster")}
+REDIS_SCHEMES |= {"unix", "redis+unix"}
+SQL_SCHEMES = {"sqlite", "postgresql", "postgres"}
+
+
+def limit_store(
+    url: str, *, deadline: float | None = None, clock: Clock | None = None, option: str = "store"
+) -> LimitStore:
+    """The limit store at a URL, for threads. It connects when first used; a call may take `deadline` seconds,
+    or else as many as the URL says, or 0.5. Only memory counts by `clock`: other stores have a clock of their own. An
+    error about the URL names `option`."""
+    scheme = url.partition(":")[0]
+    if scheme == "memory":
+        _check_memory(option, url)
+        return MemoryLimitStore(clock=clock)
+    if scheme in REDIS_SCHEMES:
+        from paceline.limits.stores.redis_blocking import RedisLimitStore
+
+        return RedisLimitStore(url, deadline=deadline)
+    if scheme.partition("+")[0] in SQL_SCHEMES:
+        from paceline.limits.stores.sql import SqlLimitStore
+
+        return SqlLimitStore(url, deadline=DEFAULT_DEADLINE if deadline is None else deadline)
+    raise _unknown(option, scheme)
+
+
+def async_limit_store(
+    url: str, *, deadline: float | None = None, clock: Clock | None = None, option: str = "store"
+) -> AsyncLimitStore:
+    """The limit store at a URL, for event loops. It connects when first used; a call may take `deadline` seconds,
+    or else as many as the URL says, or 0.5. Only memory counts by `clock`: other stores have a clock of their own. An
+    error about the URL names `option`."""
+    scheme = url.partition(":")[0]
+    if scheme == "memory":
+        _check_memory(option, url)
+        return AsyncMemoryLimitStore(MemoryLimitStore(clock=clock))
+    if scheme in REDIS_SCHEMES:
+        from paceline.limits.stores.redis import AsyncRedisLimitStore
+
+        return AsyncRedisLimitStore(url, deadline=deadline)
+    if scheme.partition("+")[0] in SQL_SCHEMES:
+        from paceline.limits.stores.sql import AsyncSqlLimitStore
+
+        return AsyncSqlLimitStore(url, deadline=DEFAULT_DEADLINE if deadline is None else deadline)
+    raise _unknown(option, scheme)
+
+
+def _check_memory(option: str, url: str) -> None:
+    if url.removeprefix("memory").strip(":") not in ("", "//"):
+        raise ConfigurationError(
+            option, "memory:// takes no host, path or options; for another bound give MemoryLimitStore(max_keys=...)"
+        )
+
+
+def _unknown(option: str, scheme: str) -> ConfigurationError:
+    return ConfigurationError(
+        option,
+        f"{scheme!r} is no known limit store; use memory://, redis://, rediss://, redis+sentinel://, redis+cluster://, "
+        "unix://, sqlite:// or postgresql://",
+    )

@@ -1,0 +1,346 @@
+"""Limits kept in SQLite or PostgreSQL: rows under lock, the pure reference, the database's clock.
+
+Calls made while a transaction is in flight are batched into the next one, so many callers cost one commit. Rows are
+locked in the order of their keys, all before any is written, and no transaction that holds one waits to insert
+another: so there are no deadlocks. An expired row means the same as a missing one; some are deleted periodically.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import Connection
+
+from paceline.background import Background
+from paceline.batching import Batcher
+from paceline.errors import ConfigurationError, Conflict, StoreUnavailable
+from paceline.limits.algorithms import State
+from paceline.limits.holds import HoldName, HoldRecord, Mark, held_part
+from paceline.limits.model import Charge, Decision
+from paceline.limits.ports import Hold, Settlement
+from paceline.limits.stores.sql_rows import Cell, LockedRows, cell_of, hold_row_of
+from paceline.limits.stores.tables import limit_hold, limit_state
+from paceline.sql import migrate
+from paceline.sql.engine import Database
+
+DEFAULT_DEADLINE = 5.0
+_ATTEMPTS = 10
+_BATCH = 200
+_MOST_CELLS = 10_000
+"""Cells of one statement. SQLite takes 32,766 parameters, and a cell is two."""
+_PRUNE_EVERY = 60.0
+_PRUNE_BATCH = 1000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LATEST_US = 250_000_000_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One caller's work and the rows it needs."""
+
+    cells: tuple[Cell, ...]
+    hold: HoldName | None
+    writes: bool
+    work: Callable[[LockedRows], Any]
+
+
+class _MissingRows(Exception):
+    """Rows to lock do not exist; nothing was done."""
+
+    def __init__(self, cells: list[Cell]) -> None:
+        self.cells = cells
+
+
+class AsyncSqlLimitStore:
+    """A `LimitStore` in a database, for event loops. It connects, and makes its tables, at the first call."""
+
+    def __init__(self, url: str, *, deadline: float | None = None) -> None:
+        self._database = Database(url)
+        if self._database.dialect not in ("sqlite", "postgresql"):
+            raise ConfigurationError("store", f"limits can't be kept in {self._database.dialect}; use postgresql://")
+        self._deadline = DEFAULT_DEADLINE if deadline is None else deadline
+        self._batcher: Batcher[_Call, Any] = Batcher(self._flush, max_batch=_BATCH)
+        self._is_new_file = self._database.is_new_file
+        self._pruned_at = time.monotonic()
+
+    async def decide(
+        self, chain: Sequence[Charge], *, spend: bool = True, hold: Hold | None = None, now_us: int | None = None
+    ) -> Decision:
+        name = hold_row_of(hold.id, held_part(chain, hold.places)) if hold is not None else None
+        decision: Decision = await self._submit(
+            chain, name, lambda rows: rows.decide(chain, spend, hold, now_us), writes=spend
+        )
+        return decision
+
+    async def decide_many(self, chains: Sequence[Sequence[Charge]], *, now_us: int | None = None) -> list[Decision]:
+        def decide(rows: LockedRows) -> list[Decision]:
+            return [rows.decide(chain, True, None, now_us) for chain in chains]
+
+        charges = [charge for chain in chains for charge in chain]
+        decisions: list[Decision] = await self._submit(charges, None, decide) if charges else []
+        return decisions
+
+    async def refund(self, chain: Sequence[Charge], *, now_us: int | None = None) -> None:
+        await self._submit(chain, None, lambda rows: rows.refund(chain, now_us))
+
+    async def settle(
+        self, hold_id: str, chain: Sequence[Charge], actual: int, *, now_us: int | None = None
+    ) -> Settlement:
+        name = hold_row_of(hold_id, chain)
+        settlement: Settlement = await self._submit(
+            chain, name, lambda rows: rows.settle(hold_id, chain, actual, now_us)
+        )
+        return settlement
+
+    async def renew(
+        self, hold_id: str, chain: Sequence[Charge], ttl_us: int, *, now_us: int | None = None
+    ) -> Settlement:
+        name = hold_row_of(hold_id, chain)
+        result: Settlement = await self._submit(chain, name, lambda rows: rows.renew(hold_id, chain, ttl_us, now_us))
+        return result
+
+    async def reset(self, chain: Sequence[Charge]) -> None:
+        await self._submit(chain, None, lambda rows: rows.reset(chain))
+
+    async def prune(self) -> int:
+        """Deletes every expired row. Returns how many there were."""
+        await migrate.prepare_once(self._database)
+        total = 0
+        while count := await self._database.write(_prune):
+            total += count
+        return total
+
+    async def close(self) -> None:
+        self._database.hasten(self._deadline)
+        await self._batcher.close()
+        await self._database.close()
+
+    async def _submit(
+        self, chain: Sequence[Charge], hold: HoldName | None, work: Callable[[LockedRows], Any], *, writes: bool = True
+    ) -> Any:
+        call = _Call(tuple(map(cell_of, chain)), hold, writes, work)
+        if self._is_new_file and not self._database.is_prepared:
+            # Creating the tables of a new file may exceed a decision's timeout, and is no outage.
+            await migrate.prepare_once(self._database)
+        try:
+            async with asyncio.timeout(self._deadline):
+                return await self._batcher.submit(call)
+        except TimeoutError as error:
+            raise StoreUnavailable(f"the database did not answer within {self._deadline:g} s") from error
+
+    async def _flush(self, calls: Sequence[_Call]) -> Sequence[Any]:
+        # Outside the deadline: else every call would start, and roll back, a slow first migration.
+        await migrate.prepare_once(self._database)
+        try:
+            async with asyncio.timeout(self._deadline):
+                return await self._execute_batch(calls)
+        except TimeoutError as error:
+            raise StoreUnavailable(f"the database did not answer within {self._deadline:g} s") from error
+
+    async def _execute_batch(self, calls: Sequence[_Call]) -> Sequence[Any]:
+        for _ in range(_ATTEMPTS):
+            prunes = time.monotonic() - self._pruned_at > _PRUNE_EVERY
+            try:
+                results, pruned = await self._database.write(_in_one_transaction, calls, prunes)
+            except _MissingRows as missing:
+                await self._database.write(_make_rows, missing.cells)
+            except Conflict:
+                continue  # rolled back as a whole: nothing was counted
+            else:
+                if prunes and pruned < _PRUNE_BATCH:  # else more may have expired, for the next batch
+                    self._pruned_at = time.monotonic()
+                return results
+        raise StoreUnavailable("the rows of these limits are changing too fast")
+
+
+class SqlLimitStore:
+    """`AsyncSqlLimitStore` for threads: its calls run, batched, on one event loop in a thread of its own."""
+
+    def __init__(self, url: str, *, deadline: float | None = None) -> None:
+        self._background = Background(lambda: AsyncSqlLimitStore(url, deadline=deadline))
+
+    def decide(
+        self, chain: Sequence[Charge], *, spend: bool = True, hold: Hold | None = None, now_us: int | None = None
+    ) -> Decision:
+        return self._background.run(lambda store: store.decide(chain, spend=spend, hold=hold, now_us=now_us))
+
+    def decide_many(self, chains: Sequence[Sequence[Charge]], *, now_us: int | None = None) -> list[Decision]:
+        return self._background.run(lambda store: store.decide_many(chains, now_us=now_us))
+
+    def refund(self, chain: Sequence[Charge], *, now_us: int | None = None) -> None:
+        self._background.run(lambda store: store.refund(chain, now_us=now_us))
+
+    def settle(self, hold_id: str, chain: Sequence[Charge], actual: int, *, now_us: int | None = None) -> Settlement:
+        return self._background.run(lambda store: store.settle(hold_id, chain, actual, now_us=now_us))
+
+    def renew(self, hold_id: str, chain: Sequence[Charge], ttl_us: int, *, now_us: int | None = None) -> Settlement:
+        return self._background.run(lambda store: store.renew(hold_id, chain, ttl_us, now_us=now_us))
+
+    def reset(self, chain: Sequence[Charge]) -> None:
+        self._background.run(lambda store: store.reset(chain))
+
+    def prune(self) -> int:
+        """Deletes every expired row. Returns how many there were."""
+        return self._background.run(lambda store: store.prune())
+
+    def close(self) -> None:
+        self._background.close()
+
+
+def _in_one_transaction(connection: Connection, calls: Sequence[_Call], prunes: bool) -> tuple[list[Any], int]:
+    """The results of the calls, and how many expired rows were deleted."""
+    locked = sorted({cell for call in calls if call.writes for cell in call.cells})
+    unlocked = sorted({cell for call in calls for cell in call.cells} - set(locked))
+    states = _read_states(connection, locked, lock=True)
+    missing = [cell for cell in locked if cell not in states]
+    if missing and connection.dialect.name == "postgresql":
+        raise _MissingRows(missing)
+    states |= _read_states(connection, unlocked, lock=False)
+    holds = _read_holds(connection, sorted({call.hold for call in calls if call.hold is not None}))
+    locked_rows = LockedRows({cell: state for cell, state in states.items() if state}, holds, _clock_us(connection))
+    results = [call.work(locked_rows) for call in calls]
+    _write_states(connection, locked_rows)
+    _write_holds(connection, locked_rows)
+    return results, _prune(connection) if prunes else 0
+
+
+# PostgreSQL parses a list of pairs as a tree as deep as the list is long, which takes time quadratic in its length and
+# fails at some ten thousand; arrays are read as they are. Sorted before rows are locked: all transactions lock in the
+# same order. Byte order, as Python sorts.
+_READ_ARRAYS = """
+    SELECT key, plan, state FROM paceline_limit_state AS s
+    WHERE (key, plan) IN (SELECT * FROM unnest(%s::text[], %s::text[])) ORDER BY key COLLATE "C", plan COLLATE "C"
+"""
+_LOCK_ARRAYS = f"{_READ_ARRAYS} FOR UPDATE OF s"
+
+
+def _read_states(connection: Connection, cells: Sequence[Cell], *, lock: bool) -> dict[Cell, State | None]:
+    """The states of these cells, which are sorted."""
+    states: dict[Cell, State | None] = {}
+    for first in range(0, len(cells), _MOST_CELLS):
+        some = cells[first : first + _MOST_CELLS]
+        if connection.dialect.name == "postgresql":
+            keys, plans = map(list, zip(*some, strict=True))
+            rows = connection.exec_driver_sql(_LOCK_ARRAYS if lock else _READ_ARRAYS, (keys, plans))
+        else:
+            row = sa.tuple_(limit_state.c.key, limit_state.c.plan)
+            columns = limit_state.c.key, limit_state.c.plan, limit_state.c.state
+            rows = connection.execute(sa.select(*columns).where(row.in_(some)))
+        for key, plan, state in rows:
+            states[Cell(key, plan)] = tuple(map(int, state.split())) if state else None
+    return states
+
+
+def _make_rows(connection: Connection, cells: Sequence[Cell]) -> None:
+    """Inserts rows that are as new, to be locked by a later transaction."""
+    expires_at = _instant(_clock_us(connection) + 60_000_000)
+    rows = [{"key": cell.key, "plan": cell.plan, "state": None, "expires_at": expires_at} for cell in cells]
+    _insert_rows(connection, limit_state, rows, updated=())
+
+
+def _read_holds(connection: Connection, names: Sequence[HoldName]) -> dict[HoldName, HoldRecord]:
+    if not names:
+        return {}
+    query = sa.select(limit_hold).where(sa.tuple_(limit_hold.c.key, limit_hold.c.id).in_(names))
+    return {
+        HoldName(row.key, row.id): HoldRecord(row.held, _marks(row.marks), _microseconds(row.expires_at), row.settled)
+        for row in connection.execute(query)
+    }
+
+
+def _marks(text: str) -> tuple[Mark, ...]:
+    numbers = iter(map(int, text.split()))
+    return tuple(Mark(tag, (time, end)) for tag, time, end in zip(numbers, numbers, numbers, strict=True))
+
+
+def _write_states(connection: Connection, locked_rows: LockedRows) -> None:
+    rows = [
+        {
+            "key": cell.key,
+            "plan": cell.plan,
+            "state": None if state is None else " ".join(map(str, state)),
+            "expires_at": _instant(expires_us),
+        }
+        for cell, (state, expires_us) in sorted(locked_rows.state_writes.items())
+    ]
+    _insert_rows(connection, limit_state, rows, updated=("state", "expires_at"))
+
+
+def _write_holds(connection: Connection, locked_rows: LockedRows) -> None:
+    rows = [
+        {
+            "key": name.key,
+            "id": name.id,
+            "held": record.cost,
+            "settled": record.settled,
+            "marks": " ".join(f"{mark.tag} {mark.place[0]} {mark.place[1]}" for mark in record.marks),
+            "expires_at": _instant(record.expires_us),
+        }
+        for name, record in sorted(locked_rows.hold_writes.items())
+    ]
+    _insert_rows(connection, limit_hold, rows, updated=("held", "settled", "marks", "expires_at"))
+
+
+def _prune(connection: Connection) -> int:
+    """Deletes some expired rows, skipping locked ones."""
+    now = _instant(_clock_us(connection))
+    deleted = 0
+    for table in (limit_state, limit_hold):
+        key = table.primary_key.columns
+        old = sa.select(*key).where(table.c.expires_at < now).limit(_PRUNE_BATCH)
+        if connection.dialect.name == "postgresql":
+            old = old.with_for_update(skip_locked=True)
+        deleted += connection.execute(sa.delete(table).where(sa.tuple_(*key).in_(old))).rowcount
+    return deleted
+
+
+def _insert_rows(
+    connection: Connection, table: sa.Table, rows: Sequence[dict[str, Any]], *, updated: tuple[str, ...]
+) -> None:
+    """Inserts rows; of those that exist, changes the `updated` columns."""
+    if not rows:
+        return
+    if connection.dialect.name == "postgresql":
+        arrays = tuple([row[column.name] for row in rows] for column in table.c)
+        connection.exec_driver_sql(_insert_arrays(table, updated), arrays)
+        return
+    statement = sqlite.insert(table)
+    columns = {name: statement.excluded[name] for name in updated}
+    connection.execute(statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=columns), rows)
+
+
+@cache
+def _insert_arrays(table: sa.Table, updated: tuple[str, ...]) -> str:
+    """All rows in one statement, a parameter per column: one statement per row takes ten times as long."""
+    dialect = postgresql.dialect()
+    arrays = ", ".join(f"%s::{column.type.compile(dialect)}[]" for column in table.c)
+    names = ", ".join(column.name for column in table.c)
+    changes = ", ".join(f"{name} = excluded.{name}" for name in updated)
+    key = ", ".join(column.name for column in table.primary_key)
+    conflict = f"({key}) DO UPDATE SET {changes}" if changes else "DO NOTHING"
+    return f"INSERT INTO {table.name} ({names}) SELECT * FROM unnest({arrays}) ON CONFLICT {conflict}"  # noqa: S608
+
+
+def _clock_us(connection: Connection) -> int:
+    if connection.dialect.name == "postgresql":
+        # Not the start of the transaction: it may have waited for locks since.
+        text = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+        return int(connection.exec_driver_sql(text).scalar_one())
+    # SQLite runs in this process, so its clock is this one; but SQLite shows only milliseconds of it.
+    return time.time_ns() // 1000
+
+
+def _instant(us: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=min(us, _LATEST_US))
+
+
+def _microseconds(instant: datetime) -> int:
+    return (instant - _EPOCH) // timedelta(microseconds=1)

@@ -1,0 +1,167 @@
+"""Tokens and what they allow. Pure: secrets are compared by digest, in constant time."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import NamedTuple
+
+from paceline.clock import Clock, SystemClock
+from paceline.durations import EPOCH
+from paceline.errors import InvalidInput
+
+PREFIX = "hg_"
+"""Marks a secret as paceline's, so that secret scanners find a leaked one."""
+RESERVED_PREFIX = "paceline_"
+"""In upper case, how the names of the settings' tokens start."""
+
+
+class Scope(StrEnum):
+    """What a token permits."""
+
+    READ = "read"
+    """GET under `/api`."""
+    ASSIGN = "assign"
+    """Book slots, decide limits, submit payments."""
+    SEND = "send"
+    """Configure users of the notification gateway and send to them."""
+    ADMIN = "admin"
+    """Everything, `/admin` included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A named token as it is stored: with the digest of its secret."""
+
+    name: str
+    scopes: frozenset[Scope]
+    digest: str
+    created_at: datetime | None = None
+    revoked_at: datetime | None = None
+    expires_at: datetime | None = None
+    earlier_digest: str | None = None
+    """Of the secret before the last rotation."""
+    earlier_until: datetime | None = None
+
+    def matches(self, presented: str, now: datetime) -> bool:
+        """Whether a secret of this digest is valid now."""
+        if self.revoked_at is not None or (self.expires_at is not None and self.expires_at <= now):
+            return False
+        if hmac.compare_digest(presented, self.digest):
+            return True
+        if self.earlier_digest is None or self.earlier_until is None or self.earlier_until <= now:
+            return False
+        return hmac.compare_digest(presented, self.earlier_digest)
+
+    def is_good(self, now: datetime) -> bool:
+        """Whether it is valid now."""
+        return self.revoked_at is None and (self.expires_at is None or self.expires_at > now)
+
+
+class Caller(NamedTuple):
+    """The token a request was made with, by name, and its scopes."""
+
+    name: str
+    scopes: frozenset[Scope]
+
+    def may(self, scope: Scope) -> bool:
+        return scope in self.scopes or Scope.ADMIN in self.scopes
+
+
+ANYONE = Caller("anyone", frozenset(Scope))
+"""The caller of every request, where no token is required."""
+
+
+class Keyring:
+    """The valid tokens."""
+
+    def __init__(self, tokens: Iterable[Token], clock: Clock | None = None) -> None:
+        known = list(tokens)
+        self.had_any = bool(known)
+        """Whether there ever was a token, revoked ones included."""
+        self._tokens = [token for token in known if token.revoked_at is None]
+        self._clock = clock or SystemClock()
+
+    def __bool__(self) -> bool:
+        now = self._now()
+        return any(token.is_good(now) for token in self._tokens)
+
+    def caller(self, secret: str) -> Caller | None:
+        """The caller with this secret."""
+        token = self.token(secret)
+        return None if token is None else Caller(token.name, token.scopes)
+
+    def token(self, secret: str) -> Token | None:
+        """The token with this secret. All tokens are compared, in constant time, against timing attacks."""
+        presented, now = digest(secret), self._now()
+        match: Token | None = None
+        for token in self._tokens:
+            if token.matches(presented, now):
+                match = token
+        return match
+
+    def named(self, name: str) -> Token | None:
+        """The token of this name."""
+        now = self._now()
+        return next((token for token in self._tokens if token.name == name and token.is_good(now)), None)
+
+    def _now(self) -> datetime:
+        return EPOCH + timedelta(microseconds=self._clock.now_us())
+
+
+def needed_scope(method: str, path: str) -> Scope | None:
+    """The scope a request needs; None if it needs no token."""
+    if path.startswith("/admin"):
+        return Scope.ADMIN
+    if not path.startswith("/api"):
+        return None
+    if method in ("GET", "HEAD", "OPTIONS"):
+        return Scope.READ
+    return Scope.SEND if path.startswith(("/api/send", "/api/config", "/api/optouts/")) else Scope.ASSIGN
+
+
+def new_secret() -> str:
+    """A secret of 256 random bits: too many to guess, so a plain digest is enough to store."""
+    return PREFIX + secrets.token_urlsafe(32)
+
+
+def digest(secret: str) -> str:
+    """The form a secret is stored in."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def checked_token_name(name: str) -> str:
+    """The token's name, which appears in audit rows and logs: short and plain.
+
+    Raises:
+        InvalidInput: the name is too long, has other characters, or is reserved.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
+        raise InvalidInput("name", "must be 1 to 64 letters, digits, dots, dashes or underscores")
+    if name.lower() == ANYONE.name or name.lower().startswith(RESERVED_PREFIX):
+        raise InvalidInput(
+            "name",
+            f"must not be {ANYONE.name!r} nor start with {RESERVED_PREFIX.upper()}: those have a meaning in the audit",
+        )
+    return name
+
+
+def checked_scopes(scopes: Iterable[str]) -> frozenset[Scope]:
+    """The scopes of these names; at least one.
+
+    Raises:
+        InvalidInput: a name is unknown, or there is none.
+    """
+    try:
+        names = frozenset(Scope(scope.lower()) for scope in scopes)
+    except ValueError as error:
+        raise InvalidInput("scope", f"{error}; known are {', '.join(Scope)}") from None
+    if not names:
+        raise InvalidInput("scope", f"is required; known are {', '.join(Scope)}")
+    return names

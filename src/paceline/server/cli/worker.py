@@ -1,0 +1,264 @@
+"""`paceline worker`: dispatches and executes items, and sends messages, outside the service."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import AsyncExitStack, asynccontextmanager
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from paceline.dispatch.registry import Registry
+from paceline.dispatch.tasks.tasks import Tasks
+from paceline.errors import ConfigurationError
+from paceline.extras import installed
+from paceline.server import logs
+from paceline.server.cli.parameters import Argument, Command, completing
+from paceline.server.cli.serve import listen, permit
+from paceline.server.cli.terminal import print_status, run
+from paceline.server.settings import Settings
+from paceline.server.shutdown import SIGNALS, closing_part, stop_on_signals
+from paceline.server.wiring.database import shared_database
+from paceline.server.wiring.dispatch import dispatch_guard, load_domains, load_tasks, local_dispatch
+from paceline.server.wiring.doctor import server_probes
+from paceline.server.wiring.downstream import check_downstream
+from paceline.server.wiring.notifications import open_notifications, run_sender
+from paceline.server.wiring.payments import open_payments
+from paceline.server.wiring.queue import open_dispatch_observer, open_queue
+from paceline.server.wiring.requirements import require_extras
+from paceline.server.wiring.slots import open_slots
+from paceline.server.wiring.sms_providers import check_providers
+from paceline.server.wiring.telemetry import collect_traces, traces_sent
+from paceline.server.wiring.temporal import temporal_connection
+from paceline.server.worker import end_process, run_temporal_workers
+from paceline.sql.databases import CLOSING_SECONDS, hasten_databases
+from paceline.sql.schema import now
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+
+class Role(StrEnum):
+    """What a worker does."""
+
+    DISPATCH = "dispatch"
+    INIT = "init"
+    EXEC = "exec"
+    SENDER = "sender"
+    ALL = "all"
+
+
+@click.command("worker", cls=Command)
+@click.argument(
+    "work",
+    cls=Argument,
+    default=Role.ALL.value,
+    metavar="[ROLE|MODULE:NAME]",
+    shell_complete=completing(Role),
+    about="Which work to do: dispatch, init, exec, sender or all; or tasks of your own, such as my_app:tasks.",
+)
+@click.option("--domain", "domains", multiple=True, help="Item types of your own, as package.module:name.")
+@click.option("--metrics-port", type=int, help="Serve Prometheus metrics on this port.")
+@click.option("--migrate", is_flag=True, help="Migrate the database first, also one that other programs share.")
+def worker(work: str, domains: tuple[str, ...], metrics_port: int | None, migrate: bool) -> None:
+    """Work until stopped (Ctrl+C, SIGTERM); what is in flight is finished or given back first.
+
+    With Temporal, dispatch, init and exec are workers of their own. Without it, one process dispatches and executes.
+    MODULE:NAME is a Tasks object: its tasks run in this process, on the database that it names; with Temporal, as
+    activities of workflows.
+    """
+    settings = Settings.load()
+    permit(settings, migrate)
+    if ":" in work:
+        _run_tasks(settings, work, domains, metrics_port)
+        return
+    chosen = _role(work)
+    if domains:
+        named = ",".join([*filter(None, [settings.dispatch.domains]), *domains])
+        settings = settings.model_copy(update={"dispatch": settings.dispatch.model_copy(update={"domains": named})})
+    if settings.temporal_address is None and chosen in (Role.INIT, Role.EXEC):
+        raise ConfigurationError(
+            "ROLE", f"{work} needs Temporal (PACELINE_TEMPORAL_ADDRESS); without it use dispatch, which also executes"
+        )
+    require_extras(settings, *([] if metrics_port is None else ["server"]))
+    logs.configure(settings)
+    collect_traces(settings)
+    logs.warn_unknown_variables()
+    check_providers(settings)
+    if chosen is not Role.SENDER and installed("payments"):
+        check_downstream(settings)
+    run(_work(settings, chosen, None if metrics_port is None else _MetricsListener.on(settings, metrics_port)))
+    _ignore_signals()
+    if settings.temporal_address is not None:
+        end_process()
+
+
+def _role(name: str) -> Role:
+    try:
+        return Role(name)
+    except ValueError:
+        raise ConfigurationError(
+            "ROLE",
+            f"{name!r} is unknown; use dispatch, init, exec, sender, all, or MODULE:NAME for tasks of your own",
+        ) from None
+
+
+def _ignore_signals() -> None:
+    """Called at the end: a second signal must not change the exit status."""
+    for signum in SIGNALS:
+        signal.signal(signum, signal.SIG_IGN)
+
+
+def _run_tasks(settings: Settings, name: str, domains: tuple[str, ...], metrics_port: int | None) -> None:
+    if domains:
+        raise ConfigurationError("--domain", "is for item types; start another worker for them")
+    require_extras(settings, *([] if metrics_port is None else ["server"]))
+    logs.configure(settings)
+    collect_traces(settings)
+    logs.warn_unknown_variables()
+    tasks = load_tasks(name)
+    own = settings.model_copy(update={"database_url": tasks.url})
+    shown = None if metrics_port is None else _MetricsListener.on(own, metrics_port)
+    run(_work_on_tasks(settings, tasks, name, shown))
+    _ignore_signals()
+    if settings.temporal_address is not None:
+        end_process()
+
+
+async def _work_on_tasks(settings: Settings, tasks: Tasks, name: str, shown: _MetricsListener | None) -> None:
+    stop = asyncio.Event()
+    stop_on_signals(stop, settings.dispatch.shutdown_seconds)
+    registry = None if shown is None else shown.registry
+    own = settings.model_copy(update={"database_url": tasks.url})
+    temporal = None if settings.temporal_address is None else temporal_connection(settings)
+    async with (
+        traces_sent(),
+        _show(shown),
+        open_dispatch_observer(own, registry) as observer,
+        tasks,
+        tasks.running(observer=observer, temporal=temporal),
+    ):
+        print_status(f"paceline worker {name} is working on {', '.join(tasks.item_types)}")
+        await _hasten(settings, stop)
+
+
+async def _work(settings: Settings, role: Role, shown: _MetricsListener | None) -> None:
+    stop = asyncio.Event()
+    stop_on_signals(stop, settings.dispatch.shutdown_seconds)
+    registry = None if shown is None else shown.registry
+
+    def started() -> None:
+        print_status(f"paceline worker {role} is working")
+
+    async with traces_sent(), _database_ready(settings), _show(shown):
+        working: list[asyncio.Task[None]] = []
+        if role is not Role.SENDER:
+            roles = {"dispatch", "init", "exec"} if role is Role.ALL else {role.value}
+            domains = load_domains(settings)
+            working.append(asyncio.create_task(_dispatch(settings, roles, domains, stop, registry, started)))
+        else:
+            started()
+        if role in (Role.SENDER, Role.ALL):
+            working.append(asyncio.create_task(run_sender(settings, stop, registry=registry)))
+        hastening = asyncio.create_task(_hasten(settings, stop))
+        try:
+            await asyncio.gather(*working)
+        finally:
+            # If one failed, the others shut down gracefully before the failure is raised.
+            stop.set()
+            await asyncio.gather(*working, hastening, return_exceptions=True)
+
+
+async def _dispatch(
+    settings: Settings,
+    roles: Collection[str],
+    domains: Registry,
+    stop: asyncio.Event,
+    registry: CollectorRegistry | None,
+    started: Callable[[], None],
+) -> None:
+    # This process only queues messages; the sender sends them.
+    quiet = settings.model_copy(update={"sms": settings.sms.model_copy(update={"sender": "worker"})})
+    async with (
+        open_dispatch_observer(settings, registry) as observer,
+        dispatch_guard(settings) as guard,
+        open_slots(settings) as slots,
+        open_queue(settings) as queue,
+        open_notifications(quiet) as notifications,
+        AsyncExitStack() as applications,
+    ):
+        # Custom item types need no payments extra.
+        if installed("payments"):
+            maintenance = settings.temporal_address is None or "init" in roles
+            payments = await applications.enter_async_context(
+                open_payments(
+                    settings,
+                    slots,
+                    queue,
+                    notifications=notifications,
+                    maintenance=maintenance,
+                    observer=observer,
+                    registry=registry,
+                )
+            )
+            domains.add(payments.domain)
+        if settings.temporal_address is not None:
+            await run_temporal_workers(
+                settings, roles, domains, guard=guard, observer=observer, stop=stop, started=started
+            )
+            return
+        async with local_dispatch(queue, domains, guard=guard, observer=observer, limits=settings.dispatch):
+            started()
+            await stop.wait()
+
+
+async def _hasten(settings: Settings, stop: asyncio.Event) -> None:
+    """Shortens the timeouts of the database once the worker is stopped: a database that hangs must not delay the
+    exit."""
+    await stop.wait()
+    hasten_databases(closing_part(settings.dispatch.shutdown_seconds, CLOSING_SECONDS))
+
+
+class _MetricsListener(NamedTuple):
+    """The metrics and health of a worker, and their address."""
+
+    settings: Settings
+    registry: CollectorRegistry
+    listening: socket.socket
+
+    @classmethod
+    def on(cls, settings: Settings, port: int) -> _MetricsListener:
+        from prometheus_client import CollectorRegistry
+
+        return cls(settings, CollectorRegistry(), listen(settings.host, port))
+
+
+@asynccontextmanager
+async def _database_ready(settings: Settings) -> AsyncIterator[None]:
+    """Checks the database and its schema before the worker reports that it is ready."""
+    shared = await shared_database(settings)
+    try:
+        yield
+    finally:
+        await shared.close()
+
+
+@asynccontextmanager
+async def _show(shown: _MetricsListener | None) -> AsyncIterator[None]:
+    """Serves the worker's metrics and health while the block runs, if configured."""
+    if shown is None:
+        yield
+        return
+    from paceline.server.http.worker_health import worker_health
+
+    shared = await shared_database(shown.settings)
+    probes = {"database": lambda: shared.read(now), **await server_probes(shown.settings)}
+    try:
+        async with worker_health(shown.listening, shown.registry, probes):
+            yield
+    finally:
+        await shared.close()

@@ -1,0 +1,71 @@
+"""`/api/v1/console`: what the console's first page shows, in one answer each."""
+
+from __future__ import annotations
+
+from fastapi import Request, Response
+
+from paceline.server.http.parameters import WholeNumber, api_router, query
+from paceline.server.http.problem import documented, invalid
+from paceline.server.http.raw_routes import json_response
+from paceline.server.http.services import services_of
+from paceline.server.rollups.history import RANGES
+from paceline.server.shapes import members
+from paceline.server.shapes.console import HeatMapShown, HistoryShown, OverviewShown
+from paceline.slots.heat_map import MAX_DAYS
+
+router = api_router("/api/v1/console", "console")
+
+DAYS = WholeNumber("days", 1, MAX_DAYS, default=7)
+RANGE = {
+    "type": "string",
+    "enum": list(RANGES),
+    "default": "PT15M",
+    "description": "How far back: a quarter of an hour, six hours, a day, a week.",
+}
+
+
+@router.get("/overview", summary="The installation at a glance", response_model=OverviewShown)
+async def overview(request: Request) -> Response:
+    """Dependencies, numbers of all processes, queues, and the next windows of the default config."""
+    return json_response(await services_of(request).overview.read())
+
+
+@router.get(
+    "/history",
+    summary="What happened over time",
+    response_model=HistoryShown,
+    responses=documented(400),
+    openapi_extra={"parameters": [query("range", RANGE)]},
+)
+async def history(request: Request) -> Response:
+    """What all processes booked, decided and executed: by the minute up to six hours, by ten minutes beyond. Other
+    processes write once a minute, so the last minute may still grow."""
+    services, chosen = services_of(request), request.query_params.get("range", "PT15M")
+    if chosen not in RANGES:
+        raise invalid("range", f"must be one of {', '.join(RANGES)}")
+    lines = await services.rollups.history(RANGES[chosen])
+    ahead = await services.backlog_ahead.read(RANGES[chosen])
+    return json_response(
+        HistoryShown.of_history(
+            lines,
+            limit_per_second=services.settings.payments.tps,
+            ahead=ahead,
+            config_names=[version.name for version in await services.slots.configs()],
+            plan_names=await services.admission.plans.all(),
+            item_types=[config.item_type for config in await services.queue.configs()],
+        )
+    )
+
+
+@router.get(
+    "/heat-map",
+    summary="How full the next days are",
+    response_model=HeatMapShown,
+    responses=documented(400, 404),
+    openapi_extra={"parameters": [query("configName", members.CONFIG_NAME), DAYS.document()]},
+)
+async def show_heat_map(request: Request) -> Response:
+    """What is booked in each hour of the next days, and how much may be."""
+    services = services_of(request)
+    name = request.query_params.get("configName", services.settings.slots.default_config)
+    return json_response(HeatMapShown.of_heat_map(await services.slots.heat_map(name, DAYS.of(request))))

@@ -1,0 +1,335 @@
+// The shell: who is logged in, which page is shown, and when it is refreshed.
+
+import {address, parsed} from './address.js'
+import {call, get, Problem, Unreachable} from './api.js'
+import {audit} from './audit.js'
+import {configs} from './configs.js'
+import {dispatch} from './dispatch.js'
+import {at, button, h, say, show, update} from './dom.js'
+import {feeds} from './feeds.js'
+import {charts} from './history.js'
+import {limits} from './limits.js'
+import {follow, forgive, streams} from './live.js'
+import {loginPage} from './login.js'
+import {messages} from './messages.js'
+import {notifications} from './notifications.js'
+import {overview} from './overview.js'
+import {payments} from './payments.js'
+import {periodic} from './periodic.js'
+import {Reads} from './reads.js'
+import {replan} from './replan.js'
+import {search, watchBox} from './search.js'
+import {slots} from './slots.js'
+import {clock} from './words.js'
+import {workers} from './workers.js'
+
+const PAGES = {
+  overview,
+  charts,
+  slots,
+  configs,
+  replan,
+  limits,
+  dispatch,
+  periodic,
+  workers,
+  payments,
+  feeds,
+  notifications,
+  messages,
+  audit,
+  search,
+}
+const RETRY_MS = 3000
+const READ_MS = 10_000 // so long a banner about a change without an answer stays, to be read
+
+let session = {loginRequired: true, name: null, scopes: []}
+let current = null // the page shown: {name, refresh, every, failures}; one with {stream, receive} has a stream of its own
+let shownPath = location.hash.split('?')[0]
+let paused = false
+let timer
+let closeStream = () => {}
+let unansweredUntil = null // a banner about a call without an answer goes with the first answer from then on
+
+/** Whether the session's token has a scope; `admin` has them all. */
+const may = scope => session.scopes.includes(scope) || session.scopes.includes('admin')
+
+/** What pages are given to work with. */
+const shell = {
+  may,
+  missing: scope => (may(scope) ? null : scope),
+  /** Does something the user asked for; what goes wrong is shown, and undefined returned. */
+  async attempt(work, done) {
+    try {
+      const result = await work()
+      banner('')
+      if (done) say(typeof done === 'function' ? done(result) : done)
+      return result ?? true
+    } catch (error) {
+      await troubled(error)
+      return undefined
+    }
+  },
+  refresh: () => refresh(),
+  go: (...parts) => {
+    const hash = address(...parts)
+    // The same address again changes nothing by itself.
+    if (location.hash === hash) open()
+    else location.hash = hash
+  },
+}
+
+function banner(text) {
+  const shown = at('banner')
+  shown.hidden = !text
+  if (shown.textContent !== text) shown.textContent = text
+  unansweredUntil = null
+}
+
+async function troubled(error, {retries = false} = {}) {
+  if (error instanceof Problem && error.status === 401) return begin()
+  if (error instanceof Problem && error.scope)
+    return banner(`This needs a token with the scope ${error.scope}; ${whose()}`)
+  if (error instanceof Problem) return banner(`${error.body.title ?? `Error ${error.status}`}: ${error.message}`)
+  if (error instanceof Unreachable) {
+    banner(retries ? `${error.message} Trying again.` : error.message)
+    unansweredUntil = Date.now() + (error.isChange ? READ_MS : 0)
+    return
+  }
+  banner(`The console failed: ${error.message}`)
+  reportError(error)
+}
+
+const whose = () => `you are logged in as ${session.name}, whose scopes are: ${session.scopes.join(', ')}.`
+
+function tabs(active) {
+  update(
+    at('tabs'),
+    Object.entries(PAGES).map(([name, page]) => {
+      if (page.hidden) return null
+      const locked = page.needs && !may(page.needs)
+      return h(
+        'li',
+        {},
+        h(
+          'a',
+          {
+            href: `#/${name}`,
+            'aria-current': name === active ? 'page' : null,
+            class: locked ? 'locked' : null,
+            'data-key': name,
+          },
+          page.title,
+          locked && h('span', {class: 'unseen'}, ` (needs scope ${page.needs})`),
+        ),
+      )
+    }),
+  )
+  document.querySelector('#tabs [aria-current]')?.scrollIntoView({block: 'nearest', inline: 'nearest'})
+}
+
+function who() {
+  if (!session.name || !session.loginRequired) {
+    update(
+      at('who'),
+      session.loginRequired
+        ? null
+        : h(
+            'span',
+            {class: 'soft', title: 'The service listens on this machine only, and there are no tokens.'},
+            'no login needed',
+          ),
+    )
+    return
+  }
+  update(
+    at('who'),
+    h(
+      'span',
+      {title: `until ${new Date(session.expiresAt).toLocaleString()}`},
+      h('b', {}, session.name),
+      h('small', {}, ` ${session.scopes.join(' ')}`),
+    ),
+    button(
+      'Log out',
+      async () => {
+        await shell.attempt(() => call('DELETE', '/console/session'))
+        await begin()
+      },
+      {kind: 'quiet'},
+    ),
+  )
+}
+
+function route() {
+  const {parts, query} = parsed(location.hash)
+  const [name, ...rest] = parts
+  return [Object.hasOwn(PAGES, name) ? name : 'overview', rest, query]
+}
+
+function open() {
+  stopUpdates()
+  const [name, rest, query] = route()
+  const page = PAGES[name]
+  document.title = `${page.title} · paceline`
+  tabs(name)
+  who()
+  at('search').hidden = !may('read')
+  banner('')
+  document.body.classList.remove('stale')
+  const main = at('main')
+  if (page.needs && !may(page.needs)) {
+    current = null
+    show(
+      main,
+      h('h1', {}, page.title),
+      h('p', {class: 'notice'}, `${page.title} needs a token with the scope ${page.needs}; ${whose()}`),
+    )
+    pulse()
+    return
+  }
+  const opened = {name, failures: 0, ...page.open(show(main), shell, rest, query)}
+  current = opened
+  pulse()
+  refresh()
+}
+
+/** Stops what keeps the page up to date. */
+function stopUpdates() {
+  clearTimeout(timer)
+  closeStream()
+}
+
+/** Follows the page's stream: it brings what changes from here on. */
+function stream(page, reads) {
+  closeStream()
+  const paths = reads.size
+  closeStream = follow(page.stream ?? reads.stream(Math.max(2, Math.round(page.every / 1000))), {
+    lastId: page.stream ? page.version : reads.version,
+    async receive(data, id) {
+      if (page.stream) {
+        page.version = id || page.version
+        page.receive(data)
+        return renewed(page)
+      }
+      reads.receive(data.parts)
+      await redraw(page, reads)
+      // The page came to read something else: the stream has to bring that, too.
+      if (current === page && reads.size !== paths) refresh()
+    },
+    fail: refresh,
+    end: begin,
+  })
+}
+
+/** Brings the page up to date with what it reads; what is shown turns grey if that fails. */
+async function redraw(page, reads) {
+  try {
+    await page.refresh(reads.read)
+    if (current === page) renewed(page)
+  } catch (error) {
+    if (current !== page) return
+    page.failures += 1
+    document.body.classList.add('stale')
+    // That a change may have been made matters more than that the page can't be refreshed.
+    const isKnown = error instanceof Unreachable && unansweredUntil !== null
+    if (!isKnown) await troubled(error, {retries: page.every && !paused})
+    pulse()
+  }
+}
+
+function renewed(page) {
+  if (unansweredUntil === null ? page.failures : Date.now() >= unansweredUntil) banner('')
+  page.failures = 0
+  page.at = new Date()
+  document.body.classList.remove('stale')
+  pulse()
+}
+
+async function refresh() {
+  stopUpdates()
+  const page = current
+  if (!page?.refresh) return pulse()
+  const reads = new Reads()
+  page.reads = reads
+  await redraw(page, reads)
+  // Refreshed anew meanwhile, by the user: that is what goes on.
+  if (page.reads !== reads) return
+  if (current === page && page.every && !paused && !document.hidden) {
+    if ((page.stream || reads.size) && !page.failures && streams()) return stream(page, reads)
+    timer = setTimeout(refresh, page.failures ? Math.min(RETRY_MS * page.failures, 30_000) : page.every)
+  }
+}
+
+/** How fresh the page is, and the switch that stops refreshing it. */
+function pulse() {
+  if (!current?.every) return show(at('pulse'))
+  const told = current.failures ? 'not up to date' : current.at ? `as of ${clock(current.at)}` : ''
+  update(
+    at('pulse'),
+    button(
+      paused ? 'Resume' : 'Pause',
+      () => {
+        paused = !paused
+        stopUpdates()
+        paused ? pulse() : refresh()
+      },
+      {kind: 'quiet', 'data-key': 'pause', 'aria-label': paused ? 'Resume refreshing' : 'Pause refreshing'},
+    ),
+    h('span', {class: paused ? 'dot off' : current.failures ? 'dot wrong' : 'dot'}),
+    paused ? 'paused ' : 'live ',
+    told,
+  )
+}
+
+/** Asks who is logged in, and shows the page or the login. */
+async function begin() {
+  stopUpdates()
+  forgive()
+  current = null
+  try {
+    session = await get('/console/session')
+  } catch (error) {
+    banner(`${error.message} Trying again.`)
+    timer = setTimeout(begin, RETRY_MS)
+    return
+  }
+  banner('')
+  if (session.name) return open()
+  show(at('tabs'))
+  show(at('who'))
+  show(at('pulse'))
+  at('search').hidden = true
+  document.title = 'Log in · paceline'
+  loginPage(show(at('main')), begin)
+}
+
+// The address names the page, so the link to the content must not change it.
+document.querySelector('.skip')?.addEventListener('click', event => {
+  event.preventDefault()
+  at('main').focus()
+})
+addEventListener('hashchange', () => {
+  if (!location.hash.startsWith('#/') && location.hash) return
+  // Another filter, order or page of the same list: whoever works with it stays where they are.
+  const path = location.hash.split('?')[0]
+  const key = path === shownPath ? /** @type {HTMLElement} */ (document.activeElement)?.dataset.key : undefined
+  shownPath = path
+  if (session.name) open()
+  const keyed = /** @type {HTMLElement[]} */ ([...document.querySelectorAll('main [data-key]')])
+  const again = keyed.find(each => each.dataset.key === key)
+  if (again) return again.focus()
+  at('main').focus({preventScroll: true})
+  scrollTo(0, 0)
+})
+watchBox(shell)
+// A fault of our own must show: a button that silently does nothing is worse.
+addEventListener('error', event => banner(`The console failed: ${event.message}`))
+addEventListener('unhandledrejection', event => banner(`The console failed: ${event.reason?.message ?? event.reason}`))
+// A stream does not notice that the network is gone.
+for (const change of ['offline', 'online']) addEventListener(change, () => refresh())
+document.addEventListener('visibilitychange', () => {
+  forgive()
+  document.hidden || paused ? stopUpdates() : refresh()
+})
+begin()

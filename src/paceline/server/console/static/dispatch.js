@@ -1,0 +1,116 @@
+// Make it run then, once: the queues, their kill switches, their items and their dead letters.
+
+import {address} from './address.js'
+import {query as asQuery, call, path} from './api.js'
+import {agreed} from './dialog.js'
+import {badge, button, h, link, show, update} from './dom.js'
+import {itemView} from './item.js'
+import {listView} from './items.js'
+import {laneView} from './lanes.js'
+import {BASE, STATUSES, status} from './queue.js'
+import {count, span} from './words.js'
+
+export const dispatch = {
+  title: 'Dispatch',
+  needs: 'admin',
+  open(root, shell, [type = '', part = '', ...rest], query) {
+    const [types, body] = [h('div', {class: 'tiles'}), h('div')]
+    show(root, h('h1', {}, 'Dispatch'), types, body)
+    // An older form of address has the status as a part of it.
+    const filtered = STATUSES.includes(part) ? {status: part, ...query} : query
+    const view = !type
+      ? null
+      : part === 'item'
+        ? itemView(body, shell, type, rest[0] ?? '')
+        : part === 'lanes'
+          ? laneView(body, shell, type)
+          : listView(body, shell, type, filtered)
+
+    async function turn(config) {
+      const stop = config.enabled
+      const text = stop
+        ? 'Nothing of this type is started any more, on any node, from the next cycle on. What runs goes on; what waits, waits.'
+        : 'Items whose time has come are started from the next cycle on, by their limits.'
+      if (
+        !(await agreed(
+          `${stop ? 'Stop' : 'Start'} dispatching ${config.itemType}?`,
+          text,
+          stop ? 'Stop it' : 'Start it',
+          {kind: stop ? 'danger' : 'main'},
+        ))
+      )
+        return
+      await shell.attempt(
+        () => call('PATCH', path(BASE, config.itemType), {enabled: !stop}),
+        `${config.itemType} is ${stop ? 'stopped' : 'running'}.`,
+      )
+      shell.refresh()
+    }
+
+    async function showTypes(known) {
+      const {itemTypes, stats} = await known
+      update(
+        types,
+        itemTypes.length
+          ? itemTypes.map((config, n) => tile(config, stats[n], config.itemType === type, turn))
+          : h(
+              'p',
+              {class: 'empty'},
+              'No item type has been dispatched yet. A task makes one; try ',
+              h('code', {}, 'paceline demo'),
+              '.',
+            ),
+      )
+    }
+
+    return {
+      every: 2500,
+      refresh(read) {
+        const known = read(asQuery(BASE, {stats: 'true'}))
+        return Promise.all([showTypes(known), view?.(read, known)])
+      },
+    }
+  },
+}
+
+function tile(config, stats, active, turn) {
+  const late = stats.oldestReadyAgeSecs
+  return h(
+    'div',
+    {class: active ? 'tile queue active' : 'tile queue'},
+    h(
+      'div',
+      {class: 'row between'},
+      h('b', {}, link(config.itemType, 'dispatch', config.itemType)),
+      config.enabled
+        ? stats.attended
+          ? badge('running', 'good')
+          : badge('nobody works on it', 'wrong')
+        : badge('stopped', 'warn'),
+    ),
+    h(
+      'div',
+      {class: 'depths'},
+      STATUSES.filter(each => stats.depth[each]).map(each =>
+        h(
+          'a',
+          {href: address('dispatch', config.itemType, {status: each}), 'data-key': `${config.itemType}/${each}`},
+          h('b', {}, count(stats.depth[each])),
+          ' ',
+          status(each),
+        ),
+      ),
+    ),
+    h(
+      'small',
+      {},
+      `${count(stats.inFlight)} in flight · ${count(stats.workers)} ${stats.workers === 1 ? 'worker' : 'workers'}`,
+    ),
+    h('small', {}, late === null ? 'nothing is due' : `the oldest due item is late by ${span(late * 1000)}`),
+    button(config.enabled ? 'Stop dispatching' : 'Start dispatching', () => turn(config), {
+      kind: config.enabled ? 'danger' : 'main',
+      'aria-label': `${config.enabled ? 'Stop' : 'Start'} dispatching ${config.itemType}`,
+      'data-key': `${config.itemType} switch`,
+    }),
+  )
+}

@@ -1,0 +1,225 @@
+"""The service: one app, one router per feature."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import cache
+from multiprocessing import parent_process
+
+from fastapi import FastAPI
+from starlette.routing import BaseRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from paceline import __version__, tracing
+from paceline.dispatch.plan_guard import PlanGuard
+from paceline.server import console
+from paceline.server import logs as log_lines
+from paceline.server.console.backlog import BacklogAhead
+from paceline.server.console.overview import Overview
+from paceline.server.console.shared_reads import SharedReads
+from paceline.server.http import (
+    audit,
+    batch,
+    config,
+    dead_letters,
+    dependencies,
+    dispatch,
+    feeds,
+    forecast,
+    health,
+    limits,
+    logs,
+    messages,
+    metrics,
+    notification_analytics,
+    notifications,
+    openapi,
+    payments,
+    periodic,
+    plans,
+    problem,
+    reconciliation,
+    search,
+    slots,
+    workers,
+)
+from paceline.server.http.auth import AccessGuard
+from paceline.server.http.body import Bodies
+from paceline.server.http.ingress import Ingress
+from paceline.server.http.parent_watch import end_with_parent, remove_worker_metrics, worker_started
+from paceline.server.http.prefix import without_prefix
+from paceline.server.http.raw_routes import RawRoutes
+from paceline.server.http.services import FIELDS, SERVICES, Services
+from paceline.server.http.traces import RequestTraces
+from paceline.server.settings import Settings
+from paceline.server.shutdown import CLOSE_SECONDS, add_deadline, closing_part, end_when_hung
+from paceline.server.wiring.access import console_sessions, oidc_provider, open_access_store, open_authenticator
+from paceline.server.wiring.dispatch import open_dispatch
+from paceline.server.wiring.doctor import server_probes
+from paceline.server.wiring.downstream import check_breaker
+from paceline.server.wiring.envoy import open_envoy
+from paceline.server.wiring.ingress import open_ingress
+from paceline.server.wiring.limits import open_limits
+from paceline.server.wiring.notifications import open_notifications
+from paceline.server.wiring.payments import open_payments
+from paceline.server.wiring.queue import open_dispatch_observer
+from paceline.server.wiring.rollups import open_rollups
+from paceline.server.wiring.slots import open_slots
+from paceline.server.wiring.telemetry import collect_traces, traces_sent
+from paceline.sql.databases import CLOSING_SECONDS, hasten_databases
+from paceline.sql.migration_policy import Migrations, permit_migrations
+
+
+class Service(FastAPI):
+    """A FastAPI application inside the service's own middleware: refused requests, and those of raw routes, never reach
+    FastAPI's."""
+
+    def build_middleware_stack(self) -> ASGIApp:
+        services: Services = self.state.services
+        self.endpoints: ASGIApp = RawRoutes(super().build_middleware_stack(), self.routes)
+        """The routes and their errors, without access checks, logs and metrics, which are outside of it."""
+        app: ASGIApp = Bodies(self.endpoints, limit=services.settings.http.max_body_bytes)
+        app = AccessGuard(app, services)
+        app = logs.RequestLog(app, services)
+        return RequestTraces(app) if tracing.is_on() else app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await super().__call__(scope, receive, send)
+            return
+        if scope.get("root_path"):
+            scope = without_prefix(scope)
+        if self.middleware_stack is None:
+            self.middleware_stack = self.build_middleware_stack()
+        scope["app"], scope[SERVICES] = self, self.state.services
+        scope[FIELDS] = dict(reversed(scope["headers"]))
+        await self.middleware_stack(scope, receive, send)
+
+
+@cache
+def every_route() -> list[BaseRoute]:
+    """All routes in the order of matching: the hot path comes first.
+
+    Made once per process. FastAPI's `include_router` makes a router's routes again for each application, at its first
+    request, and matches each request twice.
+    """
+    routes: list[BaseRoute] = []
+    slots.install(routes)
+    batch.install(routes)
+    limits.install(routes)
+    notifications.install(routes)
+    payments.install(routes)
+    feeds.install(routes)
+    reconciliation.install(routes)
+    routes += messages.router.routes
+    routes += dead_letters.router.routes
+    routes += notification_analytics.router.routes
+    routes += forecast.router.routes
+    routes += search.router.routes
+    routes += config.router.routes
+    routes += plans.router.routes
+    routes += audit.router.routes
+    routes += dispatch.router.routes
+    routes += workers.router.routes
+    routes += dependencies.router.routes
+    routes += periodic.router.routes
+    routes += health.router.routes
+    routes += metrics.router.routes
+    routes += console.routes()
+    return routes
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """The service with these settings. Everything it needs is opened when it starts and closed when it ends."""
+    collect_traces(settings)
+    services = Services(settings, metrics.registry())
+    app = Service(
+        title="paceline",
+        version=__version__,
+        summary="Decides whether, when and how fast work may flow, and then makes it flow.",
+        lifespan=_lifespan,
+        redirect_slashes=False,
+        docs_url=None,
+        redoc_url=None,
+        # Our own spans instead (`RequestTraces`): FastAPI's contain paths, and its logs exceptions' messages.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "operation_spans": False},
+    )
+    app.state.services = services
+    problem.install(app)
+    app.router.routes += every_route()
+    openapi.install(app, settings)
+    return app
+
+
+def from_environment() -> FastAPI:
+    """The service with the settings of this process, for the workers of `paceline serve`."""
+    settings = Settings.load()
+    log_lines.configure(settings)
+    end_with_parent()
+    permit_migrations(Migrations.ALWAYS if settings.database_migrate else Migrations.EMBEDDED)
+    app = create_app(settings)
+    add_deadline(settings.http.shutdown_seconds + CLOSE_SECONDS, app.state.services.streams.end)
+    return app
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """Opens each feature, one line or two each. On shutdown, accepted work finishes before its store is closed."""
+    services: Services = app.state.services
+    services.streams.loop = asyncio.get_running_loop()
+    async with AsyncExitStack() as stack:
+        stack.callback(remove_worker_metrics)
+        await stack.enter_async_context(traces_sent())
+        access = await stack.enter_async_context(open_access_store(services.settings))
+        services.authenticator, services.audit = open_authenticator(services.settings, access), access
+        services.sessions = console_sessions(services.settings, access, services.authenticator)
+        services.oidc = oidc_provider(services.settings)
+        services.settings.refuse_exposure(other_tokens=bool(await services.authenticator.keyring()))
+        services.ingress = Ingress(
+            await stack.enter_async_context(open_ingress(services.settings, registry=services.registry))
+        )
+        services.rollups = await stack.enter_async_context(open_rollups(services.settings))
+        services.overview, services.page_reads = Overview(services), SharedReads()
+        services.slots = await stack.enter_async_context(open_slots(services.settings, registry=services.registry))
+        services.probes["database"] = lambda: services.slots.history(services.settings.slots.default_config)
+        services.admission = await stack.enter_async_context(open_limits(services.settings, registry=services.registry))
+        services.notifications = await stack.enter_async_context(
+            open_notifications(services.settings, registry=services.registry)
+        )
+        services.probes |= services.notifications.probes | await server_probes(services.settings)
+        observer = await stack.enter_async_context(open_dispatch_observer(services.settings, services.registry))
+        guard = PlanGuard(services.admission.limiter)
+        services.queue = await stack.enter_async_context(
+            open_dispatch(services.settings, guard=guard, observer=observer)
+        )
+        services.backlog_ahead = BacklogAhead(services.queue.store)
+        services.payments = await stack.enter_async_context(
+            open_payments(
+                services.settings,
+                services.slots,
+                services.queue,
+                execute=_executes(services),
+                maintenance=_executes(services),
+                notifications=services.notifications,
+                observer=observer,
+                registry=services.registry,
+            )
+        )
+        services.probes["workers"] = lambda: health.count_workers(services.queue)
+        if services.settings.payments.downstream_url is not None:
+            services.probes["downstream"] = lambda: check_breaker(services.payments.breaker)
+        watching = asyncio.create_task(health.watch(services.registry, services.probes, services.checks))
+        stack.callback(watching.cancel)
+        if parent_process() is not None:
+            end_when_hung(asyncio.get_running_loop())
+        services.grpc_port = await stack.enter_async_context(open_envoy(services))
+        worker_started()
+        yield
+        hasten_databases(closing_part(services.settings.http.shutdown_seconds, CLOSING_SECONDS))
+
+
+def _executes(services: Services) -> bool:
+    worker = services.settings.payments.worker
+    return worker == "inline" or (worker == "auto" and services.settings.temporal_address is None)

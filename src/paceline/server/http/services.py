@@ -1,0 +1,80 @@
+"""The parts the routers use: opened at start, closed at shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import CollectorRegistry
+
+from paceline.dispatch.queue import DispatchQueue
+from paceline.server.access.authenticator import Authenticator
+from paceline.server.access.ports import AdminAudit
+from paceline.server.access.sessions import Sessions
+from paceline.server.http.ingress import Ingress
+from paceline.server.http.streams import Streams
+from paceline.server.metrics.http import HttpMetrics
+from paceline.server.rollups.reader import RollupReader
+from paceline.server.settings import Settings
+from paceline.server.shapes.health import Check
+from paceline.server.wiring.limits import Limits
+from paceline.server.wiring.notifications import Notifications
+from paceline.server.wiring.payments import Payments
+from paceline.slots import SlotScheduler
+
+if TYPE_CHECKING:
+    from paceline.server.access.oidc import OidcProvider
+    from paceline.server.console.backlog import BacklogAhead
+    from paceline.server.console.overview import Overview
+    from paceline.server.console.pages import Part
+    from paceline.server.console.shared_reads import SharedReads
+
+Probe = Callable[[], Awaitable[object]]
+"""Calls a dependency; raises if it does not answer."""
+
+SERVICES = "paceline_services"
+"""The key in a request's scope that holds the `Services` of its app."""
+FIELDS = "paceline_fields"
+"""The key that holds the header fields by their names in lower case; of several with one name, the first."""
+
+
+@dataclass(slots=True)
+class Services:
+    """One per app. A feature adds a field here and fills it in the app's lifespan."""
+
+    settings: Settings
+    registry: CollectorRegistry
+    probes: dict[str, Probe] = field(default_factory=dict)
+    """Dependencies by name, checked by `/health/ready`."""
+    checks: dict[str, asyncio.Task[Check]] = field(default_factory=dict)
+    """Checks in flight."""
+    requests: HttpMetrics = field(init=False)
+    authenticator: Authenticator = field(init=False)
+    sessions: Sessions = field(init=False)
+    oidc: OidcProvider | None = None
+    ingress: Ingress = field(default_factory=Ingress)
+    audit: AdminAudit = field(init=False)
+    slots: SlotScheduler = field(init=False)
+    notifications: Notifications = field(init=False)
+    admission: Limits = field(init=False)
+    queue: DispatchQueue = field(init=False)
+    payments: Payments = field(init=False)
+    rollups: RollupReader = field(init=False)
+    """Numbers of all processes over time."""
+    overview: Overview = field(init=False)
+    page_reads: SharedReads[Part] = field(init=False)
+    backlog_ahead: BacklogAhead = field(init=False)
+    streams: Streams = field(default_factory=Streams)
+    grpc_port: int | None = None
+    """The port of Envoy's rate limit service."""
+
+    def __post_init__(self) -> None:
+        self.requests = HttpMetrics(self.registry)
+
+
+def services_of(scope: Mapping[str, Any]) -> Services:
+    """The services of a request's app; takes the ASGI scope or a `Request`."""
+    services: Services = scope[SERVICES]
+    return services

@@ -1,0 +1,75 @@
+"""The database of a settings tree, and what it reports about itself."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import NamedTuple
+
+from paceline.server.access.stores.sql import SqlAccessStore
+from paceline.server.settings import Settings
+from paceline.sql import migrate
+from paceline.sql import schema as sql_tables
+from paceline.sql.databases import database
+from paceline.sql.engine import Database
+
+
+def embedded_url(settings: Settings) -> str:
+    """The database of a settings tree; for `memory://`, one that lives in this process."""
+    return "sqlite://" if settings.database_url.startswith("memory:") else settings.database_url
+
+
+async def shared_database(settings: Settings) -> Database:
+    """The database of a settings tree, with the pool that all of this process share."""
+    return await database(
+        embedded_url(settings), pool_size=settings.database_pool_size, timeout=settings.database_timeout_seconds
+    )
+
+
+class DatabaseInfo(NamedTuple):
+    """Facts about a database."""
+
+    dialect: str
+    version: str
+    now: datetime
+    revision: str | None
+    pending: list[str]
+    """Migrations this version of paceline knows and the database lacks."""
+    tokens: int
+    """How many valid tokens there are."""
+
+
+async def migrate_up(url: str) -> list[str]:
+    """Migrates a database and returns the names of what was applied."""
+    opened = Database(url)
+    try:
+        return await migrate.upgrade(opened)
+    finally:
+        await opened.close()
+
+
+async def migrate_down(url: str, *, discard_data: bool) -> str:
+    """Undoes the last migration and returns its name."""
+    opened = Database(url)
+    try:
+        return await migrate.downgrade(opened, discard_data=discard_data)
+    finally:
+        await opened.close()
+
+
+async def database_info(url: str) -> DatabaseInfo:
+    """Reads facts about a database. Read-only."""
+    opened = Database(url)
+    try:
+        revision, pending = await migrate.status(opened)
+        now = await opened.read(sql_tables.now)
+        version = await opened.read(lambda connection: connection.dialect.server_version_info)
+        known = [] if pending else await SqlAccessStore(opened).tokens()
+        good = sum(token.revoked_at is None for token in known)
+        return DatabaseInfo(opened.dialect, ".".join(map(str, version or ())), now, revision, pending, good)
+    finally:
+        await opened.close()
+
+
+def migration_script(dialect: str) -> str:
+    """The SQL that would make the schema on `dialect`, for a database administrator to review."""
+    return migrate.script(dialect)

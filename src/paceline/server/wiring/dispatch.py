@@ -1,0 +1,149 @@
+"""Item types, and executing them in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+from paceline.dispatch.engines.local.dispatching import dispatching
+from paceline.dispatch.engines.local.engine import GRACE_SECONDS
+from paceline.dispatch.meter import QueueMeter
+from paceline.dispatch.plan_guard import PlanGuard
+from paceline.dispatch.ports import DispatchObserver, Guard, WorkflowEngine
+from paceline.dispatch.queue import DispatchQueue
+from paceline.dispatch.registry import Domain, Registry
+from paceline.dispatch.tasks.tasks import Tasks
+from paceline.errors import ConfigurationError
+from paceline.server.setting_sections import DispatchSettings
+from paceline.server.settings import Settings, spelled
+from paceline.server.shutdown import closing_part
+from paceline.server.wiring.limits import open_limits
+from paceline.server.wiring.queue import open_queue
+
+
+def load_domains(settings: Settings) -> Registry:
+    """The item types this process knows: those of installed packages (entry points `paceline.domains`) and those the
+    settings name."""
+    registry = Registry()
+    named = [name.strip() for name in settings.dispatch.domains.split(",") if name.strip()]
+    for name in [*_installed_domains(), *named]:
+        for domain in _loaded(name, settings):
+            registry.add(domain)
+    return registry
+
+
+@cache
+def _installed_domains() -> tuple[str, ...]:
+    """Cached: a lookup reads the metadata of every installed package."""
+    return tuple(point.value for point in entry_points(group="paceline.domains"))
+
+
+def load_tasks(name: str) -> Tasks:
+    """The `Tasks` of `module:name`.
+
+    Raises:
+        ConfigurationError: it can't be imported, or is something else.
+    """
+    try:
+        value = _imported(name, "tasks")
+    except ConfigurationError:
+        raise
+    except Exception as error:
+        raise ConfigurationError("MODULE:NAME", f"{name!r} can't be loaded: {error}") from error
+    if not isinstance(value, Tasks):
+        raise ConfigurationError("MODULE:NAME", f"{name!r} is no Tasks object; write for example tasks = Tasks(url)")
+    return value
+
+
+def _imported(name: str, default: str) -> Any:
+    module, _, attribute = name.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # as with `python -m`: finds modules of the working directory
+    return getattr(import_module(module), attribute or default)
+
+
+def _loaded(name: str, settings: Settings) -> Iterable[Domain]:
+    try:
+        value = _imported(name, "domain")
+        if callable(value):
+            value = value(settings)
+    except ConfigurationError:
+        raise
+    except Exception as error:
+        raise ConfigurationError(spelled("dispatch", "domains"), f"{name!r} can't be loaded: {error}") from error
+    loaded = [value] if isinstance(value, Domain) else list(value) if isinstance(value, Iterable) else []
+    if not loaded or not all(isinstance(one, Domain) for one in loaded):
+        raise ConfigurationError(spelled("dispatch", "domains"), f"{name!r} is no Domain, no Registry and makes none")
+    return loaded
+
+
+@asynccontextmanager
+async def dispatch_guard(settings: Settings) -> AsyncIterator[Guard]:
+    """Holds executions to the plans of the settings' database."""
+    async with open_limits(settings) as limits:
+        yield PlanGuard(limits.limiter)
+
+
+@asynccontextmanager
+async def local_dispatch(
+    queue: DispatchQueue,
+    domains: Iterable[Domain],
+    *,
+    guard: Guard | None = None,
+    observer: DispatchObserver | None = None,
+    limits: DispatchSettings | None = None,
+    shutdown_seconds: float | None = None,
+) -> AsyncIterator[WorkflowEngine]:
+    """Dispatches and executes items of these domains in this process while the block runs. On exit it lets executions
+    finish within a grace period, part of `shutdown_seconds`, and gives the rest back."""
+    limits = limits or DispatchSettings()
+    if shutdown_seconds is None:
+        shutdown_seconds = limits.shutdown_seconds
+    async with dispatching(
+        queue,
+        domains,
+        guard=guard,
+        observer=observer,
+        concurrency=limits.concurrency,
+        backlog=limits.backlog,
+        max_context_bytes=limits.claim_bytes,
+        grace=closing_part(shutdown_seconds, GRACE_SECONDS),
+    ) as engine:
+        yield engine
+
+
+@asynccontextmanager
+async def open_dispatch(
+    settings: Settings, *, guard: Guard | None = None, observer: DispatchObserver | None = None
+) -> AsyncIterator[DispatchQueue]:
+    """The queue of a service, measured; the domains of the settings are dispatched beside it, if it is configured
+    to."""
+    known = load_domains(settings)
+    dispatch_settings = settings.dispatch
+    inline = dispatch_settings.worker == "inline" or (
+        dispatch_settings.worker == "auto" and settings.temporal_address is None
+    )
+    async with open_queue(settings) as queue, AsyncExitStack() as running:
+        for domain in known:
+            await queue.define(domain.config)
+        if observer is not None:
+            metering = asyncio.create_task(QueueMeter(queue.store, observer).run())
+            running.callback(metering.cancel)
+        if inline and len(known):
+            await running.enter_async_context(
+                local_dispatch(
+                    queue,
+                    known,
+                    guard=guard,
+                    observer=observer,
+                    limits=dispatch_settings,
+                    shutdown_seconds=settings.http.shutdown_seconds,
+                )
+            )
+        yield queue

@@ -1,0 +1,148 @@
+"""The SMS providers of a settings tree, in the order of `PACELINE_SMS_PROVIDERS`."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from paceline.apps.notifications.provider import Provider
+from paceline.apps.notifications.provider_chain import NamedProvider, ProviderChain
+from paceline.apps.notifications.providers.console import ConsoleProvider
+from paceline.errors import ConfigurationError
+from paceline.extras import require
+from paceline.limits.limiter import AsyncLimiter
+from paceline.limits.model import Plan, TokenBucket
+from paceline.server.settings import Settings, spelled
+
+HTTP_PROVIDERS = ("webhook", "twilio")
+"""paceline's own providers that need the extra `sms`."""
+
+
+def open_providers(settings: Settings) -> ProviderChain:
+    """The chain of providers.
+
+    Raises:
+        ConfigurationError: A provider is unknown, can't be imported, or lacks a setting.
+    """
+    rates = _rates(settings)
+    providers = [
+        NamedProvider(name, provider, _limiter(settings, name, rates[name]) if name in rates else None)
+        for name, provider in _providers(settings).items()
+    ]
+    return ProviderChain(providers, timeout=settings.sms.timeout_seconds)
+
+
+def check_providers(settings: Settings) -> None:
+    """Checks the settings of `open_providers`. Nothing is closed: an object that the settings name is used later.
+
+    Raises:
+        ConfigurationError: A provider is unknown, can't be imported, or lacks a setting.
+    """
+    _providers(settings)
+
+
+def provider_places(settings: Settings) -> dict[str, str | None]:
+    """By name, in order: where a provider of one's own is, `package.module:attribute`; None for one of paceline's.
+
+    Raises:
+        ConfigurationError: An entry has no name, or the name of an earlier one.
+    """
+    sms = settings.sms
+    named = sms.providers or ("webhook" if sms.webhook_url is not None else "console")
+    places: dict[str, str | None] = {}
+    for entry in map(str.strip, named.split(",")):
+        name, is_named, place = entry.partition("=")
+        is_own = bool(is_named) or ":" in entry
+        if is_own and not is_named:
+            name, place = entry.partition(":")[0].rpartition(".")[2], entry
+        if not name:
+            raise _wrong(f"{entry!r} names no provider")
+        if name in places:
+            raise _wrong(f"{entry!r}: {name} is named before; write another one as name=package.module:attribute")
+        places[name] = place if is_own else None
+    return places
+
+
+def _providers(settings: Settings) -> dict[str, Provider]:
+    providers = {
+        name: _built_in(name, settings) if place is None else _load(name, place)
+        for name, place in provider_places(settings).items()
+    }
+    if others := [name for name in _rates(settings) if name not in providers]:
+        raise ConfigurationError(spelled("sms", "provider_rates"), f"{', '.join(others)} is not among the providers")
+    return providers
+
+
+def _rates(settings: Settings) -> dict[str, int]:
+    pairs = [pair.strip().split("=") for pair in settings.sms.provider_rates.split(",") if pair.strip()]
+    return {name: int(rate) for name, rate in pairs}
+
+
+def _wrong(problem: str) -> ConfigurationError:
+    return ConfigurationError(spelled("sms", "providers"), problem)
+
+
+def _built_in(name: str, settings: Settings) -> Provider:
+    sms = settings.sms
+    if name == "console":
+        return ConsoleProvider()
+    if name not in HTTP_PROVIDERS:
+        raise _wrong(f"{name!r} is none of webhook, twilio, console; write your own as {name}=package.module:attribute")
+    require(f"the SMS provider {name}", "sms")
+    calls: dict[str, Any] = {
+        "timeout": sms.timeout_seconds,
+        "log_texts": sms.log_texts,
+    }
+    if name == "webhook":
+        from paceline.apps.notifications.providers.webhook import WebhookProvider
+
+        if sms.webhook_url is None:
+            raise ConfigurationError(spelled("sms", "webhook_url"), "is needed for the provider webhook")
+        token, key = sms.webhook_token, sms.webhook_hmac_key
+        return WebhookProvider(
+            sms.webhook_url,
+            headers=sms.webhook_headers,
+            token=None if token is None else token.get_secret_value(),
+            hmac_key=None if key is None else key.get_secret_value(),
+            **calls,
+        )
+    from paceline.apps.notifications.providers.twilio import TwilioProvider
+
+    for field in ("account_sid", "auth_token", "from"):
+        if getattr(sms, f"twilio_{field}") is None:
+            raise ConfigurationError(spelled("sms", f"twilio_{field}"), "is needed for the provider twilio")
+    assert sms.twilio_auth_token is not None
+    return TwilioProvider(
+        sms.twilio_account_sid or "",
+        sms.twilio_auth_token.get_secret_value(),
+        sms.twilio_from or "",
+        url=sms.twilio_url,
+        receipts_url=sms.twilio_receipts_url,
+        **calls,
+    )
+
+
+def _load(name: str, place: str) -> Provider:
+    """The object that `package.module:attribute` names, or that it makes when it is called."""
+    module, colon, attribute = place.partition(":")
+    if not module or not colon or not attribute:
+        raise _wrong(f"{place!r} of {name} is not written as package.module:attribute")
+    try:
+        provider = getattr(importlib.import_module(module), attribute)
+    except Exception as error:
+        # Also what the module itself raises.
+        raise _wrong(f"{place!r} of {name} can't be imported: {error}") from error
+    if isinstance(provider, type) or (not hasattr(provider, "send") and callable(provider)):
+        try:
+            provider = provider()
+        except Exception as error:
+            raise _wrong(f"{place!r} of {name} can't be made: {error}") from error
+    if not callable(getattr(provider, "send", None)):
+        raise _wrong(f"{place!r} of {name} has no method send")
+    own: Provider = provider
+    return own
+
+
+def _limiter(settings: Settings, name: str, rate: int) -> AsyncLimiter:
+    plan = Plan(name, TokenBucket(capacity=rate, per_second=rate), on_error="open")
+    return AsyncLimiter(settings.redis_url or "memory://", plans=[plan])

@@ -1,0 +1,20 @@
+"""When may this run? Slots in time windows of limited capacity."""
+
+from paceline.slots.blocking import BlockingSlots
+from paceline.slots.calendars import Calendar
+from paceline.slots.forecast import Forecast
+from paceline.slots.model import AssignedSlot, PolicyVersion, SlotRequest, SlotWindow, Spread, WindowPolicy
+from paceline.slots.scheduler import SlotScheduler
+
+__all__ = [
+    "AssignedSlot",
+    "BlockingSlots",
+    "Calendar",
+    "Forecast",
+    "PolicyVersion",
+    "SlotRequest",
+    "SlotScheduler",
+    "SlotWindow",
+    "Spread",
+    "WindowPolicy",
+]

@@ -1,0 +1,283 @@
+"""Brings a database to the schema this version needs. Safe to run from many processes at once.
+
+Two tables hold the state of a database. `paceline_schema_revision` has the last step that was applied.
+`paceline_schema_version` has the oldest step that a program must know to run on it: steps that only add leave it alone
+(expand), a step that removes something raises it (contract, `OLDEST_RUNNABLE`). A program runs on a newer schema if it
+knows that step. Version 0.2.0 has the second table only, and reads it as the first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from paceline.errors import ConfigurationError, PacelineError
+from paceline.sql.engine import Database
+from paceline.sql.migration_policy import Migrations, permitted_migrations
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+log = logging.getLogger(__name__)
+
+VERSIONS = Path(__file__).with_name("migrations") / "versions"
+
+OLDEST_RUNNABLE = "0012_slot_owner"
+"""The step that a program must know to run on this version's schema. Raise it in a step that removes a column or a
+table, one release after the last version that uses it."""
+REVISION_TABLE = "paceline_schema_revision"
+FLOOR_TABLE = "paceline_schema_version"
+_LOCK = 0x68656164
+"""The advisory lock that serialises concurrent migrations ("head")."""
+IDLE_TIMEOUT_MINUTES = 10
+"""The idle timeout in the transaction of a migration on PostgreSQL, after which a frozen process loses that lock."""
+
+
+class _DryRunDone(Exception):
+    """Rolls back a dry run."""
+
+
+async def prepare(database: Database) -> None:
+    """Brings a database that is being opened to this version's schema, if this process may.
+
+    Raises:
+        PacelineError: The schema is older, and this process may not migrate it (`permit_migrations`).
+    """
+    missing = await database.read(pending)
+    if not missing:
+        database.is_prepared = True
+        return
+    when = permitted_migrations()
+    may = when is Migrations.ALWAYS or database.is_new_file
+    if when is Migrations.EMBEDDED:
+        may = may or database.dialect == "sqlite" or await database.read(current) is None
+    if not may:
+        names = f"{', '.join(missing[:3])}{' and more' if len(missing) > 3 else ''}"
+        raise PacelineError(f"the database lacks {names}; run `paceline migrate up`")
+    await upgrade(database)
+    database.is_prepared = True
+
+
+async def prepare_once(database: Database) -> None:
+    """`prepare`, unless it was done: for stores that are opened at their first call."""
+    if not database.is_prepared:
+        await prepare(database)
+
+
+async def upgrade(database: Database) -> list[str]:
+    """Applies what is missing, oldest first, and returns its names; an up-to-date database is left alone."""
+    if not await database.read(pending):
+        return []
+    return await database.write_unhurried(_upgrade)
+
+
+async def downgrade(database: Database, *, discard_data: bool = False) -> str:
+    """Undoes the last step, and returns its name.
+
+    Raises:
+        PacelineError: There is nothing to undo, or what the step would remove holds data; with `discard_data`, that is
+            lost.
+    """
+    revision = await database.read(current)
+    if revision is None:
+        raise PacelineError("there is nothing to undo: the database has no schema")
+    if revision not in _known():
+        raise PacelineError(f"{revision} was applied by a later version of paceline; undo it with that one")
+    if not discard_data:
+        lost = await _data_lost(database)
+        if lost:
+            raise PacelineError(
+                f"undoing {revision} would lose the data of {', '.join(lost)}; an earlier version also runs on this "
+                "schema as it is. To lose the data, repeat with --discard-data"
+            )
+    return await database.write_unhurried(_downgrade)
+
+
+async def status(database: Database) -> tuple[str | None, list[str]]:
+    """The revision the database is at, and the names of those it still lacks."""
+    return await database.read(current), await database.read(pending)
+
+
+def pending(connection: Connection) -> list[str]:
+    """The revisions the database lacks, oldest first; none, if a later version has migrated it.
+
+    Raises:
+        ConfigurationError: This version can't run on the database's schema, because that is too new.
+    """
+    known = _known()
+    revision = current(connection)
+    if revision is None:
+        return known
+    if revision in known:
+        return known[known.index(revision) + 1 :]
+    floor = _revision(connection, FLOOR_TABLE)
+    if floor not in known:
+        raise ConfigurationError(
+            "database_url",
+            f"the database is at {revision}, and needs a paceline that knows {floor}; upgrade paceline",
+        )
+    log.info("the database is at %s, of a later version of paceline; this version runs on it", revision)
+    return []
+
+
+def current(connection: Connection) -> str | None:
+    """The last step that was applied."""
+    return _revision(connection, REVISION_TABLE) or _revision(connection, FLOOR_TABLE)
+
+
+def script(dialect: str) -> str:
+    """The SQL an upgrade from nothing would run on `dialect`, for a database administrator to review."""
+    config = _config()
+    config.output_buffer = buffer = io.StringIO()
+    config.attributes["dialect"] = dialect
+    _alembic().upgrade(config, "head", sql=True)
+    floor = str(sa.schema.CreateTable(_floor).compile()).strip()
+    return f"{buffer.getvalue()}\n{floor};\n\nINSERT INTO {FLOOR_TABLE} (version_num) VALUES ('{OLDEST_RUNNABLE}');\n"
+
+
+# -- inside one transaction -------------------------------------------------------------------------------------------
+
+_floor = sa.Table(
+    FLOOR_TABLE,
+    sa.MetaData(),
+    sa.Column("version_num", sa.String(32), nullable=False),
+    sa.PrimaryKeyConstraint("version_num", name=f"{FLOOR_TABLE}_pkc"),
+)
+
+
+def _upgrade(connection: Connection) -> list[str]:
+    _take_turns(connection)
+    missing = pending(connection)
+    if missing:
+        _adopt(connection)
+        _alembic().upgrade(_config(connection), "head")
+        _set_floor(connection, OLDEST_RUNNABLE)
+    return missing
+
+
+def _downgrade(connection: Connection) -> str:
+    _take_turns(connection)
+    _adopt(connection)
+    revision = current(connection)
+    assert revision is not None
+    _alembic().downgrade(_config(connection), "-1")
+    known, left = _known(), _revision(connection, REVISION_TABLE)
+    if left is None:
+        connection.execute(_floor.delete())
+    elif known.index(left) < known.index(OLDEST_RUNNABLE):
+        _set_floor(connection, left)
+    return revision
+
+
+def _take_turns(connection: Connection) -> None:
+    if connection.dialect.name == "postgresql":
+        # On a busy machine, loading Alembic and the steps takes longer than a transaction may otherwise idle.
+        connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_TIMEOUT_MINUTES}min'")
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
+
+
+def _adopt(connection: Connection) -> None:
+    """Records the revision of a database that version 0.2.0 migrated."""
+    earlier = _revision(connection, FLOOR_TABLE)
+    if earlier is not None and _revision(connection, REVISION_TABLE) is None:
+        _alembic().stamp(_config(connection), earlier)
+
+
+def _set_floor(connection: Connection, revision: str) -> None:
+    _floor.create(connection, checkfirst=True)
+    connection.execute(_floor.delete())
+    connection.execute(_floor.insert().values(version_num=revision))
+
+
+async def _data_lost(database: Database) -> list[str]:
+    """What the last step would remove although it holds data, by a dry run in a transaction that is rolled back. Oracle
+    commits DDL at once, so there it can't be known."""
+    if database.dialect == "oracle":
+        return ["whatever the step has added"]
+    lost: list[tuple[str, str | None]] = []
+
+    def attempt(connection: Connection) -> None:
+        _take_turns(connection)
+        before = _columns(connection)
+        _downgrade(connection)
+        after = _columns(connection)
+        for table, columns in before.items():
+            if table not in after:
+                lost.append((table, None))
+            else:
+                lost.extend((table, column) for column in sorted(columns - after[table]))
+        raise _DryRunDone
+
+    with contextlib.suppress(_DryRunDone):
+        await database.write_unhurried(attempt)
+    return await database.read(_filled, lost)
+
+
+def _columns(connection: Connection) -> dict[str, set[str]]:
+    inspector = sa.inspect(connection)
+    tables = [name for name in inspector.get_table_names() if name.startswith("paceline_")]
+    # All at once: PostgreSQL answers them with one query.
+    columns = inspector.get_multi_columns(filter_names=tables)
+    return {name: {column["name"] for column in listed} for (_, name), listed in columns.items()}
+
+
+def _filled(connection: Connection, places: list[tuple[str, str | None]]) -> list[str]:
+    """Those of the tables that have rows, and of the columns that have values."""
+    filled = []
+    for table, column in places:
+        query: sa.Select[Any] = sa.select(sa.literal(1)).select_from(sa.table(table)).limit(1)
+        if column is not None:
+            query = query.where(sa.column(column).is_not(None))
+        if connection.execute(query).first() is not None:
+            filled.append(table if column is None else f"{table}.{column}")
+    return filled
+
+
+def _revision(connection: Connection, table: str) -> str | None:
+    if not _has_table(connection, table):
+        return None
+    revision: str | None = connection.execute(sa.select(sa.column("version_num")).select_from(sa.table(table))).scalar()
+    return revision
+
+
+def _has_table(connection: Connection, table: str) -> bool:
+    if connection.dialect.name == "postgresql":
+        # Every start asks: SQLAlchemy's query takes the server ten times as long to plan. `to_regclass` may answer from
+        # before `_take_turns` waited: the backend's cache hears of other transactions when a relation is locked.
+        query = "SELECT EXISTS (SELECT FROM pg_class WHERE relname = %s AND pg_table_is_visible(oid))"
+        return bool(connection.exec_driver_sql(query, (table,)).scalar())
+    return sa.inspect(connection).has_table(table)
+
+
+def _known() -> list[str]:
+    """The steps of this version, oldest first: the names of their files."""
+    return list(_names(VERSIONS))
+
+
+@cache
+def _names(versions: Path) -> tuple[str, ...]:
+    return tuple(sorted(file.stem for file in versions.glob("[0-9]*.py")))
+
+
+def _alembic() -> Any:
+    # Imported here: most programs find their database up to date, and Alembic is a tenth of an idle service's memory.
+    import alembic.command
+
+    return alembic.command
+
+
+def _config(connection: Connection | None = None) -> Config:
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(VERSIONS.parent))
+    if connection is not None:
+        config.attributes["connection"] = connection
+    return config

@@ -1,0 +1,399 @@
+"""Several PostgreSQL statements in one flush, for the few paths where round trips are the cost.
+
+psycopg's own pipeline mode uses the socket after every statement, which on an event loop costs more than the statements
+do. `execute_pipeline` passes all of them to libpq, flushes once, and wakes up when results arrive. Statements are
+prepared once per connection; parameters and results are text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from typing import Any, NamedTuple, cast
+from weakref import WeakKeyDictionary, WeakSet
+
+import psycopg
+from psycopg import AsyncConnection, pq
+from sqlalchemy.engine import Connection
+
+from paceline.errors import PacelineError, StoreError, StoreUnavailable
+from paceline.sql.errors import fault
+
+Raw = AsyncConnection[Any]
+Rows = list[tuple[bytes | None, ...]]
+
+DONE = {pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK}
+NOT_PREPARED = b"26000"
+CANCEL_SECONDS = 2.0
+COPY_PIECE = 1 << 17
+_prepared: WeakKeyDictionary[Raw, set[str]] = WeakKeyDictionary()
+_rolled_back: WeakSet[Raw] = WeakSet()
+"""Connections whose driver may have deallocated prepared statements."""
+
+
+class Statement(NamedTuple):
+    """SQL with $1-style parameters, and the name of its prepared statement."""
+
+    name: str
+    sql: str
+
+
+Call = tuple[Statement, Sequence[str | None]]
+"""A statement with its parameters."""
+Calls = Sequence[Call]
+"""Statements in the order in which they run."""
+
+BEGIN = Statement("paceline_begin", "BEGIN")
+COMMIT = Statement("paceline_commit", "COMMIT")
+ROLLBACK = Statement("paceline_rollback", "ROLLBACK")
+# Our statements are look-ups by key with a generic plan: planning each call would cost more than the look-up, and a
+# plan made while a table was small must not keep scanning it when it is large.
+PLAN_BY_KEY = "set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true)"
+"""Columns that set this for the following statements of their transaction."""
+BY_KEY = Statement("paceline_by_key", f"SELECT {PLAN_BY_KEY}")
+
+
+def prepared_names(raw: Raw) -> set[str]:
+    """The connection's own set of names of prepared statements."""
+    return _prepared.setdefault(raw, set())
+
+
+def note_rollback(raw: Raw) -> None:
+    """Must be called when the driver rolls back: psycopg then deallocates every prepared statement of the session, if
+    it has prepared any itself."""
+    _rolled_back.add(raw)
+
+
+async def _known_names(raw: Raw) -> set[str]:
+    """`prepared_names`, checked with the server, but only inside a transaction: there, a missing statement would abort
+    the transaction; before one, it is prepared again after its failure."""
+    known = prepared_names(raw)
+    if raw in _rolled_back and raw.pgconn.transaction_status == pq.TransactionStatus.INTRANS:
+        cursor = await raw.execute("SELECT name FROM pg_prepared_statements", prepare=False)
+        known.intersection_update([row[0] for row in await cursor.fetchall()])
+        _rolled_back.discard(raw)
+    return known
+
+
+def run_async(connection: Connection, work: Callable[[Raw], Awaitable[Any]]) -> Any:
+    """Awaits psycopg work on a connection's own driver connection, from synchronous code inside `greenlet_spawn`.
+
+    A connection that the work closed is not returned to the pool.
+    """
+    adapted = cast(Any, connection.connection.dbapi_connection)
+    try:
+        return adapted.run_async(work)
+    except BaseException:
+        if adapted.driver_connection.closed:
+            connection.invalidate()
+        raise
+
+
+def run_pipeline(connection: Connection, calls: Calls) -> list[Rows]:
+    """`execute_pipeline` on the connection of a `Database`."""
+    results: list[Rows] = run_async(connection, lambda raw: execute_pipeline(raw, calls))
+    return results
+
+
+async def execute_pipeline(raw: Raw, calls: Calls) -> list[Rows]:
+    """Runs the statements in order and returns each one's rows. The first that fails raises; the rest are not run.
+
+    If the caller is cancelled, the statement is cancelled at the server and the connection is closed: results in flight
+    would be taken for those of later statements.
+    """
+    pgconn = raw.pgconn
+    known = await _known_names(raw)
+    idle = pgconn.transaction_status == pq.TransactionStatus.IDLE
+    try:
+        pgconn.enter_pipeline_mode()
+        fresh = dict.fromkeys([statement for statement, _ in calls if statement.name not in known])
+        send_all(pgconn, fresh, calls)
+        await _flush(pgconn)
+        results = await _results(pgconn)
+        pgconn.exit_pipeline_mode()
+    except psycopg.Error as broken:
+        raise await _close_broken(raw, broken) from broken
+    except BaseException:
+        await cancel_and_close(raw)
+        raise
+    # A statement stays prepared even if the transaction it came with fails.
+    known.update(statement.name for statement, result in zip(fresh, results, strict=False) if result.status in DONE)
+    for result in results:
+        if result.status == pq.ExecStatus.FATAL_ERROR:
+            if idle and len(fresh) < len(calls) and result.error_field(pq.DiagnosticField.SQLSTATE) == NOT_PREPARED:
+                # psycopg sends DEALLOCATE ALL after a rollback, which removes our statements too. This happens between
+                # transactions only, so nothing of this one has run yet; the statements that it prepared remain.
+                known.intersection_update(statement.name for statement in fresh)
+                return await execute_pipeline(raw, calls)
+            raise statement_error(result)
+    return [rows_of(result) for result in results[len(fresh) :]]
+
+
+def send_all(pgconn: pq.abc.PGconn, fresh: Iterable[Statement], calls: Calls) -> None:
+    """Sends statements, then a sync; the `fresh` ones are prepared first."""
+    for statement in fresh:
+        pgconn.send_prepare(statement.name.encode(), statement.sql.encode())
+    for statement, parameters in calls:
+        pgconn.send_query_prepared(
+            statement.name.encode(), [None if text is None else text.encode() for text in parameters]
+        )
+    pgconn.pipeline_sync()
+
+
+class Pipeline:
+    """Statements of one transaction, sent at once: the server runs them while the caller prepares more.
+
+    Between `send` and `results` nothing else may use the connection. If the caller fails in between, it must `close`.
+    """
+
+    def __init__(self, raw: Raw) -> None:
+        self._raw = raw
+        self._sent: list[Statement | None] = []
+        """The source of each result: a statement that was prepared, or None for one that was run."""
+        self._sections: deque[list[Statement | None]] = deque()
+        """As `_sent`, of the sections that have ended."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether results are in flight."""
+        return bool(self._sent or self._sections)
+
+    async def send(self, calls: Calls) -> None:
+        """Sends statements. The server's errors are raised by `results`."""
+        pgconn, is_open = self._raw.pgconn, self.is_open
+        known = prepared_names(self._raw) if is_open else await _known_names(self._raw)
+        async with self._closed_if_broken():
+            if not is_open:
+                pgconn.enter_pipeline_mode()
+            for statement, parameters in calls:
+                name = statement.name.encode()
+                if statement.name not in known and not self._is_prepared(statement):
+                    pgconn.send_prepare(name, statement.sql.encode())
+                    self._sent.append(statement)
+                pgconn.send_query_prepared(name, [None if text is None else text.encode() for text in parameters])
+                self._sent.append(None)
+            await _flush(pgconn)
+
+    async def end_section(self) -> None:
+        """Ends a section: its results can be had while the server runs the statements behind it."""
+        if self._sent:
+            self._sections.append(self._sent)
+            self._sent = []
+            async with self._closed_if_broken():
+                self._raw.pgconn.pipeline_sync()
+                await _flush(self._raw.pgconn)
+
+    async def section(self) -> list[Rows]:
+        """The rows of every statement of the first section that has ended. If one failed, none behind it was run; then
+        this ends like `results`."""
+        async with self._closed_if_broken():
+            results = await self._section()
+            if not self.is_open:
+                self._raw.pgconn.exit_pipeline_mode()
+        if any(result.status == pq.ExecStatus.FATAL_ERROR for _, result in results):
+            with contextlib.suppress(PacelineError):
+                await self.results()
+        return _rows_of_all(results)
+
+    async def results(self) -> list[Rows]:
+        """The rows of every statement whose results were not had yet. The first that failed raises; the rest were not
+        run."""
+        if not self.is_open:
+            return []
+        await self.end_section()
+        results: list[tuple[Statement | None, pq.abc.PGresult]] = []
+        async with self._closed_if_broken():
+            while self._sections:
+                results += await self._section()
+            self._raw.pgconn.exit_pipeline_mode()
+        return _rows_of_all(results)
+
+    async def _section(self) -> list[tuple[Statement | None, pq.abc.PGresult]]:
+        pairs = list(zip(self._sections[0], await _results(self._raw.pgconn), strict=False))
+        self._sections.popleft()
+        prepared = [statement.name for statement, result in pairs if statement and result.status in DONE]
+        prepared_names(self._raw).update(prepared)
+        return pairs
+
+    def _is_prepared(self, statement: Statement) -> bool:
+        return any(statement in sent for sent in (self._sent, *self._sections))
+
+    @contextlib.asynccontextmanager
+    async def _closed_if_broken(self) -> AsyncIterator[None]:
+        try:
+            yield
+        except psycopg.Error as broken:
+            self._forget()
+            raise await _close_broken(self._raw, broken) from broken
+        except BaseException:
+            self._forget()
+            await cancel_and_close(self._raw)
+            raise
+
+    def _forget(self) -> None:
+        self._sent = []
+        self._sections.clear()
+
+    async def close(self) -> None:
+        """Closes the connection, if results are in flight: they would be taken for those of later statements."""
+        if self.is_open:
+            self._forget()
+            await cancel_and_close(self._raw)
+
+
+def _rows_of_all(results: Iterable[tuple[Statement | None, pq.abc.PGresult]]) -> list[Rows]:
+    rows: list[Rows] = []
+    for statement, result in results:
+        if result.status == pq.ExecStatus.FATAL_ERROR:
+            raise statement_error(result)
+        if statement is None:
+            rows.append(rows_of(result))
+    return rows
+
+
+async def copy(raw: Raw, statement: str, rows: str) -> None:
+    """Runs `COPY … FROM STDIN`, which a pipeline can't contain, in the current transaction; it begins none. If the
+    caller is cancelled, it acts as `execute_pipeline`.
+
+    Not by psycopg's own `copy`: on cancellation, that tries to end the COPY, and raises the error of that instead.
+    """
+    pgconn = raw.pgconn
+    data = rows.encode()
+    try:
+        pgconn.send_query(statement.encode())
+        await _flush(pgconn)
+        result = await _next_result(pgconn)
+        if result is not None and result.status == pq.ExecStatus.COPY_IN:
+            for start in range(0, len(data), COPY_PIECE):
+                if not pgconn.put_copy_data(data[start : start + COPY_PIECE]):
+                    raise psycopg.OperationalError("no memory for what is to be copied")
+                await _flush(pgconn)
+            pgconn.put_copy_end()
+            await _flush(pgconn)
+            result = await _next_result(pgconn)
+        while result is not None and await _next_result(pgconn) is not None:
+            pass
+        if result is None or pgconn.status == pq.ConnStatus.BAD:
+            raise psycopg.OperationalError("the server sent fewer results than statements")
+    except psycopg.Error as broken:
+        raise await _close_broken(raw, broken) from broken
+    except BaseException:
+        await cancel_and_close(raw)
+        raise
+    if result.status == pq.ExecStatus.FATAL_ERROR:
+        raise statement_error(result)
+
+
+def numbers(values: Iterable[int]) -> str:
+    """A PostgreSQL array of integers."""
+    return "{" + ",".join(map(str, values)) + "}"
+
+
+def texts(values: Iterable[str]) -> str:
+    """A PostgreSQL array of texts."""
+    elements = list(values)
+    if not elements:
+        return "{}"
+    # Quoted at once, then split at NUL, which PostgreSQL's texts can't contain.
+    return "{" + quoted("\x00".join(elements)).replace("\x00", '","') + "}"
+
+
+def whole_of(value: bytes | None) -> int:
+    """A number of a row; the column holds no NULL."""
+    assert value is not None
+    return int(value)
+
+
+def text_of(value: bytes | None) -> str:
+    """A text of a row; the column holds no NULL."""
+    assert value is not None
+    return value.decode()
+
+
+def quoted(text: str) -> str:
+    """An element of a PostgreSQL array."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+async def _close_broken(raw: Raw, broken: psycopg.Error) -> StoreUnavailable:
+    await raw.close()
+    return StoreUnavailable(f"database unavailable: {str(broken).strip()[:200]}")
+
+
+async def cancel_and_close(raw: Raw) -> None:
+    """Cancels a connection's statement, and closes it."""
+    # Otherwise the server would continue, and wait for locks, long after the connection is closed.
+    try:
+        with contextlib.suppress(Exception):
+            await raw.cancel_safe(timeout=CANCEL_SECONDS)
+    finally:
+        await raw.close()  # at once, also if the caller is cancelled again meanwhile
+
+
+async def _flush(pgconn: pq.abc.PGconn) -> None:
+    while pgconn.flush():
+        # Read as well: a server that can't send its results stops reading statements.
+        await _socket_ready(pgconn.socket, writing=True)
+        pgconn.consume_input()
+
+
+async def _results(pgconn: pq.abc.PGconn) -> list[pq.abc.PGresult]:
+    """Every statement's result, in order; those after the first error only report that they were not run."""
+    results: list[pq.abc.PGresult] = []
+    ended = False
+    while True:
+        while pgconn.is_busy():  # as `_next_result`, inlined: a coroutine per result costs more than the result
+            await _socket_ready(pgconn.socket, writing=False)
+            pgconn.consume_input()
+        result = pgconn.get_result()
+        if result is None:
+            if ended:
+                raise psycopg.OperationalError("the server sent fewer results than statements")
+            ended = True  # the end of one statement's results
+            continue
+        if result.status == pq.ExecStatus.PIPELINE_SYNC:
+            return results
+        results.append(result)
+        ended = False
+
+
+async def _next_result(pgconn: pq.abc.PGconn) -> pq.abc.PGresult | None:
+    """The next result; `None` at the end of a statement's."""
+    while pgconn.is_busy():
+        await _socket_ready(pgconn.socket, writing=False)
+        pgconn.consume_input()
+    return pgconn.get_result()
+
+
+def rows_of(result: pq.abc.PGresult) -> Rows:
+    """The rows of a result, as text."""
+    columns = range(result.nfields)
+    return [tuple([result.get_value(row, column) for column in columns]) for row in range(result.ntuples)]
+
+
+async def _socket_ready(socket: int, *, writing: bool) -> None:
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[None] = loop.create_future()
+
+    def wake() -> None:
+        if not future.done():
+            future.set_result(None)
+
+    loop.add_reader(socket, wake)
+    if writing:
+        loop.add_writer(socket, wake)
+    try:
+        await future
+    finally:
+        loop.remove_reader(socket)
+        if writing:
+            loop.remove_writer(socket)
+
+
+def statement_error(result: pq.abc.PGresult) -> StoreError:
+    """The exception for a result that is an error."""
+    state = result.error_field(pq.DiagnosticField.SQLSTATE) or b""
+    message = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b""
+    return fault(state.decode(), message.decode(errors="replace"))
