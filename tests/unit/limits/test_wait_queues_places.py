@@ -12,7 +12,7 @@ from paceline import AsyncLimiter, Concurrency, FixedWindow, Limiter, Plan
 from paceline.limits.model import Reason
 from paceline.testing import eventually
 from tests.unit.limits.both import World
-from tests.unit.limits.test_concurrency import Block, itself, manual
+from tests.unit.limits.test_handles_places import Block, itself, manual
 
 ONE = Plan("exports", Concurrency(1, expires="PT30S"))
 

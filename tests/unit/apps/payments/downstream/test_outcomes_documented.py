@@ -6,7 +6,7 @@ from pathlib import Path
 
 from paceline.apps.payments.downstream import outcomes
 
-PAGE = Path(__file__).parents[4] / "docs/explanation/payments.md"
+PAGE = Path(__file__).parents[5] / "docs/explanation/payments.md"
 
 
 def table(first: str) -> list[list[str]]:

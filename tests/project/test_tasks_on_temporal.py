@@ -9,7 +9,7 @@ from pathlib import Path
 import paceline
 from paceline import CurrentTask, Tasks
 
-PAGE = Path(__file__).parents[3] / "docs/howto/tasks.md"
+PAGE = Path(__file__).parents[2] / "docs/howto/tasks.md"
 BELOW = {"queue", "define", "enqueue_item", "queue_next", "close", "domains", "item_types", "url", "run", "running"}
 """What tasks stand on, whatever runs them."""
 ENQUEUE = {"task"}

@@ -16,7 +16,7 @@ from paceline.server.cli import main
 from paceline.slots.model import SlotRequest, WindowPolicy
 from paceline.slots.scheduler import SlotScheduler
 from paceline.slots.stores import slot_store
-from tests.unit.server.test_http import opened
+from tests.unit.server.http.test_app import opened
 
 LONG_AGO = to_ms(datetime(2020, 1, 1, tzinfo=UTC))
 AT = "2030-01-01T00:00:00.000Z"

@@ -33,7 +33,7 @@ from paceline.errors import ConfigurationError, InvalidInput
 from paceline.messaging import LogEntry, Record
 from tests.models.payment_store import MemoryPaymentStore
 from tests.models.queue_store import MemoryQueueStore
-from tests.unit.apps.payments.test_downstream import OpenGate, Pauses, answering, client_of
+from tests.unit.apps.payments.downstream.test_client import OpenGate, Pauses, answering, client_of
 
 AT = datetime(2030, 3, 1, 16, 0, tzinfo=UTC)
 ALICE, BOB = Party("Alice", "DE89370400440532013000"), Party("Bob", "GB29NWBK60161331926819")

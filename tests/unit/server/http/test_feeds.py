@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.server.test_http import opened
+from tests.unit.server.http.test_app import opened
 
 HEADER = "paymentId,amount,currency,payerName,payerIban,payeeName,payeeIban,executeAt"
 LINE = "p1,12.34,EUR,Alice,DE89370400440532013000,Bob,GB29NWBK60161331926819,2030-03-01T16:00:00Z"

@@ -7,7 +7,7 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from tests.unit.server.test_http import bearer, opened
+from tests.unit.server.http.test_app import bearer, opened
 
 AT = "2030-01-01T00:00:00.000Z"
 CONFIG = "/admin/rate-limit/config"

@@ -9,7 +9,7 @@ import pytest
 
 from paceline.server.settings import Settings
 from paceline.server.wiring.queue import open_queue
-from tests.unit.server.command import Paceline, paceline
+from tests.unit.server.cli.command import Paceline, paceline
 
 __all__ = ["paceline"]
 

@@ -16,7 +16,7 @@ from benchmarks.measure import Row, Spread, Table, Target
 from benchmarks.results import Result, StoredTable, figure
 from benchmarks.scale import answers
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 MET = Row("fast work", "12.3k/s", "a peer", Spread(3.0, 2.0, 4.0), Target(least=2))
 MISSED = Row("  slow work", "40/s", "a|peer", Spread(0.5, 0.4, 0.6), Target(least=0.8))
 MACHINE: dict[str, str | int | float] = {

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).parents[3] / "docs/explanation/admission.md"
+PAGE = Path(__file__).parents[2] / "docs/explanation/admission.md"
 
 
 def test_the_first_example_runs() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from paceline.server.cli import main
-from tests.unit.server.command import Paceline, paceline
+from tests.unit.server.cli.command import Paceline, paceline
 
 __all__ = ["paceline"]
 

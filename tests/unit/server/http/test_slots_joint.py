@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from paceline.server.cli import main
-from tests.unit.server.test_http import opened
+from tests.unit.server.http.test_app import opened
 
 AT = "2027-09-01T00:00:00Z"
 SLOT = {"eventId": "e", "requestedTime": AT, "configNames": ["bank", "merchant-7"]}
