@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import threading
 from collections.abc import Callable
@@ -16,8 +15,6 @@ from paceline.errors import ConfigurationError, InvalidInput
 from paceline.limits import headers
 from paceline.limits.model import Reason
 from paceline.limits.plan_documents import document_of, plan_from
-from paceline.limits.renewals import AsyncRenewals, Renewals
-from paceline.testing import eventually
 from tests.unit.limits.both import World
 
 PLACES = Plan("exports", Concurrency(2, expires="PT30S"))
@@ -358,37 +355,6 @@ def test_exactly_so_many_threads_at_once() -> None:
         assert limiter.peek("u", "exports").remaining == 3
 
 
-async def test_a_thread_renews_again_and_again_until_it_is_cancelled() -> None:
-    renewals, renewed, other = Renewals(), threading.Semaphore(0), threading.Semaphore(0)
-    first = renewals.start(renewed.release, 0.001)
-    second = renewals.start(other.release, 0.001)
-    for _ in range(3):
-        assert renewed.acquire(timeout=10)
-    first.cancel()
-    second.cancel()
-    await eventually(lambda: renewals._thread is None)
-    again = renewals.start(renewed.release, 0.001)
-    assert renewed.acquire(timeout=10)
-    again.cancel()
-    renewals.close()
-
-
-async def test_a_task_renews_again_and_again_until_it_is_cancelled() -> None:
-    class Held:
-        renewed = asyncio.Semaphore(0)
-
-        async def renew(self) -> None:
-            self.renewed.release()
-
-    renewals, held = AsyncRenewals(), Held()
-    task = renewals.start(held.renew, 0.001)
-    for _ in range(3):
-        await asyncio.wait_for(held.renewed.acquire(), 10)
-    renewals.close()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-
-
 @pytest.mark.parametrize(
     ("limit", "expires", "field"),
     [
@@ -468,31 +434,3 @@ def test_an_override_may_be_of_another_kind_than_its_plan() -> None:
     assert limiter.holds_places
     limiter.replace_plans([DAILY])
     assert not limiter.holds_places
-
-
-def test_a_thread_renews_nothing_that_was_forgotten_and_keeps_no_cancelled_renewals() -> None:
-    class Held:
-        def renew(self) -> None: ...
-
-    renewals, held = Renewals(), Held()
-    renewals.start(held.renew, 0.001)
-    assert renewals._thread is not None
-    del held
-    gc.collect()
-    asyncio.run(eventually(lambda: renewals._thread is None))  # there is nothing left to renew
-    held = Held()
-    for _ in range(1000):
-        renewals.start(held.renew, 3600).cancel()
-    assert len(renewals._due) < 200
-    renewals.close()
-
-
-async def test_a_task_renews_nothing_that_was_forgotten() -> None:
-    class Held:
-        async def renew(self) -> None: ...
-
-    held = Held()
-    task = AsyncRenewals().start(held.renew, 0.001)
-    del held
-    gc.collect()
-    await asyncio.wait_for(task, 10)

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from paceline import FixedWindow, LeasePolicy, Limiter, Plan, TokenBucket
 from paceline.errors import CostExceedsCapacity, InvalidInput, NotFound, StoreUnavailable
-from paceline.limits.model import Charge, Decision, Reason, Rule
+from paceline.limits.model import Charge, Decision, Reason
 from paceline.limits.stores.memory import MemoryLimitStore
-from paceline.limits.stores.redis_commands import MAX_TIMES, runs_of
 from paceline.testing import FakeClock
 from tests.unit.limits.both import START, Watcher, World
 
@@ -153,13 +152,3 @@ class Together(Watcher):
 
     def decided_many(self, decisions: Sequence[Decision]) -> None:
         self.decisions += decisions
-
-
-def test_equal_chains_share_a_run_unless_another_is_between_them() -> None:
-    one, two = Rule("one", FixedWindow(5, "PT1M")), Rule("two", FixedWindow(5, "PT1M"))
-    a, b = [Charge("a", one)], [Charge("b", one)]
-    assert [run.positions for run in runs_of([a, b, a, b, a])] == [[0, 2, 4], [1, 3]]
-    assert [run.positions for run in runs_of([a, [Charge("a", two)], a])] == [[0], [1], [2]]
-    both = [Charge("a", one), Charge("b", one)]
-    assert [run.positions for run in runs_of([both, b, both])] == [[0], [1], [2]]
-    assert [len(run.positions) for run in runs_of([a] * (MAX_TIMES + 1))] == [MAX_TIMES, 1]

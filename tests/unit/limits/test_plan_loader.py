@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from paceline import AsyncLimiter, FixedWindow, Limiter, Plan
+from paceline import AsyncLimiter, FixedWindow, Limiter, Plan, TokenBucket
 from paceline.errors import ConfigurationError
 from paceline.integrations.asgi import PathRule, RateLimitMiddleware, everyone
 from paceline.limits.plan_loader import THREAD
@@ -223,3 +223,25 @@ async def test_a_forked_child_loads_for_itself(registry: HeldRegistry) -> None:
         child.kill()
     registry.answers.set()
     limiter.close()
+
+
+async def test_an_awaited_registry_that_fails_later_keeps_the_plans() -> None:
+    class Database:
+        refresh_every: float | None = 1.0
+        plans: dict[str, Plan] | None = None
+
+        async def load(self) -> dict[str, Plan] | None:
+            if self.plans is None:
+                raise ConfigurationError("plans", "no table")
+            return self.plans
+
+    world, registry = World("async"), Database()
+    limiter = world.limiter(plans=registry)
+    with pytest.raises(ConfigurationError):
+        await limiter.acquire("u", "gold")
+    registry.plans = {"gold": Plan("gold", TokenBucket(3, 1))}
+    assert (await limiter.acquire("u", "gold")).limit == 3
+    registry.plans = None
+    world.clock.advance(5)
+    assert (await limiter.acquire("u", "gold")).limit == 3
+    await limiter.close()

@@ -54,3 +54,12 @@ def test_a_memory_url_that_says_more_is_refused(kind: Any, url: str) -> None:
 def test_an_observer_that_can_not_be_told_is_refused(kind: Any, observer: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"observer: .* is no AdmissionObserver"):
         kind(observer=observer)
+
+
+@pytest.mark.parametrize("factory", [limit_store, async_limit_store])
+def test_unknown_stores_are_refused_by_name(factory: object) -> None:
+    assert callable(factory)
+    with pytest.raises(ConfigurationError, match="'mongodb' is no known limit store"):
+        factory("mongodb://h")
+    with pytest.raises(ConfigurationError, match="'oracle'"):
+        factory("oracle://h/service")

@@ -1,8 +1,7 @@
-"""Plans as documents and files: read back as written, refused by the name that was typed, reloaded while running."""
+"""Plans in a file: read again when it changed, and refused by what is wrong in it."""
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from fractions import Fraction
@@ -11,78 +10,12 @@ from typing import Any
 
 import pytest
 
-from paceline import FixedWindow, Plan, SlidingLog, SlidingWindow, TokenBucket, TomlPlans
+from paceline import Plan, TokenBucket, TomlPlans
 from paceline.errors import ConfigurationError, NotFound
-from paceline.limits.plan_documents import document_of, plan_from
+from paceline.limits.plan_documents import document_of
 from paceline.limits.toml_plans import read_plans
 from paceline.testing import eventually
 from tests.unit.limits.both import World
-
-WINDOW = {"algorithm": "fixed_window", "limit": 1, "window": "PT1S"}
-
-
-@pytest.mark.parametrize(
-    "plan",
-    [
-        Plan("a", TokenBucket(10, 1)),
-        Plan("a", TokenBucket(10, 0.5), on_error="closed"),
-        Plan("a", TokenBucket(10, Fraction(1, 3)), shadow=True),
-        Plan("a", TokenBucket(10, Fraction(1234567, 9999991))),
-        Plan("a", FixedWindow(5, "P1DT1H"), overrides={"vip": SlidingWindow(7, "PT0.5S"), "x": TokenBucket(1, 1)}),
-        Plan("a", SlidingLog(5, "PT1S")),
-    ],
-)
-def test_documents_survive_the_wire(plan: Plan) -> None:
-    assert plan_from("a", json.loads(json.dumps(document_of(plan)))) == plan
-
-
-@pytest.mark.parametrize(
-    ("document", "field"),
-    [
-        (None, "plan"),
-        ([], "plan"),
-        ({}, "algorithm"),
-        ({"algorithm": "leaky"}, "algorithm"),
-        ({"algorithm": ["token_bucket"]}, "algorithm"),
-        ({"algorithm": "token_bucket"}, "capacity"),
-        ({"algorithm": "token_bucket", "capacity": 1}, "perSecond"),
-        ({"algorithm": "token_bucket", "capacity": 1, "perSecond": 0}, "perSecond"),
-        ({"algorithm": "token_bucket", "capacity": 1, "perSecond": "1/0"}, "perSecond"),
-        ({"algorithm": "token_bucket", "capacity": 1, "per_second": -1}, "per_second"),
-        ({"algorithm": "token_bucket", "capacity": 1, "per_second": 1, "perSecond": 1}, "per_second"),
-        ({"algorithm": "token_bucket", "capacity": "1", "perSecond": 1}, "capacity"),
-        ({"algorithm": "fixed_window", "limit": 1, "window": "P1M"}, "window"),
-        ({"algorithm": "fixed_window", "limit": 1, "window": 60}, "window"),
-        ({**WINDOW, "burst": 2}, "burst"),
-        ({**WINDOW, "onError": "x"}, "onError"),
-        ({**WINDOW, "on_error": "x"}, "on_error"),
-        ({**WINDOW, "shadow": "yes"}, "shadow"),
-        ({**WINDOW, "overrides": []}, "overrides"),
-        ({**WINDOW, "overrides": {"k": 5}}, "overrides.k"),
-        (
-            {
-                "algorithm": "fixed_window",
-                "limit": 1,
-                "window": "PT1S",
-                "overrides": {"k": {"limit": 0, "window": "PT1S"}},
-            },
-            "overrides.k.limit",
-        ),
-        (
-            {
-                "algorithm": "fixed_window",
-                "limit": 1,
-                "window": "PT1S",
-                "overrides": {"k": {"limit": 1, "per_second": 1}},
-            },
-            "overrides.k.window",
-        ),
-    ],
-)
-def test_what_can_not_work_is_refused_by_the_name_that_was_typed(document: Any, field: str) -> None:
-    with pytest.raises(ConfigurationError) as caught:
-        plan_from("a", document)
-    assert caught.value.field == field
 
 
 def write(path: Path, text: str, version: int) -> None:
@@ -201,23 +134,10 @@ async def test_a_file_that_was_never_good_is_refused(world: World, tmp_path: Pat
         TomlPlans(path).load()
 
 
-async def test_an_awaited_registry_that_fails_later_keeps_the_plans() -> None:
-    class Database:
-        refresh_every: float | None = 1.0
-        plans: dict[str, Plan] | None = None
-
-        async def load(self) -> dict[str, Plan] | None:
-            if self.plans is None:
-                raise ConfigurationError("plans", "no table")
-            return self.plans
-
-    world, registry = World("async"), Database()
-    limiter = world.limiter(plans=registry)
-    with pytest.raises(ConfigurationError):
-        await limiter.acquire("u", "gold")
-    registry.plans = {"gold": Plan("gold", TokenBucket(3, 1))}
-    assert (await limiter.acquire("u", "gold")).limit == 3
-    registry.plans = None
-    world.clock.advance(5)
-    assert (await limiter.acquire("u", "gold")).limit == 3
-    await limiter.close()
+def test_a_file_may_have_rates(tmp_path: Path) -> None:
+    path = tmp_path / "plans.toml"
+    path.write_text('[plans]\nfree = "100/hour;1000/day"\n[plans.gold]\nrate = "10/minute burst 20"\nshadow = true\n')
+    assert read_plans(path) == {
+        "free": Plan("free", "100/hour;1000/day"),
+        "gold": Plan("gold", TokenBucket(20, Fraction(1, 6)), shadow=True),
+    }

@@ -1,3 +1,5 @@
+"""Redis URLs, as users write them."""
+
 from __future__ import annotations
 
 import ssl
@@ -5,7 +7,6 @@ import ssl
 import pytest
 
 from paceline.errors import ConfigurationError
-from paceline.limits.stores import async_limit_store, limit_store
 from paceline.redis.url import Address, Login, RedisUrl, Topology
 
 
@@ -101,12 +102,3 @@ def test_a_host_that_can_be_none_is_refused(hosts: str) -> None:
 )
 def test_hosts_of_every_kind(hosts: str, host: str) -> None:
     assert RedisUrl.parse(f"redis://{hosts}").addresses[0].host == host
-
-
-@pytest.mark.parametrize("factory", [limit_store, async_limit_store])
-def test_unknown_stores_are_refused_by_name(factory: object) -> None:
-    assert callable(factory)
-    with pytest.raises(ConfigurationError, match="'mongodb' is no known limit store"):
-        factory("mongodb://h")
-    with pytest.raises(ConfigurationError, match="'oracle'"):
-        factory("oracle://h/service")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline.apps.payments.downstream import outcomes
 from paceline.apps.payments.downstream.outcomes import (
     TABLE,
     Answer,
@@ -118,3 +120,27 @@ def test_the_reason_and_the_reference() -> None:
 )
 def test_retry_after(header: str | None, seconds: float | None) -> None:
     assert retry_after_of(header) == seconds
+
+
+PAGE = Path(__file__).parents[5] / "docs/explanation/payments.md"
+
+
+def table(first: str) -> list[list[str]]:
+    """The rows of the table whose first heading is `first`."""
+    lines = PAGE.read_text("utf-8").splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith(f"| {first} |"))
+    rows = []
+    for line in lines[start + 2 :]:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip() for cell in line.strip("|").split("|")])
+    return rows
+
+
+def named(*names: str) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def test_every_answer_of_the_bank() -> None:
+    expected = [[rule.answers, named(rule.verdict), rule.consequence] for rule in outcomes.TABLE]
+    assert table("answer") == expected
