@@ -16,7 +16,7 @@ from paceline.integrations.asgi import PathRule, RateLimitMiddleware
 from paceline.integrations.fastapi import everyone, install, rate_limit
 from paceline.integrations.functions import rate_limit as limit_function
 from paceline.testing import FakeClock
-from tests.unit.limits.test_concurrency import Manual
+from tests.unit.limits.test_handles_places import Manual
 
 PLANS = [
     Plan("exports", Concurrency(2, expires="PT30S")),

@@ -22,7 +22,7 @@ from paceline.slots.stores import replanning
 from paceline.slots.stores.replanning import TOPIC
 from paceline.sql.databases import database
 from paceline.sql.outbox import SqlOutbox
-from tests.unit.server.test_http import opened
+from tests.unit.server.http.test_app import opened
 
 AT = "2030-01-01T00:00:00.000Z"
 CONFIG = "/admin/rate-limit/config"

@@ -34,7 +34,7 @@ from paceline.server.settings import Settings
 from paceline.server.wiring.doctor import kafka_info
 from paceline.testing.servers.kafka import KafkaServer
 from paceline.testing.servers.ports import PortClaim
-from tests.unit.apps.payments.test_downstream import OpenGate, payment
+from tests.unit.apps.payments.downstream.test_client import OpenGate, payment
 
 HOST = "127.0.0.1"
 CHARGE = Charge("k", Rule("minute", FixedWindow(100, "PT1M")))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 from datetime import timedelta
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,13 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline import FixedWindow, Gcra, Plan, TokenBucket
-from paceline.errors import ConfigurationError, CostExceedsCapacity, InvalidInput, NotFound
+from paceline.errors import ConfigurationError, CostExceedsCapacity
 from paceline.limits import headers
-from paceline.limits.model import Rule
-from paceline.limits.plan_book import MAX_INLINE, PlanBook
 from paceline.limits.plan_documents import document_of, plan_from
 from paceline.limits.rates import parse_rates
-from paceline.limits.toml_plans import read_plans
 from tests.unit.limits.both import World
 
 
@@ -118,97 +114,6 @@ async def test_a_limit_added_to_a_plan_in_flight_leaves_the_others_spent(world: 
     await limiter.acquire("u", "free", 2)
     itself(limiter).replace_plans([Plan("free", "9/day;2/minute;30/hour")])
     assert [state.remaining for state in (await limiter.peek("u", "free")).states] == [9, 0, 28]
-
-
-async def test_a_rate_may_stand_where_a_plan_is_named(world: World) -> None:
-    limiter = world.limiter(on="memory", plans=[Plan("gold", "5/minute")])
-    itself(limiter).require(["gold", "2/minute"])
-    assert "2/minute" in limiter.fast_paths
-    decisions = [await limiter.acquire("u", ["gold", "2/minute"]) for _ in range(3)]
-    assert [decision.allowed for decision in decisions] == [True, True, False]
-    assert decisions[-1].plan == "2/minute"
-    itself(limiter).replace_plans([Plan("gold", "9/minute")])
-    assert not (await limiter.acquire("u", "2/minute")).allowed
-    for wrong in ("2/fortnight", "0/minute"):
-        with pytest.raises(ConfigurationError):
-            itself(limiter).require([wrong])
-        with pytest.raises(InvalidInput):
-            await limiter.acquire("u", wrong)
-    with pytest.raises(NotFound):
-        await limiter.acquire("u", "silver")
-
-
-def test_a_plan_of_that_name_comes_before_the_rate() -> None:
-    book = PlanBook([Plan("2/minute", "7/minute")])
-    assert book.rules_of("2/minute", "u")[0].size == 7
-
-
-def test_beyond_a_number_of_rates_the_least_recently_used_are_evicted() -> None:
-    evicted: list[Rule] = []
-    book = PlanBook(on_evict=evicted.extend)
-    kept = book.rules_of("1/hour", "u")
-    for limit in range(MAX_INLINE * 3):
-        book.chain("u", f"{limit + 1}/minute")
-        book.chain("u", "1/hour")
-        assert len(book.inline) <= MAX_INLINE
-    assert book.rules_of("1/hour", "u") is kept
-    assert f"{MAX_INLINE * 3}/minute" in book.inline
-    names = [rule.plan for rule in evicted]
-    assert names[:3] == ["1/minute", "2/minute", "3/minute"]
-    assert len(names) == len(set(names)) == MAX_INLINE * 3 + 1 - len(book.inline)
-    assert book.chain("u", "1/minute")[0].rule.size == 1
-
-
-def test_rates_of_the_configuration_are_not_evicted() -> None:
-    book = PlanBook()
-    book.pin("1/hour")
-    for limit in range(MAX_INLINE + 1):
-        book.rules_of(f"{limit + 1}/minute", "u")
-    assert "1/hour" in book.inline
-    book = PlanBook()
-    for limit in range(MAX_INLINE):
-        book.pin(f"{limit + 1}/minute")
-    with pytest.raises(InvalidInput, match="one rate too many"):
-        book.rules_of("1/hour", "u")
-    assert book.rules_of("1/minute", "u")[0].size == 1
-
-
-async def test_many_rates_of_some_callers_shut_out_no_others(world: World) -> None:
-    limiter = world.limiter(on="memory", plans=[Plan("gold", "5/minute")])
-    itself(limiter).require(["2/minute"])
-    for limit in range(MAX_INLINE + 1):
-        await limiter.acquire("attacker", f"{limit + 1}/hour")
-        decision = await limiter.acquire("u", "1/day")
-        assert decision.allowed == (limit == 0)
-    assert (await limiter.acquire("u", "3/minute")).allowed
-    assert sorted(limiter.fast_paths) == ["2/minute", "gold"]
-
-
-def test_a_file_may_have_rates(tmp_path: Path) -> None:
-    path = tmp_path / "plans.toml"
-    path.write_text('[plans]\nfree = "100/hour;1000/day"\n[plans.gold]\nrate = "10/minute burst 20"\nshadow = true\n')
-    assert read_plans(path) == {
-        "free": Plan("free", "100/hour;1000/day"),
-        "gold": Plan("gold", TokenBucket(20, Fraction(1, 6)), shadow=True),
-    }
-
-
-@pytest.mark.parametrize(
-    ("document", "field"),
-    [
-        ({"rate": 10}, "rate"),
-        ({"rate": "10/minute", "algorithm": "fixed_window"}, "rate"),
-        ({"rate": "10/minute", "limit": 5}, "limit"),
-        ({"rate": "10/minute", "overrides": {"vip": "10/fortnight"}}, "overrides.vip.rate"),
-        ({"algorithm": "several", "limits": []}, "limits"),
-        ({"algorithm": "several", "limits": [{"algorithm": "fixed_window", "limit": 1}] * 2}, "limits.0.window"),
-        ({"algorithm": "several", "limits": "10/minute"}, "limits"),
-    ],
-)
-def test_documents_are_refused_by_the_field_that_is_wrong(document: object, field: str) -> None:
-    with pytest.raises(ConfigurationError) as caught:
-        plan_from("p", document)
-    assert caught.value.field == field
 
 
 def test_the_name_of_one_limit_is_no_name_of_a_plan() -> None:

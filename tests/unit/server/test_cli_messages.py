@@ -11,7 +11,7 @@ import pytest
 from paceline.errors import StoreUnavailable
 from paceline.server.settings import spelled
 from paceline.server.wiring.database import migrate_down, migrate_up
-from tests.unit.server.command import Paceline, paceline
+from tests.unit.server.cli.command import Paceline, paceline
 
 __all__ = ["paceline"]
 

@@ -9,7 +9,7 @@ import pytest
 
 from paceline.extras import MODULES
 from paceline.slots import calendars
-from tests.unit.server.command import Paceline, paceline
+from tests.unit.server.cli.command import Paceline, paceline
 
 __all__ = ["paceline"]
 

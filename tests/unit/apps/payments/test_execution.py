@@ -1,0 +1,197 @@
+"""Phase B on memory stores: what is done once, what is left as it is, what fails a payment."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from paceline.apps.payments.execution import PaymentExecution
+from paceline.apps.payments.model import (
+    ITEM_TYPE,
+    Payment,
+    PaymentRecord,
+    PaymentStatus,
+)
+from paceline.apps.payments.ports import (
+    CallNotSent,
+    DownstreamBusy,
+    InquiryResult,
+    InquiryStatus,
+    Notice,
+    PaymentRefused,
+    Receipt,
+)
+from paceline.dispatch.decisions import gave_up
+from paceline.dispatch.model import GiveUp, Postponed
+from paceline.errors import InvalidInput, StoreUnavailable
+from paceline.testing import eventually
+from tests.unit.apps.payments.bench import ALICE, BOB, Bench, payment
+
+
+class Bank:
+    """Does what it is notifier to, call by call."""
+
+    def __init__(self, *answers: Exception | None) -> None:
+        self.answers = list(answers)
+        self.paid: list[str] = []
+        self.inquiry: InquiryResult | None = None
+
+    async def inquire(self, payment: Payment, *, wait: float | None = None) -> InquiryResult:
+        if self.inquiry is None:
+            raise DownstreamBusy("the inquiry was not answered")
+        return self.inquiry
+
+    async def pay(self, payment: Payment, *, wait: float | None = None) -> Receipt:
+        answer = self.answers.pop(0) if self.answers else None
+        if answer is not None:
+            raise answer
+        self.paid.append(payment.payment_id)
+        return Receipt("BANK-1")
+
+    async def close(self) -> None: ...
+
+
+class RecordingNotifier:
+    def __init__(self) -> None:
+        self.notices: list[Notice] = []
+        self.trouble: Exception | None = None
+
+    async def notify(self, notices: Sequence[Notice]) -> None:
+        if self.trouble is not None:
+            raise self.trouble
+        self.notices.extend(notices)
+
+
+async def context(bench: Bench, payment_id: str) -> Any:
+    row = await bench.queue.find(ITEM_TYPE, payment_id)
+    assert row is not None
+    return json.loads(row[1] or "")
+
+
+async def record(bench: Bench, payment_id: str) -> PaymentRecord:
+    return (await bench.operations.show(payment_id))[0]
+
+
+async def test_execution_pays_notifies_and_writes_the_history(bench: Bench) -> None:
+    await bench.intake.submit(payment("p"))
+    bank, notifier = Bank(), RecordingNotifier()
+    execution = PaymentExecution(bench.store, bank, notifier)
+    await execution.execute("p", await context(bench, "p"))
+    assert bank.paid == ["p"]
+    kept, history = await bench.operations.show("p")
+    assert (kept.status, kept.reference) == (PaymentStatus.PROCESSING, "BANK-1")
+    assert [entry.status_after for entry in history] == ["SCHEDULED", "ACCEPTED", "PROCESSING"]
+    assert [(notice.role, notice.account) for notice in notifier.notices] == [
+        ("payer", ALICE.iban),
+        ("payee", BOB.iban),
+    ]
+    assert notifier.notices[0].text == "You paid 12.30 EUR to Bob, value date 2030-03-01, fee 0.00 EUR."
+    await execution.execute("p", await context(bench, "p"))
+    assert bank.paid == ["p"], "a second execution does nothing"
+    assert len(notifier.notices) == 2
+    await execution.close()
+
+
+async def test_a_busy_bank_leaves_the_payment_as_it_is(bench: Bench) -> None:
+    await bench.intake.submit(payment("p"))
+    execution = PaymentExecution(bench.store, Bank(DownstreamBusy("later")), RecordingNotifier())
+    with pytest.raises(DownstreamBusy):
+        await execution.execute("p", await context(bench, "p"))
+    assert (await record(bench, "p")).status is PaymentStatus.SCHEDULED
+    await execution.execute("p", await context(bench, "p"))
+    assert (await record(bench, "p")).status is PaymentStatus.PROCESSING
+
+
+@pytest.mark.parametrize(
+    ("state", "status"),
+    [
+        (InquiryStatus.EXECUTED, PaymentStatus.PROCESSING),
+        (InquiryStatus.REJECTED, PaymentStatus.SCHEDULED),
+        (InquiryStatus.PENDING, PaymentStatus.SCHEDULED),
+        (InquiryStatus.NEVER_SEEN, PaymentStatus.SCHEDULED),
+    ],
+)
+async def test_after_all_attempts_the_inquiry_may_know_the_outcome(
+    bench: Bench, state: InquiryStatus, status: PaymentStatus
+) -> None:
+    await bench.intake.submit(payment("p"))
+    bank = Bank(DownstreamBusy("no answer"))
+    bank.inquiry = InquiryResult(state, "says the bank", "BANK-7")
+    execution = PaymentExecution(bench.store, bank, RecordingNotifier())
+    raised: Exception | None = None
+    try:
+        await execution.execute("p", await context(bench, "p"))
+    except (GiveUp, DownstreamBusy) as error:
+        raised = error
+    kinds = {InquiryStatus.EXECUTED: type(None), InquiryStatus.REJECTED: GiveUp}
+    assert type(raised) is kinds.get(state, DownstreamBusy)
+    assert (await record(bench, "p")).status is status, "a verdict moves payment and item together, later"
+
+
+@pytest.mark.parametrize(("trouble", "cancellable"), [(CallNotSent("off"), True), (Postponed("429"), False)])
+async def test_what_was_never_sent_may_still_be_cancelled(bench: Bench, trouble: Postponed, cancellable: bool) -> None:
+    await bench.intake.submit(payment("p"))
+    execution = PaymentExecution(bench.store, Bank(trouble), RecordingNotifier())
+    with pytest.raises(Postponed, match=str(trouble)):
+        await execution.execute("p", await context(bench, "p"))
+    assert ((await record(bench, "p")).begun_at is None) == cancellable
+
+
+async def test_a_store_that_does_not_answer_is_no_failure_of_the_payment(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.intake.submit(payment("p"))
+    bank = Bank()
+    execution = PaymentExecution(bench.store, bank, RecordingNotifier())
+
+    async def away(*_: object) -> Any:
+        raise StoreUnavailable("away")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(bench.store, "begin", away)
+        with pytest.raises(Postponed, match="away"):
+            await execution.execute("p", await context(bench, "p"))
+        assert bank.paid == []
+    with monkeypatch.context() as outage:
+        outage.setattr(bench.store, "advance", away)
+        writing = asyncio.create_task(execution.execute("p", await context(bench, "p")))
+        await eventually(lambda: bank.paid == ["p"])
+    await writing
+    assert (await record(bench, "p")).status is PaymentStatus.PROCESSING, "the bank's answer was not lost"
+
+
+async def test_a_refusal_fails_the_payment_together_with_its_item(bench: Bench) -> None:
+    await bench.intake.submit(payment("p"))
+    notifier = RecordingNotifier()
+    execution = PaymentExecution(bench.store, Bank(PaymentRefused("account closed")), notifier)
+    batch = await bench.queue.claim(ITEM_TYPE, 1, timedelta(days=36500))
+    with pytest.raises(GiveUp, match="account closed") as refused:
+        await execution.execute("p", await context(bench, "p"))
+    await bench.queue.settle([gave_up(batch.items[0].claim, str(refused.value), refused.value.verdict)])
+    kept = await record(bench, "p")
+    assert (kept.status, kept.reason, notifier.notices) == (PaymentStatus.FAILED, "account closed", [])
+
+
+async def test_if_notifying_fails_the_bank_is_not_called_again(bench: Bench) -> None:
+    await bench.intake.submit(payment("p"))
+    bank, notifier = Bank(), RecordingNotifier()
+    execution = PaymentExecution(bench.store, bank, notifier)
+    notifier.trouble = RuntimeError("no messenger")
+    with pytest.raises(RuntimeError):
+        await execution.execute("p", await context(bench, "p"))
+    assert (await record(bench, "p")).status is PaymentStatus.ACCEPTED
+    notifier.trouble = None
+    await execution.execute("p", await context(bench, "p"))
+    assert (await record(bench, "p")).status is PaymentStatus.PROCESSING
+    assert bank.paid == ["p"]
+
+
+@pytest.mark.parametrize("wrong", [None, [], {}, {"payment": {}}, {"payment": {"paymentId": "p"}, "fee": "1"}])
+async def test_a_context_of_something_else_is_refused(bench: Bench, wrong: Any) -> None:
+    with pytest.raises(InvalidInput, match="context"):
+        await PaymentExecution(bench.store, Bank(), RecordingNotifier()).execute("p", wrong)
