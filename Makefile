@@ -16,7 +16,7 @@ NPM := $(shell command -v npm)
 JAVASCRIPT := .venv/javascript
 CONSOLE := src/paceline/server/console/static
 
-.PHONY: run test pytest installed lint blocking javascript no-javascript types imports demo bench bench-quick simulate \
+.PHONY: run test quick-tests test-rest installed lint blocking javascript no-javascript types imports demo bench bench-quick simulate \
   sms-matrix torture joint-processes scale gameday docs pictures sbom lock clean
 
 # uv takes seconds where pip takes a minute, and is told of pip's settings in the environment. pip itself is asked where
@@ -37,22 +37,25 @@ $(STAMP): pyproject.toml constraints.txt
 run: $(STAMP)
 	@$(BIN)/paceline serve
 
-# One per core computes, the others wait for the processes that their tests start (tests/conftest.py). Of the
-# property tests' examples PROFILE=quick tries more, as .ci/run does, and PROFILE=thorough all.
-WORKERS ?= 7
-PROFILE ?= light
+# `make test` is the quick tier; `make test-rest` runs the tests that it leaves out (marked `full`: tests/conftest.py).
+# PROFILE=thorough tries all examples of the property tests, and every combination.
+WORKERS ?= 4
+PROFILE ?= quick
+TESTS = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 10 --hypothesis-profile $(PROFILE)
 
 test:
 	@$(MAKE) --no-print-directory --jobs installed
 	@$(MAKE) --no-print-directory lint
-	@$(MAKE) --no-print-directory --jobs types imports pytest
+	@$(MAKE) --no-print-directory --jobs types imports quick-tests
+
+quick-tests: $(STAMP)
+	$(TESTS) -m "not full"
+
+test-rest: $(STAMP)
+	$(TESTS) -m full
 
 # What the tests need, at the same time if there are --jobs.
 installed: $(STAMP) $(if $(NPM),$(JAVASCRIPT)/installed)
-
-pytest: $(STAMP)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 10 \
-	  --hypothesis-profile $(PROFILE)
 
 lint: $(STAMP) $(if $(NPM),javascript,no-javascript)
 	$(BIN)/ruff check .

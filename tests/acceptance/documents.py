@@ -33,7 +33,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from tests import warm_start
 from tests.acceptance.service import Service, environment, until
 
 TIMEOUT = 240.0
@@ -108,9 +107,6 @@ class Reader:
     def __init__(self, directory: Path, *, replaced: Mapping[str, str] | None = None, **variables: str) -> None:
         self._directory = directory
         (directory / ".typed").mkdir()
-        for name in ("paceline", "uvicorn", "pytest"):
-            warm_start.command_on_path(name, name, directory / ".typed")
-        warm_start.python_on_path(directory / ".typed")
         _pip_on_path(directory / ".typed")
         folders = [str(directory / ".typed"), str(Path(sys.executable).parent), os.environ["PATH"]]
         self._environment = environment(PATH=os.pathsep.join(folders), **variables)
@@ -208,7 +204,7 @@ class Reader:
             self._run(["bash", "-euo", "pipefail", "-c", f"{text}\nenv -0 > .environment"])
             pairs = (self._directory / ".environment").read_text().split("\0")
             self._environment = dict(pair.split("=", 1) for pair in pairs if pair)
-            # A document puts the clone's programs first; ours do what those there do, and start sooner.
+            # A document puts the clone's programs first; our `pip` installs nothing.
             self._environment["PATH"] = os.pathsep.join([str(self._directory / ".typed"), self._environment["PATH"]])
 
     def _begin(self, text: str, last: re.Match[str]) -> None:
@@ -219,10 +215,7 @@ class Reader:
 
     def _run(self, typed: list[str]) -> None:
         started: dict[str, Any] = {"cwd": self._directory, "env": self._environment, "timeout": TIMEOUT}
-        if typed[0] == sys.executable:
-            ended = warm_start.run(typed, **started)
-        else:
-            ended = subprocess.run(typed, capture_output=True, text=True, check=False, **started)
+        ended = subprocess.run(typed, capture_output=True, text=True, check=False, **started)
         self._out, self._all = ended.stdout, ended.stdout + ended.stderr
         assert ended.returncode == 0, f"status {ended.returncode}\n{self._all}"
 

@@ -7,37 +7,15 @@ one and each method at one path show that they are refused. The thorough check t
 
 from __future__ import annotations
 
-import gc
 from typing import Any
 
-import orjson
 import schemathesis
 from schemathesis.generation.meta import CoveragePhaseData, CoverageScenario
-from schemathesis.specs.openapi.coverage import _schema
 
 CANCELS = ("DELETE", "/api/v1/slots/{eventId}/explain")
 """It cancels the event whose id ends with `/explain`, so it need not be refused."""
 
-gc.freeze()
-gc.set_threshold(20_000, 20, 50)
-
 _made: set[tuple[object, ...]] = set()
-_reads_references = getattr(_schema, "_reads_references", None)
-
-
-def _reads_references_quickly(value: object) -> bool:
-    """Whether there is a reference in it: nearly always there is none. schemathesis walks through the whole schema each
-    time it makes a value, which takes a third of its time."""
-    try:
-        if b'"$ref"' not in orjson.dumps(value):
-            return False
-    except TypeError:
-        pass  # no JSON
-    return bool(_reads_references and _reads_references(value))
-
-
-if _reads_references:  # a private name: another version may do without
-    _schema._reads_references = _reads_references_quickly
 
 
 @schemathesis.hook

@@ -17,7 +17,6 @@ from typing import Any
 import httpx2 as httpx
 
 from paceline.testing.waiting import pause
-from tests import warm_start
 
 START_SECONDS = 180.0
 
@@ -63,7 +62,7 @@ class Service:
     def start(self) -> Service:
         """Returns when the service has logged where it listens."""
         with (self.directory / "service.log").open("a") as log:
-            self._process = warm_start.popen(
+            self._process = subprocess.Popen(
                 command("serve", "--port", "0", *self._arguments),
                 cwd=self.directory,
                 env=environment(**self._environment),
@@ -123,7 +122,16 @@ def run(
     directory: Path, *arguments: str, stdin: str | None = None, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """Runs a command to its end."""
-    return warm_start.run(command(*arguments), cwd=directory, env=environment(**variables), input=stdin, timeout=120)
+    return subprocess.run(
+        command(*arguments),
+        cwd=directory,
+        env=environment(**variables),
+        input=stdin,
+        timeout=120,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def _pass_on(stream: Any, lines: queue.Queue[str]) -> None:

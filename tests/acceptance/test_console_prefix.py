@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import re
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -17,7 +18,6 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Page, Response, Route, expect
 
-from tests import warm_start
 from tests.acceptance.console_browser import Console, browser, chromium, token, window
 from tests.acceptance.console_browser import same_page as page
 from tests.acceptance.console_controls import FIND
@@ -97,7 +97,7 @@ def started(directory: Path, root_path: bool) -> Iterator[str]:
         return
     with (directory / "service.log").open("a") as log:
         application = ["paceline.server.http.app:from_environment", "--factory"]
-        process = warm_start.popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "uvicorn", *application, "--port", "0", "--root-path", PREFIX],
             cwd=directory,
             env=environment(),

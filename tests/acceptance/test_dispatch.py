@@ -17,7 +17,6 @@ from examples.invoices.invoices import Invoice, prepare
 
 from paceline import DispatchQueue
 from paceline.dispatch.lifecycle import ScheduleLifecycle
-from tests import warm_start
 from tests.acceptance.service import Service, command, environment, run, until
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +36,7 @@ def settings(tmp_path: Path, database_url: str) -> dict[str, str]:
 @contextmanager
 def worker(tmp_path: Path, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
     log = (tmp_path / "worker.log").open("ab")
-    process = warm_start.popen(
+    process = subprocess.Popen(
         command("worker", "dispatch"), cwd=tmp_path, env=environment(**variables), stdout=log, stderr=log
     )
     try:

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from paceline.server.cli import app
-from tests import warm_start
 from tests.acceptance.documents import assert_alike, matches
 from tests.acceptance.service import run
 
@@ -148,7 +147,14 @@ def test_the_site_has_every_page_and_no_other() -> None:
 def built(source: Path) -> subprocess.CompletedProcess[str]:
     """The site of the documents below `source`, in its folder `site`."""
     # Half of the time is loading what the reference pages are generated from.
-    return warm_start.run([sys.executable, "-m", "zensical", "build", "--clean", "--strict"], cwd=source, timeout=280)
+    return subprocess.run(
+        [sys.executable, "-m", "zensical", "build", "--clean", "--strict"],
+        cwd=source,
+        timeout=280,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def test_the_site_is_built_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:

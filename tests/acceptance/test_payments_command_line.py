@@ -9,7 +9,6 @@ import sqlite3
 import subprocess
 from pathlib import Path
 
-from tests import warm_start
 from tests.acceptance.service import command, environment, run, until
 
 HEADER = "paymentId,amount,currency,payerName,payerIban,payeeName,payeeIban,executeAt\n"
@@ -93,7 +92,7 @@ def test_an_interrupted_feed_goes_on_where_it_was_left(tmp_path: Path) -> None:
     with (tmp_path / "feed.csv").open("w") as feed:
         feed.write(HEADER)
         feed.writelines(f"p{number},{REST}\n" if number % 100 else "broken\n" for number in range(count))
-    first = warm_start.popen(
+    first = subprocess.Popen(
         command("payments", "submit", "feed.csv"), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
     )
     database = tmp_path / "paceline.db"

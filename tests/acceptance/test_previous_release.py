@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from paceline.durations import format_instant
-from tests import warm_start
 from tests.acceptance.installed import ROOT, build_wheel
 from tests.acceptance.service import Service, environment, run, until
 
@@ -106,5 +105,12 @@ def is_paid(client: Any, payment_id: str) -> bool:
 def module_of(variables: dict[str, str], folder: Path) -> str:
     """Where a program has paceline from that is started as the commands and services of these tests are."""
     program = "import paceline; print(paceline.__file__)"
-    done = warm_start.run([sys.executable, "-c", program], cwd=folder, env=environment(**variables))
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=folder,
+        env=environment(**variables),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     return done.stdout.strip()

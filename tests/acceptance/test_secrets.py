@@ -29,7 +29,6 @@ import pytest
 from paceline.testing import eventually
 from paceline.testing.servers.postgres import PostgresServer
 from paceline.testing.servers.redis import RedisServer
-from tests import warm_start
 from tests.acceptance.service import Service, command, environment, run
 
 # Signs that URLs must escape, so that both forms are searched for.
@@ -300,7 +299,7 @@ def worker_run(tmp_path: Path, settings: dict[str, str], shown: Shown, enough: C
     """A worker that sends to a provider that fails, until it has retried often enough and gets SIGTERM."""
     log = tmp_path / "worker.log"
     with log.open("w") as written:
-        worker = warm_start.popen(
+        worker = subprocess.Popen(
             command("worker", "all"), cwd=tmp_path, env=environment(**settings), stdout=written, stderr=written
         )
         try:

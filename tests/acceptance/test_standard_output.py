@@ -8,7 +8,6 @@ from pathlib import Path
 import httpx2 as httpx
 import pytest
 
-from tests import warm_start
 from tests.acceptance.envoy_proxy import free_port
 from tests.acceptance.service import command, environment, run, until
 
@@ -21,8 +20,7 @@ def redirected(
     directory: Path, redirection: str, *arguments: str, unbuffered: str = BUFFERED, **variables: str
 ) -> tuple[int, str]:
     """The exit status, and what the command wrote to standard error."""
-    program = command(*arguments) if "&-" in redirection or unbuffered else warm_command(directory, *arguments)
-    shell = ["bash", "-c", f'"$@" {redirection}; exit ${{PIPESTATUS[0]}}', "bash", *program]
+    shell = ["bash", "-c", f'"$@" {redirection}; exit ${{PIPESTATUS[0]}}', "bash", *command(*arguments)]
     ended = subprocess.run(
         shell,
         check=False,
@@ -34,13 +32,6 @@ def redirected(
         timeout=120,
     )
     return ended.returncode, ended.stderr
-
-
-def warm_command(directory: Path, *arguments: str) -> list[str]:
-    """In a copy of the warm process, whose output is buffered: only what Python finds closed, or is told not to buffer,
-    needs one that starts so."""
-    warm_start.command_on_path("paceline", "paceline", directory)
-    return [str(directory / "paceline"), *arguments]
 
 
 @pytest.mark.parametrize(
@@ -81,7 +72,7 @@ def test_work_whose_progress_nobody_reads_is_done(tmp_path: Path) -> None:
 
 def test_a_service_whose_address_can_t_be_printed_serves(tmp_path: Path) -> None:
     port = free_port()
-    shell = ["bash", "-c", f'exec "$@" {FULL}', "bash", *warm_command(tmp_path, "serve", "--port", str(port))]
+    shell = ["bash", "-c", f'exec "$@" {FULL}', "bash", *command("serve", "--port", str(port))]
     with subprocess.Popen(shell, cwd=tmp_path, env=environment(), stderr=subprocess.DEVNULL) as service:
         try:
             until(lambda: service.poll() is not None or is_live(port))

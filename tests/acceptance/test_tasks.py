@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests import warm_start
 from tests.acceptance.service import Service, command, environment, run, until
 
 APP = """
@@ -50,7 +49,7 @@ if __name__ == "__main__":
 def working(folder: Path, **variables: str) -> Iterator[None]:
     with (folder / "worker.log").open("ab") as log:
         arguments = command("worker", "my_app:tasks")
-        process = warm_start.popen(arguments, cwd=folder, env=environment(**variables), stdout=log, stderr=log)
+        process = subprocess.Popen(arguments, cwd=folder, env=environment(**variables), stdout=log, stderr=log)
         try:
             yield
             process.send_signal(signal.SIGTERM)

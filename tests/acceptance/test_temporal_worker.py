@@ -12,7 +12,6 @@ from pathlib import Path
 from paceline import DispatchQueue
 from paceline.dispatch.status import Status
 from paceline.testing import TemporalServer, eventually
-from tests import warm_start
 
 ROOT = Path(__file__).parents[2]
 
@@ -20,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 @contextmanager
 def paceline_worker(role: str, environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "paceline", "worker", role, "--domain", "examples.invoices.domain:domain"]
-    process = warm_start.popen(command, cwd=ROOT, env={**os.environ, **environment})
+    process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **environment})
     try:
         yield process
         process.terminate()

@@ -12,6 +12,7 @@ import shlex
 import shutil
 import struct
 import subprocess
+import sys
 import termios
 import time
 from pathlib import Path
@@ -19,7 +20,6 @@ from typing import IO
 
 import pytest
 
-from tests import warm_start
 from tests.acceptance.service import command, environment, run
 
 AT = "2027-09-01T00:00:00Z"
@@ -33,7 +33,7 @@ def on_terminal(
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     variables = {"COLUMNS": "", "LINES": "", "TERM": "xterm"} | variables
-    process = warm_start.popen(
+    process = subprocess.Popen(
         command(*arguments), cwd=directory, env=environment(**variables), stdout=stdout or theirs, stderr=theirs
     )
     os.close(theirs)
@@ -110,9 +110,10 @@ def test_the_demo_draws_itself_and_leaves_its_report(tmp_path: Path) -> None:
 
 def shell_variables(directory: Path) -> dict[str, str]:
     """The environment of a user whose home is `directory` and who has `paceline` on the path."""
-    warm_start.command_on_path("paceline", "paceline", directory)
-    home = str(directory)
-    return environment(PATH=f"{home}:{os.environ['PATH']}", HOME=home, ZDOTDIR=home, XDG_CONFIG_HOME="", TERM="dumb")
+    home, programs = str(directory), Path(sys.executable).parent
+    return environment(
+        PATH=f"{programs}:{os.environ['PATH']}", HOME=home, ZDOTDIR=home, XDG_CONFIG_HOME="", TERM="dumb"
+    )
 
 
 def complete(typed: str, directory: Path) -> list[str]:

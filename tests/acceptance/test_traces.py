@@ -16,7 +16,6 @@ from uuid import uuid4
 from paceline.dispatch.engines.temporal.client import connect
 from paceline.dispatch.engines.temporal.schedule import schedule_id
 from paceline.testing import eventually
-from tests import warm_start
 from tests.acceptance.collector import Bank, Collector, bank, collector
 from tests.acceptance.service import Service, command, environment
 
@@ -53,7 +52,7 @@ def traced(spans_sent: Collector, paid: Bank, **others: str) -> dict[str, str]:
 @contextmanager
 def paceline_worker(directory: Path, variables: dict[str, str]) -> Iterator[None]:
     with (directory / "worker.log").open("w") as log:
-        process = warm_start.popen(
+        process = subprocess.Popen(
             command("worker", "all"), cwd=directory, env=environment(**variables), stdout=log, stderr=log
         )
         try:

@@ -14,8 +14,7 @@ from tests.acceptance.service import Service
 
 
 def test_after_a_flush_every_worker_shows_the_new_version(tmp_path: Path) -> None:
-    # With its own environment of Python it is no copy of a warm process, nor are its workers: they start as installed.
-    with Service(tmp_path, "--workers", "2", PYTHONHASHSEED="1") as service, ExitStack() as stack:
+    with Service(tmp_path, "--workers", "2") as service, ExitStack() as stack:
         held: dict[int, http.client.HTTPConnection] = {}
         for _ in range(500):
             connection = stack.enter_context(closing(http.client.HTTPConnection(urlsplit(service.url).netloc)))

@@ -19,7 +19,6 @@ import httpx2 as httpx
 import psycopg
 import pytest
 
-from tests import warm_start
 from tests.acceptance.service import until
 from tests.faults import departures
 from tests.faults.bank import Bank, doubled
@@ -64,7 +63,15 @@ class Installation(Stack):
     def try_paceline(self, *arguments: str) -> int:
         """Runs a command that may fail, and returns its exit status."""
         words = [sys.executable, "-m", "paceline", *arguments, "--json"]
-        return warm_start.run(words, cwd=self.directory, env=self._environment, timeout=TIMEOUT).returncode
+        return subprocess.run(
+            words,
+            cwd=self.directory,
+            env=self._environment,
+            timeout=TIMEOUT,
+            capture_output=True,
+            text=True,
+            check=False,
+        ).returncode
 
     def make_due(self) -> None:
         """Lets items that rest be claimed at once."""

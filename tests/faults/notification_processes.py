@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 
 from paceline.testing import eventually
-from tests import warm_start
 
 
 @asynccontextmanager
@@ -24,7 +23,7 @@ async def served(count: int, directory: Path, **environment: str) -> AsyncIterat
         for number in range(count):
             said = directory / f"service-{number}.log"
             with said.open("wb") as log:
-                process = warm_start.popen(
+                process = subprocess.Popen(
                     [sys.executable, "-m", "paceline", "serve", "--port", "0"],
                     cwd=directory,
                     env={**os.environ, **environment},

@@ -19,7 +19,6 @@ import psycopg
 
 from paceline.apps.payments.downstream.simulator import peak_per_second
 from paceline.testing import eventually
-from tests import warm_start
 from tests.temporal_namespaces import TemporalNamespace
 
 TIMEOUT = 240.0
@@ -36,7 +35,7 @@ class Stack:
 
     def start(self, name: str, *arguments: str) -> subprocess.Popen[str]:
         log = self._stack.enter_context((self.directory / f"{name}.log").open("a"))
-        process = warm_start.popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", *arguments],
             cwd=self.directory,
             env=self._environment,
@@ -54,7 +53,15 @@ class Stack:
     def paceline(self, *arguments: str) -> Any:
         """Runs a command to its end and returns its JSON."""
         words = [sys.executable, "-m", "paceline", *arguments, "--json"]
-        ended = warm_start.run(words, cwd=self.directory, env=self._environment, timeout=TIMEOUT)
+        ended = subprocess.run(
+            words,
+            cwd=self.directory,
+            env=self._environment,
+            timeout=TIMEOUT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert ended.returncode == 0, ended.stdout + ended.stderr + self.logs()
         return json.loads(ended.stdout)
 

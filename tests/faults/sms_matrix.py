@@ -32,7 +32,6 @@ from paceline.apps.notifications.stores.tables import notification_message
 from paceline.testing import eventually
 from paceline.testing.servers.kafka import KafkaServer
 from paceline.testing.servers.postgres import PostgresServer
-from tests import warm_start
 from tests.faults.sms_provider import HttpProvider, http_provider
 from tests.faults.test_notifications_sender import SENDER
 from tests.integration.notification_gateway import Gateway, gateway, new_user
@@ -131,7 +130,7 @@ class Senders:
             "PACELINE_SMS_ATTEMPTS": str(self._size.attempts),
         }
         with self._log.open("ab") as output:
-            self._running[name] = warm_start.popen(
+            self._running[name] = subprocess.Popen(
                 [sys.executable, "-c", SENDER], env={**os.environ, **environment}, stdout=output, stderr=output
             )
 

@@ -22,7 +22,6 @@ from paceline.dispatch.queue import DispatchQueue
 from paceline.dispatch.registry import Registry
 from paceline.dispatch.status import Status
 from paceline.testing import eventually
-from tests import warm_start
 from tests.effort import combinations, is_thorough
 from tests.faults.dispatch_process import ITEM_TYPE, POINTS, Effects
 
@@ -43,7 +42,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 async def worker(url: str, point: str = "none") -> AsyncIterator[subprocess.Popen[bytes]]:
     """A worker process; ended, if it still runs, with the block."""
     command = [sys.executable, "-m", "tests.faults.dispatch_process", url, point]
-    process = warm_start.popen(command, cwd=ROOT)
+    process = subprocess.Popen(command, cwd=ROOT)
     try:
         yield process
     finally:

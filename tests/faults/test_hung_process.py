@@ -14,7 +14,6 @@ import httpx2 as httpx
 import pytest
 
 from paceline.testing.servers.reaper import family
-from tests import warm_start
 from tests.acceptance.service import Service, command, environment, run, until
 
 APP = """
@@ -88,7 +87,7 @@ def worker(folder: Path, port: int) -> Iterator[subprocess.Popen[str]]:
     variables = environment(PACELINE_DISPATCH_SHUTDOWN_SECONDS="2", PYTHONPATH=str(folder))
     with (folder / "worker.log").open("ab") as log:
         arguments = command("worker", "my_app:tasks", "--metrics-port", str(port))
-        process = warm_start.popen(arguments, cwd=folder, env=variables, stdout=log, stderr=log)
+        process = subprocess.Popen(arguments, cwd=folder, env=variables, stdout=log, stderr=log)
     try:
         yield process
     finally:
@@ -104,7 +103,15 @@ def answers(url: str) -> bool:
 
 
 def enqueue(folder: Path, task: str) -> None:
-    done = warm_start.run([*command()[:1], "my_app.py", task], cwd=folder, env=environment(), timeout=60)
+    done = subprocess.run(
+        [*command()[:1], "my_app.py", task],
+        cwd=folder,
+        env=environment(),
+        timeout=60,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -168,7 +175,15 @@ def enqueue_item(folder: Path) -> None:
         "        await queue.enqueue('HANG', 'one', context={})\n"
         "asyncio.run(main())"
     )
-    done = warm_start.run([*command()[:1], "-c", program], cwd=folder, env=environment(), timeout=60)
+    done = subprocess.run(
+        [*command()[:1], "-c", program],
+        cwd=folder,
+        env=environment(),
+        timeout=60,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -179,7 +194,15 @@ def test_a_process_that_nobody_can_probe_ends_when_its_loop_hangs(tmp_path: Path
         "    await asyncio.sleep(1.5)\n    print('turns', flush=True)\n    time.sleep(3600)\n"
         "asyncio.run(main())"
     )
-    done = warm_start.run([*command()[:1], "-c", program], cwd=tmp_path, env=environment(), timeout=60)
+    done = subprocess.run(
+        [*command()[:1], "-c", program],
+        cwd=tmp_path,
+        env=environment(),
+        timeout=60,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, done.stdout) == (1, "turns\n")
     assert "the event loop made no turn for 0.5 s" in done.stderr
 

@@ -20,7 +20,6 @@ import pytest
 
 from paceline.messaging import LogEntry
 from paceline.testing import eventually
-from tests import warm_start
 from tests.integration.notification_gateway import Gateway, gateway
 
 SENDER = """
@@ -99,7 +98,7 @@ async def sender(
         "PACELINE_SMS_WEBHOOK_URL": url,
     }
     with (directory / "sender.log").open("ab") as log:
-        process = warm_start.popen(
+        process = subprocess.Popen(
             [sys.executable, "-c", code], env={**os.environ, **environment}, stdout=log, stderr=log
         )
     try:

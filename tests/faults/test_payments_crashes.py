@@ -18,7 +18,6 @@ from paceline.server.settings import Settings
 from paceline.server.wiring.payments import open_payments
 from paceline.server.wiring.queue import open_queue
 from paceline.server.wiring.slots import open_slots
-from tests import warm_start
 from tests.effort import is_thorough
 
 CHUNK = 1000 if is_thorough() else 250
@@ -44,7 +43,7 @@ def rows(url: str, statement: str) -> list[Any]:
 
 def kill_midway(submit: list[str], environment: dict[str, str], url: str, slots: int) -> None:
     """Kills a submission as soon as so many slots are booked."""
-    process = warm_start.popen(submit, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(submit, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 120
     with psycopg.connect(url, autocommit=True) as connection:
         while process.poll() is None and time.monotonic() < deadline:
@@ -57,7 +56,7 @@ def kill_midway(submit: list[str], environment: dict[str, str], url: str, slots:
 
 
 def run_to_the_end(submit: list[str], environment: dict[str, str]) -> Any:
-    ended = warm_start.run(submit, env=environment, timeout=200)
+    ended = subprocess.run(submit, env=environment, timeout=200, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout)
 

@@ -18,9 +18,8 @@ import psycopg
 import pytest
 
 from paceline.testing.load import KeepAlive
-from tests import warm_start
 from tests.effort import is_thorough
-from tests.lent_databases import MigratedDatabases
+from tests.migrated_postgres import MigratedDatabases
 
 PROCESSES = 8
 CALLERS = 24
@@ -33,7 +32,7 @@ class Service:
     """A `paceline serve` of the test's own."""
 
     def __init__(self, database_url: str) -> None:
-        self.process = warm_start.popen(
+        self.process = subprocess.Popen(
             [sys.executable, "-m", "paceline", "serve", "--port", "0"],
             env={**os.environ, "PACELINE_DATABASE_URL": database_url, "PACELINE_LOG_LEVEL": "error"},
             stdout=subprocess.PIPE,

@@ -11,7 +11,6 @@ from pathlib import Path
 from paceline import BlockingSlots, WindowPolicy
 from paceline.durations import to_ms
 from paceline.slots.stores import slot_store
-from tests import warm_start
 from tests.contracts.slot_windows import check_windows
 from tests.faults.test_slot_outages import T
 
@@ -36,7 +35,7 @@ asyncio.run(main(sys.argv[1], int(sys.argv[2]), sys.argv[3]))
 
 def start_children(url: str) -> list[subprocess.Popen[str]]:
     return [
-        warm_start.popen(
+        subprocess.Popen(
             [sys.executable, "-c", CHILD, url, str(n * 100), "doomed" if n == 1 else "well"],
             stdout=subprocess.PIPE,
             text=True,

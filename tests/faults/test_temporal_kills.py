@@ -20,7 +20,7 @@ from paceline.dispatch.queue import DispatchQueue
 from paceline.dispatch.status import Status
 from paceline.dispatch.stores import queue_store
 from paceline.testing import eventually
-from tests import temporal_namespaces, warm_start
+from tests import temporal_namespaces
 from tests.temporal_namespaces import TemporalNamespace
 
 POINTS = {
@@ -47,7 +47,7 @@ def worker_process(
         "die_at": die_at,
     }
     command = [sys.executable, "-m", "tests.faults.temporal_worker_process", json.dumps(arguments)]
-    process = warm_start.popen(command, cwd=Path(__file__).parents[2])
+    process = subprocess.Popen(command, cwd=Path(__file__).parents[2])
     try:
         yield process
     finally:

@@ -15,7 +15,6 @@ import httpx2 as httpx
 
 from paceline.testing import eventually
 from paceline.testing.servers.ports import PortClaim
-from tests import warm_start
 from tests.acceptance.service import Service, command, environment
 
 
@@ -40,7 +39,7 @@ async def working(
 ) -> AsyncIterator[subprocess.Popen[str]]:
     """A `paceline worker` that shows its metrics on that port; killed at the end, if it is still there."""
     with (folder / f"{name}.log").open("ab") as log:
-        process = warm_start.popen(
+        process = subprocess.Popen(
             command("worker", *arguments, "--metrics-port", str(port)),
             cwd=folder,
             env=environment(PACELINE_LOG_LEVEL="warning", **variables),

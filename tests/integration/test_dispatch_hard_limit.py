@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from paceline import DispatchQueue
-from tests import warm_start
 from tests.effort import is_thorough
 from tests.integration.guarded_process import ITEM_TYPE, PLAN, READY
 
@@ -44,7 +43,7 @@ async def test_two_processes_keep_the_limit_in_every_sliding_second(
 
 def started(queue_url: str, limits_url: str) -> subprocess.Popen[Any]:
     words = [sys.executable, "-m", "tests.integration.guarded_process", queue_url, limits_url, str(LIMIT), str(ITEMS)]
-    return warm_start.popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 
 async def report_of(process: subprocess.Popen[Any]) -> dict[str, Any]:

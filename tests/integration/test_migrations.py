@@ -41,7 +41,7 @@ def url(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Database]:
-    """At this version's schema: a copy, which `test_migrated.py` shows to be what the steps make."""
+    """At this version's schema."""
     sqlite = f"sqlite:///{tmp_path / 'migrated.db'}"
     database = Database(sqlite if request.param == "sqlite" else request.getfixturevalue("postgres_url"))
     await migrate.upgrade(database)
@@ -59,7 +59,6 @@ def _every_table_is_known() -> None:
         importlib.import_module(".".join(("paceline", *file.relative_to(package).with_suffix("").parts)))
 
 
-@pytest.mark.usefixtures("every_step")
 async def test_migrations_make_exactly_the_tables_the_code_uses(url: str) -> None:
     def differences(connection: Connection) -> list[object]:
         context = MigrationContext.configure(
@@ -122,7 +121,6 @@ async def test_slots_of_payments_get_their_owner_by_the_payment_and_not_by_their
     assert await database.read(owners) == {"payment:kept": "payments"} | others
 
 
-@pytest.mark.usefixtures("every_step")
 async def test_many_processes_may_start_on_an_empty_database(url: str) -> None:
     databases = [Database(url) for _ in range(4)]
     try:
@@ -200,7 +198,6 @@ async def test_a_step_whose_data_would_be_lost_is_undone_only_with_discard_data(
     assert await migrate.downgrade(database, discard_data=True) == "0021_access"
 
 
-@pytest.mark.usefixtures("every_step")
 async def test_every_step_can_be_undone(url: str) -> None:
     database = Database(url)
     applied = await migrate.upgrade(database)
@@ -239,7 +236,6 @@ def test_an_administrator_can_read_what_would_run(dialect: str) -> None:
         assert not re.search(r"\bDATE\b|WITH TIME ZONE", script)
 
 
-@pytest.mark.usefixtures("every_step")
 async def test_a_new_sqlite_database_is_its_owners_alone(tmp_path: Path) -> None:
     earlier = os.umask(0o022)
     try:
@@ -279,7 +275,6 @@ def test_commands_migrate_a_shared_database_only_with_migrate(empty_postgres_url
         assert run(tmp_path, "migrate", "status", **variables).returncode == 0
 
 
-@pytest.mark.usefixtures("every_step")
 async def test_a_slow_step_is_not_taken_for_a_frozen_process(
     empty_postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import sys
 from pathlib import Path
 
@@ -13,7 +14,6 @@ from paceline.apps.payments.downstream.rate_gate import PermitRateGate
 from paceline.apps.payments.stores.redis import RedisPermitStore
 from paceline.sql.databases import database
 from paceline.testing.servers.redis import RedisServer
-from tests import warm_start
 from tests.faults.bank import Bank
 
 TPS = 25
@@ -29,7 +29,7 @@ async def test_three_processes_keep_one_limit(kind: str, tmp_path: Path, request
         await (await database(store)).close()
     with Bank(latency=0.005) as bank:
         words = [sys.executable, "-m", "tests.integration.payment_calls", bank.url, store]
-        callers = [warm_start.popen([*words, f"caller-{number}", str(CALLS), str(TPS)]) for number in range(3)]
+        callers = [subprocess.Popen([*words, f"caller-{number}", str(CALLS), str(TPS)]) for number in range(3)]
         ended = [await asyncio.to_thread(caller.wait, timeout=120) for caller in callers]
         assert (ended, len(bank.executed), len(bank.arrivals)) == ([0, 0, 0], 3 * CALLS, 3 * CALLS)
         assert bank.peak() <= TPS

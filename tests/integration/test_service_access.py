@@ -24,7 +24,6 @@ from paceline.server.access.authenticator import create_token
 from paceline.server.http.app import create_app
 from paceline.server.settings import Settings
 from paceline.server.wiring.access import open_access_store, open_authenticator
-from tests import warm_start
 
 API, ADMIN = "api-token-of-the-test", "admin-token-of-the-test"
 
@@ -226,7 +225,9 @@ async def test_huge_headers_are_refused(settings: Settings) -> None:
 def run(settings: Settings, *arguments: str) -> subprocess.CompletedProcess[str]:
     usual = {name: value for name, value in os.environ.items() if not name.startswith("PACELINE_")}
     variables = usual | {"PACELINE_DATABASE_URL": settings.database_url}
-    return warm_start.run([sys.executable, "-m", "paceline", *arguments], env=variables)
+    return subprocess.run(
+        [sys.executable, "-m", "paceline", *arguments], env=variables, capture_output=True, text=True, check=False
+    )
 
 
 def test_tokens_are_made_and_unmade_on_the_command_line(settings: Settings) -> None:

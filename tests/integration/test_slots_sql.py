@@ -22,7 +22,6 @@ from paceline.sql.databases import database
 from paceline.sql.engine import Database
 from paceline.sql.schema import Instant
 from paceline.testing import eventually
-from tests import compiled_statements
 from tests.contracts.conftest import slot_store_url
 from tests.contracts.slot_windows import check_windows
 from tests.contracts.test_slot_store import NOW, T_MS, T
@@ -149,8 +148,6 @@ async def test_a_resize_on_sqlite_converts_no_time_by_itself(
 
     for conversion in ("process_bind_param", "process_result_value"):
         monkeypatch.setattr(Instant, conversion, note(getattr(Instant, conversion)))
-    request.addfinalizer(compiled_statements.shared.clear)
-    compiled_statements.shared.clear()
     store = await slot_store(slot_store_url("sqlite", request))
     await store.configure("c", WindowPolicy(1000, "PT10S"), now_ms=NOW)
     await store.book("c", [SlotRequest(f"e{n}", T_MS) for n in range(3000)], now_ms=NOW)

@@ -180,7 +180,6 @@ async def _decides(store: AsyncSqlLimitStore) -> bool:
         return False
 
 
-@pytest.mark.usefixtures("every_step")
 async def test_making_the_tables_of_a_new_file_is_not_part_of_a_decision(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,6 @@ from paceline.testing.servers.ports import PortClaim
 from paceline.testing.servers.postgres import PostgresServer
 from paceline.testing.servers.redis import RedisServer
 from paceline.testing.servers.server import Server
-from tests import warm_start
 from tests.torture.faults import PlannedFault
 from tests.torture.links import Link
 from tests.torture.steps import LOG
@@ -173,14 +172,20 @@ class Installation:
         if name in self._ports:
             command += ["--port", str(self._ports[name].number)]
         with (self.directory / f"{name}.log").open("ab") as log:
-            self._processes[name] = warm_start.popen(
+            self._processes[name] = subprocess.Popen(
                 [sys.executable, *command], cwd=self.directory, env=self._environment(name), stdout=log, stderr=log
             )
 
     def _run_to_the_end(self, *arguments: str) -> None:
         environment = self._environment("service-1")
-        done = warm_start.run(
-            [sys.executable, *PACELINE, *arguments], cwd=self.directory, env=environment, timeout=START_WITHIN
+        done = subprocess.run(
+            [sys.executable, *PACELINE, *arguments],
+            cwd=self.directory,
+            env=environment,
+            timeout=START_WITHIN,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if done.returncode:
             raise RuntimeError(f"paceline {' '.join(arguments)}: {done.stderr}")
