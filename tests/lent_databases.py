@@ -115,7 +115,7 @@ class MigratedDatabases:
                 connection.close()
                 connection = self._connected(name)
                 connection.execute(_END_OTHERS, [kept_connections.backends(name)])
-            if _value(connection, _SHAPE) == shape and _revision(connection) == migrate._known()[-1]:
+            if _value(connection, _SHAPE) == shape and _revision(connection) == migrate.STEPS.names[-1]:
                 if statements := _value(connection, _EMPTY, [_REVISIONS]):
                     connection.execute(statements)
                     connection.execute(_RESTART)

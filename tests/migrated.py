@@ -60,7 +60,7 @@ def image_with_log() -> bytes:
     return image()[:18] + b"\x02\x02" + image()[20:]
 
 
-async def _prepare(database: engine.Database) -> None:
+async def _prepare(database: engine.Database, steps: migrate.Steps = migrate.STEPS) -> None:
     """Executing the statements takes most of what opening a new database does, so it gets their result first."""
     if database.is_new_file and migrate._upgrade is _copy_or_take_every_step:
         name = database.url.database
@@ -68,7 +68,7 @@ async def _prepare(database: engine.Database) -> None:
             await database.read(_fill)
         elif not name.startswith("file:"):
             _create(Path(name))
-    await usual_prepare(database)
+    await usual_prepare(database, steps)
 
 
 def _fill(connection: sa.Connection) -> None:
@@ -90,10 +90,10 @@ def _create(file: Path) -> None:
             unfinished.unlink()
 
 
-def _copy_or_take_every_step(connection: sa.Connection) -> list[str]:
-    if connection.dialect.name != "sqlite" or sa.inspect(connection).get_table_names():
-        return take_every_step(connection)
+def _copy_or_take_every_step(connection: sa.Connection, steps: migrate.Steps = migrate.STEPS) -> list[str]:
+    if steps is not migrate.STEPS or connection.dialect.name != "sqlite" or sa.inspect(connection).get_table_names():
+        return take_every_step(connection, steps)
     driver: Any = connection.connection.driver_connection
     for statement in schema():
         driver.execute(statement).close()
-    return migrate._known()
+    return steps.names

@@ -77,4 +77,4 @@ async def test_a_file_with_something_in_it_takes_every_step(tmp_path: Path) -> N
         connection.execute("CREATE TABLE theirs (a int)")
     taken, revisions = await made(tmp_path / "used.db")
     assert "theirs" in {name for _, name, *_ in taken}
-    assert revisions == [migrate._known()[-1], migrate.OLDEST_RUNNABLE]
+    assert revisions == [migrate.STEPS.names[-1], migrate.STEPS.oldest_runnable]
