@@ -1,4 +1,8 @@
-"""The previous release's wheel works on this version's schema, beside this version: an upgrade has a way back."""
+"""The previous release's wheel works on a later schema, beside the version that made it: an upgrade has a way back.
+
+The previous release is the last with a tag such as `v1.0.0` in this tree's history. Until there is one, the wheel of
+this tree takes its place. The later version is this tree with one more migration, so that the two differ in any case.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +18,10 @@ from typing import Any
 import pytest
 
 from paceline.durations import format_instant
+from tests import later_version
 from tests.acceptance.installed import ROOT, build_wheel
 from tests.acceptance.service import Service, environment, run, until
 
-PREVIOUS = "b65bc8b962bae371213df50ed10085067e08765b"
-"""The commit of release 0.2.0."""
 COMMON = {
     "amount": "12.34",
     "currency": "EUR",
@@ -31,21 +34,19 @@ COMMON = {
 def previous(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A folder with the modules of the previous release, as its wheel has them."""
     folder = tmp_path_factory.mktemp("previous")
-    archive = subprocess.run(
-        ["git", "archive", "--format", "zip", PREVIOUS, "src", "pyproject.toml", "README.md", "LICENSE"],
-        cwd=ROOT,
-        capture_output=True,
-        check=False,
-    )
-    if archive.returncode != 0:
-        pytest.skip(f"the history of this tree does not reach back to {PREVIOUS}")
-    with zipfile.ZipFile(BytesIO(archive.stdout)) as packed:
-        packed.extractall(folder / "source")
-    wheel = build_wheel(folder, folder / "source")
-    assert wheel.name.startswith("paceline-0.2.0-")
-    with zipfile.ZipFile(wheel) as packed_wheel:
-        packed_wheel.extractall(folder / "modules")
+    source = ROOT
+    if tag := git("describe", "--tags", "--abbrev=0", "--match", "v[0-9]*").decode().strip():
+        source = folder / "source"
+        with zipfile.ZipFile(BytesIO(git("archive", "--format", "zip", tag))) as archive:
+            archive.extractall(source)
+    with zipfile.ZipFile(build_wheel(folder, source)) as wheel:
+        wheel.extractall(folder / "modules")
     return str(folder / "modules")
+
+
+def git(*words: str) -> bytes:
+    """What a command of git prints; nothing, if it fails: without tags, or outside of a repository."""
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, check=False).stdout
 
 
 def soon() -> str:
@@ -53,23 +54,25 @@ def soon() -> str:
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_the_previous_release_works_on_the_new_schema_beside_this_version(
+def test_the_previous_release_works_on_a_later_schema_beside_that_version(
     previous: str, kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     url = f"sqlite:///{tmp_path / 'shared.db'}"
     if kind == "postgresql":
         url = str(request.getfixturevalue("empty_postgres_url"))
-    variables = {"PACELINE_DATABASE_URL": url, "PACELINE_LOG_LEVEL": "warning"}
-    assert run(tmp_path, "migrate", "up", **variables).returncode == 0
+    # Any variable of Python's own keeps the suite from starting it with this version's modules loaded.
+    variables = {"PACELINE_DATABASE_URL": url, "PACELINE_LOG_LEVEL": "warning", "PYTHONHASHSEED": "1"}
+    old_shell, new_shell = (
+        variables | {"PYTHONPATH": path} for path in (previous, later_version.modules(tmp_path / "later"))
+    )
+    assert run(tmp_path, "migrate", "up", **new_shell).returncode == 0
     folders = [tmp_path / name for name in ("old", "new")]
     for folder in folders:
         folder.mkdir()
-    # Any variable of Python's own keeps the suite from starting it with this version's modules loaded.
-    old_shell = variables | {"PYTHONPATH": previous, "PYTHONHASHSEED": "1"}
     assert Path(module_of(old_shell, tmp_path)).is_relative_to(previous)
     with (
         Service(folders[0], **old_shell) as old,
-        Service(folders[1], **variables) as new,
+        Service(folders[1], **new_shell) as new,
         old.client() as before,
         new.client() as after,
     ):
@@ -92,10 +95,11 @@ def test_the_previous_release_works_on_the_new_schema_beside_this_version(
             assert len(client.get("/admin/audit").json()) >= 2
         assert "Traceback" not in old.log + new.log
     # The earlier version's commands, too; and its `migrate` finds nothing to do and changes nothing.
-    assert run(tmp_path, "migrate", "up", **old_shell).returncode == 0
+    assert "nothing to do" in run(tmp_path, "migrate", "up", **old_shell).stdout
+    assert "later version" in run(tmp_path, "migrate", "down", **old_shell).stderr
     shown = run(tmp_path, "payments", "show", "pay-1", "--json", **old_shell)
     assert json.loads(shown.stdout)["status"] == "PROCESSING"
-    assert run(tmp_path, "migrate", "status", **variables).returncode == 0
+    assert later_version.ADDED in run(tmp_path, "migrate", "status", **new_shell).stdout
 
 
 def is_paid(client: Any, payment_id: str) -> bool:

@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import json
 import os
 import re
-import time
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
 from pathlib import Path
 
-import alembic.command
 import psycopg
 import pytest
-import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy.engine import Connection
 
-import paceline
 from paceline.errors import ConfigurationError, PacelineError
-from paceline.server.access.stores.sql import SqlAccessStore
 from paceline.sql import migrate
-from paceline.sql.databases import database as open_database
 from paceline.sql.engine import Database
-from paceline.sql.migration_policy import Migrations, permit_migrations
-from paceline.sql.schema import metadata
+from paceline.sql.migrate import STEPS, Steps
+from paceline.sql.migration_policy import Migrations, permitting
+from tests import later_version
 from tests.acceptance.service import Service, run
+from tests.later_version import ADDED
+from tests.models.every_table import every_table
+
+IDLE = "idle_in_transaction_session_timeout"
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -49,14 +46,18 @@ async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncItera
     await database.close()
 
 
+@pytest.fixture
+def later(tmp_path: Path) -> Steps:
+    """The steps of a later version."""
+    return later_version.steps(tmp_path / "later versions")
+
+
 on_every_store = pytest.mark.parametrize("database", ["sqlite", "postgresql"], indirect=True)
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _every_table_is_known() -> None:
-    package = Path(paceline.__file__).parent
-    for file in package.rglob("*tables.py"):
-        importlib.import_module(".".join(("paceline", *file.relative_to(package).with_suffix("").parts)))
+    every_table()
 
 
 async def test_migrations_make_exactly_the_tables_the_code_uses(url: str) -> None:
@@ -69,11 +70,11 @@ async def test_migrations_make_exactly_the_tables_the_code_uses(url: str) -> Non
                 "include_object": lambda _object, name, *_: name != migrate.FLOOR_TABLE,
             },
         )
-        return list(compare_metadata(context, metadata))
+        return list(compare_metadata(context, every_table()))
 
     database = Database(url)
     applied = await migrate.upgrade(database)
-    assert applied[0] == "0001_slots"
+    assert applied == STEPS.names
     assert await database.read(differences) == []
     assert await migrate.status(database) == (applied[-1], [])
     assert await migrate.upgrade(database) == []
@@ -81,44 +82,8 @@ async def test_migrations_make_exactly_the_tables_the_code_uses(url: str) -> Non
 
 
 def test_the_steps_are_applied_in_the_order_of_their_files() -> None:
-    directory = ScriptDirectory.from_config(migrate._config())
-    assert migrate._known() == [step.revision for step in reversed(list(directory.walk_revisions()))]
-
-
-def _to(connection: Connection, revision: str) -> None:
-    config = migrate._config()
-    config.attributes["connection"] = connection
-    alembic.command.downgrade(config, revision)
-
-
-@on_every_store
-async def test_slots_of_payments_get_their_owner_by_the_payment_and_not_by_their_name(database: Database) -> None:
-    def fill(connection: Connection) -> None:
-        at = datetime(2030, 3, 1, 16, tzinfo=UTC)
-        row = dict.fromkeys(("requested_at", "window_start", "scheduled_at", "created_at"), at)
-        slot, payment = metadata.tables["paceline_slot"], metadata.tables["paceline_payment"]
-        names = ["payment:kept", "payment:theirs", "kept", "PAYMENT:kept", "invoices:kept"]
-        unowned = [column for column in slot.columns if column.name != "owner"]
-        connection.execute(
-            sa.insert(sa.table("paceline_slot", *(sa.column(column.name, column.type) for column in unowned))),
-            [row | {"event_id": name, "config_name": "default", "config_version": 1} for name in names],
-        )
-        texts = {
-            column.name: "x" for column in payment.columns if isinstance(column.type, sa.String) and not column.nullable
-        }
-        numbers = dict.fromkeys(("amount_minor", "fee_minor", "fingerprint"), 1)
-        times = dict.fromkeys(("execute_at", "scheduled_at", "created_at", "updated_at"), at)
-        connection.execute(payment.insert(), [texts | numbers | times | {"payment_id": "kept"}])
-
-    def owners(connection: Connection) -> dict[str, str | None]:
-        slot = metadata.tables["paceline_slot"]
-        return {row.event_id: row.owner for row in connection.execute(sa.select(slot.c.event_id, slot.c.owner))}
-
-    await database.write(lambda connection: _to(connection, "0011_audit_details"))
-    await database.write(fill)
-    assert (await migrate.upgrade(database))[0] == "0012_slot_owner"
-    others = dict.fromkeys(["payment:theirs", "kept", "PAYMENT:kept", "invoices:kept"])
-    assert await database.read(owners) == {"payment:kept": "payments"} | others
+    directory = ScriptDirectory.from_config(migrate._config(STEPS))
+    assert STEPS.names == [step.revision for step in reversed(list(directory.walk_revisions()))]
 
 
 async def test_many_processes_may_start_on_an_empty_database(url: str) -> None:
@@ -128,7 +93,7 @@ async def test_many_processes_may_start_on_an_empty_database(url: str) -> None:
     finally:
         for database in databases:
             await database.close()
-    assert sorted(applied) == [[], [], [], migrate._known()]
+    assert sorted(applied) == [[], [], [], STEPS.names]
 
 
 async def test_a_transaction_sees_that_another_has_migrated_meanwhile(empty_postgres_url: str) -> None:
@@ -148,54 +113,61 @@ async def test_a_transaction_sees_that_another_has_migrated_meanwhile(empty_post
 
 
 @on_every_store
-@pytest.mark.parametrize(("floor", "runs"), [(migrate.OLDEST_RUNNABLE, True), ("9998_contracted", False)])
-async def test_a_version_runs_on_the_schema_of_the_next_one_until_that_takes_something_away(
-    database: Database, floor: str, runs: bool
-) -> None:
-    def move_on(connection: Connection) -> None:
-        connection.exec_driver_sql(f"UPDATE {migrate.REVISION_TABLE} SET version_num = '9999_later'")
-        connection.exec_driver_sql(f"UPDATE {migrate.FLOOR_TABLE} SET version_num = '{floor}'")
-
-    await database.write(move_on)
-    if runs:
-        assert await migrate.upgrade(database) == []
-        await migrate.prepare(database)
-        with pytest.raises(PacelineError, match="9999_later was applied by a later version"):
-            await migrate.downgrade(database)
-    else:
-        with pytest.raises(ConfigurationError, match=r"9999_later.*9998_contracted; upgrade paceline"):
-            await migrate.upgrade(database)
-    assert await database.read(migrate.current) == "9999_later"
-
-
-@on_every_store
-async def test_a_database_of_the_previous_release_is_taken_over(database: Database) -> None:
-    """Version 0.2.0 kept its revision in the table that now holds the compatible versions."""
-    await database.write(lambda connection: _to(connection, "0012_slot_owner"))
-    await database.write(lambda connection: connection.exec_driver_sql(f"DROP TABLE {migrate.REVISION_TABLE}"))
-    applied = await migrate.upgrade(database)
-    assert applied[0] == "0013_payment_lifecycle"
-    assert await migrate.status(database) == (applied[-1], [])
-
-
-@on_every_store
-async def test_the_last_step_can_be_undone_and_done_again(database: Database) -> None:
-    applied = migrate._known()
-    undone = [await migrate.downgrade(database) for _ in range(2)]
-    assert undone == applied[: -len(undone) - 1 : -1]
-    assert await migrate.status(database) == (applied[-3], applied[-2:])
-    assert await migrate.upgrade(database) == applied[-2:]
-
-
-@on_every_store
-async def test_a_step_whose_data_would_be_lost_is_undone_only_with_discard_data(database: Database) -> None:
-    await database.write(lambda connection: _to(connection, "0021_access"))
-    store = SqlAccessStore(database)
-    await store.sessions.key()
-    with pytest.raises(PacelineError, match=r"lose the data of paceline_key; an earlier version also runs.*--discard"):
+async def test_a_version_runs_on_the_schema_of_a_later_one(database: Database, later: Steps) -> None:
+    assert await migrate.upgrade(database, later) == [ADDED]
+    assert await migrate.upgrade(database) == []
+    await migrate.prepare(database)
+    assert await migrate.status(database) == (ADDED, [])
+    with pytest.raises(PacelineError, match=f"{ADDED} was applied by a later version"):
         await migrate.downgrade(database)
-    assert await migrate.status(database) == ("0021_access", (await migrate.status(database))[1])
-    assert await migrate.downgrade(database, discard_data=True) == "0021_access"
+
+
+@on_every_store
+async def test_a_version_refuses_a_schema_that_lacks_what_it_needs(database: Database, tmp_path: Path) -> None:
+    await migrate.upgrade(database, later_version.steps(tmp_path / "later", oldest_runnable=ADDED))
+    for refused in (migrate.upgrade(database), migrate.prepare(database)):
+        with pytest.raises(ConfigurationError, match=f"is at {ADDED}, and needs .* knows {ADDED}; upgrade paceline"):
+            await refused
+
+
+@on_every_store
+async def test_the_last_step_can_be_undone_and_done_again(database: Database, later: Steps) -> None:
+    for _ in range(2):
+        assert await migrate.upgrade(database, later) == [ADDED]
+        assert await migrate.downgrade(database, steps=later) == ADDED
+        assert await migrate.status(database, later) == (STEPS.names[-1], [ADDED])
+
+
+@on_every_store
+@pytest.mark.parametrize(
+    ("statement", "place"),
+    [
+        (f"INSERT INTO {later_version.TABLE} VALUES ('x')", later_version.TABLE),
+        (
+            f"INSERT INTO paceline_key (name, value, {later_version.COLUMN}) VALUES ('x', 'x', 'x')",
+            f"paceline_key.{later_version.COLUMN}",
+        ),
+    ],
+)
+async def test_a_step_whose_data_would_be_lost_is_undone_only_with_discard_data(
+    database: Database, later: Steps, statement: str, place: str
+) -> None:
+    await migrate.upgrade(database, later)
+    await database.write(lambda connection: connection.exec_driver_sql(statement))
+    with pytest.raises(
+        PacelineError, match=rf"lose the data of {place}\. An earlier version also runs.*--discard-data"
+    ):
+        await migrate.downgrade(database, steps=later)
+    assert await migrate.status(database, later) == (ADDED, [])
+    assert await migrate.downgrade(database, discard_data=True, steps=later) == ADDED
+
+
+@on_every_store
+async def test_nothing_else_runs_on_what_is_left_of_the_first_step(database: Database) -> None:
+    statement = "INSERT INTO paceline_key (name, value) VALUES ('x', 'x')"
+    await database.write(lambda connection: connection.exec_driver_sql(statement))
+    with pytest.raises(PacelineError, match=r"lose the data of paceline_key\. To lose the data, repeat"):
+        await migrate.downgrade(database)
 
 
 async def test_every_step_can_be_undone(url: str) -> None:
@@ -210,21 +182,15 @@ async def test_every_step_can_be_undone(url: str) -> None:
 
 @on_every_store
 @pytest.mark.parametrize("when", list(Migrations))
-async def test_opening_migrates_only_what_it_may(database: Database, when: Migrations) -> None:
-    undone = await migrate.downgrade(database)
-    url = database.url.render_as_string(hide_password=False)
-    permit_migrations(when)
-    try:
-        embedded = url.startswith("sqlite") and when is Migrations.EMBEDDED
-        if when is Migrations.ALWAYS or embedded:
-            await (await open_database(url)).close()
-            assert (await migrate.status(database))[1] == []
+async def test_opening_migrates_only_what_it_may(database: Database, later: Steps, when: Migrations) -> None:
+    with permitting(when):
+        if when is Migrations.ALWAYS or (when is Migrations.EMBEDDED and database.dialect == "sqlite"):
+            await migrate.prepare(database, later)
+            assert await migrate.status(database, later) == (ADDED, [])
         else:
-            with pytest.raises(PacelineError, match=f"lacks {undone}; run `paceline migrate up`"):
-                await open_database(url)
-            assert (await migrate.status(database))[1] == [undone]
-    finally:
-        permit_migrations(Migrations.ALWAYS)
+            with pytest.raises(PacelineError, match=f"lacks {ADDED}; run `paceline migrate up`"):
+                await migrate.prepare(database, later)
+            assert await migrate.status(database, later) == (STEPS.names[-1], [ADDED])
 
 
 @pytest.mark.parametrize("dialect", ["sqlite", "postgresql", "oracle"])
@@ -257,9 +223,10 @@ async def test_a_new_sqlite_database_is_its_owners_alone(tmp_path: Path) -> None
 def test_commands_migrate_a_shared_database_only_with_migrate(empty_postgres_url: str, tmp_path: Path) -> None:
     variables = {"PACELINE_DATABASE_URL": empty_postgres_url}
     assert run(tmp_path, "config", "get", "default", **variables).returncode == 1, "reading makes no schema either"
-    assert "0001_slots" in run(tmp_path, "migrate", "status", **variables).stdout
+    assert STEPS.names[0] in run(tmp_path, "migrate", "status", **variables).stdout
     assert run(tmp_path, "migrate", "up", **variables).returncode == 0
-    undone = json.loads(run(tmp_path, "migrate", "down", "--json", **variables).stdout)["undone"]
+    # Any variable of Python's own keeps the suite from starting it with this version's modules loaded.
+    variables |= {"PYTHONPATH": later_version.modules(tmp_path / "later"), "PYTHONHASHSEED": "1"}
     for words in (
         ["config", "get", "default"],
         ["serve", "--port", "0"],
@@ -268,26 +235,30 @@ def test_commands_migrate_a_shared_database_only_with_migrate(empty_postgres_url
     ):
         refused = run(tmp_path, *words, **variables)
         assert refused.returncode == 1, words
-        assert f"lacks {undone}; run `paceline migrate up`" in refused.stderr
+        assert f"lacks {ADDED}; run `paceline migrate up`" in refused.stderr
     status = json.loads(run(tmp_path, "migrate", "status", "--json", **variables).stdout)
-    assert status["pending"] == [undone]
+    assert status["pending"] == [ADDED]
     with Service(tmp_path, "--migrate", **variables):
         assert run(tmp_path, "migrate", "status", **variables).returncode == 0
+    assert json.loads(run(tmp_path, "migrate", "down", "--json", **variables).stdout)["undone"] == ADDED
 
 
-async def test_a_slow_step_is_not_taken_for_a_frozen_process(
-    empty_postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def adopt_slowly(connection: Connection) -> None:
-        # As if loading the steps took long: the session idles in its transaction.
-        time.sleep(0.1)
-        adopt(connection)
-
-    adopt = migrate._adopt
-    monkeypatch.setattr(migrate, "_adopt", adopt_slowly)
-    monkeypatch.setattr("paceline.sql.engine.IDLE_TIMEOUT_SECONDS", 0.02)
+async def test_a_slow_step_is_not_taken_for_a_frozen_process(empty_postgres_url: str, tmp_path: Path) -> None:
+    """Loading the steps may take longer than a session may otherwise idle in a transaction."""
+    steps = later_version.steps(tmp_path / "later")
+    (last,) = steps.folder.glob(f"{ADDED}.py")
+    seen = f"CREATE TABLE seen AS SELECT current_setting('{IDLE}') AS timeout"
+    last.write_text(
+        last.read_text().replace("def upgrade() -> None:", f'def upgrade() -> None:\n    op.execute("{seen}")')
+    )
     database = Database(empty_postgres_url)
     try:
-        assert await migrate.upgrade(database)
+        await migrate.upgrade(database, steps)
+        usual = await database.write(lambda connection: connection.exec_driver_sql(f"SHOW {IDLE}").scalar())
+        in_steps = await database.read(
+            lambda connection: connection.exec_driver_sql("SELECT timeout FROM seen").scalar()
+        )
     finally:
         await database.close()
+    assert in_steps == f"{migrate.IDLE_TIMEOUT_MINUTES}min"
+    assert usual not in ("0", in_steps)

@@ -188,9 +188,9 @@ async def test_making_the_tables_of_a_new_file_is_not_part_of_a_decision(
     store = AsyncSqlLimitStore(f"sqlite:///{tmp_path / 'new.db'}")
     upgrade, batcher = migrate.upgrade, store._batcher
 
-    async def upgraded(database: Database) -> list[str]:
+    async def upgraded(database: Database, steps: migrate.Steps) -> list[str]:
         order.append("migrated")
-        return await upgrade(database)
+        return await upgrade(database, steps)
 
     async def submitted(call: Any) -> Any:
         order.append("submitted")

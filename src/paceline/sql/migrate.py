@@ -2,8 +2,8 @@
 
 Two tables hold the state of a database. `paceline_schema_revision` has the last step that was applied.
 `paceline_schema_version` has the oldest step that a program must know to run on it: steps that only add leave it alone
-(expand), a step that removes something raises it (contract, `OLDEST_RUNNABLE`). A program runs on a newer schema if it
-knows that step. Version 0.2.0 has the second table only, and reads it as the first.
+(expand), a step that removes something raises it (contract, `Steps.oldest_runnable`). A program runs on a newer schema
+if it knows that step.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-from functools import cache
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,11 +28,25 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-VERSIONS = Path(__file__).with_name("migrations") / "versions"
+_SCRIPTS = Path(__file__).with_name("migrations")
 
-OLDEST_RUNNABLE = "0012_slot_owner"
-"""The step that a program must know to run on this version's schema. Raise it in a step that removes a column or a
-table, one release after the last version that uses it."""
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps of a version of paceline."""
+
+    folder: Path
+    oldest_runnable: str
+    """The step that a program must know to run on this version's schema. Raise it in a step that removes a column or a
+    table, one release after the last version that uses it."""
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Oldest first: the names of their files."""
+        return sorted(file.stem for file in self.folder.glob("[0-9]*.py"))
+
+
+STEPS = Steps(_SCRIPTS / "versions", oldest_runnable="0001_initial")
 REVISION_TABLE = "paceline_schema_revision"
 FLOOR_TABLE = "paceline_schema_version"
 _LOCK = 0x68656164
@@ -44,13 +59,13 @@ class _DryRunDone(Exception):
     """Rolls back a dry run."""
 
 
-async def prepare(database: Database) -> None:
+async def prepare(database: Database, steps: Steps = STEPS) -> None:
     """Brings a database that is being opened to this version's schema, if this process may.
 
     Raises:
         PacelineError: The schema is older, and this process may not migrate it (`permit_migrations`).
     """
-    missing = await database.read(pending)
+    missing = await database.read(pending, steps)
     if not missing:
         database.is_prepared = True
         return
@@ -61,7 +76,7 @@ async def prepare(database: Database) -> None:
     if not may:
         names = f"{', '.join(missing[:3])}{' and more' if len(missing) > 3 else ''}"
         raise PacelineError(f"the database lacks {names}; run `paceline migrate up`")
-    await upgrade(database)
+    await upgrade(database, steps)
     database.is_prepared = True
 
 
@@ -71,14 +86,14 @@ async def prepare_once(database: Database) -> None:
         await prepare(database)
 
 
-async def upgrade(database: Database) -> list[str]:
+async def upgrade(database: Database, steps: Steps = STEPS) -> list[str]:
     """Applies what is missing, oldest first, and returns its names; an up-to-date database is left alone."""
-    if not await database.read(pending):
+    if not await database.read(pending, steps):
         return []
-    return await database.write_unhurried(_upgrade)
+    return await database.write_unhurried(_upgrade, steps)
 
 
-async def downgrade(database: Database, *, discard_data: bool = False) -> str:
+async def downgrade(database: Database, *, discard_data: bool = False, steps: Steps = STEPS) -> str:
     """Undoes the last step, and returns its name.
 
     Raises:
@@ -88,30 +103,31 @@ async def downgrade(database: Database, *, discard_data: bool = False) -> str:
     revision = await database.read(current)
     if revision is None:
         raise PacelineError("there is nothing to undo: the database has no schema")
-    if revision not in _known():
+    if revision not in steps.names:
         raise PacelineError(f"{revision} was applied by a later version of paceline; undo it with that one")
     if not discard_data:
-        lost = await _data_lost(database)
+        lost = await _data_lost(database, steps)
         if lost:
+            hint = "" if revision == steps.names[0] else " An earlier version also runs on this schema as it is."
             raise PacelineError(
-                f"undoing {revision} would lose the data of {', '.join(lost)}; an earlier version also runs on this "
-                "schema as it is. To lose the data, repeat with --discard-data"
+                f"undoing {revision} would lose the data of {', '.join(lost)}.{hint} "
+                "To lose the data, repeat with --discard-data"
             )
-    return await database.write_unhurried(_downgrade)
+    return await database.write_unhurried(_downgrade, steps)
 
 
-async def status(database: Database) -> tuple[str | None, list[str]]:
+async def status(database: Database, steps: Steps = STEPS) -> tuple[str | None, list[str]]:
     """The revision the database is at, and the names of those it still lacks."""
-    return await database.read(current), await database.read(pending)
+    return await database.read(current), await database.read(pending, steps)
 
 
-def pending(connection: Connection) -> list[str]:
+def pending(connection: Connection, steps: Steps = STEPS) -> list[str]:
     """The revisions the database lacks, oldest first; none, if a later version has migrated it.
 
     Raises:
         ConfigurationError: This version can't run on the database's schema, because that is too new.
     """
-    known = _known()
+    known = steps.names
     revision = current(connection)
     if revision is None:
         return known
@@ -129,17 +145,18 @@ def pending(connection: Connection) -> list[str]:
 
 def current(connection: Connection) -> str | None:
     """The last step that was applied."""
-    return _revision(connection, REVISION_TABLE) or _revision(connection, FLOOR_TABLE)
+    return _revision(connection, REVISION_TABLE)
 
 
 def script(dialect: str) -> str:
     """The SQL an upgrade from nothing would run on `dialect`, for a database administrator to review."""
-    config = _config()
+    config = _config(STEPS)
     config.output_buffer = buffer = io.StringIO()
     config.attributes["dialect"] = dialect
     _alembic().upgrade(config, "head", sql=True)
     floor = str(sa.schema.CreateTable(_floor).compile()).strip()
-    return f"{buffer.getvalue()}\n{floor};\n\nINSERT INTO {FLOOR_TABLE} (version_num) VALUES ('{OLDEST_RUNNABLE}');\n"
+    oldest = f"INSERT INTO {FLOOR_TABLE} (version_num) VALUES ('{STEPS.oldest_runnable}')"  # noqa: S608  # our own names
+    return f"{buffer.getvalue()}\n{floor};\n\n{oldest};\n"
 
 
 # -- inside one transaction -------------------------------------------------------------------------------------------
@@ -152,26 +169,24 @@ _floor = sa.Table(
 )
 
 
-def _upgrade(connection: Connection) -> list[str]:
+def _upgrade(connection: Connection, steps: Steps = STEPS) -> list[str]:
     _take_turns(connection)
-    missing = pending(connection)
+    missing = pending(connection, steps)
     if missing:
-        _adopt(connection)
-        _alembic().upgrade(_config(connection), "head")
-        _set_floor(connection, OLDEST_RUNNABLE)
+        _alembic().upgrade(_config(steps, connection), "head")
+        _set_floor(connection, steps.oldest_runnable)
     return missing
 
 
-def _downgrade(connection: Connection) -> str:
+def _downgrade(connection: Connection, steps: Steps) -> str:
     _take_turns(connection)
-    _adopt(connection)
     revision = current(connection)
     assert revision is not None
-    _alembic().downgrade(_config(connection), "-1")
-    known, left = _known(), _revision(connection, REVISION_TABLE)
+    _alembic().downgrade(_config(steps, connection), "-1")
+    known, left = steps.names, current(connection)
     if left is None:
         connection.execute(_floor.delete())
-    elif known.index(left) < known.index(OLDEST_RUNNABLE):
+    elif known.index(left) < known.index(steps.oldest_runnable):
         _set_floor(connection, left)
     return revision
 
@@ -183,20 +198,13 @@ def _take_turns(connection: Connection) -> None:
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
 
 
-def _adopt(connection: Connection) -> None:
-    """Records the revision of a database that version 0.2.0 migrated."""
-    earlier = _revision(connection, FLOOR_TABLE)
-    if earlier is not None and _revision(connection, REVISION_TABLE) is None:
-        _alembic().stamp(_config(connection), earlier)
-
-
 def _set_floor(connection: Connection, revision: str) -> None:
     _floor.create(connection, checkfirst=True)
     connection.execute(_floor.delete())
     connection.execute(_floor.insert().values(version_num=revision))
 
 
-async def _data_lost(database: Database) -> list[str]:
+async def _data_lost(database: Database, steps: Steps) -> list[str]:
     """What the last step would remove although it holds data, by a dry run in a transaction that is rolled back. Oracle
     commits DDL at once, so there it can't be known."""
     if database.dialect == "oracle":
@@ -206,7 +214,7 @@ async def _data_lost(database: Database) -> list[str]:
     def attempt(connection: Connection) -> None:
         _take_turns(connection)
         before = _columns(connection)
-        _downgrade(connection)
+        _downgrade(connection, steps)
         after = _columns(connection)
         for table, columns in before.items():
             if table not in after:
@@ -256,16 +264,6 @@ def _has_table(connection: Connection, table: str) -> bool:
     return sa.inspect(connection).has_table(table)
 
 
-def _known() -> list[str]:
-    """The steps of this version, oldest first: the names of their files."""
-    return list(_names(VERSIONS))
-
-
-@cache
-def _names(versions: Path) -> tuple[str, ...]:
-    return tuple(sorted(file.stem for file in versions.glob("[0-9]*.py")))
-
-
 def _alembic() -> Any:
     # Imported here: most programs find their database up to date, and Alembic is a tenth of an idle service's memory.
     import alembic.command
@@ -273,11 +271,14 @@ def _alembic() -> Any:
     return alembic.command
 
 
-def _config(connection: Connection | None = None) -> Config:
+def _config(steps: Steps, connection: Connection | None = None) -> Config:
     from alembic.config import Config
 
     config = Config()
-    config.set_main_option("script_location", str(VERSIONS.parent))
+    # A name may have a space, which would separate two of them.
+    options = {"script_location": _SCRIPTS, "version_locations": steps.folder, "path_separator": "newline"}
+    for name, value in options.items():
+        config.set_main_option(name, str(value).replace("%", "%%"))
     if connection is not None:
         config.attributes["connection"] = connection
     return config

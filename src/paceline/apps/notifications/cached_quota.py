@@ -208,7 +208,7 @@ class CachedQuota:
         fingerprint = await self._store.key_fingerprint(attempt.message_id, now_ms=attempt.now_ms)
         if fingerprint is None:
             return None
-        if fingerprint not in ("", attempt.fingerprint):
+        if fingerprint != attempt.fingerprint:
             raise KeyReused(attempt.message_id)
         row = await self._store.find(attempt.user_id, now_ms=attempt.now_ms)
         if row is None:

@@ -38,7 +38,7 @@ queue = sa.Table(
     sa.Column("created_at", Instant, nullable=False),
     sa.Column("updated_at", Instant, nullable=False),
     sa.Column("traceparent", sa.String(55)),
-    # With defaults, for inserts of an older version of paceline.
+    # With defaults, for rows that are inserted by hand.
     sa.Column("lane", sa.String(64), nullable=False, server_default=DEFAULT_LANE),
     sa.Column("priority", sa.SmallInteger, nullable=False, server_default=str(DEFAULT_PRIORITY)),
     sa.Column("slot_id", sa.String(255)),

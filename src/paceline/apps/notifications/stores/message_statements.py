@@ -31,7 +31,6 @@ from paceline.apps.notifications.stores import sqlite
 from paceline.apps.notifications.stores.rows import OutcomeRow, known_of
 from paceline.apps.notifications.stores.tables import (
     notification_dead_letter,
-    notification_delivery,
     notification_message,
     notification_optout,
     notification_quota,
@@ -121,14 +120,6 @@ def claim(connection: Connection, messages: Sequence[Message], owner: str, lease
     """Claims messages for `owner` for the length of the lease, unless they are done or another owner's."""
     rows = _lock(connection, sorted({message.message_id for message in messages}))
     at = now(connection)
-    settled_before = set(
-        known_of(
-            connection,
-            notification_delivery.c.message_id,
-            [message.message_id for message in messages if message.message_id not in rows],
-            notification_delivery.c.settled_at > at - DELIVERY_LIFE,
-        )
-    )
     recipients = _recipients(connection, {message.user_id for message in messages})
     claims: dict[str, MessageClaim] = {}
     new: list[dict[str, Any]] = []
@@ -137,8 +128,6 @@ def claim(connection: Connection, messages: Sequence[Message], owner: str, lease
         recipient = recipients.get(message.user_id, Recipient())
         row = rows.get(message.message_id)
         kind = _claim_of(row, owner, at)
-        if row is None and message.message_id in settled_before:
-            kind = Claim.DONE
         attempts = row.attempts if row is not None and kind is Claim.MINE and row.settled_at is None else 0
         claims[message.message_id] = MessageClaim(kind, attempts, recipient)
         if kind is not Claim.MINE:

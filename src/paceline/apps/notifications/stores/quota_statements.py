@@ -62,12 +62,9 @@ def admit(
         if quota is None:
             outcomes.append(NotFound("user", str(attempt.user_id)))
             continue
-        fingerprint = keys.get(attempt.message_id)
-        if attempt.message_id in keys and fingerprint not in (None, "", attempt.fingerprint):
-            outcomes.append(KeyReused(attempt.message_id))
-            continue
         if attempt.message_id in keys:
-            outcomes.append(replay(quota, attempt, at_ms))
+            is_repeat = keys[attempt.message_id] == attempt.fingerprint
+            outcomes.append(replay(quota, attempt, at_ms) if is_repeat else KeyReused(attempt.message_id))
             continue
         after, outcome = decide(quota, attempt, at_ms)
         outcomes.append(outcome)
@@ -145,9 +142,8 @@ def sync(
 
 
 def key_fingerprint(connection: Connection, message_id: str, now_ms: int | None) -> str | None:
-    """The fingerprint of a message id that was sent; empty if none was stored, None if it was not sent."""
-    keys = _keys(connection, [message_id], clock_ms(connection, now_ms))
-    return (keys[message_id] or "") if keys else None
+    """The fingerprint of a message id that was sent, or None."""
+    return _keys(connection, [message_id], clock_ms(connection, now_ms)).get(message_id)
 
 
 def _lock_rows(connection: Connection, user_ids: Iterable[int]) -> dict[int, Quota]:
@@ -171,10 +167,10 @@ def _write(connection: Connection, quotas: Iterable[Quota]) -> None:
         )
 
 
-def _keys(connection: Connection, message_ids: Sequence[str], now_ms: int) -> dict[str, str | None]:
+def _keys(connection: Connection, message_ids: Sequence[str], now_ms: int) -> dict[str, str]:
     """The fingerprints of the ids that were sent."""
     key = notification_key.c
-    keys: dict[str, str | None] = {}
+    keys: dict[str, str] = {}
     for some in where_in(connection, key.message_id, message_ids):
         query = sa.select(key.message_id, key.fingerprint).where(some, key.created_at > from_ms(now_ms) - KEY_LIFE)
         keys.update((row.message_id, row.fingerprint) for row in connection.execute(query))
@@ -204,8 +200,8 @@ def _quota(row: Row[Any]) -> Quota:
         to_ms(row.last_refresh_time),
         row.version,
         row.generation,
-        row.algorithm or "fixed_window",
-        Unit(row.unit or Unit.MESSAGE),
+        row.algorithm,
+        Unit(row.unit),
         tuple(map(int, row.state.split())) if row.state else None,
         Recipient(row.phone, row.locale, row.zone),
     )

@@ -31,7 +31,6 @@ from paceline.apps.notifications.stores import (
 from paceline.apps.notifications.stores.tables import (
     notification_attempt,
     notification_dead_letter,
-    notification_delivery,
     notification_key,
     notification_message,
 )
@@ -225,12 +224,8 @@ class SqlDeliveryStore:
 
     async def prune(self, before_ms: int) -> int:
         """Deletes messages that finished before a time and no longer suppress duplicates."""
-        life = message_statements.DELIVERY_LIFE
-        total = 0
-        for column in (notification_message.c.settled_at, notification_delivery.c.settled_at):
-            key = column.table.c.message_id
-            total += await _prune_in_batches(self._database, column, key, before_ms, life)
-        return total
+        column, key = notification_message.c.settled_at, notification_message.c.message_id
+        return await _prune_in_batches(self._database, column, key, before_ms, message_statements.DELIVERY_LIFE)
 
 
 class SqlAnalyticsStore:

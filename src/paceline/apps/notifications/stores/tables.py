@@ -16,16 +16,16 @@ notification_quota = sa.Table(
     sa.Column("last_refresh_time", Instant, nullable=False),
     sa.Column("version", sa.Integer, nullable=False),
     sa.Column("generation", sa.BigInteger, nullable=False),
-    sa.Column("algorithm", sa.String(32)),
-    sa.Column("unit", sa.String(16)),
+    sa.Column("algorithm", sa.String(32), nullable=False),
+    sa.Column("unit", sa.String(16), nullable=False),
     sa.Column("state", sa.Text),
     sa.Column("phone", sa.String(32)),
     sa.Column("locale", sa.String(35)),
     sa.Column("zone", sa.String(64)),
     info={
         "about": "One row per user: what may be sent in time_window minutes, and was sent since last_refresh_time. "
-        "version grows with each configuration, generation whenever the SQL path counts. algorithm (none: "
-        "fixed_window), unit (none: message) and state are the limiter's; phone, locale and zone are the recipient's."
+        "version grows with each configuration, generation whenever the SQL path counts. algorithm, unit and state "
+        "are the limiter's; phone, locale and zone are the recipient's."
     },
 )
 
@@ -34,21 +34,9 @@ notification_key = sa.Table(
     metadata,
     sa.Column("message_id", sa.String(64), primary_key=True),
     sa.Column("created_at", Instant, nullable=False),
-    sa.Column("fingerprint", sa.String(64)),
+    sa.Column("fingerprint", sa.String(64), nullable=False),
     sa.Index("paceline_notification_key_created_at_ix", "created_at"),
     info={"about": "Messages sent under an idempotency key; the id is made from user and key."},
-)
-
-notification_delivery = sa.Table(
-    "paceline_notification_delivery",
-    metadata,
-    sa.Column("message_id", sa.String(64), primary_key=True),
-    sa.Column("user_id", sa.Integer, nullable=False),
-    sa.Column("sent", sa.Boolean, nullable=False),
-    sa.Column("attempts", sa.Integer, nullable=False),
-    sa.Column("settled_at", Instant, nullable=False),
-    sa.Index("paceline_notification_delivery_settled_at_ix", "settled_at"),
-    info={"about": "Messages the sender of version 0.2 has processed. Read for twelve hours after an upgrade."},
 )
 
 notification_message = sa.Table(

@@ -1,0 +1,19 @@
+"""The tables of every feature."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import sqlalchemy as sa
+
+import paceline
+from paceline.sql.schema import metadata
+
+
+def every_table() -> sa.MetaData:
+    """The metadata, once every module of tables is imported."""
+    package = Path(paceline.__file__).parent
+    for file in package.rglob("*tables.py"):
+        importlib.import_module(".".join(("paceline", *file.relative_to(package).with_suffix("").parts)))
+    return metadata
