@@ -244,6 +244,20 @@ def test_a_hold_is_decided_once_and_settled_once(store: LimitStore, key: str, te
     assert store.decide(look, spend=False, now_us=T0).remaining == 8
 
 
+def test_each_plan_of_a_hold_has_its_own_cost_and_is_settled_by_it(store: LimitStore, key: str) -> None:
+    calls, tokens = Rule("calls", SlidingLog(10, "PT1M")), Rule("tokens", TokenBucket(1000, 1))
+    chain = [Charge(key, calls, 1), Charge(key, tokens, 400)]
+    look = [Charge(key, calls), Charge(key, tokens)]
+    assert store.decide(chain, hold=Hold("h", 30_000_000), now_us=T0).allowed
+    assert [state.remaining for state in store.decide(look, spend=False, now_us=T0).states] == [9, 600]
+    assert store.settle("h", chain[::-1], [150, 1], now_us=T0) == "APPLIED"
+    assert [state.remaining for state in store.decide(look, spend=False, now_us=T0).states] == [9, 850]
+    assert store.settle("h", chain, [0, 0], now_us=T0) == "REPEATED"
+    assert store.decide(chain, hold=Hold("again", 30_000_000), now_us=T0).allowed
+    assert store.settle("again", chain, [0, 700], now_us=T0) == "APPLIED"  # a call that was never made, and cost more
+    assert [state.remaining for state in store.decide(look, spend=False, now_us=T0).states] == [9, 150]
+
+
 def test_a_hold_that_cost_more_takes_the_rest_up_to_the_limit(store: LimitStore, key: str, ten_a_minute: Rule) -> None:
     chain = [Charge(key, ten_a_minute, 3)]
     assert store.decide(chain, hold=Hold("h", 30_000_000), now_us=T0).allowed

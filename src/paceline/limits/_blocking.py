@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from time import sleep
 from types import TracebackType
 from typing import Literal, Self, overload
@@ -18,17 +19,17 @@ from paceline.limits.active_plans import NEVER_LOADED
 from paceline.limits.limiter_options import check_options, check_plans, check_store
 from paceline.limits.local_lease import LeasePolicy
 from paceline.limits.model import Charge, Decision, OnError, Plan
-from paceline.limits.plan_book import Request, check_key, with_errors
+from paceline.limits.plan_book import Request, check_key, plan_names, with_errors
 from paceline.limits.plan_loader import PlanLoader
 from paceline.limits.ports import AdmissionObserver, Hold, LimitStore, PlanRegistry
 from paceline.limits.renewals import Renewals
 from paceline.limits.reservations import (
     DEFAULT_TTL,
-    check_actual,
+    Link,
+    actual_links,
     check_id,
     check_settlement,
     check_ttl,
-    full_cost_first,
 )
 from paceline.limits.wait_queues import WaitQueues
 
@@ -110,11 +111,9 @@ class Limiter(StoreCalls):
             self._maybe_refresh()
         return self._acquire_and_observe(self._book.chain(key, plans, cost))
 
-    def acquire_chain(self, links: Iterable[tuple[str, str, int]]) -> Decision:
+    def acquire_chain(self, links: Iterable[Link]) -> Decision:
         """`acquire` over any (key, plan, cost): all or nothing, in one decision. Raises what `acquire` does."""
-        if self._refresh_at_us is not None:
-            self._maybe_refresh()
-        return self._acquire_and_observe(self._book.links(links))
+        return self._acquire_and_observe(self._links([*links]))
 
     @overload
     def acquire_many(self, requests: Iterable[Request], *, return_errors: Literal[False] = False) -> list[Decision]: ...
@@ -176,7 +175,17 @@ class Limiter(StoreCalls):
         """`acquire` as soon as there is room. Callers of this limiter that wait for the same key and plans are served
         first come, first served, one at a time. A denial means that there was no room within `timeout` seconds, or
         never can be. Raises what `acquire` does."""
-        return self._health.observe(decide_in_turn(self, (key, plans, cost), timeout))
+        return self._health.observe(decide_in_turn(self, partial(self._chain, key, plans, cost), timeout))
+
+    def wait_chain(self, links: Iterable[Link], *, timeout: float | None = None) -> Decision:
+        """`acquire_chain` as soon as all of its plans have room: one decision, so no cost is charged while another is
+        waited for.
+
+            limiter.wait_chain([("openai", "requests", 1), ("openai", "tokens", 2_000)], timeout=30)
+
+        Callers of this limiter that wait for the same keys and plans are served first come, first served. Raises what
+        `acquire` does."""
+        return self._health.observe(decide_in_turn(self, partial(self._links, [*links]), timeout))
 
     def refund(self, key: str, plans: str | Sequence[str], cost: int = 1) -> None:
         """Gives `cost` back to every plan, at most what is spent there.
@@ -222,14 +231,26 @@ class Limiter(StoreCalls):
         it is decided again. A reservation that is not settled in time stays spent. Raises what `acquire` does.
         """
         chain = self._chain(key, plans, cost)
+        links = [(key, name, cost) for name in dict.fromkeys(charge.rule.owner for charge in chain)]
+        return self.reserve_chain(links, id=id, ttl=ttl, timeout=timeout)
+
+    def reserve_chain(
+        self, links: Iterable[Link], *, id: str | None = None, ttl: float = DEFAULT_TTL, timeout: float = 0.0
+    ) -> Reservation:
+        """`reserve` over any (key, plan, cost), each settled by its own actual cost.
+
+        links = [("openai", "requests", 1), ("openai", "tokens", 2_000)]
+        with limiter.reserve_chain(links, timeout=30) as reservation:
+            if reservation: reservation.settle({"tokens": call_model()})
+        """
+        links = [*links]
         hold = Hold(check_id(id) if id is not None else uuid4().hex, check_ttl(ttl))
         if timeout:
-            decision = decide_in_turn(self, (key, plans, cost), timeout, hold)
+            decision = decide_in_turn(self, partial(self._links, links), timeout, hold)
         else:
-            decision = self._decide(full_cost_first(chain, cost), hold=hold)
+            decision = self._decide(self._links(links), hold=hold)
         self._health.observe(decision)
-        names = list(dict.fromkeys(charge.rule.owner for charge in chain))
-        return Reservation(hold.id, decision, lambda actual: self.settle(key, names, hold.id, actual))
+        return Reservation(hold.id, decision, lambda actual: self.settle_chain(actual_links(links, actual), hold.id))
 
     def settle(self, key: str, plans: str | Sequence[str], id: str, actual: int) -> bool:
         """Corrects a reservation to its `actual` cost (0 cancels it). False if it had been settled already.
@@ -240,9 +261,17 @@ class Limiter(StoreCalls):
             NotFound: there is no such reservation on these plans, or it has expired.
             StoreUnavailable: the store can't be reached. Besides, what `acquire` raises.
         """
-        chain, actual = self._chain(key, plans, 1), check_actual(actual)
-        settlement = self._call_store("settle", lambda: self._store.settle(check_id(id), chain, actual))
-        self._wait_queues.wake(key)
+        return self.settle_chain([(key, name, actual) for name in plan_names(plans)], id)
+
+    def settle_chain(self, links: Iterable[Link], id: str) -> bool:
+        """`settle` for a reservation over any (key, plan): each link carries its actual cost. Raises what `settle`
+        does."""
+        if self._refresh_at_us is not None:
+            self._maybe_refresh()
+        chain, actuals = self._book.settlement(links)
+        settlement = self._call_store("settle", lambda: self._store.settle(check_id(id), chain, actuals))
+        for key in dict.fromkeys(charge.key for charge in chain):
+            self._wait_queues.wake(key)
         return check_settlement(id, settlement)
 
     def hold(self, key: str, plans: str | Sequence[str], cost: int = 1, *, timeout: float = 0.0) -> HeldPlaces:
@@ -258,7 +287,11 @@ class Limiter(StoreCalls):
         Raises:
             InvalidInput: none of the plans is a concurrency limit. Besides, what `acquire` raises; when it is entered.
         """
-        return HeldPlaces(self, key, plans, cost, timeout)
+        return HeldPlaces(self, partial(self._chain, key, plans, cost), timeout)
+
+    def hold_chain(self, links: Iterable[Link], *, timeout: float = 0.0) -> HeldPlaces:
+        """`hold` over any (key, plan, cost)."""
+        return HeldPlaces(self, partial(self._links, [*links]), timeout)
 
     def refresh(self) -> None:
         """Loads the plans from the registry now. Its errors are raised; then the plans in force stay."""
@@ -288,6 +321,11 @@ class Limiter(StoreCalls):
         if self._refresh_at_us is not None:
             self._maybe_refresh()
         return self._book.chain(key, plans, cost)
+
+    def _links(self, links: Sequence[Link]) -> list[Charge]:
+        if self._refresh_at_us is not None:
+            self._maybe_refresh()
+        return self._book.links(links)
 
     def _acquire_and_observe(self, chain: list[Charge]) -> Decision:
         decision = self._decide_on_store(chain) if self._leases is None else self._acquire_with_lease(chain)

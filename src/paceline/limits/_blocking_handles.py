@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
@@ -14,7 +14,7 @@ from uuid import uuid4
 from paceline.errors import InvalidInput, NotFound, StoreError
 from paceline.limits.model import Charge, Concurrency, Decision, Reason
 from paceline.limits.ports import Hold, Settlement
-from paceline.limits.reservations import check_actual, full_cost_first
+from paceline.limits.reservations import check_actual
 from paceline.limits.wait_queues import deadline_of, pause_until, timeout_denial
 
 log = logging.getLogger("paceline.limits")
@@ -25,25 +25,24 @@ INTERRUPTIONS = BaseException  # a signal handler may raise anything
 
 
 def decide_in_turn(
-    limiter: Any, request: tuple[str, str | Sequence[str], int], timeout: float | None, hold: Hold | None = None
+    limiter: Any, build: Callable[[], list[Charge]], timeout: float | None, hold: Hold | None = None
 ) -> Decision:
-    """The decision on a request as soon as there is room, first come, first served; a denial after a timeout of
-    `timeout` seconds. With a hold, its cost is reserved."""
-    key, _, cost = request
-    chain = limiter._chain(*request)
+    """The decision on the chain that `build` returns as soon as there is room, first come, first served; a denial after
+    `timeout` seconds. With a hold, its costs are reserved."""
+    chain = build()
     deadline_us = deadline_of(timeout, limiter._clock.monotonic_us())
     queues, clock = limiter._wait_queues, limiter._clock
-    turn = queues.turn(key, tuple(charge.rule.plan for charge in chain))
+    turn = queues.turn(chain[0].key, tuple((charge.key, charge.rule.plan) for charge in chain))
     try:
         if not queues.wait_turn(turn, deadline_us, clock):
             return timeout_denial(limiter._decide(chain, spend=False))
         while True:
             # Rebuilt each time: plans may have changed meanwhile.
-            chain = limiter._chain(*request)
+            chain = build()
             if hold is None:
                 decision: Decision = limiter._acquire_with_lease(chain)
             else:
-                decision = limiter._decide(full_cost_first(chain, cost), hold=hold)
+                decision = limiter._decide(chain, hold=hold)
             if decision.allowed:
                 return decision
             pause = pause_until(decision, chain, deadline_us, clock)
@@ -62,10 +61,14 @@ class Reservation:
         with limiter.reserve("user:1", "tokens", 500) as reservation:
             reservation.settle(call_model())
 
+    One over several plans is settled by plan, where a plan that is not named keeps its cost:
+
+        reservation.settle({"tokens": 812})
+
     As a context manager it is cancelled when the block raises, and stays as reserved when it was not settled.
     """
 
-    def __init__(self, id: str, decision: Decision, settle: Callable[[int], bool]) -> None:
+    def __init__(self, id: str, decision: Decision, settle: Callable[[int | Mapping[str, int]], bool]) -> None:
         self._settle = settle
         self._open = decision.allowed and not decision.degraded
         self.id = id
@@ -74,10 +77,11 @@ class Reservation:
     def __bool__(self) -> bool:
         return self.decision.allowed
 
-    def settle(self, actual: int) -> bool:
-        """Corrects the cost to `actual`. False if there was nothing to correct: settled before, denied, or decided by
-        a failure policy. Raises what `Limiter.settle` does."""
-        check_actual(actual)
+    def settle(self, actual: int | Mapping[str, int]) -> bool:
+        """Corrects the cost to `actual`: of every plan, or of those that are named. False if there was nothing to
+        correct: settled before, denied, or decided by a failure policy. Raises what `Limiter.settle` does."""
+        for cost in actual.values() if isinstance(actual, Mapping) else (actual,):
+            check_actual(cost)
         if not self._open:
             return False
         applied = self._settle(actual)
@@ -109,9 +113,9 @@ class HeldPlaces:
     referenced: if it is forgotten, they expire.
     """
 
-    def __init__(self, limiter: Any, key: str, plans: str | Sequence[str], cost: int, timeout: float = 0.0) -> None:
+    def __init__(self, limiter: Any, build: Callable[[], list[Charge]], timeout: float = 0.0) -> None:
         self._limiter = limiter
-        self._request = (key, plans, cost)
+        self._build = build
         self._timeout = timeout
         self._id = uuid4().hex
         self._places: list[Charge] = []
@@ -126,7 +130,7 @@ class HeldPlaces:
     def enter(self) -> Decision:
         """Decides, and begins to hold the places if it was allowed. Raises what `hold` does."""
         limiter = self._limiter
-        chain = full_cost_first(limiter._chain(*self._request), self._request[2])
+        chain = self._build()
         self._places = [charge for charge in chain if isinstance(charge.rule.spec, Concurrency)]
         self._others = [charge for charge in chain if charge not in self._places and not charge.rule.shadow]
         if not self._places:
@@ -182,7 +186,7 @@ class HeldPlaces:
 
     def _decide(self, chain: list[Charge], hold: Hold) -> Decision:
         if self._timeout:
-            return decide_in_turn(self._limiter, self._request, self._timeout, hold)
+            return decide_in_turn(self._limiter, self._build, self._timeout, hold)
         decision: Decision = self._limiter._decide(chain, hold=hold)
         return decision
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
@@ -17,7 +17,7 @@ from uuid import uuid4
 from paceline.errors import InvalidInput, NotFound, StoreError
 from paceline.limits.model import Charge, Concurrency, Decision, Reason
 from paceline.limits.ports import Hold, Settlement
-from paceline.limits.reservations import check_actual, full_cost_first
+from paceline.limits.reservations import check_actual
 from paceline.limits.wait_queues import deadline_of, pause_until, timeout_denial
 
 log = logging.getLogger("paceline.limits")
@@ -29,25 +29,24 @@ INTERRUPTIONS = asyncio.CancelledError  # async only
 
 
 async def decide_in_turn(
-    limiter: Any, request: tuple[str, str | Sequence[str], int], timeout: float | None, hold: Hold | None = None
+    limiter: Any, build: Callable[[], Awaitable[list[Charge]]], timeout: float | None, hold: Hold | None = None
 ) -> Decision:
-    """The decision on a request as soon as there is room, first come, first served; a denial after a timeout of
-    `timeout` seconds. With a hold, its cost is reserved."""
-    key, _, cost = request
-    chain = await limiter._chain(*request)
+    """The decision on the chain that `build` returns as soon as there is room, first come, first served; a denial after
+    `timeout` seconds. With a hold, its costs are reserved."""
+    chain = await build()
     deadline_us = deadline_of(timeout, limiter._clock.monotonic_us())
     queues, clock = limiter._wait_queues, limiter._clock
-    turn = queues.turn(key, tuple(charge.rule.plan for charge in chain))
+    turn = queues.turn(chain[0].key, tuple((charge.key, charge.rule.plan) for charge in chain))
     try:
         if not await queues.wait_turn(turn, deadline_us, clock):
             return timeout_denial(await limiter._decide(chain, spend=False))
         while True:
             # Rebuilt each time: plans may have changed meanwhile.
-            chain = await limiter._chain(*request)
+            chain = await build()
             if hold is None:
                 decision: Decision = await limiter._acquire_with_lease(chain)
             else:
-                decision = await limiter._decide(full_cost_first(chain, cost), hold=hold)
+                decision = await limiter._decide(chain, hold=hold)
             if decision.allowed:
                 return decision
             pause = pause_until(decision, chain, deadline_us, clock)
@@ -66,10 +65,16 @@ class AsyncReservation:
         async with await limiter.reserve("user:1", "tokens", 500) as reservation:
             await reservation.settle(await call_model())
 
+    One over several plans is settled by plan, where a plan that is not named keeps its cost:
+
+        await reservation.settle({"tokens": 812})
+
     As a context manager it is cancelled when the block raises, and stays as reserved when it was not settled.
     """
 
-    def __init__(self, id: str, decision: Decision, settle: Callable[[int], Awaitable[bool]]) -> None:
+    def __init__(
+        self, id: str, decision: Decision, settle: Callable[[int | Mapping[str, int]], Awaitable[bool]]
+    ) -> None:
         self._settle = settle
         self._open = decision.allowed and not decision.degraded
         self.id = id
@@ -78,10 +83,11 @@ class AsyncReservation:
     def __bool__(self) -> bool:
         return self.decision.allowed
 
-    async def settle(self, actual: int) -> bool:
-        """Corrects the cost to `actual`. False if there was nothing to correct: settled before, denied, or decided by
-        a failure policy. Raises what `AsyncLimiter.settle` does."""
-        check_actual(actual)
+    async def settle(self, actual: int | Mapping[str, int]) -> bool:
+        """Corrects the cost to `actual`: of every plan, or of those that are named. False if there was nothing to
+        correct: settled before, denied, or decided by a failure policy. Raises what `AsyncLimiter.settle` does."""
+        for cost in actual.values() if isinstance(actual, Mapping) else (actual,):
+            check_actual(cost)
         if not self._open:
             return False
         applied = await self._settle(actual)
@@ -113,9 +119,9 @@ class AsyncHeldPlaces:
     referenced: if it is forgotten, they expire.
     """
 
-    def __init__(self, limiter: Any, key: str, plans: str | Sequence[str], cost: int, timeout: float = 0.0) -> None:
+    def __init__(self, limiter: Any, build: Callable[[], Awaitable[list[Charge]]], timeout: float = 0.0) -> None:
         self._limiter = limiter
-        self._request = (key, plans, cost)
+        self._build = build
         self._timeout = timeout
         self._id = uuid4().hex
         self._places: list[Charge] = []
@@ -130,7 +136,7 @@ class AsyncHeldPlaces:
     async def enter(self) -> Decision:
         """Decides, and begins to hold the places if it was allowed. Raises what `hold` does."""
         limiter = self._limiter
-        chain = full_cost_first(await limiter._chain(*self._request), self._request[2])
+        chain = await self._build()
         self._places = [charge for charge in chain if isinstance(charge.rule.spec, Concurrency)]
         self._others = [charge for charge in chain if charge not in self._places and not charge.rule.shadow]
         if not self._places:
@@ -191,7 +197,7 @@ class AsyncHeldPlaces:
 
     async def _decide(self, chain: list[Charge], hold: Hold) -> Decision:
         if self._timeout:
-            return await decide_in_turn(self._limiter, self._request, self._timeout, hold)
+            return await decide_in_turn(self._limiter, self._build, self._timeout, hold)
         decision: Decision = await self._limiter._decide(chain, hold=hold)
         return decision
 

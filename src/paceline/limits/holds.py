@@ -32,22 +32,22 @@ class HoldName(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """Where a plan's part of a hold is to be found: the algorithm it was charged under and the place in its state."""
+    """A plan's part of a hold: the algorithm it was charged under, the place in its state, and the cost."""
 
     tag: int
     place: Place
+    cost: int
 
 
 PLACES = Concurrency.tag
-UNCHARGED = Mark(0, (0, 0))
-"""A shadow that had no room was not charged, so it gets nothing back."""
+UNCHARGED = 0
+"""The tag of a shadow that had no room: it was not charged, so it gets nothing back."""
 
 
 @dataclass(frozen=True, slots=True)
 class HoldRecord:
-    """A cost held until `expires_us`. `marks` are sorted by key and plan, in whatever order the chain was written."""
+    """Costs held until `expires_us`. `marks` are sorted by key and plan, in whatever order the chain was written."""
 
-    cost: int
     marks: tuple[Mark, ...]
     expires_us: int
     settled: bool = False
@@ -55,7 +55,7 @@ class HoldRecord:
     @property
     def cancelled(self) -> bool:
         """Whether it was settled at nothing: then its id can be reserved, and charged, again."""
-        return self.settled and self.cost == 0
+        return self.settled and not self.marks
 
 
 def hold_name(hold_id: str, chain: Sequence[Charge]) -> HoldName:
@@ -73,15 +73,15 @@ def held_part(chain: Sequence[Charge], places: bool) -> Sequence[Charge]:
 def place_hold(
     chain: Sequence[Charge], ruling: Ruling, expires_us: int, places: bool = False
 ) -> tuple[list[State | None], HoldRecord]:
-    """The states to write when `ruling` passed `chain`, and the record of a hold of the first held charge's cost."""
-    writes, marks = list(ruling.writes), [UNCHARGED] * len(chain)
+    """The states to write when `ruling` passed `chain`, and the record of a hold of each held charge's cost."""
+    writes, marks = list(ruling.writes), [Mark(UNCHARGED, (0, 0), charge.cost) for charge in chain]
     for index, (charge, state) in enumerate(zip(chain, ruling.decision.states, strict=True)):
         write, spec = writes[index], charge.rule.spec
         if write is not None and state.allowed and (spec.tag == PLACES or not places):
             writes[index], place = algorithms.hold(spec, write, charge.cost)
-            marks[index] = Mark(spec.tag, place)
+            marks[index] = Mark(spec.tag, place, charge.cost)
     order = [index for index in _order(chain) if chain[index].rule.spec.tag == PLACES or not places]
-    return writes, HoldRecord(held_part(chain, places)[0].cost, tuple(marks[index] for index in order), expires_us)
+    return writes, HoldRecord(tuple(marks[index] for index in order), expires_us)
 
 
 def renew_hold(
@@ -95,11 +95,11 @@ def renew_hold(
         spec, mark = chain[index].rule.spec, record.marks[position]
         if mark.tag == PLACES and isinstance(spec, Concurrency):
             view = algorithms.at(spec, states[index], now_us)
-            renewed = algorithms.renew(spec, view, now_us, record.cost, mark.place)
+            renewed = algorithms.renew(spec, view, now_us, mark.cost, mark.place)
             if renewed is None:
                 return settle_hold(chain, states, now_us, record, 0)
-            after[index], place = algorithms.hold(spec, renewed, record.cost)
-            marks[position] = Mark(PLACES, place)
+            after[index], place = algorithms.hold(spec, renewed, mark.cost)
+            marks[position] = mark._replace(place=place)
     return after, replace(record, marks=tuple(marks), expires_us=expires_us)
 
 
@@ -108,24 +108,31 @@ def settle_hold(
     states: Sequence[State | None],
     now_us: int,
     record: HoldRecord,
-    actual: int,
+    actual: int | Sequence[int],
     wall_us: int | None = None,
 ) -> tuple[list[State], HoldRecord]:
-    """The states after the cost of `record` turned out to be `actual`, and the record to keep then.
+    """The states after the costs of `record` turned out to be `actual`, and the record to keep then. One actual cost is
+    that of every charge; several are in the order of the chain.
 
     Less than held is given back as far as it still counts; more is taken in any case, up to the limit.
     """
     after: list[State] = [()] * len(chain)
+    actuals = per_charge(actual, chain)
     for index, mark in zip(_order(chain), record.marks, strict=True):
-        spec = chain[index].rule.spec
+        spec, cost = chain[index].rule.spec, actuals[index]
         spec_us = now_us if wall_us is None or spec.tag != CALENDAR else wall_us
         view = algorithms.at(spec, states[index], spec_us)
         if mark.tag == spec.tag:
-            view = algorithms.release(spec, view, record.cost, actual, mark.place)
-        if actual > record.cost:
-            view = algorithms.take(spec, view, spec_us, actual - record.cost)
+            view = algorithms.release(spec, view, mark.cost, cost, mark.place)
+        if cost > mark.cost:
+            view = algorithms.take(spec, view, spec_us, cost - mark.cost)
         after[index] = view
-    return after, replace(record, settled=True, cost=record.cost if actual else 0)
+    return after, replace(record, settled=True, marks=record.marks if any(actuals) else ())
+
+
+def per_charge(actual: int | Sequence[int], chain: Sequence[Charge]) -> Sequence[int]:
+    """The actual cost of each charge of a chain."""
+    return [actual] * len(chain) if isinstance(actual, int) else actual
 
 
 def _order(chain: Sequence[Charge]) -> list[int]:

@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeAlias
 from paceline.errors import ConfigurationError, CostExceedsCapacity, InvalidInput, NotFound, PacelineError
 from paceline.limits.model import Charge, Concurrency, Decision, OnError, Plan, Rule, Specs, part_name, policy
 from paceline.limits.rates import is_rate, parse_rates
+from paceline.limits.reservations import Link, check_actual
 
 KEY_LENGTH = 1024
 MAX_CACHED = 1000
@@ -173,12 +174,7 @@ class PlanBook:
             NotFound: there is no such plan.
             CostExceedsCapacity: a plan can never admit the cost.
         """
-        if isinstance(plans, str):
-            names: tuple[str, ...] = (plans,)
-        elif plans.__class__ is list or isinstance(plans, Sequence):
-            names = tuple(plans)
-        else:
-            raise InvalidInput("plans", "name one or more plans in a list")
+        names = plan_names(plans)
         # Read before the rules are, and written to below: plans replaced meanwhile come with a new cache.
         cache = self._cache
         try:
@@ -232,7 +228,7 @@ class PlanBook:
                     raise
         return chains, errors
 
-    def links(self, links: Iterable[tuple[str, str, int]]) -> list[Charge]:
+    def links(self, links: Iterable[Link]) -> list[Charge]:
         """The chain of any (key, plan, cost), no plan twice on one key. Raises what `chain` does."""
         chain: list[Charge] = []
         by_key: dict[str, list[str]] = {}
@@ -249,6 +245,20 @@ class PlanBook:
         if not chain:
             raise InvalidInput("links", "give at least one (key, plan, cost)")
         return chain
+
+    def settlement(self, links: Iterable[Link]) -> tuple[list[Charge], list[int]]:
+        """The chain of any (key, plan, actual cost), and the actual cost of each of its charges; it may be 0, or more
+        than the plan's capacity. Raises what `chain` does."""
+        chain: list[Charge] = []
+        actuals: list[int] = []
+        for key, name, actual in links:
+            check_key(key)
+            rules = self.rules_of(name, key)
+            chain += [Charge(key, rule) for rule in rules]
+            actuals += [check_actual(actual)] * len(rules)
+        if not chain:
+            raise InvalidInput("plans", "name at least one plan")
+        return chain, actuals
 
     def _charges(self, key: str, name: str, cost: int) -> Iterator[Charge]:
         for rule in self.rules_of(name, key):
@@ -269,6 +279,15 @@ def _rules(name: str, specs: Specs, shadow: bool = False, on_error: OnError | No
 
 def _has_places(plan: Plan) -> bool:
     return any(isinstance(spec, Concurrency) for specs in (plan.specs, *plan.overrides.values()) for spec in specs)
+
+
+def plan_names(plans: object) -> tuple[str, ...]:
+    """The names of one plan or several. Raises `InvalidInput` if it is neither a name nor a list."""
+    if isinstance(plans, str):
+        return (plans,)
+    if plans.__class__ is list or isinstance(plans, Sequence):
+        return tuple(plans)
+    raise InvalidInput("plans", "name one or more plans in a list")
 
 
 def _check_unique(names: Sequence[str]) -> Sequence[str]:

@@ -49,9 +49,8 @@ class LimitStore(Protocol):
         """Decides `chain`; without `spend` it charges nothing.
 
         With a `hold`, an allowed chain is recorded under its id and the chain's keys and plans (`holds.hold_name`),
-        with the cost of the first charge (all charges of a held chain cost the same). While it is recorded, open or
-        settled but not cancelled, deciding it again charges nothing: the decision is allowed and shows the present
-        state. A cancelled one is decided as if it were new.
+        with the cost of each charge. While it is recorded, open or settled but not cancelled, deciding it again charges
+        nothing: the decision is allowed and shows the present state. A cancelled one is decided as if it were new.
         """
         ...
 
@@ -64,8 +63,11 @@ class LimitStore(Protocol):
         """Gives every charge's cost back to its plan as of now; never more than is spent there."""
         ...
 
-    def settle(self, hold_id: str, chain: Sequence[Charge], actual: int, *, now_us: int | None = None) -> Settlement:
-        """Corrects a held chain from its held cost to `actual` (0: cancelled), once; the costs in `chain` are unused.
+    def settle(
+        self, hold_id: str, chain: Sequence[Charge], actual: int | Sequence[int], *, now_us: int | None = None
+    ) -> Settlement:
+        """Corrects a held chain from its held costs to `actual`, once: one cost for every charge, or one each in the
+        order of `chain`, whose own costs are unused. All 0: cancelled.
 
         Less than held is given back as far as it still counts; more is taken in any case, up to the limit
         (`holds.settled`).
@@ -101,7 +103,7 @@ class AsyncLimitStore(Protocol):
     async def refund(self, chain: Sequence[Charge], *, now_us: int | None = None) -> None: ...
 
     async def settle(
-        self, hold_id: str, chain: Sequence[Charge], actual: int, *, now_us: int | None = None
+        self, hold_id: str, chain: Sequence[Charge], actual: int | Sequence[int], *, now_us: int | None = None
     ) -> Settlement: ...
 
     async def renew(

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
 from paceline.errors import InvalidInput, NotFound
-from paceline.limits.model import Charge
 from paceline.limits.ports import Settlement
+
+Link: TypeAlias = tuple[str, str, int]
+"""A part of a chain: key, plan, cost."""
 
 DEFAULT_TTL = 60.0
 LONGEST_TTL = 86_400.0
@@ -25,17 +30,24 @@ def check_ttl(ttl: float) -> int:
     return max(round(ttl * 1_000_000), 1)
 
 
-def full_cost_first(chain: list[Charge], cost: int) -> list[Charge]:
-    """`chain` with the charges at full cost first. A store records the first one's cost, and a shadow plan whose
-    capacity is below `cost` has another (`plan_book.PlanBook`)."""
-    return sorted(chain, key=lambda charge: charge.cost != cost)
-
-
 def check_actual(actual: object) -> int:
     """`actual`, if it is a valid cost; it may be 0. Else raises `InvalidInput`."""
     if isinstance(actual, bool) or not isinstance(actual, int) or actual < 0:
         raise InvalidInput("actual", f"{actual!r} is not a whole number of at least 0")
     return actual
+
+
+def actual_links(links: Sequence[Link], actual: int | Mapping[str, int]) -> list[Link]:
+    """Links with their actual costs: one for all of them, or by plan, where one that is not named keeps its cost.
+
+    Raises:
+        InvalidInput: a cost can't be one, or a plan was not reserved.
+    """
+    if not isinstance(actual, Mapping):
+        return [(key, plan, check_actual(actual)) for key, plan, _ in links]
+    for plan in actual.keys() - {plan for _, plan, _ in links}:
+        raise InvalidInput("actual", f"plan {plan!r} is not part of this reservation")
+    return [(key, plan, check_actual(actual.get(plan, cost))) for key, plan, cost in links]
 
 
 def check_settlement(id: str, settlement: Settlement) -> bool:

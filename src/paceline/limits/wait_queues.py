@@ -1,4 +1,4 @@
-"""Fair waiting: callers that wait for the same key and plans form one queue, and only the first calls the store.
+"""Fair waiting: callers that wait for the same keys and plans form one queue, and only the first calls the store.
 
 So the store gets the calls of a single waiter. A waiter that was served wakes exactly one other.
 
@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from paceline.clock import Clock
 from paceline.errors import InvalidInput
@@ -31,14 +31,17 @@ PLACE_PAUSE_SECONDS = 0.2
 FOREVER = 1e9
 """A timeout of more seconds means no timeout: threads can't wait much longer."""
 
+Cells: TypeAlias = tuple[tuple[str, str], ...]
+"""Each key and plan of a chain."""
+
 
 class Turn:
     """A thread's place in a queue."""
 
-    __slots__ = ("_asleep", "key", "left", "plans")
+    __slots__ = ("_asleep", "cells", "key", "left")
 
-    def __init__(self, key: str, plans: tuple[str, ...]) -> None:
-        self.key, self.plans = key, plans
+    def __init__(self, key: str, cells: Cells) -> None:
+        self.key, self.cells = key, cells
         self.left = False
         """Whether its caller no longer waits. Set it before `leave` is called."""
         self._asleep = threading.Lock()
@@ -56,10 +59,10 @@ class Turn:
 class AsyncTurn:
     """A task's place in a queue."""
 
-    __slots__ = ("_awake", "key", "left", "plans")
+    __slots__ = ("_awake", "cells", "key", "left")
 
-    def __init__(self, key: str, plans: tuple[str, ...]) -> None:
-        self.key, self.plans = key, plans
+    def __init__(self, key: str, cells: Cells) -> None:
+        self.key, self.cells = key, cells
         self.left = False
         self._awake = asyncio.Event()
 
@@ -76,11 +79,11 @@ AnyTurn = TypeVar("AnyTurn", Turn, AsyncTurn)
 
 
 class _Queues(Generic[AnyTurn]):
-    """Queues of turns, by key and plans. An empty queue is removed."""
+    """Queues of turns, by the first key and all cells of what they wait for. An empty queue is removed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._queues: dict[str, dict[tuple[str, ...], deque[AnyTurn]]] = {}
+        self._queues: dict[str, dict[Cells, deque[AnyTurn]]] = {}
         reset_in_children(self)
 
     def reset_after_fork(self) -> None:
@@ -100,7 +103,7 @@ class _Queues(Generic[AnyTurn]):
         """Removes a turn. If it was the first, the next one is woken. Set `turn.left` before."""
         with self._lock:
             queues = self._queues.get(turn.key, {})
-            queue = queues.get(turn.plans)
+            queue = queues.get(turn.cells)
             if queue is None:
                 return
             first = queue[0] if queue else None
@@ -108,7 +111,7 @@ class _Queues(Generic[AnyTurn]):
                 queue.remove(turn)
             _remove_left(queue)
             if not queue:
-                del queues[turn.plans]
+                del queues[turn.cells]
                 if not queues:
                     del self._queues[turn.key]
             elif queue[0] is not first:
@@ -116,11 +119,11 @@ class _Queues(Generic[AnyTurn]):
 
     def _join(self, turn: AnyTurn) -> None:
         with self._lock:
-            self._queues.setdefault(turn.key, {}).setdefault(turn.plans, deque()).append(turn)
+            self._queues.setdefault(turn.key, {}).setdefault(turn.cells, deque()).append(turn)
 
     def _is_first(self, turn: AnyTurn) -> bool:
         with self._lock:
-            queue = self._queues.get(turn.key, {}).get(turn.plans)
+            queue = self._queues.get(turn.key, {}).get(turn.cells)
             if queue is None:
                 return True  # this process was forked while its caller waited
             _remove_left(queue)
@@ -134,8 +137,8 @@ class WaitQueues(_Queues[Turn]):
         super().__init__()
         self._pause = pause
 
-    def turn(self, key: str, plans: tuple[str, ...]) -> Turn:
-        return Turn(key, plans)
+    def turn(self, key: str, cells: Cells) -> Turn:
+        return Turn(key, cells)
 
     def wait_turn(self, turn: Turn, deadline_us: int | None, clock: Clock) -> bool:
         """Waits to be first in the queue, or until the deadline. Returns whether it is first. Call `leave` after it."""
@@ -164,8 +167,8 @@ class AsyncWaitQueues(_Queues[AsyncTurn]):
         super().__init__()
         self._pause = pause
 
-    def turn(self, key: str, plans: tuple[str, ...]) -> AsyncTurn:
-        return AsyncTurn(key, plans)
+    def turn(self, key: str, cells: Cells) -> AsyncTurn:
+        return AsyncTurn(key, cells)
 
     async def wait_turn(self, turn: AsyncTurn, deadline_us: int | None, clock: Clock) -> bool:
         """Waits to be first in the queue, or until the deadline. Returns whether it is first. Call `leave` after it."""

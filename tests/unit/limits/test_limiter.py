@@ -245,6 +245,36 @@ async def test_wait_sleeps_for_retry_after_and_no_longer(limiter: Any, world: Wo
         await limiter.wait("u", "gold", timeout=-1)
 
 
+async def test_a_chain_waits_for_all_of_its_plans_at_once(limiter: Any, world: World) -> None:
+    await limiter.acquire("u", "gold", 10)
+    assert (await limiter.wait_chain([("u", "daily", 4), ("u", "gold", 3)], timeout=5)).allowed
+    assert world.pauses == [3.0]
+    assert (await limiter.peek("u", "daily")).remaining == 6
+    refused = await limiter.wait_chain([("u", "daily", 1), ("u", "gold", 3)], timeout=2)
+    assert (refused.allowed, refused.plan) == (False, "gold")
+    assert (await limiter.peek("u", "daily")).remaining == 6, "a plan was charged while another was waited for"
+    with pytest.raises(InvalidInput, match=r"links\[0\]"):
+        await limiter.wait_chain([("u", "gold")])
+    with pytest.raises(CostExceedsCapacity, match="gold"):
+        await limiter.wait_chain([("u", "gold", 11)])
+
+
+async def test_a_reserved_chain_is_settled_by_plan(limiter: Any) -> None:
+    reservation = await limiter.reserve_chain([("u", "gold", 1), ("v", "daily", 8)], id="call-1")
+    assert reservation
+    with pytest.raises(InvalidInput, match="actual.*'silver' is not part of"):
+        await reservation.settle({"silver": 1})
+    with pytest.raises(InvalidInput, match="actual"):
+        await reservation.settle({"daily": -1})
+    assert await reservation.settle({"daily": 3})
+    assert (await limiter.peek("u", "gold")).remaining == 9
+    assert (await limiter.peek("v", "daily")).remaining == 7
+    assert not await limiter.settle_chain([("u", "gold", 0), ("v", "daily", 0)], "call-1")
+    other = await limiter.reserve_chain([("u", "gold", 1), ("v", "daily", 7)])
+    assert await other.cancel()
+    assert (await limiter.peek("v", "daily")).remaining == 7
+
+
 async def test_a_reservation_may_wait_for_its_turn(limiter: Any, world: World) -> None:
     await limiter.acquire("u", "gold", 10)
     reservation = await limiter.reserve("u", "gold", 3, timeout=5)

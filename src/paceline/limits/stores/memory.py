@@ -71,7 +71,9 @@ class MemoryLimitStore:
     def refund(self, chain: Sequence[Charge], *, now_us: int | None = None) -> None:
         self._lock.run(self._refund, chain, now_us)
 
-    def settle(self, hold_id: str, chain: Sequence[Charge], actual: int, *, now_us: int | None = None) -> Settlement:
+    def settle(
+        self, hold_id: str, chain: Sequence[Charge], actual: int | Sequence[int], *, now_us: int | None = None
+    ) -> Settlement:
         return self._lock.run(self._settle, hold_id, chain, actual, now_us)
 
     def renew(self, hold_id: str, chain: Sequence[Charge], ttl_us: int, *, now_us: int | None = None) -> Settlement:
@@ -101,7 +103,9 @@ class MemoryLimitStore:
             spec_us = wall_us if charge.rule.spec.tag == CALENDAR else now_us
             self._write(charge, refunded(charge, self._read(charge), spec_us), now_us)
 
-    def _settle(self, hold_id: str, chain: Sequence[Charge], actual: int, now_us: int | None) -> Settlement:
+    def _settle(
+        self, hold_id: str, chain: Sequence[Charge], actual: int | Sequence[int], now_us: int | None
+    ) -> Settlement:
         wall_us = self._wall_us() if now_us is None else now_us
         now_us = self._now() if now_us is None else now_us
         name = hold_name(hold_id, chain)
@@ -290,7 +294,7 @@ class AsyncMemoryLimitStore:
         self.store.refund(chain, now_us=now_us)
 
     async def settle(
-        self, hold_id: str, chain: Sequence[Charge], actual: int, *, now_us: int | None = None
+        self, hold_id: str, chain: Sequence[Charge], actual: int | Sequence[int], *, now_us: int | None = None
     ) -> Settlement:
         return self.store.settle(hold_id, chain, actual, now_us=now_us)
 

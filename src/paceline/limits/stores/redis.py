@@ -75,7 +75,7 @@ class AsyncRedisLimitStore:
         await self._client.execute(self._commands.refunding(chain, now_us), self._commands.script, slot)
 
     async def settle(
-        self, hold_id: str, chain: Sequence[Charge], actual: int, *, now_us: int | None = None
+        self, hold_id: str, chain: Sequence[Charge], actual: int | Sequence[int], *, now_us: int | None = None
     ) -> Settlement:
         slot = common_slot(chain) if self._is_cluster else 0
         command = self._commands.settling(hold_id, chain, actual, now_us)

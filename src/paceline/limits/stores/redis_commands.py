@@ -102,10 +102,11 @@ class Commands:
             names(chain, self._prefix), [b"r" + _time(now_us), *(_charge(*charge[1:], now_us) for charge in chain)]
         )
 
-    def settling(self, hold_id: str, chain: Sequence[Charge], actual: int, now_us: int | None) -> bytes:
+    def settling(self, hold_id: str, chain: Sequence[Charge], actual: int | Sequence[int], now_us: int | None) -> bytes:
         keys = [*names(chain, self._prefix), hold_name(chain, hold_id, self._prefix)]
-        charges = [_charge(charge.rule, 0, now_us) for charge in chain]
-        return self.script.call(keys, [b"t" + _time(now_us), *charges, b"%d" % actual])
+        costs = holds.per_charge(actual, chain)
+        charges = [_charge(charge.rule, cost, now_us) for charge, cost in zip(chain, costs, strict=True)]
+        return self.script.call(keys, [b"t" + _time(now_us), *charges])
 
     def renewing(self, hold_id: str, chain: Sequence[Charge], ttl_us: int, now_us: int | None) -> bytes:
         keys = [*names(chain, self._prefix), hold_name(chain, hold_id, self._prefix)]

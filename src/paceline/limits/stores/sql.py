@@ -92,7 +92,7 @@ class AsyncSqlLimitStore:
         await self._submit(chain, None, lambda rows: rows.refund(chain, now_us))
 
     async def settle(
-        self, hold_id: str, chain: Sequence[Charge], actual: int, *, now_us: int | None = None
+        self, hold_id: str, chain: Sequence[Charge], actual: int | Sequence[int], *, now_us: int | None = None
     ) -> Settlement:
         name = hold_row_of(hold_id, chain)
         settlement: Settlement = await self._submit(
@@ -178,7 +178,9 @@ class SqlLimitStore:
     def refund(self, chain: Sequence[Charge], *, now_us: int | None = None) -> None:
         self._background.run(lambda store: store.refund(chain, now_us=now_us))
 
-    def settle(self, hold_id: str, chain: Sequence[Charge], actual: int, *, now_us: int | None = None) -> Settlement:
+    def settle(
+        self, hold_id: str, chain: Sequence[Charge], actual: int | Sequence[int], *, now_us: int | None = None
+    ) -> Settlement:
         return self._background.run(lambda store: store.settle(hold_id, chain, actual, now_us=now_us))
 
     def renew(self, hold_id: str, chain: Sequence[Charge], ttl_us: int, *, now_us: int | None = None) -> Settlement:
@@ -251,14 +253,14 @@ def _read_holds(connection: Connection, names: Sequence[HoldName]) -> dict[HoldN
         return {}
     query = sa.select(limit_hold).where(sa.tuple_(limit_hold.c.key, limit_hold.c.id).in_(names))
     return {
-        HoldName(row.key, row.id): HoldRecord(row.held, _marks(row.marks), _microseconds(row.expires_at), row.settled)
+        HoldName(row.key, row.id): HoldRecord(_marks(row.marks), _microseconds(row.expires_at), row.settled)
         for row in connection.execute(query)
     }
 
 
-def _marks(text: str) -> tuple[Mark, ...]:
-    numbers = iter(map(int, text.split()))
-    return tuple(Mark(tag, (time, end)) for tag, time, end in zip(numbers, numbers, numbers, strict=True))
+def _marks(text: str | None) -> tuple[Mark, ...]:
+    numbers = iter(map(int, (text or "").split()))  # Oracle's empty text is NULL
+    return tuple(Mark(tag, (time, end), cost) for tag, time, end, cost in zip(*[numbers] * 4, strict=True))
 
 
 def _write_states(connection: Connection, locked_rows: LockedRows) -> None:
@@ -279,14 +281,13 @@ def _write_holds(connection: Connection, locked_rows: LockedRows) -> None:
         {
             "key": name.key,
             "id": name.id,
-            "held": record.cost,
             "settled": record.settled,
-            "marks": " ".join(f"{mark.tag} {mark.place[0]} {mark.place[1]}" for mark in record.marks),
+            "marks": " ".join(f"{mark.tag} {mark.place[0]} {mark.place[1]} {mark.cost}" for mark in record.marks),
             "expires_at": _instant(record.expires_us),
         }
         for name, record in sorted(locked_rows.hold_writes.items())
     ]
-    _insert_rows(connection, limit_hold, rows, updated=("held", "settled", "marks", "expires_at"))
+    _insert_rows(connection, limit_hold, rows, updated=("settled", "marks", "expires_at"))
 
 
 def _prune(connection: Connection) -> int:

@@ -75,7 +75,9 @@ class LockedRows:
             state = refunded(charge, self._states.get(cell_of(charge)), now_us)
             self._write(charge, state, now_us, given_us)
 
-    def settle(self, hold_id: str, chain: Sequence[Charge], actual: int, given_us: int | None) -> Settlement:
+    def settle(
+        self, hold_id: str, chain: Sequence[Charge], actual: int | Sequence[int], given_us: int | None
+    ) -> Settlement:
         now_us = self._now_us if given_us is None else given_us
         name = hold_row_of(hold_id, chain)
         record = self._record(name, now_us)

@@ -22,12 +22,11 @@ limit_hold = sa.Table(
     metadata,
     sa.Column("key", sa.String(255), primary_key=True),
     sa.Column("id", sa.String(128), primary_key=True),
-    sa.Column("held", sa.BigInteger, nullable=False),
     sa.Column("settled", sa.Boolean, nullable=False),
     sa.Column("marks", sa.Text),
     sa.Column("expires_at", Instant, nullable=False),
     sa.Index("paceline_limit_hold_expires_at_ix", "expires_at"),
-    info={"about": "Reservations: the cost held, each plan's part (tag, time, end), and whether it was settled."},
+    info={"about": "Reservations: each plan's part (tag, time, end, cost), none if cancelled; whether it was settled."},
 )
 
 limit_plan = sa.Table(

@@ -6,10 +6,9 @@
 --            s  decide and spend     p  decide, only look     h  decide, spend and hold
 --            r  give back            t  settle a hold         c  like h, but hold only places of concurrency limits
 --            n  renew held places
--- ARGV[2…] one per charge: tag, shadow, cost, size, life, and a, b, c: unit, gain, full of a bucket; window, grain,
+-- ARGV[2…] one per charge: tag, shadow, cost (t: the actual one), size, life, and a, b, c: unit, gain, full of a bucket; window, grain,
 --          grains of a sliding window; three edges of a calendar, one of them near now; window of the others
--- ARGV[#]  s: how many times, one after another, if more than once; h, c, n: how long to hold, in microseconds; t: the
---          actual cost
+-- ARGV[#]  s: how many times, one after another, if more than once; h, c, n: how long to hold, in microseconds
 --
 -- s, p, h, c return a string: fits, remaining, retry and reset of each charge, each time, eight bytes each; one byte more
 -- if the hold is remembered already. (A string is half the work of a list of numbers, here and for whoever reads it.)
@@ -17,9 +16,9 @@
 --
 -- A record is schema version, tag, start, used, before. Of a bucket, start is when it was last counted, used the debt
 -- in ticks, before the ticks in a token; born, end and paid follow if ticks are held. What is missing or looks otherwise
--- is as new. A hold is schema version, 0 open or 1 settled or 2 cancelled, cost, expiry, and of each charge its tag (0:
--- not charged), its place (time, end) and its key. Code is in line because every call of a script makes its functions
--- anew.
+-- is as new. A hold is schema version, 0 open or 1 settled or 2 cancelled, expiry, and of each charge its tag (0: not
+-- charged), its place (time, end), its cost and its key. Code is in line because every call of a script makes its
+-- functions anew.
 
 local VERSION, BUCKET, FIXED, SLIDING, LOG, CALENDAR, PLACES, MOST = 1, 1, 2, 3, 4, 5, 6, 1125899906842624
 local floor, max, min = math.floor, math.max, math.min
@@ -79,24 +78,23 @@ if mode == 115 and #KEYS == 1 then
 end
 
 local count, decides, spends, repeated = #KEYS, not (gives or settles or renews), not looks, false
-local hold, settled, held, expires, actual, delta, marks
+local hold, settled, expires, marks
 if holds or settles or renews then
   hold, count = KEYS[count], count - 1
   local record = call('GET', hold)
   local version
   if record then
-    version, settled, held, expires = unpack('<BBdd', record)
+    version, settled, expires = unpack('<BBd', record)
     if version ~= VERSION or now >= expires then settled = nil end
   end
   if settles or renews then
     if not settled then return -1 end
     if settled > 0 then return renews and -1 or 0 end
-    actual = tonumber(ARGV[count + 2])
-    delta, marks = actual - held, {}
-    local at, tag, time, finish, key = 19, 0, 0, 0, ''
+    marks = {}
+    local at, tag, time, finish, held, key = 11, 0, 0, 0, 0, ''
     while at <= #record do
-      tag, time, finish, key, at = unpack('<BddI4c0', record, at)
-      marks[key] = { tag, time, finish }
+      tag, time, finish, held, key, at = unpack('<BdddI4c0', record, at)
+      marks[key] = { tag, time, finish, held }
     end
   elseif settled == 0 or settled == 1 then
     repeated, spends = true, false
@@ -172,16 +170,16 @@ if renews then
   local kept, lost = {}, false
   for i = 1, count do
     local mark = marks[KEYS[i]]
-    if mark and mark[1] == PLACES and not log_renewable(states[i][11], states[i][3], held, mark[2]) then lost = true end
+    if mark and mark[1] == PLACES and not log_renewable(states[i][11], states[i][3], mark[4], mark[2]) then lost = true end
   end
   for i = 1, count do
     local mark, log = marks[KEYS[i]], states[i][11]
     local time = mark and mark[2] or 0
     if mark and mark[1] == PLACES then
       if lost then
-        log_release(log, held, time)
+        log_release(log, mark[4], time)
       else
-        log_renew(log, held, time)
+        log_renew(log, mark[4], time)
         time = log.newest
       end
       if log.used > 0 then
@@ -190,11 +188,11 @@ if renews then
         call('DEL', KEYS[i])
       end
     end
-    kept[i] = pack('<BddI4c0', mark and mark[1] or 0, time, 0, #KEYS[i], KEYS[i])
+    kept[i] = pack('<BdddI4c0', mark and mark[1] or 0, time, 0, mark and mark[4] or 0, #KEYS[i], KEYS[i])
   end
-  if not lost then expires = now + actual end
+  if not lost then expires = now + tonumber(ARGV[count + 2]) end
   local ms = max(floor((expires - now) / 1000) + 2, least_ms)
-  call('SET', hold, pack('<BBdd', VERSION, lost and 2 or 0, held, expires) .. table.concat(kept), 'PX', ms)
+  call('SET', hold, pack('<BBd', VERSION, lost and 2 or 0, expires) .. table.concat(kept), 'PX', ms)
   return lost and -1 or 1
 end
 
@@ -247,10 +245,12 @@ for round = 1, times do
     -- Take, or give back.
     if not decides or (spends and passes and retry == 0) then
       changed[i] = true
-      local more, lent = delta or (gives and -cost or cost), tag == BUCKET and log
+      local more, lent = gives and -cost or cost, tag == BUCKET and log
       if settles then
         -- What is held is given back only where it still counts.
         local mark = marks[KEYS[i]]
+        local held = mark and mark[4] or cost
+        more = cost - held
         if mark and mark[1] == tag then
           local time, finish = mark[2], mark[3]
           if tag == BUCKET then
@@ -344,18 +344,23 @@ if settles or (holds and spends and passes) then
   local kept = {}
   if holds then
     settled, expires = 0, now + tonumber(ARGV[count + 2])
-    held = nil
     for i = 1, count do
       local time, finish = states[i][13], states[i][14]
       local is_held = states[i][1] == PLACES or not places
-      if is_held and not held then held = states[i][2] end
-      kept[i] = not is_held and '' or pack('<BddI4c0', time and states[i][1] or 0, time or 0, finish or 0, #KEYS[i], KEYS[i])
+      if is_held then
+        kept[i] = pack('<BdddI4c0', time and states[i][1] or 0, time or 0, finish or 0, states[i][2], #KEYS[i], KEYS[i])
+      else
+        kept[i] = ''
+      end
     end
   else
-    settled = actual > 0 and 1 or 2
+    settled = 2
+    for i = 1, count do
+      if states[i][2] > 0 then settled = 1 end
+    end
   end
   local ms = max(floor((expires - now) / 1000) + 2, least_ms)
-  call('SET', hold, pack('<BBdd', VERSION, settled, held, expires) .. table.concat(kept), 'PX', ms)
+  call('SET', hold, pack('<BBd', VERSION, settled, expires) .. table.concat(kept), 'PX', ms)
 end
 if settles then return 1 end
 if repeated then reply[#reply + 1] = '+' end
