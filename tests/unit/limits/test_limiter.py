@@ -247,7 +247,7 @@ async def test_wait_sleeps_for_retry_after_and_no_longer(limiter: Any, world: Wo
 
 async def test_a_chain_waits_for_all_of_its_plans_at_once(limiter: Any, world: World) -> None:
     await limiter.acquire("u", "gold", 10)
-    assert (await limiter.wait_chain([("u", "daily", 4), ("u", "gold", 3)], timeout=5)).allowed
+    assert (await limiter.wait_chain([("u", "daily", 6), ("u", "gold", 3)], timeout=5)).allowed
     assert world.pauses == [3.0]
     assert (await limiter.peek("u", "daily")).remaining == 6
     refused = await limiter.wait_chain([("u", "daily", 1), ("u", "gold", 3)], timeout=2)
@@ -268,11 +268,11 @@ async def test_a_reserved_chain_is_settled_by_plan(limiter: Any) -> None:
         await reservation.settle({"daily": -1})
     assert await reservation.settle({"daily": 3})
     assert (await limiter.peek("u", "gold")).remaining == 9
-    assert (await limiter.peek("v", "daily")).remaining == 7
+    assert (await limiter.peek("v", "daily")).remaining == 9
     assert not await limiter.settle_chain([("u", "gold", 0), ("v", "daily", 0)], "call-1")
-    other = await limiter.reserve_chain([("u", "gold", 1), ("v", "daily", 7)])
+    other = await limiter.reserve_chain([("u", "gold", 1), ("v", "daily", 9)])
     assert await other.cancel()
-    assert (await limiter.peek("v", "daily")).remaining == 7
+    assert (await limiter.peek("v", "daily")).remaining == 9
 
 
 async def test_a_reservation_may_wait_for_its_turn(limiter: Any, world: World) -> None:
