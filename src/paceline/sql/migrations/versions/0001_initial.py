@@ -346,7 +346,6 @@ def _limits() -> None:
         "paceline_limit_hold",
         sa.Column("key", sa.String(255), nullable=False),
         sa.Column("id", sa.String(128), nullable=False),
-        sa.Column("held", sa.BigInteger, nullable=False),
         sa.Column("settled", sa.Boolean, nullable=False),
         sa.Column("marks", sa.Text),
         sa.Column("expires_at", Instant, nullable=False),
