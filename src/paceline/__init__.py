@@ -1,4 +1,4 @@
-"""paceline decides whether, when and how fast work may flow, and then makes it flow.
+"""Rate limits, planned time slots and a durable job queue for Python.
 
 Importing this imports no driver and no framework: an adapter is loaded when a URL names it, and each name below at its
 first use.
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from paceline.slots.model import AssignedSlot, SlotRequest, SlotWindow, Spread, WindowPolicy
     from paceline.slots.scheduler import SlotScheduler
 
-__version__ = "0.2.0"
+__version__ = "1.0.0.dev0"
 
 __all__ = [
     "AssignedSlot",

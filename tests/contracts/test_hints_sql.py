@@ -45,7 +45,7 @@ async def elsewhere(here: Database, url: str) -> AsyncIterator[Database]:
 
 
 def add_by_hand(connection: Connection, document: str = '{"rate": "5/second"}') -> None:
-    """Adds a plan as an older version does, or an operator with SQL: it notifies nobody."""
+    """Adds a plan as an operator does with SQL: it notifies nobody."""
     values = {"name": "gold", "revision": 1, "plan": document, "changed_at": now(connection)}
     connection.execute(sa.insert(limit_plan).values(**values))
 

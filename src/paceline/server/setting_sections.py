@@ -190,7 +190,7 @@ class LimitSettings(Section):
     """How long the store may take to decide; 0.5 with Redis, 5 with a database."""
     plans_ttl_seconds: float = Field(1.0, gt=0, le=3600)
     """After how long a plan changed by another process is in force here; up to a second more for one written to
-    PostgreSQL by hand or by an older version."""
+    PostgreSQL by hand."""
     lease_seconds: float | None = Field(None, gt=0, le=60)
     """For how long tokens may be leased to this process; unset, the store makes every decision."""
     lease_share: float = Field(0.1, gt=0, le=1)

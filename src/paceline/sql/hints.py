@@ -41,7 +41,7 @@ WATCH_SECONDS = 0.1
 UNREAD_SECONDS = 10.0
 """How often pollers read what has not changed."""
 PROBE_SECONDS = 1.0
-"""How often PostgreSQL is asked for changes that no notification announced: those of an older version, or by hand."""
+"""How often PostgreSQL is asked for changes that no notification announced: those made by hand."""
 
 
 class Hints:

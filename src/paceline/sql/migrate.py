@@ -49,8 +49,8 @@ class Steps:
 STEPS = Steps(_SCRIPTS / "versions", oldest_runnable="0001_initial")
 REVISION_TABLE = "paceline_schema_revision"
 FLOOR_TABLE = "paceline_schema_version"
-_LOCK = 0x68656164
-"""The advisory lock that serialises concurrent migrations ("head")."""
+_LOCK = 0x70616365
+"""The advisory lock that serialises concurrent migrations ("pace")."""
 IDLE_TIMEOUT_MINUTES = 10
 """The idle timeout in the transaction of a migration on PostgreSQL, after which a frozen process loses that lock."""
 

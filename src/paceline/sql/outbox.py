@@ -33,7 +33,7 @@ LEASE = timedelta(seconds=30)
 """The lease of a reader without a heartbeat expires after this."""
 POLL_SECONDS = 0.2
 NOTIFIED_POLL_SECONDS = 5.0
-"""How often a reader with notifications looks, if it renews no lease before: for records of an older version."""
+"""How often a reader with notifications looks, if it renews no lease before: for records inserted by hand."""
 BATCH = 1000
 
 # As bytes: SQLite may hold texts that are no UTF-8, and its driver would fail for all records because of one.

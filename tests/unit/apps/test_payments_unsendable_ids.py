@@ -178,7 +178,7 @@ async def test_a_token_that_no_header_can_carry_is_a_wrong_connection(tmp_path: 
 
 
 class Stored:
-    """Payments that an older version accepted, and their execution."""
+    """Payments that were stored past the intake, and their execution."""
 
     def __init__(self) -> None:
         self.queue = MemoryQueueStore()
@@ -195,7 +195,7 @@ class Stored:
         await self.store.schedule([NewPayment(payment(payment_id), TERMS, AT, 1, item)])
 
     async def run(self, payment_id: str, verdict: str | None = None) -> None:
-        """An execution as an engine runs it; with `verdict`, one of the older version."""
+        """An execution as an engine runs it; with `verdict`, one that ended so."""
         batch = await self.queue.claim(ITEM_TYPE, 10, timedelta(days=36500))
         (claim,) = [item.claim for item in batch.items]
         if verdict is not None:
@@ -230,7 +230,7 @@ async def test_a_stored_payment_with_such_an_id_fails_with_the_reason_and_can_be
     assert (stored.simulator.calls, stored.breaker.failures) == ([], [])
 
 
-async def test_one_that_an_older_version_left_unknown_is_decided_by_the_inquiry() -> None:
+async def test_one_whose_outcome_is_unknown_is_decided_by_the_inquiry() -> None:
     stored = Stored()
     await stored.keep("Zahlung-Ä")
     await stored.run("Zahlung-Ä", "LOST")

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from paceline.dispatch.heartbeats import Worker, WorkerInfo, heartbeats
 
-WORKER = WorkerInfo("w-1", "alpha", 7, "0.2.0", "local", ("dispatch", "exec"), ("PAY",), 100)
+WORKER = WorkerInfo("w-1", "alpha", 7, "1.0.0", "local", ("dispatch", "exec"), ("PAY",), 100)
 
 
 class SlowStore:

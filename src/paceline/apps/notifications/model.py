@@ -192,7 +192,7 @@ class Message:
     priority: Priority = Priority.NORMAL
     accepted_ms: int | None = None
     expires_ms: int | None = None
-    """None: a record of an earlier version, which never expires."""
+    """None: it never expires, as a record that another program wrote without a time."""
     segments: int = 1
 
     def to_record_value(self) -> str:

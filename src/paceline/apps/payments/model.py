@@ -30,8 +30,7 @@ _FIELD_VALUE = re.compile(r"(?!\.\.?\Z)[!-~]([ -~]*[!-~])?")
 
 
 def is_sendable(payment_id: str) -> bool:
-    """Whether an HTTP header can carry the id, as `Idempotency-Key` must, and the path of an inquiry. Older versions
-    accepted others."""
+    """Whether an HTTP header can carry the id, as `Idempotency-Key` must, and the path of an inquiry."""
     return _FIELD_VALUE.fullmatch(payment_id) is not None
 
 

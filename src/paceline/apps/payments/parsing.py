@@ -77,7 +77,7 @@ def checked_new_id(value: object) -> str:
 
 
 def checked_payment_id(value: object) -> str:
-    """An id that a stored payment may have: older versions accepted any text."""
+    """An id to look for, or to report as rejected."""
     payment_id = checked_id(value, "paymentId")
     if len(payment_id) > LONGEST_ID:
         raise InvalidInput("paymentId", f"has {len(payment_id)} characters; at most {LONGEST_ID} are allowed")

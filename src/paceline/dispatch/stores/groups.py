@@ -35,8 +35,8 @@ def enqueue(
 
 
 def check(connection: Connection, head: EnqueueRequest, *, is_new: bool = False) -> None:
-    """Raises `InvalidInput` if the head's id belongs to another group. An item of that id from an older version, or
-    without a group, is compared by its context, if it has one."""
+    """Raises `InvalidInput` if the head's id belongs to another group. An item of that id without a
+    group is compared by its context, if it has one."""
     types = list(connection.execute(sa.select(config.c.item_type)).scalars())
     joined = queue.outerjoin(
         context, (context.c.item_type == queue.c.item_type) & (context.c.item_id == queue.c.item_id)

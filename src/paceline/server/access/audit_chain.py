@@ -36,8 +36,6 @@ class Verification(NamedTuple):
     links: int
     head: str
     """The hash of the last link. Keep it elsewhere: it covers all links before it."""
-    earlier: int
-    """Entries from before the chain began."""
     problems: list[str]
 
 
@@ -72,16 +70,12 @@ def verify(
     a writer to the database could truncate the chain, and rewrite the last link."""
     problems: list[str] = []
     links: list[_Link] = []
-    count, earlier, chained = 0, 0, False
+    count = 0
     for row in rows:
         count += 1
         if row.begin_link is None or row.begin_hash is None:
-            if chained:
-                problems.append(f"entry {row.number} is not in the chain: somebody, or an older version, inserted it")
-            else:
-                earlier += 1
+            problems.append(f"entry {row.number} is not in the chain: it was inserted by hand")
             continue
-        chained = True
         links.append(_Link(row.begin_link, row.begin_hash, row.number, begin_contents(row.number, row.entry)))
         if row.end_link is not None and row.end_hash is not None:
             contents = end_contents(row.number, row.entry.status, row.entry.detail)
@@ -109,4 +103,4 @@ def verify(
         problems.append("no link has the hash that was kept: the chain's end was cut off, or the chain was made anew")
     if key and links and not keyed:
         problems.append("no link was made with this key: PACELINE_AUDIT_KEY is another one, or the chain was made anew")
-    return Verification(count, place, before, earlier, problems[:MAX_PROBLEMS])
+    return Verification(count, place, before, problems[:MAX_PROBLEMS])

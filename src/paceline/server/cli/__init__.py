@@ -18,7 +18,7 @@ from paceline.sql.migration_policy import Migrations, permitting
 @click.group("paceline", cls=Commands, no_args_is_help=True, context_settings={"show_default": True})
 @click.version_option(__version__, message="paceline %(version)s", help="Show the version.")
 def app() -> None:
-    """Decides whether, when and how fast work may flow, and then makes it flow."""
+    """Rate limits, planned time slots and a durable job queue for Python."""
 
 
 def main(arguments: list[str] | None = None) -> None:

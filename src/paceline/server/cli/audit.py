@@ -56,8 +56,6 @@ def verify(kept: str | None, as_json: bool) -> None:
             print_line(problem)
         state = "is intact" if not result.problems else "is NOT intact"
         print_line(f"the audit {state}: {result.entries} entries, {result.links} links, the last is {result.head}")
-        if result.earlier:
-            print_line(f"{result.earlier} entries are from before the chain began")
     raise click.exceptions.Exit(1 if result.problems else 0)
 
 

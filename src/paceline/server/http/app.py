@@ -138,7 +138,7 @@ def create_app(settings: Settings) -> FastAPI:
     app = Service(
         title="paceline",
         version=__version__,
-        summary="Decides whether, when and how fast work may flow, and then makes it flow.",
+        summary="Rate limits, planned time slots and a durable job queue for Python.",
         lifespan=_lifespan,
         redirect_slashes=False,
         docs_url=None,

@@ -22,7 +22,7 @@ NEW_PAYMENT_ID: dict[str, Any] = PAYMENT_ID | {
     "pattern": r"^(?!\.\.?$)[!-~]([ -~]*[!-~])?$",
     "description": f"{PAYMENT_ID['description']} It must be {ID_RULE}.",
 }
-"""The id of a payment that is to be accepted. Older versions accepted any text."""
+"""The id of a payment that is to be accepted."""
 _AMOUNT: dict[str, Any] = {
     "type": "string",
     "pattern": r"^(0|[1-9][0-9]{0,12})(\.[0-9]{1,4})?$",

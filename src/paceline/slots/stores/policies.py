@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from paceline.slots.model import FirstWindow, PolicyVersion, WindowPolicy
+from paceline.slots.model import PolicyVersion, WindowPolicy
 from paceline.slots.stores.tables import slot_config, slot_policy
 
 LOCK = sa.select(slot_config.c.version).where(slot_config.c.name == sa.bindparam("name")).with_for_update()
@@ -76,6 +76,6 @@ def policy_from_json(text: str) -> WindowPolicy:
         stored["spread"],
         stored["calendar"],
         stored["maxDelay"],
-        stored.get("firstWindow", FirstWindow.PROPORTIONAL),  # older versions of paceline wrote none
-        stored.get("curve"),
+        stored["firstWindow"],
+        stored["curve"],
     )

@@ -40,8 +40,7 @@ class ClaimMemo(NamedTuple):
             return None
         try:
             claim = Claim(str(value["itemType"]), str(value["itemId"]), int(value["epoch"]), int(value["retries"]))
-            # An older version's memo has neither of these.
-            place = str(value.get("lane", DEFAULT_LANE)), int(value.get("priority", DEFAULT_PRIORITY))
+            place = str(value["lane"]), int(value["priority"])
         except (KeyError, TypeError, ValueError):
             return None
         plan = value.get("plan")
