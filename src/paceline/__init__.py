@@ -1,7 +1,7 @@
 """paceline decides whether, when and how fast work may flow, and then makes it flow.
 
-Importing this imports no driver and no framework: an adapter is loaded when a URL names it, and each name below at its
-first use.
+Importing this imports nothing that is not Python's own: an adapter is loaded when a URL names it, and each name below
+at its first use. Names of `slots` and `dispatch` need `paceline[queue]`.
 """
 
 from __future__ import annotations
@@ -156,7 +156,12 @@ if not TYPE_CHECKING:  # with it a type checker would accept every misspelt name
     def __getattr__(name: str) -> Any:
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+        home = _HOMES[name]
+        if home.startswith(("dispatch.", "slots.")):
+            from paceline.extras import require
+
+            require(f"{__name__}.{name}", "queue")
+        value = globals()[name] = getattr(import_module(f"{__name__}.{home}"), name)
         return value
 
 

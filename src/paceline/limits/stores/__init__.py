@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from paceline.clock import Clock
 from paceline.errors import ConfigurationError
+from paceline.extras import DATABASES, require
 from paceline.limits.ports import AsyncLimitStore, LimitStore
 from paceline.limits.store_health import DEFAULT_DEADLINE
 from paceline.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
@@ -31,7 +32,7 @@ def limit_store(
         from paceline.limits.stores.redis_blocking import RedisLimitStore
 
         return RedisLimitStore(url, deadline=deadline)
-    if scheme.partition("+")[0] in SQL_SCHEMES:
+    if _is_sql(scheme):
         from paceline.limits.stores.sql import SqlLimitStore
 
         return SqlLimitStore(url, deadline=DEFAULT_DEADLINE if deadline is None else deadline)
@@ -52,11 +53,19 @@ def async_limit_store(
         from paceline.limits.stores.redis import AsyncRedisLimitStore
 
         return AsyncRedisLimitStore(url, deadline=deadline)
-    if scheme.partition("+")[0] in SQL_SCHEMES:
+    if _is_sql(scheme):
         from paceline.limits.stores.sql import AsyncSqlLimitStore
 
         return AsyncSqlLimitStore(url, deadline=DEFAULT_DEADLINE if deadline is None else deadline)
     raise _unknown(option, scheme)
+
+
+def _is_sql(scheme: str) -> bool:
+    family = scheme.partition("+")[0]
+    if family not in SQL_SCHEMES:
+        return False
+    require(f"limits at {family}://", DATABASES.get(family, "queue"))
+    return True
 
 
 def _check_memory(option: str, url: str) -> None:
