@@ -32,7 +32,7 @@ MODULES = {
     "plot": ("matplotlib",),
     "postgres": ("psycopg", "greenlet"),
     "quart": ("quart",),
-    "queue": ("sqlalchemy", "alembic", "pydantic", "click"),
+    "queue": ("paceline.dispatch", "sqlalchemy", "alembic", "pydantic", "click"),
     "requests": ("requests",),
     "server": (
         "fastapi",

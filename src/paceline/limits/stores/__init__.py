@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from paceline.clock import Clock
 from paceline.errors import ConfigurationError
-from paceline.extras import DATABASES, require
 from paceline.limits.ports import AsyncLimitStore, LimitStore
 from paceline.limits.store_health import DEFAULT_DEADLINE
 from paceline.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
@@ -64,6 +63,8 @@ def _is_sql(scheme: str) -> bool:
     family = scheme.partition("+")[0]
     if family not in SQL_SCHEMES:
         return False
+    from paceline.extras import DATABASES, require
+
     require(f"limits at {family}://", DATABASES.get(family, "queue"))
     return True
 
