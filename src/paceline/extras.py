@@ -54,7 +54,7 @@ MODULES = {
 }
 """The modules that each extra adds and paceline imports. `redis` is not here: its parser is used if it is installed."""
 WITH_QUEUE = frozenset(
-    "calendars encryption kafka oidc oracle payments periodic plot postgres server sms temporal".split()  # noqa: SIM905
+    "calendars encryption kafka oidc oracle payments periodic plot postgres server sms temporal traces".split()  # noqa: SIM905
 )
 """The extras that bring `queue`, too."""
 DATABASES = {"postgresql": "postgres", "postgres": "postgres", "oracle": "oracle"}
