@@ -153,27 +153,23 @@ def documented_packages() -> dict[str, int]:
 
 LIMITS = """
 import os
-from paceline import Limiter
+from paceline import FixedWindow, Limiter, Plan
 
-with Limiter(os.environ["STORE"], plans={"two": "2/hour"}) as limiter:
+with Limiter(os.environ["STORE"], plans=[Plan("two", FixedWindow(limit=2, window="P1D"))]) as limiter:
     key = os.environ["KEY"]
     assert [limiter.acquire(key, plans=["two"]).allowed for _ in range(3)] == [True, True, False]
     limiter.reset(key, plans=["two"])
 """
 QUEUE = """
 import asyncio
-from paceline import Tasks
-
-tasks = Tasks("sqlite:///paceline.db")
-
-@tasks.task
-async def add(one: int, two: int) -> int:
-    return one + two
+from paceline import DispatchQueue, SlotScheduler, WindowPolicy
 
 async def main():
-    async with tasks, tasks.worker():
-        await add.enqueue(1, 2, key="three")
-        assert await add.result("three", timeout=60) == 3
+    async with SlotScheduler.open("sqlite:///paceline.db") as slots, DispatchQueue.open("sqlite:///paceline.db") as queue:
+        await slots.configure("default", WindowPolicy(max_per_window=100, window="PT4S"))
+        slot = await slots.assign("pay-1", "default", "2030-03-01T16:00:00Z")
+        await queue.configure("PAY")
+        await queue.enqueue("PAY", "pay-1", slot=slot)
 
 asyncio.run(main())
 """
@@ -216,7 +212,7 @@ def test_redis_adds_its_parser(on_python: Installed, redis_url: str) -> None:
     works(installed, LIMITS, STORE=redis_url, KEY="extra")
 
 
-def test_the_queue_runs_a_task(on_python: Installed) -> None:
+def test_the_queue_takes_an_item(on_python: Installed) -> None:
     installed = on_python.become("queue")
     assert {"paceline", "paceline-queue", "sqlalchemy", "alembic", "pydantic"} <= installed.packages()
     works(installed, QUEUE)
