@@ -24,10 +24,10 @@ CONSOLE := src/paceline/server/console/static
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 UV = $(if $(PIP_INDEX_URL),UV_DEFAULT_INDEX="$(PIP_INDEX_URL)") $(if $(PIP_FIND_LINKS),UV_FIND_LINKS="$(PIP_FIND_LINKS)") \
   $(if $(PIP_CERT),SSL_CERT_FILE="$(PIP_CERT)") $(BIN)/uv pip install --quiet --python $(BIN)/python
-NEEDED := -e ".[all,testing]" --group dev
+NEEDED := -e ".[all,testing]" -e packages/queue --group dev
 install = $(UV) -c constraints.txt $(1) || { $(PIP) "pip>=25.1" && $(PIP) -c constraints.txt $(1); }
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml packages/queue/pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(INTERPRETER) -m venv $(VENV)
 	@echo "installing paceline into $(VENV), $$($(BIN)/python --version) (once; up to a minute)"
 	@$(PIP) -c constraints.txt uv
@@ -169,7 +169,8 @@ sbom: $(STAMP)
 	@echo "wrote sbom.json (CycloneDX)"
 
 lock: $(STAMP)
-	@$(BIN)/uv --quiet pip compile pyproject.toml --extra all --constraints constraints.txt --generate-hashes --universal \
+	@printf '%s\n' '.[all]' ./packages/queue | $(BIN)/uv --quiet pip compile - --no-emit-package paceline \
+	  --no-emit-package paceline-queue --constraints constraints.txt --generate-hashes --universal \
 	  --python-version 3.11 --no-header --no-annotate --output-file requirements.lock > /dev/null
 
 clean:

@@ -1,12 +1,13 @@
 """Rate limits, planned time slots and a durable job queue for Python.
 
-Importing this imports no driver and no framework: an adapter is loaded when a URL names it, and each name below at its
-first use.
+Importing this imports nothing that is not Python's own: an adapter is loaded when a URL names it, and each name below
+at its first use. Names of `slots` and `dispatch` need `paceline[queue]`.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -149,14 +150,24 @@ _MODULES = {
     "slots.scheduler": ("SlotScheduler",),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
+_QUEUE = ("dispatch.", "slots.")
+"""The folders that `paceline[queue]` brings."""
 
 
 if not TYPE_CHECKING:  # with it a type checker would accept every misspelt name
+    # `from paceline import *` gives what is installed.
+    if PathFinder.find_spec(f"{__name__}.dispatch", __path__) is None:
+        __all__ = [name for name in __all__ if not _HOMES[name].startswith(_QUEUE)]
 
     def __getattr__(name: str) -> Any:
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+        home = _HOMES[name]
+        if home.startswith(_QUEUE):
+            from paceline.extras import require
+
+            require(f"{__name__}.{name}", "queue")
+        value = globals()[name] = getattr(import_module(f"{__name__}.{home}"), name)
         return value
 
 

@@ -22,6 +22,12 @@ gc.set_threshold(20_000, 20, 20)
 def main() -> None:
     """Runs the command line. A signal during start-up exits with 0 at once: imports take a second, and a supervisor may
     stop it meanwhile."""
+    from paceline.extras import installed
+
+    if not installed("queue"):
+        from paceline.core_command import main as core_main
+
+        sys.exit(core_main(sys.argv[1:]))
     if sys.argv[1:2] and sys.argv[1] in UNTIL_STOPPED:
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, _end)

@@ -32,7 +32,7 @@ MODULES = {
     "plot": ("matplotlib",),
     "postgres": ("psycopg", "greenlet"),
     "quart": ("quart",),
-    "redis": ("hiredis",),
+    "queue": ("paceline.dispatch", "sqlalchemy", "alembic", "pydantic", "click"),
     "requests": ("requests",),
     "server": (
         "fastapi",
@@ -49,16 +49,21 @@ MODULES = {
     "sms": ("httptools", "httpx2", "phonenumbers"),
     "starlette": ("starlette",),
     "temporal": ("temporalio",),
+    "timezones": ("tzdata",),
     "traces": ("opentelemetry.sdk", "opentelemetry.exporter"),
 }
-"""The modules of each extra that paceline imports."""
+"""The modules that each extra adds and paceline imports. `redis` is not here: its parser is used if it is installed."""
+WITH_QUEUE = frozenset(
+    "calendars encryption kafka oidc oracle payments periodic plot postgres server sms temporal traces".split()  # noqa: SIM905
+)
+"""The extras that bring `queue`, too."""
 DATABASES = {"postgresql": "postgres", "postgres": "postgres", "oracle": "oracle"}
 """The extra that a database's URL scheme needs."""
 
 
 def installed(extra: str) -> bool:
     """Whether every module of an extra that paceline imports can be found."""
-    return all(map(_is_installed, MODULES[extra]))
+    return all(map(_is_installed, MODULES[extra])) and (extra not in WITH_QUEUE or installed("queue"))
 
 
 def require(what: str, *extras: str) -> None:

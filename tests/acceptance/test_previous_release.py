@@ -19,7 +19,7 @@ import pytest
 
 from paceline.durations import format_instant
 from tests import later_version
-from tests.acceptance.installed import ROOT, build_wheel
+from tests.acceptance.installed import ROOT, build_wheels
 from tests.acceptance.service import Service, environment, run, until
 
 COMMON = {
@@ -39,8 +39,9 @@ def previous(tmp_path_factory: pytest.TempPathFactory) -> str:
         source = folder / "source"
         with zipfile.ZipFile(BytesIO(git("archive", "--format", "zip", tag))) as archive:
             archive.extractall(source)
-    with zipfile.ZipFile(build_wheel(folder, source)) as wheel:
-        wheel.extractall(folder / "modules")
+    for path in build_wheels(folder, source):
+        with zipfile.ZipFile(path) as wheel:
+            wheel.extractall(folder / "modules")
     return str(folder / "modules")
 
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import wraps
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from paceline.errors import ConfigurationError, RateLimitExceeded
 from paceline.extras import needed
@@ -28,7 +28,9 @@ from paceline.limits._blocking import Limiter
 from paceline.limits._blocking_handles import Reservation
 from paceline.limits.model import Decision
 from paceline.options import check_wait
-from paceline.slots.blocking import BlockingSlots
+
+if TYPE_CHECKING:
+    from paceline.slots.blocking import BlockingSlots
 
 with needed("paceline.integrations.celery", "celery"):
     from celery import Task, current_task

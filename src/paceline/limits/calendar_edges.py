@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta, tzinfo
 from functools import lru_cache
 from typing import TypeAlias
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, available_timezones
 
 from paceline.durations import EPOCH, LATEST
-from paceline.errors import ConfigurationError
+from paceline.errors import ConfigurationError, MissingExtra
 
 DAYS = {"day": 1, "week": 7, "month": 30}
 """The calendars, and how many days each usually has."""
@@ -24,12 +24,15 @@ def check_zone(zone: object) -> None:
 
     Raises:
         ConfigurationError: there is no such zone.
+        MissingExtra: this host has no time zones, and tzdata is not installed.
     """
     try:
         if not isinstance(zone, str) or not zone:
             raise ValueError
-        ZoneInfo(zone)
+        _zone(zone)
     except (ValueError, OSError, LookupError):
+        if not available_timezones():
+            raise MissingExtra(f"the time zone {zone!r}", "timezones") from None
         raise ConfigurationError("zone", f"{zone!r} is no time zone; write for example Europe/Berlin") from None
 
 
@@ -51,7 +54,7 @@ def window_around(calendar: str, zone: str, now_us: int) -> tuple[int, int]:
     if known is not None and known[0] <= now_us < known[1]:
         return known
     moment = min(max(EPOCH + timedelta(days=40), EPOCH + now_us * _US), _LATEST)
-    day = moment.astimezone(ZoneInfo(zone)).date()
+    day = moment.astimezone(_zone(zone)).date()
     if calendar == "week":
         first = day - timedelta(days=day.weekday())
         after = first + timedelta(days=7)
@@ -65,7 +68,11 @@ def window_around(calendar: str, zone: str, now_us: int) -> tuple[int, int]:
     return window
 
 
+def _zone(name: str) -> tzinfo:
+    return UTC if name == "UTC" else ZoneInfo(name)  # UTC needs no tzdata
+
+
 @lru_cache(1024)
 def _midnight(day: date, zone: str) -> int:
     """The first instant of a day. Where clocks skip midnight, Python counts on by the old offset: to that instant."""
-    return (datetime(day.year, day.month, day.day, tzinfo=ZoneInfo(zone)).astimezone(UTC) - EPOCH) // _US
+    return (datetime(day.year, day.month, day.day, tzinfo=_zone(zone)).astimezone(UTC) - EPOCH) // _US

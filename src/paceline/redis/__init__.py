@@ -2,6 +2,7 @@
 
 url.py              addresses, topology and login, from a URL
 protocol.py         commands and script calls as bytes: pure, shared by both clients
+replies.py          replies from bytes: by hiredis, or in Python
 redirects.py        error replies: where to send a command that was not run, and the slot map; pure
 discovery.py        which server has the data, by Sentinel or cluster; pure
 async_client.py     a client for event loops             blocking_client.py      for threads, generated from it
@@ -9,7 +10,3 @@ async_connection.py calls of one turn share a packet     blocking_connection.py 
 single_flight.py    callers share a discovery in flight
 server_info.py      what a server reports about itself
 """
-
-from paceline.extras import require
-
-require("Redis", "redis")

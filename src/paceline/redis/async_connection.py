@@ -12,10 +12,9 @@ from collections import deque
 from functools import partial
 from typing import Any, Protocol, cast
 
-import hiredis
-
 from paceline.redis.protocol import handshake, introduction
 from paceline.redis.redirects import ErrorReply, store_error, unreachable
+from paceline.redis.replies import ErrorText, ProtocolError, new_reader
 from paceline.redis.single_flight import AsyncSingleFlight
 from paceline.redis.url import Address, Login, RedisUrl
 
@@ -62,7 +61,7 @@ class AsyncRedisConnection(asyncio.Protocol):
         self.timeout = timeout
         self.closed = False
         self._transport: asyncio.Transport | None = None
-        self._reader = hiredis.Reader(notEnoughData=_INCOMPLETE)
+        self._reader = new_reader(_INCOMPLETE)
         self._closing = False
         self._waiting: deque[Receiver] = deque()
         self._outgoing: list[bytes] = []
@@ -153,8 +152,8 @@ class AsyncRedisConnection(asyncio.Protocol):
                 future = waiting.popleft()
                 answered += 1
                 if not future.done():
-                    future.set_result(ErrorReply(reply, self.address) if type(reply) is hiredis.ReplyError else reply)
-        except (hiredis.ProtocolError, IndexError) as error:
+                    future.set_result(ErrorReply(reply, self.address) if type(reply) is ErrorText else reply)
+        except (ProtocolError, IndexError) as error:
             self._end(error)
         self._answered += answered
         if self._closing and not waiting:

@@ -12,10 +12,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import hiredis
-
 from paceline.redis.protocol import handshake, introduction
 from paceline.redis.redirects import ErrorReply, store_error, unreachable
+from paceline.redis.replies import ErrorText, ProtocolError, new_reader
 from paceline.redis.url import Address, Login, RedisUrl
 
 _INCOMPLETE = object()
@@ -35,7 +34,7 @@ class RedisConnection:
     def __init__(self, address: Address, url: RedisUrl, login: Login, due: float, database: int) -> None:
         self.address = address
         self.timeout = url.timeout
-        self._reader = hiredis.Reader(notEnoughData=_INCOMPLETE)
+        self._reader = new_reader(_INCOMPLETE)
         login = login.current()
         try:
             plain = _socket_to(address, _left(due))
@@ -81,14 +80,14 @@ class RedisConnection:
                 if not data:
                     raise ConnectionResetError("closed by the server")
                 self._reader.feed(data)
-        except (OSError, hiredis.ProtocolError) as error:
+        except (OSError, ProtocolError) as error:
             self.close()
             raise unreachable(self.address, self.timeout, error) from error
         except BaseException:
             # Interrupted between command and reply: the next caller must not get this one's reply.
             self.close()
             raise
-        return ErrorReply(reply, self.address) if type(reply) is hiredis.ReplyError else reply
+        return ErrorReply(reply, self.address) if type(reply) is ErrorText else reply
 
     def exchange_all(self, commands: Sequence[bytes]) -> list[Any]:
         """The replies to `commands`, which are sent together."""
@@ -102,8 +101,8 @@ class RedisConnection:
                     if not data:
                         raise ConnectionResetError("closed by the server")
                     self._reader.feed(data)
-                replies.append(ErrorReply(reply, self.address) if type(reply) is hiredis.ReplyError else reply)
-        except (OSError, hiredis.ProtocolError) as error:
+                replies.append(ErrorReply(reply, self.address) if type(reply) is ErrorText else reply)
+        except (OSError, ProtocolError) as error:
             self.close()
             raise unreachable(self.address, self.timeout, error) from error
         except BaseException:

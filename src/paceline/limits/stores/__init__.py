@@ -31,7 +31,7 @@ def limit_store(
         from paceline.limits.stores.redis_blocking import RedisLimitStore
 
         return RedisLimitStore(url, deadline=deadline)
-    if scheme.partition("+")[0] in SQL_SCHEMES:
+    if _is_sql(scheme):
         from paceline.limits.stores.sql import SqlLimitStore
 
         return SqlLimitStore(url, deadline=DEFAULT_DEADLINE if deadline is None else deadline)
@@ -52,11 +52,21 @@ def async_limit_store(
         from paceline.limits.stores.redis import AsyncRedisLimitStore
 
         return AsyncRedisLimitStore(url, deadline=deadline)
-    if scheme.partition("+")[0] in SQL_SCHEMES:
+    if _is_sql(scheme):
         from paceline.limits.stores.sql import AsyncSqlLimitStore
 
         return AsyncSqlLimitStore(url, deadline=DEFAULT_DEADLINE if deadline is None else deadline)
     raise _unknown(option, scheme)
+
+
+def _is_sql(scheme: str) -> bool:
+    family = scheme.partition("+")[0]
+    if family not in SQL_SCHEMES:
+        return False
+    from paceline.extras import DATABASES, require
+
+    require(f"limits at {family}://", DATABASES.get(family, "queue"))
+    return True
 
 
 def _check_memory(option: str, url: str) -> None:

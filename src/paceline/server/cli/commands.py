@@ -62,6 +62,13 @@ class Commands(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, _short(about, width)) for name, about in ABOUT.items()])
 
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from paceline.core_command import missing_commands
+
+        if missing := missing_commands():
+            formatter.write_paragraph()
+            formatter.write_text(f"Not installed: {missing}")
+
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         # click's own would import every command for its help text, at every press of TAB.
         names = [name for name in ABOUT if name.startswith(incomplete)]

@@ -16,7 +16,6 @@ from paceline.server.cli.terminal import print_json, print_line, run
 from paceline.server.settings import Settings
 from paceline.server.shapes.limits import dump_decision
 from paceline.server.wiring.limits import open_limits
-from paceline.server.wiring.requirements import require_limit_extras
 
 T = TypeVar("T")
 
@@ -85,7 +84,6 @@ def reset(key: str, plans: tuple[str, ...], as_json: bool) -> None:
 
 def _call(call: Callable[[AsyncLimiter], Awaitable[T]], *, only_reads: bool = False) -> T:
     async def work(settings: Settings) -> T:
-        require_limit_extras(settings)
         async with open_limits(settings) as admission:
             return await call(admission.limiter)
 

@@ -24,7 +24,6 @@ from paceline.server.cli.terminal import print_json, print_line, print_table, ru
 from paceline.server.settings import Settings
 from paceline.server.shapes.limits import PlanShown
 from paceline.server.wiring.limits import open_limits
-from paceline.server.wiring.requirements import require_limit_extras
 
 BUCKET = "token_bucket"
 
@@ -131,7 +130,6 @@ def set_(
     }
 
     async def work(settings: Settings) -> Plan:
-        require_limit_extras(settings)
         async with audit_change(settings, "plans set", name), open_limits(settings) as admission:
             plan = plan_from(name, _changed((await admission.plans.all()).get(name), given, overrides))
             await admission.plans.put(plan)
@@ -147,7 +145,6 @@ def delete(name: str, as_json: bool) -> None:
     """Delete a plan."""
 
     async def work(settings: Settings) -> Plan:
-        require_limit_extras(settings)
         async with audit_change(settings, "plans delete", name), open_limits(settings) as admission:
             return await admission.plans.delete(name)
 

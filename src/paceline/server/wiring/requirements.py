@@ -17,13 +17,6 @@ def require_extras(settings: Settings, *others: str, serves: bool = False) -> No
     require("these settings", *others, *_extras(settings), *(_service_extras(settings) if serves else ()))
 
 
-def require_limit_extras(settings: Settings) -> None:
-    """Raises `MissingExtra` unless what the limits need is installed. Commands call it before they open the
-    database."""
-    if settings.redis_url is not None and settings.limits.store == "auto":
-        require("Redis", "redis")
-
-
 def require_message_extras(settings: Settings) -> None:
     """Raises `MissingExtra` unless what the SMS gateway needs is installed. Commands call it before they open the
     database."""
@@ -57,8 +50,6 @@ def _service_extras(settings: Settings) -> Iterator[str]:
 
 
 def _message_extras(settings: Settings) -> Iterator[str]:
-    if settings.redis_url is not None:
-        yield "redis"
     if settings.kafka_bootstrap is not None:
         yield "kafka"
     if _calls_providers(settings):
