@@ -5,7 +5,11 @@ from __future__ import annotations
 import gc
 import os
 
+import pytest
+
 from paceline.forks import reset_in_children
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 
 
 class Counted:
