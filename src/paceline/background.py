@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from queue import SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
+from paceline.daemon_threads import DaemonThread
 from paceline.forks import reset_in_children
+from paceline.locks import Lock
 
 
 class _Closable(Protocol):
@@ -32,16 +33,16 @@ class Background(Generic[Thing]):
 
     def __init__(self, make: Callable[[], Thing]) -> None:
         self._make = make
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._process = os.getpid()
-        self._running: tuple[asyncio.AbstractEventLoop, threading.Thread] | None = None
+        self._running: tuple[asyncio.AbstractEventLoop, DaemonThread] | None = None
         self._calls: set[asyncio.Task[Any]] = set()
         self._thing = make()
         reset_in_children(self)
 
     def reset_after_fork(self) -> None:
         """Forgets who held the lock, in a forked child: a thread that was not forked."""
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def run(self, call: Callable[[Thing], Coroutine[Any, Any, R]]) -> R:
         """The result of `call`, awaited in the background."""
@@ -51,9 +52,7 @@ class Background(Generic[Thing]):
                 self._process, self._running, self._thing = os.getpid(), None, self._make()
             if self._running is None:
                 loop = asyncio.new_event_loop()
-                thread = threading.Thread(target=loop.run_forever, name="paceline-sql-loop", daemon=True)
-                thread.start()
-                self._running = loop, thread
+                self._running = loop, DaemonThread(loop.run_forever)
             loop, thing = self._running[0], self._thing
         return self._result(loop, call, thing)
 

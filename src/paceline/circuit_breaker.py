@@ -6,11 +6,11 @@ microseconds instead of a timeout.
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 from enum import StrEnum
 
 from paceline.errors import ConfigurationError
+from paceline.locks import Lock
 from paceline.options import check_seconds, is_number, is_whole
 
 
@@ -52,7 +52,7 @@ class Breaker:
 
     def __init__(self, policy: BreakerPolicy | None = None) -> None:
         self._policy = policy or BreakerPolicy()
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._failures = 0
         self._pause_us = 0
         self._until_us = 0

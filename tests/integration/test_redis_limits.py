@@ -23,6 +23,7 @@ from paceline.limits.stores.redis import AsyncRedisLimitStore
 from paceline.limits.stores.redis_blocking import RedisLimitStore
 from paceline.testing import RedisServer, eventually
 from paceline.testing.availability import available
+from tests.interruptions import in_a_thread, interrupt_often
 
 T0 = 1_800_000_000_000_000
 SPECS: list[Spec] = [
@@ -333,3 +334,18 @@ async def test_a_redis_that_comes_back_is_used_again(own_redis: RedisServer) -> 
         assert (await limiter.acquire("k", ["minute"])).remaining == 997
         await asyncio.to_thread(own_redis.restart)
         assert (await limiter.acquire("k", ["minute"])).remaining == 996
+
+
+# A signal handler that raises may do so in the callback of a weak reference, where Python can only report it; and a
+# connection that it interrupts is closed by the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
+def test_a_signal_handler_that_raises_stops_no_other_thread(redis_url: str) -> None:
+    limiter = Limiter(redis_url, plans=[Plan("gold", TokenBucket(10**9, 10**6))])
+
+    def call() -> None:
+        assert limiter.acquire("u", "gold").limit == 10**9
+        limiter.reserve("u", "gold", 5).settle(2)
+
+    interrupt_often(call, 500)
+    in_a_thread(call)
+    in_a_thread(limiter.close)

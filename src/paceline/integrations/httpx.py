@@ -14,7 +14,6 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import cache, partial
-from threading import Lock
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -24,6 +23,7 @@ from paceline.integrations.outbound import OutboundKey, OutboundLimiter, Outboun
 from paceline.limits._blocking import Limiter
 from paceline.limits.limiter import AsyncLimiter
 from paceline.limits.model import Decision
+from paceline.locks import Lock
 
 __all__ = ["AsyncLimitedTransport", "LimitedTransport"]
 

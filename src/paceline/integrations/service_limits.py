@@ -12,8 +12,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from threading import Lock
 from typing import NamedTuple
+
+from paceline.locks import Lock
 
 MAX_ORIGINS = 1024
 

@@ -17,6 +17,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from paceline.errors import BrokerUnavailable, PacelineError, StoreError
+from paceline.locks import Lock
 from paceline.messaging import Record
 
 POLL_SECONDS = 0.1
@@ -55,10 +56,10 @@ class KafkaProducer:
         self._producer = Producer(self._settings)
         self._retired: list[Producer] = []
         """Producers after a fatal error that still have outcomes to report."""
-        self._replacing = threading.Lock()
+        self._replacing = Lock()
         self._reports: list[tuple[asyncio.Future[PacelineError | None], PacelineError | None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop = threading.Event()
+        self._stopped = False
         self._thread: threading.Thread | None = None
 
     async def publish(self, records: Sequence[Record]) -> list[PacelineError | None]:
@@ -97,7 +98,7 @@ class KafkaProducer:
         return future
 
     def _poll(self) -> None:
-        while not self._stop.is_set():
+        while not self._stopped:
             self._poll_retired()
             self._producer.poll(POLL_SECONDS)
             if self._reports:
@@ -150,7 +151,7 @@ class KafkaProducer:
         # librdkafka reports its backlog only on request.
         while len(self._producer) and self._thread is not None and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(POLL_SECONDS / 10)
-        self._stop.set()
+        self._stopped = True
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
         self._pinger.shutdown(wait=False)

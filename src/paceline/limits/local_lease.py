@@ -16,7 +16,6 @@ A forked child starts without leases: their tokens are the parent's.
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -42,6 +41,7 @@ from paceline.limits.model import (
     Spec,
     TokenBucket,
 )
+from paceline.locks import Lock
 from paceline.options import is_number, is_whole
 
 MAX_LEASES = 10_000
@@ -263,8 +263,8 @@ class LocalLease:
         return self.with_tokens(decision, tokens)
 
 
-RefillLock = threading.Lock
-"""A lease's lock, for threads. `with` never loses it to a signal handler that raises."""
+RefillLock = Lock
+"""A lease's lock, for threads."""
 
 
 class AsyncRefillLock(asyncio.Lock):
@@ -287,14 +287,14 @@ class LocalLeases:
         self.spin_lock = SpinLock() if new_lock is RefillLock else NoLock()
         """Guards the tokens of all leases against other threads. A lease's own lock is held during a refill."""
         self._new_lock = new_lock
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._by_name: OrderedDict[tuple[str, ...], LocalLease] = OrderedDict()
         self._retired: list[LocalLease] = []
         reset_in_children(self)
 
     def reset_after_fork(self) -> None:
         """Forgets everything, in a forked child. The lock may have been held by a thread that was not forked."""
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._retired.clear()
         self._by_name.clear()
 

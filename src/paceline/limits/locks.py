@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from time import sleep
 from typing import ParamSpec, TypeVar
 
 from paceline.forks import reset_in_children
+from paceline.locks import Lock
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -50,7 +50,7 @@ class SpinLock:
 
     def __init__(self) -> None:
         self._token = [None]
-        self._queue_lock = threading.Lock()
+        self._queue_lock = Lock()
         self.try_acquire = self._token.pop
         self.release = self._token.append
         reset_in_children(self)
@@ -98,7 +98,7 @@ class SpinLock:
     def reset_after_fork(self) -> None:
         """Forgets the holder and the waiters."""
         self._token[:] = [None]
-        self._queue_lock = threading.Lock()
+        self._queue_lock = Lock()
 
 
 class NoLock(SpinLock):

@@ -8,10 +8,13 @@ import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import Future
+from functools import partial
 from inspect import isawaitable, iscoroutinefunction
 from typing import Any, TypeAlias, TypeVar
 
+from paceline.daemon_threads import DaemonThread
 from paceline.limits.model import Plan
+from paceline.locks import Lock
 
 log = logging.getLogger("paceline.limits")
 
@@ -29,8 +32,8 @@ class PlanLoader:
     def __init__(self, load: Callable[[], Plans], apply: Callable[[Plans], None]) -> None:
         self._load, self._apply = load, apply
         self._process = os.getpid()
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._lock = Lock()
+        self._thread: DaemonThread | None = None
 
     def load_now(self) -> None:
         """Loads now, after the load in flight. Errors are raised."""
@@ -40,29 +43,26 @@ class PlanLoader:
     def load_soon(self) -> None:
         """Starts a load in a thread, unless one is in flight. Errors are logged."""
         lock = self._process_lock()
-        if not lock.acquire(blocking=False):
-            return
-        thread = threading.Thread(target=self._load_and_log, args=(lock,), name=THREAD, daemon=True)
-        try:
-            thread.start()
-        except RuntimeError as error:
-            lock.release()
-            log_load_failure(error)
-        else:
-            self._thread = thread
+        if self._thread is None or not self._thread.is_alive:
+            try:
+                self._thread = DaemonThread(partial(self._load_and_log, lock))
+            except RuntimeError as error:
+                log_load_failure(error)
 
     def close(self, timeout: float) -> None:
         """Waits for the load in flight, up to `timeout` seconds."""
-        if self._thread is not None and self._thread is not threading.current_thread():
+        if self._thread is not None and self._thread.is_alive:
             self._thread.join(timeout)
 
-    def _process_lock(self) -> threading.Lock:
+    def _process_lock(self) -> Lock:
         if self._process != os.getpid():
             # The thread that held the lock when the process was forked is not here to release it.
-            self._process, self._lock, self._thread = os.getpid(), threading.Lock(), None
+            self._process, self._lock, self._thread = os.getpid(), Lock(), None
         return self._lock
 
-    def _load_and_log(self, lock: threading.Lock) -> None:
+    def _load_and_log(self, lock: Lock) -> None:
+        if not lock.acquire(blocking=False):
+            return
         try:
             self._apply(self._load())
         except Exception as error:

@@ -1,9 +1,8 @@
 """Periodic renewals while a block runs, in the background of a limiter.
 
-A signal handler may raise wherever a block starts or ends (Ctrl-C, a worker's time limit). So there is a plain lock,
-taken by `with`: a `threading.Condition` is entered by a Python function, which may raise with its lock held. A block
-whose end was interrupted, and a place that was forgotten, are not renewed for ever: renewals have only a weak reference
-to them.
+A signal handler may raise wherever a block starts or ends (Ctrl-C, a worker's time limit). So there is no
+`threading.Condition`, which may raise with its lock held. A block whose end was interrupted, and a place that was
+forgotten, are not renewed for ever: renewals have only a weak reference to them.
 
 A forked child starts without renewals: the blocks are its parent's.
 """
@@ -13,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
-import threading
 import time
 from _thread import start_new_thread
 from collections.abc import Awaitable, Callable
@@ -23,6 +21,7 @@ from types import MethodType
 from weakref import WeakMethod, ref
 
 from paceline.forks import reset_in_children
+from paceline.locks import Lock
 
 log = logging.getLogger("paceline.limits")
 
@@ -96,7 +95,7 @@ class Renewals:
 
     def reset_after_fork(self) -> None:
         """Forgets everything, in a forked child. The lock may have been held by a thread that was not forked."""
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._changes: SimpleQueue[None] = SimpleQueue()
         self._due: list[tuple[float, int, Renewal]] = []
         self._prune_above = PRUNE_ABOVE

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Sequence
-from threading import Lock
 from time import perf_counter
 
 from paceline.circuit_breaker import Breaker, BreakerPolicy, BreakerState
@@ -13,6 +12,7 @@ from paceline.clock import Clock
 from paceline.errors import StoreUnavailable
 from paceline.limits.model import Charge, Decision, OnError, Reason, policy
 from paceline.limits.observing import QuietObserver
+from paceline.locks import Lock
 
 log = logging.getLogger("paceline.limits")
 

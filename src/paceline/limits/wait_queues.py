@@ -23,6 +23,7 @@ from paceline.clock import Clock
 from paceline.errors import InvalidInput
 from paceline.forks import reset_in_children
 from paceline.limits.model import Charge, Concurrency, Decision, Reason
+from paceline.locks import Lock
 
 MAX_PAUSE_SECONDS = 5.0
 """The longest pause between two attempts: a refund, a reset or a raised plan makes room early."""
@@ -82,13 +83,13 @@ class _Queues(Generic[AnyTurn]):
     """Queues of turns, by the first key and all cells of what they wait for. An empty queue is removed."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._queues: dict[str, dict[Cells, deque[AnyTurn]]] = {}
         reset_in_children(self)
 
     def reset_after_fork(self) -> None:
         """Forgets everything, in a forked child. The lock may have been held by a thread that was not forked."""
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._queues = {}
 
     def wake(self, key: str) -> None:

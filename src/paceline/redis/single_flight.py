@@ -3,42 +3,56 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Coroutine, Hashable
-from concurrent.futures import Future
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, NoReturn, TypeVar
 
-from paceline.errors import StoreError, StoreUnavailable
+from paceline.errors import StoreError
+from paceline.locks import Lock
 
 R = TypeVar("R")
 
 
 class SingleFlight:
-    """Shares work among threads. The first caller runs it, the others wait."""
+    """Shares work among threads. The first caller runs it, the others wait.
+
+    If a signal handler raises in the caller that runs it, one that waits runs it again.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._in_flight: Future[Any] | None = None
+        self._current = _Run()
 
     def run(self, work: Callable[[], R]) -> R:
         """The result of `work`, or of its run in flight."""
-        with self._lock:
-            future, is_first = self._in_flight, self._in_flight is None
-            if future is None:
-                future = self._in_flight = Future()
-        if not is_first:
-            shared: R = future.result()
-            return shared
-        try:
-            result = work()
-        except BaseException as error:
-            self._in_flight = None
-            # An interrupt of this thread must not reach the others.
-            future.set_exception(error if isinstance(error, StoreError) else StoreUnavailable("interrupted"))
-            raise
-        self._in_flight = None
-        future.set_result(result)
+        current = self._current
+        with current.lock:
+            if current.outcome is None:
+                later, outcome = _Run(), _outcome_of(work)
+                # No call here, so no signal handler runs: callers must not find a run that has ended.
+                self._current, current.outcome = later, outcome
+        result: R = current.outcome()
         return result
+
+
+class _Run:
+    __slots__ = ("lock", "outcome")
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.outcome: Callable[[], Any] | None = None
+        """Returns the result or raises the error, once the work has ended."""
+
+
+def _outcome_of(work: Callable[[], R]) -> Callable[[], R]:
+    try:
+        result = work()
+    except StoreError as error:
+        return partial(_raise, error)
+    return lambda: result
+
+
+def _raise(error: StoreError) -> NoReturn:
+    raise error
 
 
 class AsyncSingleFlight:

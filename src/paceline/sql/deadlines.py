@@ -7,11 +7,12 @@ import contextlib
 import os
 import socket
 import sqlite3
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 from sqlalchemy.engine import Connection
+
+from paceline.locks import Lock
 
 CUT_BEFORE = 0.25
 """A connection to PostgreSQL is shut down this long before the deadline: psycopg would spend up to ten seconds more on
@@ -36,7 +37,7 @@ class Use:
         """Cuts the connection to PostgreSQL shortly before the timeout, or interrupts SQLite at it."""
         self._running: sqlite3.Connection | None = None
         self._is_over = False
-        self._lock = threading.Lock()
+        self._lock = Lock()
         """Held while `_running` is interrupted: after that, the connection may be another transaction's."""
 
     def end_at(self, when: float) -> None:

@@ -22,6 +22,7 @@ from weakref import WeakSet
 import sqlalchemy as sa
 
 from paceline.errors import StoreError, StoreUnavailable
+from paceline.locks import Lock
 
 if TYPE_CHECKING:
     from paceline.sql.engine import Database
@@ -248,7 +249,7 @@ class _CommitWatch:
 
     def __init__(self, opened: sqlite3.Connection) -> None:
         self._opened = opened
-        self._lock = threading.Lock()
+        self._lock = Lock()
         """Held while the connection is used, or closed."""
         self._is_closed = False
         self._error: sqlite3.Error | None = None

@@ -19,6 +19,7 @@ from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from paceline.locks import Lock
 from paceline.testing.servers.failures import ServerFailed, ServerUnavailable
 from paceline.testing.servers.process_group import process_group
 
@@ -63,7 +64,7 @@ class SharedServers:
     """Starts each server at most once; safe to ask from many threads and, after `listen`, many processes."""
 
     def __init__(self) -> None:
-        self._locks = {name: threading.Lock() for name in KINDS}
+        self._locks = {name: Lock() for name in KINDS}
         self._servers: dict[str, Closable] = {}
         self._databases: queue.SimpleQueue[int] = queue.SimpleQueue()
         for number in range(REDIS_DATABASES):

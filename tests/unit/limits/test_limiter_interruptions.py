@@ -2,23 +2,105 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
+from collections.abc import Callable
 
 import pytest
 
-from paceline import Concurrency, FixedWindow, Limiter, Plan
+from paceline import Concurrency, FixedWindow, LeasePolicy, Limiter, Plan, TokenBucket
+from paceline.circuit_breaker import Breaker, BreakerPolicy
+from paceline.integrations.service_limits import Pauses
 from paceline.limits.ports import Settlement
 from paceline.limits.stores.memory import MemoryLimitStore
-from paceline.testing import eventually
+from paceline.testing import FakeClock, eventually
 from tests.interruptions import in_a_thread, interrupt_often
+from tests.unit.limits.both import START, SwitchedStore
 
 pytestmark = [
     # A signal handler that raises may do so in the callback of a weak reference, where Python can only report it.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning"),
 ]
+
+
+class Registry:
+    """One that is asked for its plans with nearly every call."""
+
+    refresh_every = 1e-6
+
+    def load(self) -> dict[str, Plan]:
+        return {plan.name: plan for plan in PLANS}
+
+
+PLANS = [
+    Plan("bucket", TokenBucket(10**9, 10**6)),
+    Plan("window", FixedWindow(10**9, "PT1H")),
+    Plan("places", Concurrency(100_000, expires="PT0.2S")),
+]
+
+
+def every_call(limiter: Limiter) -> None:
+    assert limiter.acquire("u", "bucket").allowed
+    assert limiter.acquire("u", ["bucket", "window"], 2).allowed
+    assert limiter.wait("u", "window", timeout=1).allowed
+    limiter.refund("u", "window")
+    limiter.reserve("u", "bucket", 5).settle(2)
+    with limiter.hold("u", "places"):
+        limiter.peek("u", "bucket")
+    limiter.reset("u", "bucket")
+
+
+def remote() -> SwitchedStore:
+    return SwitchedStore(FakeClock(START))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Limiter(plans=PLANS),
+        lambda: Limiter(remote(), plans=PLANS),
+        lambda: Limiter(remote(), plans=PLANS, lease=LeasePolicy(most=3, longest=0.001)),
+        lambda: Limiter(plans=Registry()),
+    ],
+    ids=["memory", "remote", "leases", "registry"],
+)
+def test_after_interruptions_every_call_works_in_another_thread(make: Callable[[], Limiter]) -> None:
+    limiter = make()
+    interrupt_often(lambda: every_call(limiter), 2_000)
+    in_a_thread(lambda: every_call(limiter))
+    in_a_thread(limiter.close)
+
+
+def test_after_interruptions_an_outage_is_still_decided_by_policy(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, "paceline.limits")  # `logging` would report the interruption, not raise it
+    store = remote()
+    limiter = Limiter(store, plans=PLANS, breaker=BreakerPolicy(failures=1, first_pause=1e-6, longest_pause=1e-6))
+
+    def call() -> None:
+        store.down = True
+        assert limiter.acquire("u", "bucket").allowed
+        store.down = False
+        limiter.acquire("u", "bucket")
+
+    interrupt_often(call, 2_000)
+    in_a_thread(call)
+
+
+def test_after_interruptions_a_breaker_and_the_pauses_of_servers_work_in_another_thread() -> None:
+    breaker, pauses = Breaker(BreakerPolicy(failures=1)), Pauses(60, lambda: 0.0)
+
+    def call() -> None:
+        breaker.record_failure(0)
+        breaker.allows(10**9)
+        breaker.record_success()
+        pauses.record_response("host", 429, {"Retry-After": "1"}.get)
+
+    interrupt_often(call, 2_000)
+    in_a_thread(call)
+    assert pauses.remaining("host") == 1
 
 
 def test_an_interrupted_wait_denies_no_other() -> None:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Iterable, Sequence
-from threading import Thread
+from functools import partial
 from weakref import ref
 
 from paceline.clock import Clock, SystemClock
+from paceline.daemon_threads import DaemonThread
 from paceline.limits.algorithms import State
 from paceline.limits.chain import CALENDAR, refunded, rule_on
 from paceline.limits.fast_path import FastPath
@@ -86,7 +87,7 @@ class MemoryLimitStore:
         """Drops the keys of deleted plans, unless another limiter has rules of theirs."""
         tables = self._lock.run(self._forget, rules)
         if sum(map(len, tables)) > MAX_FREED_AT_ONCE:
-            Thread(target=_free, args=(tables,), name="paceline-release", daemon=True).start()
+            DaemonThread(partial(_free, tables))
 
     def close(self) -> None:
         """Forgets everything."""

@@ -8,11 +8,11 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from paceline.locks import Lock
 from paceline.testing.servers import reaper
 from paceline.testing.servers.account import Account
 
@@ -25,7 +25,7 @@ class ProcessGroup:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._reaper: subprocess.Popen[str] | None = None
         self._owner = 0
 
