@@ -262,7 +262,7 @@ async def test_a_chain_waits_for_all_of_its_plans_at_once(limiter: Any, world: W
 async def test_a_reserved_chain_is_settled_by_plan(limiter: Any) -> None:
     reservation = await limiter.reserve_chain([("u", "gold", 1), ("v", "daily", 8)], id="call-1")
     assert reservation
-    with pytest.raises(InvalidInput, match="actual.*'silver' is not part of"):
+    with pytest.raises(InvalidInput, match=r"actual.*'silver' is not part of"):
         await reservation.settle({"silver": 1})
     with pytest.raises(InvalidInput, match="actual"):
         await reservation.settle({"daily": -1})

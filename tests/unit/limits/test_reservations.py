@@ -10,19 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.errors import InvalidInput, NotFound
-from paceline.limits.model import Charge, FixedWindow, Rule
 from paceline.limits.ports import Settlement
 from paceline.limits.reservations import (
     ID_LENGTH,
     LONGEST_TTL,
+    actual_links,
     check_actual,
     check_id,
     check_settlement,
     check_ttl,
-    full_cost_first,
 )
-
-RULE = Rule("gold", FixedWindow(5, "PT1S"))
 
 
 def test_ids_are_short_and_printable() -> None:
@@ -60,14 +57,15 @@ def test_an_actual_cost_may_be_nothing() -> None:
         assert caught.value.field == "actual"
 
 
-@given(st.lists(st.integers(1, 3)), st.integers(1, 3))
-def test_charges_at_full_cost_come_first_and_the_others_keep_their_order(costs: list[int], full: int) -> None:
-    chain = [Charge(str(number), RULE, cost) for number, cost in enumerate(costs)]
-    ordered = full_cost_first(chain, full)
-    split = costs.count(full)
-    assert all(charge.cost == full for charge in ordered[:split])
-    assert ordered[split:] == [charge for charge in chain if charge.cost != full]
-    assert ordered[:split] == [charge for charge in chain if charge.cost == full]
+def test_actual_costs_are_one_for_all_links_or_by_plan() -> None:
+    links = [("u", "requests", 1), ("u", "tokens", 2000)]
+    assert actual_links(links, 7) == [("u", "requests", 7), ("u", "tokens", 7)]
+    assert actual_links(links, {"tokens": 812}) == [("u", "requests", 1), ("u", "tokens", 812)]
+    assert actual_links(links, {}) == links
+    for wrong in (-1, True, {"tokens": 1.5}, {"silver": 1}):
+        with pytest.raises(InvalidInput) as caught:
+            actual_links(links, wrong)  # type: ignore[arg-type]
+        assert caught.value.field == "actual"
 
 
 def test_a_settlement_is_applied_once_and_an_unknown_one_is_an_error() -> None:
