@@ -164,8 +164,10 @@ QUEUE = """
 import asyncio
 from paceline import DispatchQueue, SlotScheduler, WindowPolicy
 
+URL = "sqlite:///paceline.db"
+
 async def main():
-    async with SlotScheduler.open("sqlite:///paceline.db") as slots, DispatchQueue.open("sqlite:///paceline.db") as queue:
+    async with SlotScheduler.open(URL) as slots, DispatchQueue.open(URL) as queue:
         await slots.configure("default", WindowPolicy(max_per_window=100, window="PT4S"))
         slot = await slots.assign("pay-1", "default", "2030-03-01T16:00:00Z")
         await queue.configure("PAY")

@@ -16,6 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
+OURS = {"paceline", "paceline-queue"}
 DEPENDENCIES = ROOT / "docs/explanation/dependencies.md"
 
 
@@ -51,10 +52,10 @@ def test_the_lock_has_a_hash_for_every_package_in_the_version_that_is_tested() -
 def test_the_lock_has_everything_that_paceline_asks_for() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    requirements = [*project["dependencies"]]
+    requirements: list[str] = []
     for extra in re.findall(r"[a-z]+", extras["all"][0].partition("[")[2]):
         requirements += extras[extra]
-    names = {canonicalize_name(Requirement(requirement).name) for requirement in requirements} - {"paceline"}
+    names = {canonicalize_name(Requirement(requirement).name) for requirement in requirements} - OURS
     assert names <= set(locked()), "run make lock"
 
 
@@ -67,7 +68,7 @@ def test_the_bill_of_materials_names_what_is_locked() -> None:
     assert document["metadata"]["component"]["name"] == "paceline"
     named = {component["name"]: component["version"] for component in document["components"]}
     here = {name: version for name, (version, marker) in locked().items() if not marker or Marker(marker).evaluate()}
-    assert set(here) == set(named)
+    assert set(here) == set(named) - OURS
     assert all(
         component["purl"] == f"pkg:pypi/{component['name']}@{component['version']}"
         for component in document["components"]
@@ -81,15 +82,16 @@ def test_the_bill_of_materials_names_what_is_locked() -> None:
 def test_the_table_of_dependencies_has_those_that_are_asked_for() -> None:
     document = tomllib.loads((ROOT / "pyproject.toml").read_text())
     project, groups = document["project"], document["dependency-groups"]
-    core = names_of(project["dependencies"])
+    queue = names_of(project["optional-dependencies"]["queue"]) - OURS
     extras = names_of(requirement for extra in project["optional-dependencies"].values() for requirement in extra)
     others = names_of(requirement for group in groups.values() for requirement in group if isinstance(requirement, str))
     builders = names_of(document["build-system"]["requires"])
     tables = {part.partition("\n")[0]: rows_of(part) for part in DEPENDENCIES.read_text().split("\n## ")[1:]}
-    assert tables["Installed with paceline"] == core
+    assert tables["Installed with paceline"] == set(project["dependencies"]) == set()
+    assert tables["Installed with paceline[queue]"] == queue
     rows = set().union(*tables.values())
-    assert (core | extras | others) - rows == {"paceline"}
-    assert rows - core - extras - others - builders == {"uplot"}, "which is shipped, not installed"
+    assert (extras | others) - rows == OURS
+    assert rows - extras - others - builders == {"uplot"}, "which is shipped, not installed"
 
 
 def names_of(requirements: Iterable[str]) -> set[str]:
