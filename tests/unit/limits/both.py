@@ -46,7 +46,7 @@ class SwitchedStore:
     def refund(self, chain: Sequence[Charge], **options: Any) -> None:
         self._call("refund", chain, **options)
 
-    def settle(self, hold_id: str, chain: Sequence[Charge], actual: int, **options: Any) -> Any:
+    def settle(self, hold_id: str, chain: Sequence[Charge], actual: int | Sequence[int], **options: Any) -> Any:
         return self._call("settle", hold_id, chain, actual, **options)
 
     def renew(self, hold_id: str, chain: Sequence[Charge], ttl_us: int, **options: Any) -> Any:
@@ -81,7 +81,7 @@ class AsyncSwitchedStore:
     async def refund(self, chain: Sequence[Charge], **options: Any) -> None:
         self._store.refund(chain, **options)
 
-    async def settle(self, hold_id: str, chain: Sequence[Charge], actual: int, **options: Any) -> Any:
+    async def settle(self, hold_id: str, chain: Sequence[Charge], actual: int | Sequence[int], **options: Any) -> Any:
         return self._store.settle(hold_id, chain, actual, **options)
 
     async def renew(self, hold_id: str, chain: Sequence[Charge], ttl_us: int, **options: Any) -> Any:
