@@ -40,7 +40,10 @@ def test_a_workflow_may_only_read_unless_a_job_needs_more(workflow: Path) -> Non
 def test_every_python_of_the_classifiers_is_checked() -> None:
     named = [text.rpartition(" ")[2] for text in PROJECT["classifiers"] if "Python :: 3." in text]
     jobs = read(".github/workflows/check.yml")["jobs"]
-    assert jobs["quick"]["strategy"]["matrix"]["python"] == named
+    (newest,) = {
+        step["with"]["python-version"] for step in jobs["newest"]["steps"] if "python-version" in step.get("with", {})
+    }
+    assert [*jobs["quick"]["strategy"]["matrix"]["python"], newest] == named
     assert PROJECT["requires-python"] == f">={named[0]}"
 
 

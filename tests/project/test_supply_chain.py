@@ -88,7 +88,7 @@ def test_the_table_of_dependencies_has_those_that_are_asked_for() -> None:
     builders = names_of(document["build-system"]["requires"])
     tables = {part.partition("\n")[0]: rows_of(part) for part in DEPENDENCIES.read_text().split("\n## ")[1:]}
     assert tables["Installed with paceline"] == set(project["dependencies"]) == set()
-    assert tables["Installed with paceline[queue]"] == queue
+    assert tables["Installed with `paceline[queue]`"] == queue
     rows = set().union(*tables.values())
     assert (extras | others) - rows == OURS
     assert rows - extras - others - builders == {"uplot"}, "which is shipped, not installed"
