@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.migrated_postgres import MigratedDatabases
     from tests.temporal_namespaces import TemporalNamespace
 
-QUICK = {"unit", "contracts", "interleavings", "project", "simulation"}
+QUICK = {"unit", "contracts", "integration", "interleavings", "project", "simulation"}
 """Folders whose tests are in the quick tier if they need no server."""
 SERVER = re.compile("postgres|oracle|redis|sentinel|temporal|kafka")
 """In a mark or in the name of a parameter: the test needs a server, or the slow stand-in for one."""
