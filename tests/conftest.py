@@ -34,7 +34,6 @@ IN_MEMORY = "/dev/shm"
 # No deadline for one example: on a busy machine any of them may take long.
 settings.register_profile("thorough", max_examples=100, deadline=None)
 settings.register_profile("quick", max_examples=10, deadline=None)
-settings.register_profile("light", max_examples=2, deadline=None)
 settings.load_profile("quick")
 
 
