@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.migrated_postgres import MigratedDatabases
     from tests.temporal_namespaces import TemporalNamespace
 
-QUICK = {"unit", "contracts", "interleavings", "project", "simulation"}
+QUICK = {"unit", "contracts", "integration", "interleavings", "project", "simulation"}
 """Folders whose tests are in the quick tier if they need no server."""
 SERVER = re.compile("postgres|oracle|redis|sentinel|temporal|kafka")
 """In a mark or in the name of a parameter: the test needs a server, or the slow stand-in for one."""
@@ -34,7 +34,6 @@ IN_MEMORY = "/dev/shm"
 # No deadline for one example: on a busy machine any of them may take long.
 settings.register_profile("thorough", max_examples=100, deadline=None)
 settings.register_profile("quick", max_examples=10, deadline=None)
-settings.register_profile("light", max_examples=2, deadline=None)
 settings.load_profile("quick")
 
 

@@ -13,6 +13,8 @@ import pytest
 
 from tests.acceptance.documents import Block, blocks
 
+pytestmark = pytest.mark.quick
+
 ROOT = Path(__file__).parents[2]
 UNTYPED = "# mypy: allow-subclassing-any\n"
 """Django publishes no types, and its views are there to be subclassed."""

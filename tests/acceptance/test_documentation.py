@@ -18,6 +18,8 @@ from paceline.server.cli import app
 from tests.acceptance.documents import assert_alike, matches
 from tests.acceptance.service import run
 
+pytestmark = pytest.mark.quick
+
 ROOT = Path(__file__).parents[2]
 FOREIGN = re.compile(r"<(?:script|img|link|iframe)\b[^>]*(?:src|href)=\"?(?:https?:)?//[^>]*>")
 PAGES = sorted((ROOT / "docs").rglob("*.md"))

@@ -15,6 +15,8 @@ from tests.acceptance.collector import collector
 from tests.acceptance.documents import Block, Reader, assert_every_block_is_read, blocks, hosts
 from tests.integration.smsc import smsc_in_a_thread
 
+pytestmark = pytest.mark.quick
+
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NOT_RUN = {

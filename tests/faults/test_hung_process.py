@@ -81,7 +81,7 @@ def free_port() -> int:
 
 
 @contextmanager
-def worker(folder: Path, port: int) -> Iterator[subprocess.Popen[str]]:
+def worker(folder: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
     """A worker that may take two seconds to end."""
     (folder / "my_app.py").write_text(APP)
     variables = environment(PACELINE_DISPATCH_SHUTDOWN_SECONDS="2", PYTHONPATH=str(folder))

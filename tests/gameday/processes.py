@@ -36,7 +36,7 @@ async def serving(folder: Path, port: int, **variables: str) -> AsyncIterator[tu
 @asynccontextmanager
 async def working(
     folder: Path, name: str, port: int, *arguments: str, **variables: str
-) -> AsyncIterator[subprocess.Popen[str]]:
+) -> AsyncIterator[subprocess.Popen[bytes]]:
     """A `paceline worker` that shows its metrics on that port; killed at the end, if it is still there."""
     with (folder / f"{name}.log").open("ab") as log:
         process = subprocess.Popen(

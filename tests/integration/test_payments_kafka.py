@@ -8,6 +8,8 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from paceline.apps.payments.intake import PaymentIntake
 from paceline.apps.payments.intake_topic import PaymentTopic, rejected_topic
 from paceline.apps.payments.model import ITEM_TYPE, IntakeResult, Payment
@@ -21,6 +23,8 @@ from paceline.testing import eventually
 from tests.models.payment_store import MemoryPaymentStore
 from tests.models.queue_store import MemoryQueueStore
 from tests.models.slot_store import MemorySlotStore
+
+pytestmark = pytest.mark.quick
 
 PARTY = {"name": "Alice", "iban": "DE89370400440532013000"}
 

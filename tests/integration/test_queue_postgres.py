@@ -27,6 +27,8 @@ from paceline.sql.engine import Database
 from paceline.sql.pipeline import BY_KEY, Raw, Rows, Statement, execute_pipeline
 from paceline.testing import eventually
 
+pytestmark = pytest.mark.quick
+
 T = datetime(2027, 3, 1, 16, 0, 0, tzinfo=UTC)
 NOW = timedelta(0)
 CONFIG = DispatchConfig(item_type="PAY")

@@ -25,6 +25,8 @@ from paceline.testing import RedisServer, eventually
 from paceline.testing.availability import available
 from tests.interruptions import in_a_thread, interrupt_often
 
+pytestmark = pytest.mark.quick
+
 T0 = 1_800_000_000_000_000
 SPECS: list[Spec] = [
     TokenBucket(10, 1),

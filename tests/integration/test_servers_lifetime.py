@@ -16,6 +16,8 @@ from paceline.testing.servers.ports import BUS_OFFSET, PortClaim
 from paceline.testing.servers.reaper import family
 from tests.effort import is_thorough
 
+pytestmark = pytest.mark.full
+
 PARENT = """
 import sys, psycopg
 from paceline.testing import PostgresServer, RedisServer

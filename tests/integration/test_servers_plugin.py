@@ -9,6 +9,8 @@ import pytest
 
 from paceline.testing import eventually
 
+pytestmark = pytest.mark.full
+
 pytest_plugins = ["pytester"]
 
 PLUGIN = ("-p", "paceline.testing.plugin")

@@ -13,6 +13,8 @@ from paceline.testing import PostgresServer, eventually, plugin
 from paceline.testing.servers import postgres
 from paceline.testing.servers.postgres import PostgresDatabases, copied_installation, packaged_installation
 
+pytestmark = pytest.mark.full
+
 postgres_url = plugin.postgres_url
 """The one that users have, not the suite's own."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import redis
 from redis.cluster import ClusterNode
 from redis.cluster import RedisCluster as ClusterClient
@@ -10,6 +11,8 @@ from redis.sentinel import Sentinel
 from paceline.testing import RedisCluster, RedisSentinel, RedisServer, eventually
 from paceline.testing.servers.reaper import family
 from paceline.testing.servers.redis_cluster import RedisClusterAddress
+
+pytestmark = pytest.mark.full
 
 
 def cluster_client(location: RedisClusterAddress) -> ClusterClient:

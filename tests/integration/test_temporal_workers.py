@@ -37,6 +37,8 @@ from paceline.testing import eventually
 from tests.integration.temporal_billing import Billing, BillingExecWorkflow, BillingInitWorkflow
 from tests.models.queue_store import MemoryQueueStore
 
+pytestmark = pytest.mark.quick
+
 
 def domain(billing: Billing) -> Domain:
     name = f"W{uuid.uuid4().hex[:12]}"

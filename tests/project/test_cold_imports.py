@@ -6,7 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import paceline.server.cli
+
+pytestmark = pytest.mark.full
 
 FIRST = """
 import importlib, os, sys
