@@ -18,6 +18,7 @@ import pytest
 from paceline.limits.ports import AsyncLimitStore, LimitStore
 from paceline.limits.stores import async_limit_store, limit_store
 from paceline.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
+from paceline.limits.stores.memory_shards import ShardedMemoryLimitStore
 from paceline.slots.ports import SlotStore
 from paceline.slots.stores import slot_store, slot_stores
 from paceline.sql import migrate
@@ -210,6 +211,11 @@ def _awaited(url: str, runner: asyncio.Runner) -> Iterator[AsyncLimitStore]:
 @pytest.fixture(scope="module")
 def memory_limit_store() -> MemoryLimitStore:
     return MemoryLimitStore()
+
+
+@pytest.fixture(scope="module")
+def sharded_memory_limit_store() -> ShardedMemoryLimitStore:
+    return ShardedMemoryLimitStore()
 
 
 @pytest.fixture(scope="module")

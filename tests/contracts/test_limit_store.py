@@ -34,6 +34,7 @@ from tests.effort import examples, is_thorough
 
 STORES: list[Any] = [
     "memory",
+    "sharded_memory",
     "async_memory",
     "sqlite",
     "async_sqlite",

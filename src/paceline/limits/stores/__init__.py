@@ -6,11 +6,14 @@ database library, whose objects would slow down every full garbage collection.
 
 from __future__ import annotations
 
+import sys
+
 from paceline.clock import Clock
 from paceline.errors import ConfigurationError
 from paceline.limits.ports import AsyncLimitStore, LimitStore
 from paceline.limits.store_health import DEFAULT_DEADLINE
 from paceline.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
+from paceline.limits.stores.memory_shards import ShardedMemoryLimitStore
 
 REDIS_SCHEMES = {base + shape for base in ("redis", "rediss") for shape in ("", "+sentinel", "+cluster")}
 REDIS_SCHEMES |= {"unix", "redis+unix"}
@@ -26,7 +29,7 @@ def limit_store(
     scheme = url.partition(":")[0]
     if scheme == "memory":
         _check_memory(option, url)
-        return MemoryLimitStore(clock=clock)
+        return MemoryLimitStore(clock=clock) if _has_gil() else ShardedMemoryLimitStore(clock=clock)
     if scheme in REDIS_SCHEMES:
         from paceline.limits.stores.redis_blocking import RedisLimitStore
 
@@ -57,6 +60,10 @@ def async_limit_store(
 
         return AsyncSqlLimitStore(url, deadline=DEFAULT_DEADLINE if deadline is None else deadline)
     raise _unknown(option, scheme)
+
+
+def _has_gil() -> bool:
+    return not hasattr(sys, "_is_gil_enabled") or sys._is_gil_enabled()
 
 
 def _is_sql(scheme: str) -> bool:

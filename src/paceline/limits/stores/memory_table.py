@@ -12,16 +12,18 @@ A `dict` that grows is rebuilt in one go, which takes 0.1 s at ten million keys.
 of parts, by the hash of the key: one small `dict` is rebuilt at a time. Small tables have one part, which is faster.
 
 Python's garbage collector walks every `dict` that holds a tuple, which takes 1.6 s at ten million keys. So the states
-of a large table are integers or bytes (`compact`): a `dict` of these is never walked. Tuples are faster, and small
-tables have them.
+of a large table are integers or bytes (`compact`): a `dict` of these is never walked. From Python 3.14 on it would be,
+unless it is untracked (`_untracked_dict`). Tuples are faster, and small tables have them.
 
 A signal handler may raise within any of these functions (Ctrl-C, a worker's time limit): see `SpinLock`.
 """
 
 from __future__ import annotations
 
+import gc
 import marshal
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any, TypeAlias
 
@@ -243,7 +245,7 @@ class KeyTable:
             self._older.append(_Segment(self.parts, now_us))
             parts = parts or len(self.parts)
         if parts is not None:
-            self.parts = tuple({} for _ in range(parts))
+            self.parts = ({},) if parts == 1 else tuple(_untracked_dict() for _ in range(parts))
             self.young = self.parts[0] if parts == 1 else None
         if len(self._older) > MAX_SEGMENTS and self._merging is None:
             self._begin_merge()
@@ -316,3 +318,15 @@ class MixedKeyTable(KeyTable):
     def add_spec(self, spec: Spec) -> None:
         """Keeps states for the life of a further spec."""
         self._span_us = max(self._span_us, spec.life_us)
+
+
+def _untracked_dict() -> Part:
+    """A `dict` that the garbage collector does not walk. It can be part of no cycle: it holds strings, integers, bytes
+    and tuples of these. Until Python 3.13 a `dict` is tracked only once it holds a container."""
+    part: Part = {}
+    if gc.is_tracked(part):
+        with suppress(ImportError):  # some builds lack `ctypes`; imported here, as only large tables need it
+            from ctypes import py_object, pythonapi
+
+            pythonapi.PyObject_GC_UnTrack(py_object(part))
+    return part
