@@ -17,7 +17,7 @@ JAVASCRIPT := .venv/javascript
 CONSOLE := src/paceline/server/console/static
 
 .PHONY: run test quick-tests test-rest installed lint blocking javascript no-javascript types imports demo bench bench-quick simulate \
-  sms-matrix torture joint-processes scale gameday docs pictures sbom lock clean
+  sms-matrix torture joint-processes scale gameday mutation docs pictures sbom lock clean
 
 # uv takes seconds where pip takes a minute, and is told of pip's settings in the environment. pip itself is asked where
 # uv finds no packages: it may know of an index from a file of its own.
@@ -103,6 +103,16 @@ bench: $(VENV)/peers
 
 bench-quick: $(VENV)/peers
 	$(BIN)/python -m benchmarks --quick
+
+$(VENV)/mutation: $(STAMP)
+	@$(call install,--group mutation)
+	@touch $@
+
+# Mutants of the modules that decide (tests/mutation): a test must notice each. One module alone: MODULE=limits/chain.py.
+MODULE ?=
+
+mutation: $(VENV)/mutation
+	@$(BIN)/python -m tests.mutation $(MODULE)
 
 # A hundred million a day, simulated with the service times that `make bench` stored: tables and pictures of scale.md.
 scale: $(STAMP)

@@ -6,7 +6,7 @@ from hypothesis import Phase, settings
 
 settings.register_profile(
     "mutation",
-    max_examples=50,
+    max_examples=20,
     deadline=None,
     derandomize=True,
     database=None,

@@ -10,8 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.limits.algorithms import State, at, give, hold, life_us, release, room, take
-from paceline.limits.model import MOST, FixedWindow, SlidingLog, SlidingWindow, Spec, TokenBucket
+from paceline.limits.algorithms import State, at, at_opened, give, hold, life_us, release, renew, room, stranded, take
+from paceline.limits.model import (
+    MOST,
+    CalendarWindow,
+    Concurrency,
+    FixedWindow,
+    SlidingLog,
+    SlidingWindow,
+    Spec,
+    TokenBucket,
+)
 from tests.effort import examples
 
 T0 = 1_800_000_000_000_000
@@ -218,3 +227,232 @@ def test_every_quotient_is_exact_in_a_double(spec: Spec, elapsed: int, number: i
         assert math.floor(float(product + spec.grains - 1) / float(spec.grains)) == -(-product // spec.grains)
         free = (spec.limit - before) * spec.grains
         assert math.floor(float(free) / float(before)) == free // before
+
+
+BUCKET = TokenBucket(10, 2)
+"""A token has 500,000 ticks, of which one is gained per microsecond."""
+LATER = 1_000
+SPECS: list[Spec] = [
+    TokenBucket(2, 1),
+    FixedWindow(2, "PT1S"),
+    SlidingWindow(2, "PT1S"),
+    SlidingLog(2, "PT1S"),
+    CalendarWindow(2, "day", "UTC"),
+    Concurrency(2, "PT1S"),
+]
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: type(spec).__name__)
+def test_a_cost_that_fits_exactly_fits_also_while_the_clock_has_to_catch_up(spec: Spec) -> None:
+    """One of two is spent, then the clock goes back: the other one is still free at once, and a third is not."""
+    state = take(spec, at(spec, None, T0), T0, 1)
+    for back in (0, 1, LATER):
+        now = T0 - back
+        view = at(spec, state, now)
+        one, two = room(spec, view, now, 1), room(spec, view, now, 2)
+        assert (one.remaining, one.retry_after_us) == (1, 0)
+        assert two.retry_after_us == room(spec, at(spec, state, T0), T0, 2).retry_after_us + back
+        assert two.retry_after_us == one.reset_after_us
+        full = take(spec, view, now, 1)
+        assert room(spec, full, now, 1).remaining == 0
+        assert room(spec, full, now, 1).retry_after_us > 0
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: type(spec).__name__)
+def test_a_state_further_ahead_than_it_lives_counts_as_spent_as_of_now(spec: Spec) -> None:
+    """Exactly as far as it lives, the clock may still catch up."""
+    state = take(spec, at(spec, None, T0), T0, 1)
+    instant = T0 if spec.tag != CalendarWindow.tag else state[1]
+    for now, ahead in ((instant - spec.life_us, False), (instant - spec.life_us - 1, True)):
+        assert stranded(spec, state, now) is ahead
+        offer = room(spec, at(spec, state, now), now, 1)
+        assert offer.remaining == (0 if ahead else 1)
+        if ahead:
+            assert 0 < offer.retry_after_us <= spec.life_us
+            assert offer.reset_after_us <= spec.life_us
+    unused = at(spec, None, T0)
+    assert not stranded(spec, unused, T0 - 10 * spec.life_us)
+    assert not stranded(spec, (77, T0, T0, T0), 0)
+
+
+def test_a_bucket_to_the_tick() -> None:
+    state = take(BUCKET, at(BUCKET, None, T0), T0, 3)
+    assert (BUCKET.unit, BUCKET.gain, BUCKET.full) == (500_000, 1, 5_000_000)
+    assert state == (1, 500_000, 1_500_000, T0)
+    assert room(BUCKET, state, T0, 8) == (7, 500_000, 1_500_000)
+    assert at(BUCKET, state, T0 + 1) == (1, 500_000, 1_499_999, T0 + 1)
+    assert room(BUCKET, at(BUCKET, state, T0 + 499_999), T0 + 499_999, 8) == (7, 1, 1_000_001)
+    assert room(BUCKET, at(BUCKET, state, T0 + 500_000), T0 + 500_000, 8) == (8, 0, 1_000_000)
+    assert take(BUCKET, state, T0, 9) == (1, 500_000, 5_000_000, T0), "cut at the limit"
+    assert give(BUCKET, state, 2) == (1, 500_000, 500_000, T0)
+    assert give(BUCKET, state, 4) == (1, 500_000, 0, T0)
+    assert at(BUCKET, state, T0 + BUCKET.life_us) == at(BUCKET, None, T0 + BUCKET.life_us)
+
+
+def test_a_bucket_of_another_rate_keeps_whole_tokens_up_to_its_capacity() -> None:
+    small = TokenBucket(2, 1)
+    state = (1, 500_000, 1_500_001, T0)
+    assert at(small, state, T0) == (1, small.unit, small.full, T0)
+    assert at(TokenBucket(10, 1), state, T0) == (1, 1_000_000, 4_000_000, T0), "a begun token counts as spent"
+    held = (*state, T0, 5, 0)
+    assert at(TokenBucket(10, 1), held, T0) == (1, 1_000_000, 4_000_000, T0), "what was held is no longer in line"
+
+
+def test_held_ticks_stand_in_line_until_the_refill_has_paid_for_them() -> None:
+    unit = BUCKET.unit
+    first, place = hold(BUCKET, take(BUCKET, at(BUCKET, None, T0), T0, 2), 2)
+    assert (first, place) == ((1, unit, 2 * unit, T0, T0, 2 * unit, 0), (T0, 2 * unit))
+    second, behind = hold(BUCKET, take(BUCKET, first, T0, 1), 1)
+    assert behind == (T0, 3 * unit)
+    # The last one leaves the line at once, an earlier one's place stays.
+    assert release(BUCKET, second, 1, 0, behind) == (1, unit, 2 * unit, T0, T0, 2 * unit, 0)
+    assert release(BUCKET, second, 2, 0, place) == (1, unit, unit, T0, T0, 3 * unit, 2 * unit)
+    assert release(BUCKET, second, 1, 1, behind) == (1, unit, 3 * unit, T0, T0, 2 * unit, 0), "all of it was used"
+    assert release(BUCKET, second, 1, 5, behind) == (1, unit, 3 * unit, T0, T0, 2 * unit, 0), "or more"
+    later = at(BUCKET, second, T0 + unit // 2)
+    assert later == (1, unit, 5 * unit // 2, T0 + unit // 2, T0, 3 * unit, unit // 2), "half a token is paid"
+    assert release(BUCKET, later, 2, 0, place) == (1, unit, unit, T0 + unit // 2, T0, 3 * unit, 2 * unit)
+    assert release(BUCKET, second, 1, 0, (T0 - 1, 3 * unit)) == second, "of another line"
+    assert release(BUCKET, at(BUCKET, None, T0), 1, 0, place) == at(BUCKET, None, T0)
+    assert give(BUCKET, second, 2) == (1, unit, unit, T0, T0, 3 * unit, 2 * unit)
+    assert give(BUCKET, second, 3) == (1, unit, 0, T0)
+
+
+def test_a_line_that_grew_too_long_begins_anew() -> None:
+    unit = BUCKET.unit
+    long = (1, unit, unit, T0, T0 - 5, MOST, MOST - 1)
+    assert hold(BUCKET, long, 1) == ((1, unit, unit, T0, T0 - 5, MOST + unit, MOST - 1), (T0 - 5, MOST + unit))
+    longer = (1, unit, unit, T0, T0 - 5, MOST + 1, MOST)
+    assert hold(BUCKET, longer, 1) == ((1, unit, unit, T0, T0, unit, 0), (T0, unit))
+
+
+def test_a_window_to_the_microsecond() -> None:
+    spec = FixedWindow(5, "PT1S")
+    state = take(spec, at(spec, None, T0), T0, 3)
+    assert state == (2, T0, 3)
+    assert room(spec, state, T0 + 1, 2) == (2, 0, 999_999)
+    assert room(spec, state, T0 + 1, 3) == (2, 999_999, 999_999)
+    assert at(spec, state, T0 + 999_999) == state
+    assert at(spec, state, T0 + 1_000_000) == (2, T0 + 1_000_000, 0)
+    assert at(spec, (2, T0, 0), T0 + 7) == (2, T0 + 7, 0), "an unused window has not begun"
+    assert room(spec, (2, T0, 0), T0, 1) == (5, 0, 0)
+    assert at(spec, (2, T0, 9), T0) == (2, T0, 5), "a lowered limit"
+    assert take(spec, state, T0, 9) == (2, T0, 5)
+    assert (give(spec, state, 2), give(spec, state, 4)) == ((2, T0, 1), (2, T0, 0))
+    held, place = hold(spec, state, 3)
+    assert (held, place) == (state, (T0, 0))
+    assert release(spec, state, 3, 1, place) == (2, T0, 1)
+    assert release(spec, state, 3, 4, place) == state
+    assert release(spec, (2, T0 + 1, 3), 3, 0, place) == (2, T0 + 1, 3), "of another window"
+
+
+def test_a_window_that_was_opened_stays_open_to_its_end() -> None:
+    spec = FixedWindow(5, "PT1S")
+    assert at_opened(spec, (2, T0, 0), T0 + 999_999) == (2, T0, 0)
+    assert at_opened(spec, (2, T0, 0), T0) == (2, T0, 0)
+    for now in (T0 - 1, T0 + spec.life_us):
+        assert at_opened(spec, (2, T0, 0), now) == (2, now, 0)
+    assert at_opened(spec, (2, T0, 1), T0 + 1) == (2, T0, 1)
+    assert at_opened(spec, None, T0) == (2, T0, 0)
+    assert at_opened(spec, (1, T0, 0, 0), T0) == (2, T0, 0)
+    log = SlidingLog(5, "PT1S")
+    assert at_opened(log, (4, T0, 0), T0) == at(log, (4, T0, 0), T0)
+
+
+def test_a_sliding_window_weighs_the_one_before() -> None:
+    spec = SlidingWindow(10, "PT1S")
+    state = (3, T0, 8, 3)
+    assert room(spec, state, T0, 1) == (0, room(spec, state, T0, 1).retry_after_us, 2_000_000)
+    half = T0 + 500_000
+    assert room(spec, state, half, 3).remaining == 3, "three now and half of eight before"
+    assert room(spec, state, half, 3).retry_after_us == 0
+    assert room(spec, state, half, 4).retry_after_us == 125_000, "when three of eight are in view"
+    assert room(spec, state, half, 7).retry_after_us == 500_000, "when none of them is"
+    assert room(spec, state, half, 8).retry_after_us == 500_000 + 333_333 + 1, "and one of the three"
+    assert room(spec, (3, T0, 8, 0), half, 1).reset_after_us == 500_000
+    assert room(spec, (3, T0, 0, 0), half, 1) == (10, 0, 0)
+    assert at(spec, state, T0 + 1_000_000) == (3, T0 + 1_000_000, 3, 0)
+    assert at(spec, state, T0 + 1_999_999) == (3, T0 + 1_000_000, 3, 0)
+    assert at(spec, state, T0 + 2_000_000) == (3, T0 + 2_000_000, 0, 0)
+    assert at(spec, (3, T0, 20, 30), T0) == (3, T0, 10, 10)
+    assert (take(spec, state, T0, 4), take(spec, state, T0, 9)) == ((3, T0, 8, 7), (3, T0, 8, 10))
+    assert (give(spec, state, 2), give(spec, state, 5), give(spec, state, 99)) == (
+        (3, T0, 8, 1),
+        (3, T0, 6, 0),
+        (3, T0, 0, 0),
+    )
+    _, place = hold(spec, state, 3)
+    assert place == (T0, 0)
+    assert release(spec, state, 3, 1, place) == (3, T0, 8, 1)
+    assert release(spec, state, 3, 9, place) == state
+    assert release(spec, state, 9, 0, place) == (3, T0, 8, 0)
+    assert release(spec, state, 3, 1, (T0 - 1_000_000, 0)) == (3, T0, 6, 3)
+    assert release(spec, state, 9, 0, (T0 - 1_000_000, 0)) == (3, T0, 0, 3)
+    assert release(spec, state, 3, 1, (T0 - 2_000_000, 0)) == state
+
+
+def test_a_log_has_every_call_until_its_window_is_over() -> None:
+    spec = SlidingLog(5, "PT1S")
+    state = (4, T0, 2, T0 + 10, 1)
+    assert room(spec, state, T0 + 10, 2) == (2, 0, 1_000_000)
+    assert room(spec, state, T0 + 10, 3) == (2, 999_990, 1_000_000)
+    assert room(spec, state, T0 + 10, 4) == (2, 999_990, 1_000_000)
+    assert room(spec, state, T0 + 10, 5) == (2, 1_000_000, 1_000_000)
+    assert at(spec, state, T0 + 999_999) == state
+    assert at(spec, state, T0 + 1_000_000) == (4, T0 + 10, 1)
+    assert at(spec, state, T0 + 1_000_010) == (4,)
+    assert room(spec, (4,), T0, 1) == (5, 0, 0)
+    assert room(spec, (4, T0, 7), T0, 1).remaining == 0, "a lowered limit"
+    assert take(spec, state, T0 + 10, 1) == (4, T0, 2, T0 + 10, 2), "of one instant"
+    assert take(spec, state, T0 + 5, 1) == (4, T0, 2, T0 + 10, 2), "and of one before it: the clock went back"
+    assert take(spec, state, T0 + 11, 1) == (4, T0, 2, T0 + 10, 1, T0 + 11, 1)
+    assert take(spec, state, T0 + 11, 9) == (4, T0, 2, T0 + 10, 1, T0 + 11, 2)
+    assert take(spec, (4, T0, 5), T0 + 11, 1) == (4, T0, 5)
+    assert [give(spec, state, cost) for cost in (1, 2, 3, 4)] == [(4, T0, 1, T0 + 10, 1), (4, T0 + 10, 1), (4,), (4,)]
+    _, place = hold(spec, state, 1)
+    assert place == (T0 + 10, 0)
+    assert release(spec, state, 1, 0, place) == (4, T0, 2)
+    assert release(spec, state, 2, 1, (T0, 0)) == (4, T0, 1, T0 + 10, 1)
+    assert release(spec, state, 2, 5, (T0, 0)) == state
+    assert release(spec, state, 9, 0, (T0, 0)) == (4, T0 + 10, 1)
+    assert release(spec, state, 1, 0, (T0 + 1, 0)) == state
+
+
+def test_places_are_renewed_while_they_are_held_or_free() -> None:
+    spec = Concurrency(3, "PT1S")
+    state = (spec.tag, T0, 2, T0 + 10, 1)
+    assert renew(spec, state, T0 + 20, 2, (T0, 0)) == (spec.tag, T0 + 10, 1, T0 + 20, 2)
+    assert renew(spec, state, T0 + 20, 1, (T0, 0)) == (spec.tag, T0, 1, T0 + 10, 1, T0 + 20, 1)
+    assert renew(spec, state, T0 + 20, 1, (T0 + 5, 0)) is None, "they have expired, and all places are taken"
+    assert renew(spec, state, T0 + 20, 3, (T0, 0)) is None, "not so many are held there"
+    assert renew(spec, (spec.tag, T0, 2), T0 + 20, 1, (T0 + 5, 0)) == (spec.tag, T0, 2, T0 + 20, 1)
+    lowered = Concurrency(1, "PT1S")
+    assert renew(lowered, state, T0 + 20, 2, (T0, 0)) == (spec.tag, T0 + 10, 1, T0 + 20, 2), "who holds them keeps them"
+
+
+def test_days_begin_at_midnight() -> None:
+    spec, day = CalendarWindow(5, "day", "UTC"), 86_400_000_000
+    midnight = T0 - T0 % day
+    assert at(spec, None, midnight) == (5, midnight, 0)
+    assert at(spec, None, midnight + day - 1) == (5, midnight, 0)
+    state = (5, midnight, 3)
+    assert room(spec, state, midnight + 1, 2) == (2, 0, day - 1)
+    assert room(spec, state, midnight + 1, 3) == (2, day - 1, day - 1)
+    assert room(spec, (5, midnight, 0), midnight, 5) == (5, 0, 0)
+    assert at(spec, state, midnight + day - 1) == state
+    assert at(spec, state, midnight + day) == (5, midnight + day, 0)
+    assert at(spec, (5, midnight, 9), midnight) == (5, midnight, 5)
+    assert at(spec, (5, midnight - day, 3), midnight) == (5, midnight, 0)
+    for back in (1, day, day + 1):
+        ahead = midnight - back
+        view = at(spec, state, ahead)
+        assert view == state, "it stays until its own end"
+        assert room(spec, view, ahead, 3) == (2, day + back, day + back)
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: type(spec).__name__)
+def test_a_state_lives_until_it_is_as_new_and_at_least_a_microsecond(spec: Spec) -> None:
+    unused = at(spec, None, T0)
+    assert life_us(spec, unused, T0) == 1
+    used = take(spec, unused, T0, 1)
+    assert life_us(spec, used, T0) == room(spec, used, T0, 1).reset_after_us > 1

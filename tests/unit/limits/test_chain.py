@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -152,3 +153,20 @@ def test_a_refund_gives_the_cost_back_as_of_now() -> None:
     assert refunded(charge, (2, T0, 5), T0 + 1) == (2, T0, 2)
     assert refunded(charge, (2, T0, 5), T0 + 10_000_000) == (2, T0 + 10_000_000, 0)
     assert refunded(charge, None, T0) == (2, T0, 0)
+
+
+def test_there_is_a_state_and_a_verdict_for_each_charge() -> None:
+    chain = [Charge("u", rule("gold")), Charge("u", rule("free"))]
+    for states in ([], [None], [None] * 3):
+        with pytest.raises(ValueError, match="argument 2"):
+            rule_on(chain, states, T0)
+    with pytest.raises(ValueError, match="argument 2"):
+        conclude(chain, [(True, 1, 0, 0)])
+
+
+def test_what_was_charged_is_charged_unless_only_looked_at() -> None:
+    gold = [Charge("u", rule("gold"), 2)]
+    assert rule_on(gold, [None], T0).writes == ((2, T0, 2),)
+    assert rule_on(gold, [None], T0).decision.remaining == 8
+    looked = rule_on(gold, [None], T0, spend=False)
+    assert (looked.writes, looked.decision.remaining) == ((None,), 10)

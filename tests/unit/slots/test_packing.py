@@ -1,17 +1,22 @@
-"""Booking many requests at once is booking them one after another."""
+"""Each request gets the earliest open window with room, and many at once what they would get one after another."""
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC, datetime
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paceline.durations import LATEST_MS, from_ms
+from paceline.errors import NotFound, SlotsExhausted, StoreUnavailable
 from paceline.slots import WindowPolicy
-from paceline.slots.model import AssignedSlot, PolicyVersion, SlotRequest
+from paceline.slots.model import AssignedSlot, PolicyVersion, SlotRequest, SlotWindow
 from paceline.slots.occupancy import CountedWindows, Occupancy, WindowCount
-from paceline.slots.packing import Booking, Packer, book_all
+from paceline.slots.packing import Booking, Full, Packer, Place, Places, book_all, proves_config, unbooked
+from paceline.slots.windows import align, even_position, usable
 from tests.effort import examples
 
 NOW = 1_800_000_000_250
@@ -58,3 +63,208 @@ def test_a_batch_is_booked_as_its_requests_one_by_one(
     in_turn, windows_in_turn = booked(policy, counts, requests, batch=1)
     assert list(map(repr, together)) == list(map(repr, in_turn))
     assert windows_then == windows_in_turn
+
+
+def place_plainly(policy: WindowPolicy, taken: Counter[int], now: int, requested: int) -> tuple[int, int, int] | Full:
+    """The window, and the span for the slot, by a walk from window to window; or the first time with room."""
+    effective, size = max(requested, now), policy.size_ms
+    horizon = LATEST_MS - 1 if policy.max_delay_ms is None else effective + policy.max_delay_ms
+    start = align(effective, size)
+    while True:
+        is_open = policy.next_open(start) == start
+        whole = usable(policy.limit_at(start), size, start, effective, start + size - 1, policy.first_window).capacity
+        if is_open and taken[start] < whole:
+            if start > horizon:
+                return Full(start)
+            capacity, low, high = usable(policy.limit_at(start), size, start, effective, horizon, policy.first_window)
+            return (start, low, high) if taken[start] < capacity else Full(high)
+        start += size
+
+
+hours = {"zone": "UTC", "open": [{"from": "08:00:00", "to": "08:00:03"}, {"from": "08:00:05", "to": "09:00:00"}]}
+EIGHT = NOW - NOW % 86_400_000 + 8 * 3_600_000
+some_policies = st.builds(
+    WindowPolicy,
+    st.integers(1, 4),
+    st.just("PT1S"),
+    spread=st.sampled_from(["jitter", "even"]),
+    max_delay=st.sampled_from([None, "PT0S", "PT0.3S", "PT1S", "PT2.5S"]),
+    first_window=st.sampled_from(["proportional", "whole"]),
+    calendar=st.sampled_from([None, hours]),
+)
+
+
+@given(
+    some_policies,
+    st.lists(st.integers(0, 4), max_size=6),
+    st.lists(st.tuples(st.integers(-2000, 7000), st.integers(1, 4)), max_size=12),
+    st.integers(0, 1500),
+)
+@settings(max_examples=examples(1000))
+def test_each_request_gets_the_earliest_open_window_with_room(
+    policy: WindowPolicy, counts: list[int], requested: list[tuple[int, int]], after: int
+) -> None:
+    now = EIGHT + after
+    windows = [WindowCount(EIGHT + 1000 * number, count, count) for number, count in enumerate(counts) if count]
+    taken = Counter({window.start_ms: window.taken for window in windows})
+    packer = Packer(policy, Occupancy(policy, CountedWindows(windows)), now, Random(3).random)
+    for early, most in requested:
+        at = EIGHT + early
+        found = packer.take_places(at, most)
+        expected = place_plainly(policy, taken, now, at)
+        if isinstance(expected, Full):
+            assert found == expected
+            continue
+        assert not isinstance(found, Full)
+        start, times, others = found
+        assert (start, others) == (expected[0], ())
+        assert 1 <= len(times) <= most
+        assert all(expected[1] <= time < expected[2] for time in times)
+        for _ in times:
+            assert place_plainly(policy, taken, now, at) == expected, "every one of them has room"
+            taken[start] += 1
+        if len(times) < most:
+            assert place_plainly(policy, taken, now, at) != expected, "and no other has"
+
+
+def packed(policy: WindowPolicy, *windows: WindowCount, now: int = 0) -> Packer:
+    return Packer(policy, Occupancy(policy, CountedWindows(windows)), now, Random(1).random)
+
+
+def test_one_place_is_the_first_of_several() -> None:
+    policy = WindowPolicy(3, "PT1S", spread="even")
+    assert packed(policy).place(0) == Place(0, 0)
+    assert packed(policy, WindowCount(0, 1, 1)).place(0) == Place(0, even_position(1, 1000))
+    assert packed(policy, WindowCount(0, 1, 2)).place(0) == Place(0, even_position(2, 1000)), "by the places ever given"
+    full = packed(WindowPolicy(1, "PT1S", max_delay="PT0S"), WindowCount(0, 1, 1))
+    assert full.place(0) == Full(1000)
+
+
+def test_a_request_for_the_same_time_goes_on_where_the_last_one_was() -> None:
+    packer = packed(WindowPolicy(2, "PT1S", spread="even"))
+    assert [packer.take_places(0, 5) for _ in range(2)] == [
+        (0, [0, even_position(1, 1000)], ()),
+        (1000, [1000, 1000 + even_position(1, 1000)], ()),
+    ]
+    assert packer.take_places(0, 1) == (2000, [2000], ())
+    assert packer.take_places(500, 1) == (2000, [2000 + even_position(1, 1000)], ())
+    assert packer.take_places(0, 1) == (3000, [3000], ())
+
+
+def test_time_ends() -> None:
+    policy = WindowPolicy(1, "PT1S")
+    last = align(LATEST_MS - 1, 1000)
+    assert packed(policy).take_places(LATEST_MS, 1) == Full(None)
+    assert packed(policy).take_places(LATEST_MS + 1000, 1) == Full(None)
+    found = packed(policy).take_places(last, 1)
+    assert not isinstance(found, Full)
+    assert found[0] == last
+    assert packed(policy, WindowCount(last, 1, 1)).take_places(last, 1) == Full(None)
+    bounded = WindowPolicy(1, "PT1S", max_delay="P1D")
+    assert packed(bounded, WindowCount(last, 1, 1)).take_places(last, 1) == Full(None)
+    assert not isinstance(packed(bounded).take_places(last, 1), Full)
+
+
+def test_where_the_horizon_cuts_a_window_places_keep_pace_with_it() -> None:
+    """Four of ten fit into the first 400 ms of the second window, each behind its share of them."""
+    policy = WindowPolicy(10, "PT1S", max_delay="PT1.399S")
+    packer = packed(policy, WindowCount(0, 10, 10))
+    found = packer.take_places(0, 9)
+    assert not isinstance(found, Full)
+    start, times, _ = found
+    assert (start, len(times)) == (1000, 4)
+    assert all(1000 + 100 * number <= at < 1400 for number, at in enumerate(times))
+    assert packer.take_places(0, 1) == Full(1400), "the rest of it lies beyond the horizon"
+
+
+ACTIVE = PolicyVersion("bank", 7, WindowPolicy(2, "PT1S", spread="even", max_delay="PT1S"), datetime.now(UTC))
+
+
+def requested(*names: str, at: int = 0) -> list[SlotRequest]:
+    return [SlotRequest(name, at) for name in names]
+
+
+def test_new_slots_have_all_their_values() -> None:
+    bookings, fresh = book_all(ACTIVE, packed(ACTIVE.policy), requested("a", "b"), {}, "payments")
+    assert (
+        bookings
+        == fresh
+        == [
+            AssignedSlot("a", "bank", 7, 0, 0, 0, False, "payments"),
+            AssignedSlot("b", "bank", 7, 0, 0, even_position(1, 1000), False, "payments"),
+        ]
+    )
+
+
+def test_an_event_that_has_a_slot_keeps_it() -> None:
+    known = AssignedSlot("b", "other", 1, 5, 6, 7, False, None)
+    bookings, fresh = book_all(ACTIVE, packed(ACTIVE.policy), requested("a", "b", "a", "c"), {"b": known})
+    assert [slot.event_id for slot in fresh] == ["a", "c"]
+    first = fresh[0]
+    assert bookings == [first, known._replace(existing=True), first._replace(existing=True), fresh[1]]
+
+
+def test_requests_that_do_not_fit_are_refused_with_the_earliest_time() -> None:
+    requests = [*requested(*"abcdefg"), *requested("z", at=9000)]
+    bookings, fresh = book_all(ACTIVE, packed(ACTIVE.policy), requests, {}, None, "bank, merchant")
+    refused = [booking for booking in bookings if isinstance(booking, SlotsExhausted)]
+    assert [slot.event_id for slot in fresh] == ["a", "b", "z"]
+    assert [type(booking) for booking in bookings[2:7]] == [SlotsExhausted] * 5
+    assert {(error.config, error.earliest) for error in refused} == {("bank, merchant", from_ms(1001))}
+    ended, _ = book_all(ACTIVE, packed(ACTIVE.policy), requested("a", at=LATEST_MS), {})
+    (error,) = ended
+    assert isinstance(error, SlotsExhausted)
+    assert (error.config, error.earliest) == ("bank", None)
+
+
+class Handing:
+    """A packer that hands out prepared places, and notes what it is asked for."""
+
+    def __init__(self, *places: Places) -> None:
+        self.places = list(places)
+        self.asked: list[tuple[int, int]] = []
+
+    def take_places(self, requested_ms: int, max_places: int) -> Places | Full:
+        self.asked.append((requested_ms, max_places))
+        return self.places.pop(0)
+
+
+def test_adjacent_requests_for_one_time_are_placed_together() -> None:
+    others = (SlotWindow("merchant", 2, 500),)
+    packer = Handing((0, [1, 2], others), (1000, [1003], ()), (2000, [2004], ()), (0, [5], ()))
+    requests = [*requested("a", "b", "c"), *requested("d", at=9), *requested("e")]
+    bookings, _ = book_all(ACTIVE, packer, requests, {})
+    assert packer.asked == [(0, 3), (0, 1), (9, 1), (0, 1)]
+    slots = [booking for booking in bookings if isinstance(booking, AssignedSlot)]
+    assert [(slot.window_start_ms, slot.scheduled_ms) for slot in slots] == [
+        (0, 1),
+        (0, 2),
+        (1000, 1003),
+        (2000, 2004),
+        (0, 5),
+    ]
+    assert [slot.other_windows for slot in slots] == [others, others, (), (), ()]
+
+
+def test_more_places_than_were_asked_for_are_a_mistake() -> None:
+    with pytest.raises(ValueError, match="argument 2"):
+        book_all(ACTIVE, Handing((0, [1, 2], ())), requested("a"), {})
+
+
+def test_without_a_config_only_events_with_a_slot_get_one() -> None:
+    known = AssignedSlot("b", "other", 1, 5, 6, 7, False, None)
+    missing, kept = unbooked("bank", requested("a", "b"), {"b": known})
+    assert isinstance(missing, NotFound)
+    assert (missing.kind, missing.name) == ("config", "bank")
+    assert kept == known._replace(existing=True)
+
+
+def test_a_config_is_proven_by_its_own_slots_and_by_a_refusal() -> None:
+    own = AssignedSlot("a", "bank", 1, 0, 0, 0, False)
+    other = own._replace(config_name="other")
+    joint = other._replace(other_windows=(SlotWindow("bank", 1, 0),))
+    assert proves_config("bank", [other, own])
+    assert proves_config("bank", [joint])
+    assert proves_config("bank", [NotFound("config", "bank"), SlotsExhausted("bank", None)])
+    assert not proves_config("bank", [other, NotFound("config", "bank"), StoreUnavailable()])
+    assert not proves_config("bank", [])

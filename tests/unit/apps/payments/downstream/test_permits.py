@@ -200,3 +200,75 @@ def _departure(policy: PermitPolicy, state: Permits, holder: str, now: int) -> t
         if not grant.wait_us:
             return now, state, grant.delay_us
         now += grant.wait_us
+
+
+def test_permits_that_are_free_at_this_instant_are_gone() -> None:
+    state = Permits({"a": NOON, "b": NOON + 1}, paced_us=3, open_us=4, life="x")
+    after, grant = permits.take(state, PermitPolicy(2, 5), "c", 100, NOON)
+    assert after == Permits({"b": NOON + 1, "c": NOON + 100}, NOON + 5, 4, "x")
+    assert grant == (0, 0, NOON)
+
+
+def test_nothing_is_granted_before_the_store_opens() -> None:
+    policy = PermitPolicy(2, 5)
+    closed = Permits({"a": NOON + 9}, open_us=NOON + 7)
+    assert permits.take(closed, policy, "b", 100, NOON) == (closed, (7, 0, NOON))
+    assert permits.take(closed, policy, "a", 100, NOON) == (closed, (7, 0, NOON)), "nor exchanged"
+    far = Permits({}, open_us=NOON + 2 * SECOND_US)
+    assert permits.take(far, policy, "b", 100, NOON)[1] == (SECOND_US, 0, NOON)
+    _, grant = permits.take(closed, policy, "b", 100, NOON + 7)
+    assert grant.wait_us == 0
+
+
+def test_a_grant_lies_at_most_so_far_ahead() -> None:
+    policy = PermitPolicy(5, 1000)
+    near = Permits({}, paced_us=NOON + LOOK_AHEAD_US)
+    after, grant = permits.take(near, policy, "a", 100, NOON)
+    assert grant == (0, LOOK_AHEAD_US, NOON)
+    assert after == Permits({"a": NOON + LOOK_AHEAD_US + 100}, NOON + LOOK_AHEAD_US + 1000)
+    later = Permits({}, paced_us=NOON + LOOK_AHEAD_US + 1)
+    assert permits.take(later, policy, "a", 100, NOON) == (later, (1, 0, NOON))
+    much = Permits({}, paced_us=NOON + LOOK_AHEAD_US + 500)
+    assert permits.take(much, policy, "a", 100, NOON)[1] == (500, 0, NOON)
+    hours = Permits({}, paced_us=NOON + 3600 * SECOND_US)
+    assert permits.take(hours, policy, "a", 100, NOON)[1] == (SECOND_US - LOOK_AHEAD_US, 0, NOON)
+
+
+def test_the_call_leaves_when_a_permit_is_free() -> None:
+    """Of two permits, three are held: when the limit was lowered, the second that becomes free is the first to have."""
+    held = {"a": NOON + 30, "b": NOON + 10, "c": NOON + 20}
+    after, grant = permits.take(Permits(held), PermitPolicy(2, 5), "d", 100, NOON)
+    assert grant == (0, 20, NOON)
+    assert after == Permits({**held, "d": NOON + 120}, NOON + 25)
+    _, grant = permits.take(Permits(held), PermitPolicy(3, 5), "d", 100, NOON)
+    assert grant.delay_us == 10
+    _, grant = permits.take(Permits(held), PermitPolicy(4, 5), "d", 100, NOON)
+    assert grant.delay_us == 0
+
+
+def test_a_burst_is_spaced_by_what_was_saved() -> None:
+    state = Permits({}, paced_us=NOON + 30)
+    _, grant = permits.take(state, PermitPolicy(9, 10, burst=3), "a", 100, NOON)
+    assert grant.delay_us == 10
+    after, grant = permits.take(state, PermitPolicy(9, 10, burst=5), "a", 100, NOON)
+    assert (grant.delay_us, after.paced_us) == (0, NOON + 40)
+
+
+def test_an_exchange_pays_no_spacing_and_needs_no_permit_but_its_own() -> None:
+    state = Permits({"a": NOON + 50, "b": NOON + 60}, paced_us=NOON + 40)
+    after, grant = permits.take(state, PermitPolicy(2, 10), "a", 100, NOON)
+    assert grant == (0, 0, NOON)
+    assert after == Permits({"a": NOON + 100, "b": NOON + 60}, NOON + 40)
+
+
+def test_a_permit_is_free_sooner_or_as_it_was() -> None:
+    state = Permits({"a": NOON + 50, "b": NOON + 60}, paced_us=1, open_us=2, life="x")
+    assert permits.free(state, "a", NOON + 49) == state._replace(held={"a": NOON + 49, "b": NOON + 60})
+    assert permits.free(state, "a", NOON + 50) is state
+    assert permits.free(state, "c", 0) is state
+
+
+def test_a_new_life_of_the_store_begins_without_what_was_known() -> None:
+    state = Permits({"a": NOON}, 5, 6, "before")
+    assert permits.reopened(state, "before", 100, NOON) is state
+    assert permits.reopened(state, "after", 100, NOON) == Permits({}, 0, NOON + 100, "after")
