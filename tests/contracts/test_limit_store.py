@@ -35,6 +35,8 @@ from tests.effort import examples, is_thorough
 STORES: list[Any] = [
     "memory",
     "async_memory",
+    "host",
+    "async_host",
     "sqlite",
     "async_sqlite",
     pytest.param("postgres", marks=pytest.mark.postgres),
