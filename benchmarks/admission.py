@@ -15,7 +15,7 @@ from types import FunctionType
 import redis
 import redis.asyncio
 
-from benchmarks import admission_http, admission_peers, memory_growth
+from benchmarks import admission_http, admission_peers, admission_processes, memory_growth
 from benchmarks.measure import Row, Spread, Table, Target, per_second, race, rate, summary
 from paceline import AsyncLimiter, FixedWindow, Limiter, Plan, SlidingWindow, TokenBucket
 from paceline.circuit_breaker import BreakerPolicy
@@ -44,6 +44,7 @@ def tables(quick: bool) -> list[Table]:
     many_keys(table, repeats, KEYS // share)
     memory_growth.growth(table, quick)
     threads(table, 4 * repeats, 50_000 // share)
+    admission_processes.processes(table, 2 * repeats, 10_000 // share)
     with RedisServer(durable=False) as server:
         one_connection(table, 2 * repeats, 2_000 // share, server.url)
         one_loop(table, 3 * repeats, 6_400 // share, server.url)

@@ -17,6 +17,7 @@ import pytest
 
 from paceline.limits.ports import AsyncLimitStore, LimitStore
 from paceline.limits.stores import async_limit_store, limit_store
+from paceline.limits.stores.host import HostLimitStore
 from paceline.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
 from paceline.limits.stores.memory_shards import ShardedMemoryLimitStore
 from paceline.slots.ports import SlotStore
@@ -196,6 +197,13 @@ def sqlite_location(tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"sqlite:///{tmp_path_factory.mktemp('limits') / 'limits.db'}"
 
 
+@pytest.fixture(scope="module")
+def host_location() -> Iterator[str]:
+    name = f"test-{uuid4().hex}"
+    yield f"host://{name}?megabytes=4"
+    Path(HostLimitStore(name).path).unlink()
+
+
 def _opened(url: str) -> Iterator[LimitStore]:
     store = limit_store(url, deadline=30)
     yield store
@@ -221,6 +229,16 @@ def sharded_memory_limit_store() -> ShardedMemoryLimitStore:
 @pytest.fixture(scope="module")
 def async_memory_limit_store() -> AsyncMemoryLimitStore:
     return AsyncMemoryLimitStore()
+
+
+@pytest.fixture(scope="module")
+def host_limit_store(host_location: str) -> Iterator[LimitStore]:
+    yield from _opened(host_location)
+
+
+@pytest.fixture(scope="module")
+def async_host_limit_store(host_location: str, runner: asyncio.Runner) -> Iterator[AsyncLimitStore]:
+    yield from _awaited(host_location, runner)
 
 
 @pytest.fixture(scope="module")

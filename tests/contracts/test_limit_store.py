@@ -36,6 +36,8 @@ STORES: list[Any] = [
     "memory",
     "sharded_memory",
     "async_memory",
+    "host",
+    "async_host",
     "sqlite",
     "async_sqlite",
     pytest.param("postgres", marks=pytest.mark.postgres),

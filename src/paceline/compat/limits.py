@@ -99,7 +99,7 @@ def _parse_one(limit_string: str) -> RateLimitItem:
 
 
 def storage_from_string(storage_string: str, **options: Any) -> LimitStore:
-    """The store at a URL: `memory://`, `redis://…`, `postgresql://…`, `sqlite:///…`.
+    """The store at a URL: `memory://`, `host://…`, `redis://…`, `postgresql://…`, `sqlite:///…`.
 
     Raises:
         ConfigurationError: there is no such store, or the URL is wrong.

@@ -44,9 +44,9 @@ class Limiter(StoreCalls):
         with Limiter("redis://cache", plans=[Plan("gold", TokenBucket(10, 1))]) as limiter:
             decision = limiter.acquire("user:1", "gold")
 
-    `store` is a URL (`memory://`, `redis://…`, `postgresql://…`) or a `LimitStore`. A store that the limiter
-    opened is closed with it. `plans` are given here or come from a registry: it is loaded at once, and again
-    in the background when `refresh_every` has passed; until it returns, the plans in force decide.
+    `store` is a URL (`memory://`, `host://…`, `redis://…`, `postgresql://…`) or a `LimitStore`. A store that the
+    limiter opened is closed with it. `plans` are given here or come from a registry: it is loaded at once,
+    and again in the background when `refresh_every` has passed; until it returns, the plans in force decide.
 
     While the store is unavailable, each plan's `on_error` decides, or else this limiter's: `open`, `closed`, or
     `fallback` to another store (memory unless given). A call to the store may take `deadline` seconds; if not given,

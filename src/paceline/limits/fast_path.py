@@ -1,6 +1,6 @@
 """The fast path of the commonest decision: one unit, one plan, decided in this process.
 
-A store in this process has a fast path per rule, and so have local leases. It returns `None`, and charges nothing, when
+A store in memory has a fast path per rule, and so have local leases. It returns `None`, and charges nothing, when
 the slow path must be taken: an unknown key, a denial, plans that are due for a refresh.
 """
 
@@ -31,8 +31,8 @@ def fast_paths(book: PlanBook, store: Any, leases: LocalLeases | None, clock: Cl
         path: FastPath | None = None
         if leases is not None:
             path = leases.fast_path(rule, clock) if leases.is_leasable([Charge("", rule)]) else None
-        elif getattr(store, "in_process", False):
-            path = store.fast_path(rule)
+        elif (of_rule := getattr(store, "fast_path", None)) is not None:
+            path = of_rule(rule)
         if path is not None:
             paths[name] = path
     return paths

@@ -46,9 +46,9 @@ class AsyncLimiter(AsyncStoreCalls):
         async with AsyncLimiter("redis://cache", plans=[Plan("gold", TokenBucket(10, 1))]) as limiter:
             decision = await limiter.acquire("user:1", "gold")
 
-    `store` is a URL (`memory://`, `redis://…`, `postgresql://…`) or an `AsyncLimitStore`. A store that the limiter
-    opened is closed with it. `plans` are given here or come from a registry: it is loaded at the first call, and again
-    in the background when `refresh_every` has passed; until it returns, the plans in force decide.
+    `store` is a URL (`memory://`, `host://…`, `redis://…`, `postgresql://…`) or an `AsyncLimitStore`. A store that the
+    limiter opened is closed with it. `plans` are given here or come from a registry: it is loaded at the first call,
+    and again in the background when `refresh_every` has passed; until it returns, the plans in force decide.
     A registry that isn't awaited is loaded in a thread.
 
     While the store is unavailable, each plan's `on_error` decides, or else this limiter's: `open`, `closed`, or

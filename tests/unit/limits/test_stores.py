@@ -63,3 +63,27 @@ def test_unknown_stores_are_refused_by_name(factory: object) -> None:
         factory("mongodb://h")
     with pytest.raises(ConfigurationError, match="'oracle'"):
         factory("oracle://h/service")
+
+
+@pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("host://", "needs a name of up to 64"),
+        ("host://../shadow", "needs a name of up to 64"),
+        ("host://.hidden", "needs a name of up to 64"),
+        (f"host://{'x' * 65}", "needs a name of up to 64"),
+        ("host://shop?megabytes=0", "megabytes="),
+        ("host://shop?megabytes=1.5", "megabytes="),
+        ("host://shop?size=4", r"\?size=4 can't be used"),
+    ],
+)
+def test_a_host_url_that_can_not_be_used_is_refused(kind: Any, url: str, problem: str) -> None:
+    with pytest.raises(ConfigurationError, match=problem):
+        kind(url)
+
+
+def test_limits_of_a_host_need_linux_or_macos(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.platform", "win32")
+    with pytest.raises(ConfigurationError, match="works on Linux and macOS, not on win32; use redis://"):
+        Limiter("host://shop")

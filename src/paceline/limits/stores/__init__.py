@@ -14,6 +14,7 @@ from paceline.limits.ports import AsyncLimitStore, LimitStore
 from paceline.limits.store_health import DEFAULT_DEADLINE
 from paceline.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
 from paceline.limits.stores.memory_shards import ShardedMemoryLimitStore
+from paceline.limits.stores.server_workers import warn_of_workers
 
 REDIS_SCHEMES = {base + shape for base in ("redis", "rediss") for shape in ("", "+sentinel", "+cluster")}
 REDIS_SCHEMES |= {"unix", "redis+unix"}
@@ -30,6 +31,11 @@ def limit_store(
     if scheme == "memory":
         _check_memory(option, url)
         return MemoryLimitStore(clock=clock) if _has_gil() else ShardedMemoryLimitStore(clock=clock)
+    if scheme == "host":
+        from paceline.limits.stores.host import HostLimitStore, host_options
+
+        name, megabytes = host_options(option, url)
+        return HostLimitStore(name, megabytes=megabytes, deadline=deadline)
     if scheme in REDIS_SCHEMES:
         from paceline.limits.stores.redis_blocking import RedisLimitStore
 
@@ -51,6 +57,11 @@ def async_limit_store(
     if scheme == "memory":
         _check_memory(option, url)
         return AsyncMemoryLimitStore(MemoryLimitStore(clock=clock))
+    if scheme == "host":
+        from paceline.limits.stores.host import AsyncHostLimitStore, host_options
+
+        name, megabytes = host_options(option, url)
+        return AsyncHostLimitStore(name, megabytes=megabytes, deadline=deadline)
     if scheme in REDIS_SCHEMES:
         from paceline.limits.stores.redis import AsyncRedisLimitStore
 
@@ -81,11 +92,13 @@ def _check_memory(option: str, url: str) -> None:
         raise ConfigurationError(
             option, "memory:// takes no host, path or options; for another bound give MemoryLimitStore(max_keys=...)"
         )
+    if option == "store":
+        warn_of_workers()
 
 
 def _unknown(option: str, scheme: str) -> ConfigurationError:
     return ConfigurationError(
         option,
-        f"{scheme!r} is no known limit store; use memory://, redis://, rediss://, redis+sentinel://, redis+cluster://, "
-        "unix://, sqlite:// or postgresql://",
+        f"{scheme!r} is no known limit store; use memory://, host://, redis://, rediss://, redis+sentinel://, "
+        "redis+cluster://, unix://, sqlite:// or postgresql://",
     )

@@ -26,7 +26,7 @@ from paceline.limits.algorithms import State
 from paceline.limits.holds import HoldName, HoldRecord, Mark, held_part
 from paceline.limits.model import Charge, Decision
 from paceline.limits.ports import Hold, Settlement
-from paceline.limits.stores.sql_rows import Cell, LockedRows, cell_of, hold_row_of
+from paceline.limits.stores.locked_rows import Cell, LockedRows, cell_of, hold_row_of
 from paceline.limits.stores.tables import limit_hold, limit_state
 from paceline.sql import migrate
 from paceline.sql.engine import Database

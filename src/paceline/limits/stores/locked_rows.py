@@ -1,4 +1,5 @@
-"""The locked rows of a batch of calls, as values. Calls read and change them; changes are written together."""
+"""The states and holds that a batch of calls has locked, as values. Calls read and change them; changes are written
+together: to the rows of a database, or the records of a host's table."""
 
 from __future__ import annotations
 
