@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from paceline.apps.payments.stores.sql_breaker import SqlBreakerStore
-from paceline.apps.payments.stores.tables import downstream_breaker
+from paceline.downstream.stores.sql_breaker import SqlBreakerStore
+from paceline.downstream.stores.tables import downstream_breaker
 from paceline.durations import EPOCH
 from paceline.sql.databases import database
 from paceline.sql.engine import Database
@@ -31,7 +31,7 @@ async def shared(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 
 
 async def test_it_is_open_until_it_is_closed(shared: Database) -> None:
-    here, there = SqlBreakerStore(shared), SqlBreakerStore(shared)
+    here, there = SqlBreakerStore(shared, "bank"), SqlBreakerStore(shared, "bank")
     assert await there.read() is None
     assert not await here.claim_probe(0.0), "closed: there is nothing to probe"
     await asyncio.gather(here.open("401", AN_HOUR), there.open("401", AN_HOUR))
@@ -49,7 +49,7 @@ async def test_it_is_open_until_it_is_closed(shared: Database) -> None:
 
 
 async def test_one_caller_gets_the_probe(shared: Database) -> None:
-    stores = [SqlBreakerStore(shared) for _ in range(4)]
+    stores = [SqlBreakerStore(shared, "bank") for _ in range(4)]
     await stores[0].open("down", AN_HOUR)
     assert not await stores[0].claim_probe(0.0), "not due"
     await shared.write(

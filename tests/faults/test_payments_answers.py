@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from paceline.apps.payments.downstream.breaker import FIRST_PAUSE
+from paceline.downstream.breaker import FIRST_PAUSE
 from tests.faults.bank import Bank, Reply
 from tests.faults.bank_stack import Installation, installation
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from paceline.apps.payments.downstream.permits import LOOK_AHEAD_US, Grant, PermitPolicy
+from paceline.downstream.permits import LOOK_AHEAD_US, Grant, PermitPolicy
 from paceline.redis.async_client import AsyncRedisClient
 from paceline.redis.protocol import Script
 from paceline.redis.redirects import slot_of
 from paceline.redis.url import RedisUrl
 
 _LUA = Path(__file__).with_name("lua")
-KEY = b"payments:{downstream}:permits"
 
 
 class RedisPermitStore:
@@ -25,16 +24,16 @@ class RedisPermitStore:
     def __init__(
         self,
         url: str,
+        name: str,
         policy: PermitPolicy,
         *,
         longest_hold: float,
         timeout: float | None = None,
-        key: bytes = KEY,
     ) -> None:
         self._client = AsyncRedisClient(RedisUrl.parse(url, timeout=timeout))
         self._policy = policy
         self._longest_hold = longest_hold
-        self._key = key
+        self._key = f"downstream:{{{name}}}:permits".encode()
         self._take = Script(_LUA, "permit_take")
         self._free = Script(_LUA, "permit_free")
 

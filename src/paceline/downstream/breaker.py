@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Literal
 
-from paceline.apps.payments.ports import BreakerStatus, BreakerStore, DownstreamObserver, NullDownstreamObserver
+from paceline.downstream.ports import BreakerStatus, BreakerStore, DownstreamObserver, NullDownstreamObserver
 from paceline.errors import StoreError
 
 log = logging.getLogger(__name__)

@@ -27,9 +27,9 @@ from contextlib import suppress
 from secrets import token_hex
 from typing import Literal, NamedTuple
 
-from paceline.apps.payments.downstream.permits import SECOND_US, Grant, PermitPolicy
-from paceline.apps.payments.downstream.store_clock import StoreClock
-from paceline.apps.payments.ports import Permit, PermitStore
+from paceline.downstream.permits import SECOND_US, Grant, PermitPolicy
+from paceline.downstream.ports import Permit, PermitStore
+from paceline.downstream.store_clock import StoreClock
 from paceline.errors import StoreError, StoreUnavailable
 
 log = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.apps.payments.downstream.breaker import FAILURES, LONGEST_PAUSE, DownstreamBreaker, next_pause
-from paceline.apps.payments.ports import BreakerStatus
+from paceline.downstream.breaker import FAILURES, LONGEST_PAUSE, DownstreamBreaker, next_pause
+from paceline.downstream.ports import BreakerStatus
 
 START = datetime(2027, 3, 1, 16, 0, tzinfo=UTC)
 TIMEOUT = 3.0

@@ -1,0 +1,1 @@
+"""Calls to another system, at its pace."""

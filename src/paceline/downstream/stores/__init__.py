@@ -1,0 +1,1 @@
+"""Where permits and breakers are shared."""
