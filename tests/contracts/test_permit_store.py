@@ -17,7 +17,7 @@ from paceline.downstream import permits
 from paceline.downstream.permits import LOOK_AHEAD_US, PermitPolicy, Permits
 from paceline.downstream.ports import PermitStore
 from paceline.downstream.stores.postgres_permits import IDLE_TIMEOUT, ROW
-from paceline.downstream.stores.redis_permits import RedisPermitStore
+from paceline.downstream.stores.redis import RedisPermitStore
 from paceline.downstream.stores.sql_permits import SqlPermitStore, locked_row
 from paceline.downstream.stores.tables import permit_gate
 from paceline.sql import pipeline

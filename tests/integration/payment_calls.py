@@ -12,7 +12,7 @@ from paceline.apps.payments.downstream.connection import DownstreamConnection
 from paceline.apps.payments.model import Party, Payment
 from paceline.downstream.ports import PermitStore
 from paceline.downstream.rate_gate import PermitRateGate, longest_hold, permit_policy
-from paceline.downstream.stores.redis_permits import RedisPermitStore
+from paceline.downstream.stores.redis import RedisPermitStore
 from paceline.downstream.stores.sql_permits import SqlPermitStore
 from paceline.sql.databases import database
 

@@ -19,12 +19,13 @@ import pytest
 import requests
 
 from paceline import AsyncLimiter, Limiter, Plan, TokenBucket
+from paceline.downstream.signals.standard import ServiceLimit, pause_of, retry_after, service_limits
 from paceline.errors import ConfigurationError, RateLimitExceeded
 from paceline.integrations.aiohttp import LimitedMiddleware
 from paceline.integrations.httpx import AsyncLimitedTransport, LimitedTransport
 from paceline.integrations.outbound import OutboundLimiter
 from paceline.integrations.requests import LimitedAdapter
-from paceline.integrations.service_limits import Pauses, ServiceLimit, pause_of, retry_after, service_limits
+from paceline.integrations.service_limits import Pauses
 from paceline.limits.stores.memory import MemoryLimitStore
 from paceline.testing import FakeClock
 

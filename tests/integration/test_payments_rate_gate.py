@@ -11,7 +11,7 @@ import pytest
 
 from paceline.downstream.permits import PermitPolicy
 from paceline.downstream.rate_gate import PermitRateGate
-from paceline.downstream.stores.redis_permits import RedisPermitStore
+from paceline.downstream.stores.redis import RedisPermitStore
 from paceline.sql.databases import database
 from paceline.testing.servers.redis import RedisServer
 from tests.faults.bank import Bank

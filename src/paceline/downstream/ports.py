@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
 from paceline.downstream.permits import Grant
+from paceline.downstream.state import Reading, State
 from paceline.errors import PacelineError
 
 
@@ -53,6 +55,31 @@ class PermitStore(Protocol):
 
     async def close(self) -> None:
         """Frees what it holds."""
+        ...
+
+
+class StateStore(Protocol):
+    """The state of a downstream that all processes share."""
+
+    async def read(self) -> Reading:
+        """The state, and the store's clock.
+
+        Raises:
+            StoreError: It can't be read.
+        """
+        ...
+
+    async def change(self, decide: Callable[[State, int], State]) -> Reading:
+        """Replaces the state by what `decide` makes of it and of the store's clock, in one step. `decide` may be called
+        again if another process was quicker. Nothing is written if it returns what it was given.
+
+        Raises:
+            StoreError: It can't be changed.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Closes its connections."""
         ...
 
 

@@ -187,7 +187,7 @@ async def _permits(settings: Settings, call_timeout: float) -> PermitStore:
     chosen = settings.payments
     policy, hold = permit_policy(chosen.tps, chosen.burst), longest_hold(call_timeout)
     if settings.redis_url is not None:
-        from paceline.downstream.stores.redis_permits import RedisPermitStore
+        from paceline.downstream.stores.redis import RedisPermitStore
 
         return RedisPermitStore(settings.redis_url, NAME, policy, longest_hold=hold, timeout=PERMIT_TIMEOUT)
     from paceline.downstream.stores.sql_permits import SqlPermitStore

@@ -24,7 +24,8 @@ from paceline.dispatch.outcome_reporter import OutcomeReporter
 from paceline.dispatch.ports import DispatchObserver, NullObserver, WorkflowEngine
 from paceline.dispatch.queue import DispatchQueue
 from paceline.dispatch.registry import Domain
-from paceline.downstream.stores.sql_breaker import SqlBreakerStore
+from paceline.downstream.shared_breaker import SharedBreakerStore
+from paceline.downstream.stores.sql_states import SqlStateStore
 from paceline.durations import EPOCH
 from paceline.errors import ConfigurationError
 from paceline.extras import require
@@ -109,7 +110,7 @@ async def open_payments(
     async with AsyncExitStack() as stack:
         watcher = await stack.enter_async_context(open_downstream_observer(settings, registry))
         store = await _payment_store(settings, stack)
-        breaker_store = SqlBreakerStore(await _database(settings, stack), NAME)
+        breaker_store = SharedBreakerStore(SqlStateStore(await _database(settings, stack), NAME))
         bank, simulator = await open_downstream(
             settings, queue, breaker_store, simulator, watcher, observer or NullObserver(), stack
         )
