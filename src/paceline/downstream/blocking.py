@@ -35,7 +35,7 @@ class BlockingDownstream:
         limits: Mapping[str, str] | None = None,
         signals: Signals | None = None,
         breaker: BreakerPolicy | None = None,
-        call_timeout: float = 30.0,
+        call_timeout: float = 10.0,
     ) -> None:
         self.name = name
         self._background = Background(

@@ -74,7 +74,8 @@ class Downstream:
             call.settle(tokens=response.json()["usage"]["total_tokens"])
 
     While the store can't be reached, no call leaves. `call_timeout` is the longest that one call may take, in seconds:
-    a call that was sent and not answered counts for so long.
+    a call that was sent and not answered counts for so long, and a Redis that knows nothing of this downstream, which
+    may have lost its data, lets the first call wait for so long.
 
     Raises:
         ConfigurationError: a value can't be used.
@@ -91,7 +92,7 @@ class Downstream:
         limits: Mapping[str, str] | None = None,
         signals: Signals | None = None,
         breaker: BreakerPolicy | None = None,
-        call_timeout: float = 30.0,
+        call_timeout: float = 10.0,
     ) -> None:
         self.name = _check_name(name)
         self._url = url

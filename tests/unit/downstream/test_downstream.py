@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from paceline import BlockingDownstream, BreakerPolicy, Downstream
+from paceline import BreakerPolicy, Downstream
 from paceline.downstream.downstream import Call
 from paceline.errors import ConfigurationError, CostExceedsCapacity, InvalidInput, RateLimitExceeded
 
@@ -135,21 +135,6 @@ async def test_rate_and_limits_are_both_kept() -> None:
                 raise AssertionError
         async with api.call({"tokens": 100}, key="other", timeout=5):
             pass
-
-
-def test_threads_have_the_same() -> None:
-    with BlockingDownstream("llm", rate="100/second", limits=LIMITS) as llm:
-        with llm.call({"tokens": 400}) as call:
-            call.settle(tokens=150)
-        with llm.call({"tokens": 850}, timeout=5):
-            pass
-        with pytest.raises(RateLimitExceeded), llm.call({"tokens": 1}, timeout=0):
-            raise AssertionError
-        llm.pause()
-        assert llm.state().paused == "by an operator"
-        llm.resume()
-        llm.hold_off("a", 5)
-        assert llm.state().pauses.keys() == {"a"}
 
 
 async def test_wrong_values_name_their_field() -> None:

@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from paceline.downstream.signals.providers import AnthropicSignals, GitHubSignals, OpenAISignals
 from paceline.downstream.signals.standard import pause_of
+
+__all__ = ["AnthropicSignals", "GitHubSignals", "OpenAISignals", "Signals", "StandardSignals"]
 
 
 class Signals(Protocol):
