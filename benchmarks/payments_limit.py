@@ -13,7 +13,7 @@ from tests.faults.bank import Bank, largest
 from tests.faults.bank_stack import installation
 
 from benchmarks.measure import Row, Spread, Table, Target
-from paceline.apps.payments.downstream.rate_gate import SECOND
+from paceline.downstream.rate_gate import SECOND
 from paceline.testing.servers.postgres import PostgresServer
 
 TPS = 50

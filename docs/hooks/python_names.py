@@ -15,6 +15,7 @@ MODULES = (
     "paceline.dispatch.registry",
     "paceline.dispatch.config",
     "paceline.dispatch.lifecycle",
+    "paceline.downstream.signals",
     "paceline.integrations.fastapi",
     "paceline.integrations.starlette",
     "paceline.integrations.asgi",

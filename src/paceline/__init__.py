@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from paceline.dispatch.tasks.policies import Exponential
     from paceline.dispatch.tasks.task import Task
     from paceline.dispatch.tasks.tasks import Tasks
+    from paceline.downstream.blocking import BlockingDownstream
+    from paceline.downstream.downstream import Downstream
     from paceline.errors import (
         ConfigurationError,
         Conflict,
@@ -61,6 +63,7 @@ __all__ = [
     "AsyncLimiter",
     "BatchOutcome",
     "BlockingDispatchQueue",
+    "BlockingDownstream",
     "BlockingSlots",
     "BreakerPolicy",
     "Calendar",
@@ -72,6 +75,7 @@ __all__ = [
     "Decision",
     "Discard",
     "DispatchQueue",
+    "Downstream",
     "Exponential",
     "FixedWindow",
     "Gcra",
@@ -131,6 +135,8 @@ _MODULES = {
     "dispatch.tasks.policies": ("Exponential",),
     "dispatch.tasks.task": ("Task",),
     "dispatch.tasks.tasks": ("Tasks",),
+    "downstream.blocking": ("BlockingDownstream",),
+    "downstream.downstream": ("Downstream",),
     "errors": (
         "ConfigurationError",
         "Conflict",

@@ -13,13 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy.dialects import oracle
 
-from paceline.apps.payments.downstream import permits
-from paceline.apps.payments.downstream.permits import LOOK_AHEAD_US, PermitPolicy, Permits
-from paceline.apps.payments.ports import PermitStore
-from paceline.apps.payments.stores.postgres_permits import IDLE_TIMEOUT, ROW
-from paceline.apps.payments.stores.redis import RedisPermitStore
-from paceline.apps.payments.stores.sql_permits import NAME, SqlPermitStore, locked_row
-from paceline.apps.payments.stores.tables import permit_gate
+from paceline.downstream import permits
+from paceline.downstream.permits import LOOK_AHEAD_US, PermitPolicy, Permits
+from paceline.downstream.ports import PermitStore
+from paceline.downstream.stores.postgres_permits import IDLE_TIMEOUT, ROW
+from paceline.downstream.stores.redis import RedisPermitStore
+from paceline.downstream.stores.sql_permits import SqlPermitStore, locked_row
+from paceline.downstream.stores.tables import permit_gate
 from paceline.sql import pipeline
 from paceline.sql.databases import database
 from paceline.sql.engine import Database
@@ -29,7 +29,7 @@ from paceline.testing.servers.redis import RedisServer
 
 AN_HOUR = 3600.0
 NO_PACE = PermitPolicy(2, 1, 2)
-LOCK: Calls = [(BEGIN, ()), (ROW, (NAME, IDLE_TIMEOUT))]
+LOCK: Calls = [(BEGIN, ()), (ROW, ("bank", IDLE_TIMEOUT))]
 
 Open = Callable[[PermitPolicy], PermitStore]
 
@@ -39,10 +39,10 @@ async def opened(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
     """Opens stores that share their permits, as processes do."""
     stores: list[PermitStore] = []
     if request.param == "redis":
-        url, key = str(request.getfixturevalue("redis_location")), b"{permits}:" + uuid4().hex.encode()
+        url, name = str(request.getfixturevalue("redis_location")), uuid4().hex
 
         def opening(policy: PermitPolicy) -> PermitStore:
-            stores.append(RedisPermitStore(url, policy, longest_hold=0.0, key=key))
+            stores.append(RedisPermitStore(url, name, policy, longest_hold=0.0))
             return stores[-1]
     else:
         sqlite = f"sqlite:///{tmp_path / 'permits.db'}"
@@ -50,7 +50,7 @@ async def opened(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
         await (await database(url)).close()
 
         def opening(policy: PermitPolicy) -> PermitStore:
-            stores.append(SqlPermitStore(Database(url), policy, longest_hold=0.0, timeout=30.0))
+            stores.append(SqlPermitStore(Database(url), "bank", policy, longest_hold=0.0, timeout=30.0))
             return stores[-1]
 
     yield opening
@@ -96,8 +96,8 @@ async def test_calls_of_two_processes_are_paced_together(opened: Open) -> None:
 async def test_a_redis_that_forgot_grants_nothing_until_the_longest_call_is_over(own_redis: RedisServer) -> None:
     """Restarted without its data; then with old data, which looks the same as new."""
     own_redis.kill()
-    store = RedisPermitStore(own_redis.url, PermitPolicy(50, 1), longest_hold=0.2, timeout=1.0)
-    patient = RedisPermitStore(own_redis.url, PermitPolicy(50, 1), longest_hold=AN_HOUR, timeout=1.0)
+    store = RedisPermitStore(own_redis.url, "bank", PermitPolicy(50, 1), longest_hold=0.2, timeout=1.0)
+    patient = RedisPermitStore(own_redis.url, "bank", PermitPolicy(50, 1), longest_hold=AN_HOUR, timeout=1.0)
     await asyncio.to_thread(own_redis.start)
 
     async def granted() -> bool:
@@ -116,7 +116,7 @@ async def test_a_redis_that_forgot_grants_nothing_until_the_longest_call_is_over
 
 async def test_a_restarted_database_may_have_lost_permits(postgres_url: str) -> None:
     shared = await database(postgres_url)
-    store = SqlPermitStore(shared.share(), NO_PACE, longest_hold=AN_HOUR)
+    store = SqlPermitStore(shared.share(), "bank", NO_PACE, longest_hold=AN_HOUR)
     assert (await store.take("a", AN_HOUR)).wait_us == 0, "a new database has no calls before it"
 
     def restarted(connection: sa.Connection) -> None:
@@ -150,7 +150,7 @@ def test_the_script_decides_as_the_arithmetic_does(
 ) -> None:
     async def replay() -> None:
         policy, now = PermitPolicy(number, spacing, burst), 1_800_000_000_000_000
-        store = RedisPermitStore(redis_location, policy, longest_hold=2.0, key=b"{permits}:" + uuid4().hex.encode())
+        store = RedisPermitStore(redis_location, uuid4().hex, policy, longest_hold=2.0)
         state = permits.reopened(Permits({}), "this", 2_000_000, now)
         assert (await store.take("first", 1.0, now_us=now)).wait_us == permits.take(state, policy, "first", 1, now)[
             1
@@ -169,13 +169,13 @@ def test_the_script_decides_as_the_arithmetic_does(
 
 
 def test_oracle_locks_the_row() -> None:
-    assert str(locked_row().compile(dialect=oracle.dialect())).endswith("FOR UPDATE")
+    assert str(locked_row("bank").compile(dialect=oracle.dialect())).endswith("FOR UPDATE")
 
 
 async def test_a_decision_on_postgresql_is_two_round_trips(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """BEGIN and COMMIT are in them: a slow database must answer all of it in time."""
     shared = await database(postgres_url)
-    store = SqlPermitStore(shared, NO_PACE, longest_hold=0.0, timeout=10.0)
+    store = SqlPermitStore(shared, "bank", NO_PACE, longest_hold=0.0, timeout=10.0)
     await store.take("first", 0.0)
     assert shared.async_engine is not None
     sent: list[str] = []
@@ -201,7 +201,7 @@ async def test_the_clock_on_postgresql_is_read_after_the_wait_for_the_lock(
     """A clock that was read before the lock would grant a permit twice: to the holder of the lock, and to the caller
     that waited."""
     shared, other = await database(postgres_url), Database(postgres_url)
-    store = SqlPermitStore(shared, NO_PACE, longest_hold=0.0, timeout=10.0)
+    store = SqlPermitStore(shared, "bank", NO_PACE, longest_hold=0.0, timeout=10.0)
     await store.take("first", 0.0)
     assert shared.async_engine is not None
     assert other.async_engine is not None
@@ -228,7 +228,7 @@ async def test_the_clock_on_postgresql_is_read_after_the_wait_for_the_lock(
 
 
 async def test_a_process_that_freezes_under_the_lock_stops_nobody(postgres_url: str) -> None:
-    store = SqlPermitStore(await database(postgres_url), NO_PACE, longest_hold=0.0, timeout=10.0)
+    store = SqlPermitStore(await database(postgres_url), "bank", NO_PACE, longest_hold=0.0, timeout=10.0)
     await store.take("first", 0.0)
     frozen = Database(postgres_url)
     assert frozen.async_engine is not None

@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 
 from paceline.apps.payments.downstream.client import HttpDownstream
 from paceline.apps.payments.downstream.connection import DownstreamConnection
-from paceline.apps.payments.downstream.rate_gate import PermitRateGate, longest_hold, permit_policy
 from paceline.apps.payments.model import Party, Payment
-from paceline.apps.payments.ports import PermitStore
-from paceline.apps.payments.stores.redis import RedisPermitStore
-from paceline.apps.payments.stores.sql_permits import SqlPermitStore
+from paceline.downstream.ports import PermitStore
+from paceline.downstream.rate_gate import PermitRateGate, longest_hold, permit_policy
+from paceline.downstream.stores.redis import RedisPermitStore
+from paceline.downstream.stores.sql_permits import SqlPermitStore
 from paceline.sql.databases import database
 
 PARTY = Party("Alice", "DE89370400440532013000")
@@ -25,8 +25,10 @@ async def permits_at(url: str, tps: int) -> PermitStore:
     policy = permit_policy(tps, 1)
     if url.startswith("redis"):
         # The test has used it before, so no grant waits for lost calls.
-        return RedisPermitStore(url, policy, longest_hold=0.0, timeout=STORE_TIMEOUT)
-    return SqlPermitStore(await database(url), policy, longest_hold=longest_hold(TIMEOUT), timeout=STORE_TIMEOUT)
+        return RedisPermitStore(url, "bank", policy, longest_hold=0.0, timeout=STORE_TIMEOUT)
+    return SqlPermitStore(
+        await database(url), "bank", policy, longest_hold=longest_hold(TIMEOUT), timeout=STORE_TIMEOUT
+    )
 
 
 async def main(bank: str, store: str, name: str, calls: str, tps: str) -> None:

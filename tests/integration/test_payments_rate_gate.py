@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from paceline.apps.payments.downstream.permits import PermitPolicy
-from paceline.apps.payments.downstream.rate_gate import PermitRateGate
-from paceline.apps.payments.stores.redis import RedisPermitStore
+from paceline.downstream.permits import PermitPolicy
+from paceline.downstream.rate_gate import PermitRateGate
+from paceline.downstream.stores.redis import RedisPermitStore
 from paceline.sql.databases import database
 from paceline.testing.servers.redis import RedisServer
 from tests.faults.bank import Bank
@@ -36,7 +36,7 @@ async def test_three_processes_keep_one_limit(kind: str, tmp_path: Path, request
 
 
 async def test_while_nobody_can_count_nothing_passes(own_redis: RedisServer) -> None:
-    permits = RedisPermitStore(own_redis.url, PermitPolicy(5, 1), longest_hold=0.0, timeout=0.5)
+    permits = RedisPermitStore(own_redis.url, "bank", PermitPolicy(5, 1), longest_hold=0.0, timeout=0.5)
     gate = PermitRateGate(permits, call_timeout=10.0)
     (await gate.acquire()).release()
     own_redis.kill()

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
-from paceline.apps.payments.downstream import permits
-from paceline.apps.payments.downstream.permits import SECOND_US, PermitPolicy, Permits
+from paceline.downstream import permits
+from paceline.downstream.permits import SECOND_US, PermitPolicy, Permits
 from tests.interleavings.search import Search, Violation, search
 
 TICK_US = SECOND_US // 2

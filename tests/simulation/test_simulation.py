@@ -13,11 +13,11 @@ import pytest
 
 from paceline.apps.notifications.ports import Claim as MessageClaim
 from paceline.apps.notifications.stores import message_statements
-from paceline.apps.payments.downstream import permits
-from paceline.apps.payments.downstream.permits import Permits
 from paceline.apps.payments.model import PaymentEvent
 from paceline.dispatch.model import Claim, Item
 from paceline.dispatch.status import IN_FLIGHT
+from paceline.downstream import permits
+from paceline.downstream.permits import Permits
 from paceline.limits.local_lease import LocalLease
 from paceline.slots.occupancy import WindowCount
 from tests.effort import examples

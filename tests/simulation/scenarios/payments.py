@@ -11,25 +11,13 @@ from typing import Any, cast
 
 import httpx2
 
-from paceline.apps.payments.downstream import permits
-from paceline.apps.payments.downstream.breaker import DownstreamBreaker
 from paceline.apps.payments.downstream.client import HttpDownstream
 from paceline.apps.payments.downstream.connection import DownstreamConnection
-from paceline.apps.payments.downstream.permits import Grant, PermitPolicy, Permits
-from paceline.apps.payments.downstream.rate_gate import LimitAt, PermitRateGate, longest_hold, permit_policy
 from paceline.apps.payments.downstream.simulator import peak_per_second
 from paceline.apps.payments.execution import PaymentExecution
 from paceline.apps.payments.model import ITEM_TYPE, Party, Payment, PaymentStatus, StatusChange, Terms
 from paceline.apps.payments.operations import PaymentOperations
-from paceline.apps.payments.ports import (
-    BreakerStatus,
-    BreakerStore,
-    DownstreamBusy,
-    NewPayment,
-    Notice,
-    PaymentStore,
-    PermitStore,
-)
+from paceline.apps.payments.ports import DownstreamBusy, NewPayment, Notice, PaymentStore
 from paceline.apps.payments.rules import fingerprint
 from paceline.apps.payments.serialization import context_json
 from paceline.dispatch.config import DispatchConfig
@@ -40,6 +28,11 @@ from paceline.dispatch.outcome_reporter import OutcomeReporter
 from paceline.dispatch.ports import QueueStore
 from paceline.dispatch.registry import Registry
 from paceline.dispatch.worker import DispatchWorker
+from paceline.downstream import permits
+from paceline.downstream.breaker import DownstreamBreaker
+from paceline.downstream.permits import Grant, PermitPolicy, Permits
+from paceline.downstream.ports import BreakerStatus, BreakerStore, PermitStore
+from paceline.downstream.rate_gate import LimitAt, PermitRateGate, longest_hold, permit_policy
 from paceline.durations import EPOCH, to_ms
 from paceline.errors import Conflict, NotFound, StoreUnavailable
 from tests.models.payment_store import MemoryPaymentStore

@@ -11,7 +11,6 @@ from typing import Any, cast
 import httpx2 as httpx
 import pytest
 
-from paceline.apps.payments.downstream.breaker import DownstreamBreaker
 from paceline.apps.payments.downstream.client import HttpDownstream
 from paceline.apps.payments.downstream.connection import DownstreamConnection
 from paceline.apps.payments.downstream.simulator import Behaviour, Simulator, SimulatorTransport
@@ -28,6 +27,7 @@ from paceline.dispatch.config import DispatchConfig
 from paceline.dispatch.decisions import gave_up
 from paceline.dispatch.model import EnqueueRequest, GiveUp
 from paceline.dispatch.status import Status
+from paceline.downstream.breaker import DownstreamBreaker
 from paceline.durations import to_ms
 from paceline.errors import ConfigurationError, InvalidInput
 from paceline.messaging import LogEntry, Record

@@ -20,11 +20,9 @@ from paceline.apps.payments.ports import (
     CallNotSent,
     Downstream,
     DownstreamBusy,
-    DownstreamObserver,
     InquiryStatus,
     Notice,
     Notifier,
-    NullDownstreamObserver,
     PaymentRefused,
     PaymentStore,
     PaymentUnsendable,
@@ -33,6 +31,7 @@ from paceline.apps.payments.ports import (
 from paceline.apps.payments.serialization import read_context
 from paceline.batching import Batcher
 from paceline.dispatch.model import GiveUp, Postponed
+from paceline.downstream.ports import DownstreamObserver, NullDownstreamObserver
 from paceline.errors import NotFound, StoreError
 
 log = logging.getLogger(__name__)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from paceline.apps.payments.ports import BreakerStore, DownstreamObserver, PaymentLoad, PaymentStore
+from paceline.apps.payments.ports import PaymentLoad, PaymentStore
 from paceline.dispatch.meter import measure_periodically
+from paceline.downstream.ports import BreakerStore, DownstreamObserver
 
 EVERY = 30.0
 """Seconds between two measurements: each counts the whole table."""

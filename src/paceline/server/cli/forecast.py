@@ -109,7 +109,7 @@ def forecast(
 
 def _calls(tps: int, latency: float) -> dict[str, float]:
     """Calls per second to the payments' downstream, by where its limit is counted."""
-    from paceline.apps.payments.downstream.pacing import sustained_rate
+    from paceline.downstream.pacing import sustained_rate
 
     return {
         "answer": round(sustained_rate(tps, latency, "answer"), 2),

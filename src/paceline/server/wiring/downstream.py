@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from paceline.apps.payments.model import ITEM_TYPE as PAYMENT
 from paceline.apps.payments.model import Payment
-from paceline.apps.payments.ports import BreakerOpen, DownstreamBusy, NullDownstreamObserver
+from paceline.apps.payments.ports import DownstreamBusy
 from paceline.dispatch.model import Postponed
 from paceline.dispatch.ports import DispatchObserver
 from paceline.dispatch.queue import DispatchQueue
+from paceline.downstream.ports import BreakerOpen, NullDownstreamObserver
 from paceline.errors import ConfigurationError
 from paceline.server.rollups.observers import DownstreamRollups, with_rollups
 from paceline.server.setting_sections import statuses
@@ -25,14 +26,11 @@ if TYPE_CHECKING:
     from paceline.apps.payments.downstream.connection import DownstreamConnection
     from paceline.apps.payments.downstream.simulator import Simulator
     from paceline.apps.payments.meter import PaymentObserver
-    from paceline.apps.payments.ports import (
-        BreakerStore,
-        Downstream,
-        DownstreamObserver,
-        InquiryResult,
-        PermitStore,
-    )
+    from paceline.apps.payments.ports import Downstream, InquiryResult
+    from paceline.downstream.ports import BreakerStore, DownstreamObserver, PermitStore
 
+NAME = "payments"
+"""Of the downstream, where its permits and its breaker are shared."""
 INQUIRY_WAIT = 20.0
 """Seconds an operator's inquiry may wait for limit and breaker."""
 PERMIT_TIMEOUT = 3.0
@@ -140,11 +138,11 @@ async def open_downstream(
     stack: AsyncExitStack,
 ) -> tuple[Downstream, Simulator | None]:
     """The bank behind its limit, kill switch and breaker: the configured one, or a simulator in this process."""
-    from paceline.apps.payments.downstream.breaker import DownstreamBreaker
     from paceline.apps.payments.downstream.client import HttpDownstream
-    from paceline.apps.payments.downstream.rate_gate import PermitRateGate
     from paceline.apps.payments.downstream.simulator import Behaviour, Simulator, SimulatorTransport
     from paceline.dispatch.kill_switch import KillSwitch
+    from paceline.downstream.breaker import DownstreamBreaker
+    from paceline.downstream.rate_gate import PermitRateGate
 
     chosen, connection = settings.payments, downstream_connection(settings)
     permits = await _permits(settings, connection.timeout)
@@ -184,15 +182,15 @@ async def open_downstream(
 
 async def _permits(settings: Settings, call_timeout: float) -> PermitStore:
     """The permits that all processes share: in Redis, if there is one, else in the database."""
-    from paceline.apps.payments.downstream.rate_gate import longest_hold, permit_policy
+    from paceline.downstream.rate_gate import longest_hold, permit_policy
 
     chosen = settings.payments
     policy, hold = permit_policy(chosen.tps, chosen.burst), longest_hold(call_timeout)
     if settings.redis_url is not None:
-        from paceline.apps.payments.stores.redis import RedisPermitStore
+        from paceline.downstream.stores.redis import RedisPermitStore
 
-        return RedisPermitStore(settings.redis_url, policy, longest_hold=hold, timeout=PERMIT_TIMEOUT)
-    from paceline.apps.payments.stores.sql_permits import SqlPermitStore
+        return RedisPermitStore(settings.redis_url, NAME, policy, longest_hold=hold, timeout=PERMIT_TIMEOUT)
+    from paceline.downstream.stores.sql_permits import SqlPermitStore
 
     shared = await shared_database(settings)
-    return SqlPermitStore(shared, policy, longest_hold=hold, timeout=PERMIT_TIMEOUT)
+    return SqlPermitStore(shared, NAME, policy, longest_hold=hold, timeout=PERMIT_TIMEOUT)

@@ -18,13 +18,14 @@ from paceline.apps.payments.reconciliation.comparing import ReconciliationStore
 from paceline.apps.payments.stores.feeds import SqlFeedStore
 from paceline.apps.payments.stores.reconciliation import SqlReconciliationStore
 from paceline.apps.payments.stores.sql import SqlPaymentStore
-from paceline.apps.payments.stores.sql_breaker import SqlBreakerStore
 from paceline.dispatch.config import DispatchConfig
 from paceline.dispatch.model import Claim
 from paceline.dispatch.outcome_reporter import OutcomeReporter
 from paceline.dispatch.ports import DispatchObserver, NullObserver, WorkflowEngine
 from paceline.dispatch.queue import DispatchQueue
 from paceline.dispatch.registry import Domain
+from paceline.downstream.shared_breaker import SharedBreakerStore
+from paceline.downstream.stores.sql_states import SqlStateStore
 from paceline.durations import EPOCH
 from paceline.errors import ConfigurationError
 from paceline.extras import require
@@ -38,16 +39,13 @@ if TYPE_CHECKING:
     from paceline.apps.payments.downstream.simulator import Simulator
     from paceline.apps.payments.execution import PaymentExecution
     from paceline.apps.payments.intake import PaymentIntake
-    from paceline.apps.payments.ports import (
-        BreakerStore,
-        Intake,
-        Notifier,
-        PaymentStore,
-    )
+    from paceline.apps.payments.ports import Intake, Notifier, PaymentStore
     from paceline.apps.payments.rules import RuleBook
+    from paceline.downstream.ports import BreakerStore
     from paceline.server.wiring.notifications import Notifications
 
 from paceline.server.wiring.downstream import (
+    NAME,
     OperatorInquiry,
     open_downstream,
     open_downstream_observer,
@@ -112,7 +110,7 @@ async def open_payments(
     async with AsyncExitStack() as stack:
         watcher = await stack.enter_async_context(open_downstream_observer(settings, registry))
         store = await _payment_store(settings, stack)
-        breaker_store = SqlBreakerStore(await _database(settings, stack))
+        breaker_store = SharedBreakerStore(SqlStateStore(await _database(settings, stack), NAME))
         bank, simulator = await open_downstream(
             settings, queue, breaker_store, simulator, watcher, observer or NullObserver(), stack
         )

@@ -18,9 +18,7 @@ from paceline.apps.payments.model import (
     PaymentExists,
     PaymentStatus,
 )
-from paceline.apps.payments.ports import (
-    NewPayment,
-)
+from paceline.apps.payments.ports import NewPayment
 from paceline.errors import Conflict, InvalidInput, NotFound, SlotOwned, SlotsExhausted
 from paceline.slots.model import WindowPolicy
 from tests.unit.apps.payments.bench import ALICE, AT, BOB, Bench, payment

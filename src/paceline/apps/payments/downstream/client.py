@@ -15,24 +15,21 @@ import httpx2
 
 from paceline import tracing
 from paceline.apps.payments.downstream import outcomes
-from paceline.apps.payments.downstream.breaker import DownstreamBreaker
 from paceline.apps.payments.downstream.connection import DownstreamConnection
 from paceline.apps.payments.downstream.outcomes import Answer, Verdict
 from paceline.apps.payments.model import ID_RULE, Payment, is_sendable
 from paceline.apps.payments.ports import (
     CallNotSent,
     DownstreamBusy,
-    DownstreamObserver,
     InquiryResult,
-    NullDownstreamObserver,
     PaymentRefused,
     PaymentUnsendable,
-    Permit,
-    RateGate,
     Receipt,
 )
 from paceline.dispatch.kill_switch import KillSwitch
 from paceline.dispatch.model import Postponed
+from paceline.downstream.breaker import DownstreamBreaker
+from paceline.downstream.ports import DownstreamObserver, NullDownstreamObserver, Permit, RateGate
 from paceline.errors import ConfigurationError, StoreError
 from paceline.tracing import Attributes, Span
 

@@ -6,8 +6,8 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from paceline.apps.payments.downstream.pacing import departures, sustained_rate
-from paceline.apps.payments.downstream.rate_gate import LimitAt
+from paceline.downstream.pacing import departures, sustained_rate
+from paceline.downstream.rate_gate import LimitAt
 from paceline.server.cli.demo.report import Report
 
 if TYPE_CHECKING:

@@ -44,7 +44,7 @@ TABLES = (
     "payment",
     "payment_audit",
     "permit_gate",
-    "downstream_breaker",
+    "downstream",
     "feed",
     "feed_chunk",
     "feed_reject",
@@ -497,14 +497,11 @@ def _payments() -> None:
         sa.PrimaryKeyConstraint("name", name="paceline_permit_gate_pk"),
     )
     op.create_table(
-        "paceline_downstream_breaker",
+        "paceline_downstream",
         sa.Column("name", sa.String(64), nullable=False),
-        sa.Column("state", sa.String(16), nullable=False),
-        sa.Column("reason", sa.String(2000)),
-        sa.Column("pause_ms", sa.BigInteger, nullable=False),
-        sa.Column("probe_at", Instant, nullable=False),
-        sa.Column("since", Instant, nullable=False),
-        sa.PrimaryKeyConstraint("name", name="paceline_downstream_breaker_pk"),
+        sa.Column("state", sa.Text, nullable=False),
+        sa.Column("updated_at", Instant, nullable=False),
+        sa.PrimaryKeyConstraint("name", name="paceline_downstream_pk"),
     )
     op.create_table(
         "paceline_feed",

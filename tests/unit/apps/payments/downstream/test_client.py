@@ -20,9 +20,10 @@ from paceline.apps.payments.downstream.simulator import (
     leave,
 )
 from paceline.apps.payments.model import Party, Payment
-from paceline.apps.payments.ports import CallNotSent, DownstreamBusy, PaymentRefused, Permit, RateGate
+from paceline.apps.payments.ports import CallNotSent, DownstreamBusy, PaymentRefused
 from paceline.dispatch.kill_switch import KillSwitch
 from paceline.dispatch.model import Postponed
+from paceline.downstream.ports import Permit, RateGate
 from paceline.testing import eventually
 
 START = datetime(2027, 3, 1, 16, 0, tzinfo=UTC)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.apps.payments.downstream.store_clock import StoreClock
+from paceline.downstream.store_clock import StoreClock
 
 NOON = 1_800_000_000.0
 

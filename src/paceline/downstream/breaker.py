@@ -1,8 +1,8 @@
 """The circuit breaker of calls to the downstream: one state for all processes, kept by a `BreakerStore`.
 
-It opens at once when the connection is misconfigured, and after `FAILURES` consecutive failures. While open, it lets
-one probe through, from one process, with exponential backoff. A successful probe closes it. Calls wait meanwhile; in
-the mode `pause` the kill switch is turned off as well, and an operator decides when to continue.
+It opens at once when the connection is misconfigured, and after some consecutive failures (`BreakerPolicy`). While
+open, it lets one probe through, from one process, with exponential backoff. A successful probe closes it. Calls wait
+meanwhile; in the mode `pause` the kill switch is turned off as well, and an operator decides when to continue.
 """
 
 from __future__ import annotations
@@ -13,22 +13,21 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Literal
 
-from paceline.apps.payments.ports import BreakerStatus, BreakerStore, DownstreamObserver, NullDownstreamObserver
+from paceline.circuit_breaker import BreakerPolicy
+from paceline.downstream.ports import BreakerStatus, BreakerStore, DownstreamObserver, NullDownstreamObserver
 from paceline.errors import StoreError
 
 log = logging.getLogger(__name__)
 
 BreakerMode = Literal["wait", "pause", "off"]
 
-FAILURES = 5
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 FRESH_SECONDS = 0.5
 """How old the shared state may be when a call is made."""
 
 
-def next_pause(last: float | None) -> float:
+def next_pause(policy: BreakerPolicy, last: float | None) -> float:
     """Seconds until the next probe, given the pause before the last one."""
-    return FIRST_PAUSE if last is None else min(2 * last, LONGEST_PAUSE)
+    return policy.first_pause if last is None else min(2 * last, policy.longest_pause)
 
 
 class DownstreamBreaker:
@@ -37,6 +36,7 @@ class DownstreamBreaker:
     def __init__(
         self,
         store: BreakerStore,
+        policy: BreakerPolicy | None = None,
         *,
         call_timeout: float,
         throw_switch: Callable[[str], Awaitable[object]] | None = None,
@@ -45,6 +45,7 @@ class DownstreamBreaker:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
+        self._policy = policy or BreakerPolicy()
         self._call_timeout = call_timeout
         self._throw_switch = throw_switch
         self._observer = observer or NullDownstreamObserver()
@@ -97,12 +98,12 @@ class DownstreamBreaker:
     async def record_failure(self, reason: str, probe: bool, *, at_once: bool = False) -> None:
         """Records a failed call; with `at_once`, the breaker opens immediately."""
         self._failures += 1
-        if not (probe or at_once or self._failures >= FAILURES):
+        if not (probe or at_once or self._failures >= self._policy.failures):
             return
         status = await self._store.read()
         if status is not None and not probe:
             return
-        pause = next_pause(None if status is None else status.pause)
+        pause = next_pause(self._policy, None if status is None else status.pause)
         self._failures = 0
         await self._store.open(reason, pause)
         self._read_at = float("-inf")

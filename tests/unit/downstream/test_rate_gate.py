@@ -7,11 +7,8 @@ import asyncio
 import httpx2 as httpx
 import pytest
 
-from paceline.apps.payments.downstream import permits
 from paceline.apps.payments.downstream.client import HttpDownstream
 from paceline.apps.payments.downstream.connection import DownstreamConnection
-from paceline.apps.payments.downstream.permits import Grant, PermitPolicy, Permits
-from paceline.apps.payments.downstream.rate_gate import PREPARATION, LimitAt, PermitRateGate, permit_policy
 from paceline.apps.payments.downstream.simulator import (
     Behaviour,
     Simulator,
@@ -19,7 +16,10 @@ from paceline.apps.payments.downstream.simulator import (
     peak_per_second,
 )
 from paceline.apps.payments.ports import DownstreamBusy
-from paceline.apps.payments.stores.sql_permits import SqlPermitStore
+from paceline.downstream import permits
+from paceline.downstream.permits import Grant, PermitPolicy, Permits
+from paceline.downstream.rate_gate import PREPARATION, LimitAt, PermitRateGate, permit_policy
+from paceline.downstream.stores.sql_permits import SqlPermitStore
 from paceline.sql.databases import database
 from tests.unit.apps.payments.downstream.test_client import answering, client_of, payment
 
@@ -171,7 +171,7 @@ async def test_a_burst_through_the_gate_never_breaks_the_banks_limit() -> None:
     async def lag(_seconds: float) -> None:
         await asyncio.sleep(next(speeds))
 
-    store = SqlPermitStore(await database("memory://"), permit_policy(20, 20), longest_hold=11.0)
+    store = SqlPermitStore(await database("memory://"), "bank", permit_policy(20, 20), longest_hold=11.0)
     gate = PermitRateGate(store, call_timeout=10.0)
     connection = DownstreamConnection("http://bank", attempts=1)
     client = HttpDownstream(connection, gate, transport=SimulatorTransport(bank, pause=lag))

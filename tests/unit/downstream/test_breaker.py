@@ -8,11 +8,15 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.apps.payments.downstream.breaker import FAILURES, LONGEST_PAUSE, DownstreamBreaker, next_pause
-from paceline.apps.payments.ports import BreakerStatus
+from paceline.circuit_breaker import BreakerPolicy
+from paceline.downstream.breaker import DownstreamBreaker, next_pause
+from paceline.downstream.ports import BreakerStatus
 
 START = datetime(2027, 3, 1, 16, 0, tzinfo=UTC)
 TIMEOUT = 3.0
+
+
+POLICY = BreakerPolicy()
 
 
 class MemoryBreakerStore:
@@ -70,9 +74,9 @@ def test_it_opens_after_a_run_of_failures_and_not_before(answers: list[bool]) ->
                 await breaker.record_failure("503", False)
                 run += 1
             if store.pause is not None:
-                assert run == FAILURES
+                assert run == POLICY.failures
                 return
-            assert run < FAILURES
+            assert run < POLICY.failures
 
     asyncio.run(play())
 
@@ -97,7 +101,7 @@ def test_open_it_lets_one_probe_through_at_a_time_over_all_processes(probes: lis
                 assert not await there.admit()
                 return
             await here.record_failure("401", True)
-            assert store.pause == next_pause(pause) <= LONGEST_PAUSE
+            assert store.pause == next_pause(POLICY, pause) <= POLICY.longest_pause
             pause = store.pause
 
     asyncio.run(play())
@@ -110,7 +114,7 @@ async def test_it_may_throw_the_kill_switch() -> None:
 
 
 def test_pauses_double_up_to_the_longest() -> None:
-    pauses = [next_pause(None)]
-    while pauses[-1] < LONGEST_PAUSE:
-        pauses.append(next_pause(pauses[-1]))
+    pauses = [next_pause(POLICY, None)]
+    while pauses[-1] < POLICY.longest_pause:
+        pauses.append(next_pause(POLICY, pauses[-1]))
     assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0]

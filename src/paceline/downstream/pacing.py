@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 
-from paceline.apps.payments.downstream import permits
-from paceline.apps.payments.downstream.permits import SECOND_US, Permits
-from paceline.apps.payments.downstream.rate_gate import LimitAt, longest_hold, permit_policy
+from paceline.downstream import permits
+from paceline.downstream.permits import SECOND_US, Permits
+from paceline.downstream.rate_gate import LimitAt, longest_hold, permit_policy
 
 
 def sustained_rate(tps: int, latency: float, limit_at: LimitAt) -> float:

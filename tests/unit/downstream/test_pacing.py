@@ -6,8 +6,8 @@ from bisect import bisect_right
 
 import pytest
 
-from paceline.apps.payments.downstream.pacing import departures, sustained_rate
-from paceline.apps.payments.downstream.rate_gate import LimitAt
+from paceline.downstream.pacing import departures, sustained_rate
+from paceline.downstream.rate_gate import LimitAt
 
 
 @pytest.mark.parametrize(("limit_at", "rate"), [("answer", 50 / 1.2), ("departure", 50.0)])

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from sqlalchemy.engine import Connection
 
-from paceline.apps.payments.downstream.permits import Grant, PermitPolicy
-from paceline.apps.payments.stores.sql_permits import NAME, GateRow, Request, apply
+from paceline.downstream.permits import Grant, PermitPolicy
+from paceline.downstream.stores.sql_permits import GateRow, Request, apply
 from paceline.sql.pipeline import BEGIN, COMMIT, Statement, run_pipeline, text_of, whole_of
 
 IDLE_TIMEOUT = "1s"
@@ -45,11 +45,13 @@ UPDATE = Statement(
 )
 
 
-def decide(connection: Connection, policy: PermitPolicy, longest_hold_us: int, work: Sequence[Request]) -> list[Grant]:
+def decide(
+    connection: Connection, name: str, policy: PermitPolicy, longest_hold_us: int, work: Sequence[Request]
+) -> list[Grant]:
     """Applies the requests in order, under the row's lock, in two round trips."""
-    _, [(state, life, clock_us, _)] = run_pipeline(connection, [(BEGIN, ()), (ROW, (NAME, IDLE_TIMEOUT))])
+    _, [(state, life, clock_us, _)] = run_pipeline(connection, [(BEGIN, ()), (ROW, (name, IDLE_TIMEOUT))])
     row = GateRow(None if state is None else state.decode(), text_of(life), whole_of(clock_us))
     grants, written = apply(row, policy, longest_hold_us, work)
     write = INSERT if row.state is None else UPDATE
-    run_pipeline(connection, [(write, (NAME, written, str(row.now_us))), (COMMIT, ())])
+    run_pipeline(connection, [(write, (name, written, str(row.now_us))), (COMMIT, ())])
     return grants

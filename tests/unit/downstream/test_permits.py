@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.apps.payments.downstream import permits
-from paceline.apps.payments.downstream.permits import LOOK_AHEAD_US, SECOND_US, PermitPolicy, Permits
-from paceline.apps.payments.downstream.rate_gate import LATE, permit_policy
+from paceline.downstream import permits
+from paceline.downstream.permits import LOOK_AHEAD_US, SECOND_US, PermitPolicy, Permits
+from paceline.downstream.rate_gate import LATE, permit_policy
 
 NOON = 1_800_000_000_000_000
 CALL_US = 10 * SECOND_US

@@ -1,4 +1,4 @@
-"""The permits of the payments' downstream in a database: one row, locked per decision."""
+"""Permits in a database: a row per downstream, locked per decision."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from paceline.apps.payments.downstream import permits
-from paceline.apps.payments.downstream.permits import Grant, PermitPolicy, Permits
-from paceline.apps.payments.stores.tables import permit_gate
 from paceline.batching import Batcher
+from paceline.downstream import permits
+from paceline.downstream.permits import Grant, PermitPolicy, Permits
+from paceline.downstream.stores.tables import permit_gate
 from paceline.errors import Conflict, StoreUnavailable
 from paceline.sql.engine import Database
 from paceline.sql.schema import now as database_clock
 
-NAME = "downstream"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -54,8 +53,11 @@ class SqlPermitStore:
     longest hold. SQLite and Oracle keep what they committed.
     """
 
-    def __init__(self, database: Database, policy: PermitPolicy, *, longest_hold: float, timeout: float = 2.0) -> None:
+    def __init__(
+        self, database: Database, name: str, policy: PermitPolicy, *, longest_hold: float, timeout: float = 2.0
+    ) -> None:
         self._database = database
+        self._name = name
         self._policy = policy
         self._longest_hold_us = round(longest_hold * 1e6)
         self._timeout = timeout
@@ -63,7 +65,7 @@ class SqlPermitStore:
         self._decide = decide
         if database.dialect == "postgresql":
             # Imported here: the driver is an extra that SQLite's users do not have.
-            from paceline.apps.payments.stores import postgres_permits
+            from paceline.downstream.stores import postgres_permits
 
             self._decide = postgres_permits.decide
 
@@ -86,21 +88,23 @@ class SqlPermitStore:
 
     async def _flush(self, work: Sequence[Request]) -> list[Grant]:
         try:
-            return await self._database.flush(self._decide, self._policy, self._longest_hold_us, work)
+            return await self._database.flush(self._decide, self._name, self._policy, self._longest_hold_us, work)
         except Conflict:
             # Two processes inserted the row concurrently; it exists now.
-            return await self._database.flush(self._decide, self._policy, self._longest_hold_us, work)
+            return await self._database.flush(self._decide, self._name, self._policy, self._longest_hold_us, work)
 
 
-def decide(connection: Connection, policy: PermitPolicy, longest_hold_us: int, work: Sequence[Request]) -> list[Grant]:
+def decide(
+    connection: Connection, name: str, policy: PermitPolicy, longest_hold_us: int, work: Sequence[Request]
+) -> list[Grant]:
     """Applies the requests in order, under the row's lock."""
-    row = _locked(connection)
+    row = _locked(connection, name)
     grants, state = apply(row, policy, longest_hold_us, work)
     values = {"state": state, "updated_at": _EPOCH + timedelta(microseconds=row.now_us)}
     if row.state is None:
-        connection.execute(sa.insert(permit_gate).values(name=NAME, **values))
+        connection.execute(sa.insert(permit_gate).values(name=name, **values))
     else:
-        connection.execute(sa.update(permit_gate).where(permit_gate.c.name == NAME).values(**values))
+        connection.execute(sa.update(permit_gate).where(permit_gate.c.name == name).values(**values))
     return grants
 
 
@@ -119,13 +123,13 @@ def apply(row: GateRow, policy: PermitPolicy, longest_hold_us: int, work: Sequen
     return grants, _written(state)
 
 
-def locked_row() -> sa.Select[Any]:
+def locked_row(name: str) -> sa.Select[Any]:
     """SQLite locks the whole database instead: its transaction is immediate."""
-    return sa.select(permit_gate.c.state).where(permit_gate.c.name == NAME).with_for_update()
+    return sa.select(permit_gate.c.state).where(permit_gate.c.name == name).with_for_update()
 
 
-def _locked(connection: Connection) -> GateRow:
-    text = connection.execute(locked_row()).scalar()
+def _locked(connection: Connection, name: str) -> GateRow:
+    text = connection.execute(locked_row(name)).scalar()
     if connection.dialect.name == "sqlite":
         # SQLite runs in this process, so its clock is this one; but SQLite shows only milliseconds of it.
         return GateRow(text, "-", time.time_ns() // 1000)

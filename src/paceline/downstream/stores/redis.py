@@ -1,18 +1,22 @@
-"""The permits of the payments' downstream in Redis: one sorted set, from each holder to when its permit is free."""
+"""Permits in Redis: a sorted set per downstream, from each holder to when its permit is free; and states."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from paceline.apps.payments.downstream.permits import LOOK_AHEAD_US, Grant, PermitPolicy
+from paceline.downstream.permits import LOOK_AHEAD_US, Grant, PermitPolicy
+from paceline.downstream.state import Reading, State
+from paceline.errors import StoreUnavailable
 from paceline.redis.async_client import AsyncRedisClient
 from paceline.redis.protocol import Script
 from paceline.redis.redirects import slot_of
 from paceline.redis.url import RedisUrl
 
 _LUA = Path(__file__).with_name("lua")
-KEY = b"payments:{downstream}:permits"
+ATTEMPTS = 20
+"""To change a state that other processes change at the same time."""
 
 
 class RedisPermitStore:
@@ -25,16 +29,16 @@ class RedisPermitStore:
     def __init__(
         self,
         url: str,
+        name: str,
         policy: PermitPolicy,
         *,
         longest_hold: float,
         timeout: float | None = None,
-        key: bytes = KEY,
     ) -> None:
         self._client = AsyncRedisClient(RedisUrl.parse(url, timeout=timeout))
         self._policy = policy
         self._longest_hold = longest_hold
-        self._key = key
+        self._key = f"downstream:{{{name}}}:permits".encode()
         self._take = Script(_LUA, "permit_take")
         self._free = Script(_LUA, "permit_free")
 
@@ -47,6 +51,35 @@ class RedisPermitStore:
 
     async def free(self, holder: str, at_us: int) -> None:
         await self._call(self._free, [holder.encode(), b"%d" % at_us])
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def _call(self, script: Script, arguments: list[bytes]) -> Any:
+        return await self._client.execute(script.call([self._key], arguments), script, slot_of(self._key))
+
+
+class RedisStateStore:
+    """The `StateStore` port on one server, Sentinel or Cluster. It expires never: an operator's pause must not."""
+
+    def __init__(self, url: str, name: str, *, timeout: float | None = None) -> None:
+        self._client = AsyncRedisClient(RedisUrl.parse(url, timeout=timeout))
+        self._key = f"downstream:{{{name}}}:state".encode()
+        self._reading = Script(_LUA, "state_read")
+        self._writing = Script(_LUA, "state_write")
+
+    async def read(self) -> Reading:
+        text, now_us = await self._call(self._reading, [])
+        return Reading(State.of_text(text.decode()), now_us)
+
+    async def change(self, decide: Callable[[State, int], State]) -> Reading:
+        for _ in range(ATTEMPTS):
+            text, now_us = await self._call(self._reading, [])
+            before = State.of_text(text.decode())
+            after = decide(before, now_us)
+            if after is before or await self._call(self._writing, [text, after.to_text().encode()]):
+                return Reading(after, now_us)
+        raise StoreUnavailable(f"the downstream's state was changed {ATTEMPTS} times meanwhile")
 
     async def close(self) -> None:
         await self._client.close()

@@ -1,12 +1,13 @@
-"""The hard limit at the call: no sliding second may bring more than `tps` calls to the downstream.
+"""The hard limit at the call: no sliding window may bring more calls to the downstream than its rate says.
 
 There are as many permits as the limit (`permits`), shared by all processes through Redis or the database. Where a call
 is counted is a choice:
 
 - `answer`: when it arrives at the downstream, whatever the network does. That may be long after it left, so a permit is
-  free again one second after its call was *answered*: the next call on it arrives more than a second after the last.
-  The price is some of the downstream's capacity: with a latency of l seconds it gets `tps / (1 + l)`.
-- `departure`: when it leaves. A permit is free again one second after its call *left*, so the rate is full at any
+  free again one window after its call was *answered*: the next call on it arrives more than a window after the last.
+  The price is some of the downstream's capacity: with a latency of l seconds and a window of one second it gets
+  `rate / (1 + l)`.
+- `departure`: when it leaves. A permit is free again one window after its call *left*, so the rate is full at any
   latency; calls may bunch on their way by as much as the network's delay varies.
 
 In both, a permit is held for the longest possible call, unless its process frees it earlier. So a process may freeze at
@@ -27,9 +28,9 @@ from contextlib import suppress
 from secrets import token_hex
 from typing import Literal, NamedTuple
 
-from paceline.apps.payments.downstream.permits import SECOND_US, Grant, PermitPolicy
-from paceline.apps.payments.downstream.store_clock import StoreClock
-from paceline.apps.payments.ports import Permit, PermitStore
+from paceline.downstream.permits import Grant, PermitPolicy
+from paceline.downstream.ports import Permit, PermitStore
+from paceline.downstream.store_clock import StoreClock
 from paceline.errors import StoreError, StoreUnavailable
 
 log = logging.getLogger(__name__)
@@ -49,14 +50,14 @@ OUTAGE_PAUSE = 0.5
 SHORTEST_PAUSE = 0.001
 
 
-def permit_policy(tps: int, burst: int) -> PermitPolicy:
-    """As many permits as the limit, evenly spaced over a second: each is held at least as long."""
-    return PermitPolicy(tps, round(SECOND * 1e6 / tps), min(burst, tps))
+def permit_policy(number: int, burst: int, window: float = SECOND) -> PermitPolicy:
+    """As many permits as the limit, evenly spaced over its window: each is held at least as long."""
+    return PermitPolicy(number, round(window * 1e6 / number), min(burst, number))
 
 
-def longest_hold(call_timeout: float) -> float:
-    """How long a call may count after the time of its permit: leaving late, the longest call, and one second."""
-    return LATE + call_timeout + SECOND
+def longest_hold(call_timeout: float, window: float = SECOND) -> float:
+    """How long a call may count after the time of its permit: leaving late, the longest call, and one window."""
+    return LATE + call_timeout + window
 
 
 class _TimedPermit(NamedTuple):
@@ -79,12 +80,14 @@ class PermitRateGate:
         *,
         call_timeout: float,
         limit_at: LimitAt = "answer",
+        window: float = SECOND,
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._permits = permits
         self._at_answer = limit_at == "answer"
-        self._hold = longest_hold(call_timeout)
+        self._hold = longest_hold(call_timeout, window)
+        self._window_us = round(window * 1e6)
         self._asking = asyncio.Semaphore(ASKING)
         self._clock = StoreClock()
         self._pause = pause
@@ -141,17 +144,17 @@ class PermitRateGate:
 
     def left(self, holder: str) -> None:
         if not self._at_answer:
-            self._free_in_a_second(holder)
+            self._free_after_window(holder)
 
     def answered(self, holder: str) -> None:
         if self._at_answer:
-            self._free_in_a_second(holder)
+            self._free_after_window(holder)
 
     def give_back(self, holder: str) -> None:
         self._free_at(holder, 0)
 
-    def _free_in_a_second(self, holder: str) -> None:
-        self._free_at(holder, self._clock.store_us(self._monotonic()) + SECOND_US)
+    def _free_after_window(self, holder: str) -> None:
+        self._free_at(holder, self._clock.store_us(self._monotonic()) + self._window_us)
 
     def _free_at(self, holder: str, at_us: int) -> None:
         task = asyncio.get_running_loop().create_task(self._free(holder, at_us))

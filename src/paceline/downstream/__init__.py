@@ -1,0 +1,6 @@
+"""Calls to another system, at its pace.
+
+`permits.py` and `state.py` decide, purely; `rate_gate.py` waits for permits, `breaker.py` for an outage to end;
+`downstream.py` is the use case, `blocking.py` its twin for threads; `signals/` read what the other side says of its
+limits; `stores/` keep what all processes share.
+"""

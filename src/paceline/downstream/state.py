@@ -1,0 +1,83 @@
+"""What all processes know of a downstream: the switch, the pauses it asked for, its breaker. Pure.
+
+Times are microseconds of the store's clock.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+MAX_PAUSES = 1024
+"""Keys whose pause is kept. Beyond it, those that end first are dropped."""
+MAX_REASON = 2000
+_NO_PAUSES: Mapping[str, int] = MappingProxyType({})
+
+
+class OpenBreaker(NamedTuple):
+    """An open breaker: why and since when, the pause before its next probe, and when that is due."""
+
+    reason: str
+    since_us: int
+    pause_us: int
+    probe_us: int
+
+
+class State(NamedTuple):
+    """The shared state of a downstream."""
+
+    paused: str | None = None
+    """Why an operator paused it; None if it is not."""
+    pauses: Mapping[str, int] = _NO_PAUSES
+    """Key → when the downstream may be called again, as it said."""
+    breaker: OpenBreaker | None = None
+    """None if it is closed."""
+
+    def to_text(self) -> str:
+        """As it is stored."""
+        return json.dumps({"paused": self.paused, "pauses": dict(self.pauses), "breaker": self.breaker})
+
+    @classmethod
+    def of_text(cls, text: str | None) -> State:
+        """As it was stored; a new one if nothing was."""
+        if not text:
+            return NEW
+        stored = json.loads(text)
+        breaker = stored.get("breaker")
+        return cls(stored.get("paused"), stored.get("pauses", {}), None if breaker is None else OpenBreaker(*breaker))
+
+
+NEW = State()
+
+
+class Reading(NamedTuple):
+    """A state, and the store's clock when it was read."""
+
+    state: State
+    now_us: int
+
+
+def with_pause(state: State, key: str, until_us: int, now_us: int) -> State:
+    """The state after the downstream asked for no calls of `key` until a time. A shorter pause changes nothing."""
+    pauses = {name: end_us for name, end_us in state.pauses.items() if end_us > now_us}
+    pauses[key] = max(until_us, pauses.get(key, 0))
+    if len(pauses) > MAX_PAUSES:
+        del pauses[min(pauses, key=pauses.__getitem__)]
+    return state._replace(pauses=pauses)
+
+
+def opened(state: State, reason: str, pause_us: int, now_us: int) -> State:
+    """The state with an open breaker, whose next probe is due after a pause."""
+    since_us = now_us if state.breaker is None else state.breaker.since_us
+    return state._replace(breaker=OpenBreaker(reason[:MAX_REASON], since_us, pause_us, now_us + pause_us))
+
+
+def probed(state: State, hold_us: int, now_us: int) -> State:
+    """The state after a caller has taken the probe that is due: if it reports no result, the next one is due after the
+    same pause, and not within `hold_us`. The same state if none is due."""
+    breaker = state.breaker
+    if breaker is None or breaker.probe_us > now_us:
+        return state
+    return state._replace(breaker=breaker._replace(probe_us=now_us + max(breaker.pause_us, hold_us)))

@@ -1,0 +1,55 @@
+"""The states of downstreams in a database: a row each, locked while it is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from paceline.downstream.state import Reading, State
+from paceline.downstream.stores.tables import downstream
+from paceline.errors import Conflict
+from paceline.sql.engine import Database
+from paceline.sql.schema import now as database_clock
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class SqlStateStore:
+    """The `StateStore` port in SQLite, PostgreSQL or Oracle."""
+
+    def __init__(self, database: Database, name: str) -> None:
+        self._database = database
+        self._name = name
+
+    async def read(self) -> Reading:
+        return await self._database.read(self._read)
+
+    async def change(self, decide: Callable[[State, int], State]) -> Reading:
+        try:
+            return await self._database.write(self._change, decide)
+        except Conflict:
+            # Another process inserted the row concurrently; it exists now.
+            return await self._database.write(self._change, decide)
+
+    async def close(self) -> None:
+        await self._database.close()
+
+    def _read(self, connection: Connection, *, lock: bool = False) -> Reading:
+        query = sa.select(downstream.c.state).where(downstream.c.name == self._name)
+        text = connection.execute(query.with_for_update() if lock else query).scalar()
+        now_us = (database_clock(connection) - _EPOCH) // timedelta(microseconds=1)
+        return Reading(State.of_text(text), now_us)
+
+    def _change(self, connection: Connection, decide: Callable[[State, int], State]) -> Reading:
+        before, now_us = self._read(connection, lock=True)
+        after = decide(before, now_us)
+        if after is before:
+            return Reading(after, now_us)
+        row = {"state": after.to_text(), "updated_at": _EPOCH + timedelta(microseconds=now_us)}
+        update = sa.update(downstream).where(downstream.c.name == self._name).values(**row)
+        if not connection.execute(update).rowcount:
+            connection.execute(sa.insert(downstream).values(name=self._name, **row))
+        return Reading(after, now_us)
