@@ -19,7 +19,6 @@ from paceline.limits.ports import AsyncLimitStore, LimitStore
 from paceline.limits.stores import async_limit_store, limit_store
 from paceline.limits.stores.host import HostLimitStore
 from paceline.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
-from paceline.limits.stores.memory_shards import ShardedMemoryLimitStore
 from paceline.slots.ports import SlotStore
 from paceline.slots.stores import slot_store, slot_stores
 from paceline.sql import migrate
@@ -219,11 +218,6 @@ def _awaited(url: str, runner: asyncio.Runner) -> Iterator[AsyncLimitStore]:
 @pytest.fixture(scope="module")
 def memory_limit_store() -> MemoryLimitStore:
     return MemoryLimitStore()
-
-
-@pytest.fixture(scope="module")
-def sharded_memory_limit_store() -> ShardedMemoryLimitStore:
-    return ShardedMemoryLimitStore()
 
 
 @pytest.fixture(scope="module")

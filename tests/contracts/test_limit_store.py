@@ -34,7 +34,6 @@ from tests.effort import examples, is_thorough
 
 STORES: list[Any] = [
     "memory",
-    "sharded_memory",
     "async_memory",
     "host",
     "async_host",

@@ -98,6 +98,7 @@ def test_threads_that_interrupt_each_other_admit_exactly_the_limit(
     assert sum(admitted) == 5_000
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent() -> None:
     store = MemoryLimitStore()
     limiter = Limiter(store, plans=[Plan("gold", TokenBucket(10, 1))])

@@ -207,6 +207,7 @@ def _follows(limiter: Limiter, registry: HeldRegistry) -> None:
     assert limiter.acquire("u", "gold").limit == 9
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 async def test_a_forked_child_loads_for_itself(registry: HeldRegistry) -> None:
     clock = FakeClock(START)
     limiter = Limiter(plans=registry, clock=clock)

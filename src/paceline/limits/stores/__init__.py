@@ -6,14 +6,11 @@ database library, whose objects would slow down every full garbage collection.
 
 from __future__ import annotations
 
-import sys
-
 from paceline.clock import Clock
 from paceline.errors import ConfigurationError
 from paceline.limits.ports import AsyncLimitStore, LimitStore
 from paceline.limits.store_health import DEFAULT_DEADLINE
 from paceline.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
-from paceline.limits.stores.memory_shards import ShardedMemoryLimitStore
 from paceline.limits.stores.server_workers import warn_of_workers
 
 REDIS_SCHEMES = {base + shape for base in ("redis", "rediss") for shape in ("", "+sentinel", "+cluster")}
@@ -30,7 +27,7 @@ def limit_store(
     scheme = url.partition(":")[0]
     if scheme == "memory":
         _check_memory(option, url)
-        return MemoryLimitStore(clock=clock) if _has_gil() else ShardedMemoryLimitStore(clock=clock)
+        return MemoryLimitStore(clock=clock)
     if scheme == "host":
         from paceline.limits.stores.host import HostLimitStore, host_options
 
@@ -71,10 +68,6 @@ def async_limit_store(
 
         return AsyncSqlLimitStore(url, deadline=DEFAULT_DEADLINE if deadline is None else deadline)
     raise _unknown(option, scheme)
-
-
-def _has_gil() -> bool:
-    return not hasattr(sys, "_is_gil_enabled") or sys._is_gil_enabled()
 
 
 def _is_sql(scheme: str) -> bool:

@@ -47,7 +47,7 @@ class MemoryLimitStore:
         """By the identity of a rule, for as long as the rule lives."""
         self._rules: dict[int, ref[Rule]] = {}
         self._plans: dict[str, list[KeyTable]] = {}
-        self._holds = Holds(max_keys)
+        self._holds = _Holds(max_keys)
         self._unused = False
         """Whether there may be a table that no rule uses any more."""
 
@@ -110,14 +110,13 @@ class MemoryLimitStore:
         wall_us = self._wall_us() if now_us is None else now_us
         now_us = self._now() if now_us is None else now_us
         name = hold_name(hold_id, chain)
-        holds = self._holds_of(name)
-        record = holds.find(name, now_us)
+        record = self._holds.find(name, now_us)
         if record is None:
             return Settlement.UNKNOWN
         if record.settled:
             return Settlement.REPEATED
         states, record = settle_hold(chain, [self._read(charge) for charge in chain], now_us, record, actual, wall_us)
-        holds.change(name, record)
+        self._holds.change(name, record)
         for charge, state in zip(chain, states, strict=True):
             self._write(charge, state, now_us)
         return Settlement.APPLIED
@@ -125,13 +124,12 @@ class MemoryLimitStore:
     def _renew(self, hold_id: str, chain: Sequence[Charge], ttl_us: int, now_us: int | None) -> Settlement:
         now_us = self._now() if now_us is None else now_us
         name = hold_name(hold_id, chain)
-        holds = self._holds_of(name)
-        record = holds.find(name, now_us)
+        record = self._holds.find(name, now_us)
         if record is None or record.settled:
             return Settlement.UNKNOWN
         states = [self._read(charge) for charge in chain]
         after, renewed = renew_hold(chain, states, now_us, record, now_us + ttl_us)
-        holds.add(name, renewed, now_us)
+        self._holds.add(name, renewed, now_us)
         for charge, state in zip(chain, after, strict=True):
             if state is not None:
                 self._write(charge, state, now_us)
@@ -146,7 +144,7 @@ class MemoryLimitStore:
         self._tables.clear()
         self._rules.clear()
         self._plans.clear()
-        self._holds = Holds(self._max_keys)
+        self._holds = _Holds(self._max_keys)
 
     def _now(self) -> int:
         return self._monotonic_ns() // 1000
@@ -155,12 +153,12 @@ class MemoryLimitStore:
         wall_us = self._wall_us() if now_us is None else now_us
         now_us = self._now() if now_us is None else now_us
         name = hold_name(hold.id, held_part(chain, hold.places)) if hold is not None else None
-        record = self._holds_of(name).find(name, now_us) if name is not None else None
+        record = self._holds.find(name, now_us) if name is not None else None
         repeated = record is not None and not record.cancelled
         states = [self._read(charge) for charge in chain]
         if spend:
             for charge in chain:  # a denied key is in use, too: evicted, it would be admitted again
-                self._touch(charge, now_us)
+                self._table(charge.rule).touch(charge.key, now_us)
         ruling = rule_on(chain, states, now_us, spend=spend and not repeated, wall_us=wall_us)
         decision, writes = ruling
         if repeated:
@@ -168,7 +166,7 @@ class MemoryLimitStore:
         if hold is not None and name is not None and spend and decision.allowed:
             held_writes, record = place_hold(chain, ruling, now_us + hold.ttl_us, hold.places)
             writes = tuple(held_writes)
-            self._holds_of(name).add(name, record, now_us)
+            self._holds.add(name, record, now_us)
         for charge, state in zip(chain, writes, strict=True):
             if state is not None:
                 self._write(charge, state, now_us)
@@ -180,13 +178,6 @@ class MemoryLimitStore:
             if state is not None:
                 return state
         return None
-
-    def _holds_of(self, _name: HoldName) -> Holds:
-        """The holds among which a hold of this name is."""
-        return self._holds
-
-    def _touch(self, charge: Charge, now_us: int) -> None:
-        self._table(charge.rule).touch(charge.key, now_us)
 
     def _write(self, charge: Charge, state: State, now_us: int) -> None:
         own = self._table(charge.rule)
@@ -326,7 +317,7 @@ class AsyncMemoryLimitStore:
         self.store.forget(rules)
 
 
-class Holds:
+class _Holds:
     """Hold records by name. Expired ones are evicted; above the maximum, those that expire soonest."""
 
     __slots__ = ("_by_name", "_expiring", "_max_holds")

@@ -1,4 +1,4 @@
-"""The memory store in shards: exact under threads, also those that run at the same time."""
+"""The memory store is exact under threads, also those that run at the same time (a Python without the GIL)."""
 
 from __future__ import annotations
 
@@ -10,17 +10,9 @@ from random import Random
 import pytest
 
 from paceline import Concurrency, FixedWindow, Limiter, Plan, TokenBucket
-from paceline.limits.stores.memory import MemoryLimitStore
-from paceline.limits.stores.memory_shards import SHARDS, ShardedMemoryLimitStore
 
 THREADS = 4
 KEYS = [f"user:{number}" for number in range(40)]
-
-
-@pytest.fixture(params=[MemoryLimitStore, ShardedMemoryLimitStore], ids=["whole", "sharded"])
-def store(request: pytest.FixtureRequest) -> MemoryLimitStore:
-    made: MemoryLimitStore = request.param()
-    return made
 
 
 def in_threads(work: Callable[[Random], int]) -> int:
@@ -46,17 +38,17 @@ def in_threads(work: Callable[[Random], int]) -> int:
 
 
 @pytest.mark.parametrize("spec", [TokenBucket(50, 1e-5), FixedWindow(50, "P1D")], ids=["bucket", "window"])
-def test_threads_admit_exactly_the_limit_of_every_key(store: MemoryLimitStore, spec: TokenBucket | FixedWindow) -> None:
-    limiter = Limiter(store, plans=[Plan("gold", spec)])
+def test_threads_admit_exactly_the_limit_of_every_key(spec: TokenBucket | FixedWindow) -> None:
+    limiter = Limiter(plans=[Plan("gold", spec)])
     admitted = in_threads(
         lambda random: sum(limiter.acquire(random.choice(KEYS), "gold").allowed for _ in range(60 * len(KEYS)))
     )
     assert admitted == 50 * len(KEYS)
 
 
-def test_threads_that_charge_several_keys_at_once_admit_exactly_the_limit(store: MemoryLimitStore) -> None:
+def test_threads_that_charge_several_keys_at_once_admit_exactly_the_limit() -> None:
     """Each charges two keys in either order: they must not wait for each other for ever."""
-    limiter = Limiter(store, plans=[Plan("gold", FixedWindow(10**6, "P1D"))])
+    limiter = Limiter(plans=[Plan("gold", FixedWindow(10**6, "P1D"))])
 
     def work(random: Random) -> int:
         admitted = 0
@@ -72,8 +64,8 @@ def test_threads_that_charge_several_keys_at_once_admit_exactly_the_limit(store:
     assert sum(10**6 - limiter.peek(key, "gold").remaining for key in KEYS) == 2 * admitted
 
 
-def test_threads_give_back_every_place_and_reservation(store: MemoryLimitStore) -> None:
-    limiter = Limiter(store, plans=[Plan("places", Concurrency(1000)), Plan("gold", FixedWindow(10**6, "P1D"))])
+def test_threads_give_back_every_place_and_reservation() -> None:
+    limiter = Limiter(plans=[Plan("places", Concurrency(1000)), Plan("gold", FixedWindow(10**6, "P1D"))])
 
     def work(random: Random) -> int:
         spent = 0
@@ -88,20 +80,3 @@ def test_threads_give_back_every_place_and_reservation(store: MemoryLimitStore) 
     assert sum(10**6 - limiter.peek(key, "gold").remaining for key in KEYS) == spent
     assert {limiter.peek(key, "places").remaining for key in KEYS} == {1000}
     limiter.close()
-
-
-def test_the_bound_is_that_of_all_shards() -> None:
-    store = ShardedMemoryLimitStore(max_keys=100 * SHARDS)
-    limiter = Limiter(store, plans=[Plan("gold", FixedWindow(10, "P1D"))])
-    for number in range(300 * SHARDS):
-        limiter.acquire(str(number), "gold")
-    assert len(store) == 100 * SHARDS
-    limiter.reset(str(300 * SHARDS - 1), "gold")
-    assert len(store) == 100 * SHARDS - 1
-    limiter.replace_plans([])
-    assert len(store) == 0
-
-
-def test_memory_is_in_shards_where_threads_run_at_the_same_time() -> None:
-    parallel = not getattr(sys, "_is_gil_enabled", lambda: True)()
-    assert type(Limiter(plans=[])._store) is (ShardedMemoryLimitStore if parallel else MemoryLimitStore)
