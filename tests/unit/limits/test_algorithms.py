@@ -10,7 +10,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.limits.algorithms import State, at, at_opened, give, hold, life_us, release, renew, room, stranded, take
+from paceline.limits.algorithms import (
+    State,
+    _calendar_end,
+    _calendar_window,
+    at,
+    at_opened,
+    give,
+    hold,
+    life_us,
+    release,
+    renew,
+    room,
+    stranded,
+    take,
+)
 from paceline.limits.model import (
     MOST,
     CalendarWindow,
@@ -265,7 +279,9 @@ def test_a_state_further_ahead_than_it_lives_counts_as_spent_as_of_now(spec: Spe
     instant = T0 if spec.tag != CalendarWindow.tag else state[1]
     for now, ahead in ((instant - spec.life_us, False), (instant - spec.life_us - 1, True)):
         assert stranded(spec, state, now) is ahead
-        offer = room(spec, at(spec, state, now), now, 1)
+        view = at(spec, state, now)
+        assert view[0] == spec.tag
+        offer = room(spec, view, now, 1)
         assert offer.remaining == (0 if ahead else 1)
         if ahead:
             assert 0 < offer.retry_after_us <= spec.life_us
@@ -273,6 +289,31 @@ def test_a_state_further_ahead_than_it_lives_counts_as_spent_as_of_now(spec: Spe
     unused = at(spec, None, T0)
     assert not stranded(spec, unused, T0 - 10 * spec.life_us)
     assert not stranded(spec, (77, T0, T0, T0), 0)
+
+
+def test_a_sliding_window_with_nothing_but_the_one_before_has_a_time_too() -> None:
+    spec = SlidingWindow(2, "PT1S")
+    now = T0 - spec.life_us - 1
+    assert [stranded(spec, (3, T0, before, used), now) for before, used in ((1, 0), (0, 1), (0, 0))] == [
+        True,
+        True,
+        False,
+    ]
+
+
+def test_what_a_call_cost_is_not_taken_for_its_time() -> None:
+    """Times and costs stand side by side in a log, and the time may be any number."""
+    spec = Concurrency(3, "PT1S")
+    state = (spec.tag, 1, 2, 9, 1)
+    assert renew(spec, state, 20, 1, (2, 0)) is None
+    assert release(spec, state, 1, 0, (2, 0)) == state
+
+
+def test_the_window_around_now_by_the_edges_of_another_clock() -> None:
+    """A store whose clock is ahead of the caller's may be past the last edge that it is given."""
+    edges = (0, 10, 30)
+    assert [_calendar_window(edges, now) for now in (0, 9, 10, 29, 30, 31)] == [0, 0, 10, 10, 30, 30]
+    assert [_calendar_end(edges, start) for start in (0, 10, 30)] == [10, 30, 50]
 
 
 def test_a_bucket_to_the_tick() -> None:
@@ -426,6 +467,8 @@ def test_places_are_renewed_while_they_are_held_or_free() -> None:
     assert renew(spec, state, T0 + 20, 1, (T0 + 5, 0)) is None, "they have expired, and all places are taken"
     assert renew(spec, state, T0 + 20, 3, (T0, 0)) is None, "not so many are held there"
     assert renew(spec, (spec.tag, T0, 2), T0 + 20, 1, (T0 + 5, 0)) == (spec.tag, T0, 2, T0 + 20, 1)
+    assert renew(spec, state, T0 + 20, 1, (T0 + 10, 0)) == (spec.tag, T0, 2, T0 + 20, 1)
+    assert renew(spec, (spec.tag, T0, 3), T0 + 20, 1, (T0 + 5, 0)) is None
     lowered = Concurrency(1, "PT1S")
     assert renew(lowered, state, T0 + 20, 2, (T0, 0)) == (spec.tag, T0 + 10, 1, T0 + 20, 2), "who holds them keeps them"
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.durations import LATEST_MS
+from paceline.slots.calendars import DAYS
 from paceline.slots.model import WindowPolicy
 from paceline.slots.occupancy import (
     CountedWindows,
@@ -33,7 +34,8 @@ HOURS = WindowPolicy(
     "PT1M",
     calendar={"zone": "UTC", "open": [{"from": "00:00", "to": "00:03"}, {"from": "00:05", "to": "00:13"}]},
 )
-policies = st.sampled_from([OPEN, HOURS])
+CURVED = WindowPolicy(2, "PT1M", curve=[{"days": list(DAYS), "from": "00:04", "to": "00:07", "max": 1}])
+policies = st.sampled_from([OPEN, HOURS, CURVED])
 tables = st.lists(st.integers(0, 3), min_size=LAST, max_size=LAST)
 numbers = st.integers(0, LAST - 1)
 
@@ -47,6 +49,8 @@ class Stored:
         self.missing_ms = missing_ms
         self.reads: list[tuple[int, int]] = []
         self.recounts: list[tuple[int, int, int | None]] = []
+        self.asked: list[int] = []
+        """Of which times the run before was asked for, in one go."""
 
     def windows_from(self, start_ms: int, limit: int) -> list[WindowCount]:
         self.reads.append((start_ms, limit))
@@ -56,6 +60,7 @@ class Stored:
         return max((run for run in self.runs if run.start_ms <= start_ms), default=None)
 
     def runs_before(self, starts_ms: Sequence[int]) -> list[FullRun | None]:
+        self.asked += starts_ms
         return [self.run_before(start) for start in starts_ms]
 
     def recounted(self, size_ms: int, from_ms: int, until_ms: int | None = None) -> list[WindowCount]:
@@ -298,15 +303,41 @@ def test_windows_of_another_size_are_counted_slot_by_slot_from_the_present_one_o
     assert view._chunk == 7
 
 
-@pytest.mark.parametrize(("taken", "expected"), [([1], 3), ([], 2), ([0, 1], 2)])
-def test_a_present_window_of_which_slots_were_pruned_is_full(taken: list[int], expected: int) -> None:
+@pytest.mark.parametrize(("taken", "expected"), [([1], (3, 1)), ([], (2, 0)), ([0, 1], (2, 0))])
+def test_a_present_window_of_which_slots_were_pruned_is_full(taken: list[int], expected: tuple[int, int]) -> None:
     stored = Stored(OPEN, taken, missing_ms=1)
-    view = Occupancy(OPEN, stored).under(OPEN, 5)
-    assert view.taken(0) == expected
+    view = Occupancy(OPEN, stored, chunk=1).under(OPEN, 5)
+    assert view.taken(0) == expected[0]
+    assert view.known_count(0) == WindowCount(0, *expected)
     assert view.taken(MINUTE) == sum(taken[1:])
     assert view.first_free(0) == MINUTE
     whole = Occupancy(OPEN, Stored(OPEN, taken, missing_ms=0)).under(OPEN, 5)
     assert whole.taken(0) == sum(taken[:1])
+
+
+def test_slots_pruned_up_to_the_present_window_are_not_missing_in_it() -> None:
+    now = 2 * MINUTE + 5
+    for missing, taken in ((2 * MINUTE, 0), (2 * MINUTE + 1, 2)):
+        view = Occupancy(CURVED, Stored(CURVED, [], missing_ms=missing)).recounted(CURVED, now)
+        assert view.taken(2 * MINUTE) == taken
+    late = Occupancy(CURVED, Stored(CURVED, [], missing_ms=LATEST_MS)).under(CURVED, 5 * MINUTE)
+    assert late.taken(5 * MINUTE) == 1, "by the limit of that time"
+
+
+def test_only_runs_that_may_be_there_are_asked_for() -> None:
+    """None starts at a window that has room, nor where time ends."""
+    stored = Stored(OPEN, [])
+    stored.counts = [WindowCount(MINUTE, 1, 5)]
+    view = Occupancy(OPEN, stored)
+    view.taken(0)
+    view.take(0, 2)
+    assert view.changed_runs() == RunChanges([], [FullRun(0, MINUTE)])
+    assert stored.asked == [-1]
+    last = OPEN.next_open(LATEST_MS - MINUTE)
+    ending = Occupancy(OPEN, end := Stored(OPEN, []))
+    ending.take(last, 2)
+    ending.changed_runs()
+    assert end.asked == [last - 1]
 
 
 def test_windows_that_were_read_before_are_read_from_there() -> None:
@@ -315,7 +346,7 @@ def test_windows_that_were_read_before_are_read_from_there() -> None:
     assert reader.windows_from(MINUTE, 2) == counts[1:3]
     assert reader.windows_from(MINUTE + 1, 9) == counts[2:]
     assert (reader.run_before(0), reader.runs_before([0, 1]), reader.missing_until()) == (None, [None, None], 0)
-    with pytest.raises(NotImplementedError):
+    with pytest.raises(NotImplementedError, match=r"^the slots are not known here$"):
         reader.recounted(1, 0)
     stored: Any = Stored(OPEN, [1], missing_ms=9)
     behind = CountedWindows(counts, stored)

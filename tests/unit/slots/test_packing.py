@@ -136,6 +136,9 @@ def test_one_place_is_the_first_of_several() -> None:
     assert packed(policy).place(0) == Place(0, 0)
     assert packed(policy, WindowCount(0, 1, 1)).place(0) == Place(0, even_position(1, 1000))
     assert packed(policy, WindowCount(0, 1, 2)).place(0) == Place(0, even_position(2, 1000)), "by the places ever given"
+    packer = packed(policy)
+    packer.place(0)
+    assert packer.occupancy.taken(0) == 1, "and takes no other"
     full = packed(WindowPolicy(1, "PT1S", max_delay="PT0S"), WindowCount(0, 1, 1))
     assert full.place(0) == Full(1000)
 
