@@ -125,6 +125,7 @@ def test_remaining_is_what_can_be_taken_at_once(history: tuple[Spec, State | Non
     view = at(spec, state, now)
     remaining = room(spec, view, now, 1).remaining
     assert 0 <= remaining <= spec.size
+    assert {type(number) for cost in (1, spec.size) for number in (*view, *room(spec, view, now, cost))} == {int}
     if remaining:
         assert room(spec, view, now, remaining).retry_after_us == 0
     if remaining < spec.size:
@@ -328,6 +329,8 @@ def test_a_bucket_to_the_tick() -> None:
     assert give(BUCKET, state, 2) == (1, 500_000, 500_000, T0)
     assert give(BUCKET, state, 4) == (1, 500_000, 0, T0)
     assert at(BUCKET, state, T0 + BUCKET.life_us) == at(BUCKET, None, T0 + BUCKET.life_us)
+    assert at(BUCKET, (1, 500_000, 1, T0), T0) == (1, 500_000, 1, T0), "one tick is owed"
+    assert at(BUCKET, (1, 500_000, 0, T0), T0 - 5) == (1, 500_000, 0, T0 - 5), "and nothing is: as new"
 
 
 def test_a_bucket_of_another_rate_keeps_whole_tokens_up_to_its_capacity() -> None:
@@ -345,6 +348,7 @@ def test_held_ticks_stand_in_line_until_the_refill_has_paid_for_them() -> None:
     assert (first, place) == ((1, unit, 2 * unit, T0, T0, 2 * unit, 0), (T0, 2 * unit))
     second, behind = hold(BUCKET, take(BUCKET, first, T0, 1), 1)
     assert behind == (T0, 3 * unit)
+    assert room(BUCKET, second, T0, 8) == (7, 500_000, 1_500_000), "as if nothing were held"
     # The last one leaves the line at once, an earlier one's place stays.
     assert release(BUCKET, second, 1, 0, behind) == (1, unit, 2 * unit, T0, T0, 2 * unit, 0)
     assert release(BUCKET, second, 2, 0, place) == (1, unit, unit, T0, T0, 3 * unit, 2 * unit)
@@ -416,6 +420,12 @@ def test_a_sliding_window_weighs_the_one_before() -> None:
     assert at(spec, state, T0 + 1_999_999) == (3, T0 + 1_000_000, 3, 0)
     assert at(spec, state, T0 + 2_000_000) == (3, T0 + 2_000_000, 0, 0)
     assert at(spec, (3, T0, 20, 30), T0) == (3, T0, 10, 10)
+    assert at(spec, (3, T0, 0, 0), T0 + 5) == (3, T0 + 5, 0, 0), "an unused window has not begun"
+    assert at(spec, (3, T0, 1, 1), T0 + 5) == (3, T0, 1, 1)
+    long_ago = T0 - spec.life_us - 1
+    assert at(spec, state, long_ago) == (3, long_ago, 0, 10)
+    short = SlidingWindow(10, timedelta(microseconds=10))
+    assert [room(short, (3, T0, 10, 0), T0 + passed, 1).remaining for passed in (0, 1, 9)] == [0, 1, 9]
     assert (take(spec, state, T0, 4), take(spec, state, T0, 9)) == ((3, T0, 8, 7), (3, T0, 8, 10))
     assert (give(spec, state, 2), give(spec, state, 5), give(spec, state, 99)) == (
         (3, T0, 8, 1),
@@ -443,6 +453,7 @@ def test_a_log_has_every_call_until_its_window_is_over() -> None:
     assert at(spec, state, T0 + 1_000_000) == (4, T0 + 10, 1)
     assert at(spec, state, T0 + 1_000_010) == (4,)
     assert room(spec, (4,), T0, 1) == (5, 0, 0)
+    assert room(spec, (4, T0, 2), T0, 6).retry_after_us == 1_000_000, "it never fits"
     assert room(spec, (4, T0, 7), T0, 1).remaining == 0, "a lowered limit"
     assert take(spec, state, T0 + 10, 1) == (4, T0, 2, T0 + 10, 2), "of one instant"
     assert take(spec, state, T0 + 5, 1) == (4, T0, 2, T0 + 10, 2), "and of one before it: the clock went back"

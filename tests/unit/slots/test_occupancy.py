@@ -51,17 +51,23 @@ class Stored:
         self.recounts: list[tuple[int, int, int | None]] = []
         self.asked: list[int] = []
         """Of which times the run before was asked for, in one go."""
+        self.singly: list[int] = []
+        """And alone."""
 
     def windows_from(self, start_ms: int, limit: int) -> list[WindowCount]:
         self.reads.append((start_ms, limit))
         return [count for count in self.counts if count.start_ms >= start_ms][:limit]
 
     def run_before(self, start_ms: int) -> FullRun | None:
+        self.singly.append(start_ms)
+        return self._run_before(start_ms)
+
+    def _run_before(self, start_ms: int) -> FullRun | None:
         return max((run for run in self.runs if run.start_ms <= start_ms), default=None)
 
     def runs_before(self, starts_ms: Sequence[int]) -> list[FullRun | None]:
         self.asked += starts_ms
-        return [self.run_before(start) for start in starts_ms]
+        return [self._run_before(start) for start in starts_ms]
 
     def recounted(self, size_ms: int, from_ms: int, until_ms: int | None = None) -> list[WindowCount]:
         self.recounts.append((size_ms, from_ms, until_ms))
@@ -254,6 +260,44 @@ def test_what_was_taken_is_not_overwritten_by_what_is_read() -> None:
     view.take(0, 2)
     view.learn_window(0, WindowCount(0, 1, 1))
     assert view.taken(0) == 2
+
+
+def test_one_place_is_taken_and_given_back_unless_more_are_named() -> None:
+    view = Occupancy(OPEN, Stored(OPEN, []))
+    assert [view.take(0), view.take(0)] == [0, 1]
+    assert view.first_known_free(0) == MINUTE, "it is full, though it was never read"
+    view.release(0)
+    assert view.count(0) == WindowCount(0, 1, 2)
+
+
+def test_a_window_is_full_by_its_slots_and_not_by_the_places_ever_given() -> None:
+    view = Occupancy(OPEN, Stored(OPEN, []))
+    view.learn_window(0, WindowCount(0, 0, 5))
+    view.take(0)
+    assert not view.changes_runs
+    view.take(0)
+    assert view.changes_runs
+
+
+def test_windows_that_are_known_are_searched_without_the_stores_runs() -> None:
+    stored = Stored(OPEN, [2, 1])
+    view = Occupancy(OPEN, stored)
+    view.taken(0)
+    assert view.first_free(0) == MINUTE
+    assert view.first_free(2 * MINUTE) == 2 * MINUTE
+    assert stored.singly == []
+
+
+def test_a_full_window_of_no_stored_run_splits_none() -> None:
+    """As after a change of the limit, before the runs are written anew."""
+    lone = Occupancy(OPEN, CountedWindows([WindowCount(0, 2, 2)]))
+    lone.release(0)
+    assert lone.changed_runs() == RunChanges([], [])
+    stored = Stored(OPEN, [2, 2])
+    stored.runs = [FullRun(0, MINUTE)]
+    view = Occupancy(OPEN, stored)
+    view.release(MINUTE)
+    assert view.changed_runs() == RunChanges([], [])
 
 
 def test_stretches_that_were_read_are_joined() -> None:
