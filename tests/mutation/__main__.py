@@ -108,7 +108,8 @@ def main() -> None:
         print(f"\n{survivor.module}: {survivor.function} ({survivors[survivor]})")
         print(f"- {survivor.before}\n+ {survivor.after}")
     for former in sorted(gone):
-        print(f"\n{former.module}: {former.function}: no longer survives, remove it from {ACCEPTED.name}\n+ {former.after}")
+        print(f"\n{former.module}: {former.function} (no longer survives: remove it from {ACCEPTED.name})")
+        print(f"- {former.before}\n+ {former.after}")
     sys.exit(bool(fresh or gone))
 
 

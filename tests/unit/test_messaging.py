@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
@@ -62,15 +62,15 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messaging, "LONGEST_PAUSE", 0.002)
 
 
-async def run(source: Source, work: object, until: object) -> None:
+async def run(source: Source, work: Callable[[Sequence[LogEntry]], Awaitable[None]], until: Callable[[], bool]) -> None:
     """Processes until the condition holds, then stops."""
     stop = asyncio.Event()
 
     async def join() -> Source:
         return source
 
-    running = asyncio.create_task(process_until_stopped(join, work, stop, batch=5))  # type: ignore[arg-type]
-    await eventually(until)  # type: ignore[arg-type]
+    running = asyncio.create_task(process_until_stopped(join, work, stop, batch=5))
+    await eventually(until)
     stop.set()
     await asyncio.wait_for(running, 10)
 

@@ -216,8 +216,9 @@ def test_nothing_is_granted_before_the_store_opens() -> None:
     assert permits.take(closed, policy, "a", 100, NOON) == (closed, (7, 0, NOON)), "nor exchanged"
     far = Permits({}, open_us=NOON + 2 * SECOND_US)
     assert permits.take(far, policy, "b", 100, NOON)[1] == (SECOND_US, 0, NOON)
-    _, grant = permits.take(closed, policy, "b", 100, NOON + 7)
+    after, grant = permits.take(closed, policy, "b", 100, NOON + 7)
     assert grant.wait_us == 0
+    assert after.held == {"a": NOON + 9, "b": NOON + 107}
 
 
 def test_a_grant_lies_at_most_so_far_ahead() -> None:

@@ -10,7 +10,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.limits.algorithms import State, at, at_opened, give, hold, life_us, release, renew, room, stranded, take
+from paceline.limits.algorithms import (
+    State,
+    _calendar_end,
+    _calendar_window,
+    at,
+    at_opened,
+    give,
+    hold,
+    life_us,
+    release,
+    renew,
+    room,
+    stranded,
+    take,
+)
 from paceline.limits.model import (
     MOST,
     CalendarWindow,
@@ -111,6 +125,7 @@ def test_remaining_is_what_can_be_taken_at_once(history: tuple[Spec, State | Non
     view = at(spec, state, now)
     remaining = room(spec, view, now, 1).remaining
     assert 0 <= remaining <= spec.size
+    assert {type(number) for cost in (1, spec.size) for number in (*view, *room(spec, view, now, cost))} == {int}
     if remaining:
         assert room(spec, view, now, remaining).retry_after_us == 0
     if remaining < spec.size:
@@ -265,7 +280,9 @@ def test_a_state_further_ahead_than_it_lives_counts_as_spent_as_of_now(spec: Spe
     instant = T0 if spec.tag != CalendarWindow.tag else state[1]
     for now, ahead in ((instant - spec.life_us, False), (instant - spec.life_us - 1, True)):
         assert stranded(spec, state, now) is ahead
-        offer = room(spec, at(spec, state, now), now, 1)
+        view = at(spec, state, now)
+        assert view[0] == spec.tag
+        offer = room(spec, view, now, 1)
         assert offer.remaining == (0 if ahead else 1)
         if ahead:
             assert 0 < offer.retry_after_us <= spec.life_us
@@ -273,6 +290,31 @@ def test_a_state_further_ahead_than_it_lives_counts_as_spent_as_of_now(spec: Spe
     unused = at(spec, None, T0)
     assert not stranded(spec, unused, T0 - 10 * spec.life_us)
     assert not stranded(spec, (77, T0, T0, T0), 0)
+
+
+def test_a_sliding_window_with_nothing_but_the_one_before_has_a_time_too() -> None:
+    spec = SlidingWindow(2, "PT1S")
+    now = T0 - spec.life_us - 1
+    assert [stranded(spec, (3, T0, before, used), now) for before, used in ((1, 0), (0, 1), (0, 0))] == [
+        True,
+        True,
+        False,
+    ]
+
+
+def test_what_a_call_cost_is_not_taken_for_its_time() -> None:
+    """Times and costs stand side by side in a log, and the time may be any number."""
+    spec = Concurrency(3, "PT1S")
+    state = (spec.tag, 1, 2, 9, 1)
+    assert renew(spec, state, 20, 1, (2, 0)) is None
+    assert release(spec, state, 1, 0, (2, 0)) == state
+
+
+def test_the_window_around_now_by_the_edges_of_another_clock() -> None:
+    """A store whose clock is ahead of the caller's may be past the last edge that it is given."""
+    edges = (0, 10, 30)
+    assert [_calendar_window(edges, now) for now in (0, 9, 10, 29, 30, 31)] == [0, 0, 10, 10, 30, 30]
+    assert [_calendar_end(edges, start) for start in (0, 10, 30)] == [10, 30, 50]
 
 
 def test_a_bucket_to_the_tick() -> None:
@@ -287,6 +329,8 @@ def test_a_bucket_to_the_tick() -> None:
     assert give(BUCKET, state, 2) == (1, 500_000, 500_000, T0)
     assert give(BUCKET, state, 4) == (1, 500_000, 0, T0)
     assert at(BUCKET, state, T0 + BUCKET.life_us) == at(BUCKET, None, T0 + BUCKET.life_us)
+    assert at(BUCKET, (1, 500_000, 1, T0), T0) == (1, 500_000, 1, T0), "one tick is owed"
+    assert at(BUCKET, (1, 500_000, 0, T0), T0 - 5) == (1, 500_000, 0, T0 - 5), "and nothing is: as new"
 
 
 def test_a_bucket_of_another_rate_keeps_whole_tokens_up_to_its_capacity() -> None:
@@ -304,6 +348,7 @@ def test_held_ticks_stand_in_line_until_the_refill_has_paid_for_them() -> None:
     assert (first, place) == ((1, unit, 2 * unit, T0, T0, 2 * unit, 0), (T0, 2 * unit))
     second, behind = hold(BUCKET, take(BUCKET, first, T0, 1), 1)
     assert behind == (T0, 3 * unit)
+    assert room(BUCKET, second, T0, 8) == (7, 500_000, 1_500_000), "as if nothing were held"
     # The last one leaves the line at once, an earlier one's place stays.
     assert release(BUCKET, second, 1, 0, behind) == (1, unit, 2 * unit, T0, T0, 2 * unit, 0)
     assert release(BUCKET, second, 2, 0, place) == (1, unit, unit, T0, T0, 3 * unit, 2 * unit)
@@ -375,6 +420,12 @@ def test_a_sliding_window_weighs_the_one_before() -> None:
     assert at(spec, state, T0 + 1_999_999) == (3, T0 + 1_000_000, 3, 0)
     assert at(spec, state, T0 + 2_000_000) == (3, T0 + 2_000_000, 0, 0)
     assert at(spec, (3, T0, 20, 30), T0) == (3, T0, 10, 10)
+    assert at(spec, (3, T0, 0, 0), T0 + 5) == (3, T0 + 5, 0, 0), "an unused window has not begun"
+    assert at(spec, (3, T0, 1, 1), T0 + 5) == (3, T0, 1, 1)
+    long_ago = T0 - spec.life_us - 1
+    assert at(spec, state, long_ago) == (3, long_ago, 0, 10)
+    short = SlidingWindow(10, timedelta(microseconds=10))
+    assert [room(short, (3, T0, 10, 0), T0 + passed, 1).remaining for passed in (0, 1, 9)] == [0, 1, 9]
     assert (take(spec, state, T0, 4), take(spec, state, T0, 9)) == ((3, T0, 8, 7), (3, T0, 8, 10))
     assert (give(spec, state, 2), give(spec, state, 5), give(spec, state, 99)) == (
         (3, T0, 8, 1),
@@ -402,6 +453,7 @@ def test_a_log_has_every_call_until_its_window_is_over() -> None:
     assert at(spec, state, T0 + 1_000_000) == (4, T0 + 10, 1)
     assert at(spec, state, T0 + 1_000_010) == (4,)
     assert room(spec, (4,), T0, 1) == (5, 0, 0)
+    assert room(spec, (4, T0, 2), T0, 6).retry_after_us == 1_000_000, "it never fits"
     assert room(spec, (4, T0, 7), T0, 1).remaining == 0, "a lowered limit"
     assert take(spec, state, T0 + 10, 1) == (4, T0, 2, T0 + 10, 2), "of one instant"
     assert take(spec, state, T0 + 5, 1) == (4, T0, 2, T0 + 10, 2), "and of one before it: the clock went back"
@@ -426,6 +478,8 @@ def test_places_are_renewed_while_they_are_held_or_free() -> None:
     assert renew(spec, state, T0 + 20, 1, (T0 + 5, 0)) is None, "they have expired, and all places are taken"
     assert renew(spec, state, T0 + 20, 3, (T0, 0)) is None, "not so many are held there"
     assert renew(spec, (spec.tag, T0, 2), T0 + 20, 1, (T0 + 5, 0)) == (spec.tag, T0, 2, T0 + 20, 1)
+    assert renew(spec, state, T0 + 20, 1, (T0 + 10, 0)) == (spec.tag, T0, 2, T0 + 20, 1)
+    assert renew(spec, (spec.tag, T0, 3), T0 + 20, 1, (T0 + 5, 0)) is None
     lowered = Concurrency(1, "PT1S")
     assert renew(lowered, state, T0 + 20, 2, (T0, 0)) == (spec.tag, T0 + 10, 1, T0 + 20, 2), "who holds them keeps them"
 

@@ -70,7 +70,7 @@ def test_all_are_charged_or_none(drawn: tuple[list[Charge], list[State | None]],
     assert ruling.decision.reason is (Reason.OK if passes else Reason.DENIED)
     for charge, offer, state, write in zip(chain, offers, ruling.decision.states, ruling.writes, strict=True):
         assert (state.plan, state.limit) == (charge.rule.plan, charge.rule.size)
-        assert state.retry_after_us == offer.retry_after_us or len(chain) == 1
+        assert state.retry_after_us == offer.retry_after_us
         if write is not None:
             after = room(charge.rule.spec, write, T0, 1)
             assert (state.remaining, state.reset_after_us) == (after.remaining, after.reset_after_us)
@@ -168,5 +168,7 @@ def test_what_was_charged_is_charged_unless_only_looked_at() -> None:
     gold = [Charge("u", rule("gold"), 2)]
     assert rule_on(gold, [None], T0).writes == ((2, T0, 2),)
     assert rule_on(gold, [None], T0).decision.remaining == 8
+    denied = rule_on(gold, [(2, T0, 9)], T0 + 1).decision
+    assert denied == Decision.of(False, 1, 10, 9_999_999, 9_999_999, "gold", Reason.DENIED)
     looked = rule_on(gold, [None], T0, spend=False)
     assert (looked.writes, looked.decision.remaining) == ((None,), 10)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.durations import LATEST_MS
+from paceline.slots.calendars import DAYS
 from paceline.slots.model import WindowPolicy
 from paceline.slots.occupancy import (
     CountedWindows,
@@ -33,7 +34,8 @@ HOURS = WindowPolicy(
     "PT1M",
     calendar={"zone": "UTC", "open": [{"from": "00:00", "to": "00:03"}, {"from": "00:05", "to": "00:13"}]},
 )
-policies = st.sampled_from([OPEN, HOURS])
+CURVED = WindowPolicy(2, "PT1M", curve=[{"days": list(DAYS), "from": "00:04", "to": "00:07", "max": 1}])
+policies = st.sampled_from([OPEN, HOURS, CURVED])
 tables = st.lists(st.integers(0, 3), min_size=LAST, max_size=LAST)
 numbers = st.integers(0, LAST - 1)
 
@@ -47,16 +49,25 @@ class Stored:
         self.missing_ms = missing_ms
         self.reads: list[tuple[int, int]] = []
         self.recounts: list[tuple[int, int, int | None]] = []
+        self.asked: list[int] = []
+        """Of which times the run before was asked for, in one go."""
+        self.singly: list[int] = []
+        """And alone."""
 
     def windows_from(self, start_ms: int, limit: int) -> list[WindowCount]:
         self.reads.append((start_ms, limit))
         return [count for count in self.counts if count.start_ms >= start_ms][:limit]
 
     def run_before(self, start_ms: int) -> FullRun | None:
+        self.singly.append(start_ms)
+        return self._run_before(start_ms)
+
+    def _run_before(self, start_ms: int) -> FullRun | None:
         return max((run for run in self.runs if run.start_ms <= start_ms), default=None)
 
     def runs_before(self, starts_ms: Sequence[int]) -> list[FullRun | None]:
-        return [self.run_before(start) for start in starts_ms]
+        self.asked += starts_ms
+        return [self._run_before(start) for start in starts_ms]
 
     def recounted(self, size_ms: int, from_ms: int, until_ms: int | None = None) -> list[WindowCount]:
         self.recounts.append((size_ms, from_ms, until_ms))
@@ -251,6 +262,44 @@ def test_what_was_taken_is_not_overwritten_by_what_is_read() -> None:
     assert view.taken(0) == 2
 
 
+def test_one_place_is_taken_and_given_back_unless_more_are_named() -> None:
+    view = Occupancy(OPEN, Stored(OPEN, []))
+    assert [view.take(0), view.take(0)] == [0, 1]
+    assert view.first_known_free(0) == MINUTE, "it is full, though it was never read"
+    view.release(0)
+    assert view.count(0) == WindowCount(0, 1, 2)
+
+
+def test_a_window_is_full_by_its_slots_and_not_by_the_places_ever_given() -> None:
+    view = Occupancy(OPEN, Stored(OPEN, []))
+    view.learn_window(0, WindowCount(0, 0, 5))
+    view.take(0)
+    assert not view.changes_runs
+    view.take(0)
+    assert view.changes_runs
+
+
+def test_windows_that_are_known_are_searched_without_the_stores_runs() -> None:
+    stored = Stored(OPEN, [2, 1])
+    view = Occupancy(OPEN, stored)
+    view.taken(0)
+    assert view.first_free(0) == MINUTE
+    assert view.first_free(2 * MINUTE) == 2 * MINUTE
+    assert stored.singly == []
+
+
+def test_a_full_window_of_no_stored_run_splits_none() -> None:
+    """As after a change of the limit, before the runs are written anew."""
+    lone = Occupancy(OPEN, CountedWindows([WindowCount(0, 2, 2)]))
+    lone.release(0)
+    assert lone.changed_runs() == RunChanges([], [])
+    stored = Stored(OPEN, [2, 2])
+    stored.runs = [FullRun(0, MINUTE)]
+    view = Occupancy(OPEN, stored)
+    view.release(MINUTE)
+    assert view.changed_runs() == RunChanges([], [])
+
+
 def test_stretches_that_were_read_are_joined() -> None:
     """Whatever the order: [2, 3), [0, 1), [1, 2), and one across all."""
     view = Occupancy(OPEN, Stored(OPEN, []))
@@ -298,15 +347,41 @@ def test_windows_of_another_size_are_counted_slot_by_slot_from_the_present_one_o
     assert view._chunk == 7
 
 
-@pytest.mark.parametrize(("taken", "expected"), [([1], 3), ([], 2), ([0, 1], 2)])
-def test_a_present_window_of_which_slots_were_pruned_is_full(taken: list[int], expected: int) -> None:
+@pytest.mark.parametrize(("taken", "expected"), [([1], (3, 1)), ([], (2, 0)), ([0, 1], (2, 0))])
+def test_a_present_window_of_which_slots_were_pruned_is_full(taken: list[int], expected: tuple[int, int]) -> None:
     stored = Stored(OPEN, taken, missing_ms=1)
-    view = Occupancy(OPEN, stored).under(OPEN, 5)
-    assert view.taken(0) == expected
+    view = Occupancy(OPEN, stored, chunk=1).under(OPEN, 5)
+    assert view.taken(0) == expected[0]
+    assert view.known_count(0) == WindowCount(0, *expected)
     assert view.taken(MINUTE) == sum(taken[1:])
     assert view.first_free(0) == MINUTE
     whole = Occupancy(OPEN, Stored(OPEN, taken, missing_ms=0)).under(OPEN, 5)
     assert whole.taken(0) == sum(taken[:1])
+
+
+def test_slots_pruned_up_to_the_present_window_are_not_missing_in_it() -> None:
+    now = 2 * MINUTE + 5
+    for missing, taken in ((2 * MINUTE, 0), (2 * MINUTE + 1, 2)):
+        view = Occupancy(CURVED, Stored(CURVED, [], missing_ms=missing)).recounted(CURVED, now)
+        assert view.taken(2 * MINUTE) == taken
+    late = Occupancy(CURVED, Stored(CURVED, [], missing_ms=LATEST_MS)).under(CURVED, 5 * MINUTE)
+    assert late.taken(5 * MINUTE) == 1, "by the limit of that time"
+
+
+def test_only_runs_that_may_be_there_are_asked_for() -> None:
+    """None starts at a window that has room, nor where time ends."""
+    stored = Stored(OPEN, [])
+    stored.counts = [WindowCount(MINUTE, 1, 5)]
+    view = Occupancy(OPEN, stored)
+    view.taken(0)
+    view.take(0, 2)
+    assert view.changed_runs() == RunChanges([], [FullRun(0, MINUTE)])
+    assert stored.asked == [-1]
+    last = OPEN.next_open(LATEST_MS - MINUTE)
+    ending = Occupancy(OPEN, end := Stored(OPEN, []))
+    ending.take(last, 2)
+    ending.changed_runs()
+    assert end.asked == [last - 1]
 
 
 def test_windows_that_were_read_before_are_read_from_there() -> None:
@@ -315,7 +390,7 @@ def test_windows_that_were_read_before_are_read_from_there() -> None:
     assert reader.windows_from(MINUTE, 2) == counts[1:3]
     assert reader.windows_from(MINUTE + 1, 9) == counts[2:]
     assert (reader.run_before(0), reader.runs_before([0, 1]), reader.missing_until()) == (None, [None, None], 0)
-    with pytest.raises(NotImplementedError):
+    with pytest.raises(NotImplementedError, match=r"^the slots are not known here$"):
         reader.recounted(1, 0)
     stored: Any = Stored(OPEN, [1], missing_ms=9)
     behind = CountedWindows(counts, stored)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from paceline.durations import LATEST_MS, from_ms
 from paceline.errors import NotFound, SlotsExhausted, StoreUnavailable
 from paceline.slots import WindowPolicy
+from paceline.slots.calendars import DAYS
 from paceline.slots.model import AssignedSlot, PolicyVersion, SlotRequest, SlotWindow
 from paceline.slots.occupancy import CountedWindows, Occupancy, WindowCount
 from paceline.slots.packing import Booking, Full, Packer, Place, Places, book_all, proves_config, unbooked
@@ -91,6 +92,7 @@ some_policies = st.builds(
     max_delay=st.sampled_from([None, "PT0S", "PT0.3S", "PT1S", "PT2.5S"]),
     first_window=st.sampled_from(["proportional", "whole"]),
     calendar=st.sampled_from([None, hours]),
+    curve=st.sampled_from([(), [{"days": list(DAYS), "from": "08:00:02", "to": "08:00:04", "max": 1}]]),
 )
 
 
@@ -136,6 +138,9 @@ def test_one_place_is_the_first_of_several() -> None:
     assert packed(policy).place(0) == Place(0, 0)
     assert packed(policy, WindowCount(0, 1, 1)).place(0) == Place(0, even_position(1, 1000))
     assert packed(policy, WindowCount(0, 1, 2)).place(0) == Place(0, even_position(2, 1000)), "by the places ever given"
+    packer = packed(policy)
+    packer.place(0)
+    assert packer.occupancy.taken(0) == 1, "and takes no other"
     full = packed(WindowPolicy(1, "PT1S", max_delay="PT0S"), WindowCount(0, 1, 1))
     assert full.place(0) == Full(1000)
 
@@ -160,6 +165,12 @@ def test_time_ends() -> None:
     assert not isinstance(found, Full)
     assert found[0] == last
     assert packed(policy, WindowCount(last, 1, 1)).take_places(last, 1) == Full(None)
+    assert packed(WindowPolicy(1, "PT1S", first_window="whole")).place(LATEST_MS - 1) == Place(last, LATEST_MS - 1)
+    sevens = WindowPolicy(7, "PT7S")
+    cut = align(LATEST_MS - 1, 7000)
+    capacity = 7 * (LATEST_MS - cut) // 7000
+    assert 0 < capacity < 7, "the last window is cut by the end of time"
+    assert packed(sevens, WindowCount(cut, capacity, 7)).take_places(cut, 1) == Full(None)
     bounded = WindowPolicy(1, "PT1S", max_delay="P1D")
     assert packed(bounded, WindowCount(last, 1, 1)).take_places(last, 1) == Full(None)
     assert not isinstance(packed(bounded).take_places(last, 1), Full)
@@ -175,6 +186,21 @@ def test_where_the_horizon_cuts_a_window_places_keep_pace_with_it() -> None:
     assert (start, len(times)) == (1000, 4)
     assert all(1000 + 100 * number <= at < 1400 for number, at in enumerate(times))
     assert packer.take_places(0, 1) == Full(1400), "the rest of it lies beyond the horizon"
+
+
+def test_even_places_in_a_window_that_the_horizon_cuts() -> None:
+    policy = WindowPolicy(10, "PT1S", max_delay="PT1.399S", spread="even")
+    found = packed(policy, WindowCount(0, 10, 10), WindowCount(1000, 1, 3)).take_places(0, 9)
+    spans = [(1000 + 100 * number, 400 - 100 * number) for number in (1, 2, 3)]
+    places = [low + even_position(3 + number, span) for number, (low, span) in enumerate(spans)]
+    assert found == (1000, places, ())
+
+
+def test_a_horizon_a_moment_before_the_end_of_a_window_cuts_it() -> None:
+    for delay, places in (("PT0.999S", 10), ("PT0.998S", 9)):
+        found = packed(WindowPolicy(10, "PT1S", max_delay=delay)).take_places(0, 99)
+        assert not isinstance(found, Full)
+        assert len(found[1]) == places
 
 
 ACTIVE = PolicyVersion("bank", 7, WindowPolicy(2, "PT1S", spread="even", max_delay="PT1S"), datetime.now(UTC))
