@@ -54,7 +54,7 @@ _SHORTEST_WORDS = 12
 """Words of the shortest record. They are read at once."""
 _SHORTEST = _PACKED[_SHORTEST_WORDS]
 _KEEP_FACTOR = 8
-"""Words of records that are moved, for each word of room that is made. Nothing is evicted while less than about 80 % of
+"""Words of records that are moved, for each word of room that is made. Nothing is evicted while less than about 90 % of
 the ring has not expired."""
 
 
