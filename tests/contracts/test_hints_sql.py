@@ -51,7 +51,7 @@ def add_by_hand(connection: Connection, document: str = '{"rate": "5/second"}') 
 
 
 def add_hold(connection: Connection) -> None:
-    values = {"key": "a", "id": "b", "held": 1, "settled": False, "expires_at": now(connection)}
+    values = {"key": "a", "id": "b", "settled": False, "expires_at": now(connection)}
     connection.execute(sa.insert(limit_hold).values(**values))
 
 
