@@ -114,7 +114,7 @@ def test_a_wrong_setting_is_one_line_that_names_it(
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.skip(reason="one migration: no older schema exists yet; test_migrations.py refuses one with a later version")
+@pytest.mark.skip(reason="no older schema exists yet; see test_migrations.py")
 def test_a_worker_on_an_old_schema_does_not_say_that_it_works(
     paceline: Paceline, monkeypatch: pytest.MonkeyPatch, postgres_url: str
 ) -> None:
