@@ -4,6 +4,8 @@ charges by response, and all of it exact with many clients at once."""
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -13,7 +15,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from paceline import AsyncLimiter, Concurrency, Decision, FixedWindow, Limiter, Plan
-from paceline.integrations.limit import Limit, Response
+from paceline.integrations.limit import Limit, PathRule, Response
 from paceline.limits.keys import composite, everyone, header, method, path, route
 from tests.integration.stack_sites import Setup, Site, field
 from tests.integration.stacks import STACKS, each_stack
@@ -204,6 +206,31 @@ async def test_legacy_headers(opening: Open, where: str) -> None:
     assert [answer.headers["X-RateLimit-Remaining"] for answer in answers] == ["1", "0", "0"]
     assert {answer.headers["X-RateLimit-Limit"] for answer in answers} == {"2"}
     assert 0 <= int(answers[2].headers["X-RateLimit-Reset"]) - before <= 3602
+
+
+async def test_several_limits_answer_with_one_of_each_field(opening: Open) -> None:
+    """A client reads one `X-RateLimit-*`, that of the limit with the least left, and the longest `Retry-After`."""
+    install: Any = {"legacy_headers": True, "rules": [PathRule("/items/*", "large", key=ALL)]}
+    async with opening("small", install=install) as opened:
+        if opened.name == "litestar":
+            pytest.skip("its plugin has no rules")
+        answers = [await opened.site.get("/items/1") for _ in range(3)]
+    assert [answer.status for answer in answers] == [200, 200, 429]
+    for answer, left in zip(answers, ("1", "0", "0"), strict=True):
+        assert [value for name, value in answer.headers.items() if name.lower() == "x-ratelimit-limit"] == ["2"]
+        assert [value for name, value in answer.headers.items() if name.lower() == "x-ratelimit-remaining"] == [left]
+        assert re.fullmatch(r"\d+", answer.headers["X-RateLimit-Reset"])
+    assert answers[0].headers["RateLimit-Policy"] == '"large";q=5;w=3600, "small";q=2;w=3600'
+    assert int(answers[2].headers["Retry-After"]) <= 3600
+
+
+async def test_a_cost_above_the_limit_of_a_key_is_a_denial(opening: Open) -> None:
+    plans = [Plan("uploads", "10/hour", overrides={"trial": "3/hour"})]
+    async with opening("uploads", key=header("X-Key"), cost=5, known=plans) as opened:
+        denied = await opened.site.get("/items/1", X_Key="trial")
+        assert (denied.status, denied.headers.get("Retry-After")) == (429, None)
+        assert json.loads(denied.text)["reason"] == "EXCEEDS_CAPACITY"
+        assert await opened.site.statuses(3, X_Key="other") == [200, 200, 429]
 
 
 async def test_without_blocking_the_decision_is_on_the_request(opening: Open) -> None:
