@@ -22,6 +22,7 @@ from paceline.apps.payments.stores import tables as _payments  # noqa: F401
 from paceline.dispatch.stores import tables as _dispatch  # noqa: F401
 from paceline.slots.stores import tables as _slots  # noqa: F401
 from paceline.sql import outbox_tables as _outbox  # noqa: F401
+from paceline.sql import write_check as _write_check  # noqa: F401
 from paceline.sql.schema import metadata
 
 READ = Path(__file__).parents[2] / ".pytest_cache" / "d" / "oracle_grammars"
