@@ -20,6 +20,7 @@ from sqlglot import exp
 from paceline.dispatch.stores import tables as _dispatch  # noqa: F401
 from paceline.slots.stores import tables as _slots  # noqa: F401
 from paceline.sql import outbox_tables as _outbox  # noqa: F401
+from paceline.sql import write_check as _write_check  # noqa: F401
 from paceline.sql.schema import metadata
 from paceline_payments.stores import tables as _payments  # noqa: F401
 from paceline_sms.stores import tables as _notifications  # noqa: F401

@@ -18,6 +18,7 @@ IDENTITY = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 TABLES = (
     "outbox",
     "outbox_reader",
+    "write_check",
     "slot_config",
     "slot_policy",
     "slot",
@@ -59,6 +60,7 @@ TABLES = (
 
 def upgrade() -> None:
     _outbox()
+    _write_check()
     _slots()
     _dispatch()
     _limits()
@@ -103,6 +105,15 @@ def _outbox() -> None:
         sa.Column("owner", sa.String(64), nullable=False),
         sa.Column("leased_until", Instant, nullable=False),
         sa.PrimaryKeyConstraint("topic", name="paceline_outbox_reader_pk"),
+    )
+
+
+def _write_check() -> None:
+    op.create_table(
+        "paceline_write_check",
+        sa.Column("id", sa.BigInteger, nullable=False, autoincrement=False),
+        sa.Column("written_at", Instant, nullable=False),
+        sa.PrimaryKeyConstraint("id", name="paceline_write_check_pk"),
     )
 
 
