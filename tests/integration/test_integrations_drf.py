@@ -112,8 +112,7 @@ def test_allowed_then_denied_with_headers(limiter: Limiter) -> None:
 
 def test_two_throttles_that_deny_name_one_wait(limiter: Limiter) -> None:
     limiter.replace_plans([Plan("minute", "1/minute"), Plan("day", "1/day")])
-    legacy = {"legacy_headers": True}
-    serve(throttle("minute", key=ALL, **legacy), throttle("day", key=ALL, **legacy))
+    serve(throttle("minute", key=ALL, legacy_headers=True), throttle("day", key=ALL, legacy_headers=True))
     first, denied = get(), get()
     assert (first.status_code, denied.status_code) == (200, 429)
     assert 86_000 < int(denied.headers["Retry-After"]) <= 86_400, "the longest wait, as one number"
