@@ -15,7 +15,7 @@ from paceline.dispatch.queue import DispatchQueue
 from paceline.downstream.ports import BreakerOpen, NullDownstreamObserver
 from paceline.errors import ConfigurationError
 from paceline.server.rollups.observers import DownstreamRollups, with_rollups
-from paceline.server.setting_sections import statuses
+from paceline.server.setting_sections import key_lifetime, statuses
 from paceline.server.settings import Settings, spelled
 from paceline.server.wiring.database import shared_database
 from paceline.server.wiring.rollups import open_recorder
@@ -105,6 +105,8 @@ def downstream_connection(settings: Settings) -> DownstreamConnection:
             attempts=chosen.downstream_attempts,
             inquiry_path=chosen.downstream_inquiry_path,
             rejected_statuses=statuses(chosen.downstream_rejected_statuses),
+            verdict=chosen.downstream_verdict,
+            key_lifetime=key_lifetime(chosen.downstream_key_lifetime),
         )
 
 

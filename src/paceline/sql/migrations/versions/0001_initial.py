@@ -473,6 +473,7 @@ def _payments() -> None:
         sa.Column("created_at", Instant, nullable=False),
         sa.Column("updated_at", Instant, nullable=False),
         sa.Column("begun_at", Instant),
+        sa.Column("sent_at", Instant),
         sa.Column("feed_id", sa.String(64)),
         sa.PrimaryKeyConstraint("payment_id", name="paceline_payment_pk"),
     )
