@@ -14,14 +14,18 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from paceline.apps.payments.downstream.client import HttpDownstream
-from paceline.apps.payments.downstream.connection import DownstreamConnection
-from paceline.apps.payments.downstream.simulator import (
+from paceline.dispatch.kill_switch import KillSwitch
+from paceline.dispatch.model import Postponed
+from paceline.downstream.ports import Permit, RateGate
+from paceline.testing import eventually
+from paceline_payments.downstream.client import HttpDownstream
+from paceline_payments.downstream.connection import DownstreamConnection
+from paceline_payments.downstream.simulator import (
     leave,
 )
-from paceline.apps.payments.history import History
-from paceline.apps.payments.model import Party, Payment
-from paceline.apps.payments.ports import (
+from paceline_payments.history import History
+from paceline_payments.model import Party, Payment
+from paceline_payments.ports import (
     CallNotSent,
     ConnectionWrong,
     DownstreamBusy,
@@ -31,10 +35,6 @@ from paceline.apps.payments.ports import (
     Pending,
     Receipt,
 )
-from paceline.dispatch.kill_switch import KillSwitch
-from paceline.dispatch.model import Postponed
-from paceline.downstream.ports import Permit, RateGate
-from paceline.testing import eventually
 
 START = datetime(2027, 3, 1, 16, 0, tzinfo=UTC)
 PARTY = Party("Alice", "DE89370400440532013000")

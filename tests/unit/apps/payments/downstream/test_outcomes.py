@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.apps.payments.downstream import outcomes
-from paceline.apps.payments.downstream.outcomes import (
+from paceline_payments.downstream import outcomes
+from paceline_payments.downstream.outcomes import (
     TABLE,
     Answer,
     Verdict,
@@ -23,8 +23,8 @@ from paceline.apps.payments.downstream.outcomes import (
     step_after_inquiry,
     verdict_of,
 )
-from paceline.apps.payments.history import History, Step
-from paceline.apps.payments.ports import InquiryStatus
+from paceline_payments.history import History, Step
+from paceline_payments.ports import InquiryStatus
 
 WITHOUT_A_WORD = {
     Verdict.UNPROVEN: [400, 402, 422],
@@ -36,9 +36,8 @@ PAGES: list[Any] = [None, "<html>Login</html>", [], {}, {"error": "x"}, {"reason
 json_values = st.recursive(
     st.none() | st.booleans() | st.floats() | st.text(), lambda inner: st.dictionaries(st.text(), inner, max_size=3)
 )
-said = st.sampled_from(["EXECUTED", "PENDING", "REJECTED", "rejected", "ACCEPTED", ""]).map(
-    lambda word: {"status": word}
-)
+words = ["EXECUTED", "PENDING", "REJECTED", "rejected", "ACCEPTED", ""]
+said = st.sampled_from(words).map(lambda word: {"status": word})
 verdicts = st.lists(st.sampled_from(Verdict), min_size=1, max_size=6)
 
 
@@ -97,7 +96,8 @@ def test_what_follows_from_a_history(history: list[Verdict], keeps_key: bool, at
     step = next_step(history, keeps_key=keeps_key, attempts_left=attempts_left)
     in_doubt = Verdict.UNKNOWN in history[:-1]
     if step is Step.REFUSE:
-        assert history[-1] is Verdict.REJECTED and not in_doubt, "only a proven refusal ends a payment"
+        assert history[-1] is Verdict.REJECTED, "only a refusal ends a payment"
+        assert not in_doubt, "and only a proven one"
     if step is Step.REPEAT:
         assert attempts_left
         assert history[-1] in (Verdict.AGAIN, Verdict.UNKNOWN), "nothing decided is sent again"
@@ -192,19 +192,14 @@ def test_the_reason_and_the_reference() -> None:
 
 @pytest.mark.parametrize(
     ("header", "seconds"),
-    [
-        ("3", 3.0),
-        ("0.5", 0.5),
-        ("-1", None),
-        ("nan", None),
-        ("inf", None),
-        ("soon", None),
-        (None, None),
-        ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0),
-    ],
+    [("3", 3.0), ("0.5", 0.5), ("-1", None), ("nan", None), ("inf", None), ("soon", None), (None, None)],
 )
 def test_retry_after(header: str | None, seconds: float | None) -> None:
     assert retry_after_of(header) == seconds
+
+
+def test_retry_after_may_be_a_date() -> None:
+    assert retry_after_of("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0
 
 
 PAGE = Path(__file__).parents[5] / "docs/explanation/payments.md"
