@@ -23,6 +23,7 @@ ABOUT = {
     "plans": "Show and change plans: what limits hold.",
     "limits": "Query the limiter. Exit status 0 if allowed, 1 if denied.",
     "tokens": "Create, list, rotate and revoke the tokens that callers present.",
+    "sessions": "List and end the logins to the console.",
     "audit": "Check the record of who changed what.",
     "queue": "Look at the dispatch queue and operate it.",
     "periodic": "List, pause and trigger periodic tasks.",

@@ -42,6 +42,7 @@ from paceline.server.http import (
     problem,
     reconciliation,
     search,
+    sessions,
     slots,
     workers,
 )
@@ -122,6 +123,7 @@ def every_route() -> list[BaseRoute]:
     routes += config.router.routes
     routes += plans.router.routes
     routes += audit.router.routes
+    routes += sessions.router.routes
     routes += dispatch.router.routes
     routes += workers.router.routes
     routes += dependencies.router.routes
@@ -175,8 +177,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         await stack.enter_async_context(traces_sent())
         access = await stack.enter_async_context(open_access_store(services.settings))
         services.authenticator, services.audit = open_authenticator(services.settings, access), access
-        services.sessions = console_sessions(services.settings, access, services.authenticator)
         services.oidc = oidc_provider(services.settings)
+        services.sessions = console_sessions(services.settings, access, services.authenticator, services.oidc)
         services.settings.refuse_exposure(other_tokens=bool(await services.authenticator.keyring()))
         services.ingress = Ingress(
             await stack.enter_async_context(open_ingress(services.settings, registry=services.registry))
