@@ -28,10 +28,10 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 import structlog
 
-from paceline.apps.notifications.stores.tables import notification_message
 from paceline.testing import eventually
 from paceline.testing.servers.kafka import KafkaServer
 from paceline.testing.servers.postgres import PostgresServer
+from paceline_sms.stores.tables import notification_message
 from tests.faults.sms_provider import HttpProvider, http_provider
 from tests.faults.test_notifications_sender import SENDER
 from tests.integration.notification_gateway import Gateway, gateway, new_user

@@ -15,11 +15,11 @@ import uvloop
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from paceline.apps.notifications.providers import http_connections
-from paceline.apps.notifications.providers.http_calls import HttpCalls
-from paceline.apps.notifications.providers.http_connections import Answer
-from paceline.sms import Unavailable
 from paceline.testing import eventually
+from paceline_sms import Unavailable
+from paceline_sms.providers import http_connections
+from paceline_sms.providers.http_calls import HttpCalls
+from paceline_sms.providers.http_connections import Answer
 from tests.integration.test_tls import certificate
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"

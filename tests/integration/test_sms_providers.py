@@ -15,17 +15,17 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from paceline.apps.notifications.ports import Receipt
-from paceline.apps.notifications.provider_chain import NamedProvider, ProviderChain
-from paceline.apps.notifications.providers.twilio import TwilioProvider
-from paceline.apps.notifications.providers.webhook import WebhookProvider
 from paceline.circuit_breaker import BreakerState
 from paceline.errors import ConfigurationError, InvalidInput, StoreRefused
 from paceline.limits.limiter import AsyncLimiter
 from paceline.limits.model import Decision, Plan, TokenBucket
 from paceline.server.settings import Settings
 from paceline.server.wiring.sms_providers import open_providers
-from paceline.sms import Accepted, Rejected, SmsMessage, Unavailable
+from paceline_sms import Accepted, Rejected, SmsMessage, Unavailable
+from paceline_sms.ports import Receipt
+from paceline_sms.provider_chain import NamedProvider, ProviderChain
+from paceline_sms.providers.twilio import TwilioProvider
+from paceline_sms.providers.webhook import WebhookProvider
 
 
 def message(number: int = 1, to: str | None = "+491701234567", user: int = 7) -> SmsMessage:

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from paceline.apps.notifications.provider_chain import NamedProvider, ProviderChain
-from paceline.sms import Accepted, Receipt, Rejected, SmsMessage, Unavailable
 from paceline.testing import eventually
+from paceline_sms import Accepted, Receipt, Rejected, SmsMessage, Unavailable
+from paceline_sms.provider_chain import NamedProvider, ProviderChain
 from tests.acceptance.documents import blocks
 from tests.integration.notification_gateway import gateway, new_user
 from tests.integration.smsc import ESME_RINVDSTADR, ESME_RMSGQFUL, ESME_RTHROTTLED, Smsc, smsc
