@@ -10,6 +10,7 @@
     ├── SlotInUse                    the work of the slot has begun, or must be cancelled by its application
     ├── SlotsExhausted               nothing free before the horizon; carries the earliest free time
     ├── RateLimitExceeded            a denial, raised by `check`; carries the decision
+    ├── TaskFailed                   the result of a task that failed, or was cancelled, was asked for
     └── StoreError                   the store's fault, not the caller's
         ├── StoreUnavailable         unreachable, or too late; the only error a failure policy may absorb
         │   ├── BrokerUnavailable    the message log, of the stores, did not acknowledge
@@ -145,6 +146,17 @@ class RateLimitExceeded(PacelineError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.decision,)
+
+
+class TaskFailed(PacelineError):
+    """An item has no result: it is a dead letter, or was cancelled. `status` says which, `error` is its last error."""
+
+    def __init__(self, item_type: str, item_id: str, status: str, error: str | None = None) -> None:
+        self.item_type, self.item_id, self.status, self.error = item_type, item_id, status, error
+        super().__init__(f"{item_type} {item_id} is {status}" + (f": {error}" if error else ""))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.item_type, self.item_id, self.status, self.error)
 
 
 class StoreError(PacelineError):
