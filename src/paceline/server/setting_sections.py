@@ -156,7 +156,10 @@ class OidcSettings(Section):
     groups_claim: str = Field("groups", min_length=1)
     """The claim of the ID token that has the groups."""
     request_scopes: str = "openid profile email"
-    """The scopes that are requested from the provider."""
+    """The scopes that are requested from the provider. Some give a refresh token only for `offline_access`."""
+    check_seconds: float = Field(60, ge=0, le=3600)
+    """How long the groups that the provider reported are believed. Then it is asked again, with its refresh token; a
+    login for which it gave none ends after an hour."""
 
     @field_validator("issuer")
     @classmethod
