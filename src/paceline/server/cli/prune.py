@@ -11,10 +11,10 @@ from paceline.server.cli.audit import audit_change
 from paceline.server.cli.parameters import Command, as_json
 from paceline.server.cli.terminal import print_json, print_line, run
 from paceline.server.settings import Settings
-from paceline.server.wiring.notifications import prune_notifications
-from paceline.server.wiring.payments import prune_payments
 from paceline.server.wiring.queue import open_queue
 from paceline.server.wiring.slots import open_slots
+from paceline_payments.service.wiring.payments import prune_payments
+from paceline_sms.service.wiring.notifications import prune_notifications
 
 NAMES = {"audit": "audit entries", "keys": "idempotency keys"}
 
