@@ -10,12 +10,17 @@ import click
 
 from paceline import __version__
 from paceline.errors import InvalidInput, MissingExtra, PacelineError
-from paceline.server.cli.commands import ABOUT, Commands
+from paceline.server.cli.commands import ABOUT, Commands, ReaderLeft
 from paceline.server.cli.streams import discard_unwritten, replace_closed_streams, write_in_any_encoding
 from paceline.sql.migration_policy import Migrations, permitting
 
 
-@click.group("paceline", cls=Commands, no_args_is_help=True, context_settings={"show_default": True})
+@click.group(
+    "paceline",
+    cls=Commands,
+    no_args_is_help=True,
+    context_settings={"show_default": True, "help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, message="paceline %(version)s", help="Show the version.")
 def app() -> None:
     """Rate limits, planned time slots and a durable job queue for Python."""
@@ -49,10 +54,9 @@ def main(arguments: list[str] | None = None) -> None:
         _fail(f"{error.name} is not installed; pip install 'paceline[all]', or the extra that brings it", 2)
     except (KeyboardInterrupt, click.Abort):
         _fail("interrupted", 130)
-    except BrokenPipeError:
-        # The reader of our output closed it (`| head`).
+    except (ReaderLeft, BrokenPipeError):
         discard_unwritten()
-        sys.exit(1)
+        sys.exit(0)
     except OSError as error:
         if error.errno is None:
             raise  # not the operating system's: a fault of paceline

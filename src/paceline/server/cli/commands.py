@@ -39,6 +39,10 @@ HOMES = {
 """The modules of the applications' commands."""
 
 
+class ReaderLeft(Exception):
+    """The reader of the output has closed it (`| head`): it has what it wanted."""
+
+
 class Commands(click.Group):
     """Loads a command when it is called, from the module of its name: a command of that name too, or an `app`."""
 
@@ -58,6 +62,13 @@ class Commands(click.Group):
         command: click.Command = self.commands[cmd_name]
         return command
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            # click's own handler would make it a failure.
+            raise ReaderLeft from None
+
     def load_all(self) -> Commands:
         """This group, with every command loaded into `commands`."""
         for name in ABOUT:
@@ -65,9 +76,8 @@ class Commands(click.Group):
         return self
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        width = formatter.width - 6 - max(map(len, ABOUT))
         with formatter.section("Commands"):
-            formatter.write_dl([(name, _short(about, width)) for name, about in ABOUT.items()])
+            formatter.write_dl([(name, _summary(about)) for name, about in ABOUT.items()])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         from paceline.core_command import missing_commands
@@ -89,9 +99,14 @@ def _loaded(name: str) -> click.Command:
     return command
 
 
+def _summary(about: str) -> str:
+    """The first sentence."""
+    return about.partition(". ")[0].rstrip(".")
+
+
 def _short(about: str, width: int) -> str:
     """The first sentence, truncated at a word to fit."""
-    sentence = about.partition(". ")[0].rstrip(".")
+    sentence = _summary(about)
     if len(sentence) <= width:
         return sentence
     return sentence[: width - 2].rpartition(" ")[0] + "..."

@@ -76,6 +76,16 @@ class Group(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        # click's own cuts the sentences that do not fit into one line.
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _first_sentence(each)) for name, each in self.commands.items()])
+
+
+def _first_sentence(command: click.Command) -> str:
+    text = " ".join((command.help or "").partition("\n\n")[0].split())
+    return text.partition(". ")[0].rstrip(".") + "."
+
 
 def _about(param: Argument) -> str:
     default = f"default: {param.default}" if isinstance(param.default, str) else None
