@@ -1,9 +1,9 @@
 """The types for writing an SMS provider: `paceline.sms`.
 
-    from paceline.sms import Accepted, Rejected, SmsMessage, Unavailable
+    from paceline.sms import Accepted, Rejected, SmsMessage, Unavailable, Unknown
 
     class MyProvider:
-        async def send(self, message: SmsMessage) -> Accepted | Rejected: ...
+        async def send(self, message: SmsMessage) -> Accepted | Rejected | Unknown: ...
 
 `PACELINE_SMS_PROVIDERS=mine=my_package.sms:MyProvider` configures it.
 """
@@ -11,6 +11,14 @@
 from __future__ import annotations
 
 from paceline.apps.notifications.ports import Receipt
-from paceline.apps.notifications.provider import Accepted, Provider, Rejected, SmsMessage, Unavailable
+from paceline.apps.notifications.provider import (
+    Accepted,
+    OnUnknown,
+    Provider,
+    Rejected,
+    SmsMessage,
+    Unavailable,
+    Unknown,
+)
 
-__all__ = ["Accepted", "Provider", "Receipt", "Rejected", "SmsMessage", "Unavailable"]
+__all__ = ["Accepted", "OnUnknown", "Provider", "Receipt", "Rejected", "SmsMessage", "Unavailable", "Unknown"]

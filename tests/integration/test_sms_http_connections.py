@@ -14,10 +14,10 @@ import pytest_asyncio
 import uvloop
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+from paceline.apps.notifications.providers.http_connections import Answer
 
 from paceline.apps.notifications.providers import http_connections
 from paceline.apps.notifications.providers.http_calls import HttpCalls
-from paceline.apps.notifications.providers.http_connections import Answer
 from paceline.sms import Unavailable
 from paceline.testing import eventually
 from tests.integration.test_tls import certificate
