@@ -3,11 +3,12 @@ FROM python:3.11-slim AS build
 WORKDIR /src
 COPY pyproject.toml constraints.txt requirements.lock README.md LICENSE ./
 COPY packages ./packages
+COPY apps ./apps
 COPY src ./src
 # Every file is compared with its hash before it is installed.
 RUN python -m venv /opt/paceline \
  && /opt/paceline/bin/pip install --no-cache-dir --require-hashes -r requirements.lock \
- && /opt/paceline/bin/pip install --no-cache-dir --no-deps -c constraints.txt . ./packages/queue
+ && /opt/paceline/bin/pip install --no-cache-dir --no-deps -c constraints.txt . ./packages/queue ./apps/payments ./apps/sms
 
 FROM python:3.11-slim
 RUN useradd --system --uid 10001 --home-dir /var/lib/paceline --create-home paceline

@@ -24,10 +24,11 @@ CONSOLE := src/paceline/server/console/static
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 UV = $(if $(PIP_INDEX_URL),UV_DEFAULT_INDEX="$(PIP_INDEX_URL)") $(if $(PIP_FIND_LINKS),UV_FIND_LINKS="$(PIP_FIND_LINKS)") \
   $(if $(PIP_CERT),SSL_CERT_FILE="$(PIP_CERT)") $(BIN)/uv pip install --quiet --python $(BIN)/python
-NEEDED := -e ".[all,testing]" -e packages/queue --group dev
+PROJECTS := packages/queue apps/payments apps/sms
+NEEDED := -e ".[all,testing]" $(addprefix -e ,$(PROJECTS)) --group dev
 install = $(UV) -c constraints.txt $(1) || { $(PIP) "pip>=25.1" && $(PIP) -c constraints.txt $(1); }
 
-$(STAMP): pyproject.toml packages/queue/pyproject.toml constraints.txt
+$(STAMP): pyproject.toml $(PROJECTS:=/pyproject.toml) constraints.txt
 	@test -x $(BIN)/python || $(INTERPRETER) -m venv $(VENV)
 	@echo "installing paceline into $(VENV), $$($(BIN)/python --version) (once; up to a minute)"
 	@$(PIP) -c constraints.txt uv
@@ -179,8 +180,8 @@ sbom: $(STAMP)
 	@echo "wrote sbom.json (CycloneDX)"
 
 lock: $(STAMP)
-	@printf '%s\n' '.[all]' ./packages/queue | $(BIN)/uv --quiet pip compile - --no-emit-package paceline \
-	  --no-emit-package paceline-queue --constraints constraints.txt --generate-hashes --universal \
+	@printf '%s\n' '.[all]' $(addprefix ./,$(PROJECTS)) | $(BIN)/uv --quiet pip compile - --no-emit-package paceline \
+	  $(addprefix --no-emit-package paceline-,$(notdir $(PROJECTS))) --constraints constraints.txt --generate-hashes --universal \
 	  --python-version 3.11 --no-header --no-annotate --output-file requirements.lock > /dev/null
 
 clean:

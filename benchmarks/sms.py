@@ -18,14 +18,6 @@ from typing import Any, NamedTuple, cast
 import httpx2
 
 from benchmarks.measure import Race, Row, Table, Target, per_second, race, summary
-from paceline.apps.notifications.delivery import Delivery
-from paceline.apps.notifications.model import Message
-from paceline.apps.notifications.ports import DeliveryOutcome
-from paceline.apps.notifications.provider_chain import NamedProvider, ProviderChain
-from paceline.apps.notifications.providers.http_calls import HttpCalls
-from paceline.apps.notifications.providers.webhook import WebhookProvider
-from paceline.apps.notifications.stores.message_statements import insert_messages
-from paceline.apps.notifications.stores.sql import SqlDeliveryStore
 from paceline.kafka.log import KafkaLog
 from paceline.messaging import LogEntry, MessageLog, MessageSource, Record
 from paceline.sql.databases import database
@@ -34,6 +26,14 @@ from paceline.sql.outbox import SqlOutbox
 from paceline.testing import eventually
 from paceline.testing.servers.kafka import KafkaServer
 from paceline.testing.servers.postgres import PostgresServer
+from paceline_sms.delivery import Delivery
+from paceline_sms.model import Message
+from paceline_sms.ports import DeliveryOutcome
+from paceline_sms.provider_chain import NamedProvider, ProviderChain
+from paceline_sms.providers.http_calls import Answer, HttpCalls
+from paceline_sms.providers.webhook import WebhookProvider
+from paceline_sms.stores.message_statements import insert_messages
+from paceline_sms.stores.sql import SqlDeliveryStore
 
 USERS = 200
 CONCURRENCY = 64
@@ -224,7 +224,7 @@ async def _our_posts(url: str) -> AsyncIterator[Post]:
     calls = HttpCalls("bare", url, {}, timeout=10)
 
     async def post(body: bytes, headers: dict[str, str]) -> bool:
-        return (await calls.post(body, headers)).is_success
+        return isinstance(await calls.post(body, headers), Answer)
 
     yield post
     await calls.close()

@@ -31,7 +31,7 @@ MODULES = (
     "paceline.integrations.httpx",
     "paceline.integrations.requests",
     "paceline.compat.limits",
-    "paceline.sms",
+    "paceline_sms",
     "paceline.testing",
 )
 LONGEST_LINE = 100

@@ -12,7 +12,10 @@
     ├── RateLimitExceeded            a denial, raised by `check`; carries the decision
     └── StoreError                   the store's fault, not the caller's
         ├── StoreUnavailable         unreachable, or too late; the only error a failure policy may absorb
-        │   └── BrokerUnavailable    the message log, of the stores, did not acknowledge
+        │   ├── BrokerUnavailable    the message log, of the stores, did not acknowledge
+        │   ├── StoreReadOnly        it answers, and takes no writes: a standby, or a file without the right to write
+        │   ├── StoreFull            it answers, and has no space left for writes
+        │   └── StoreLagging         it answers, and does not finish writes in time
         ├── StoreRefused             it answers, and rejects this login: a setting to correct, never policy
         └── Conflict                 a concurrent change came first, or the state forbids it
             ├── StaleVersion         a config is not at the version that the caller has seen
@@ -154,6 +157,18 @@ class StoreUnavailable(StoreError):
 
 class BrokerUnavailable(StoreUnavailable):
     """The message broker can't be reached or did not acknowledge in time."""
+
+
+class StoreReadOnly(StoreUnavailable):
+    """A database answers, and takes no writes."""
+
+
+class StoreFull(StoreUnavailable):
+    """A database answers, and has no space left for writes."""
+
+
+class StoreLagging(StoreUnavailable):
+    """A database answers reads, and does not finish writes in time."""
 
 
 class StoreRefused(StoreError):

@@ -16,7 +16,7 @@ CONSTRAINTS = ROOT / "constraints.txt"
 
 def build_wheels(directory: Path, source: Path = ROOT) -> list[Path]:
     """The wheels of this tree, or of another."""
-    for project in (source, *sorted(path.parent for path in source.glob("packages/*/pyproject.toml"))):
+    for project in (source, *sorted(path.parent for path in source.glob("*/*/pyproject.toml"))):
         _uv("build", "--wheel", "--build-constraints", str(CONSTRAINTS), "--out-dir", str(directory), str(project))
     return sorted(directory.glob("*.whl"))
 

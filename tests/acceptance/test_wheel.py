@@ -88,13 +88,13 @@ ALONE = {
     "chosen = {'issuer': 'https://x.example', 'client_id': 'x', 'scopes': {'ops': 'admin'}}\n"
     "assert oidc_provider(Settings(oidc=chosen))",
     "oracle": NO_ANSWER.format(url="oracle://u:p@127.0.0.1:1/x"),
-    "payments": "import paceline.apps.payments.intake, paceline.apps.payments.downstream.client",
+    "payments": "import paceline_payments.intake, paceline_payments.downstream.client",
     "periodic": "from paceline import Tasks\nTasks('memory://').periodic(cron='0 16 * * MON-FRI')",
     "plot": "import matplotlib.figure",
     "postgres": NO_ANSWER.format(url="postgresql://u:p@127.0.0.1:1/x"),
     "redis": "import hiredis\nfrom paceline.redis.replies import ReplyReader, new_reader\n"
     "assert not isinstance(new_reader(None), ReplyReader)",
-    "sms": "from paceline.apps.notifications.recipients import checked_phone\n"
+    "sms": "from paceline_sms import Accepted\nfrom paceline_sms.recipients import checked_phone\n"
     "assert checked_phone('+49 170 1234567') == '+491701234567'",
     "temporal": "import paceline.dispatch.engines.temporal.worker_group, paceline.dispatch.engines.temporal.engine",
     "timezones": "import zoneinfo\nzoneinfo.reset_tzpath([])\nfrom paceline import FixedWindow\n"
@@ -346,8 +346,8 @@ def test_a_command_says_which_extra_it_lacks(queue: Installed) -> None:
 
 
 def test_the_simulated_bank_says_which_extra_it_lacks(queue: Installed) -> None:
-    ended = queue.python("import runpy; runpy.run_module('paceline.apps.payments.downstream', run_name='__main__')")
-    needs = "python -m paceline.apps.payments.downstream needs: pip install 'paceline[server]'\n"
+    ended = queue.python("import runpy; runpy.run_module('paceline_payments.downstream', run_name='__main__')")
+    needs = "python -m paceline_payments.downstream needs: pip install 'paceline[server]'\n"
     assert (ended.returncode, ended.stderr) == (2, needs)
 
 

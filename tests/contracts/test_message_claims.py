@@ -7,8 +7,11 @@ from datetime import timedelta
 
 import pytest
 
-from paceline.apps.notifications.model import Message
-from paceline.apps.notifications.ports import (
+from paceline.errors import StoreUnavailable
+from paceline.messaging import Record
+from paceline.sql.databases import database
+from paceline_sms.model import Message
+from paceline_sms.ports import (
     Claim,
     DeadLetter,
     DeliveryOutcome,
@@ -17,14 +20,11 @@ from paceline.apps.notifications.ports import (
     Receipt,
     Status,
 )
-from paceline.apps.notifications.provider import Accepted
-from paceline.apps.notifications.quota import Quota, Recipient
-from paceline.apps.notifications.receipts import EarlyReceipt
-from paceline.apps.notifications.stores import message_statements, quota_statements, receipt_statements
-from paceline.apps.notifications.stores.sql import SqlDeliveryStore
-from paceline.errors import StoreUnavailable
-from paceline.messaging import Record
-from paceline.sql.databases import database
+from paceline_sms.provider import Accepted
+from paceline_sms.quota import Quota, Recipient
+from paceline_sms.receipts import EarlyReceipt
+from paceline_sms.stores import message_statements, quota_statements, receipt_statements
+from paceline_sms.stores.sql import SqlDeliveryStore
 
 MESSAGES = [Message(1, "hello", "a"), Message(1, "hello", "b")]
 AT_ONCE = timedelta(0)

@@ -17,8 +17,8 @@ from typing import Any
 import httpx2 as httpx
 import psycopg
 
-from paceline.apps.payments.downstream.simulator import peak_per_second
 from paceline.testing import eventually
+from paceline_payments.downstream.simulator import peak_per_second
 from tests.temporal_namespaces import TemporalNamespace
 
 TIMEOUT = 240.0
@@ -104,7 +104,7 @@ def installed(
     }
     with ExitStack() as opened:
         stack = Stack(directory, environment, opened)
-        serving = stack.start("bank", "paceline.apps.payments.downstream", "--port", "0", "--tps", str(tps), *bank)
+        serving = stack.start("bank", "paceline_payments.downstream", "--port", "0", "--tps", str(tps), *bank)
         assert serving.stdout is not None
         url = serving.stdout.readline().partition(" on ")[2].partition(",")[0]
         environment["PACELINE_PAYMENTS_DOWNSTREAM_URL"] = url

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from paceline.apps.notifications.providers.webhook import WebhookProvider
+from paceline_sms.providers.webhook import WebhookProvider
 
 ADDRESS = "RECORDING_PROVIDER"
 """The environment variable that `first` and `second` read."""

@@ -28,10 +28,10 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 import structlog
 
-from paceline.apps.notifications.stores.tables import notification_message
 from paceline.testing import eventually
 from paceline.testing.servers.kafka import KafkaServer
 from paceline.testing.servers.postgres import PostgresServer
+from paceline_sms.stores.tables import notification_message
 from tests.faults.sms_provider import HttpProvider, http_provider
 from tests.faults.test_notifications_sender import SENDER
 from tests.integration.notification_gateway import Gateway, gateway, new_user
@@ -128,6 +128,7 @@ class Senders:
             "PACELINE_SMS_LEASE_SECONDS": f"{self._size.lease:g}",
             "PACELINE_SMS_TIMEOUT_SECONDS": f"{self._size.timeout:g}",
             "PACELINE_SMS_ATTEMPTS": str(self._size.attempts),
+            "PACELINE_SMS_ON_UNKNOWN": "resend",  # so every message arrives; what holds is in test_sms_unknown.py
         }
         with self._log.open("ab") as output:
             self._running[name] = subprocess.Popen(

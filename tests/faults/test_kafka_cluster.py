@@ -12,9 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from paceline.apps.payments.intake import PaymentIntake
-from paceline.apps.payments.intake_topic import PaymentTopic, rejected_topic
-from paceline.apps.payments.model import ITEM_TYPE
 from paceline.dispatch.config import DispatchConfig
 from paceline.kafka.log import KafkaLog
 from paceline.kafka.topics import PARTITIONS
@@ -24,6 +21,9 @@ from paceline.slots.scheduler import SlotScheduler
 from paceline.testing import eventually
 from paceline.testing.availability import available
 from paceline.testing.servers.kafka.cluster import KafkaCluster
+from paceline_payments.intake import PaymentIntake
+from paceline_payments.intake_topic import PaymentTopic, rejected_topic
+from paceline_payments.model import ITEM_TYPE
 from tests.faults.test_notifications_sender import provider
 from tests.integration.notification_gateway import Gateway, gateway
 from tests.integration.test_payments_kafka import document

@@ -56,7 +56,7 @@ async def counts_of(url: str, expected: list[int]) -> bool:
     """Whether the rows match; the Redis path syncs them a moment later."""
     import sqlalchemy as sa
 
-    from paceline.apps.notifications.stores.tables import notification_quota as quota
+    from paceline_sms.stores.tables import notification_quota as quota
 
     database = Database(url)
     query = sa.select(quota.c.current_count).order_by(quota.c.user_id)

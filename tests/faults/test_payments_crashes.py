@@ -26,7 +26,7 @@ LINES = 6 * CHUNK
 SUBMIT = f"""
 from datetime import timedelta
 from paceline.__main__ import main
-from paceline.apps.payments.feeds import accepting, receiving
+from paceline_payments.feeds import accepting, receiving
 receiving.CHUNK = {CHUNK}
 accepting.Feeds.__init__.__kwdefaults__["lease"] = timedelta(seconds=2)
 main()

@@ -13,9 +13,6 @@ import pytest
 import sqlalchemy as sa
 
 from paceline import AsyncLimiter, DispatchQueue, FixedWindow, Plan, SlotScheduler, WindowPolicy
-from paceline.apps.payments.intake import PaymentIntake
-from paceline.apps.payments.model import ITEM_TYPE
-from paceline.apps.payments.stores.sql import SqlPaymentStore
 from paceline.errors import StoreUnavailable
 from paceline.slots.stores import slot_store
 from paceline.slots.stores.sql import SqlSlotStore
@@ -25,6 +22,9 @@ from paceline.sql.engine import Database
 from paceline.testing import eventually
 from paceline.testing.availability import available
 from paceline.testing.servers.postgres_pair import PostgresPair
+from paceline_payments.intake import PaymentIntake
+from paceline_payments.model import ITEM_TYPE
+from paceline_payments.stores.sql import SqlPaymentStore
 from tests.contracts.payments.records import AT, payment
 from tests.contracts.slot_windows import check_windows
 

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import grpc
+import psycopg
 
 from paceline.testing import PostgresServer, RedisServer
 from paceline.testing.servers.group import ServerGroup
@@ -133,6 +134,13 @@ async def outages(folder: Path) -> AsyncIterator[GameDay]:
                 ],
                 [
                     Drill(
+                        "PostgreSQL takes no writes",
+                        ["DatabaseUnavailable", "SlotAssignmentsFailing", "PaymentIntakeFailing"],
+                        lambda: read_only(postgres),
+                    ),
+                ],
+                [
+                    Drill(
                         "PostgreSQL is slow",
                         [
                             "SlotAssignmentSlow",
@@ -156,6 +164,23 @@ async def stopped(server: Server | ServerGroup) -> AsyncIterator[None]:
         yield
     finally:
         await asyncio.to_thread(server.start)
+
+
+@asynccontextmanager
+async def read_only(server: PostgresServer) -> AsyncIterator[None]:
+    """Inside, an operator has made the server read-only."""
+
+    def alter(setting: str) -> None:
+        with psycopg.connect(server.url, autocommit=True) as operator:
+            operator.execute("SET default_transaction_read_only = off")
+            operator.execute(f"ALTER SYSTEM {setting}")
+            operator.execute("SELECT pg_reload_conf()")
+
+    await asyncio.to_thread(alter, "SET default_transaction_read_only = on")
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(alter, "RESET default_transaction_read_only")
 
 
 async def _hiccup(server: Server) -> None:

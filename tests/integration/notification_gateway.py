@@ -18,12 +18,12 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck
 from hypothesis import strategies as st
 
-from paceline.apps.notifications.intake import Intake
-from paceline.apps.notifications.stores.tables import notification_quota
 from paceline.server.http.app import create_app
 from paceline.server.settings import Settings
 from paceline.sql.engine import Database
 from paceline.sql.outbox_tables import outbox
+from paceline_sms.intake import Intake
+from paceline_sms.stores.tables import notification_quota
 from tests import effort
 
 examples = hypothesis.settings(

@@ -7,14 +7,14 @@ import asyncio
 import sys
 from datetime import UTC, datetime
 
-from paceline.apps.payments.downstream.client import HttpDownstream
-from paceline.apps.payments.downstream.connection import DownstreamConnection
-from paceline.apps.payments.model import Party, Payment
 from paceline.downstream.ports import PermitStore
 from paceline.downstream.rate_gate import PermitRateGate, longest_hold, permit_policy
 from paceline.downstream.stores.redis import RedisPermitStore
 from paceline.downstream.stores.sql_permits import SqlPermitStore
 from paceline.sql.databases import database
+from paceline_payments.downstream.client import HttpDownstream
+from paceline_payments.downstream.connection import DownstreamConnection
+from paceline_payments.model import Party, Payment
 
 PARTY = Party("Alice", "DE89370400440532013000")
 TIMEOUT = 30.0

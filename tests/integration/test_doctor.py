@@ -17,6 +17,8 @@ from typing import Any
 import psycopg
 import pytest
 from click.testing import CliRunner
+from psycopg import sql
+from sqlalchemy import make_url
 
 from paceline.extras import MODULES
 from paceline.server.access.authenticator import create_token
@@ -77,6 +79,20 @@ async def test_a_database_reports_its_version_schema_and_clock(tmp_path: Path, d
     assert found["schema"].ok
     assert found["clock"].ok
     assert any(letter.isdigit() for letter in found["database"].summary.rpartition(" ")[2])
+
+
+async def test_a_database_that_takes_no_writes_fails_the_check(tmp_path: Path, postgres_url: str) -> None:
+    assert (await examined(tmp_path, database_url=postgres_url))["writes"].ok
+    name = sql.Identifier(make_url(postgres_url).database or "")
+    with psycopg.connect(postgres_url, autocommit=True) as operator:
+        operator.execute(sql.SQL("ALTER DATABASE {} SET default_transaction_read_only = on").format(name))
+    found = await examined(tmp_path, database_url=postgres_url)
+    with psycopg.connect(postgres_url, autocommit=True) as operator:
+        operator.execute("SET default_transaction_read_only = off")
+        operator.execute(sql.SQL("ALTER DATABASE {} RESET default_transaction_read_only").format(name))
+    assert found["database"].ok
+    assert not found["writes"].ok
+    assert "default_transaction_read_only" in str(found["writes"].advice)
 
 
 async def test_tokens_of_the_database_make_it_safe_to_listen_anywhere(tmp_path: Path) -> None:

@@ -76,7 +76,16 @@ async def test_every_metric_of_the_contract_is_there(service: Service, postgres_
             pytest.fail(f"not counted: {await missing()}")
         text = (await http.get("/metrics")).text
         depths = {dict(labels)["status"] for name, labels in read(text) if name == "dispatch_queue_depth"}
-        assert depths == {"READY", "CLAIMED", "DISPATCHED", "COMPLETED", "FAILED", "DEAD_LETTER", "CANCELLED"}
+        assert depths == {
+            "READY",
+            "CLAIMED",
+            "DISPATCHED",
+            "COMPLETED",
+            "FAILED",
+            "UNKNOWN",
+            "DEAD_LETTER",
+            "CANCELLED",
+        }
         assert {name for name, _ in read((await http.get("/q/metrics")).text)} >= {name for name, _ in COUNTED}
 
 

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import redis
 
-from paceline.apps.notifications.delivery import Delivery
-from paceline.apps.notifications.model import Attempt
-from paceline.apps.notifications.stores import attempt_statements
-from paceline.apps.notifications.stores.redis import RedisQuotaCache
 from paceline.testing import PostgresServer, eventually
+from paceline_sms.delivery import Delivery
+from paceline_sms.model import Attempt
+from paceline_sms.stores import attempt_statements
+from paceline_sms.stores.redis import RedisQuotaCache
 from tests.integration.notification_gateway import Gateway, gateway, new_user
 
 JSON = {"Content-Type": "application/json"}

@@ -18,16 +18,16 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from paceline.apps.notifications.intake import Intake
-from paceline.apps.notifications.model import Attempt, Message
-from paceline.apps.notifications.ports import Busy, Hit, Miss
-from paceline.apps.notifications.quota import Quota, Spending
-from paceline.apps.notifications.stores.redis import RedisQuotaCache
-from paceline.apps.notifications.stores.sql import SqlQuotaStore
 from paceline.errors import StoreUnavailable
 from paceline.sql.databases import database
 from paceline.sql.outbox import SqlOutbox
 from paceline.testing import FakeClock, RedisServer, eventually
+from paceline_sms.intake import Intake
+from paceline_sms.model import Attempt, Message
+from paceline_sms.ports import Busy, Hit, Miss
+from paceline_sms.quota import Quota, Spending
+from paceline_sms.stores.redis import RedisQuotaCache
+from paceline_sms.stores.sql import SqlQuotaStore
 from tests.effort import examples
 from tests.integration.notification_gateway import gateway, in_this_loop, new_user
 

@@ -13,8 +13,8 @@ import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.apps.notifications.providers.console import on_one_line
 from paceline.testing import RedisServer, eventually
+from paceline_sms.providers.console import on_one_line
 from tests.effort import is_thorough
 from tests.integration.notification_gateway import (
     LOGS,

@@ -10,9 +10,6 @@ from typing import Any
 
 import pytest
 
-from paceline.apps.payments.intake import PaymentIntake
-from paceline.apps.payments.intake_topic import PaymentTopic, rejected_topic
-from paceline.apps.payments.model import ITEM_TYPE, IntakeResult, Payment
 from paceline.dispatch.config import DispatchConfig
 from paceline.errors import StoreUnavailable
 from paceline.kafka.log import KafkaLog
@@ -20,6 +17,9 @@ from paceline.messaging import LogEntry, Record
 from paceline.slots.model import WindowPolicy
 from paceline.slots.scheduler import SlotScheduler
 from paceline.testing import eventually
+from paceline_payments.intake import PaymentIntake
+from paceline_payments.intake_topic import PaymentTopic, rejected_topic
+from paceline_payments.model import ITEM_TYPE, IntakeResult, Payment
 from tests.models.payment_store import MemoryPaymentStore
 from tests.models.queue_store import MemoryQueueStore
 from tests.models.slot_store import MemorySlotStore

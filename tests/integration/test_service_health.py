@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
+import psycopg
+import pytest
 from fastapi import FastAPI
 
 from paceline.errors import StoreUnavailable
@@ -62,6 +65,66 @@ async def goes_and_comes(http: httpx.AsyncClient, server: Server, name: str, mea
     finally:
         await asyncio.to_thread(server.resume)
     await eventually(lambda: is_("UP", "UP"))
+
+
+async def reason_is(http: httpx.AsyncClient, status: str, reason: str | None) -> bool:
+    """Whether the database has this status, and if it is DOWN, this word for it."""
+    checks = {check["name"]: check for check in (await http.get("/health/ready")).json()["checks"]}
+    return checks["database"]["status"] == status and (checks["database"].get("data") or {}).get("reason") == reason
+
+
+async def test_a_database_that_an_operator_makes_read_only_is_down_with_that_word(own_postgres: PostgresServer) -> None:
+    async with service(database_url=own_postgres.url) as (_, http):
+        await eventually(lambda: reason_is(http, "UP", None))
+        with psycopg.connect(own_postgres.url, autocommit=True) as operator:
+            operator.execute("ALTER SYSTEM SET default_transaction_read_only = on")
+            operator.execute("SELECT pg_reload_conf()")
+        await eventually(lambda: reason_is(http, "DOWN", "read-only"), within=30)
+        with psycopg.connect(own_postgres.url, autocommit=True) as operator:
+            operator.execute("SET default_transaction_read_only = off")
+            operator.execute("ALTER SYSTEM RESET default_transaction_read_only")
+            operator.execute("SELECT pg_reload_conf()")
+        await eventually(lambda: reason_is(http, "UP", None), within=30)
+
+
+async def test_a_database_whose_writes_do_not_end_is_down_as_lagging(own_postgres: PostgresServer) -> None:
+    async with service(database_url=own_postgres.url) as (_, http):
+        await eventually(lambda: reason_is(http, "UP", None))
+        with psycopg.connect(own_postgres.url, autocommit=True) as operator:
+            # Each commit waits for a standby that is not there.
+            operator.execute("ALTER SYSTEM SET synchronous_standby_names = 'elsewhere'")
+            operator.execute("SELECT pg_reload_conf()")
+        await eventually(lambda: reason_is(http, "DOWN", "lagging"), within=30)
+        with psycopg.connect(own_postgres.url, autocommit=True) as operator:
+            operator.execute("ALTER SYSTEM RESET synchronous_standby_names")
+            operator.execute("SELECT pg_reload_conf()")
+        await eventually(lambda: reason_is(http, "UP", None), within=30)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of four megabytes."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+async def test_a_database_on_a_full_disk_is_down_with_that_word(small_disk: Path) -> None:
+    async with service(database_url=f"sqlite:///{small_disk / 'x.db'}") as (_, http):
+        await eventually(lambda: reason_is(http, "UP", None))
+        filler = small_disk / "filler"
+        with filler.open("wb", buffering=0) as file, suppress(OSError):
+            while True:
+                file.write(bytes(4096))
+        await eventually(lambda: reason_is(http, "DOWN", "full"), within=30)
+        filler.unlink()
+        await eventually(lambda: reason_is(http, "UP", None), within=30)
 
 
 async def test_the_database(own_postgres: PostgresServer) -> None:

@@ -13,7 +13,6 @@ import pytest
 import sqlalchemy as sa
 
 from paceline import DispatchQueue
-from paceline.apps.payments.stores.tables import payment
 from paceline.dispatch.config import DispatchConfig
 from paceline.dispatch.stores.tables import queue as queue_table
 from paceline.durations import format_instant, parse_instant
@@ -22,6 +21,7 @@ from paceline.slots.stores import replanning
 from paceline.slots.stores.replanning import TOPIC
 from paceline.sql.databases import database
 from paceline.sql.outbox import SqlOutbox
+from paceline_payments.stores.tables import payment
 from tests.unit.server.http.test_app import opened
 
 AT = "2030-01-01T00:00:00.000Z"

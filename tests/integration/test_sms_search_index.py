@@ -14,9 +14,6 @@ from typing import Any
 
 import pytest
 
-from paceline.apps.notifications.model import AttemptEvent, Outcome
-from paceline.apps.notifications.ports import NullObserver
-from paceline.apps.notifications.stores.opensearch import LONGEST_WAIT_MS, IndexReader, SearchIndex
 from paceline.durations import to_ms
 from paceline.errors import StoreUnavailable
 from paceline.messaging import Record
@@ -24,7 +21,10 @@ from paceline.server.setting_sections import SmsSettings
 from paceline.server.settings import Settings
 from paceline.server.wiring.notifications import open_notifications
 from paceline.testing import FakeClock, eventually
-from tests.unit.apps.notifications.fakes import MemorySource
+from paceline_sms.model import AttemptEvent, Outcome
+from paceline_sms.ports import NullObserver
+from paceline_sms.stores.opensearch import LONGEST_WAIT_MS, IndexReader, SearchIndex
+from tests.unit.apps.sms.fakes import MemorySource
 
 
 @dataclass

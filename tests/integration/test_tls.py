@@ -23,9 +23,6 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from paceline import FixedWindow, SlotScheduler, WindowPolicy
-from paceline.apps.payments.downstream.client import HttpDownstream
-from paceline.apps.payments.downstream.connection import DownstreamConnection
-from paceline.apps.payments.ports import DownstreamBusy
 from paceline.errors import BrokerUnavailable, StoreUnavailable
 from paceline.limits.model import Charge, Rule
 from paceline.limits.stores.redis import AsyncRedisLimitStore
@@ -34,6 +31,9 @@ from paceline.server.settings import Settings
 from paceline.server.wiring.doctor import kafka_info
 from paceline.testing.servers.kafka import KafkaServer
 from paceline.testing.servers.ports import PortClaim
+from paceline_payments.downstream.client import HttpDownstream
+from paceline_payments.downstream.connection import DownstreamConnection
+from paceline_payments.ports import DownstreamBusy
 from tests.unit.apps.payments.downstream.test_client import OpenGate, payment
 
 HOST = "127.0.0.1"

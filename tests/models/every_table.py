@@ -8,6 +8,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 import paceline
+from paceline.sql import write_check as _write_check  # noqa: F401
 from paceline.sql.schema import metadata
 
 

@@ -17,12 +17,13 @@ import sqlalchemy as sa
 import sqlglot
 from sqlglot import exp
 
-from paceline.apps.notifications.stores import tables as _notifications  # noqa: F401
-from paceline.apps.payments.stores import tables as _payments  # noqa: F401
 from paceline.dispatch.stores import tables as _dispatch  # noqa: F401
 from paceline.slots.stores import tables as _slots  # noqa: F401
 from paceline.sql import outbox_tables as _outbox  # noqa: F401
+from paceline.sql import write_check as _write_check  # noqa: F401
 from paceline.sql.schema import metadata
+from paceline_payments.stores import tables as _payments  # noqa: F401
+from paceline_sms.stores import tables as _notifications  # noqa: F401
 
 READ = Path(__file__).parents[2] / ".pytest_cache" / "d" / "oracle_grammars"
 """An empty file for each statement that was read; `pytest --cache-clear` removes them."""

@@ -8,8 +8,13 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from paceline.apps.payments.lifecycle import dead_letter_event, refusal, transition
-from paceline.apps.payments.model import (
+from paceline.clock import Clock, SystemClock
+from paceline.dispatch.model import ItemMove
+from paceline.dispatch.status import Status
+from paceline.durations import LATEST, from_ms, to_ms
+from paceline.errors import Conflict, NotFound
+from paceline_payments.lifecycle import dead_letter_event, refusal, transition
+from paceline_payments.model import (
     FINAL_STATUSES,
     ITEM_TYPE,
     OWNER,
@@ -21,12 +26,7 @@ from paceline.apps.payments.model import (
     StatusChange,
     slot_id,
 )
-from paceline.apps.payments.ports import DuplicateQuery, NewPayment, PaymentLoad
-from paceline.clock import Clock, SystemClock
-from paceline.dispatch.model import ItemMove
-from paceline.dispatch.status import Status
-from paceline.durations import LATEST, from_ms, to_ms
-from paceline.errors import Conflict, NotFound
+from paceline_payments.ports import DuplicateQuery, NewPayment, PaymentLoad
 from tests.models.queue_store import MemoryQueueStore
 from tests.models.slot_store import MemorySlotStore
 

@@ -26,7 +26,7 @@ for name in sys.argv[1:]:
     os.wait()
 """
 
-OTHERS = ["paceline.server.worker", "paceline.server.http.app", "paceline.apps.payments.downstream.server"]
+OTHERS = ["paceline.server.worker", "paceline.server.http.app", "paceline_payments.downstream.server"]
 
 
 def test_each_module_that_a_program_begins_with_can_be_imported_first() -> None:

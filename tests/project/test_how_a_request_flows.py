@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/explanation/how-a-request-flows.md"
 SOURCE = ROOT / "src/paceline"
+APPS = ROOT / "apps"
 NAMED = re.compile(r"`([\w/]+\.(?:py|lua))(?::([\w.]+))?`")
 REFERENCES = sorted({(path, name) for path, name in NAMED.findall(PAGE.read_text("utf-8")) if path != "ports.py"})
 
@@ -29,12 +30,13 @@ def names_in(path: Path) -> set[str]:
 
 def test_the_page_names_files_of_every_feature() -> None:
     folders = {path.split("/")[0] for path, _ in REFERENCES}
-    assert {"apps", "dispatch", "kafka", "limits", "redis", "server", "slots", "sql"} <= folders
+    assert {"payments", "sms", "dispatch", "kafka", "limits", "redis", "server", "slots", "sql"} <= folders
 
 
 @pytest.mark.parametrize(("path", "name"), REFERENCES, ids=lambda value: value or "-")
 def test_what_the_page_names_exists(path: str, name: str) -> None:
-    file = SOURCE / path
-    assert file.is_file(), f"{PAGE.name} names {path}, which is not in src/paceline"
+    app, _, rest = path.partition("/")
+    file = APPS / app / f"src/paceline_{app}" / rest if (APPS / app).is_dir() else SOURCE / path
+    assert file.is_file(), f"{PAGE.name} names {path}, which is neither in src/paceline nor in apps"
     if name:
         assert name in names_in(file), f"{PAGE.name} names {path}:{name}, which is not there"

@@ -29,6 +29,7 @@ READ = (
     "examples",
     "benchmarks",
     "packages",
+    "apps",
 )
 """And not `Makefile`, `.github` and `tests`, which install tools for developers."""
 FOREIGN = {"fastapi", "pytest", "smpp34", "uvicorn"}
@@ -108,7 +109,7 @@ def test_messages_name_extras_that_exist() -> None:
         ("Try `pip install -U 'paceline[server]' limitz` now", "defines limitz"),
         ("needs: pip install 'paceline[rediss]'", "no extra rediss"),
         ("pip install -c constraints.txt 'paceline[server,grcp]'", "no extra grcp"),
-        ("uv add paceline-sms", "defines paceline-sms"),
+        ("uv add paceline-mms", "defines paceline-mms"),
         ("uv pip install --python 3.13 Paceline_Core", "defines paceline-core"),
         ("holidays need `paceline[holidays]`", "no extra holidays"),
         ("pip install 'fastapi>'", "is no requirement"),
@@ -125,7 +126,7 @@ def test_a_wrong_name_is_noticed(text: str, said: str) -> None:
         "pip install 'paceline[server,postgres]>=1' pytest",
         "Run it with `pip install fastapi uvicorn` and",
         "f\"pip install 'paceline[testing,{name}]'\"",
-        "pip install -r requirements.txt -e . ./packages/queue",
+        "pip install -r requirements.txt -e . ./packages/queue ./apps/sms",
     ],
 )
 def test_a_right_one_is_not(text: str) -> None:

@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
-OURS = {"paceline", "paceline-queue"}
+OURS = {"paceline", "paceline-queue", "paceline-payments", "paceline-sms"}
 DEPENDENCIES = ROOT / "docs/explanation/dependencies.md"
 
 

@@ -1,4 +1,5 @@
-"""The test of a module is found by its path: `tests/unit` mirrors `src/paceline`.
+"""The test of a module is found by its path: `tests/unit` mirrors `src/paceline`, and `tests/unit/apps/sms` mirrors
+`apps/sms/src/paceline_sms`.
 
 `limits/chain.py` is tested by `limits/test_chain.py`, an aspect of it by `limits/test_chain_<aspect>.py`; a package by
 such names in the folder above it. Tests of `scripts`, `benchmarks` and `deploy` are in folders of these names, tests
@@ -15,13 +16,14 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src/paceline"
+APPS = {path.parts[-3]: path for path in sorted(ROOT.glob("apps/*/src/paceline_*"))}
 UNIT = ROOT / "tests/unit"
 TOP = {name: ROOT / name for name in ("scripts", "benchmarks", "deploy")}
 TESTED_BY = {
     "*/stores/*": ["tests/contracts/test_*.py", "tests/contracts/*/test_*.py"],
     "*/_blocking*.py": ["tests/unit/scripts/test_generate_blocking.py"],
-    "apps/notifications/*": ["tests/integration/test_notifications_*.py", "tests/contracts/test_message_claims.py"],
-    "apps/notifications/providers/*": ["tests/integration/test_sms_*.py"],
+    "apps/sms/*": ["tests/integration/test_notifications_*.py", "tests/contracts/test_message_claims.py"],
+    "apps/sms/providers/*": ["tests/integration/test_sms_*.py"],
     "apps/payments/*": ["tests/contracts/payments/test_*.py", "tests/integration/test_payments_*.py"],
     "apps/payments/feeds/*": ["tests/acceptance/test_feeds_http.py"],
     "core_command.py": ["tests/project/test_core_alone.py"],
@@ -62,6 +64,8 @@ def modules(folder: Path) -> dict[str, Path]:
 def source_of(folder: Path) -> Path:
     """What a folder of unit tests mirrors."""
     first, *others = folder.relative_to(UNIT).parts or ("",)
+    if first == "apps":
+        return APPS[others[0]].joinpath(*others[1:]) if others else ROOT / "apps"
     return TOP[first].joinpath(*others) if first in TOP else SOURCE / folder.relative_to(UNIT)
 
 
@@ -108,8 +112,9 @@ def behaves(module: Path) -> bool:
 
 
 ELSEWHERE = [
-    path.relative_to(SOURCE).as_posix()
-    for path in sorted(SOURCE.rglob("*.py"))
+    f"{folder}{path.relative_to(source).as_posix()}"
+    for folder, source in {"": SOURCE, **{f"apps/{name}/": source for name, source in APPS.items()}}.items()
+    for path in sorted(source.rglob("*.py"))
     if path.name != "__init__.py" and "migrations" not in path.parts and path not in TESTED and behaves(path)
 ]
 """The modules without a unit test of their own."""

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from paceline.apps.notifications.ports import Claim as MessageClaim
-from paceline.apps.notifications.stores import message_statements
-from paceline.apps.payments.model import PaymentEvent
 from paceline.dispatch.model import Claim, Item
 from paceline.dispatch.status import IN_FLIGHT
 from paceline.downstream import permits
 from paceline.downstream.permits import Permits
 from paceline.limits.local_lease import LocalLease
 from paceline.slots.occupancy import WindowCount
+from paceline_payments.model import PaymentEvent
+from paceline_sms.ports import Claim as MessageClaim
+from paceline_sms.stores import message_statements
 from tests.effort import examples
 from tests.models import payment_store
 from tests.models.queue_store import MemoryQueueStore

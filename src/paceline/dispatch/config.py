@@ -5,16 +5,31 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
+from enum import StrEnum
 from typing import Any, TypedDict
 
 from paceline.dispatch.turns import Places
 from paceline.errors import ConfigurationError, InvalidInput
+from paceline.limits.rate_text import parse_rate
 
 LONGEST_TYPE = 64
 LONGEST_NAME = 255
 LONGEST_BACKOFF = timedelta(hours=1)
+DEFAULT_QUEUE = "default"
+"""The queue of item types that name none."""
 
 Number = int | float
+
+
+class OnUnknown(StrEnum):
+    """What follows an attempt that began, and whose effect nobody knows."""
+
+    RETRY = "retry"
+    """It is repeated, and counted: at least once."""
+    INQUIRE = "inquire"
+    """The item's `inquire` function is called before any repeat."""
+    HOLD = "hold"
+    """Nothing is sent until it is resolved, or its hold ends."""
 
 
 class DispatchSettings(TypedDict, total=False):
@@ -34,6 +49,10 @@ class DispatchSettings(TypedDict, total=False):
     retry_backoff_secs: Number
     concurrency: int | None
     lane_concurrency: int | None
+    queue: str
+    rate: str | None
+    on_unknown: str
+    hold_for_secs: Number
     batchSize: int
     dispatchIntervalSecs: Number
     jitterWindowMs: int
@@ -46,6 +65,8 @@ class DispatchSettings(TypedDict, total=False):
     admissionPlan: str | None
     retryBackoffSecs: Number
     laneConcurrency: int | None
+    onUnknown: str
+    holdForSecs: Number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +102,14 @@ class DispatchConfig:
     ahead of its time counts."""
     lane_concurrency: int | None = None
     """How many of them per lane."""
+    queue: str = DEFAULT_QUEUE
+    """The named queue that it belongs to: a worker may serve some queues only."""
+    rate: str | None = None
+    """How many of its items may begin, over all processes, such as `50/second`; None for no limit."""
+    on_unknown: str = OnUnknown.RETRY
+    """What follows an attempt whose effect nobody knows: `retry`, `inquire` or `hold`."""
+    hold_for_secs: Number = 86_400
+    """How long such an item is held, before it becomes a dead letter that says so."""
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -107,6 +136,12 @@ class DispatchConfig:
         _text(self, "exec_task_queue")
         if self.admission_plan is not None:
             _text(self, "admission_plan")
+        _text(self, "queue", LONGEST_TYPE)
+        if self.rate is not None:
+            checked_rate(self.rate)
+        if self.on_unknown not in tuple(OnUnknown):
+            raise ConfigurationError("on_unknown", "must be retry, inquire or hold")
+        _number(self, "hold_for_secs", 0, 315_360_000)
 
     @property
     def look_ahead(self) -> timedelta:
@@ -194,7 +229,19 @@ def _number(config: DispatchConfig, field: str, low: float, high: float) -> None
         object.__setattr__(config, field, int(value))
 
 
-def _text(config: DispatchConfig, field: str) -> None:
+def _text(config: DispatchConfig, field: str, longest: int = LONGEST_NAME) -> None:
     value = getattr(config, field)
-    if not isinstance(value, str) or not 0 < len(value) <= LONGEST_NAME or not value.isprintable():
-        raise ConfigurationError(field, f"must be a text of 1 to {LONGEST_NAME} printable characters")
+    if not isinstance(value, str) or not 0 < len(value) <= longest or not value.isprintable():
+        raise ConfigurationError(field, f"must be a text of 1 to {longest} printable characters")
+
+
+def checked_rate(rate: object) -> str:
+    """A rate such as `50/second`.
+
+    Raises:
+        ConfigurationError: it is no rate, or has a burst.
+    """
+    parsed = parse_rate(rate, "rate", "50/second")
+    if parsed.burst is not None:
+        raise ConfigurationError("rate", f"{rate!r}: an item type takes one rate without a burst, such as 50/second")
+    return str(rate)

@@ -322,6 +322,14 @@ class Item:
     """The event of the slot that it carries, if that is not the item's own id."""
     last_attempt: int | None = None
     """The number of the execution that ended it without counting a retry: that gave up, or was cancelled."""
+    begun_at: datetime | None = None
+    """When the body of its latest claim began; None before that."""
+    worker: str | None = None
+    """The host and the process of its latest claim."""
+    code_version: str | None = None
+    """The version that its latest claim's process runs."""
+    unknown_since: datetime | None = None
+    """When an attempt began whose effect is still not known; None if there is none."""
 
     @property
     def attempt(self) -> int:

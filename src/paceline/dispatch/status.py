@@ -8,6 +8,8 @@ READY ──▶ CLAIMED ──▶ DISPATCHED ──▶ COMPLETED
   └──────── requeue ────────┘
 READY, DEAD_LETTER ──▶ CANCELLED       discarded by an operator
 CLAIMED, DISPATCHED ─▶ CANCELLED       called off by its application, which knows that it has not begun
+CLAIMED, DISPATCHED ─▶ UNKNOWN         it began, and nobody knows how it ended; held until somebody resolves it:
+UNKNOWN ─▶ COMPLETED, READY, DEAD_LETTER, CANCELLED
 """
 
 from __future__ import annotations
@@ -32,6 +34,8 @@ class Status(StrEnum):
     """Its execution succeeded. Final; the context is deleted."""
     FAILED = "FAILED"
     """Its execution failed. Passed through on the way to READY or DEAD_LETTER."""
+    UNKNOWN = "UNKNOWN"
+    """An attempt began, and nobody knows its effect. Nothing is repeated until it is resolved, or its hold ends."""
     DEAD_LETTER = "DEAD_LETTER"
     """Out of retries, or never able to run. An operator requeues or discards it."""
     CANCELLED = "CANCELLED"
@@ -42,9 +46,18 @@ TRANSITIONS: dict[Status, frozenset[Status]] = {
     Status.READY: frozenset({Status.CLAIMED, Status.CANCELLED}),
     # An outcome may overtake the record of its own start, so CLAIMED ends as DISPATCHED does.
     Status.CLAIMED: frozenset(
-        {Status.DISPATCHED, Status.READY, Status.COMPLETED, Status.FAILED, Status.DEAD_LETTER, Status.CANCELLED}
+        {
+            Status.DISPATCHED,
+            Status.READY,
+            Status.COMPLETED,
+            Status.FAILED,
+            Status.UNKNOWN,
+            Status.DEAD_LETTER,
+            Status.CANCELLED,
+        }
     ),
-    Status.DISPATCHED: frozenset({Status.READY, Status.COMPLETED, Status.FAILED, Status.CANCELLED}),
+    Status.DISPATCHED: frozenset({Status.READY, Status.COMPLETED, Status.FAILED, Status.UNKNOWN, Status.CANCELLED}),
+    Status.UNKNOWN: frozenset({Status.READY, Status.COMPLETED, Status.DEAD_LETTER, Status.CANCELLED}),
     Status.FAILED: frozenset({Status.READY, Status.DEAD_LETTER}),
     Status.DEAD_LETTER: frozenset({Status.READY, Status.CANCELLED}),
     Status.COMPLETED: frozenset(),

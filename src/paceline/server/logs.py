@@ -42,7 +42,8 @@ def configure(settings: Settings) -> None:
     """Sends paceline's and every library's log lines to standard error in the configured format."""
     # Libraries log warnings and errors only: httpx2 logs every URL it calls, and a provider's is a secret.
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
-    logging.getLogger("paceline").setLevel(level)
+    for package in ("paceline", "paceline_payments", "paceline_sms"):
+        logging.getLogger(package).setLevel(level)
     others = max(level, logging.WARNING)
     try:
         # structlog would load rich, if it is installed, for tracebacks that are not used here: 9 MiB.

@@ -19,11 +19,11 @@ from pydantic import (
     field_validator,
 )
 
-from paceline.apps.notifications.model import checked_expiry
-from paceline.apps.notifications.quiet_hours import QuietHours
 from paceline.errors import ConfigurationError, InvalidInput
 from paceline.limits.addresses import networks
 from paceline.slots.model import WindowPolicy
+from paceline_sms.model import checked_expiry
+from paceline_sms.quiet_hours import QuietHours
 
 
 class Section(BaseModel):

@@ -22,10 +22,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine
 from sqlalchemy.util import greenlet_spawn
 
-from paceline.errors import StoreUnavailable
+from paceline.errors import StoreReadOnly, StoreUnavailable
 from paceline.sql import sqlite_file
 from paceline.sql.deadlines import CUT_BEFORE, Use
-from paceline.sql.errors import DRIVER_ERRORS, ReadOnlyServer, is_read_only, translated
+from paceline.sql.errors import DRIVER_ERRORS, is_read_only, translated
 from paceline.sql.hints import Hints
 from paceline.sql.hosts import HostOrder
 from paceline.sql.schema import sqlite_connection
@@ -324,7 +324,7 @@ class Database:
                         connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
                     result = work(connection, *args, **kwargs)
                 except BaseException as error:
-                    if isinstance(error, ReadOnlyServer):
+                    if isinstance(error, StoreReadOnly):
                         connection.invalidate()
                     if connection.invalidated:
                         self._note_cut(error)

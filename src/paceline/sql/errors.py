@@ -7,7 +7,7 @@ import sqlite3
 
 import sqlalchemy as sa
 
-from paceline.errors import Conflict, StoreError, StoreRefused, StoreUnavailable
+from paceline.errors import Conflict, StoreError, StoreFull, StoreReadOnly, StoreRefused, StoreUnavailable
 
 _RETRYABLE_STATES = {"40001", "40P01", "55P03", "23505", "22012"}
 """PostgreSQL: serialization failure, deadlock, lock not available, unique violation; division by zero, by which our
@@ -19,7 +19,10 @@ _SILENT_STATE = "25P03"
 """PostgreSQL: idle-in-transaction timeout. The session was ended, and nothing was committed."""
 
 _READ_ONLY_STATE = "25006"
-"""PostgreSQL: the server is a standby, or became one."""
+"""PostgreSQL: the server is a standby, or became one; or an operator made it read-only."""
+
+_FULL_STATE = "53100"
+"""PostgreSQL: no space left on the server's disk."""
 
 _REFUSED_STATES = {"42501", "3D000"}
 _REFUSED_CLASS = "28"
@@ -36,15 +39,17 @@ _WITHOUT_FILE = {
 }
 """SQLite's messages that lack the file's name, and the same with it."""
 
+_NO_WRITES: dict[str, type[StoreUnavailable]] = {
+    "attempt to write a readonly database": StoreReadOnly,
+    "database or disk is full": StoreFull,
+}
+"""SQLite's messages of a file that can be read and not written."""
+
 _NONE_LEFT = "This connection is closed"
 """The message of SQLAlchemy's pool if every connection that it tried, new ones too, was invalid."""
 
 DRIVER_ERRORS = (sa.exc.SQLAlchemyError, OSError, sqlite3.Error)
 """The errors of SQLAlchemy, drivers and timeouts. A `TimeoutError` is an `OSError`."""
-
-
-class ReadOnlyServer(StoreUnavailable):
-    """The server is a read-only standby. Another connection may lead to the primary."""
 
 
 def is_read_only(error: BaseException | None) -> bool:
@@ -79,7 +84,9 @@ def fault(state: str, message: str) -> StoreError:
     if state in _REFUSED_STATES or state[:2] == _REFUSED_CLASS:
         return StoreRefused("database_url", f"the database refuses: {summary}")
     if state == _READ_ONLY_STATE:
-        return ReadOnlyServer("database unavailable: the server takes no writes; it is a standby")
+        return StoreReadOnly("database unavailable: the server takes no writes; it is a standby, or read-only")
+    if state == _FULL_STATE:
+        return StoreFull(f"database unavailable: its disk is full ({summary})")
     if state[:2] in _OUTAGE_CLASSES or state == _SILENT_STATE:
         return StoreUnavailable(f"database unavailable: {summary}")
     return StoreError(f"database error: {summary}")
@@ -91,8 +98,11 @@ def _driver_error(error: sa.exc.DBAPIError, file: str | None) -> StoreError:
     if state:
         return fault(state, str(error.orig))
     summary = str(error.orig).strip().partition("\n")[0][:200]
+    writes_fail = _NO_WRITES.get(summary)
     if file is not None and summary in _WITHOUT_FILE:
         summary = _WITHOUT_FILE[summary].format(file=file)
+    if writes_fail is not None:
+        return writes_fail(f"database unavailable: {summary}")
     if _TURNED_AWAY.search(summary):
         return StoreRefused("database_url", f"the database refuses: {summary}")
     if isinstance(error, sa.exc.IntegrityError):

@@ -6,15 +6,15 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from paceline.apps.payments.model import (
-    ITEM_TYPE,
-)
-from paceline.apps.payments.stores.moves import PaymentFollower
-from paceline.apps.payments.stores.sql import SqlPaymentStore
 from paceline.dispatch.config import DispatchConfig
 from paceline.dispatch.stores.sql import SqlQueueStore
 from paceline.slots.stores.sql import SqlSlotStore
 from paceline.sql.databases import database
+from paceline_payments.model import (
+    ITEM_TYPE,
+)
+from paceline_payments.stores.moves import PaymentFollower
+from paceline_payments.stores.sql import SqlPaymentStore
 from tests.contracts.conftest import SLOT_STORES, slot_store_url
 from tests.contracts.payments.records import Bench
 from tests.models.payment_store import MemoryPaymentStore

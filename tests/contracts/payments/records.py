@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 
-from paceline.apps.payments.model import (
+from paceline.dispatch.model import EnqueueRequest
+from paceline.dispatch.ports import QueueStore
+from paceline.durations import to_ms
+from paceline.slots.ports import SlotStore
+from paceline_payments.model import (
     ITEM_TYPE,
     Party,
     Payment,
     Terms,
 )
-from paceline.apps.payments.ports import NewPayment, PaymentStore
-from paceline.apps.payments.rules import fingerprint
-from paceline.apps.payments.serialization import context_json
-from paceline.dispatch.model import EnqueueRequest
-from paceline.dispatch.ports import QueueStore
-from paceline.durations import to_ms
-from paceline.slots.ports import SlotStore
+from paceline_payments.ports import NewPayment, PaymentStore
+from paceline_payments.rules import fingerprint
+from paceline_payments.serialization import context_json
 
 AT = datetime(2030, 3, 1, 16, 0, tzinfo=UTC)
 ALICE = Party("Alice", "DE89370400440532013000")

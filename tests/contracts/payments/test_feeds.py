@@ -11,12 +11,19 @@ from typing import Any
 
 import pytest
 
-from paceline.apps.payments.feed import FeedFormat
-from paceline.apps.payments.feeds.accepting import Feeds
-from paceline.apps.payments.feeds.model import Control, Feed, FeedState
-from paceline.apps.payments.feeds.receiving import FeedReceiver
-from paceline.apps.payments.intake import PaymentIntake
-from paceline.apps.payments.model import (
+from paceline.dispatch.config import DispatchConfig
+from paceline.dispatch.stores.sql import SqlQueueStore
+from paceline.errors import Conflict, InvalidInput, NotFound, StoreUnavailable
+from paceline.slots.model import WindowPolicy
+from paceline.slots.scheduler import SlotScheduler
+from paceline.slots.stores.sql import SqlSlotStore
+from paceline.sql.databases import database
+from paceline_payments.feed import FeedFormat
+from paceline_payments.feeds.accepting import Feeds
+from paceline_payments.feeds.model import Control, Feed, FeedState
+from paceline_payments.feeds.receiving import FeedReceiver
+from paceline_payments.intake import PaymentIntake
+from paceline_payments.model import (
     ITEM_TYPE,
     IntakeResult,
     Payment,
@@ -26,17 +33,10 @@ from paceline.apps.payments.model import (
     PaymentStatus,
     StatusChange,
 )
-from paceline.apps.payments.parsing import COLUMNS
-from paceline.apps.payments.stores.feeds import SqlFeedStore
-from paceline.apps.payments.stores.moves import PaymentFollower
-from paceline.apps.payments.stores.sql import SqlPaymentStore
-from paceline.dispatch.config import DispatchConfig
-from paceline.dispatch.stores.sql import SqlQueueStore
-from paceline.errors import Conflict, InvalidInput, NotFound, StoreUnavailable
-from paceline.slots.model import WindowPolicy
-from paceline.slots.scheduler import SlotScheduler
-from paceline.slots.stores.sql import SqlSlotStore
-from paceline.sql.databases import database
+from paceline_payments.parsing import COLUMNS
+from paceline_payments.stores.feeds import SqlFeedStore
+from paceline_payments.stores.moves import PaymentFollower
+from paceline_payments.stores.sql import SqlPaymentStore
 from tests.contracts.conftest import slot_store_url
 
 HEADER = ",".join(COLUMNS)

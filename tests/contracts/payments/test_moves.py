@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from paceline.apps.payments.lifecycle import TABLE
-from paceline.apps.payments.model import ITEM_TYPE, OWNER, PaymentEvent, PaymentStatus, StatusChange, slot_id
 from paceline.dispatch.config import DispatchConfig
 from paceline.dispatch.decisions import after_failure, gave_up, released, unrunnable
 from paceline.dispatch.model import Claim
 from paceline.dispatch.status import IN_FLIGHT, Status
 from paceline.errors import Conflict
 from paceline.slots.model import SlotRequest, WindowPolicy
+from paceline_payments.lifecycle import TABLE
+from paceline_payments.model import ITEM_TYPE, OWNER, PaymentEvent, PaymentStatus, StatusChange, slot_id
 from tests.contracts.payments.records import AT, Bench, new, payment
 
 AHEAD = timedelta(days=36500)

@@ -8,7 +8,15 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
-from paceline.apps.payments.model import (
+from paceline.dispatch.config import DispatchConfig
+from paceline.dispatch.decisions import gave_up
+from paceline.dispatch.stores.sql import SqlQueueStore
+from paceline.errors import InvalidInput
+from paceline.slots.model import SlotRequest, WindowPolicy
+from paceline.slots.stores.sql import SqlSlotStore
+from paceline.sql.databases import database
+from paceline.sql.engine import Database
+from paceline_payments.model import (
     ITEM_TYPE,
     OWNER,
     Payment,
@@ -18,20 +26,12 @@ from paceline.apps.payments.model import (
     StatusChange,
     slot_id,
 )
-from paceline.apps.payments.reconciliation.comparing import reconcile
-from paceline.apps.payments.reconciliation.model import Difference, GroupKey, Kind, Reconciliation
-from paceline.apps.payments.reconciliation.statement import COLUMNS, StatementFormat, statement_lines
-from paceline.apps.payments.stores.moves import PaymentFollower
-from paceline.apps.payments.stores.reconciliation import SqlReconciliationStore
-from paceline.apps.payments.stores.sql import SqlPaymentStore
-from paceline.dispatch.config import DispatchConfig
-from paceline.dispatch.decisions import gave_up
-from paceline.dispatch.stores.sql import SqlQueueStore
-from paceline.errors import InvalidInput
-from paceline.slots.model import SlotRequest, WindowPolicy
-from paceline.slots.stores.sql import SqlSlotStore
-from paceline.sql.databases import database
-from paceline.sql.engine import Database
+from paceline_payments.reconciliation.comparing import reconcile
+from paceline_payments.reconciliation.model import Difference, GroupKey, Kind, Reconciliation
+from paceline_payments.reconciliation.statement import COLUMNS, StatementFormat, statement_lines
+from paceline_payments.stores.moves import PaymentFollower
+from paceline_payments.stores.reconciliation import SqlReconciliationStore
+from paceline_payments.stores.sql import SqlPaymentStore
 from tests.contracts.conftest import slot_store_url
 from tests.contracts.payments.records import AT, new, payment
 

@@ -7,7 +7,11 @@ from itertools import product
 
 import pytest
 
-from paceline.apps.payments.model import (
+from paceline.dispatch.decisions import after_success, gave_up, unrunnable
+from paceline.dispatch.status import Status
+from paceline.errors import Conflict
+from paceline.slots.model import SlotRequest, WindowPolicy
+from paceline_payments.model import (
     ITEM_TYPE,
     OWNER,
     SLOT_PREFIX,
@@ -19,13 +23,9 @@ from paceline.apps.payments.model import (
     Terms,
     slot_id,
 )
-from paceline.apps.payments.ports import DuplicateQuery
-from paceline.apps.payments.rules import fingerprint
-from paceline.apps.payments.stores import statements, unused_slots
-from paceline.dispatch.decisions import after_success, gave_up, unrunnable
-from paceline.dispatch.status import Status
-from paceline.errors import Conflict
-from paceline.slots.model import SlotRequest, WindowPolicy
+from paceline_payments.ports import DuplicateQuery
+from paceline_payments.rules import fingerprint
+from paceline_payments.stores import statements, unused_slots
 from tests.contracts.payments.records import AT, TERMS, Bench, new, payment
 
 

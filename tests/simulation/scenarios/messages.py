@@ -9,19 +9,19 @@ from functools import partial
 
 import sqlalchemy as sa
 
-from paceline.apps.notifications.delivery import SENDER_GROUP, Delivery, parked_topic
-from paceline.apps.notifications.intake import TOPIC, Intake
-from paceline.apps.notifications.model import Attempt
-from paceline.apps.notifications.ports import NullObserver, Status
-from paceline.apps.notifications.provider import Accepted, Rejected, SmsMessage, Unavailable
-from paceline.apps.notifications.provider_chain import NamedProvider, ProviderChain
-from paceline.apps.notifications.readers import Readers
-from paceline.apps.notifications.relay import Relay
-from paceline.apps.notifications.stores.sql import SqlDeliveryStore, SqlQuotaStore
-from paceline.apps.notifications.stores.tables import notification_message
 from paceline.errors import StoreUnavailable
 from paceline.sql.outbox import SqlOutbox
 from paceline.sql.outbox_tables import outbox
+from paceline_sms.delivery import SENDER_GROUP, Delivery, parked_topic
+from paceline_sms.intake import TOPIC, Intake
+from paceline_sms.model import Attempt
+from paceline_sms.ports import NullObserver, Status
+from paceline_sms.provider import Accepted, Rejected, SmsMessage, Unavailable
+from paceline_sms.provider_chain import NamedProvider, ProviderChain
+from paceline_sms.readers import Readers
+from paceline_sms.relay import Relay
+from paceline_sms.stores.sql import SqlDeliveryStore, SqlQuotaStore
+from paceline_sms.stores.tables import notification_message
 from tests.simulation.loop import Process
 from tests.simulation.network import Faults, SimulatedDatabase
 from tests.simulation.sqlite import fresh_engine

@@ -11,15 +11,6 @@ from typing import Any, cast
 
 import httpx2
 
-from paceline.apps.payments.downstream.client import HttpDownstream
-from paceline.apps.payments.downstream.connection import DownstreamConnection
-from paceline.apps.payments.downstream.simulator import peak_per_second
-from paceline.apps.payments.execution import PaymentExecution
-from paceline.apps.payments.model import ITEM_TYPE, Party, Payment, PaymentStatus, StatusChange, Terms
-from paceline.apps.payments.operations import PaymentOperations
-from paceline.apps.payments.ports import DownstreamBusy, NewPayment, Notice, PaymentStore
-from paceline.apps.payments.rules import fingerprint
-from paceline.apps.payments.serialization import context_json
 from paceline.dispatch.config import DispatchConfig
 from paceline.dispatch.engines.local.engine import LocalEngine
 from paceline.dispatch.kill_switch import KillSwitch
@@ -35,6 +26,15 @@ from paceline.downstream.ports import BreakerStatus, BreakerStore, PermitStore
 from paceline.downstream.rate_gate import LimitAt, PermitRateGate, longest_hold, permit_policy
 from paceline.durations import EPOCH, to_ms
 from paceline.errors import Conflict, NotFound, StoreUnavailable
+from paceline_payments.downstream.client import HttpDownstream
+from paceline_payments.downstream.connection import DownstreamConnection
+from paceline_payments.downstream.simulator import peak_per_second
+from paceline_payments.execution import PaymentExecution
+from paceline_payments.model import ITEM_TYPE, Party, Payment, PaymentStatus, StatusChange, Terms
+from paceline_payments.operations import PaymentOperations
+from paceline_payments.ports import DownstreamBusy, NewPayment, Notice, PaymentStore
+from paceline_payments.rules import fingerprint
+from paceline_payments.serialization import context_json
 from tests.models.payment_store import MemoryPaymentStore
 from tests.simulation.loop import Process
 from tests.simulation.network import LONGEST_TRIP, Link, Network, Remote

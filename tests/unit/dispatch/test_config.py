@@ -38,6 +38,11 @@ from paceline.server.shapes.dispatch import DispatchConfigShown
         ("retry_backoff_secs", -1),
         ("concurrency", 0),
         ("lane_concurrency", 1.5),
+        ("queue", ""),
+        ("rate", "10/moment"),
+        ("rate", "10/second burst 5"),
+        ("on_unknown", "guess"),
+        ("hold_for_secs", -1),
     ],
 )
 def test_a_setting_out_of_bounds_names_its_field_as_typed(field: str, value: Any) -> None:
@@ -87,6 +92,10 @@ def test_wire_form_and_defaults() -> None:
         "retryBackoffSecs": 5,
         "concurrency": None,
         "laneConcurrency": None,
+        "queue": "default",
+        "rate": None,
+        "onUnknown": "retry",
+        "holdForSecs": 86400,
     }
     del wire["itemType"]
     assert DispatchConfig(item_type="CARD_PAYMENT").changed(wire) == config

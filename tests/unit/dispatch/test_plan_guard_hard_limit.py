@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from paceline import AsyncLimiter, Plan, SlidingLog, TokenBucket
-from paceline.apps.payments.downstream.simulator import peak_per_second
 from paceline.dispatch.engines.local.engine import LocalEngine
 from paceline.dispatch.outcome_reporter import OutcomeReporter
 from paceline.dispatch.plan_guard import SLACK, PlanGuard
@@ -21,6 +20,7 @@ from paceline.dispatch.worker import DispatchWorker
 from paceline.limits.model import Charge, Decision
 from paceline.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
 from paceline.testing import FakeClock, eventually
+from paceline_payments.downstream.simulator import peak_per_second
 from tests.models.queue_store import MemoryQueueStore
 
 LIMIT = 10

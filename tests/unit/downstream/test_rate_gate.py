@@ -7,20 +7,20 @@ import asyncio
 import httpx2 as httpx
 import pytest
 
-from paceline.apps.payments.downstream.client import HttpDownstream
-from paceline.apps.payments.downstream.connection import DownstreamConnection
-from paceline.apps.payments.downstream.simulator import (
-    Behaviour,
-    Simulator,
-    SimulatorTransport,
-    peak_per_second,
-)
-from paceline.apps.payments.ports import DownstreamBusy
 from paceline.downstream import permits
 from paceline.downstream.permits import Grant, PermitPolicy, Permits
 from paceline.downstream.rate_gate import PREPARATION, LimitAt, PermitRateGate, permit_policy
 from paceline.downstream.stores.sql_permits import SqlPermitStore
 from paceline.sql.databases import database
+from paceline_payments.downstream.client import HttpDownstream
+from paceline_payments.downstream.connection import DownstreamConnection
+from paceline_payments.downstream.simulator import (
+    Behaviour,
+    Simulator,
+    SimulatorTransport,
+    peak_per_second,
+)
+from paceline_payments.ports import DownstreamBusy
 from tests.unit.apps.payments.downstream.test_client import answering, client_of, payment
 
 

@@ -126,7 +126,7 @@ def error_groups(connection: sa.Connection, item_type: str) -> list[ErrorGroup]:
     return grouped(ErrorGroup(*row) for row in rows)
 
 
-_OPEN = (Status.READY, Status.CLAIMED, Status.DISPATCHED, Status.DEAD_LETTER)
+_OPEN = (Status.READY, Status.CLAIMED, Status.DISPATCHED, Status.UNKNOWN, Status.DEAD_LETTER)
 
 
 def lanes(connection: sa.Connection, item_type: str) -> list[LaneDepth]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from paceline.dispatch.config import DEFAULT_QUEUE, OnUnknown
 from paceline.dispatch.turns import DEFAULT_LANE, DEFAULT_PRIORITY
 from paceline.sql.schema import Instant, metadata
 
@@ -43,6 +44,10 @@ queue = sa.Table(
     sa.Column("priority", sa.SmallInteger, nullable=False, server_default=str(DEFAULT_PRIORITY)),
     sa.Column("slot_id", sa.String(255)),
     sa.Column("last_attempt", sa.Integer),
+    sa.Column("begun_at", Instant),
+    sa.Column("worker", sa.String(300)),
+    sa.Column("code_version", sa.String(64)),
+    sa.Column("unknown_since", Instant),
     sa.Index(
         "paceline_dispatch_queue_slot_ix",
         "slot_id",
@@ -76,6 +81,23 @@ report = sa.Table(
     info={"about": "The reports of an item's execution: progress under the claim claim_epoch, and its result."},
 )
 
+attempt = sa.Table(
+    "paceline_dispatch_attempt",
+    metadata,
+    sa.Column("item_type", sa.String(64), primary_key=True),
+    sa.Column("item_id", sa.String(255), primary_key=True),
+    sa.Column("claim_epoch", sa.Integer, primary_key=True),
+    sa.Column("attempt_number", sa.Integer, nullable=False),
+    sa.Column("begun_at", Instant),
+    sa.Column("ended_at", Instant, nullable=False),
+    sa.Column("outcome", sa.String(16), nullable=False),
+    sa.Column("error", sa.String(2000)),
+    sa.Column("traceback", sa.Text),
+    sa.Column("worker", sa.String(300)),
+    sa.Column("code_version", sa.String(64)),
+    info={"about": "Attempts that ended in no success, each with its error and traceback. Only inserted, and pruned."},
+)
+
 config = sa.Table(
     "paceline_dispatch_config",
     metadata,
@@ -96,6 +118,11 @@ config = sa.Table(
     sa.Column("updated_at", Instant, nullable=False),
     sa.Column("concurrency", sa.Integer),
     sa.Column("lane_concurrency", sa.Integer),
+    sa.Column("queue", sa.String(64), nullable=False, server_default=DEFAULT_QUEUE),
+    sa.Column("rate", sa.String(255)),
+    sa.Column("on_unknown", sa.String(8), nullable=False, server_default=OnUnknown.RETRY.value),
+    sa.Column("hold_for_secs", sa.Double, nullable=False, server_default="86400"),
+    sa.Column("stated_json", sa.Text),
     info={"about": "One row per item type, read in every cycle; an operator may update it in place."},
 )
 
@@ -156,10 +183,13 @@ IN_FLIGHT = "queue_status IN ('CLAIMED', 'DISPATCHED')"
 FINISHED = "queue_status IN ('COMPLETED', 'CANCELLED')"
 READY = "queue_status = 'READY'"
 DEAD = "queue_status = 'DEAD_LETTER'"
+UNKNOWN = "queue_status = 'UNKNOWN'"
 
 INDEXES: dict[str, tuple[str, tuple[str, ...]]] = {
     "paceline_dispatch_queue_turn_ix": (READY, ("item_type", "lane", "priority", "due_at", "item_id")),
+    "paceline_dispatch_queue_due_ix": (READY, ("item_type", "due_at")),
     "paceline_dispatch_queue_flight_ix": (IN_FLIGHT, ("item_type", "seen_at")),
+    "paceline_dispatch_queue_unknown_ix": (UNKNOWN, ("item_type", "due_at")),
     "paceline_dispatch_queue_dead_ix": (DEAD, ("item_type", "item_id")),
     "paceline_dispatch_queue_done_ix": (FINISHED, ("completed_at",)),
 }

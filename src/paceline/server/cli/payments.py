@@ -14,9 +14,6 @@ from typing import IO, TYPE_CHECKING
 import click
 from pydantic.alias_generators import to_camel
 
-from paceline.apps.payments.feed import FeedFormat
-from paceline.apps.payments.lifecycle import PaymentStatus
-from paceline.apps.payments.reconciliation.statement import StatementFormat
 from paceline.durations import parse_instant
 from paceline.errors import InvalidInput
 from paceline.extras import require
@@ -32,11 +29,14 @@ from paceline.server.wiring.queue import open_queue
 from paceline.server.wiring.requirements import require_extras
 from paceline.server.wiring.slots import open_slots
 from paceline.slots.model import checked_id
+from paceline_payments.feed import FeedFormat
+from paceline_payments.lifecycle import PaymentStatus
+from paceline_payments.reconciliation.statement import StatementFormat
 
 if TYPE_CHECKING:
-    from paceline.apps.payments.model import PaymentFilter
     from paceline.server.shapes.reconciliation import ReconciliationShown
     from paceline.server.wiring.payments import Payments
+    from paceline_payments.model import PaymentFilter
 
 LISTED = ("payment_id", "status", "amount", "currency", "scheduled_time", "feed_id", "reason")
 SUFFIXES = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".xml": "pain001"}
@@ -78,7 +78,7 @@ def submit(
     number and reason, and do not stop the others; the exit status is 1 if there are any. The same feed twice is
     accepted once. A feed that was cancelled stays so: nothing of it is accepted, and the exit status is 1.
     """
-    from paceline.apps.payments.feeds.model import FeedState, checked_control
+    from paceline_payments.feeds.model import FeedState, checked_control
 
     settings = Settings.load()
     require_extras(settings, "payments")
@@ -113,7 +113,7 @@ async def _submit(settings: Settings, file: IO[bytes], submission: Submission) -
 @as_json
 def show(payment_id: str, as_json: bool) -> None:
     """Show a payment, where it stands, and how it got there."""
-    from paceline.apps.payments.model import slot_id
+    from paceline_payments.model import slot_id
 
     async def work(settings: Settings) -> PaymentShown:
         async with _payments(settings) as payments:
@@ -257,7 +257,7 @@ async def _payments(settings: Settings) -> AsyncIterator[Payments]:
 def _selection(
     status: str | None, feed: str | None, scheduled_from: str | None, scheduled_to: str | None
 ) -> PaymentFilter:
-    from paceline.apps.payments.model import PaymentFilter, checked_status
+    from paceline_payments.model import PaymentFilter, checked_status
 
     return PaymentFilter(
         checked_status(status),

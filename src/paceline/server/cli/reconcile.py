@@ -13,9 +13,9 @@ from paceline.server.cli.terminal import print_json, print_line, print_status, p
 from paceline.server.shapes.reconciliation import DifferenceShown, ReconciliationShown
 
 if TYPE_CHECKING:
-    from paceline.apps.payments.model import PaymentFilter
-    from paceline.apps.payments.reconciliation.model import Difference, Kind
     from paceline.server.wiring.payments import Payments
+    from paceline_payments.model import PaymentFilter
+    from paceline_payments.reconciliation.model import Difference, Kind
 
 SHOWN = 20
 MAX_LISTED = 10_000
@@ -26,8 +26,8 @@ async def compare_file(
     payments: Payments, file: IO[bytes], kind: str, selection: PaymentFilter, all_differences: IO[bytes] | None
 ) -> ReconciliationShown:
     """Compares a statement; `all_differences` gets each one as a line of JSON."""
-    from paceline.apps.payments.reconciliation.comparing import reconcile
-    from paceline.apps.payments.reconciliation.statement import StatementFormat, statement_lines
+    from paceline_payments.reconciliation.comparing import reconcile
+    from paceline_payments.reconciliation.statement import StatementFormat, statement_lines
 
     lists: dict[Kind, list[Difference]] = defaultdict(list)
 

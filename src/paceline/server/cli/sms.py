@@ -8,9 +8,6 @@ from typing import TypeVar
 
 import click
 
-from paceline.apps.notifications.model import Priority
-from paceline.apps.notifications.quota import ALGORITHMS, Unit
-from paceline.apps.notifications.recipients import checked_phone
 from paceline.errors import ConfigurationError, InvalidInput, NotFound
 from paceline.server.cli.parameters import Argument, Command, Group, as_json, completing
 from paceline.server.cli.read_only import read_only_settings
@@ -29,6 +26,9 @@ from paceline.server.shapes.notifications import (
 )
 from paceline.server.wiring.notifications import Notifications, open_notifications
 from paceline.server.wiring.requirements import require_message_extras
+from paceline_sms.model import Priority
+from paceline_sms.quota import ALGORITHMS, Unit
+from paceline_sms.recipients import checked_phone
 
 T = TypeVar("T")
 

@@ -15,10 +15,10 @@ from paceline.server.shapes.feeds import RejectedRecord
 from paceline.server.shapes.payments import FeedReport, RejectedLine
 
 if TYPE_CHECKING:
-    from paceline.apps.payments.feed import FeedFormat
-    from paceline.apps.payments.feeds.accepting import Feeds
-    from paceline.apps.payments.feeds.model import Control, Feed
     from paceline.server.wiring.payments import Payments
+    from paceline_payments.feed import FeedFormat
+    from paceline_payments.feeds.accepting import Feeds
+    from paceline_payments.feeds.model import Control, Feed
 
 BLOCK = 256 * 1024
 SHOWN = 20
@@ -37,7 +37,7 @@ class Submission(NamedTuple):
 
 async def submit_feed(payments: Payments, file: IO[bytes], submission: Submission) -> FeedReport:
     """Receives the feed and accepts it; idempotent, so an interrupted run may be repeated."""
-    from paceline.apps.payments.feeds.model import FeedState
+    from paceline_payments.feeds.model import FeedState
 
     started = time.monotonic()
     with Meter("received", size_of(file)) as meter:

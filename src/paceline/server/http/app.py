@@ -56,6 +56,7 @@ from paceline.server.http.traces import RequestTraces
 from paceline.server.settings import Settings
 from paceline.server.shutdown import CLOSE_SECONDS, add_deadline, closing_part, end_when_hung
 from paceline.server.wiring.access import console_sessions, oidc_provider, open_access_store, open_authenticator
+from paceline.server.wiring.database import open_write_check
 from paceline.server.wiring.dispatch import open_dispatch
 from paceline.server.wiring.doctor import server_probes
 from paceline.server.wiring.downstream import check_breaker
@@ -183,7 +184,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         services.rollups = await stack.enter_async_context(open_rollups(services.settings))
         services.overview, services.page_reads = Overview(services), SharedReads()
         services.slots = await stack.enter_async_context(open_slots(services.settings, registry=services.registry))
-        services.probes["database"] = lambda: services.slots.history(services.settings.slots.default_config)
+        services.probes["database"] = await stack.enter_async_context(open_write_check(services.settings))
         services.admission = await stack.enter_async_context(open_limits(services.settings, registry=services.registry))
         services.notifications = await stack.enter_async_context(
             open_notifications(services.settings, registry=services.registry)

@@ -10,10 +10,6 @@ from starlette.responses import StreamingResponse
 from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
 
-from paceline.apps.payments.feed import FeedFormat
-from paceline.apps.payments.feeds.accepting import SORTS, Feeds
-from paceline.apps.payments.feeds.model import Feed, FeedState, checked_control
-from paceline.apps.payments.parsing import COLUMNS
 from paceline.errors import Conflict
 from paceline.server.http.body import media_type
 from paceline.server.http.logs import about
@@ -25,6 +21,10 @@ from paceline.server.http.raw_routes import add_raw_route, json_response, send_j
 from paceline.server.http.services import services_of
 from paceline.server.shapes.feeds import FEED_ID, CancelledFeed, FeedPage, FeedShown, RejectedRecord
 from paceline.server.shapes.members import BOOKED_NAME
+from paceline_payments.feed import FeedFormat
+from paceline_payments.feeds.accepting import SORTS, Feeds
+from paceline_payments.feeds.model import Feed, FeedState, checked_control
+from paceline_payments.parsing import COLUMNS
 
 FORMATS = {**LINE_FORMATS, b"application/xml": FeedFormat.PAIN001, b"text/xml": FeedFormat.PAIN001}
 ANSWER_WITHIN = 2.0

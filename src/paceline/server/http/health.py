@@ -9,7 +9,7 @@ from fastapi import Request, Response
 from prometheus_client import CollectorRegistry
 
 from paceline.dispatch.queue import DispatchQueue
-from paceline.errors import PacelineError
+from paceline.errors import PacelineError, StoreFull, StoreLagging, StoreReadOnly
 from paceline.server.http.parameters import api_router
 from paceline.server.http.raw_routes import json_response
 from paceline.server.http.services import Probe, services_of
@@ -26,6 +26,9 @@ OPTIONAL = {"redis", "kafka", "temporal", "sender", "downstream", "workers"}
 """Optional dependencies: slots, limits and the queue need none of them. Their outage must not take every process out of
 service."""
 
+REASONS: dict[type[PacelineError], str] = {StoreReadOnly: "read-only", StoreFull: "full", StoreLagging: "lagging"}
+"""The word for each way in which a database answers and does not take writes."""
+
 router = api_router("", "health")
 _DOWN: dict[int | str, dict[str, Any]] = {503: {"description": "A dependency does not answer", "model": Health}}
 
@@ -40,7 +43,8 @@ async def live() -> Response:
 @router.get("/health/ready", summary="Readiness of the service", response_model=Health, responses=_DOWN)
 @router.get("/q/health/ready", include_in_schema=False)
 async def ready(request: Request) -> Response:
-    """UP if every dependency answers; otherwise 503, with the one that does not. DEGRADED, and ready, if the database
+    """UP if every dependency can do its job; otherwise 503, with the one that can't. The database must also take
+    writes: if it is `read-only`, `full` or `lagging`, it is DOWN with that word. DEGRADED, and ready, if the database
     does: without Redis, limits are decided by their failure policy and quotas by the database; without Kafka no message
     is accepted, and without Temporal nothing is started; a failed sender is restarted. Slots and limits keep
     working."""
@@ -80,7 +84,7 @@ async def _probe(name: str, probe: Probe) -> Check:
         reason = f"no answer within {TIMEOUT_SECONDS} s"
     except PacelineError as error:
         # The class, not the text: a driver's text may have hosts and users, and this path needs no token.
-        reason = type(error).__name__
+        reason = REASONS.get(type(error), type(error).__name__)
     else:
         return Check(name=name, status="UP", data=known if isinstance(known, dict) else None)
     return Check(name=name, status="DOWN", data={"reason": reason})

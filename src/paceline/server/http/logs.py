@@ -9,11 +9,11 @@ import structlog
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from paceline.apps.notifications.recipients import masked
 from paceline.server.http.ingress import client_address
 from paceline.server.http.problem import unexpected
 from paceline.server.http.services import FIELDS, Services
 from paceline.server.logs import REQUEST_ID
+from paceline_sms.recipients import masked
 
 LONGEST_ID = 64
 """The maximum length of a caller's request id, as in the audit; a longer one is replaced."""

@@ -10,10 +10,6 @@ from typing import Any
 
 from fastapi import Request, Response
 
-from paceline.apps.notifications.model import LARGEST
-from paceline.apps.notifications.ports import MessageFilter, Status
-from paceline.apps.notifications.receipts import EarlyReceipt
-from paceline.apps.notifications.recipients import checked_phone
 from paceline.durations import EPOCH
 from paceline.errors import InvalidInput, NotFound, PacelineError
 from paceline.server.http import problem
@@ -35,6 +31,10 @@ from paceline.server.shapes.notifications import (
     OptOut,
     OptOutRequest,
 )
+from paceline_sms.model import LARGEST
+from paceline_sms.ports import MessageFilter, Status
+from paceline_sms.receipts import EarlyReceipt
+from paceline_sms.recipients import checked_phone
 
 MAX_RECEIPT_BYTES = 64 * 1024
 AT_ONCE = 100

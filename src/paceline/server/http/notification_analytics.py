@@ -6,18 +6,6 @@ from typing import NamedTuple
 
 from fastapi import Request, Response
 
-from paceline.apps.notifications.analytics import (
-    Anomaly,
-    MinuteCount,
-    anomalies,
-    baseline_since,
-    by_user,
-    recent_since,
-    series,
-    summary,
-)
-from paceline.apps.notifications.model import LARGEST, MINUTE_MS, Outcome
-from paceline.apps.notifications.ports import AnalyticsStore
 from paceline.server.http.notifications import name_outages
 from paceline.server.http.parameters import WholeNumber, api_router
 from paceline.server.http.problem import documented
@@ -30,6 +18,18 @@ from paceline.server.shapes.notifications import (
     Minute,
     UserAttempts,
 )
+from paceline_sms.analytics import (
+    Anomaly,
+    MinuteCount,
+    anomalies,
+    baseline_since,
+    by_user,
+    recent_since,
+    series,
+    summary,
+)
+from paceline_sms.model import LARGEST, MINUTE_MS, Outcome
+from paceline_sms.ports import AnalyticsStore
 
 router = api_router("/admin/notifications/analytics", "notifications")
 

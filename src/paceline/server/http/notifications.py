@@ -10,7 +10,6 @@ from typing import Any
 from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
 
-from paceline.apps.notifications.model import LONGEST_KEY, KeyReused, Verdict
 from paceline.errors import BrokerUnavailable, StoreError
 from paceline.server.http.body import read_object
 from paceline.server.http.logs import about
@@ -25,6 +24,7 @@ from paceline.server.shapes.notifications import (
     NotificationRequest,
     NotificationSent,
 )
+from paceline_sms.model import LONGEST_KEY, KeyReused, Verdict
 
 IDEMPOTENCY_KEY: dict[str, Any] = {
     "name": "Idempotency-Key",

@@ -11,18 +11,6 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
 
-from paceline.apps.payments.feed import FeedFormat, Rejection, Tally, initiate_feed
-from paceline.apps.payments.model import (
-    IntakeResult,
-    Payment,
-    PaymentExists,
-    PaymentFilter,
-    PaymentStatus,
-    checked_status,
-)
-from paceline.apps.payments.operations import LONGEST_PAGE, SORTS
-from paceline.apps.payments.parsing import COLUMNS, payment_of_json
-from paceline.apps.payments.ports import DownstreamBusy
 from paceline.durations import parse_instant
 from paceline.errors import Conflict
 from paceline.server.http.body import media_type, read_object
@@ -44,6 +32,18 @@ from paceline.server.shapes.payments import (
     RejectedLine,
 )
 from paceline.slots.model import checked_id
+from paceline_payments.feed import FeedFormat, Rejection, Tally, initiate_feed
+from paceline_payments.model import (
+    IntakeResult,
+    Payment,
+    PaymentExists,
+    PaymentFilter,
+    PaymentStatus,
+    checked_status,
+)
+from paceline_payments.operations import LONGEST_PAGE, SORTS
+from paceline_payments.parsing import COLUMNS, payment_of_json
+from paceline_payments.ports import DownstreamBusy
 
 FORMATS = {
     b"text/csv": FeedFormat.CSV,

@@ -8,10 +8,6 @@ from starlette.requests import Request
 from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
 
-from paceline.apps.payments.model import PaymentFilter
-from paceline.apps.payments.reconciliation.comparing import reconcile
-from paceline.apps.payments.reconciliation.model import Difference, Kind
-from paceline.apps.payments.reconciliation.statement import COLUMNS, StatementFormat, statement_lines
 from paceline.durations import parse_instant
 from paceline.server.http.body import media_type
 from paceline.server.http.payments import FEED_ID, FROM, TO, body_blocks
@@ -20,6 +16,10 @@ from paceline.server.http.raw_routes import add_raw_route, send_json
 from paceline.server.http.services import services_of
 from paceline.server.shapes.reconciliation import ReconciliationShown
 from paceline.slots.model import checked_id
+from paceline_payments.model import PaymentFilter
+from paceline_payments.reconciliation.comparing import reconcile
+from paceline_payments.reconciliation.model import Difference, Kind
+from paceline_payments.reconciliation.statement import COLUMNS, StatementFormat, statement_lines
 
 FORMATS = {
     b"text/csv": StatementFormat.CSV,

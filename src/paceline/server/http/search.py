@@ -8,7 +8,6 @@ from urllib.parse import quote
 
 from fastapi import Request, Response
 
-from paceline.apps.payments.model import PaymentFilter
 from paceline.errors import PacelineError, StoreUnavailable
 from paceline.server.http.parameters import api_router, query
 from paceline.server.http.problem import documented, invalid
@@ -17,6 +16,7 @@ from paceline.server.http.services import Services, services_of
 from paceline.server.shapes.members import EVENT_ID
 from paceline.server.shapes.search import Found, SearchResults
 from paceline.slots.model import checked_id
+from paceline_payments.model import PaymentFilter
 
 MAX_PER_KIND = 5
 """The maximum of results per kind; its own list has more."""

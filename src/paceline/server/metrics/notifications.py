@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from paceline.apps.notifications.ports import Backlog
+from paceline_sms.ports import Backlog
 
 
 class NotificationMetrics:

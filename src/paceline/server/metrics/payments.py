@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from paceline.apps.payments.model import AcceptedPayment, IntakeResult, Payment, PaymentStatus
-from paceline.apps.payments.ports import Intake, PaymentLoad
 from paceline.errors import Conflict, PacelineError, StoreError
+from paceline_payments.model import AcceptedPayment, IntakeResult, Payment, PaymentStatus
+from paceline_payments.ports import Intake, PaymentLoad
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 VERDICTS = ("EXECUTED", "REJECTED", "UNKNOWN", "POSTPONED")

@@ -16,7 +16,7 @@ from paceline.server.rollups.recorder import OTHER, Recorder
 from paceline.slots.model import AssignedSlot
 from paceline.slots.packing import Booking, proves_config
 
-WAITING = (Status.READY, Status.CLAIMED, Status.DISPATCHED, Status.FAILED)
+WAITING = (Status.READY, Status.CLAIMED, Status.DISPATCHED, Status.FAILED, Status.UNKNOWN)
 """The statuses of items that are still to be executed."""
 
 _PLAN_AND_ALLOWED = attrgetter("plan", "allowed")

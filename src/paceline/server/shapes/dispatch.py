@@ -7,6 +7,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import ConfigDict, Field, WithJsonSchema
 
+from paceline.dispatch.config import OnUnknown
 from paceline.dispatch.heartbeats import Worker
 from paceline.dispatch.model import Item, ItemDetail, Progress, QueueStats
 from paceline.dispatch.status import Status
@@ -24,6 +25,12 @@ LANE: dict[str, Any] = {
     "pattern": f"^{_SIGN}({_INNER}*{_SIGN})?$",
 }
 _NAME = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": r"^[\p{L}\p{M}\p{N}\p{P}\p{S} ]+$"}
+
+_RATE = {
+    "type": ["string", "null"],
+    "pattern": r"^[1-9]\d{0,3}/(second|minute|hour|day)$",
+    "description": "The most items that begin in any such span, over all processes; null for any number.",
+}
 
 
 def _number(minimum: float, maximum: int, kind: str = "number") -> WithJsonSchema:
@@ -53,6 +60,10 @@ class DispatchChanges(Shape):
     retry_backoff_secs: Annotated[Any, _number(0, 86_400)] = None
     concurrency: Annotated[Any, _places("over all processes")] = None
     lane_concurrency: Annotated[Any, _places("of one lane, over all processes")] = None
+    queue: Annotated[Any, WithJsonSchema(_NAME | {"maxLength": 64})] = None
+    rate: Annotated[Any, WithJsonSchema(_RATE)] = None
+    on_unknown: Annotated[Any, WithJsonSchema({"type": "string", "enum": [*OnUnknown]})] = None
+    hold_for_secs: Annotated[Any, _number(0, 315_360_000)] = None
 
 
 class _OfType(Shape):
@@ -149,6 +160,10 @@ class ItemShown(_OfType):
     traceparent: str | None
     lane: str
     priority: int
+    begun_at: Instant | None
+    worker: str | None
+    code_version: str | None
+    unknown_since: Instant | None
 
 
 class ProgressShown(Shape):

@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
 
-from paceline.apps.notifications.model import LARGEST, LONGEST_MESSAGE
-from paceline.apps.notifications.ports import DeadLetter as Letter
-from paceline.apps.notifications.quota import Quota
 from paceline.server.shapes.shape import Expects, Instant, Shape
+from paceline_sms.model import LARGEST, LONGEST_MESSAGE
+from paceline_sms.ports import DeadLetter as Letter
+from paceline_sms.quota import Quota
 
 SENT = "Message Sent Successfully"
 _MESSAGE: dict[str, Any] = {

@@ -7,12 +7,12 @@ from typing import Annotated, Any, Self
 
 from pydantic import WithJsonSchema
 
-from paceline.apps.payments.currencies import MINOR_UNITS
-from paceline.apps.payments.model import ID_RULE, PaymentAudit, PaymentRecord
-from paceline.apps.payments.parsing import LONGEST_IBAN, LONGEST_ID, LONGEST_NAME
 from paceline.server.shapes import members
 from paceline.server.shapes.reconciliation import ReconciliationShown
 from paceline.server.shapes.shape import Instant, Shape
+from paceline_payments.currencies import MINOR_UNITS
+from paceline_payments.model import ID_RULE, PaymentAudit, PaymentRecord
+from paceline_payments.parsing import LONGEST_IBAN, LONGEST_ID, LONGEST_NAME
 
 PAYMENT_ID: dict[str, Any] = members.EVENT_ID | {
     "maxLength": LONGEST_ID,

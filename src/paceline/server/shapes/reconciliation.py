@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Self
 
-from paceline.apps.payments.feeds.model import decimal_of
-from paceline.apps.payments.reconciliation.model import Difference, Kind, Reconciliation
 from paceline.server.shapes.shape import Shape
+from paceline_payments.feeds.model import decimal_of
+from paceline_payments.reconciliation.model import Difference, Kind, Reconciliation
 
 
 class DifferenceShown(Shape):

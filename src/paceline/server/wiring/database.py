@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import NamedTuple
 
+from paceline.errors import StoreFull, StoreLagging, StoreReadOnly, StoreUnavailable
 from paceline.server.access.stores.sql import SqlAccessStore
 from paceline.server.settings import Settings
 from paceline.sql import migrate
 from paceline.sql import schema as sql_tables
 from paceline.sql.databases import database
 from paceline.sql.engine import Database
+from paceline.sql.write_check import WriteCheck
 
 
 def embedded_url(settings: Settings) -> str:
@@ -25,6 +29,23 @@ async def shared_database(settings: Settings) -> Database:
     )
 
 
+@asynccontextmanager
+async def open_write_check(settings: Settings) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+    """Checks that the database of a settings tree can be read and written; for memory, that is certain."""
+    if settings.database_url.startswith("memory:"):
+        yield _certain
+        return
+    opened = await shared_database(settings)
+    try:
+        yield WriteCheck(opened).check
+    finally:
+        await opened.close()
+
+
+async def _certain() -> None:
+    return
+
+
 class DatabaseInfo(NamedTuple):
     """Facts about a database."""
 
@@ -36,6 +57,8 @@ class DatabaseInfo(NamedTuple):
     """Migrations this version of paceline knows and the database lacks."""
     tokens: int
     """How many valid tokens there are."""
+    refuses_writes: StoreUnavailable | None
+    """Why it can be read and not written. Not found out while migrations are pending."""
 
 
 async def migrate_up(url: str) -> list[str]:
@@ -57,7 +80,8 @@ async def migrate_down(url: str, *, discard_data: bool) -> str:
 
 
 async def database_info(url: str) -> DatabaseInfo:
-    """Reads facts about a database. Read-only."""
+    """Reads facts about a database. It is left as it was: the row that is written, to see whether that works, is
+    deleted in the same transaction."""
     opened = Database(url)
     try:
         revision, pending = await migrate.status(opened)
@@ -65,9 +89,18 @@ async def database_info(url: str) -> DatabaseInfo:
         version = await opened.read(lambda connection: connection.dialect.server_version_info)
         known = [] if pending else await SqlAccessStore(opened).tokens()
         good = sum(token.revoked_at is None for token in known)
-        return DatabaseInfo(opened.dialect, ".".join(map(str, version or ())), now, revision, pending, good)
+        refused = None if pending else await _refused_write(opened)
+        return DatabaseInfo(opened.dialect, ".".join(map(str, version or ())), now, revision, pending, good, refused)
     finally:
         await opened.close()
+
+
+async def _refused_write(opened: Database) -> StoreUnavailable | None:
+    try:
+        await WriteCheck(opened).check()
+    except (StoreReadOnly, StoreFull, StoreLagging) as error:
+        return error
+    return None
 
 
 def migration_script(dialect: str) -> str:

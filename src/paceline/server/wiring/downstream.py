@@ -6,9 +6,6 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
-from paceline.apps.payments.model import ITEM_TYPE as PAYMENT
-from paceline.apps.payments.model import Payment
-from paceline.apps.payments.ports import DownstreamBusy
 from paceline.dispatch.model import Postponed
 from paceline.dispatch.ports import DispatchObserver
 from paceline.dispatch.queue import DispatchQueue
@@ -19,15 +16,18 @@ from paceline.server.setting_sections import statuses
 from paceline.server.settings import Settings, spelled
 from paceline.server.wiring.database import shared_database
 from paceline.server.wiring.rollups import open_recorder
+from paceline_payments.model import ITEM_TYPE as PAYMENT
+from paceline_payments.model import Payment
+from paceline_payments.ports import DownstreamBusy
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-    from paceline.apps.payments.downstream.connection import DownstreamConnection
-    from paceline.apps.payments.downstream.simulator import Simulator
-    from paceline.apps.payments.meter import PaymentObserver
-    from paceline.apps.payments.ports import Downstream, InquiryResult
     from paceline.downstream.ports import BreakerStore, DownstreamObserver, PermitStore
+    from paceline_payments.downstream.connection import DownstreamConnection
+    from paceline_payments.downstream.simulator import Simulator
+    from paceline_payments.meter import PaymentObserver
+    from paceline_payments.ports import Downstream, InquiryResult
 
 NAME = "payments"
 """Of the downstream, where its permits and its breaker are shared."""
@@ -88,7 +88,7 @@ def downstream_connection(settings: Settings) -> DownstreamConnection:
     Raises:
         ConfigurationError: A setting can't work.
     """
-    from paceline.apps.payments.downstream.connection import DownstreamConnection
+    from paceline_payments.downstream.connection import DownstreamConnection
 
     chosen = settings.payments
     token, hmac_key = chosen.downstream_token, chosen.downstream_hmac_key
@@ -138,11 +138,11 @@ async def open_downstream(
     stack: AsyncExitStack,
 ) -> tuple[Downstream, Simulator | None]:
     """The bank behind its limit, kill switch and breaker: the configured one, or a simulator in this process."""
-    from paceline.apps.payments.downstream.client import HttpDownstream
-    from paceline.apps.payments.downstream.simulator import Behaviour, Simulator, SimulatorTransport
     from paceline.dispatch.kill_switch import KillSwitch
     from paceline.downstream.breaker import DownstreamBreaker
     from paceline.downstream.rate_gate import PermitRateGate
+    from paceline_payments.downstream.client import HttpDownstream
+    from paceline_payments.downstream.simulator import Behaviour, Simulator, SimulatorTransport
 
     chosen, connection = settings.payments, downstream_connection(settings)
     permits = await _permits(settings, connection.timeout)

@@ -18,8 +18,8 @@ _metrics: WeakKeyDictionary[CollectorRegistry, KafkaMetrics] = WeakKeyDictionary
 
 def kafka_topics(settings: Settings) -> tuple[str, ...]:
     """The topics that the settings name, of all applications."""
-    from paceline.apps.notifications.dead_letters import dead_letter_topic
-    from paceline.apps.payments.intake_topic import rejected_topic
+    from paceline_payments.intake_topic import rejected_topic
+    from paceline_sms.dead_letters import dead_letter_topic
 
     sms, inbound = settings.sms, settings.payments.topic
     return (sms.topic, dead_letter_topic(sms.topic), sms.events_topic, inbound, rejected_topic(inbound))

@@ -9,19 +9,6 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from paceline.apps.notifications.attempts import ANALYTICS_GROUP, AttemptReader, index_topic
-from paceline.apps.notifications.broker_health import BrokerHealth
-from paceline.apps.notifications.dead_letters import dead_letter_topic
-from paceline.apps.notifications.delivery import SENDER_GROUP, Delivery, held_topic, parked_topic
-from paceline.apps.notifications.held import HeldMessages
-from paceline.apps.notifications.intake import Intake
-from paceline.apps.notifications.ports import NotificationObserver, NullObserver
-from paceline.apps.notifications.provider_chain import ProviderChain
-from paceline.apps.notifications.quiet_hours import QuietHours
-from paceline.apps.notifications.readers import Readers
-from paceline.apps.notifications.receipts import EarlyReceipts, ReceiptReader, early_topic
-from paceline.apps.notifications.relay import Relay
-from paceline.apps.notifications.stores.sql import SqlAnalyticsStore, SqlDeliveryStore, SqlQuotaStore
 from paceline.durations import parse_duration, to_ms
 from paceline.errors import StoreError
 from paceline.messaging import MessageLog, wait_for_stop
@@ -33,6 +20,19 @@ from paceline.server.wiring.rollups import open_recorder
 from paceline.server.wiring.sms_providers import open_providers
 from paceline.sql.engine import Database
 from paceline.sql.outbox import SqlOutbox
+from paceline_sms.attempts import ANALYTICS_GROUP, AttemptReader, index_topic
+from paceline_sms.broker_health import BrokerHealth
+from paceline_sms.dead_letters import dead_letter_topic
+from paceline_sms.delivery import SENDER_GROUP, Delivery, held_topic, parked_topic
+from paceline_sms.held import HeldMessages
+from paceline_sms.intake import Intake
+from paceline_sms.ports import NotificationObserver, NullObserver
+from paceline_sms.provider_chain import ProviderChain
+from paceline_sms.quiet_hours import QuietHours
+from paceline_sms.readers import Readers
+from paceline_sms.receipts import EarlyReceipts, ReceiptReader, early_topic
+from paceline_sms.relay import Relay
+from paceline_sms.stores.sql import SqlAnalyticsStore, SqlDeliveryStore, SqlQuotaStore
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -72,7 +72,7 @@ async def open_notifications(
         cache = None
         if settings.redis_url is not None:
             # Imported here: the driver is an extra.
-            from paceline.apps.notifications.stores.redis import RedisQuotaCache
+            from paceline_sms.stores.redis import RedisQuotaCache
 
             publish_seconds = sms_settings.kafka_delivery_seconds + 10
             cache = RedisQuotaCache(
@@ -218,7 +218,7 @@ def _start_sender(
     events, copies = sms.events_topic, None
     if sms.opensearch_url is not None:
         # Imported here: it needs an HTTP client, which is an extra.
-        from paceline.apps.notifications.stores.opensearch import INDEX_GROUP, IndexReader, SearchIndex
+        from paceline_sms.stores.opensearch import INDEX_GROUP, IndexReader, SearchIndex
 
         copies = (log, index_topic(events))
         index = partial(SearchIndex, sms.opensearch_url, sms.opensearch_index, sms.opensearch_headers)

@@ -9,15 +9,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from paceline.apps.payments.feeds.accepting import Feeds
-from paceline.apps.payments.feeds.receiving import FeedReceiver
-from paceline.apps.payments.meter import PaymentMeter
-from paceline.apps.payments.model import ITEM_TYPE as PAYMENT
-from paceline.apps.payments.operations import PaymentOperations, StopExecutions
-from paceline.apps.payments.reconciliation.comparing import ReconciliationStore
-from paceline.apps.payments.stores.feeds import SqlFeedStore
-from paceline.apps.payments.stores.reconciliation import SqlReconciliationStore
-from paceline.apps.payments.stores.sql import SqlPaymentStore
 from paceline.dispatch.config import DispatchConfig
 from paceline.dispatch.model import Claim
 from paceline.dispatch.outcome_reporter import OutcomeReporter
@@ -32,17 +23,26 @@ from paceline.extras import require
 from paceline.server.settings import Settings, spelled
 from paceline.server.wiring.database import shared_database
 from paceline.slots.scheduler import SlotScheduler
+from paceline_payments.feeds.accepting import Feeds
+from paceline_payments.feeds.receiving import FeedReceiver
+from paceline_payments.meter import PaymentMeter
+from paceline_payments.model import ITEM_TYPE as PAYMENT
+from paceline_payments.operations import PaymentOperations, StopExecutions
+from paceline_payments.reconciliation.comparing import ReconciliationStore
+from paceline_payments.stores.feeds import SqlFeedStore
+from paceline_payments.stores.reconciliation import SqlReconciliationStore
+from paceline_payments.stores.sql import SqlPaymentStore
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-    from paceline.apps.payments.downstream.simulator import Simulator
-    from paceline.apps.payments.execution import PaymentExecution
-    from paceline.apps.payments.intake import PaymentIntake
-    from paceline.apps.payments.ports import Intake, Notifier, PaymentStore
-    from paceline.apps.payments.rules import RuleBook
     from paceline.downstream.ports import BreakerStore
     from paceline.server.wiring.notifications import Notifications
+    from paceline_payments.downstream.simulator import Simulator
+    from paceline_payments.execution import PaymentExecution
+    from paceline_payments.intake import PaymentIntake
+    from paceline_payments.ports import Intake, Notifier, PaymentStore
+    from paceline_payments.rules import RuleBook
 
 from paceline.server.wiring.downstream import (
     NAME,
@@ -101,9 +101,9 @@ async def open_payments(
     wherever they are. With `maintenance`, this process reads payments from the Kafka topic, if there is Kafka, and
     cancels slots without a payment."""
     require("the payments application", "payments")
-    from paceline.apps.payments.execution import PaymentExecution
-    from paceline.apps.payments.intake import DirectStart, PaymentIntake, StartPayments, leave_to_dispatcher
-    from paceline.apps.payments.notifier import GatewayNotifier, LogNotifier
+    from paceline_payments.execution import PaymentExecution
+    from paceline_payments.intake import DirectStart, PaymentIntake, StartPayments, leave_to_dispatcher
+    from paceline_payments.notifier import GatewayNotifier, LogNotifier
 
     payment_settings = settings.payments
     rules = rule_book(settings)
@@ -147,8 +147,8 @@ async def open_payments(
         operations = PaymentOperations(store, OperatorInquiry(bank), stop)
         intake: Intake = local_intake
         if settings.temporal_address is not None:
-            from paceline.apps.payments.workflows import WorkflowIntake, on_temporal
             from paceline.dispatch.engines.temporal.client import connect
+            from paceline_payments.workflows import WorkflowIntake, on_temporal
 
             domain = on_temporal(domain, execution, local_intake)
             address, security = temporal_address(settings), temporal_security(settings)
@@ -236,7 +236,7 @@ async def prune_payments(settings: Settings, before: datetime, now: datetime) ->
     """Deletes payments that ended before a time, except those that the duplicate rule may still need. Prune the queue
     first: payments with items are kept."""
     if settings.payments.rules is not None:
-        from paceline.apps.payments.rules import load_rules
+        from paceline_payments.rules import load_rules
 
         rules = load_rules(settings.payments.rules)
         if rules.reject_duplicates:
@@ -262,8 +262,8 @@ async def _maintenance(
     async with AsyncExitStack() as stack:
         if settings.kafka_bootstrap is not None:
             # Imported here: the driver is an extra.
-            from paceline.apps.payments.intake_topic import PaymentTopic, rejected_topic
             from paceline.kafka.log import KafkaLog
+            from paceline_payments.intake_topic import PaymentTopic, rejected_topic
 
             topic = settings.payments.topic
             messages = KafkaLog(
@@ -283,7 +283,7 @@ async def _maintenance(
 
 def rule_book(settings: Settings) -> RuleBook:
     """The bank's rules, as the settings name them; `ConfigurationError` names the setting."""
-    from paceline.apps.payments.rules import RuleBook, load_rules
+    from paceline_payments.rules import RuleBook, load_rules
 
     if settings.payments.rules is None:
         return RuleBook()

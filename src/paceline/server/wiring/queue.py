@@ -6,8 +6,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from paceline.apps.payments.model import ITEM_TYPE
-from paceline.apps.payments.stores.moves import PaymentFollower
 from paceline.dispatch.encryption import Encryption
 from paceline.dispatch.model import Claim
 from paceline.dispatch.ports import DispatchObserver, Follower, NullObserver, QueueStore
@@ -18,6 +16,8 @@ from paceline.server.rollups.observers import DispatchRollups, with_rollups
 from paceline.server.settings import Settings, spelled
 from paceline.server.wiring.rollups import open_recorder
 from paceline.server.wiring.telemetry import collect_traces
+from paceline_payments.model import ITEM_TYPE
+from paceline_payments.stores.moves import PaymentFollower
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

@@ -6,8 +6,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from paceline.apps.payments.model import OWNER
-from paceline.apps.payments.stores.slot_carrier import PaymentCarrier
 from paceline.dispatch.stores.slot_carrier import QueueCarrier
 from paceline.errors import NotFound
 from paceline.server.rollups.observers import SlotRollups, with_rollups
@@ -20,6 +18,8 @@ from paceline.slots.model import AssignedSlot, WindowPolicy
 from paceline.slots.ports import NullObserver, SlotObserver
 from paceline.slots.scheduler import SlotScheduler
 from paceline.slots.stores import slot_stores
+from paceline_payments.model import OWNER
+from paceline_payments.stores.slot_carrier import PaymentCarrier
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

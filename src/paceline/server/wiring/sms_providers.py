@@ -5,14 +5,14 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from paceline.apps.notifications.provider import OnUnknown, Provider
-from paceline.apps.notifications.provider_chain import NamedProvider, ProviderChain
-from paceline.apps.notifications.providers.console import ConsoleProvider
 from paceline.errors import ConfigurationError
 from paceline.extras import require
 from paceline.limits.limiter import AsyncLimiter
 from paceline.limits.model import Plan, TokenBucket
 from paceline.server.settings import Settings, spelled
+from paceline_sms.provider import OnUnknown, Provider
+from paceline_sms.provider_chain import NamedProvider, ProviderChain
+from paceline_sms.providers.console import ConsoleProvider
 
 HTTP_PROVIDERS = ("webhook", "twilio")
 """paceline's own providers that need the extra `sms`."""
@@ -120,7 +120,7 @@ def _built_in(name: str, settings: Settings) -> Provider:
         "log_texts": sms.log_texts,
     }
     if name == "webhook":
-        from paceline.apps.notifications.providers.webhook import WebhookProvider
+        from paceline_sms.providers.webhook import WebhookProvider
 
         if sms.webhook_url is None:
             raise ConfigurationError(spelled("sms", "webhook_url"), "is needed for the provider webhook")
@@ -132,7 +132,7 @@ def _built_in(name: str, settings: Settings) -> Provider:
             hmac_key=None if key is None else key.get_secret_value(),
             **calls,
         )
-    from paceline.apps.notifications.providers.twilio import TwilioProvider
+    from paceline_sms.providers.twilio import TwilioProvider
 
     for field in ("account_sid", "auth_token", "from"):
         if getattr(sms, f"twilio_{field}") is None:

@@ -65,7 +65,9 @@ async def temporal_worker_group(
         schedules=schedules,
         sink=outcomes,
         guard=guard,
-        options=WorkerOptions(deployment=None if build is None else versioned(build)),
+        options=WorkerOptions(
+            deployment=None if build is None else versioned(build), passed_through=("paceline_payments",)
+        ),
     )
 
 

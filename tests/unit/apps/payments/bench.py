@@ -5,16 +5,16 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from paceline.apps.payments.intake import PaymentIntake
-from paceline.apps.payments.model import (
+from paceline.dispatch.status import Status
+from paceline.slots.scheduler import SlotScheduler
+from paceline_payments.intake import PaymentIntake
+from paceline_payments.model import (
     ITEM_TYPE,
     Party,
     Payment,
 )
-from paceline.apps.payments.operations import PaymentOperations
-from paceline.apps.payments.rules import rules_of
-from paceline.dispatch.status import Status
-from paceline.slots.scheduler import SlotScheduler
+from paceline_payments.operations import PaymentOperations
+from paceline_payments.rules import rules_of
 from tests.models.payment_store import MemoryPaymentStore
 from tests.models.queue_store import MemoryQueueStore
 from tests.models.slot_store import MemorySlotStore

@@ -4,11 +4,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from paceline.apps.payments.model import (
-    ITEM_TYPE,
-)
 from paceline.dispatch.config import DispatchConfig
 from paceline.slots.model import WindowPolicy
+from paceline_payments.model import (
+    ITEM_TYPE,
+)
 from tests.unit.apps.payments.bench import Bench
 
 

@@ -10,14 +10,18 @@ from typing import Any
 
 import pytest
 
-from paceline.apps.payments.execution import PaymentExecution
-from paceline.apps.payments.model import (
+from paceline.dispatch.decisions import gave_up
+from paceline.dispatch.model import GiveUp, Postponed
+from paceline.errors import InvalidInput, StoreUnavailable
+from paceline.testing import eventually
+from paceline_payments.execution import PaymentExecution
+from paceline_payments.model import (
     ITEM_TYPE,
     Payment,
     PaymentRecord,
     PaymentStatus,
 )
-from paceline.apps.payments.ports import (
+from paceline_payments.ports import (
     CallNotSent,
     DownstreamBusy,
     InquiryResult,
@@ -26,10 +30,6 @@ from paceline.apps.payments.ports import (
     PaymentRefused,
     Receipt,
 )
-from paceline.dispatch.decisions import gave_up
-from paceline.dispatch.model import GiveUp, Postponed
-from paceline.errors import InvalidInput, StoreUnavailable
-from paceline.testing import eventually
 from tests.unit.apps.payments.bench import ALICE, BOB, Bench, payment
 
 

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.apps.payments.feed import (
+from paceline.errors import InvalidInput, StoreUnavailable
+from paceline_payments.feed import (
     LONGEST_LINE,
     FeedFormat,
     Line,
@@ -21,9 +22,8 @@ from paceline.apps.payments.feed import (
     initiate_feed,
     parse,
 )
-from paceline.apps.payments.model import AcceptedPayment, IntakeResult, Payment, PaymentExists, PaymentStatus
-from paceline.apps.payments.parsing import COLUMNS
-from paceline.errors import InvalidInput, StoreUnavailable
+from paceline_payments.model import AcceptedPayment, IntakeResult, Payment, PaymentExists, PaymentStatus
+from paceline_payments.parsing import COLUMNS
 
 HEADER = ",".join(COLUMNS).encode() + b"\n"
 GOOD = "12.30,EUR,Alice,DE89370400440532013000,Bob,GB29NWBK60161331926819,2027-03-01T16:00:00Z"

@@ -9,8 +9,10 @@ from datetime import timedelta
 
 import pytest
 
-from paceline.apps.payments.intake import PaymentIntake
-from paceline.apps.payments.model import (
+from paceline.errors import Conflict, InvalidInput, NotFound, SlotOwned, SlotsExhausted
+from paceline.slots.model import WindowPolicy
+from paceline_payments.intake import PaymentIntake
+from paceline_payments.model import (
     ITEM_TYPE,
     OWNER,
     SLOT_PREFIX,
@@ -18,9 +20,7 @@ from paceline.apps.payments.model import (
     PaymentExists,
     PaymentStatus,
 )
-from paceline.apps.payments.ports import NewPayment
-from paceline.errors import Conflict, InvalidInput, NotFound, SlotOwned, SlotsExhausted
-from paceline.slots.model import WindowPolicy
+from paceline_payments.ports import NewPayment
 from tests.unit.apps.payments.bench import ALICE, AT, BOB, Bench, payment
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from paceline.apps.payments.feeds.model import FeedState
-from paceline.apps.payments.lifecycle import (
+from paceline_payments.feeds.model import FeedState
+from paceline_payments.lifecycle import (
     TABLE,
     TRANSITIONS,
     PaymentEvent,
@@ -15,7 +15,7 @@ from paceline.apps.payments.lifecycle import (
     dead_letter_event,
     refusal,
 )
-from paceline.apps.payments.reconciliation.model import ITEM_MAY_BE
+from paceline_payments.reconciliation.model import ITEM_MAY_BE
 
 PAGE = (Path(__file__).parents[4] / "docs/explanation/payments.md").read_text("utf-8")
 

@@ -9,7 +9,13 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
-from paceline.apps.payments.model import (
+from paceline.dispatch.config import DispatchConfig
+from paceline.dispatch.decisions import gave_up
+from paceline.dispatch.model import EnqueueRequest
+from paceline.dispatch.status import Status
+from paceline.durations import to_ms
+from paceline.errors import Conflict, InvalidInput, NotFound
+from paceline_payments.model import (
     ITEM_TYPE,
     Party,
     Payment,
@@ -19,16 +25,10 @@ from paceline.apps.payments.model import (
     Terms,
     checked_status,
 )
-from paceline.apps.payments.notifier import LogNotifier, notices_for
-from paceline.apps.payments.operations import PaymentOperations
-from paceline.apps.payments.ports import InquiryResult, InquiryStatus, NewPayment
-from paceline.apps.payments.serialization import context_json
-from paceline.dispatch.config import DispatchConfig
-from paceline.dispatch.decisions import gave_up
-from paceline.dispatch.model import EnqueueRequest
-from paceline.dispatch.status import Status
-from paceline.durations import to_ms
-from paceline.errors import Conflict, InvalidInput, NotFound
+from paceline_payments.notifier import LogNotifier, notices_for
+from paceline_payments.operations import PaymentOperations
+from paceline_payments.ports import InquiryResult, InquiryStatus, NewPayment
+from paceline_payments.serialization import context_json
 from tests.models.payment_store import MemoryPaymentStore
 from tests.models.queue_store import MemoryQueueStore
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.apps.payments.currencies import MINOR_UNITS
-from paceline.apps.payments.model import Party, Payment
-from paceline.apps.payments.parsing import checked_amount, payment_of_fields, payment_of_json
 from paceline.errors import InvalidInput
+from paceline_payments.currencies import MINOR_UNITS
+from paceline_payments.model import Party, Payment
+from paceline_payments.parsing import checked_amount, payment_of_fields, payment_of_json
 
 FIELDS = (
     "pay-1",

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from paceline.apps.payments.model import Party, Payment
-from paceline.apps.payments.rules import RuleBook, Tariff, fingerprint, load_rules, rules_of
 from paceline.errors import ConfigurationError, InvalidInput
+from paceline_payments.model import Party, Payment
+from paceline_payments.rules import RuleBook, Tariff, fingerprint, load_rules, rules_of
 
 NOW = datetime(2027, 3, 1, 12, 0, tzinfo=UTC)
 PAYMENT = Payment(
@@ -186,7 +186,7 @@ def test_rules_are_read_from_a_file(tmp_path: Path) -> None:
 def test_the_rule_book_in_the_docstring_is_one() -> None:
     import tomllib
 
-    from paceline.apps.payments import rules
+    from paceline_payments import rules
 
     text = (rules.__doc__ or "").split("):\n\n", 1)[1]
     book = rules_of(tomllib.loads("\n".join(line[4:] for line in text.splitlines())))

@@ -64,7 +64,7 @@ def test_options_of_free_text_complete_nothing() -> None:
         ("slots list", "--status", "BOOKED CANCELLED"),
         ("slots replan", "--direction", "earlier spread"),
         ("tokens create ops", "--scope", "read assign send admin"),
-        ("queue cancel T", "--status", "READY CLAIMED DISPATCHED COMPLETED FAILED DEAD_LETTER CANCELLED"),
+        ("queue cancel T", "--status", "READY CLAIMED DISPATCHED COMPLETED FAILED UNKNOWN DEAD_LETTER CANCELLED"),
         ("payments submit feed", "--format", "csv jsonl pain001"),
         ("payments reconcile statement", "--format", "csv camt053"),
         ("periodic set report", "--catch-up", "skip last all"),

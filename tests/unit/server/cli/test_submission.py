@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from paceline.apps.payments.feeds.accepting import Feeds
 from paceline.server.cli import main
 from paceline.server.cli.payments import _payments
 from paceline.server.settings import Settings
+from paceline_payments.feeds.accepting import Feeds
 
 HEADER = "paymentId,amount,currency,payerName,payerIban,payeeName,payeeIban,executeAt\n"
 REST = "12.34,EUR,Alice,DE89370400440532013000,Bob,GB29NWBK60161331926819,2030-03-01T16:00:00Z\n"

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from paceline.apps.payments import parsing
 from paceline.server.shapes.notifications import NotificationConfigRequest
 from paceline.server.shapes.payments import PaymentRequest
 from paceline.server.shapes.shape import Instant, InvalidMember, Shape
+from paceline_payments import parsing
 
 REQUEST = {"userId": 1, "rateLimit": 2, "timeWindow": 3}
 

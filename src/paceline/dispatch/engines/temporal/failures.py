@@ -11,9 +11,9 @@ from temporalio.service import RPCError, RPCStatusCode
 from paceline.dispatch.model import GiveUp
 from paceline.dispatch.outcomes import Retry
 from paceline.dispatch.ports import Start, StartOutcome
-from paceline.errors import BrokerUnavailable, StoreUnavailable
+from paceline.errors import BrokerUnavailable, StoreFull, StoreLagging, StoreReadOnly, StoreUnavailable
 
-OUTAGES = {StoreUnavailable.__name__, BrokerUnavailable.__name__}
+OUTAGES = {error.__name__ for error in (StoreUnavailable, BrokerUnavailable, StoreReadOnly, StoreFull, StoreLagging)}
 NOT_THE_ITEMS_FAULT = {
     RPCStatusCode.RESOURCE_EXHAUSTED,
     RPCStatusCode.UNAVAILABLE,

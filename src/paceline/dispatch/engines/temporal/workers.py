@@ -56,6 +56,8 @@ class WorkerOptions:
     deployment: WorkerDeploymentConfig | None = None
     """The version this process belongs to; None for unversioned workers."""
     identity: str | None = None
+    passed_through: tuple[str, ...] = ()
+    """Packages that the sandbox need not reload either: those of workflows as careful as paceline's own."""
 
     @property
     def version(self) -> WorkerDeploymentVersion | None:
@@ -160,7 +162,7 @@ def _worker(
         activities=activities,
         activity_executor=ThreadPoolExecutor(concurrency.activities) if blocking else None,
         workflow_runner=SandboxedWorkflowRunner(
-            restrictions=SandboxRestrictions.default.with_passthrough_modules(*PASSED_THROUGH)
+            restrictions=SandboxRestrictions.default.with_passthrough_modules(*PASSED_THROUGH, *options.passed_through)
         ),
         interceptors=[TraceInterceptor(), *interceptors] if tracing.is_on() else interceptors,
         max_concurrent_workflow_tasks=concurrency.workflow_tasks,

@@ -27,11 +27,11 @@ from paceline.server.wiring.slots import open_slots
 from paceline.slots import WindowPolicy
 
 if TYPE_CHECKING:
-    from paceline.apps.payments.downstream.simulator import Simulator
-    from paceline.apps.payments.model import IntakeResult, Payment
     from paceline.server.cli.demo.chaos import Chaos
     from paceline.server.cli.demo.report import Report
     from paceline.server.cli.demo.view import View
+    from paceline_payments.downstream.simulator import Simulator
+    from paceline_payments.model import IntakeResult, Payment
 
 CONFIG = "demo"
 WINDOW = timedelta(seconds=4)
@@ -87,7 +87,7 @@ def demo(context: click.Context, payments: int, tps: int, fail: float, plot: Pat
 async def _run(payments: int, tps: int, fail: float, live: bool) -> Report:
     require("the demo", "payments")
     # Imported here: the other commands need neither the bank's client nor the check of accounts.
-    from paceline.apps.payments.downstream.simulator import Behaviour, Simulator
+    from paceline_payments.downstream.simulator import Behaviour, Simulator
 
     bank = Simulator(Behaviour(tps=tps, fail=fail, lose=fail / 2))
     with tempfile.TemporaryDirectory(prefix="paceline-demo-") as directory:
@@ -108,8 +108,8 @@ async def _run(payments: int, tps: int, fail: float, live: bool) -> Report:
 async def _run_chaos(payments: int, tps: int, live: bool) -> Report:
     """The same feed, executed by a worker process that calls the bank over HTTP, under faults."""
     require("the demo", "payments")
-    from paceline.apps.payments.model import ITEM_TYPE
     from paceline.server.cli.demo.chaos import STALE_MINUTES, Chaos, RecordingBank, Worker, compared, served
+    from paceline_payments.model import ITEM_TYPE
 
     bank = RecordingBank(tps)
     with tempfile.TemporaryDirectory(prefix="paceline-demo-") as directory:
@@ -152,12 +152,12 @@ async def _follow(
     live: bool,
     chaos: Chaos | None = None,
 ) -> Report:
-    from paceline.apps.payments.feed import FeedFormat, initiate_feed
-    from paceline.apps.payments.model import ITEM_TYPE
     from paceline.dispatch.status import Status
     from paceline.server.cli.demo.feed import feed
     from paceline.server.cli.demo.report import Plan, Report
     from paceline.server.cli.demo.view import LiveView, PlainView
+    from paceline_payments.feed import FeedFormat, initiate_feed
+    from paceline_payments.model import ITEM_TYPE
 
     at = _window_after(datetime.now(UTC) + LEAD)
     plan = Plan(payments, tps, at)

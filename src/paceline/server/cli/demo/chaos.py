@@ -17,14 +17,14 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from paceline.apps.payments.downstream.server import SimulatorApp
-from paceline.apps.payments.downstream.simulator import Answer, Behaviour, Simulator
-from paceline.apps.payments.model import ITEM_TYPE
-from paceline.apps.payments.reconciliation.comparing import ReconciliationStore, reconcile
-from paceline.apps.payments.reconciliation.model import BankStatus, Difference, Kind, StatementLine
 from paceline.dispatch.queue import DispatchQueue
 from paceline.extras import require
 from paceline.server.shapes.reconciliation import ReconciliationShown
+from paceline_payments.downstream.server import SimulatorApp
+from paceline_payments.downstream.simulator import Answer, Behaviour, Simulator
+from paceline_payments.model import ITEM_TYPE
+from paceline_payments.reconciliation.comparing import ReconciliationStore, reconcile
+from paceline_payments.reconciliation.model import BankStatus, Difference, Kind, StatementLine
 
 LOST_ANSWERS = 0.03
 BANK_DOWN = 5.0

@@ -8,8 +8,8 @@ from datetime import datetime
 
 from schwifty import IBAN
 
-from paceline.apps.payments.parsing import COLUMNS
 from paceline.durations import format_instant
+from paceline_payments.parsing import COLUMNS
 
 LINES = 500
 NAMES = (

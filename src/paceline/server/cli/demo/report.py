@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from paceline.apps.payments.downstream.simulator import Call, Simulator, peak_per_second
-from paceline.apps.payments.feed import Rejection
-from paceline.apps.payments.model import AcceptedPayment, IntakeResult, PaymentStatus
 from paceline.durations import format_instant
 from paceline.server.shapes.payments import DemoReport
 from paceline.server.shapes.reconciliation import ReconciliationShown
+from paceline_payments.downstream.simulator import Call, Simulator, peak_per_second
+from paceline_payments.feed import Rejection
+from paceline_payments.model import AcceptedPayment, IntakeResult, PaymentStatus
 
 
 @dataclass(slots=True)

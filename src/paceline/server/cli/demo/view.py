@@ -8,12 +8,12 @@ from bisect import bisect_left
 from collections import Counter
 from typing import Protocol, Self
 
-from paceline.apps.payments.downstream.simulator import Simulator
 from paceline.dispatch.model import QueueStats
 from paceline.dispatch.status import Status
 from paceline.server.cli.demo.report import Plan
 from paceline.server.cli.screen import Screen, coloured, panel
 from paceline.server.cli.terminal import print_status
+from paceline_payments.downstream.simulator import Simulator
 
 WINDOW = 4
 SHOWN_WINDOWS = 12

@@ -7,13 +7,18 @@ import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 
-from paceline.errors import PacelineError
+from paceline.errors import PacelineError, StoreFull, StoreLagging, StoreReadOnly, StoreUnavailable
 from paceline.server.cli.doctor.finding import Finding, clock_finding, within
 from paceline.server.cli.read_only import sqlite_file
 from paceline.server.settings import Settings, masked
 from paceline.server.wiring.database import database_info
 
 ADVICE = "check PACELINE_DATABASE_URL, that the server runs, and the user's rights"
+WRITE_ADVICE: dict[type[StoreUnavailable], str] = {
+    StoreReadOnly: "name the primary, or end what made it read-only (default_transaction_read_only, the file's rights)",
+    StoreFull: "make room on the database's disk; what was accepted is safe, and work continues by itself",
+    StoreLagging: "look for a synchronous standby that is away, long locks, or a slow disk",
+}
 MIN_FREE_BYTES = 512 * 1024 * 1024
 MIN_TOKEN_LENGTH = 16
 
@@ -43,8 +48,15 @@ async def _query(settings: Settings, url: str, file: Path | None) -> list[Findin
         if info.pending
         else Finding("schema", True, f"up to date at {info.revision}"),
         clock_finding("clock", "the database's", info.now, sent, received),
+        _writes(info.refuses_writes),
     ]
     return [*findings, _disk(file)] if file is not None else findings
+
+
+def _writes(refused: StoreUnavailable | None) -> Finding:
+    if refused is None:
+        return Finding("writes", True, "the database takes writes")
+    return Finding("writes", False, str(refused), WRITE_ADVICE.get(type(refused), ADVICE))
 
 
 def _absent(file: Path) -> list[Finding]:

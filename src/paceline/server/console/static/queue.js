@@ -5,8 +5,9 @@ import {asked} from './dialog.js'
 import {badge, field, h, input, say} from './dom.js'
 import {count, instant, ZONE} from './words.js'
 
-export const STATUSES = ['READY', 'CLAIMED', 'DISPATCHED', 'FAILED', 'COMPLETED', 'DEAD_LETTER', 'CANCELLED']
+export const STATUSES = ['READY', 'CLAIMED', 'DISPATCHED', 'FAILED', 'COMPLETED', 'UNKNOWN', 'DEAD_LETTER', 'CANCELLED']
 const KINDS = {
+  UNKNOWN: 'wrong',
   DEAD_LETTER: 'wrong',
   FAILED: 'wrong',
   COMPLETED: 'good',

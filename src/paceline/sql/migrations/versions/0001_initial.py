@@ -18,6 +18,7 @@ IDENTITY = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 TABLES = (
     "outbox",
     "outbox_reader",
+    "write_check",
     "slot_config",
     "slot_policy",
     "slot",
@@ -28,6 +29,7 @@ TABLES = (
     "dispatch_queue",
     "dispatch_context",
     "dispatch_report",
+    "dispatch_attempt",
     "dispatch_config",
     "dispatch_audit",
     "dispatch_worker",
@@ -59,6 +61,7 @@ TABLES = (
 
 def upgrade() -> None:
     _outbox()
+    _write_check()
     _slots()
     _dispatch()
     _limits()
@@ -103,6 +106,15 @@ def _outbox() -> None:
         sa.Column("owner", sa.String(64), nullable=False),
         sa.Column("leased_until", Instant, nullable=False),
         sa.PrimaryKeyConstraint("topic", name="paceline_outbox_reader_pk"),
+    )
+
+
+def _write_check() -> None:
+    op.create_table(
+        "paceline_write_check",
+        sa.Column("id", sa.BigInteger, nullable=False, autoincrement=False),
+        sa.Column("written_at", Instant, nullable=False),
+        sa.PrimaryKeyConstraint("id", name="paceline_write_check_pk"),
     )
 
 
@@ -208,6 +220,10 @@ def _dispatch() -> None:
         sa.Column("priority", sa.SmallInteger, nullable=False, server_default="5"),
         sa.Column("slot_id", sa.String(255)),
         sa.Column("last_attempt", sa.Integer),
+        sa.Column("begun_at", Instant),
+        sa.Column("worker", sa.String(300)),
+        sa.Column("code_version", sa.String(64)),
+        sa.Column("unknown_since", Instant),
         sa.PrimaryKeyConstraint("item_type", "item_id", name="paceline_dispatch_queue_pk"),
     )
     _partial_index(
@@ -221,6 +237,18 @@ def _dispatch() -> None:
         "paceline_dispatch_queue",
         ["completed_at"],
         "queue_status IN ('COMPLETED', 'CANCELLED')",
+    )
+    _partial_index(
+        "paceline_dispatch_queue_due_ix",
+        "paceline_dispatch_queue",
+        ["item_type", "due_at"],
+        "queue_status = 'READY'",
+    )
+    _partial_index(
+        "paceline_dispatch_queue_unknown_ix",
+        "paceline_dispatch_queue",
+        ["item_type", "due_at"],
+        "queue_status = 'UNKNOWN'",
     )
     _partial_index(
         "paceline_dispatch_queue_flight_ix",
@@ -263,6 +291,21 @@ def _dispatch() -> None:
         sa.PrimaryKeyConstraint("item_type", "item_id", name="paceline_dispatch_report_pk"),
     )
     op.create_table(
+        "paceline_dispatch_attempt",
+        sa.Column("item_type", sa.String(64), nullable=False),
+        sa.Column("item_id", sa.String(255), nullable=False),
+        sa.Column("claim_epoch", sa.Integer, nullable=False),
+        sa.Column("attempt_number", sa.Integer, nullable=False),
+        sa.Column("begun_at", Instant),
+        sa.Column("ended_at", Instant, nullable=False),
+        sa.Column("outcome", sa.String(16), nullable=False),
+        sa.Column("error", sa.String(2000)),
+        sa.Column("traceback", sa.Text),
+        sa.Column("worker", sa.String(300)),
+        sa.Column("code_version", sa.String(64)),
+        sa.PrimaryKeyConstraint("item_type", "item_id", "claim_epoch", name="paceline_dispatch_attempt_pk"),
+    )
+    op.create_table(
         "paceline_dispatch_config",
         sa.Column("item_type", sa.String(64), nullable=False),
         sa.Column("enabled", sa.Boolean, nullable=False),
@@ -281,6 +324,11 @@ def _dispatch() -> None:
         sa.Column("updated_at", Instant, nullable=False),
         sa.Column("concurrency", sa.Integer),
         sa.Column("lane_concurrency", sa.Integer),
+        sa.Column("queue", sa.String(64), nullable=False, server_default="default"),
+        sa.Column("rate", sa.String(255)),
+        sa.Column("on_unknown", sa.String(8), nullable=False, server_default="retry"),
+        sa.Column("hold_for_secs", sa.Double, nullable=False, server_default="86400"),
+        sa.Column("stated_json", sa.Text),
         sa.PrimaryKeyConstraint("item_type", name="paceline_dispatch_config_pk"),
     )
     op.create_table(

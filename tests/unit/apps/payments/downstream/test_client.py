@@ -14,17 +14,17 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from paceline.apps.payments.downstream.client import HttpDownstream
-from paceline.apps.payments.downstream.connection import DownstreamConnection
-from paceline.apps.payments.downstream.simulator import (
-    leave,
-)
-from paceline.apps.payments.model import Party, Payment
-from paceline.apps.payments.ports import CallNotSent, DownstreamBusy, PaymentRefused
 from paceline.dispatch.kill_switch import KillSwitch
 from paceline.dispatch.model import Postponed
 from paceline.downstream.ports import Permit, RateGate
 from paceline.testing import eventually
+from paceline_payments.downstream.client import HttpDownstream
+from paceline_payments.downstream.connection import DownstreamConnection
+from paceline_payments.downstream.simulator import (
+    leave,
+)
+from paceline_payments.model import Party, Payment
+from paceline_payments.ports import CallNotSent, DownstreamBusy, PaymentRefused
 
 START = datetime(2027, 3, 1, 16, 0, tzinfo=UTC)
 PARTY = Party("Alice", "DE89370400440532013000")

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from paceline.apps.payments.downstream.connection import DownstreamConnection
 from paceline.errors import ConfigurationError
+from paceline_payments.downstream.connection import DownstreamConnection
 
 
 @pytest.mark.parametrize(

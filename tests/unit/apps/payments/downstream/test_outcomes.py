@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.apps.payments.downstream import outcomes
-from paceline.apps.payments.downstream.outcomes import (
+from paceline_payments.downstream import outcomes
+from paceline_payments.downstream.outcomes import (
     TABLE,
     Answer,
     Verdict,
@@ -21,7 +21,7 @@ from paceline.apps.payments.downstream.outcomes import (
     retry_after_of,
     verdict_of,
 )
-from paceline.apps.payments.ports import InquiryStatus
+from paceline_payments.ports import InquiryStatus
 
 LAW = {
     Verdict.EXECUTED: [200, 201, 202, 204, 299],

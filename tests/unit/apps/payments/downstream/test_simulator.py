@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.apps.payments.downstream.server import SimulatorApp
-from paceline.apps.payments.downstream.simulator import Behaviour, Simulator, peak_per_second
 from paceline.errors import InvalidInput
 from paceline.testing import FakeClock
+from paceline_payments.downstream.server import SimulatorApp
+from paceline_payments.downstream.simulator import Behaviour, Simulator, peak_per_second
 
 START = datetime(2027, 3, 1, 16, 0, tzinfo=UTC)
 

@@ -1,0 +1,174 @@
+"""Phase B: execute → post-process → notify. Pure business logic on the context; of dispatch it knows only how to give
+its item up or back (`GiveUp`, `Postponed`).
+
+Each step is idempotent, so that it may run again after a crash: the payment's id is the downstream's idempotency key,
+and a change of status counts once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from paceline.batching import Batcher
+from paceline.dispatch.model import GiveUp, Postponed
+from paceline.downstream.ports import DownstreamObserver, NullDownstreamObserver
+from paceline.errors import NotFound, StoreError
+from paceline_payments.model import Payment, PaymentEvent, PaymentRecord, PaymentStatus, StatusChange
+from paceline_payments.notifier import notices_for
+from paceline_payments.ports import (
+    CallNotSent,
+    Downstream,
+    DownstreamBusy,
+    InquiryStatus,
+    Notice,
+    Notifier,
+    PaymentRefused,
+    PaymentStore,
+    PaymentUnsendable,
+    Receipt,
+)
+from paceline_payments.serialization import read_context
+
+log = logging.getLogger(__name__)
+
+LONGEST_REASON = 2000
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
+WRITE_ATTEMPTS = 12
+"""Attempts to write the downstream's response while the store is unavailable: about half a minute."""
+
+
+class PaymentExecution:
+    """Executes payments: one method per step, and `execute` for all of them."""
+
+    def __init__(
+        self,
+        store: PaymentStore,
+        downstream: Downstream,
+        notifier: Notifier,
+        *,
+        observer: DownstreamObserver | None = None,
+    ) -> None:
+        self._store = store
+        self._downstream = downstream
+        self._notifier = notifier
+        self._observer = observer or NullDownstreamObserver()
+        self._begins: Batcher[str, PaymentRecord] = Batcher(self._begin)
+        self._writes: Batcher[StatusChange, bool] = Batcher(self._advance, max_batch=200)
+
+    async def execute(self, item_id: str, context: Any) -> None:
+        """All of phase B, for an engine that runs plain functions."""
+        payment, terms = read_context(context)
+        if await self.execute_payment(payment):
+            await self.notify(notices_for(payment, terms))
+
+    async def execute_payment(self, payment: Payment, *, wait: float | None = None) -> bool:
+        """SCHEDULED → ACCEPTED if the downstream executes the payment. True if it is accepted.
+
+        Raises:
+            GiveUp: The downstream rejected the payment, or no request can carry it.
+            DownstreamBusy: The outcome is unknown. A retry has the same idempotency key.
+            Postponed: It was not the payment's fault: switch, breaker, connection or store. Nothing is counted.
+        """
+        try:
+            record = await self._begins.submit(payment.payment_id)
+        except StoreError as error:
+            self._observer.settled("POSTPONED")
+            raise Postponed(f"the store can't be reached: {error}") from error
+        if record.status is not PaymentStatus.SCHEDULED:
+            return record.status is PaymentStatus.ACCEPTED
+        try:
+            receipt = await self._pay(payment, wait)
+        except PaymentRefused as refusal:
+            self._observer.settled("REJECTED")
+            reason = str(refusal)[:LONGEST_REASON]
+            log.warning("payment %s was refused: %s", payment.payment_id, reason, extra={"item_id": payment.payment_id})
+            raise GiveUp(reason, PaymentEvent.REFUSED) from refusal
+        except PaymentUnsendable as error:
+            self._observer.settled("REJECTED")
+            raise GiveUp(str(error)[:LONGEST_REASON], PaymentEvent.UNSENT) from error
+        except CallNotSent as error:
+            self._observer.settled("POSTPONED")
+            if record.begun_at is None and record.began_now is not None:
+                await self._withdraw(payment.payment_id, record.began_now)
+            raise Postponed(str(error), error.pause) from error
+        except Postponed:
+            self._observer.settled("POSTPONED")
+            raise
+        except DownstreamBusy:
+            self._observer.settled("UNKNOWN")
+            raise
+        self._observer.settled("EXECUTED")
+        detail = f"executed downstream as {receipt.reference}" if receipt.reference else "executed downstream"
+        await self._change(
+            StatusChange.by(PaymentEvent.EXECUTED, payment.payment_id, record.status, detail, receipt.reference)
+        )
+        return True
+
+    async def _pay(self, payment: Payment, wait: float | None) -> Receipt:
+        """The downstream's receipt. If no attempt got a response, the inquiry may find it."""
+        try:
+            return await self._downstream.pay(payment, wait=wait)
+        except DownstreamBusy as busy:
+            try:
+                answer = await self._downstream.inquire(payment, wait=wait)
+            except DownstreamBusy as silence:
+                raise DownstreamBusy(f"{busy}; {silence}") from busy
+            reason = f"the inquiry found it {answer.status}: {answer.reason or ''}".rstrip(": ")
+            if answer.status is InquiryStatus.EXECUTED:
+                return Receipt(answer.reference)
+            if answer.status is InquiryStatus.REJECTED:
+                raise PaymentRefused(reason) from busy
+            raise DownstreamBusy(f"{busy}; {reason}") from busy
+
+    async def notify(self, notices: Sequence[Notice]) -> None:
+        """ACCEPTED → PROCESSING, once the parties are notified."""
+        await self._notifier.notify(notices)
+        detail = "payer and payee notified"
+        await self._change(
+            StatusChange.by(PaymentEvent.NOTIFIED, notices[0].payment_id, PaymentStatus.ACCEPTED, detail)
+        )
+
+    async def close(self) -> None:
+        """Returns when all changes are written."""
+        await self._begins.close()
+        await self._writes.close()
+
+    async def _change(self, change: StatusChange) -> None:
+        """Writes the downstream's response, with retries while the store is unavailable: the response is known only
+        here. If they fail, the next execution gets the same response under the same key."""
+        pause = FIRST_PAUSE
+        for attempt in range(1, WRITE_ATTEMPTS + 1):
+            try:
+                written = await self._writes.submit(change)
+                break
+            except StoreError as error:
+                if attempt == WRITE_ATTEMPTS:
+                    raise Postponed(f"the store can't be written: {error}") from error
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+        if not written:
+            ids = {"item_id": change.payment_id}
+            message = "payment %s was no longer %s; another execution was first"
+            log.info(message, change.payment_id, change.before, extra=ids)
+
+    async def _withdraw(self, payment_id: str, began: datetime) -> None:
+        with contextlib.suppress(StoreError):  # then it can't be cancelled, which is safe
+            await self._store.withdraw(payment_id, began)
+
+    async def _begin(self, payment_ids: Sequence[str]) -> list[PaymentRecord | BaseException]:
+        records = await self._store.begin(list(dict.fromkeys(payment_ids)))
+        return [records.get(payment_id) or NotFound("payment", payment_id) for payment_id in payment_ids]
+
+    async def _advance(self, changes: Sequence[StatusChange]) -> list[bool | BaseException]:
+        done: dict[int, bool] = {}
+        while len(done) < len(changes):
+            # One change per payment at a time. A second one can only come from another execution of the same payment.
+            chosen = {change.payment_id: at for at, change in reversed(list(enumerate(changes))) if at not in done}
+            made = await self._store.advance([changes[at] for at in chosen.values()])
+            done |= zip(chosen.values(), made, strict=True)
+        return [done[at] for at in range(len(changes))]

@@ -1,0 +1,90 @@
+"""`SqlPaymentStore`: the `PaymentStore` port over a `Database`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from paceline.dispatch.encryption import Encryption
+from paceline.sql.engine import Database
+from paceline_payments.model import (
+    PaymentAudit,
+    PaymentEvent,
+    PaymentFilter,
+    PaymentRecord,
+    PaymentStatus,
+    StatusChange,
+)
+from paceline_payments.ports import DuplicateQuery, NewPayment, PaymentLoad
+from paceline_payments.stores import moves, statements
+from paceline_payments.stores.unused_slots import unused_slots
+
+
+class SqlPaymentStore:
+    """Payments in SQLite, PostgreSQL or Oracle, in the database that also holds the queue and the slots."""
+
+    def __init__(self, database: Database, *, encryption: Encryption | None = None) -> None:
+        self._database = database
+        self._encryption = encryption
+        self._schedule_many = statements.schedule
+        if database.dialect == "postgresql":
+            # Imported here: the driver is an extra that SQLite's users do not have.
+            from paceline_payments.stores import postgres
+
+            self._schedule_many = postgres.schedule
+
+    async def find(self, payment_ids: Sequence[str]) -> dict[str, PaymentRecord]:
+        return await self._database.read(statements.find, payment_ids)
+
+    async def history(self, payment_id: str) -> list[PaymentAudit]:
+        return await self._database.read(statements.history, payment_id)
+
+    async def page(
+        self, selection: PaymentFilter, limit: int, after: str | None, *, last_first: bool = False
+    ) -> list[PaymentRecord]:
+        return await self._database.read(statements.list_payments, selection, limit, after, last_first)
+
+    async def count_matching(self, selection: PaymentFilter, at_most: int) -> int:
+        return await self._database.read_aside(statements.count_matching, selection, at_most)
+
+    async def find_duplicates(self, queries: Sequence[DuplicateQuery], within: timedelta) -> dict[str, str]:
+        return await self._database.read(statements.find_duplicates, queries, within)
+
+    async def schedule(self, payments: Sequence[NewPayment]) -> None:
+        ordered = sorted(payments, key=lambda new: new.payment.payment_id)
+        await self._database.write(self._schedule_many, ordered, self._encryption)
+
+    async def advance(self, changes: Sequence[StatusChange]) -> list[bool]:
+        return await self._database.write(statements.advance, changes)
+
+    async def begin(self, payment_ids: Sequence[str]) -> dict[str, PaymentRecord]:
+        return await self._database.write(moves.begin, payment_ids)
+
+    async def withdraw(self, payment_id: str, began: datetime) -> None:
+        await self._database.write(moves.withdraw, payment_id, began)
+
+    async def move(
+        self, payment_ids: Sequence[str], event: PaymentEvent, detail: str, reference: str | None = None
+    ) -> dict[str, str]:
+        return await self._database.write(moves.move, payment_ids, event, detail, reference)
+
+    async def orphaned_slots(self, owner: str, prefix: str, older_than: timedelta) -> list[str]:
+        return await unused_slots(
+            self._database,
+            owner,
+            prefix,
+            lambda use, moment: use.status is None and use.created_at <= moment - older_than,
+        )
+
+    async def prune(self, before: datetime) -> int:
+        forgotten, after = 0, ""
+        while (last := await self._database.read(statements.page_end, after)) is not None:
+            forgotten += await self._database.write(statements.prune, before, after, last)
+            after = last
+        return forgotten
+
+    async def count(self) -> dict[PaymentStatus, int]:
+        return dict((await self.measure()).counts)
+
+    async def measure(self) -> PaymentLoad:
+        return await self._database.read(statements.measure)

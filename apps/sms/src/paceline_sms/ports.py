@@ -1,0 +1,408 @@
+"""The ports of the gateway.
+
+A store (SQL) is authoritative for quotas. A cache (Redis) may decide in its place. A message log (Kafka, or an outbox
+in SQL) carries messages from intake to the sender, at least once, in order per key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import NamedTuple, Protocol
+
+from paceline.durations import EPOCH
+from paceline.errors import PacelineError
+from paceline.messaging import Record
+from paceline_sms.analytics import MinuteCount
+from paceline_sms.model import Attempt, AttemptEvent, Message, Verdict
+from paceline_sms.quota import Quota, Recipient, Spending
+
+LARGEST_COPY = 500_000
+"""Bytes of a dead letter on its topic."""
+
+# -- quotas ------------------------------------------------------------------------------------------------------
+
+
+class QuotaStore(Protocol):
+    """Quotas in a database. `now_ms` is the database's clock unless given."""
+
+    async def configure(self, quota: Quota, *, now_ms: int | None = None) -> Quota:
+        """Creates or replaces the user's quota: nothing counted, window beginning now, next version."""
+        ...
+
+    async def delete(self, user_id: int) -> bool:
+        """Removes the user's quota; whether there was one."""
+        ...
+
+    async def admit(self, attempts: Sequence[Attempt]) -> Sequence[Verdict | PacelineError]:
+        """One outcome each, in one transaction that locks the users' rows: decides, counts what is allowed, and
+        appends it to the outbox. Unknown users are `NotFound`; a key used for another message is `KeyReused`."""
+        ...
+
+    async def publish(self, attempt: Attempt, message: Message) -> None:
+        """Appends a message that a cache admitted to the outbox."""
+        ...
+
+    async def find(self, user_id: int, *, renew: bool = True, now_ms: int | None = None) -> tuple[Quota, int] | None:
+        """The user's quota, and the time. With `renew` an elapsed window is restarted, which takes a lock."""
+        ...
+
+    async def sync(
+        self, spendings: Sequence[Spending], sent_keys: Mapping[str, str], messages: Sequence[Message]
+    ) -> set[int]:
+        """Counts what a cache admitted (`quota.merge_spending`), and stores the messages and the fingerprints of those
+        that were sent under an idempotency key, in one transaction. Returns the users whose copies in the cache are no
+        longer valid."""
+        ...
+
+    async def key_fingerprint(self, message_id: str, *, now_ms: int | None = None) -> str | None:
+        """The fingerprint of a message whose id was made from an idempotency key, if it is stored as sent."""
+        ...
+
+
+class Hit(NamedTuple):
+    """The cache decided. `spending` is what the store does not have yet, if anything was counted."""
+
+    verdict: Verdict
+    spending: Spending | None
+
+
+class Miss(NamedTuple):
+    """The cache has no valid copy of this user."""
+
+
+class Busy(NamedTuple):
+    """Another call with the same idempotency key is being published right now."""
+
+
+class QuotaCache(Protocol):
+    """Quotas in a cache that decides atomically, by its own clock unless `now_ms` is given. Every call may raise
+    `StoreUnavailable`; whether it took effect is then unknown."""
+
+    @property
+    def incarnation(self) -> int:
+        """Grows whenever the server may have been replaced, or may have lost data."""
+        ...
+
+    async def spend(self, attempt: Attempt) -> Hit | Miss | Busy:
+        """Checks and counts in one step. An attempt under an idempotency key that was counted before is not counted
+        again: it is a replay if it was `settled` as sent, else it may be published again."""
+        ...
+
+    async def settle(self, attempt: Attempt, *, sent: bool) -> None:
+        """Records whether a counted attempt with a key has been published."""
+        ...
+
+    async def learn(self, quota: Quota, left_ms: int, *, now_ms: int | None = None) -> None:
+        """Takes over the store's row, whose window ends in `left_ms`, unless a newer one is known; never lowers a
+        count within a window."""
+        ...
+
+    async def forget(self, quota: Quota) -> None:
+        """Deletes the user's copy, and rejects copies of earlier versions from now on."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+# -- the sender --------------------------------------------------------------------------------------------------
+
+
+class Status(StrEnum):
+    """The status of a message. `SENDING` is shown as queued: it may have failed attempts."""
+
+    QUEUED = "QUEUED"
+    SENDING = "SENDING"
+    SENT = "SENT"
+    DELIVERED = "DELIVERED"
+    FAILED = "FAILED"
+    EXPIRED = "EXPIRED"
+    UNKNOWN = "UNKNOWN"
+    """Nobody knows whether a provider took it. A receipt resolves it."""
+
+
+class Claim(StrEnum):
+    """Whether the caller may send a message now."""
+
+    MINE = "MINE"
+    BUSY = "BUSY"
+    """Another live sender has it."""
+    DONE = "DONE"
+
+
+class MessageClaim(NamedTuple):
+    """The result of claiming a message."""
+
+    kind: Claim
+    attempts: int
+    """Made so far."""
+    recipient: Recipient
+    opted_out: bool = False
+    unknown_provider: str | None = None
+    """The provider that may have taken it at an earlier attempt."""
+
+
+class Parking(NamedTuple):
+    """What is known of a message that is put aside."""
+
+    attempts: int
+    """Made so far."""
+    unknown_provider: str | None = None
+
+
+class DeliveryOutcome(NamedTuple):
+    """The result of a message at the sender."""
+
+    message_id: str
+    status: Status
+    attempts: int
+    provider: str | None = None
+    provider_id: str | None = None
+    segments: int | None = None
+    reason: str | None = None
+    price: str | None = None
+    currency: str | None = None
+
+
+class DeadLetter(NamedTuple):
+    """A record that will not be sent, unless an operator redrives it."""
+
+    letter_id: str
+    message_id: str | None
+    """None if the record could not be read."""
+    key: str
+    value: str
+    reason: str
+    attempts: int
+    dead_ms: int = 0
+    whole: bool = True
+    """False: it was too long to keep; only its beginning is here, and it can't be redriven."""
+    dead_at: datetime = EPOCH
+    """As `dead_ms`, but exact: its place in a list."""
+
+    def to_record_value(self) -> str:
+        """The dead letter as its topic carries it: cut, with a hash of the whole, if it is larger than a broker takes
+        by default."""
+        document = {"value": self.value, "reason": self.reason, "attempts": self.attempts}
+        text = json.dumps(document)
+        if len(text) <= LARGEST_COPY:
+            return text
+        digest = hashlib.sha256(self.value.encode(errors="surrogatepass")).hexdigest()
+        return json.dumps({**document, "value": self.value[: LARGEST_COPY // 12], "sha256": digest})
+
+
+class Receipt(NamedTuple):
+    """A provider's delivery report on a message that it accepted."""
+
+    provider: str
+    delivered: bool | None
+    """None: it was taken, and nothing is known of its delivery yet."""
+    message_id: str | None = None
+    """Our id, if the provider returns it; else `provider_id` names the message."""
+    provider_id: str | None = None
+    reason: str = ""
+
+
+class MessageStatus(NamedTuple):
+    """A message's status, with its times."""
+
+    message_id: str
+    user_id: int
+    status: Status
+    segments: int
+    attempts: int
+    accepted_at: datetime
+    expires_at: datetime | None
+    sent_at: datetime | None
+    delivered_at: datetime | None
+    failed_at: datetime | None
+    provider: str | None
+    provider_id: str | None
+    reason: str | None
+    price: str | None = None
+    currency: str | None = None
+
+
+class Backlog(NamedTuple):
+    """What has no outcome yet."""
+
+    waiting: int = 0
+    oldest_seconds: float = 0.0
+    """The age of the oldest that waits."""
+    dead_letters: int = 0
+    unknown: int = 0
+    """Messages with an unknown outcome."""
+    lost: int = 0
+    """Messages that were in no place, and were queued again by the sweep of this process."""
+
+
+class MessageFilter(NamedTuple):
+    """Which messages to list; None: any."""
+
+    status: Status | None = None
+    """QUEUED selects those that are being sent, too."""
+    user_id: int | None = None
+    prefix: str | None = None
+    """What their ids begin with."""
+
+    @property
+    def statuses(self) -> list[Status]:
+        """Every status that is selected."""
+        if self.status is None:
+            return list(Status)
+        return [Status.QUEUED, Status.SENDING] if self.status is Status.QUEUED else [self.status]
+
+
+class DeliveryStore(Protocol):
+    """The status of messages, and the claims on them."""
+
+    async def claim(self, messages: Sequence[Message], owner: str) -> Mapping[str, MessageClaim]:
+        """Claims messages for `owner`, by id. A claim expires if its lease is not renewed."""
+        ...
+
+    async def renew(self, message_ids: Sequence[str], owner: str) -> Collection[str]:
+        """Renews the leases of claims, and returns those that are still the owner's."""
+        ...
+
+    async def release(self, message_ids: Sequence[str], owner: str) -> None:
+        """Gives back claims on messages that were not sent."""
+        ...
+
+    async def settle(self, outcomes: Sequence[DeliveryOutcome]) -> None:
+        """Stores outcomes. Idempotent."""
+        ...
+
+    async def bury(self, letters: Sequence[DeadLetter], outcomes: Sequence[DeliveryOutcome]) -> None:
+        """Stores dead letters and outcomes, in one transaction. Idempotent."""
+        ...
+
+    async def park(self, records: Sequence[tuple[Record, int]], claims: Mapping[str, Parking], owner: str) -> None:
+        """Parks records, each until a time, and releases the owner's claims on messages, in one transaction."""
+        ...
+
+    async def hold(self, record: Record, outcome: DeliveryOutcome, until_ms: int) -> None:
+        """Stores an unknown outcome, and keeps the record until a time, in one transaction."""
+        ...
+
+    async def opt_out(self, phone: str, reason: str) -> None:
+        """Stores the opt-out of a number."""
+        ...
+
+    async def now_ms(self) -> int:
+        """The store's clock."""
+        ...
+
+
+# -- analytics and watching --------------------------------------------------------------------------------------
+
+
+class AnalyticsStore(Protocol):
+    """Attempts, counted."""
+
+    async def add(self, events: Sequence[AttemptEvent]) -> None:
+        """Stores the events. Idempotent by event id."""
+        ...
+
+    async def counts(self, since_ms: int, until_ms: int, users: Sequence[int]) -> list[MinuteCount]:
+        """Attempts of some users, by user, minute and outcome, in order of the minutes."""
+        ...
+
+    async def totals(self, since_ms: int, until_ms: int) -> tuple[list[MinuteCount], int]:
+        """Attempts of all users together, by minute and outcome; and how many users they are of."""
+        ...
+
+    async def busiest(self, since_ms: int, until_ms: int, limit: int) -> list[int]:
+        """The users with the most attempts, the most first."""
+        ...
+
+    async def suspects(self, since_ms: int, until_ms: int) -> list[int]:
+        """Users that may be anomalies: with many attempts, or with a limited one."""
+        ...
+
+    async def now_ms(self) -> int:
+        """The store's clock."""
+        ...
+
+    async def prune(self, before_ms: int) -> int: ...
+
+
+class NotificationObserver(Protocol):
+    """Observes what happens, for metrics. Must be quick and must not raise."""
+
+    def attempted(self, path: str, outcome: str, seconds: float) -> None:
+        """A send was decided, on the path `sql` or `redis`."""
+        ...
+
+    def fell_back(self) -> None:
+        """Redis did not answer; the SQL path decided."""
+        ...
+
+    def synced(self, users: int, failed: bool) -> None:
+        """Counts were written to the store, or could not be."""
+        ...
+
+    def events_dropped(self, count: int) -> None:
+        """Attempt events were lost because their queue was full."""
+        ...
+
+    def events_indexed(self, indexed: int, refused: int, expired: int) -> None:
+        """How many events the search index accepted, refused, or got too late."""
+        ...
+
+    def delivered(self, outcome: str) -> None:
+        """The sender processed a message: `sent`, `duplicate`, `retried`, `parked`, `unknown`, `opted_out` or
+        `dead_lettered`."""
+        ...
+
+    def provider_called(self, provider: str, result: str, seconds: float) -> None:
+        """A provider answered `accepted` or `rejected`, the outcome is `unknown`, or it was `unavailable`."""
+        ...
+
+    def reader_restarted(self, reader: str) -> None:
+        """A reader of the message log failed and was restarted."""
+        ...
+
+    def receipt(self, provider: str, delivered: bool | None, seconds: float) -> None:
+        """A provider reported on a message, `seconds` after it was sent."""
+        ...
+
+    def backlog(self, backlog: Backlog, available: bool) -> None:
+        """What has no outcome yet, and whether a provider is available."""
+        ...
+
+
+class NullObserver:
+    """An observer that does nothing."""
+
+    def attempted(self, path: str, outcome: str, seconds: float) -> None:
+        pass
+
+    def fell_back(self) -> None:
+        pass
+
+    def synced(self, users: int, failed: bool) -> None:
+        pass
+
+    def events_dropped(self, count: int) -> None:
+        pass
+
+    def events_indexed(self, indexed: int, refused: int, expired: int) -> None:
+        pass
+
+    def delivered(self, outcome: str) -> None:
+        pass
+
+    def provider_called(self, provider: str, result: str, seconds: float) -> None:
+        pass
+
+    def reader_restarted(self, reader: str) -> None:
+        pass
+
+    def receipt(self, provider: str, delivered: bool | None, seconds: float) -> None:
+        pass
+
+    def backlog(self, backlog: Backlog, available: bool) -> None:
+        pass

@@ -1,0 +1,224 @@
+"""Quotas and idempotency keys in a database: plain functions over a connection.
+
+Every transaction that counts locks the users' rows first, in the order of their ids, so that there are no deadlocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from paceline.durations import from_ms, to_ms
+from paceline.errors import NotFound, PacelineError
+from paceline.messaging import Record
+from paceline.sql.in_lists import where_in
+from paceline.sql.outbox import append
+from paceline_sms.model import Attempt, KeyReused, Message, Verdict
+from paceline_sms.quota import Quota, Recipient, Spending, Unit, decide, merge_spending, replay
+from paceline_sms.stores.message_statements import insert_messages
+from paceline_sms.stores.rows import clock_ms, known_of
+from paceline_sms.stores.tables import notification_key, notification_quota
+
+KEY_LIFE = timedelta(hours=24)
+"""How long an idempotency key is kept."""
+
+
+def configure(connection: Connection, quota: Quota, now_ms: int | None) -> Quota:
+    """Creates or replaces the user's row with `quota`, nothing counted, its window beginning now."""
+    earlier = _lock_rows(connection, [quota.user_id]).get(quota.user_id)
+    quota = replace(quota, count=0, refreshed_ms=clock_ms(connection, now_ms), state=None)
+    if earlier is None:
+        # Of two transactions that create the same user, the second waits here, fails on the key, and is retried.
+        connection.execute(notification_quota.insert().values(user_id=quota.user_id, **_columns(quota)))
+        return quota
+    quota = replace(quota, version=earlier.version + 1, generation=earlier.generation)
+    _write(connection, [quota])
+    return quota
+
+
+def delete(connection: Connection, user_id: int) -> bool:
+    """Removes the user's row; whether there was one."""
+    return bool(connection.execute(notification_quota.delete().where(notification_quota.c.user_id == user_id)).rowcount)
+
+
+def admit(
+    connection: Connection, attempts: Sequence[Attempt], topic: str, expiry_ms: int
+) -> list[Verdict | PacelineError]:
+    """Decides, counts and publishes to the outbox; returns one outcome each, in order."""
+    quotas = _lock_rows(connection, {attempt.user_id for attempt in attempts})
+    now_ms = clock_ms(connection, None)
+    keys = _keys(connection, [a.message_id for a in attempts if a.keyed], now_ms)
+    outcomes: list[Verdict | PacelineError] = []
+    accepted: dict[str, tuple[Attempt, Verdict]] = {}
+    counted: dict[int, Quota] = {}
+    for attempt in attempts:
+        at_ms = now_ms if attempt.now_ms is None else attempt.now_ms
+        quota = counted.get(attempt.user_id) or quotas.get(attempt.user_id)
+        if quota is None:
+            outcomes.append(NotFound("user", str(attempt.user_id)))
+            continue
+        if attempt.message_id in keys:
+            is_repeat = keys[attempt.message_id] == attempt.fingerprint
+            outcomes.append(replay(quota, attempt, at_ms) if is_repeat else KeyReused(attempt.message_id))
+            continue
+        after, outcome = decide(quota, attempt, at_ms)
+        outcomes.append(outcome)
+        if isinstance(outcome, Verdict) and outcome.allowed:
+            counted[attempt.user_id] = after
+            accepted[attempt.message_id] = attempt, outcome
+            if attempt.keyed:
+                # The same key twice in one batch: the second gets the first one's verdict.
+                keys[attempt.message_id] = attempt.fingerprint
+    _write(connection, counted.values())
+    _remember(
+        connection,
+        {a.message_id: (verdict.at_ms, a.fingerprint) for a, verdict in accepted.values() if a.keyed},
+    )
+    publish(connection, topic, [(a, a.to_message(verdict.at_ms, expiry_ms)) for a, verdict in accepted.values()])
+    return outcomes
+
+
+def publish(connection: Connection, topic: str, messages: Sequence[tuple[Attempt, Message]]) -> None:
+    """Appends accepted messages to the outbox, with a row for the status of each."""
+    if messages:
+        insert_messages(connection, [message for _, message in messages])
+        append(
+            connection,
+            [
+                Record(topic, str(message.user_id), message.to_record_value(), attempt.traceparent)
+                for attempt, message in messages
+            ],
+        )
+
+
+def find(connection: Connection, user_id: int, now_ms: int | None) -> tuple[Quota, int] | None:
+    """The user's row as it is, and the time."""
+    row = connection.execute(sa.select(notification_quota).where(notification_quota.c.user_id == user_id)).first()
+    return None if row is None else (_quota(row), clock_ms(connection, now_ms))
+
+
+def renew(connection: Connection, user_id: int, now_ms: int | None) -> tuple[Quota, int] | None:
+    """The user's row, with a new window if the old one has elapsed, and the time."""
+    quota = _lock_rows(connection, [user_id]).get(user_id)
+    if quota is None:
+        return None
+    at_ms = clock_ms(connection, now_ms)
+    current = quota.current(at_ms)
+    if current is not quota:
+        _write(connection, [current])
+    return current, at_ms
+
+
+def sync(
+    connection: Connection,
+    spendings: Sequence[Spending],
+    sent_keys: Mapping[str, str],
+    messages: Sequence[Message],
+) -> set[int]:
+    """Counts what a cache admitted; returns the users whose copies are not valid."""
+    quotas = _lock_rows(connection, {spending.user_id for spending in spendings})
+    changed: dict[int, Quota] = {}
+    stale: set[int] = set()
+    for spending in spendings:
+        quota = changed.get(spending.user_id) or quotas.get(spending.user_id)
+        if quota is None:
+            continue
+        after, valid = merge_spending(quota, spending)
+        if not valid:
+            stale.add(spending.user_id)
+        if after != quota:
+            changed[spending.user_id] = after
+    _write(connection, changed.values())
+    if sent_keys:
+        now_ms = clock_ms(connection, None)
+        _remember(connection, {key: (now_ms, fingerprint) for key, fingerprint in sent_keys.items()})
+    insert_messages(connection, messages, keep=True)
+    return stale
+
+
+def key_fingerprint(connection: Connection, message_id: str, now_ms: int | None) -> str | None:
+    """The fingerprint of a message id that was sent, or None."""
+    return _keys(connection, [message_id], clock_ms(connection, now_ms)).get(message_id)
+
+
+def _lock_rows(connection: Connection, user_ids: Iterable[int]) -> dict[int, Quota]:
+    """Locks the users' rows until the transaction ends, in the order of their ids."""
+    quotas: dict[int, Quota] = {}
+    of_user = notification_quota.c.user_id
+    for some in where_in(connection, of_user, sorted(user_ids)):
+        rows = connection.execute(sa.select(notification_quota).where(some).order_by(of_user).with_for_update())
+        quotas.update((row.user_id, _quota(row)) for row in rows)
+    return quotas
+
+
+def _write(connection: Connection, quotas: Iterable[Quota]) -> None:
+    rows = [{"of_user": quota.user_id, **_columns(quota)} for quota in quotas]
+    if rows:
+        connection.execute(
+            notification_quota.update()
+            .where(notification_quota.c.user_id == sa.bindparam("of_user"))
+            .values({name: sa.bindparam(name) for name in rows[0] if name != "of_user"}),
+            rows,
+        )
+
+
+def _keys(connection: Connection, message_ids: Sequence[str], now_ms: int) -> dict[str, str]:
+    """The fingerprints of the ids that were sent."""
+    key = notification_key.c
+    keys: dict[str, str] = {}
+    for some in where_in(connection, key.message_id, message_ids):
+        query = sa.select(key.message_id, key.fingerprint).where(some, key.created_at > from_ms(now_ms) - KEY_LIFE)
+        keys.update((row.message_id, row.fingerprint) for row in connection.execute(query))
+    return keys
+
+
+def _remember(connection: Connection, sent: Mapping[str, tuple[int, str]]) -> None:
+    """Stores ids as sent; one that had expired gets a new expiry."""
+    rows = {
+        message_id: {"message_id": message_id, "created_at": from_ms(at_ms), "fingerprint": fingerprint}
+        for message_id, (at_ms, fingerprint) in sent.items()
+    }
+    for known in known_of(connection, notification_key.c.message_id, list(rows)):
+        connection.execute(
+            notification_key.update().where(notification_key.c.message_id == known).values(rows.pop(known))
+        )
+    if rows:
+        connection.execute(notification_key.insert(), list(rows.values()))
+
+
+def _quota(row: Row[Any]) -> Quota:
+    return Quota(
+        row.user_id,
+        row.rate_limit,
+        row.time_window,
+        row.current_count,
+        to_ms(row.last_refresh_time),
+        row.version,
+        row.generation,
+        row.algorithm,
+        Unit(row.unit),
+        tuple(map(int, row.state.split())) if row.state else None,
+        Recipient(row.phone, row.locale, row.zone),
+    )
+
+
+def _columns(quota: Quota) -> dict[str, Any]:
+    return {
+        "rate_limit": quota.rate_limit,
+        "time_window": quota.window_minutes,
+        "current_count": quota.count,
+        "last_refresh_time": from_ms(quota.refreshed_ms),
+        "version": quota.version,
+        "generation": quota.generation,
+        "algorithm": quota.algorithm,
+        "unit": quota.unit.value,
+        "state": None if quota.state is None else " ".join(map(str, quota.state)),
+        "phone": quota.recipient.phone,
+        "locale": quota.recipient.locale,
+        "zone": quota.recipient.zone,
+    }

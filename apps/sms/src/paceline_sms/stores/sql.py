@@ -1,0 +1,291 @@
+"""The gateway's ports over a `Database`: `SqlQuotaStore`, `SqlDeliveryStore`, `SqlAnalyticsStore`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+
+from paceline.errors import Conflict, PacelineError
+from paceline.messaging import Record
+from paceline.sql.engine import Database
+from paceline_sms.analytics import MinuteCount
+from paceline_sms.model import Attempt, AttemptEvent, Message, Verdict
+from paceline_sms.ports import (
+    Backlog,
+    DeadLetter,
+    DeliveryOutcome,
+    MessageClaim,
+    MessageFilter,
+    MessageStatus,
+    Parking,
+    Receipt,
+)
+from paceline_sms.quota import Quota, Spending
+from paceline_sms.receipts import EarlyReceipt, early_topic
+from paceline_sms.stores import (
+    attempt_statements,
+    message_statements,
+    quota_statements,
+    receipt_statements,
+    rows,
+    sqlite,
+)
+from paceline_sms.stores.tables import (
+    notification_attempt,
+    notification_dead_letter,
+    notification_key,
+    notification_message,
+)
+
+T = TypeVar("T")
+
+DEFAULT_EXPIRY = timedelta(hours=24)
+LEASE = timedelta(seconds=10)
+MAX_TRIES = 5
+PRUNE_BATCH = 5000
+REDRIVE_BATCH = 500
+MOST_COUNTED = 100_001
+"""A listing counts up to this many: more are "more than 100,000"."""
+
+
+class SqlQuotaStore:
+    """Quotas in SQLite, PostgreSQL or Oracle. Messages are appended to the outbox, for `topic`."""
+
+    def __init__(self, database: Database, *, topic: str, expiry: timedelta = DEFAULT_EXPIRY) -> None:
+        self._database = database
+        self._topic = topic
+        self._expiry_ms = _milliseconds(expiry)
+
+    async def configure(self, quota: Quota, *, now_ms: int | None = None) -> Quota:
+        return await _retry_conflicts(lambda: self._database.write(quota_statements.configure, quota, now_ms))
+
+    async def delete(self, user_id: int) -> bool:
+        return await self._database.write(quota_statements.delete, user_id)
+
+    async def admit(self, attempts: Sequence[Attempt]) -> list[Verdict | PacelineError]:
+        write = self._database.write
+        return await _retry_conflicts(lambda: write(quota_statements.admit, attempts, self._topic, self._expiry_ms))
+
+    async def publish(self, attempt: Attempt, message: Message) -> None:
+        write = self._database.write
+        await _retry_conflicts(lambda: write(quota_statements.publish, self._topic, [(attempt, message)]))
+
+    async def find(self, user_id: int, *, renew: bool = True, now_ms: int | None = None) -> tuple[Quota, int] | None:
+        row = await self._database.read(quota_statements.find, user_id, now_ms)
+        if row is None or not renew or row[0].current(row[1]) is row[0]:
+            return row
+        return await self._database.write(quota_statements.renew, user_id, now_ms)
+
+    async def sync(
+        self, spendings: Sequence[Spending], sent_keys: Mapping[str, str], messages: Sequence[Message]
+    ) -> set[int]:
+        write = self._database.write
+        return await _retry_conflicts(lambda: write(quota_statements.sync, spendings, sent_keys, messages))
+
+    async def key_fingerprint(self, message_id: str, *, now_ms: int | None = None) -> str | None:
+        return await self._database.read(quota_statements.key_fingerprint, message_id, now_ms)
+
+    async def prune(self, before_ms: int) -> int:
+        """Deletes expired idempotency keys from before a time."""
+        key = notification_key.c
+        life = quota_statements.KEY_LIFE
+        return await _prune_in_batches(self._database, key.created_at, key.message_id, before_ms, life)
+
+
+class SqlDeliveryStore:
+    """Messages and their status, claims, dead letters, opt-outs."""
+
+    def __init__(
+        self, database: Database, *, topic: str, expiry: timedelta = DEFAULT_EXPIRY, lease: timedelta = LEASE
+    ) -> None:
+        self._database = database
+        self._topic = topic
+        self._expiry_ms = _milliseconds(expiry)
+        self.lease = lease
+
+    async def claim(self, messages: Sequence[Message], owner: str) -> dict[str, MessageClaim]:
+        database, lease = self._database, self.lease
+        claims: dict[str, MessageClaim] = {}
+        if database.dialect == "postgresql":
+            # Imported here: the driver is an extra that SQLite's users do not have.
+            from paceline_sms.stores import postgres
+
+            claims = await _retry_conflicts(lambda: postgres.claim_queued(database, messages, owner, lease))
+        elif database.dialect == "sqlite":
+            claims = await database.write(sqlite.claim_queued, messages, owner, lease)
+        # Messages that were claimed before: hardly any.
+        others = [message for message in messages if message.message_id not in claims]
+        if others:
+            claims |= await _retry_conflicts(lambda: database.write(message_statements.claim, others, owner, lease))
+        return claims
+
+    async def renew(self, message_ids: Sequence[str], owner: str) -> list[str]:
+        return await self._database.write(message_statements.renew, message_ids, owner, self.lease)
+
+    async def release(self, message_ids: Sequence[str], owner: str) -> None:
+        await self._database.write(message_statements.release, message_ids, owner)
+
+    async def settle(self, outcomes: Sequence[DeliveryOutcome]) -> None:
+        if self._database.dialect == "postgresql":
+            from paceline_sms.stores import postgres
+
+            settled = message_statements.outcome_rows(outcomes)
+            await _retry_conflicts(lambda: postgres.settle_alone(self._database, settled))
+        else:
+            await _retry_conflicts(lambda: self._database.write(message_statements.settle, outcomes))
+
+    async def bury(self, letters: Sequence[DeadLetter], outcomes: Sequence[DeliveryOutcome]) -> None:
+        await _retry_conflicts(lambda: self._database.write(message_statements.bury, letters, outcomes))
+
+    async def park(self, records: Sequence[tuple[Record, int]], claims: Mapping[str, Parking], owner: str) -> None:
+        await self._database.write(message_statements.park, records, claims, owner)
+
+    async def hold(self, record: Record, outcome: DeliveryOutcome, until_ms: int) -> None:
+        await _retry_conflicts(lambda: self._database.write(message_statements.hold, record, outcome, until_ms))
+
+    async def bury_held(self, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
+        """Dead-letters those messages whose outcome is still unknown, and returns their letters."""
+        return await self._database.write(message_statements.bury_held, letters)
+
+    async def now_ms(self) -> int:
+        return await self._database.read(rows.clock_ms, None)
+
+    async def status(self, message_id: str) -> MessageStatus | None:
+        """The status of a message."""
+        return await self._database.read(message_statements.status_of, message_id)
+
+    async def page(
+        self,
+        selection: MessageFilter,
+        limit: int,
+        after: tuple[datetime, str] | None = None,
+        *,
+        oldest_first: bool = False,
+    ) -> list[MessageStatus]:
+        """The newest messages that match, or the oldest, past a time and id."""
+        return await self._database.read(message_statements.page, selection, limit, after, oldest_first)
+
+    async def count_matching(self, selection: MessageFilter) -> int:
+        """How many messages match; 100,001 if there are more than 100,000."""
+        return await self._database.read_aside(message_statements.count_matching, selection, MOST_COUNTED)
+
+    async def beginning(self, prefix: str, limit: int) -> list[MessageStatus]:
+        """The first messages whose ids begin so, in order of the ids."""
+        return await self._database.read(message_statements.beginning, prefix, limit)
+
+    async def receive(self, receipt: Receipt) -> float | None:
+        """Stores a receipt; see `receipt_statements.receive`."""
+        return await self._database.write(receipt_statements.receive, receipt)
+
+    async def keep_receipt(self, early: EarlyReceipt) -> bool:
+        """Keeps a receipt for its next attempt; see `receipt_statements.keep_receipt`."""
+        return await self._database.write(receipt_statements.keep_receipt, early, early_topic(self._topic))
+
+    async def backlog(self) -> Backlog:
+        """What has no outcome yet."""
+        return await self._database.read_aside(message_statements.backlog)
+
+    async def dead_letters(
+        self, limit: int, cursor: tuple[datetime, str] | None = None, *, newest_first: bool = False
+    ) -> list[DeadLetter]:
+        """The oldest dead letters, or the newest, after a place."""
+        return await self._database.read(message_statements.dead_letters, limit, cursor, newest_first)
+
+    async def count_dead_letters(self) -> int:
+        """How many dead letters there are; 100,001 if there are more than 100,000."""
+        return await self._database.read_aside(message_statements.count_dead_letters, MOST_COUNTED)
+
+    async def unknown_dead_letters(self, letter_ids: Sequence[str]) -> list[str]:
+        """Those of the ids that no dead letter has."""
+        known = await self._database.read(rows.known_of, notification_dead_letter.c.letter_id, letter_ids)
+        return [letter_id for letter_id in letter_ids if letter_id not in known]
+
+    async def redrive(self, letter_ids: Sequence[str] | None) -> tuple[int, int]:
+        """Publishes these dead letters again, or all. Returns how many, and how many can't be."""
+        total = kept = 0
+        while True:
+            done, kept = await self._database.write(
+                message_statements.redrive, letter_ids, REDRIVE_BATCH, self._topic, self._expiry_ms
+            )
+            total += done
+            if letter_ids is not None or done < REDRIVE_BATCH:
+                return total, kept
+
+    async def drop(self, letter_ids: Sequence[str] | None) -> int:
+        """Deletes these dead letters, or all. Returns how many."""
+        total = 0
+        while True:
+            done = await self._database.write(message_statements.drop, letter_ids, REDRIVE_BATCH)
+            total += done
+            if letter_ids is not None or done < REDRIVE_BATCH:
+                return total
+
+    async def opt_out(self, phone: str, reason: str) -> None:
+        """Stores the opt-out of a number."""
+        await _retry_conflicts(lambda: self._database.write(message_statements.opt_out, phone, reason))
+
+    async def opt_in(self, phone: str) -> bool:
+        """Removes the opt-out of a number; returns whether there was one."""
+        return await self._database.write(message_statements.opt_in, phone)
+
+    async def prune(self, before_ms: int) -> int:
+        """Deletes messages that finished before a time and no longer suppress duplicates."""
+        column, key = notification_message.c.settled_at, notification_message.c.message_id
+        return await _prune_in_batches(self._database, column, key, before_ms, message_statements.DELIVERY_LIFE)
+
+
+class SqlAnalyticsStore:
+    """Attempts, one row each."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def add(self, events: Sequence[AttemptEvent]) -> None:
+        await _retry_conflicts(lambda: self._database.write(attempt_statements.add_attempts, events))
+
+    # On a separate connection: over a day of many users these take seconds, and must not delay sends.
+
+    async def counts(self, since_ms: int, until_ms: int, users: Sequence[int]) -> list[MinuteCount]:
+        return await self._database.read_aside(attempt_statements.counts, since_ms, until_ms, users)
+
+    async def totals(self, since_ms: int, until_ms: int) -> tuple[list[MinuteCount], int]:
+        return await self._database.read_aside(attempt_statements.totals, since_ms, until_ms)
+
+    async def busiest(self, since_ms: int, until_ms: int, limit: int) -> list[int]:
+        return await self._database.read_aside(attempt_statements.busiest, since_ms, until_ms, limit)
+
+    async def suspects(self, since_ms: int, until_ms: int) -> list[int]:
+        return await self._database.read_aside(attempt_statements.suspects, since_ms, until_ms)
+
+    async def now_ms(self) -> int:
+        return await self._database.read(rows.clock_ms, None)
+
+    async def prune(self, before_ms: int) -> int:
+        attempt = notification_attempt.c
+        return await _prune_in_batches(self._database, attempt.minute, attempt.event_id, before_ms, timedelta(0))
+
+
+async def _retry_conflicts(work: Callable[[], Awaitable[T]]) -> T:
+    """Retries a transaction when a concurrent one inserted the same row first."""
+    for _ in range(MAX_TRIES - 1):
+        try:
+            return await work()
+        except Conflict:
+            continue
+    return await work()
+
+
+async def _prune_in_batches(
+    database: Database, column: sa.Column[Any], key: sa.Column[Any], before_ms: int, keep: timedelta
+) -> int:
+    total = 0
+    while removed := await database.write(rows.prune, column, key, before_ms, PRUNE_BATCH, keep):
+        total += removed
+    return total
+
+
+def _milliseconds(span: timedelta) -> int:
+    return int(span / timedelta(milliseconds=1))

@@ -1,1 +1,0 @@
-"""Reference applications, on paceline's public names and ports only."""

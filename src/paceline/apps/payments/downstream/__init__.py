@@ -1,4 +1,0 @@
-"""The bank: a client of its payment API, and a simulator of it.
-
-`python -m paceline.apps.payments.downstream --port 9090 --tps 50 --fail 0.05 --latency-ms 20` serves the simulator.
-"""

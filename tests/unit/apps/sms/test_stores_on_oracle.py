@@ -1,0 +1,147 @@
+"""Oracle can't run here, so what would be sent to it is compiled and held against peer bug 24."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy.dialects import oracle
+
+from paceline.messaging import Record
+from paceline.sql import outbox, outbox_looks
+from paceline.sql.outbox_looks import Look
+from paceline_sms.model import Attempt, AttemptEvent, Message, Outcome
+from paceline_sms.ports import DeadLetter, DeliveryOutcome, MessageFilter, Parking, Receipt, Status
+from paceline_sms.quota import Quota, Spending
+from paceline_sms.receipts import EarlyReceipt
+from paceline_sms.stores import (
+    attempt_statements,
+    message_statements,
+    quota_statements,
+    receipt_statements,
+    rows,
+)
+from paceline_sms.stores.tables import notification_attempt
+from tests.models import oracle_grammars
+
+
+class Recorder:
+    """Stands where a connection would and compiles what it is given; every query comes back empty."""
+
+    def __init__(self) -> None:
+        self.dialect = oracle.dialect()
+        self.dialect.supports_native_boolean = False  # as on a connection
+        self.statements: list[str] = []
+        self.info: dict[str, Any] = {}
+
+    def execute(self, statement: Any, parameters: Any = None) -> Any:
+        if isinstance(parameters, dict) and not statement.is_insert:
+            # Lists are among the parameters, and not in the statement.
+            text = statement.compile(dialect=self.dialect).construct_expanded_state(parameters).statement
+        else:
+            text = str(statement.compile(dialect=self.dialect, compile_kwargs={"render_postcompile": True}))
+        self.statements.append(text)
+        return Nothing()
+
+
+class Nothing:
+    rowcount = 0
+
+    def scalar_one(self) -> datetime:
+        return datetime(2027, 3, 1, tzinfo=UTC)  # the only query that needs an answer reads the time
+
+    def first(self) -> None:
+        return None
+
+    def scalars(self) -> Nothing:
+        return self
+
+    def __iter__(self) -> Any:
+        return iter(())
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    return Recorder()
+
+
+def everything(connection: Any) -> None:
+    ids = [f"m{n}" for n in range(2500)]
+    messages = [Message(n, "m", message_id, "+491701234567", expires_ms=0) for n, message_id in enumerate(ids)]
+    outcome = DeliveryOutcome("m", Status.SENT, 1)
+    quota_statements.configure(connection, Quota(1, 2, 3, 0, 0), None)
+    quota_statements.delete(connection, 1)
+    quota_statements.admit(connection, [Attempt.of(1, "m", "k")], "t", 1000)
+    quota_statements.publish(connection, "t", [(Attempt.of(1, "m"), messages[0])])
+    quota_statements.find(connection, 1, None)
+    quota_statements.renew(connection, 1, None)
+    spendings = [Spending(n, 1, 0, 0, 1, 1) for n in range(2500)]
+    quota_statements.sync(connection, spendings, dict.fromkeys(ids, ""), messages)
+    quota_statements.key_fingerprint(connection, "m", None)
+    message_statements.claim(connection, messages, "me", timedelta(seconds=1))
+    message_statements.renew(connection, ids, "me", timedelta(seconds=1))
+    message_statements.release(connection, ids, "me")
+    message_statements.settle(connection, [outcome])
+    message_statements.park(connection, [(Record("t", "k", "v"), 0)], {"m": Parking(1)}, "me")
+    message_statements.hold(connection, Record("t", "k", "v"), outcome, 0)
+    message_statements.bury_held(connection, [DeadLetter("l", "m", "k", "v", "reason", 1)])
+    message_statements.forget_letters(connection, "m")
+    message_statements.status_of(connection, "m")
+    after = datetime(2027, 3, 1, tzinfo=UTC), "m"
+    for oldest_first in (False, True):
+        message_statements.page(connection, MessageFilter(Status.QUEUED, 1, "m"), 10, after, oldest_first)
+    message_statements.count_matching(connection, MessageFilter(Status.QUEUED, 1, "m"), 10)
+    message_statements.count_dead_letters(connection, 10)
+    message_statements.beginning(connection, "m", 10)
+    receipt_statements.receive(connection, Receipt("p", True, provider_id="x"))
+    early = EarlyReceipt(Receipt("own", True, provider_id="p"))
+    receipt_statements.keep_receipt(connection, early, "t")
+    receipt_statements.keep_receipt(connection, early._replace(tries=1), "t")
+    outbox.holds_as_many(connection, "t", 10)
+    message_statements.bury(connection, [DeadLetter("l", "m", "k", "v", "r", 1)], [outcome])
+    for newest_first in (False, True):
+        message_statements.dead_letters(connection, 10, after, newest_first)
+    message_statements.redrive(connection, ids, 100, "t", 1000)
+    message_statements.drop(connection, None, 100)
+    message_statements.opt_out(connection, "+491701234567", "STOP")
+    message_statements.opt_in(connection, "+491701234567")
+    attempt_statements.add_attempts(connection, [AttemptEvent("e", 1, Outcome.SENT, 0)])
+    attempt_statements.counts(connection, 0, 60_000, list(range(2500)))
+    attempt_statements.totals(connection, 0, 60_000)
+    attempt_statements.busiest(connection, 0, 60_000, 10)
+    attempt_statements.suspects(connection, 0, 60_000)
+    attempt = notification_attempt.c
+    rows.prune(connection, attempt.minute, attempt.event_id, 0, 100, timedelta(0))
+    looks = [Look("t", "me", 100, is_leased=True, renews=True), Look("u", "me", 100, is_leased=False, renews=False)]
+    outbox.append(connection, [Record("t", "k", "v")])
+    outbox_looks.first_ids(connection, "t", 100)
+    outbox_looks.available(connection, looks)
+    outbox.records_of(connection, "t", list(range(2500)))
+    outbox.remove(connection, list(range(2500)))
+    outbox_looks.free_after(connection, looks)
+    outbox_looks.lease_and_read(connection, looks, timedelta(seconds=30))
+    outbox.leave(connection, "t", "me")
+
+
+def test_no_statement_limits_rows_it_locks(recorder: Recorder) -> None:
+    """`FETCH FIRST` or ROWNUM with `FOR UPDATE` is ORA-02014."""
+    everything(recorder)
+    locking = [sql for sql in recorder.statements if "FOR UPDATE" in sql]
+    assert len(locking) >= 4
+    assert not any("FETCH FIRST" in sql or "ROWNUM" in sql for sql in locking)
+    assert not any("LIMIT" in sql.replace("rate_limit", "").upper().split() for sql in recorder.statements)
+
+
+def test_two_grammars_read_every_statement(recorder: Recorder) -> None:
+    everything(recorder)
+    assert len(recorder.statements) >= 60
+    for statement in set(recorder.statements):
+        oracle_grammars.check(statement)
+
+
+def test_lists_stay_below_a_thousand(recorder: Recorder) -> None:
+    everything(recorder)
+    lists = [sql.partition(" IN (")[2].partition(")")[0] for sql in recorder.statements if " IN (:" in sql]
+    assert len(lists) >= 9
+    assert max(placeholders.count(",") + 1 for placeholders in lists) <= 900
