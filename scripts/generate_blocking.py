@@ -34,7 +34,6 @@ WORDS = (
     (r"\bAsync(?=[A-Z])", ""),
 )
 WRAPPERS = ("Awaitable[",)
-NOT_CALLS = ("open", "close", "enqueue_requests", "enqueue_group")
 CLOSING = {"(": ")", "[": "]"}
 
 
@@ -123,83 +122,161 @@ TWINS = (
 
 @dataclass(frozen=True)
 class Facade:
-    """A class, and the blocking form of its public methods, which `parent` runs."""
+    """Classes of a module, and the blocking form of their public methods."""
 
     source: str
     target: str
+    twins: Sequence[Facing]
+    bases: Sequence[str] = ()
+    """Files of the classes they inherit methods from."""
+
+
+@dataclass(frozen=True)
+class Facing:
+    """A class, and the `parent` that runs the calls of its blocking form."""
+
     class_name: str
     parent: str
-    """Module and class. It has `_run(call)`, and `_run_within(connection, item_type, call)` for methods that take a
-    connection; and what of the class is not generated, such as `close`."""
+    """Module and class. It has `_run(call)`, and `_run_within(*within, call)` for methods that take a connection; and
+    what of the class is not generated, such as `close`."""
     docstring: str
-    bases: Sequence[str] = ()
-    """Files of the classes it inherits methods from."""
+    within: Sequence[str] = ("connection",)
+    left_out: Sequence[str] = ("open", "close")
+    """Methods that are not generated: written by hand in the parent, or for an event loop only."""
 
 
 FACADES = (
     Facade(
         "dispatch/queue.py",
         "dispatch/_blocking.py",
-        "DispatchQueue",
-        "paceline.dispatch.background_queue.BackgroundQueue",
-        """A `DispatchQueue` for scripts and WSGI applications: each call returns when it is done.
+        (
+            Facing(
+                "DispatchQueue",
+                "paceline.dispatch.background_queue.BackgroundQueue",
+                """A `DispatchQueue` for scripts and WSGI applications: each call returns when it is done.
 
     with BlockingDispatchQueue("sqlite:///work.db") as queue:
         queue.configure("INVOICE")
         queue.enqueue("INVOICE", "inv-1", context={"total": "12.00"})
 
 Any number of threads may call it. Their calls share transactions. A forked process opens its own connections.""",
+                within=("connection", "item_type"),
+                left_out=("open", "close", "enqueue_requests", "enqueue_group"),
+            ),
+        ),
         bases=("dispatch/queue_views.py",),
+    ),
+    Facade(
+        "dispatch/tasks/tasks.py",
+        "dispatch/tasks/_blocking.py",
+        (
+            Facing(
+                "Tasks",
+                "paceline.dispatch.tasks.background_tasks.BackgroundTasks",
+                """The calls of a `Tasks` without `await`: `tasks.blocking`.
+
+    tasks.blocking.define()
+    send_invoice.blocking.enqueue("inv-1")
+
+Any number of threads may call it. Their calls share transactions. A forked process opens its own connections.""",
+                left_out=(
+                    "close",
+                    "queue",
+                    "run",
+                    "running",
+                    "in_memory",
+                    "lend",
+                    "enqueue_item",
+                    "enqueue_calls",
+                    "queue_next",
+                ),
+            ),
+        ),
+    ),
+    Facade(
+        "dispatch/tasks/task.py",
+        "dispatch/tasks/_blocking_task.py",
+        (
+            Facing(
+                "Task",
+                "paceline.dispatch.tasks.background_tasks.BackgroundTask",
+                """The calls of a `Task` without `await`: `task.blocking.enqueue("inv-1")`.""",
+            ),
+            Facing(
+                "Call",
+                "paceline.dispatch.tasks.background_tasks.BackgroundCall",
+                """The calls of a `Call` without `await`: `task.options(key="inv-1").blocking.enqueue("inv-1")`.""",
+            ),
+        ),
     ),
 )
 
 
 def facade(text: str, facade: Facade, *bases: str) -> str:
-    """The module with the blocking form of a class; `bases` are the texts of `facade.bases`.
+    """The module with the blocking form of classes; `bases` are the texts of `facade.bases`.
 
     Raises:
-        ValueError: the class isn't in the source.
+        ValueError: a class isn't in the source.
     """
     modules = [ast.parse(source) for source in (text, *bases)]
     classes = {node.name: node for node in modules[0].body if isinstance(node, ast.ClassDef)}
     inherited = [node for module in modules[1:] for node in module.body if isinstance(node, ast.ClassDef)]
-    if facade.class_name not in classes:
-        raise ValueError(f"{facade.source}: there is no class {facade.class_name}")
-    home, _, parent = facade.parent.rpartition(".")
     source = "paceline." + facade.source.removesuffix(".py").replace("/", ".")
-    name = f"Blocking{facade.class_name}"
+    names = [f"Blocking{twin.class_name}" for twin in facade.twins]
     lines = [
         f"# Generated from {facade.source} by scripts/generate_blocking.py. Do not edit.",
-        f'"""`{name}`: the same calls for threads, without an event loop."""',
+        f'"""{" and ".join(f"`{name}`" for name in names)}: the same calls for threads, without an event loop."""',
         *(
             ast.unparse(node)
             for module in modules
             for node in module.body
             if isinstance(node, ast.Import | ast.ImportFrom)
         ),
-        f"from {home} import {parent}",
+        *(f"from {home} import {parent}" for home, _, parent in (one.parent.rpartition(".") for one in facade.twins)),
         f"from {source} import {', '.join(classes)}",
-        f"class {name}({parent}):",
-        _indented(f'"""{facade.docstring}\n"""'),
+        "from paceline.dispatch.background_queue import listed",
     ]
-    for method in (method for each in (classes[facade.class_name], *inherited) for method in each.body):
-        if isinstance(method, ast.AsyncFunctionDef) and not (method.name.startswith("_") or method.name in NOT_CALLS):
-            lines += _facade_method(method)
+    lines += [ast.unparse(node) for node in modules[0].body if _is_type_variable(node)]
+    for name, twin in zip(names, facade.twins, strict=True):
+        if twin.class_name not in classes:
+            raise ValueError(f"{facade.source}: there is no class {twin.class_name}")
+        original = classes[twin.class_name]
+        used = [base.slice for base in original.bases if isinstance(base, ast.Subscript)]
+        generics = f"[{ast.unparse(used[0]).strip('()')}]" if used else ""
+        parent = twin.parent.rpartition(".")[2] + generics
+        lines += [f"class {name}({parent}):", _indented(f'"""{twin.docstring}\n"""')]
+        for method in (method for each in (original, *inherited) for method in each.body):
+            if isinstance(method, ast.AsyncFunctionDef) and not method.name.startswith("_"):
+                lines += _facade_method(method, twin) if method.name not in twin.left_out else ()
     return _formatted("\n".join(lines) + "\n", str(PACKAGE / facade.target))
 
 
-def _facade_method(method: ast.AsyncFunctionDef) -> Iterator[str]:
+def _is_type_variable(node: ast.stmt) -> bool:
+    made = node.value if isinstance(node, ast.Assign) else None
+    return isinstance(made, ast.Call) and ast.unparse(made.func) in ("ParamSpec", "TypeVar")
+
+
+def _facade_method(method: ast.AsyncFunctionDef, twin: Facing) -> Iterator[str]:
     arguments = method.args
     returns = ast.unparse(method.returns) if method.returns is not None else "None"
     yield f"    def {method.name}({ast.unparse(arguments)}) -> {returns}:"
-    yield _indented(f'"""{ast.get_docstring(method)}\n"""', 2)
-    given = [argument.arg for argument in arguments.args[1:]]
-    given += [f"{argument.arg}={argument.arg}" for argument in arguments.kwonlyargs]
+    yield _indented(f'"""{ast.get_docstring(method)}\n"""'.replace("await ", ""), 2)
+    given = [_given(argument) for argument in arguments.args[1:]]
+    if arguments.vararg is not None:
+        given.append(f"*{arguments.vararg.arg}")
+    given += [f"{argument.arg}={_given(argument)}" for argument in arguments.kwonlyargs]
     if arguments.kwarg is not None:
         given.append(f"**{arguments.kwarg.arg}")
     takes_connection = "connection" in {argument.arg for argument in arguments.kwonlyargs}
-    run = "_run_within(connection, item_type, " if takes_connection else "_run("
-    yield f"        return self.{run}lambda queue: queue.{method.name}({', '.join(given)}))"
+    run = f"_run_within({', '.join(twin.within)}, " if takes_connection else "_run("
+    it = re.findall("[A-Z][a-z]+", twin.class_name)[-1].lower()
+    yield f"        return self.{run}lambda {it}: {it}.{method.name}({', '.join(given)}))"
+
+
+def _given(argument: ast.arg) -> str:
+    """What is passed on: an iterable is read in the caller's thread, where its database connection may be used."""
+    annotation = "" if argument.annotation is None else ast.unparse(argument.annotation)
+    return f"listed({argument.arg})" if annotation.startswith("Iterable[") else argument.arg
 
 
 def _indented(text: str, depth: int = 1) -> str:

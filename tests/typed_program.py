@@ -90,9 +90,18 @@ async def enqueue_tasks() -> None:
     assert_type(await resize("a.png"), bytes)
     assert_type(shrink("a.png"), int)
     assert_type((await resize.enqueue("a.png", width=7)).existing, bool)
-    assert_type((await resize.enqueue("a.png", width=7, key="a", at=datetime.now(UTC))).item_id, str)
+    assert_type((await resize.options(key="a", at=datetime.now(UTC)).enqueue("a.png", width=7)).item_id, str)
     await resize.options(key="a").enqueue("a.png")
-    await resize.enqueue(7)  # type: ignore[call-overload]
-    await resize.enqueue("a.png", height=7)  # type: ignore[call-overload]
+    await resize.enqueue(7)  # type: ignore[arg-type]
+    await resize.enqueue("a.png", height=7)  # type: ignore[call-arg]
     await resize.options(key="a").enqueue(7)  # type: ignore[arg-type]
-    await shrink.enqueue()  # type: ignore[call-overload]
+    await shrink.enqueue()  # type: ignore[call-arg]
+    await shrink.enqueue("a.png", key="a")  # type: ignore[call-arg]
+    assert_type((await shrink.enqueue_many(["a.png", "b.png"]))[0].existing, bool)
+
+
+def enqueue_from_a_thread() -> None:
+    assert_type(shrink.blocking.enqueue("a.png").existing, bool)
+    assert_type(resize.options(key="a").blocking.enqueue("a.png", width=7).item_id, str)
+    shrink.blocking.enqueue(7)  # type: ignore[arg-type]
+    resize.options(key="a").blocking.enqueue()  # type: ignore[call-arg]

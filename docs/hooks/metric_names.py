@@ -12,16 +12,22 @@ from prometheus_client import CollectorRegistry
 
 import paceline.server.metrics
 
+APPLICATIONS = {"payments": "paceline_payments.service.metrics", "sms": "paceline_sms.service.metrics"}
+
 
 def page() -> str:
     """One table for each observer."""
     lines: list[str] = []
-    for entry in sorted(pkgutil.iter_modules(paceline.server.metrics.__path__), key=lambda module: module.name):
-        module = importlib.import_module(f"paceline.server.metrics.{entry.name}")
+    own = {
+        entry.name: f"paceline.server.metrics.{entry.name}"
+        for entry in pkgutil.iter_modules(paceline.server.metrics.__path__)
+    }
+    for title, name in sorted({**own, **APPLICATIONS}.items()):
+        module = importlib.import_module(name)
         rows = list(_metrics(module))
         if rows:
             about = (inspect.getdoc(module) or "").partition("\n\n")[0]
-            lines += [f"## {entry.name.replace('_', ' ').capitalize()}", "", " ".join(about.split()), ""]
+            lines += [f"## {title.replace('_', ' ').capitalize()}", "", " ".join(about.split()), ""]
             lines += ["| metric | type | labels | |", "|---|---|---|---|", *rows, ""]
     return "\n".join(lines)
 

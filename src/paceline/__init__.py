@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from paceline.dispatch.current_task import CurrentTask, current_task
     from paceline.dispatch.outcomes import Discard, Retry, Snooze
     from paceline.dispatch.queue import DispatchQueue
-    from paceline.dispatch.tasks.batches import BatchOutcome, TaskCall
+    from paceline.dispatch.tasks.batches import BatchOutcome
     from paceline.dispatch.tasks.execution import TaskEvent
     from paceline.dispatch.tasks.policies import Exponential
-    from paceline.dispatch.tasks.task import Task
+    from paceline.dispatch.tasks.task import Task, TaskCall
     from paceline.dispatch.tasks.tasks import Tasks
     from paceline.downstream.blocking import BlockingDownstream
     from paceline.downstream.downstream import Downstream
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         StoreError,
         StoreRefused,
         StoreUnavailable,
+        TaskFailed,
     )
     from paceline.limits._blocking import Limiter
     from paceline.limits.limiter import AsyncLimiter
@@ -102,6 +103,7 @@ __all__ = [
     "Task",
     "TaskCall",
     "TaskEvent",
+    "TaskFailed",
     "Tasks",
     "TokenBucket",
     "TomlPlans",
@@ -130,10 +132,10 @@ _MODULES = {
     "dispatch.current_task": ("CurrentTask", "current_task"),
     "dispatch.outcomes": ("Discard", "Retry", "Snooze"),
     "dispatch.queue": ("DispatchQueue",),
-    "dispatch.tasks.batches": ("BatchOutcome", "TaskCall"),
+    "dispatch.tasks.batches": ("BatchOutcome",),
     "dispatch.tasks.execution": ("TaskEvent",),
     "dispatch.tasks.policies": ("Exponential",),
-    "dispatch.tasks.task": ("Task",),
+    "dispatch.tasks.task": ("Task", "TaskCall"),
     "dispatch.tasks.tasks": ("Tasks",),
     "downstream.blocking": ("BlockingDownstream",),
     "downstream.downstream": ("Downstream",),
@@ -149,6 +151,7 @@ _MODULES = {
         "StoreError",
         "StoreRefused",
         "StoreUnavailable",
+        "TaskFailed",
     ),
     "slots.blocking": ("BlockingSlots",),
     "slots.calendars": ("Calendar",),

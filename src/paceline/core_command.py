@@ -27,6 +27,7 @@ NEEDS = {
     "sms": "sms",
     "plans": "queue",
     "tokens": "queue",
+    "sessions": "queue",
     "audit": "queue",
     "queue": "queue",
     "periodic": "queue",

@@ -1,6 +1,7 @@
 """ISO-8601 on the wire: durations (`PT4S`, `P1D`) and UTC instants with milliseconds.
 
-Durations of years and months are rejected: their length depends on their start.
+People may also write a short form: `4s`, `1m30s`, `2h`. Durations of years and months are rejected: their length
+depends on their start.
 """
 
 from __future__ import annotations
@@ -25,20 +26,29 @@ _DURATION = re.compile(
     r"(?:T(?:(?P<hours>\d+(?:[.,]\d+)?)H)?(?:(?P<minutes>\d+(?:[.,]\d+)?)M)?(?:(?P<seconds>\d+(?:[.,]\d+)?)S)?)?",
     re.ASCII | re.IGNORECASE,
 )
+_STARTS_WITH_YEAR = re.compile(r"\d{4}-", re.ASCII)
+_SHORT = re.compile(
+    r"(?:(?P<weeks>\d+(?:\.\d+)?)w)?(?:(?P<days>\d+(?:\.\d+)?)d)?(?:(?P<hours>\d+(?:\.\d+)?)h)?"
+    r"(?:(?P<minutes>\d+(?:\.\d+)?)m)?(?:(?P<seconds>\d+(?:\.\d+)?)s)?(?:(?P<milliseconds>\d+)ms)?",
+    re.ASCII | re.IGNORECASE,
+)
 
 
 def parse_duration(value: str | timedelta, field: str = "duration") -> timedelta:
-    """A positive or zero span from `PT0.5S`, `PT4S`, `P1D`, `P1DT12H`, `P2W`; exact to the microsecond.
+    """A positive or zero span from `PT0.5S`, `PT4S`, `P1D`, `P1DT12H`, `P2W`, or from `4s`, `1m30s`, `2h`, `250ms`,
+    the longest unit first; exact to the microsecond.
 
     Raises:
         InvalidInput: it is no such duration; names `field`.
     """
     if isinstance(value, timedelta):
         return value
-    match = _DURATION.fullmatch(value) if isinstance(value, str) and len(value) <= 64 else None
+    match = None
+    if isinstance(value, str) and 0 < len(value) <= 64:
+        match = (_DURATION if value[0] in "Pp" else _SHORT).fullmatch(value)
     parts = {name: text for name, text in match.groupdict().items() if text} if match else {}
     if not parts or (isinstance(value, str) and value[-1:] in "Tt"):
-        raise InvalidInput(field, f"{_shown(value)} is not an ISO-8601 duration; write for example PT4S, PT0.5S or P1D")
+        raise InvalidInput(field, f"{_shown(value)} is not a duration; write for example 4s, 1m30s, PT4S or P1D")
     try:
         # Whole and fractional parts are kept apart: float seconds would lose microseconds in long spans.
         span = timedelta()
@@ -100,6 +110,34 @@ def parse_instant(value: str | datetime, field: str = "time") -> datetime:
             raise InvalidInput(field, f"{_shown(value)} is out of range") from None
     if not EARLIEST <= moment < LATEST:
         raise InvalidInput(field, f"{_shown(value)} is out of range; use a time from 1970 up to the end of 2199")
+    return moment
+
+
+def parse_moment(value: str, now: datetime, field: str, *, past: bool) -> datetime:
+    """The instant that a person names: an instant itself, or a duration (`P30D`, `30d`) before `now` if `past`, else
+    after it.
+
+    Raises:
+        InvalidInput: it is neither, or lies on the other side of `now`; names `field`.
+    """
+    try:
+        if _STARTS_WITH_YEAR.match(value):
+            moment = parse_instant(value, field)
+        else:
+            span = parse_duration(value, field)
+            moment = max(now - span, EPOCH) if past else parse_instant(now + span, field)
+    except OverflowError:
+        moment = EPOCH if past else LATEST
+    except InvalidInput as error:
+        if _STARTS_WITH_YEAR.match(value):
+            raise
+        example = now + timedelta(days=-30 if past else 30)
+        problem = (
+            f"{_shown(value)} is neither a duration such as 30d or P30D nor a time such as {example:%Y-%m-%dT00:00:00Z}"
+        )
+        raise InvalidInput(field, problem) from error
+    if (moment > now) if past else (moment <= now):
+        raise InvalidInput(field, f"lies in the {'future' if past else 'past'}")
     return moment
 
 

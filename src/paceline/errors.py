@@ -10,6 +10,7 @@
     ├── SlotInUse                    the work of the slot has begun, or must be cancelled by its application
     ├── SlotsExhausted               nothing free before the horizon; carries the earliest free time
     ├── RateLimitExceeded            a denial, raised by `check`; carries the decision
+    ├── TaskFailed                   the result of a task that failed, or was cancelled, was asked for
     └── StoreError                   the store's fault, not the caller's
         ├── StoreUnavailable         unreachable, or too late; the only error a failure policy may absorb
         │   ├── BrokerUnavailable    the message log, of the stores, did not acknowledge
@@ -141,10 +142,23 @@ class RateLimitExceeded(PacelineError):
     def __init__(self, decision: Decision, charged: Sequence[tuple[str, Rule]] = ()) -> None:
         self.decision = decision
         self.charged = charged
-        super().__init__(f"rate limit exceeded: plan {decision.plan!r}, retry after {decision.retry_after:.3f} s")
+        # 0 for a denial without a time: the cost can never be admitted.
+        then = f"retry after {decision.retry_after:.3f} s" if decision.retry_after else "the cost is never admitted"
+        super().__init__(f"rate limit exceeded: plan {decision.plan!r}, {then}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.decision,)
+
+
+class TaskFailed(PacelineError):
+    """An item has no result: it is a dead letter, or was cancelled. `status` says which, `error` is its last error."""
+
+    def __init__(self, item_type: str, item_id: str, status: str, error: str | None = None) -> None:
+        self.item_type, self.item_id, self.status, self.error = item_type, item_id, status, error
+        super().__init__(f"{item_type} {item_id} is {status}" + (f": {error}" if error else ""))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.item_type, self.item_id, self.status, self.error)
 
 
 class StoreError(PacelineError):

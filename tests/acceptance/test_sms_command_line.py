@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from paceline.server.cli import sms
+from paceline_sms.service.cli import sms
 
 NO_ZONES = ("Mars", "Europe/berlin", "Europe", " ", "../etc")
 

@@ -37,7 +37,7 @@ def fail(number: int) -> None:
 async def main() -> None:
     async with tasks:
         await send_invoice.enqueue("inv-1", total=Decimal("12.00"), key="inv-1")
-        await fail.enqueue(7, key="seven")
+        await fail.options(key="seven").enqueue(7)
 
 
 if __name__ == "__main__":

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from paceline import BatchOutcome, InvalidInput, Tasks
+from paceline import BatchOutcome, InvalidInput, TaskCall, Tasks
 from paceline.dispatch.status import Status
-from paceline.dispatch.tasks.batches import TaskCall
 from paceline.sql.url import database_url
 from paceline.testing import eventually
 from tests.contracts.task_engines import ended, without_worker, working
@@ -248,7 +247,7 @@ async def test_a_key_is_used_for_one_chain_only(tasks: Tasks) -> None:
     for calls in ([fetch.call("b"), publish], [fetch.call("a")], [publish.call("a"), fetch]):
         with pytest.raises(InvalidInput, match="key: was used before, for other calls"):
             await tasks.chain(*calls, key="c")
-    await fetch.enqueue("a", key="plain")
+    await fetch.options(key="plain").enqueue("a")
     with pytest.raises(InvalidInput, match="key: was used before"):
         await tasks.chain(fetch.call("a"), publish, key="plain")
     queue = await tasks.queue()
@@ -286,9 +285,9 @@ async def test_a_wrong_group_names_its_field_and_queues_nothing() -> None:
         with pytest.raises(InvalidInput, match=r"^key: has 251 characters; here at most 250 are allowed"):
             await tasks.batch([part.call(1)], then=done, key="k" * 251)
         with pytest.raises(InvalidInput, match=r"^key: has 250 characters; here at most 238 are allowed"):
-            await hourly.enqueue(key="k" * 250)
+            await hourly.options(key="k" * 250).enqueue()
         for make in (
-            lambda: part.enqueue(1, key=""),
+            lambda: part.options(key="").enqueue(1),
             lambda: tasks.chain(part.call(1), key=""),
             lambda: tasks.batch([part.call(1)], then=done, key=""),
         ):

@@ -19,6 +19,7 @@ from paceline.limits.model import (
     Decision,
     FixedWindow,
     Gcra,
+    Reason,
     Rule,
     SlidingLog,
     SlidingWindow,
@@ -231,6 +232,21 @@ def test_a_shadow_that_can_never_fit_the_cost_denies_nobody(store: LimitStore, k
         state = decision.states[0]
         assert (state.allowed, state.remaining) == (False, 10 - used)
         assert state.retry_after_us > 0
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [TokenBucket(10, 1), FixedWindow(10, "PT1M"), SlidingWindow(10, "PT1M"), SlidingLog(10, "PT1M"), Concurrency(10)],
+    ids=lambda spec: spec.algorithm,
+)
+def test_a_cost_that_never_fits_is_a_denial_without_a_time(store: LimitStore, key: str, spec: Spec) -> None:
+    small, large = Rule(f"small{key}", spec), Rule(f"large{key}", FixedWindow(50, "PT1M"))
+    for chain in ([Charge(key, small, 11)], [Charge(key, large, 20), Charge(key, small, 11)]):
+        decision = store.decide(chain, now_us=T0)
+        assert (decision.allowed, decision.reason, decision.retry_after_us) == (False, Reason.EXCEEDS_CAPACITY, 0)
+        assert (decision.plan, decision.limit, decision.remaining) == (small.plan, 10, 10)
+        assert store.decide_many([chain], now_us=T0) == [decision]
+    assert store.decide([Charge(key, large, 50), Charge(key, small, 10)], now_us=T0).allowed, "nothing was charged"
 
 
 def test_a_hold_is_decided_once_and_settled_once(store: LimitStore, key: str, ten_a_minute: Rule) -> None:

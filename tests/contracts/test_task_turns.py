@@ -19,8 +19,8 @@ async def test_a_call_says_its_lane_and_priority_or_else_the_decorator_does(task
     @tasks.task(priority=7, lane="everybody")
     async def work(number: int) -> None: ...
 
-    await work.enqueue(1, key="by-decorator")
-    await work.enqueue(1, key="by-call", priority=0, lane="acme")
+    await work.options(key="by-decorator").enqueue(1)
+    await work.options(key="by-call", priority=0, lane="acme").enqueue(1)
     await work.options(key="by-options", lane="acme").enqueue(1)
     shown = {key: (await work.show(key)).item for key in ("by-decorator", "by-call", "by-options")}
     assert {key: (item.lane, item.priority) for key, item in shown.items()} == {
@@ -29,9 +29,9 @@ async def test_a_call_says_its_lane_and_priority_or_else_the_decorator_does(task
         "by-options": ("acme", 7),
     }
     with pytest.raises(InvalidInput, match="priority"):
-        await work.enqueue(1, priority=10)
+        await work.options(priority=10).enqueue(1)
     with pytest.raises(InvalidInput, match="lane"):
-        await work.enqueue(1, lane="")
+        await work.options(lane="").enqueue(1)
 
 
 async def test_two_workers_together_run_no_more_than_the_concurrency(tasks: EngineTasks) -> None:
@@ -50,7 +50,7 @@ async def test_two_workers_together_run_no_more_than_the_concurrency(tasks: Engi
     async with EngineTasks(tasks.url, tasks.temporal) as other:
         other.task(concurrency=3, lane_concurrency=2)(hold)
         for number in range(12):
-            await limited.enqueue(key=f"{number:02}", lane="ab"[number % 2])
+            await limited.options(key=f"{number:02}", lane="ab"[number % 2]).enqueue()
         async with working(tasks), working(other):
             await eventually(lambda: len(running) == 3)
             gate.set()
@@ -71,7 +71,7 @@ async def test_calls_with_the_same_arguments_are_one(tasks: Tasks) -> None:
     other = await index.enqueue("b")
     assert (first.existing, again.existing, other.existing) == (False, True, False)
     assert first.item_id == again.item_id != other.item_id
-    assert not (await index.enqueue("a", version=2, key="mine")).existing, "a key says which call it is"
+    assert not (await index.options(key="mine").enqueue("a", version=2)).existing, "a key says which call it is"
 
 
 @without_worker
@@ -87,10 +87,10 @@ async def test_calls_in_one_period_are_one(tasks: Tasks) -> None:
         datetime(2030, 3, 1, 16, 59, 59, tzinfo=UTC),
         "2030-03-01T17:00:00Z",
     ]
-    assert [(await report.enqueue("a", at=at)).existing for at in times] == [False, True, False]
-    assert [(await report.enqueue("a", key="k", at=at)).existing for at in times] == [False, True, False]
-    assert (await report.enqueue("a", key="k", at=times[0])).item_id == "k@20300301T160000Z"
-    assert [(await sync.enqueue(at=at)).existing for at in times] == [False, True, True]
+    assert [(await report.options(at=at).enqueue("a")).existing for at in times] == [False, True, False]
+    assert [(await report.options(key="k", at=at).enqueue("a")).existing for at in times] == [False, True, False]
+    assert (await report.options(key="k", at=times[0]).enqueue("a")).item_id == "k@20300301T160000Z"
+    assert [(await sync.options(at=at).enqueue()).existing for at in times] == [False, True, True]
 
 
 async def test_a_running_task_is_cancelled_by_whoever_has_the_database(tasks: Tasks) -> None:
@@ -107,13 +107,13 @@ async def test_a_running_task_is_cancelled_by_whoever_has_the_database(tasks: Ta
     @tasks.task(concurrency=1)
     async def short() -> None: ...
 
-    await long.enqueue(key="one")
+    await long.options(key="one").enqueue()
     async with working(tasks), DispatchQueue.open(tasks.url) as elsewhere:
         await began.wait()
         assert await elsewhere.cancel("LONG", ["one"]) == 1
         async with asyncio.timeout(30):
             await cleaned_up.wait()
-        await short.enqueue(key="next")
+        await short.options(key="next").enqueue()
         assert (await ended(short, "next")).item.status is Status.COMPLETED
     detail = await long.show("one")
     assert (detail.item.status, detail.audit[-1].action, detail.audit[-1].detail) == (
@@ -129,7 +129,7 @@ async def test_what_to_change_is_named_by_ids_or_by_a_filter(tasks: Tasks) -> No
     async def work() -> None: ...
 
     for name in ("a1", "a2", "b1"):
-        await work.enqueue(key=name, at="2030-03-01T16:00:00Z", lane="acme")
+        await work.options(key=name, at="2030-03-01T16:00:00Z", lane="acme").enqueue()
     queue = await tasks.queue()
     with pytest.raises(InvalidInput, match="ids"):
         await queue.cancel("WORK")
@@ -160,11 +160,6 @@ async def test_options_that_can_not_be_are_refused_where_they_are_written() -> N
     for options, field in wrong:
         with pytest.raises(ConfigurationError, match=field):
             tasks.task(**options)(nothing)
-    with pytest.raises(ConfigurationError, match="lane"):
-        tasks.task(lane_as_argument)
 
 
 async def nothing() -> None: ...
-
-
-async def lane_as_argument(lane: str) -> None: ...

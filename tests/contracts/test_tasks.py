@@ -35,8 +35,8 @@ async def test_a_function_runs_once_with_its_arguments_and_its_result_is_kept(ta
         return {invoice_id: total * 2}
 
     due = datetime(2030, 3, 1, 16, tzinfo=UTC)
-    queued = await send_invoice.enqueue("inv-1", total=Decimal("12.00"), due=due, key="inv-1")
-    again = await send_invoice.enqueue("inv-1", total=Decimal("13.00"), key="inv-1")
+    queued = await send_invoice.options(key="inv-1").enqueue("inv-1", total=Decimal("12.00"), due=due)
+    again = await send_invoice.options(key="inv-1").enqueue("inv-1", total=Decimal("13.00"))
     assert (queued.existing, again.existing, queued.item_type) == (False, True, "SEND_INVOICE")
     async with working(tasks):
         detail = await ended(send_invoice, "inv-1")
@@ -54,7 +54,7 @@ async def test_a_plain_function_runs_once_on_a_thread(tasks: Tasks) -> None:
         current_task().progress(0.25, "a quarter")
         return number + 1
 
-    await plain.enqueue(1, key="one")
+    await plain.options(key="one").enqueue(1)
     async with working(tasks):
         detail = await ended(plain, "one")
     assert (detail.item.status, detail.result, detail.progress) == (Status.COMPLETED, 2, (0.25, "a quarter"))
@@ -77,7 +77,7 @@ async def test_no_more_plain_functions_run_at_once_than_there_are_threads(tasks:
             running -= 1
 
     for number in range(5):
-        await hold.enqueue(key=str(number))
+        await hold.options(key=str(number)).enqueue()
     async with working(tasks):
         await eventually(lambda: running == 2)
         gate.set()
@@ -94,7 +94,7 @@ async def test_a_task_that_fails_is_retried_and_then_a_dead_letter(tasks: Engine
         attempts.append(current_task().attempt)
         raise ValueError("boom")
 
-    await fails.enqueue(key="one")
+    await fails.options(key="one").enqueue()
     async with working(tasks):
         item = (await ended(fails, "one")).item
     assert attempts == [1, 2, 3]
@@ -119,9 +119,9 @@ async def test_whatever_a_task_raises_it_fails_once_per_attempt_and_the_worker_g
         attempts.append("StopIteration")
         return next(iter(names))
 
-    await first.enqueue([], key="StopIteration")
+    await first.options(key="StopIteration").enqueue([])
     for name in raised:
-        await fails.enqueue(name, key=name)
+        await fails.options(key=name).enqueue(name)
     async with working(tasks):
         items = [(await ended(fails, name)).item for name in raised]
         items.append((await ended(first, "StopIteration")).item)
@@ -138,8 +138,8 @@ async def test_a_task_knows_its_lane_and_priority(tasks: Tasks) -> None:
     async def note() -> None:
         places.append((current_task().lane, current_task().priority))
 
-    await note.enqueue(key="one", lane="tenant-1")
-    await note.enqueue(key="two", priority=0)
+    await note.options(key="one", lane="tenant-1").enqueue()
+    await note.options(key="two", priority=0).enqueue()
     async with working(tasks):
         await ended(note, "one")
         await ended(note, "two")
@@ -160,8 +160,8 @@ async def test_a_snooze_counts_no_retry_and_a_discard_needs_none(tasks: Tasks) -
     async def hopeless() -> None:
         raise Discard("the customer is gone")
 
-    await patient.enqueue(key="one")
-    await hopeless.enqueue(key="one")
+    await patient.options(key="one").enqueue()
+    await hopeless.options(key="one").enqueue()
     async with working(tasks):
         snoozed, discarded = await ended(patient, "one"), await ended(hopeless, "one")
     assert attempts == [1, 1, 1, 1]
@@ -177,7 +177,7 @@ async def test_a_retry_says_when_itself(tasks: Tasks) -> None:
     async def closed() -> None:
         raise Retry("the bank is closed", at=at)
 
-    await closed.enqueue(key="one")
+    await closed.options(key="one").enqueue()
     async with working(tasks):
 
         async def put_off() -> ItemDetail | None:
@@ -200,7 +200,7 @@ async def test_a_task_over_its_time_is_cancelled_and_fails(tasks: Tasks) -> None
             cancelled.set()
             raise
 
-    await slow.enqueue(key="one")
+    await slow.options(key="one").enqueue()
     async with working(tasks):
         item = (await ended(slow, "one")).item
     assert cancelled.is_set()
@@ -227,7 +227,7 @@ async def test_a_task_that_does_not_end_is_abandoned_and_fenced_off(tasks: Tasks
             refused.set()
         return "first"
 
-    await stubborn.enqueue(key="one")
+    await stubborn.options(key="one").enqueue()
     async with working(tasks):
         await asyncio.wait_for(second_runs.wait(), 30)
         detail = await ended(stubborn, "one")
@@ -244,7 +244,7 @@ async def test_a_plain_function_over_its_time_is_abandoned(tasks: Tasks) -> None
     def stuck() -> None:
         gate.wait(30)
 
-    await stuck.enqueue(key="one")
+    await stuck.options(key="one").enqueue()
     async with working(tasks):
         item = (await ended(stuck, "one")).item
         gate.set()
@@ -260,7 +260,7 @@ async def test_a_rate_holds_executions_back(tasks: Tasks) -> None:
         began.append(time.monotonic())
 
     for number in range(5):
-        await paced.enqueue(key=str(number))
+        await paced.options(key=str(number)).enqueue()
     async with working(tasks):
         for number in range(5):
             assert (await ended(paced, str(number))).item.status is Status.COMPLETED
@@ -307,18 +307,18 @@ async def test_a_call_is_queued_if_and_when_my_transaction_commits(tasks: Tasks)
             connection.execute(sa.text("INSERT INTO mine VALUES (1)"))
             if connection.dialect.name == "sqlite":
                 with pytest.raises(InvalidInput, match=r"tasks\.define"):
-                    await within.enqueue(1, key="early", connection=connection)
+                    await within.options(key="early", connection=connection).enqueue(1)
             else:
-                assert not (await within.enqueue(1, key="early", connection=connection)).existing
+                assert not (await within.options(key="early", connection=connection).enqueue(1)).existing
                 connection.rollback()
         await tasks.define()
         with engine.begin() as connection:
             connection.execute(sa.text("INSERT INTO mine VALUES (2)"))
-            assert not (await within.enqueue(2, key="kept", connection=connection)).existing
-            assert (await within.enqueue(2, key="kept", connection=connection)).existing
+            assert not (await within.options(key="kept", connection=connection).enqueue(2)).existing
+            assert (await within.options(key="kept", connection=connection).enqueue(2)).existing
         with Session(engine) as session, session.begin():
             session.execute(sa.text("INSERT INTO mine VALUES (2)"))
-            assert not (await within.enqueue(2, key="by-session", connection=session)).existing
+            assert not (await within.options(key="by-session", connection=session).enqueue(2)).existing
         with engine.connect() as connection:
             connection.execute(sa.text("INSERT INTO mine VALUES (3)"))
             await within.options(key="gone", connection=connection).enqueue(3)

@@ -111,7 +111,7 @@ class Bank(ThreadServer):
         if reply.executes or 200 <= reply.status < 300:
             self.executed.setdefault(key, time.time())
             if reply.body is None:
-                return reply._replace(body={"reference": f"BANK-{key}"})
+                return reply._replace(body={"status": "EXECUTED", "reference": f"BANK-{key}"})
         return reply
 
     def _books(self, key: str) -> Reply:

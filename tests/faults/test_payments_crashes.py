@@ -15,9 +15,9 @@ from typing import Any
 import psycopg
 
 from paceline.server.settings import Settings
-from paceline.server.wiring.payments import open_payments
 from paceline.server.wiring.queue import open_queue
 from paceline.server.wiring.slots import open_slots
+from paceline_payments.service.wiring.payments import open_payments
 from tests.effort import is_thorough
 
 CHUNK = 1000 if is_thorough() else 250

@@ -36,6 +36,9 @@ class OpenIdProvider:
         self.key = first_key()
         self.signing = self.key
         self.redirects: set[str] = set()
+        self.refreshes = True
+        """Whether it gives refresh tokens, each for one use."""
+        self._refresh_tokens: set[str] = set()
         self._codes: dict[str, dict[str, str]] = {}
         self.app = Starlette(
             routes=[
@@ -64,6 +67,11 @@ class OpenIdProvider:
 
     async def token(self, request: Request) -> Response:
         form = {name: values[0] for name, values in parse_qs((await request.body()).decode()).items()}
+        if form["grant_type"] == "refresh_token":
+            if form["refresh_token"] not in self._refresh_tokens:
+                return JSONResponse({"error": "invalid_grant"}, 400)
+            self._refresh_tokens.remove(form["refresh_token"])
+            return self._tokens({})
         asked = self._codes.pop(form["code"], None)
         digest = hashlib.sha256(form["code_verifier"].encode()).digest()
         challenge = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
@@ -71,11 +79,22 @@ class OpenIdProvider:
             return JSONResponse({"error": "invalid_grant"}, 400)
         if form["client_secret"] != SECRET:
             return JSONResponse({"error": "invalid_client"}, 400)
+        return self._tokens({"nonce": asked["nonce"]})
+
+    def leave(self) -> None:
+        """The person's account is closed."""
+        self._refresh_tokens.clear()
+
+    def _tokens(self, more: dict[str, str]) -> Response:
         now = int(time.time())
-        claims = {"iss": self.issuer, "aud": CLIENT, "iat": now, "exp": now + 300, "nonce": asked["nonce"]}
+        claims = {"iss": self.issuer, "aud": CLIENT, "iat": now, "exp": now + 300} | more
         header = {"alg": self.changes.get("alg", "RS256"), "kid": self.signing.kid}
         spoilt = {name: value for name, value in self.changes.items() if name != "alg"}
-        return JSONResponse({"id_token": jwt.encode(header, claims | self.person | spoilt, self.signing)})
+        answer = {"id_token": jwt.encode(header, claims | self.person | spoilt, self.signing)}
+        if self.refreshes:
+            answer["refresh_token"] = secrets.token_urlsafe(8)
+            self._refresh_tokens.add(answer["refresh_token"])
+        return JSONResponse(answer)
 
 
 def path_and_query(url: str) -> str:

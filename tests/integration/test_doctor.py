@@ -28,11 +28,11 @@ from paceline.server.cli.doctor.finding import Finding
 from paceline.server.settings import Settings
 from paceline.server.wiring.access import open_access_store
 from paceline.server.wiring.database import migrate_up
-from paceline.server.wiring.notifications import open_notifications
 from paceline.testing.servers.postgres import PostgresServer
 from paceline.testing.servers.redis import RedisServer
 from paceline.testing.servers.redis_cluster import RedisClusterAddress
 from paceline.testing.servers.redis_sentinel import RedisSentinel
+from paceline_sms.service.wiring.notifications import open_notifications
 from tests.acceptance.collector import collector
 from tests.acceptance.service import run
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import logging
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -11,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -35,6 +38,7 @@ from celery.contrib.testing.worker import start_worker  # noqa: E402
 from kombu import pools  # noqa: E402
 
 from paceline.integrations.celery import rate_limit, slotted  # noqa: E402
+from tests.acceptance.service import until  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 
@@ -115,6 +119,33 @@ def test_the_function_of_a_task_can_be_limited_too(app: Any, limiter: Limiter) -
     with working(app):
         results = [plain.delay(3) for _ in range(2)]
         assert [result.get(timeout=60) for result in results] == [3, 3]
+
+
+@pytest.mark.parametrize(
+    ("concurrency", "pool", "warns"), [(3, "prefork", True), (1, "prefork", False), (3, "threads", False)]
+)
+def test_a_worker_of_several_processes_warns_that_they_share_nothing(
+    tmp_path: Path, concurrency: int, pool: str, warns: bool
+) -> None:
+    (tmp_path / "letters.py").write_text(
+        "import celery\n"
+        "from paceline import Limiter\n"
+        "from paceline.integrations.celery import rate_limit\n"
+        "app = celery.Celery('letters', broker='memory://')\n"
+        "@rate_limit(Limiter('memory://'), '3/minute', key='all')\n"
+        "@app.task\n"
+        "def send(): ...\n"
+    )
+    command = ["-m", "celery", "-A", "letters", "worker", "-P", pool, "-c", str(concurrency), "-l", "INFO"]
+    log = tmp_path / "log"
+    with log.open("wb") as output:
+        worker = subprocess.Popen([sys.executable, *command], cwd=tmp_path, stderr=output, stdout=output)
+        try:
+            until(lambda: " ready." in log.read_text())
+        finally:
+            worker.terminate()
+            worker.wait(30)
+    assert ("memory:// counts for each of the server's 3 workers" in log.read_text()) == warns, log.read_text()
 
 
 def test_outside_of_a_worker_a_denial_is_raised(app: Any, limiter: Limiter) -> None:

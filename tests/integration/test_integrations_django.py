@@ -219,7 +219,7 @@ async def test_classes_of_async_views_are_limited_alike(kind: Any) -> None:
         view = rate_limit("small", key=everyone("all"))(Hello.as_view())
         first = await view(AsyncRequestFactory().get("/"))
         assert first.content == b"hello"
-        assert first.headers["RateLimit"] == ", ".join(['"large";r=4;t=86400'] * 4 + ['"small";r=0;t=3600'])
+        assert first.headers["RateLimit"] == '"large";r=4;t=86400, "small";r=0;t=3600'
         assert (await view(AsyncRequestFactory().get("/"))).status_code == 429
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -107,6 +108,17 @@ def test_allowed_then_denied_with_headers(limiter: Limiter) -> None:
     assert answers[2].headers["RateLimit-Policy"] == '"small";q=2;w=3600'
     assert answers[2].headers["Retry-After"] == "3600"
     assert "Request was throttled" in answers[2].json()["detail"]
+
+
+def test_two_throttles_that_deny_name_one_wait(limiter: Limiter) -> None:
+    limiter.replace_plans([Plan("minute", "1/minute"), Plan("day", "1/day")])
+    serve(throttle("minute", key=ALL, legacy_headers=True), throttle("day", key=ALL, legacy_headers=True))
+    first, denied = get(), get()
+    assert (first.status_code, denied.status_code) == (200, 429)
+    assert 86_000 < int(denied.headers["Retry-After"]) <= 86_400, "the longest wait, as one number"
+    assert denied.headers["RateLimit-Policy"] == '"minute";q=1;w=60, "day";q=1;w=86400'
+    assert [first.headers[f"X-RateLimit-{name}"] for name in ("Limit", "Remaining")] == ["1", "0"]
+    assert int(denied.headers["X-RateLimit-Reset"]) - time.time() > 86_000
 
 
 def test_a_class_of_ones_own(limiter: Limiter) -> None:

@@ -4,6 +4,7 @@ charges by response, and all of it exact with many clients at once."""
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -204,6 +205,28 @@ async def test_legacy_headers(opening: Open, where: str) -> None:
     assert [answer.headers["X-RateLimit-Remaining"] for answer in answers] == ["1", "0", "0"]
     assert {answer.headers["X-RateLimit-Limit"] for answer in answers} == {"2"}
     assert 0 <= int(answers[2].headers["X-RateLimit-Reset"]) - before <= 3602
+
+
+async def test_several_limits_answer_with_one_of_each_field(opening: Open) -> None:
+    """A place and a quota are decided one after the other. A client reads one `X-RateLimit-*` of them: the tightest."""
+    async with opening(["flights", "small"], install={"legacy_headers": True}) as opened:
+        answers = [await opened.site.get("/items/1") for _ in range(3)]
+    assert [answer.status for answer in answers] == [200, 200, 429]
+    for answer, limit in zip(answers, ("1", "2", "2"), strict=True):
+        fields = [(name.lower(), value) for name, value in answer.headers.items()]
+        assert [value for name, value in fields if name == "x-ratelimit-limit"] == [limit]
+        assert [value for name, value in fields if name == "x-ratelimit-remaining"] == ["0"]
+        assert len([value for name, value in fields if name == "x-ratelimit-reset"]) == 1
+    assert answers[0].headers["RateLimit-Policy"] == '"flights";q=1;qu="concurrent-requests", "small";q=2;w=3600'
+
+
+async def test_a_cost_above_the_limit_of_a_key_is_a_denial(opening: Open) -> None:
+    plans = [Plan("uploads", "10/hour", overrides={"trial": "3/hour"})]
+    async with opening("uploads", key=header("X-Key"), cost=5, known=plans) as opened:
+        denied = await opened.site.get("/items/1", X_Key="trial")
+        assert (denied.status, denied.headers.get("Retry-After")) == (429, None)
+        assert json.loads(denied.text)["reason"] == "EXCEEDS_CAPACITY"
+        assert await opened.site.statuses(3, X_Key="other") == [200, 200, 429]
 
 
 async def test_without_blocking_the_decision_is_on_the_request(opening: Open) -> None:

@@ -14,8 +14,8 @@ import sqlalchemy as sa
 
 from paceline.errors import BrokerUnavailable, PacelineError, StoreUnavailable
 from paceline.messaging import Record
-from paceline.server.wiring.notifications import prune_notifications
 from paceline.testing import RedisServer, eventually
+from paceline_sms.service.wiring.notifications import prune_notifications
 from paceline_sms.stores.tables import notification_key, notification_message
 from tests.integration.notification_gateway import Gateway, gateway, gateways, new_user
 

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
 import pytest
 import uvicorn
+from click.testing import CliRunner
 from joserfc.jwk import RSAKey
 
 from paceline.errors import ConfigurationError
 from paceline.server.access import oidc
+from paceline.server.cli import app
 from paceline.server.cli.doctor import service
 from paceline.server.http.app import create_app
 from paceline.server.settings import Settings
@@ -86,18 +91,91 @@ async def test_a_group_decides_what_a_person_may_do(tmp_path: Path, provider: Op
         assert "HttpOnly; SameSite=Strict" in answer.headers["set-cookie"]
         assert provider.redirects == {"http://paceline/console/oidc/callback"}
         session = (await http.get("/console/session")).json()
-        assert (session["name"], session["scopes"]) == ("oidc:anna", ["admin"])
+        assert re.fullmatch(r"oidc:anna#[0-9a-f]{8}", session["name"])
+        assert session["scopes"] == ["admin"]
         assert (await http.get("/admin/plans")).status_code == 200
         plan = {"algorithm": "token_bucket", "capacity": 1, "perSecond": 1}
         own = {"Origin": "http://paceline", "Sec-Fetch-Site": "same-origin"}
         assert (await http.put("/admin/plans/p", json=plan, headers=own)).status_code == 200
-        assert (await http.get("/admin/audit")).json()[0]["caller"] == "oidc:anna"
+        assert (await http.get("/admin/audit")).json()[0]["caller"] == session["name"]
         provider.person["groups"] = ["billing", "others"]
         assert (await come_back(http)).status_code == 200
         assert (await http.get("/console/session")).json()["scopes"] == ["assign", "read"]
         assert (await http.get("/admin/plans")).status_code == 403
         assert (await http.delete("/console/session", headers=own)).status_code == 204
         assert (await http.get("/admin/plans")).status_code == 401
+
+
+async def test_a_group_that_a_person_left_gives_them_nothing_from_the_next_check_on(
+    tmp_path: Path, provider: OpenIdProvider
+) -> None:
+    async with browser(settings(tmp_path, provider, check_seconds=0)) as http:
+        assert (await come_back(http)).status_code == 200
+        assert (await http.get("/admin/plans")).status_code == 200
+        provider.person["groups"] = ["billing"]
+        assert (await http.get("/admin/plans")).status_code == 403
+        assert (await http.get("/console/session")).json()["scopes"] == ["assign", "read"]
+        provider.person["groups"] = ["others"]
+        assert (await http.get("/console/session")).json()["name"] is None
+        provider.person["groups"] = ["ops"]
+        assert (await http.get("/admin/plans")).status_code == 401, "the session has ended"
+
+
+async def test_an_account_that_the_provider_closed_ends_its_sessions(tmp_path: Path, provider: OpenIdProvider) -> None:
+    async with browser(settings(tmp_path, provider, check_seconds=0)) as http:
+        assert (await come_back(http)).status_code == 200
+        assert (await http.get("/admin/plans")).status_code == 200
+        provider.leave()
+        assert (await http.get("/admin/plans")).status_code == 401
+
+
+async def test_settings_that_give_a_group_less_hold_for_open_sessions(tmp_path: Path, provider: OpenIdProvider) -> None:
+    async with browser(settings(tmp_path, provider)) as http:
+        assert (await come_back(http)).status_code == 200
+        cookies = http.cookies
+    async with browser(settings(tmp_path, provider, scopes='{"ops": "read"}')) as http:
+        http.cookies = cookies
+        assert (await http.get("/console/session")).json()["scopes"] == ["read"]
+        assert (await http.get("/admin/plans")).status_code == 403
+
+
+async def test_a_login_that_can_not_be_checked_again_is_short(tmp_path: Path, provider: OpenIdProvider) -> None:
+    provider.refreshes = False
+    async with browser(settings(tmp_path, provider)) as http:
+        assert (await come_back(http)).status_code == 200
+        expires_at = datetime.fromisoformat((await http.get("/console/session")).json()["expiresAt"])
+    assert expires_at <= datetime.now(UTC) + timedelta(hours=1)
+
+
+async def test_two_people_of_one_name_are_two_callers(tmp_path: Path, provider: OpenIdProvider) -> None:
+    async with browser(settings(tmp_path, provider)) as http, browser(settings(tmp_path, provider)) as other:
+        assert (await come_back(http)).status_code == 200
+        provider.person["sub"] = "u2"
+        assert (await come_back(other)).status_code == 200
+        names = {(await each.get("/console/session")).json()["name"] for each in (http, other)}
+    assert len(names) == 2
+
+
+async def test_an_operator_sees_and_ends_sessions(tmp_path: Path, provider: OpenIdProvider) -> None:
+    own = {"Origin": "http://paceline", "Sec-Fetch-Site": "same-origin"}
+    async with browser(settings(tmp_path, provider)) as http, browser(settings(tmp_path, provider)) as operator:
+        assert (await come_back(http)).status_code == 200
+        provider.person |= {"sub": "u2", "preferred_username": "olga"}
+        assert (await come_back(operator)).status_code == 200
+        newest, anna = (await operator.get("/admin/sessions")).json()
+        assert newest["caller"].startswith("oidc:olga#")
+        assert (anna["groups"], anna["caller"][:10]) == (["ops"], "oidc:anna#")
+        assert (await operator.delete("/admin/sessions/nobody", headers=own)).status_code == 404
+        ended = await operator.delete(f"/admin/sessions/{anna['id']}", headers=own)
+        assert [each["id"] for each in ended.json()] == [anna["id"]]
+        assert (await http.get("/admin/plans")).status_code == 401
+        assert (await operator.get("/admin/plans")).status_code == 200
+        arguments = {"PACELINE_DATABASE_URL": f"sqlite:///{tmp_path / 'oidc.db'}"}
+        listed = await asyncio.to_thread(CliRunner().invoke, app, ["sessions", "list", "--json"], env=arguments)
+        assert [each["id"] for each in json.loads(listed.output)] == [newest["id"]]
+        done = await asyncio.to_thread(CliRunner().invoke, app, ["sessions", "end", newest["caller"]], env=arguments)
+        assert done.exit_code == 0, done.output
+        assert (await operator.get("/admin/plans")).status_code == 401
 
 
 @pytest.mark.parametrize(

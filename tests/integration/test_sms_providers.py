@@ -21,12 +21,12 @@ from paceline.errors import ConfigurationError, InvalidInput, StoreRefused
 from paceline.limits.limiter import AsyncLimiter
 from paceline.limits.model import Decision, Plan, TokenBucket
 from paceline.server.settings import Settings
-from paceline.server.wiring.sms_providers import open_providers
 from paceline_sms import Accepted, Rejected, SmsMessage, Unavailable, Unknown
 from paceline_sms.ports import Receipt
 from paceline_sms.provider_chain import NamedProvider, ProviderChain
 from paceline_sms.providers.twilio import TwilioProvider
 from paceline_sms.providers.webhook import WebhookProvider
+from paceline_sms.service.wiring.sms_providers import open_providers
 
 
 def message(number: int = 1, to: str | None = "+491701234567", user: int = 7) -> SmsMessage:

@@ -32,7 +32,7 @@ async def test_two_workers_keep_the_rate_of_a_task_in_every_second(postgres_url:
 
         await eventually(both_work, within=90)
         for number in range(ITEMS):
-            await rated.enqueue(number, key=f"r{number}")
+            await rated.options(key=f"r{number}").enqueue(number)
         begun = await asyncio.gather(*workers)
     starts = sorted(start for one in begun for start in one)
     assert len(starts) == ITEMS

@@ -66,7 +66,7 @@ async def test_temporal_sees_nothing_of_a_tasks_arguments_and_result(temporal_ad
         async def double(text: str) -> str:
             return 2 * text
 
-        await double.enqueue(SECRET, key="one")
+        await double.options(key="one").enqueue(SECRET)
         async with tasks.running(temporal=TemporalConnection(temporal_address)):
 
             async def result() -> str | None:

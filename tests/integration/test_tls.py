@@ -173,7 +173,7 @@ async def test_the_payments_bank_asks_for_our_certificate(keys: Keys, monkeypatc
     async with await asyncio.start_server(serve, HOST, 0, ssl=mutual(keys)) as server:
         url = f"https://{HOST}:{server.sockets[0].getsockname()[1]}"
         for file, is_trusted in ((keys.client, True), (keys.stranger, False)):
-            bank = HttpDownstream(DownstreamConnection(url, client_cert=file, attempts=1), OpenGate())
+            bank = HttpDownstream(DownstreamConnection(url, client_cert=file, attempts=1, verdict="status"), OpenGate())
             with nullcontext() if is_trusted else pytest.raises(DownstreamBusy):
                 await bank.pay(payment())
             await bank.close()

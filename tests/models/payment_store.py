@@ -112,14 +112,16 @@ class MemoryPaymentStore:
         for payment_id, record in list(before.items()):
             if record.status is PaymentStatus.SCHEDULED:
                 moment = self._now()
-                self._records[payment_id] = replace(record, begun_at=moment)
+                self._records[payment_id] = replace(record, begun_at=moment, sent_at=record.sent_at or moment)
                 before[payment_id] = replace(record, began_now=moment)
         return before
 
     async def withdraw(self, payment_id: str, began: datetime) -> None:
         record = self._records.get(payment_id)
         if record is not None and record.status is PaymentStatus.SCHEDULED and record.begun_at == began:
-            self._records[payment_id] = replace(record, begun_at=None)
+            self._records[payment_id] = replace(
+                record, begun_at=None, sent_at=None if record.sent_at == began else record.sent_at
+            )
 
     async def move(
         self, payment_ids: Sequence[str], event: PaymentEvent, detail: str, reference: str | None = None

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import paceline.server.cli
+from paceline.server.cli.commands import HOMES
 
 pytestmark = pytest.mark.full
 
@@ -26,7 +27,7 @@ for name in sys.argv[1:]:
     os.wait()
 """
 
-OTHERS = ["paceline.server.worker", "paceline.server.http.app", "paceline_payments.downstream.server"]
+OTHERS = [*HOMES.values(), "paceline.server.worker", "paceline.server.http.app", "paceline_payments.downstream.server"]
 
 
 def test_each_module_that_a_program_begins_with_can_be_imported_first() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import paceline
 from paceline.server import cli
-from paceline.server.cli.commands import ABOUT
+from paceline.server.cli.commands import ABOUT, HOMES
 
 DRIVERS = {
     "sqlalchemy", "alembic", "psycopg", "oracledb", "redis", "confluent_kafka", "temporalio", "fastapi", "starlette",
@@ -71,7 +71,7 @@ try:
     main(["tokens", "--help"])
 except SystemExit:
     pass"""
-    commands = {f"paceline.server.cli.{name}" for name in ("serve", "demo", "slots", "payments", "tokens")}
+    commands = {f"paceline.server.cli.{name}" for name in ("serve", "slots", "tokens")} | set(HOMES.values())
     drivers = {"fastapi", "holidays", "psycopg", "temporalio"}
     assert loaded_after(script, commands | drivers) == {"paceline.server.cli.tokens"}
 

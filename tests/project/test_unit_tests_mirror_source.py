@@ -26,6 +26,8 @@ TESTED_BY = {
     "apps/sms/providers/*": ["tests/integration/test_sms_*.py"],
     "apps/payments/*": ["tests/contracts/payments/test_*.py", "tests/integration/test_payments_*.py"],
     "apps/payments/feeds/*": ["tests/acceptance/test_feeds_http.py"],
+    "apps/payments/service/*": ["tests/acceptance/test_payments_*.py", "tests/acceptance/test_schema.py"],
+    "apps/sms/service/*": ["tests/integration/test_notifications_*.py", "tests/acceptance/test_sms_command_line.py"],
     "core_command.py": ["tests/project/test_core_alone.py"],
     "dispatch/*": ["tests/contracts/queue/test_*.py", "tests/contracts/test_tasks.py"],
     "dispatch/engines/*": ["tests/contracts/test_workflow_engine_*.py", "tests/integration/test_temporal_*.py"],

@@ -23,6 +23,7 @@ from paceline.errors import (
     SlotsExhausted,
     StaleVersion,
     StoreRefused,
+    TaskFailed,
 )
 from paceline.limits.model import Decision
 
@@ -37,6 +38,7 @@ MADE = {
     SlotInUse: ("e1", "it has begun"),
     SlotsExhausted: ("bank", AT),
     RateLimitExceeded: (Decision.of(False, 0, 5, 1_500_000, 0, "gold"),),
+    TaskFailed: ("SEND", "inv-1", "DEAD_LETTER", "ValueError: no"),
     StoreRefused: ("redis_url", "wrong password"),
     StaleVersion: ("bank", 3),
     SlotCancelled: (("e1", "e2"), (("PAYMENT", "p1"),)),

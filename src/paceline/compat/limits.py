@@ -20,7 +20,7 @@ from paceline.errors import ConfigurationError
 from paceline.limits._blocking import Limiter
 from paceline.limits.model import FixedWindow, Plan, SlidingLog, SlidingWindow, Spec
 from paceline.limits.ports import LimitStore
-from paceline.limits.rate_text import parse_rate
+from paceline.limits.rate_text import parse_rate, split_rates
 from paceline.limits.stores import limit_store
 
 __all__ = [
@@ -34,8 +34,8 @@ __all__ = [
     "storage_from_string",
 ]
 
-_MONTHS = re.compile(r"(\d*)\s*(month|year)s?\s*$", re.IGNORECASE)
-_DAYS = {"month": 30, "year": 360}
+_YEARS = re.compile(r"(\d*)\s*years?\s*$", re.IGNORECASE)
+DAYS_OF_A_YEAR = 360
 """As `limits` counts them."""
 
 
@@ -87,11 +87,11 @@ def parse_many(limit_string: str) -> list[RateLimitItem]:
     """
     if not isinstance(limit_string, str):
         raise ConfigurationError("limit_string", f"{limit_string!r} is no text; write for example 10/minute")
-    return [_parse_one(part) for part in re.split("[;,|]", limit_string)]
+    return [_parse_one(part) for part in split_rates(limit_string)]
 
 
 def _parse_one(limit_string: str) -> RateLimitItem:
-    text = _MONTHS.sub(lambda match: f"{int(match[1] or 1) * _DAYS[match[2].lower()]} days", limit_string)
+    text = _YEARS.sub(lambda match: f"{int(match[1] or 1) * DAYS_OF_A_YEAR} days", limit_string)
     rate = parse_rate(text, "limit_string")
     if rate.burst is not None:
         raise ConfigurationError("limit_string", "has a burst; use a paceline Plan")

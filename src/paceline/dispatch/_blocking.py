@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Unpack
 
-from paceline.dispatch.background_queue import BackgroundQueue
+from paceline.dispatch.background_queue import BackgroundQueue, listed
 from paceline.dispatch.changes import (
     Preview,
 )
@@ -110,7 +110,7 @@ class BlockingDispatchQueue(BackgroundQueue):
             connection,
             item_type,
             lambda queue: queue.enqueue_many(
-                item_type, items, slotted=slotted, lane=lane, priority=priority, connection=connection
+                item_type, listed(items), slotted=slotted, lane=lane, priority=priority, connection=connection
             ),
         )
 
@@ -151,7 +151,7 @@ class BlockingDispatchQueue(BackgroundQueue):
             InvalidInput: a value is wrong, or both ids and a filter are given.
             NotFound: there is no such item type, or one of the items is not there.
         """
-        return self._run(lambda queue: queue.requeue(item_type, item_ids, **matching))
+        return self._run(lambda queue: queue.requeue(item_type, listed(item_ids), **matching))
 
     def discard(self, item_type: str, item_ids: Iterable[str] | None = None, **matching: Unpack[FilterOptions]) -> int:
         """Cancels items that are READY or dead letters, and returns their number: those with these ids, all or none; or
@@ -162,7 +162,7 @@ class BlockingDispatchQueue(BackgroundQueue):
             InvalidInput: a value is wrong, or both ids and a filter are given.
             NotFound: there is no such item type, or one of the items is not there.
         """
-        return self._run(lambda queue: queue.discard(item_type, item_ids, **matching))
+        return self._run(lambda queue: queue.discard(item_type, listed(item_ids), **matching))
 
     def cancel(self, item_type: str, item_ids: Iterable[str] | None = None, **matching: Unpack[FilterOptions]) -> int:
         """Cancels items that wait, run or are dead letters, and returns their number: those with these ids, all or
@@ -178,7 +178,7 @@ class BlockingDispatchQueue(BackgroundQueue):
             InvalidInput: a value is wrong, or neither ids nor a filter are given.
             NotFound: there is no such item type, or one of the items is not there.
         """
-        return self._run(lambda queue: queue.cancel(item_type, item_ids, **matching))
+        return self._run(lambda queue: queue.cancel(item_type, listed(item_ids), **matching))
 
     def reschedule(
         self,
@@ -200,7 +200,7 @@ class BlockingDispatchQueue(BackgroundQueue):
         """
         return self._run(
             lambda queue: queue.reschedule(
-                item_type, item_ids, execute_at=execute_at, priority=priority, new_lane=new_lane, **matching
+                item_type, listed(item_ids), execute_at=execute_at, priority=priority, new_lane=new_lane, **matching
             )
         )
 
@@ -328,7 +328,7 @@ class BlockingDispatchQueue(BackgroundQueue):
         Raises:
             InvalidInput: an id is wrong.
         """
-        return self._run(lambda queue: queue.progress_of(item_type, item_ids))
+        return self._run(lambda queue: queue.progress_of(item_type, listed(item_ids)))
 
     def show(self, item_type: str, item_id: str) -> ItemDetail:
         """One item with its context and its audit.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
@@ -58,24 +58,38 @@ class BackgroundQueue:
         """With a connection, `call` runs in this thread: Django's and sqlite3's may be used in no other."""
         if connection is None:
             return self._run(call)
-        if any(kind.__name__.lower().startswith("async") for kind in type(connection).__mro__):
-            raise InvalidInput("connection", "is asynchronous; use it with DispatchQueue, or give a blocking one")
+        check_blocking(connection)
 
         async def work(opened: OpenedOnce[DispatchQueue]) -> DispatchQueue:
             queue = await opened.get()
             await queue.config(item_type)
             return queue
 
-        running = call(self._background.run(work))
-        try:
-            # On a blocking connection the coroutine never suspends: one `send` runs it to its end.
-            running.send(None)
-        except StopIteration as end:
-            result: R = end.value
-            return result
-        finally:
-            running.close()
-        raise RuntimeError("a call in the caller's transaction waited for an event loop")
+        return run_inline(call(self._background.run(work)))
+
+
+def check_blocking(connection: Any) -> None:
+    """Raises `InvalidInput` if only an event loop can use the connection."""
+    if any(kind.__name__.lower().startswith("async") for kind in type(connection).__mro__):
+        raise InvalidInput("connection", "is asynchronous; await the asynchronous form, or give a blocking one")
+
+
+def listed(values: Any) -> Any:
+    """An iterable that may read from a connection of this thread, as a list; other values as they are."""
+    known = isinstance(values, str | bytes | Mapping | list | tuple) or not isinstance(values, Iterable)
+    return values if known else [*values]
+
+
+def run_inline(running: Coroutine[Any, Any, R]) -> R:
+    """The result of a call on a blocking connection, in this thread: it never suspends, so one `send` runs it."""
+    try:
+        running.send(None)
+    except StopIteration as end:
+        result: R = end.value
+        return result
+    finally:
+        running.close()
+    raise RuntimeError("a call in the caller's transaction waited for an event loop")
 
 
 async def _nothing(_queue: DispatchQueue) -> None:

@@ -17,7 +17,7 @@ class Snooze(Postponed):
 
         raise Snooze("PT2S")
 
-    `duration` is an ISO-8601 duration, a `timedelta` or a number of seconds.
+    `duration` is a text such as `4s` or `PT4S`, a `timedelta` or a number of seconds.
 
     Raises:
         InvalidInput: the duration is wrong.

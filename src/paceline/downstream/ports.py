@@ -131,7 +131,7 @@ class DownstreamObserver(Protocol):
         ...
 
     def settled(self, verdict: str) -> None:
-        """An execution ended: EXECUTED, REJECTED, UNKNOWN or POSTPONED."""
+        """An execution ended: EXECUTED, PENDING, REJECTED, UNKNOWN or POSTPONED."""
         ...
 
     def breaker_moved(self, is_open: bool) -> None:

@@ -36,7 +36,7 @@ from paceline.integrations.route_patterns import (
 )
 from paceline.limits._blocking import Limiter
 from paceline.limits.fast_path import FastPath
-from paceline.limits.headers import RawFields, prepared_fields
+from paceline.limits.headers import RawFields, merge_raw, prepared_fields
 from paceline.limits.keys import (
     KeyValue,
     client_address,
@@ -384,7 +384,7 @@ def with_fields(send: Send, fields: RawFields, *, missing_only: bool = False) ->
     def send_with_fields(message: Message) -> Awaitable[None]:
         if fields and message["type"] in STARTS:
             own = message.get("headers", ())
-            message["headers"] = [*own, *(missing(fields, own) if missing_only else fields)]
+            message["headers"] = [*own, *missing(fields, own)] if missing_only else merge_raw(own, fields)
         return send(message)
 
     return send_with_fields

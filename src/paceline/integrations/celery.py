@@ -26,7 +26,8 @@ from paceline.extras import needed
 from paceline.integrations.limit import PlanNames
 from paceline.limits._blocking import Limiter
 from paceline.limits._blocking_handles import Reservation
-from paceline.limits.model import Decision
+from paceline.limits.model import Decision, Reason
+from paceline.limits.stores.server_workers import warn_of_processes
 from paceline.options import check_wait
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 with needed("paceline.integrations.celery", "celery"):
     from celery import Task, current_task
     from celery.exceptions import Retry
+    from celery.signals import celeryd_after_setup
 
 log = logging.getLogger("paceline.integrations")
 
@@ -98,6 +100,8 @@ def rate_limit(
         )
     if fixed is not None:
         limiter.require(fixed)
+    if limiter.in_process:
+        celeryd_after_setup.connect(_warn_of_prefork, dispatch_uid="paceline.prefork", weak=False)
 
     def actual_cost(outcome: Outcome, reserved: int) -> int:
         if charge_when is not None and not charge_when(outcome):
@@ -141,6 +145,13 @@ def rate_limit(
     return decorate
 
 
+def _warn_of_prefork(instance: Any, **_: Any) -> None:
+    """Logs a warning when a worker starts several processes. `instance` is the worker."""
+    pool = instance.pool_cls
+    if getattr(pool, "__module__", str(pool)).rpartition(".")[2] == "prefork":
+        warn_of_processes(instance.concurrency)
+
+
 @contextmanager
 def _settling(reservation: Reservation, results: list[Any], actual_cost: OfOutcome[int]) -> Iterator[None]:
     """Settles a reservation when the block has ended, which adds its result to `results`."""
@@ -173,7 +184,7 @@ def _send_back_unless_allowed(decision: Decision) -> None:
     request = current_task.request if current_task else None
     if request is None or request.called_directly or request.is_eager:
         raise RateLimitExceeded(decision)
-    if math.isinf(decision.retry_after):
+    if decision.reason is Reason.EXCEEDS_CAPACITY or math.isinf(decision.retry_after):
         raise RateLimitExceeded(decision)
     pause = max(decision.retry_after, SHORTEST_COUNTDOWN)
     # As `Task.retry`, without counting a retry: a limit is not the task's failure.

@@ -48,6 +48,7 @@ from paceline.integrations.request_limiter import (
 from paceline.integrations.route_patterns import django_routes, warn_of_unmatched
 from paceline.integrations.settling import AsyncSettlingIterator, SettlingIterator
 from paceline.integrations.stack import attach_limits, attached_limits, exempt, is_exempt, is_limited
+from paceline.limits.headers import merge
 from paceline.limits.keys import (
     Key,
     KeyFunction,
@@ -367,9 +368,9 @@ def _defaults() -> tuple[Limit, ...]:
 
 
 def _with_fields(fields: Fields, response: HttpResponse) -> HttpResponse:
-    for name, value in fields:
-        # Django's responses have one line per name; a list may be continued in it.
-        response[name] = f"{response[name]}, {value}" if response.has_header(name) else value
+    own = [(name, response[name]) for name, _ in fields if response.has_header(name)]
+    for name, value in merge(own, fields):
+        response[name] = value
     return response
 
 

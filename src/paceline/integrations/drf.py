@@ -28,6 +28,7 @@ from paceline.errors import ConfigurationError
 from paceline.extras import needed
 from paceline.integrations.limit import Limit, LimitOptions, Plans
 from paceline.integrations.request_limiter import Refusal, RequestLimiter, ResponseCharge
+from paceline.limits.headers import merge
 from paceline.limits.keys import (
     Key,
     KeyFunction,
@@ -159,8 +160,7 @@ def _refusal_error(refusal: Refusal) -> Exception:
 
 def _add_fields(view: Any, fields: list[tuple[str, str]]) -> None:
     """Adds fields to the headers of the view's response."""
-    for name, value in fields:
-        view.headers[name] = f"{view.headers[name]}, {value}" if name in view.headers else value
+    view.headers.update(merge(view.headers.items(), fields))
 
 
 def _settle_with(view: Any, request_limiter: RequestLimiter, charges: list[ResponseCharge], request: Any) -> None:

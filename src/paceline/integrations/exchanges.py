@@ -20,7 +20,7 @@ from paceline.integrations.asgi import (
 )
 from paceline.integrations.limit import Limit
 from paceline.integrations.request_limiter import Admission, Fields, ResponseCharge
-from paceline.limits.headers import RawFields
+from paceline.limits.headers import RawFields, merge_raw
 from paceline.limits.keys import KeyValue
 
 PrincipalFinder = Callable[[Any], KeyValue | Awaitable[KeyValue]]
@@ -65,7 +65,7 @@ class Exchange:
             fields = exchange.fields
             if fields and message["type"] in STARTS:
                 own = message.get("headers", ())
-                message["headers"] = [*own, *(missing(fields, own) if exchange.denied else fields)]
+                message["headers"] = [*own, *missing(fields, own)] if exchange.denied else merge_raw(own, fields)
                 exchange.fields = ()  # the parts of the body need not look at their type
             return send(message)
 
@@ -74,12 +74,16 @@ class Exchange:
     def admit(self, answer: RawFields | Admission, connection: Any) -> None:
         """Stores the result of an admission."""
         if not isinstance(answer, Admission):
-            self.fields = (*self.fields, *answer)
+            self.add(answer)
             return
-        self.fields = (*self.fields, *encoded(answer.fields))
+        self.add(encoded(answer.fields))
         if answer.charges:
             self.charges = (*self.charges, *answer.charges)
             self.connection = connection
+
+    def add(self, fields: RawFields) -> None:
+        """Adds the fields of one more limit to the response."""
+        self.fields = tuple(merge_raw(self.fields, fields)) if self.fields else tuple(fields)
 
     def deny(self, fields: Fields) -> None:
         """Stores the fields of a denial, which replace those of limits that admitted the request before."""

@@ -28,6 +28,7 @@ from paceline.extras import needed
 from paceline.integrations.limit import Limit, LimitOptions, Plans, Response
 from paceline.integrations.request_limiter import Admission, Fields, Refusal, RequestLimiter
 from paceline.limits._blocking import Limiter
+from paceline.limits.headers import merge
 from paceline.limits.keys import (
     Key,
     KeyFunction,
@@ -321,7 +322,7 @@ def _metadata(fields: Fields) -> tuple[tuple[str, str], ...]:
 def _add_fields(context: Any, admission: Admission) -> None:
     """Adds the fields to the trailing metadata. The handler sends the initial ones, which is possible only once."""
     if admission.fields:
-        context.set_trailing_metadata((*(context.trailing_metadata() or ()), *_metadata(admission.fields)))
+        context.set_trailing_metadata(tuple(merge(context.trailing_metadata() or (), _metadata(admission.fields))))
 
 
 def _status(refusal: Refusal) -> tuple[grpc.StatusCode, str]:

@@ -251,7 +251,7 @@ class RequestLimiter:
                 if isinstance(answer, Refusal):
                     return answer
                 watched = watched if limit.block else answer.decision
-                fields += answer.fields
+                fields = headers.merge(fields, answer.fields)
                 if not plans:
                     continue
             if not limit.by_response and limit.block:
@@ -266,16 +266,16 @@ class RequestLimiter:
             if isinstance(answer, Refusal):
                 return answer
             watched = watched if limit.block else answer.decision
-            fields += answer.fields
+            fields = headers.merge(fields, answer.fields)
         if charges:
             answer = self._answer(await call(self._limiter.acquire_chain, chain(charges)), charges, chain_limits)
             if isinstance(answer, Refusal):
                 return answer
-            fields += answer.fields
+            fields = headers.merge(fields, answer.fields)
         for limit, key, plans, cost in watching:
             watched = await call(self._limiter.acquire, key, plans, cost)
             answer = self._answer(watched, [(key, plan) for plan in plans], (limit,))
-            fields += _fields_of_pass(answer)
+            fields = headers.merge(fields, _fields_of_pass(answer))
         return Admission(fields, tuple(pending), watched)
 
     async def _reserve(

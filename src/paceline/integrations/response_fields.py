@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from paceline.integrations.request_limiter import Fields
+from paceline.limits.headers import merge
 
 
 class ResponseFields:
@@ -18,7 +19,7 @@ class ResponseFields:
 
     def admit(self, fields: Fields) -> None:
         """Adds the fields of a limit that admitted the request."""
-        self._fields += fields
+        self._fields = merge(self._fields, fields)
 
     def deny(self, fields: Fields) -> None:
         """Stores the fields of a denial, which replace those of limits that admitted the request before."""

@@ -227,7 +227,10 @@ def admission_by(
             last = type(exchange), decide
         answer = decide(scope)
         if type(answer) is tuple:  # fields alone: the commonest case
-            exchange.fields += answer
+            if exchange.fields:
+                exchange.add(answer)
+            else:
+                exchange.fields = answer
             return None
         if answer is None:
             undecided = exchange.request_limiter.admit_maybe_async(limits, _Request(connection, exchange))

@@ -76,25 +76,31 @@ def rule_on(
 
 
 def conclude(chain: Sequence[Charge], verdicts: Sequence[tuple[bool, int, int, int]]) -> Decision:
-    """One decision of a chain's verdicts. A denial is bound by the plan to wait longest for; a pass by the plan with
-    the least left."""
+    """One decision of a chain's verdicts. A denial is bound by a plan that can never admit the cost, or else by the
+    plan to wait longest for; a pass by the plan with the least left."""
     if len(chain) == 1 and not chain[0].rule.shadow:
-        rule = chain[0].rule
+        _, rule, cost = chain[0]
         fits, left, retry, reset = verdicts[0]
-        return Decision.of(fits, left, rule.size, retry, reset, rule.plan, Reason.OK if fits else Reason.DENIED)
+        if cost > rule.size:
+            return Decision.of(False, left, rule.size, 0, reset, rule.owner, Reason.EXCEEDS_CAPACITY)
+        return Decision.of(fits, left, rule.size, retry, reset, rule.owner, Reason.OK if fits else Reason.DENIED)
     states: list[PlanState] = []
     bound: PlanState | None = None
-    for (_, rule, _), (fits, left, retry, reset) in zip(chain, verdicts, strict=True):
-        state = PlanState(rule.plan, fits, left, rule.size, retry, reset, rule.shadow)
+    never = False
+    for (_, rule, cost), (fits, left, retry, reset) in zip(chain, verdicts, strict=True):
+        exceeds = cost > rule.size and not rule.shadow
+        state = PlanState(rule.plan, fits, left, rule.size, 0 if exceeds else retry, reset, rule.shadow)
         states.append(state)
-        if not rule.shadow and (bound is None or _binds(state, bound)):
+        if exceeds and not never:
+            bound, plan, never = state, rule.owner, True
+        elif not rule.shadow and not never and (bound is None or _binds(state, bound)):
             bound, plan = state, rule.owner
     if bound is None:
         # Shadows only: nothing can deny.
         index = min(range(len(states)), key=lambda index: states[index].remaining)
         bound, plan = states[index]._replace(allowed=True, retry_after_us=0), chain[index].rule.owner
     _, allowed, left, limit, retry, reset, _ = bound
-    reason = Reason.OK if allowed else Reason.DENIED
+    reason = Reason.OK if allowed else Reason.EXCEEDS_CAPACITY if never else Reason.DENIED
     return Decision.of(allowed, left, limit, retry, reset, plan, reason, False, tuple(states))
 
 

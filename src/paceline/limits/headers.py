@@ -10,7 +10,7 @@ All numbers are integers, times rounded up. Shadow plans are not shown: they nev
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from math import ceil
@@ -40,6 +40,7 @@ LARGEST = 10**15 - 1
 
 ASCII = "".join(map(chr, range(0x20, 0x7F)))
 OK = Reason.OK  # looked up once: enum attribute access is slow
+NEVER = Reason.EXCEEDS_CAPACITY
 UNKNOWN = (Reason.FAIL_OPEN, Reason.FAIL_CLOSED)
 """Decisions made without the store: what is left is unknown."""
 
@@ -58,7 +59,7 @@ def fields(decision: Decision, rules: Sequence[Rule], keys: Sequence[str] | None
         result = [prepared_rule.policy]
         if decision.reason not in UNKNOWN:
             result.append((LIMIT, limit_item(decision, rules[0].spec)))
-        return result if decision.allowed else [*result, (RETRY_AFTER, str(retry_after(decision)))]
+        return result if decision.allowed or decision.reason is NEVER else [*result, _retry_field(decision)]
     partitions = [None] * len(rules) if keys is None else [partition(key) for key in keys]
     specs = {
         (rule.plan, partition_key): rule.spec
@@ -79,8 +80,8 @@ def fields(decision: Decision, rules: Sequence[Rule], keys: Sequence[str] | None
         if least:
             items = (limit_item(state, specs[item], item[1]) for item, state in least.items())
             result.append((LIMIT, ", ".join(items)))
-    if not decision.allowed:
-        result.append((RETRY_AFTER, str(retry_after(decision))))
+    if not (decision.allowed or decision.reason is NEVER):
+        result.append(_retry_field(decision))
     return result
 
 
@@ -98,12 +99,72 @@ def legacy_fields(decision: Decision, now: float) -> list[tuple[str, str]]:
     """
     if decision.reason in UNKNOWN or (decision.chain and all(state.shadow for state in decision.chain)):
         return []
-    wait_us = decision.reset_after_us if decision.allowed else decision.retry_after_us
+    wait_us = decision.retry_after_us or decision.reset_after_us
     return [
         ("X-RateLimit-Limit", str(decision.limit)),
         ("X-RateLimit-Remaining", str(decision.remaining)),
         ("X-RateLimit-Reset", str(ceil(now + wait_us / 1_000_000))),
     ]
+
+
+_LISTS = {POLICY.lower(), LIMIT.lower()}
+_LEGACY = ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset")
+_MERGED = {*_LISTS, *_LEGACY, RETRY_AFTER.lower()}
+
+
+def merge(own: Iterable[tuple[str, str]], fields: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The fields of several limits, or of a response and a limit, as those of one response.
+
+    Lists are joined, `Retry-After` is the longest, and `X-RateLimit-*` are those of the limit with the least left. All
+    other fields stay as they are.
+    """
+    own, both = [*own], [*own, *fields]
+    shared = _MERGED & {name.lower() for name, _ in own} & {name.lower() for name, _ in both[len(own) :]}
+    if not shared:
+        return both
+    values = {name: [value for field, value in both if field.lower() == name] for name in shared}
+    merged = {name: _joined(values[name]) for name in shared & _LISTS}
+    if shared.intersection(_LEGACY):
+        place = _tightest(*(values.get(name, []) for name in _LEGACY))
+        merged |= {name: values[name][place] for name in shared.intersection(_LEGACY)}
+    for name in shared - merged.keys():
+        merged[name] = max(values[name], key=_whole)
+    result = []
+    for name, value in both:
+        known = name.lower()
+        if known not in shared:
+            result.append((name, value))
+        elif known in merged:
+            result.append((name, merged.pop(known)))
+    return result
+
+
+def merge_raw(own: Iterable[tuple[bytes, bytes]], fields: RawFields) -> list[tuple[bytes, bytes]]:
+    """`merge` in ASGI's form."""
+    own = [*own]
+    names = {name for name, _ in fields}
+    if not any(bytes(name).lower() in names for name, _ in own):
+        return [*own, *fields]
+    texts = (
+        [(bytes(name).decode("latin-1"), bytes(value).decode("latin-1")) for name, value in some]
+        for some in (own, fields)
+    )
+    return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in merge(*texts)]
+
+
+def _joined(values: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(values))
+
+
+def _tightest(limits: Sequence[str], left: Sequence[str], resets: Sequence[str]) -> int:
+    """The place of the limit with the least left, and of those the one that is left longest."""
+    if not len(limits) == len(left) == len(resets):
+        return -1  # not all of them are sets of three
+    return min(range(len(left)), key=lambda place: (_whole(left[place]), -_whole(resets[place])))
+
+
+def _whole(value: str) -> int:
+    return int(value) if value.isascii() and value.isdigit() and len(value) < 20 else 0
 
 
 def policy_item(plan: str, spec: Spec, partition_key: str | None = None) -> str:
@@ -148,6 +209,8 @@ def problem(decision: Decision) -> dict[str, Any]:
     named = " and ".join(f"plan {plan!r}" for plan in plans)
     if decision.reason is Reason.FAIL_CLOSED:
         kind, detail = REDUCED_CAPACITY, f"can't check {named} just now; retry after {wait} s"
+    elif decision.reason is NEVER:
+        kind, detail = QUOTA_EXCEEDED, f"the cost is above the limit of this key under {named}; it is never admitted"
     else:
         kind, detail = QUOTA_EXCEEDED, f"no room under {named}; retry after {wait} s"
     return {
@@ -159,6 +222,10 @@ def problem(decision: Decision) -> dict[str, Any]:
         "retryAfter": decision.retry_after,
         "reason": decision.reason.value,
     }
+
+
+def _retry_field(decision: Decision) -> tuple[str, str]:
+    return RETRY_AFTER, str(retry_after(decision))
 
 
 @lru_cache(1024)
@@ -223,7 +290,7 @@ def _window_us(spec: Spec) -> int:
 def _more_after_us(state: PlanState | Decision, spec: Spec) -> int:
     """When there is more than now: for a denial, enough; for a bucket, the next token; for a window, its end."""
     if not state.allowed:
-        return state.retry_after_us
+        return state.retry_after_us or state.reset_after_us
     spent = state.limit - state.remaining
     if isinstance(spec, TokenBucket) and spent > 0:
         return max(state.reset_after_us - (spent - 1) * spec.unit // spec.gain, 0)

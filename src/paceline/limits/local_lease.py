@@ -303,7 +303,9 @@ class LocalLeases:
         """Whether a chain can be leased."""
         cost = chain[0].cost
         return all(
-            charge.cost == cost and not charge.rule.shadow and not isinstance(charge.rule.spec, UNLEASED)
+            charge.cost == cost <= charge.rule.size
+            and not charge.rule.shadow
+            and not isinstance(charge.rule.spec, UNLEASED)
             for charge in chain
         )
 

@@ -71,6 +71,8 @@ class Reason(StrEnum):
 
     OK = "OK"
     DENIED = "DENIED"
+    EXCEEDS_CAPACITY = "EXCEEDS_CAPACITY"
+    """Denied, and never to be admitted: the cost is above the limit that an override gives this key."""
     FAIL_OPEN = "FAIL_OPEN"
     FAIL_CLOSED = "FAIL_CLOSED"
     FALLBACK = "FALLBACK"
@@ -86,7 +88,8 @@ class Plan:
         Plan("free", "100/hour;1000/day", overrides={"user:vip": "10/second"})
 
     `on_error` decides while the store is unavailable (`None`: the limiter's). A `shadow` plan decides and is counted,
-    but never denies. `overrides` gives single keys limits of their own.
+    but never denies. `overrides` gives single keys limits of their own. Plans with the same `counter` share their
+    counts, each with its own limit; by default a plan counts under its name.
 
     Raises:
         ConfigurationError: a field can't be used.
@@ -97,6 +100,7 @@ class Plan:
     on_error: str | None
     shadow: bool
     overrides: Mapping[str, Specs] = field(hash=False)
+    counter: str | None
 
     def __init__(
         self,
@@ -105,9 +109,11 @@ class Plan:
         on_error: str | None = None,
         shadow: bool = False,
         overrides: Mapping[str, Spec | Specs | str] | None = None,
+        counter: str | None = None,
     ) -> None:
-        if not isinstance(name, str) or not 0 < len(name) <= NAME_LENGTH or not name.isprintable():
-            raise ConfigurationError("name", f"a plan needs a name of 1 to {NAME_LENGTH} printable characters")
+        for field_name, text in (("name", name), ("counter", name if counter is None else counter)):
+            if not isinstance(text, str) or not 0 < len(text) <= NAME_LENGTH or not text.isprintable():
+                raise ConfigurationError(field_name, f"a plan needs a name of 1 to {NAME_LENGTH} printable characters")
         if _PART_NAME.search(name):
             raise ConfigurationError("name", f"{name!r} is the name of one limit of a plan with several; use another")
         if not isinstance(shadow, bool):
@@ -127,6 +133,7 @@ class Plan:
         object.__setattr__(self, "on_error", policy(on_error))
         object.__setattr__(self, "shadow", shadow)
         object.__setattr__(self, "overrides", MappingProxyType(special))
+        object.__setattr__(self, "counter", counter)
 
     @property
     def spec(self) -> Spec:
@@ -134,7 +141,7 @@ class Plan:
         return self.specs[0]
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Plan, (self.name, self.specs, self.on_error, self.shadow, dict(self.overrides))
+        return Plan, (self.name, self.specs, self.on_error, self.shadow, dict(self.overrides), self.counter)
 
 
 def _specs(name: str, value: object, field: str) -> Specs:
@@ -176,7 +183,7 @@ class Rule:
         owner: str | None = None,
     ) -> None:
         self.plan = plan
-        """The name its states are kept under: the plan's, or that of one of its limits if it has several."""
+        """The name its states are kept under: the plan's counter, or that of one of its limits if it has several."""
         self.owner = plan if owner is None else owner
         """The plan's name."""
         self.spec = spec
@@ -286,7 +293,7 @@ class Decision(tuple[Any, ...]):
 
     @property
     def retry_after(self) -> float:
-        """Seconds after which a lone caller is admitted; 0 if it was."""
+        """Seconds after which a lone caller is admitted; 0 if it was, or if it never will be (`reason`)."""
         return self.retry_after_us / 1_000_000
 
     @property

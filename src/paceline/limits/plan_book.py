@@ -98,10 +98,11 @@ class PlanBook:
                     exceptions[name] = self.exceptions[name]
                 continue
             on_error: OnError | None = policy(plan.on_error)
-            rules[name] = _rules(name, plan.specs, plan.shadow, on_error)
+            counter = plan.counter or name
+            rules[name] = _rules(name, counter, plan.specs, plan.shadow, on_error)
             if plan.overrides:
                 exceptions[name] = {
-                    key: _rules(name, specs, plan.shadow, on_error) for key, specs in plan.overrides.items()
+                    key: _rules(name, counter, specs, plan.shadow, on_error) for key, specs in plan.overrides.items()
                 }
         removed = [rule for name, rules_of_plan in self.rules.items() if name not in book for rule in rules_of_plan]
         for name in self.exceptions.keys() - book.keys():
@@ -152,7 +153,7 @@ class PlanBook:
             self._evict()
         if len(self.inline) >= MAX_INLINE:
             raise InvalidInput("plans", f"{text!r} is one rate too many; name a plan, as at most {MAX_INLINE} are kept")
-        rules = self.inline[text] = _rules(text, plan.specs)
+        rules = self.inline[text] = _rules(text, text, plan.specs)
         return rules
 
     def _evict(self) -> None:
@@ -264,17 +265,22 @@ class PlanBook:
         for rule in self.rules_of(name, key):
             if cost <= rule.size:
                 yield Charge(key, rule, cost)
-            elif rule.shadow:
-                # A shadow plan never denies: it gets a cost that never fits, and counts that as a denial.
+            elif rule.shadow or self._is_only_the_keys_limit(name, key, cost):
+                # A cost that never fits. A shadow plan counts it as a denial. An override denies it: the caller chose
+                # the key, and every other key may have this cost, so it is no mistake of the application.
                 yield Charge(key, rule, rule.size + 1)
             else:
                 raise CostExceedsCapacity(name, cost, rule.size)
 
+    def _is_only_the_keys_limit(self, name: str, key: str, cost: int) -> bool:
+        """Whether a cost that is above the limit of a key fits the plan itself."""
+        return key in self.exceptions.get(name, ()) and all(cost <= rule.size for rule in self.rules[name])
 
-def _rules(name: str, specs: Specs, shadow: bool = False, on_error: OnError | None = None) -> Rules:
+
+def _rules(name: str, counter: str, specs: Specs, shadow: bool = False, on_error: OnError | None = None) -> Rules:
     if len(specs) == 1:
-        return (Rule(name, specs[0], shadow, on_error),)
-    return tuple(Rule(part_name(name, spec), spec, shadow, on_error, owner=name) for spec in specs)
+        return (Rule(counter, specs[0], shadow, on_error, owner=name),)
+    return tuple(Rule(part_name(counter, spec), spec, shadow, on_error, owner=name) for spec in specs)
 
 
 def _has_places(plan: Plan) -> bool:

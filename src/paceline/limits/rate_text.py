@@ -1,4 +1,8 @@
-"""One rate as text: `10/minute`, `5/10 seconds`, `3/PT0.5S`, `10/minute burst 20`. Pure."""
+"""Rates as text, the one language for them: `10/minute`, `10 per minute`, `5/10 seconds`, `3/PT0.5S`, `7/1m30s`,
+`100/300` (seconds), `10/minute burst 20`; several with `;`, `,` or `|` between. Pure.
+
+A month counts 30 days and a year 365. Calendar months are `fixed_window` with `calendar=month`.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +16,24 @@ from paceline.errors import ConfigurationError, InvalidInput
 
 MAX_LENGTH = 256
 _UNITS = {
-    "second": ("s", "sec"),
-    "minute": ("m", "min"),
-    "hour": ("h", "hr"),
-    "day": ("d",),
-    "week": ("w",),
+    "second": timedelta(seconds=1),
+    "minute": timedelta(minutes=1),
+    "hour": timedelta(hours=1),
+    "day": timedelta(days=1),
+    "week": timedelta(weeks=1),
+    "month": timedelta(days=30),
+    "year": timedelta(days=365),
 }
-_BY_NAME = {name: unit for unit, short in _UNITS.items() for name in (unit, f"{unit}s", *short)}
-_MONTHS = {"month", "months", "year", "years", "y"}
+_SHORT = {"s": "second", "sec": "second", "m": "minute", "min": "minute", "h": "hour", "hr": "hour", "d": "day"}
+_SHORT |= {"w": "week", "y": "year"}
 _RATE = re.compile(
-    r"(?P<count>\d{1,16})\s*(?:/|\bper\b)\s*(?:(?P<every>\d{1,9})\s*)?(?P<unit>[a-z]\w*(?:[.,]\d+\w)?)"
-    r"(?:\s+burst\s+(?P<burst>\d{1,16}))?",
+    r"(?P<count>\d{1,16})\s*(?:/|\bper\b)\s*(?P<span>\S.*?)(?:\s+burst\s+(?P<burst>\d{1,16}))?",
     re.ASCII | re.IGNORECASE,
 )
-_BY_SPAN = {timedelta(**{f"{unit}s": 1}): unit for unit in _UNITS}
+_SPAN = re.compile(r"(?P<every>\d{0,9})\s*(?P<unit>[a-z]*)", re.ASCII | re.IGNORECASE)
+_SEPARATOR = re.compile(r"[;|]|,(?!\d+[a-z])", re.ASCII | re.IGNORECASE)
+"""Between rates. A comma may also be the decimal point of a duration: `3/PT0,5S`."""
+_BY_SPAN = {span: unit for unit, span in _UNITS.items()}
 ONE_RATE = "10/minute or 5/10 seconds"
 
 
@@ -55,20 +63,31 @@ def parse_rate(text: object, field: str = "rate", examples: str = ONE_RATE) -> R
     match = _RATE.fullmatch(text.strip()) if isinstance(text, str) and len(text) <= MAX_LENGTH else None
     if match is None:
         raise ConfigurationError(field, f"{_shown(text)} is not a rate; write for example {examples}")
-    unit, every, burst = match["unit"].lower(), int(match["every"] or 1), match["burst"]
-    if unit in _MONTHS:
-        raise ConfigurationError(
-            field, f"{_shown(text)}: a {unit} has no fixed length; use fixed_window with calendar=month, or days"
-        )
-    name = _BY_NAME.get(unit)
     try:
-        # An ISO duration has no number before it: 5/PT10S, not 5/2PT5S.
-        span = timedelta(**{f"{name}s": every}) if name else parse_duration("" if match["every"] else unit)
+        span = _parse_span(match["span"])
     except (InvalidInput, OverflowError):
         raise ConfigurationError(field, f"{_shown(text)} is not a rate; write for example {examples}") from None
     if not span or not int(match["count"]):
         raise ConfigurationError(field, f"{_shown(text)} would never admit a call; write for example {examples}")
-    return Rate(int(match["count"]), span, None if burst is None else int(burst))
+    return Rate(int(match["count"]), span, None if match["burst"] is None else int(match["burst"]))
+
+
+def split_rates(text: str) -> list[str]:
+    """The rates of a text, one by one."""
+    return _SEPARATOR.split(text)
+
+
+def _parse_span(text: str) -> timedelta:
+    """The span after the slash: a unit, a duration, or a number of seconds."""
+    match = _SPAN.fullmatch(text)
+    if match is not None:
+        unit = match["unit"].lower() or "second"
+        if len(unit) > 2:  # "ms" is no minute
+            unit = unit.removesuffix("s")
+        span = _UNITS.get(_SHORT.get(unit, unit))
+        if span is not None:
+            return int(match["every"] or 1) * span
+    return parse_duration(text)
 
 
 def _shown(text: object) -> str:

@@ -1,16 +1,15 @@
 """Rate strings: `10/minute`, `100/hour;1000/day`, `10/minute burst 20`.
 
 A rate is a fixed window: so many in a window that opens at first use. With `burst` it is a token bucket: it gains the
-rate and holds up to the burst. Several rates, separated by `;`, hold together.
+rate and holds up to the burst. Several rates, separated by `;`, `,` or `|`, hold together.
 """
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 
 from paceline.errors import ConfigurationError
-from paceline.limits.rate_text import MAX_LENGTH, Rate, parse_rate
+from paceline.limits.rate_text import MAX_LENGTH, Rate, parse_rate, split_rates
 from paceline.limits.specs import FixedWindow, Spec, TokenBucket
 
 MAX_RATES = 8
@@ -24,7 +23,7 @@ def parse_rates(text: str, field: str = "rate") -> tuple[Spec, ...]:
     Raises:
         ConfigurationError: the text is no rate string; names `field`.
     """
-    rates = [parse_rate(part, field, EXAMPLES) for part in re.split("[;|]", text)] if len(text) <= MAX_LENGTH else []
+    rates = [parse_rate(part, field, EXAMPLES) for part in split_rates(text)] if len(text) <= MAX_LENGTH else []
     if not 0 < len(rates) <= MAX_RATES:
         raise ConfigurationError(field, f"is too long; give at most {MAX_RATES} rates")
     try:

@@ -109,6 +109,8 @@ class StoreHealth:
     @staticmethod
     def mark_fallback(decision: Decision) -> Decision:
         """A fallback store's decision, marked as one."""
+        if decision.reason is Reason.EXCEEDS_CAPACITY:
+            return decision.but(degraded=True)
         return decision.but(reason=Reason.FALLBACK, degraded=True)
 
     def record_lease(self, plan: str, tokens: int) -> None:

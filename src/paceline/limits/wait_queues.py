@@ -221,7 +221,9 @@ def room_after_us(denial: Decision, chain: Sequence[Charge]) -> int:
 
 
 def pause_until(denial: Decision, chain: Sequence[Charge], deadline_us: int | None, clock: Clock) -> float | None:
-    """Seconds until the next attempt; `None` if there will be no room before the deadline."""
+    """Seconds until the next attempt; `None` if there will be no room before the deadline, or ever."""
+    if denial.reason is Reason.EXCEEDS_CAPACITY:
+        return None
     now_us, room_us = clock.monotonic_us(), room_after_us(denial, chain)
     if deadline_us is not None and now_us + max(room_us, 1) > deadline_us:
         return None

@@ -19,6 +19,7 @@ from pydantic import (
     field_validator,
 )
 
+from paceline.durations import parse_duration
 from paceline.errors import ConfigurationError, InvalidInput
 from paceline.limits.addresses import networks
 from paceline.slots.model import WindowPolicy
@@ -155,7 +156,10 @@ class OidcSettings(Section):
     groups_claim: str = Field("groups", min_length=1)
     """The claim of the ID token that has the groups."""
     request_scopes: str = "openid profile email"
-    """The scopes that are requested from the provider."""
+    """The scopes that are requested from the provider. Some give a refresh token only for `offline_access`."""
+    check_seconds: float = Field(60, ge=0, le=3600)
+    """How long the groups that the provider reported are believed. Then it is asked again, with its refresh token; a
+    login for which it gave none ends after an hour."""
 
     @field_validator("issuer")
     @classmethod
@@ -267,8 +271,13 @@ class PaymentSettings(Section):
     """Calls per execution, before the queue retries later."""
     downstream_inquiry_path: str = "/payments/{key}"
     """The path of the downstream's status inquiry."""
-    downstream_rejected_statuses: str = "400,402,422"
-    """The statuses that are a verdict on the payment."""
+    downstream_rejected_statuses: str = ""
+    """Statuses that are a verdict on the payment without one in the body, such as `400,422`."""
+    downstream_verdict: Literal["body", "status"] = "body"
+    """What says that a payment was executed: the body of the answer, `{"status": "EXECUTED"}`, or a 2xx alone."""
+    downstream_key_lifetime: str = "PT24H"
+    """How long the downstream keeps an `Idempotency-Key`. After that, an attempt with an unknown outcome is not
+    repeated before an inquiry. `off`: it keeps none."""
     breaker: Literal["wait", "pause", "off"] = "wait"
     """What happens while the downstream fails: calls wait for a probe, or the kill switch is turned off as well."""
     tps: int = Field(50, ge=1, le=100_000)
@@ -310,6 +319,12 @@ class PaymentSettings(Section):
             raise ValueError("must be printable ASCII, on one line")
         return SecretStr(secret) if secret else None
 
+    @field_validator("downstream_key_lifetime")
+    @classmethod
+    def _is_a_lifetime(cls, value: str) -> str:
+        key_lifetime(value)
+        return value
+
     @field_validator("downstream_rejected_statuses")
     @classmethod
     def _are_statuses(cls, value: str) -> str:
@@ -330,6 +345,20 @@ def checked_headers(value: dict[str, str], *, own: Collection[str]) -> dict[str,
         if name.lower() in own:
             raise ValueError(f"{name} is paceline's own")
     return value
+
+
+def key_lifetime(text: str) -> float | None:
+    """How long the downstream keeps idempotency keys, in seconds; None if it keeps none.
+
+    Raises:
+        ValueError: It is neither a duration nor `off`.
+    """
+    if text == "off":
+        return None
+    try:
+        return parse_duration(text).total_seconds()
+    except InvalidInput:
+        raise ValueError("must be a duration such as PT24H, or off") from None
 
 
 def statuses(text: str) -> frozenset[int]:

@@ -51,10 +51,10 @@ class WindowPolicy:
 
         WindowPolicy(max_per_window=100, window="PT4S", spread="even")
 
-    `window` is an ISO-8601 duration or a timedelta; `max_delay`, if given, is how long after the requested time a slot
-    may lie at most; later, nothing is booked. `first_window` is what the window of the requested time itself offers. A
-    `curve` gives windows another limit by time of day and weekday, in the calendar's zone or, without a calendar, in
-    UTC.
+    `window` is a duration (`4s`, `PT4S`) or a timedelta; `max_delay`, if given, is how long after the requested time a
+    slot may lie at most; later, nothing is booked. `first_window` is what the window of the requested time itself
+    offers. A `curve` gives windows another limit by time of day and weekday, in the calendar's zone or, without a
+    calendar, in UTC.
     """
 
     max_per_window: int

@@ -30,6 +30,8 @@ RESTING: dict[PaymentStatus, frozenset[Status]] = {
     PaymentStatus.FAILED: frozenset({Status.DEAD_LETTER, Status.CANCELLED}),
     PaymentStatus.UNKNOWN: frozenset({Status.DEAD_LETTER}),
     PaymentStatus.CANCELLED: frozenset({Status.CANCELLED}),
+    PaymentStatus.PENDING: frozenset({Status.READY, *IN_FLIGHT}),
+    PaymentStatus.RETURNED: frozenset(Status),
 }
 """The statuses that an item may have for each status of its payment: any other is a zombie."""
 

@@ -82,7 +82,7 @@ async def test_arguments_and_results_of_tasks_are_unreadable_in_the_database(url
         async def pay(iban: str) -> str:
             return f"paid {iban}"
 
-        await pay.enqueue(SECRET, key="one")
+        await pay.options(key="one").enqueue(SECRET)
         assert SECRET not in await texts(url)
         assert "enc1:" in await texts(url)
         assert (await pay.show("one")).context == {"iban": SECRET}

@@ -32,7 +32,7 @@ class Steps:
         for _ in range(MOST_TRIES):
             call = recorder.invoke("tasks.enqueue", item=item, due=due.timestamp())
             try:
-                await self._step.enqueue(seconds, key=item, at=due)
+                await self._step.options(key=item, at=due).enqueue(seconds)
             except (StoreUnavailable, Conflict) as error:
                 recorder.complete(call, "unknown", error=str(error))
                 await self._site.pause(0.5)

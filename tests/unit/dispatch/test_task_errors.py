@@ -38,7 +38,7 @@ async def only_item(tasks: Tasks, function: Callable[[], Any], **options: Any) -
     """The item of a task after it has run, with one retry."""
     task = tasks.task(retries=1, backoff=[0], **options)(function)
     async with tasks.in_memory():
-        await task.enqueue(key="one")
+        await task.options(key="one").enqueue()
         return (await task.show("one")).item
 
 
@@ -110,7 +110,7 @@ async def test_listeners_see_the_failure_and_the_backoff_is_the_tasks(raised: Ba
     tasks = Tasks("memory://", on_event=listen)
     task = tasks.task(retries=1, backoff=backoff)(fails)
     async with tasks.in_memory():
-        await task.enqueue(key="one")
+        await task.options(key="one").enqueue()
     assert seen == ["STARTED 1", "FAILED 1", "STARTED 2", "FAILED 2"]
     assert retries == [1, 2]
 
@@ -131,8 +131,8 @@ async def test_a_listener_or_backoff_that_raises_anything_changes_no_outcome(rai
         raise ValueError("boom")
 
     async with tasks.in_memory():
-        await works.enqueue(key="one")
-        await fails.enqueue(key="one")
+        await works.options(key="one").enqueue()
+        await fails.options(key="one").enqueue()
         assert (await works.show("one")).result == 1
         assert (await fails.show("one")).item.last_error == "ValueError: boom"
 

@@ -74,7 +74,7 @@ async def test_a_call_that_may_be_on_its_way_keeps_its_permit(outcome: int | Exc
     store = CountedPermits(permit_policy(5, 5))
     gate, (transport, _) = store.gate(), answering(outcome)
     with pytest.raises(DownstreamBusy):
-        await client_of(transport, gate, attempts=1).pay(payment())
+        await client_of(transport, gate).inquire(payment())
     await gate.close()
     assert store.held() == [pytest.approx(until) for until in held]
 

@@ -7,7 +7,18 @@ import re
 import pytest
 
 from paceline.limits.chain import rule_on
-from paceline.limits.headers import fields, limit_item, partition, prepared_fields, problem, retry_after, string
+from paceline.limits.headers import (
+    fields,
+    legacy_fields,
+    limit_item,
+    merge,
+    merge_raw,
+    partition,
+    prepared_fields,
+    problem,
+    retry_after,
+    string,
+)
 from paceline.limits.model import (
     Charge,
     Decision,
@@ -158,6 +169,47 @@ def test_names_are_structured_field_strings(text: str, written: str) -> None:
     assert string(text) == written
 
 
+def test_fields_of_several_limits_are_merged() -> None:
+    own = [
+        ("Vary", "Accept"),
+        ("RateLimit", '"a";r=1;t=9'),
+        ("retry-after", "60"),
+        ("X-RateLimit-Limit", "9"),
+        ("X-RateLimit-Remaining", "4"),
+        ("X-RateLimit-Reset", "100"),
+    ]
+    more = [
+        ("RateLimit", '"b";r=0;t=1'),
+        ("Retry-After", "86400"),
+        ("X-RateLimit-Limit", "5"),
+        ("X-RateLimit-Remaining", "0"),
+        ("X-RateLimit-Reset", "90"),
+        ("Vary", "Cookie"),
+    ]
+    merged = [
+        ("Vary", "Accept"),
+        ("RateLimit", '"a";r=1;t=9, "b";r=0;t=1'),
+        ("retry-after", "86400"),
+        ("X-RateLimit-Limit", "5"),
+        ("X-RateLimit-Remaining", "0"),
+        ("X-RateLimit-Reset", "90"),
+        ("Vary", "Cookie"),
+    ]
+    assert merge(own, more) == merged
+    raw = [[(name.lower().encode(), value.encode()) for name, value in some] for some in (own, more, merged)]
+    assert merge_raw(raw[0], raw[1]) == raw[2]
+    assert merge(own[:1], more) == [*own[:1], *more]
+    assert merge(own, []) == own
+
+
+def test_of_two_limits_without_room_the_later_reset_is_shown() -> None:
+    soon, late = (
+        [(f"X-RateLimit-{name}", value) for name, value in zip(("Limit", "Remaining", "Reset"), values, strict=True)]
+        for values in (("1", "0", "60"), ("1", "0", "86400"))
+    )
+    assert merge(soon, late) == merge(late, soon) == late
+
+
 @pytest.mark.parametrize("reason", [Reason.FAIL_OPEN, Reason.FAIL_CLOSED])
 def test_an_unknown_remainder_is_not_reported(reason: Reason) -> None:
     allowed = reason is Reason.FAIL_OPEN
@@ -165,6 +217,19 @@ def test_an_unknown_remainder_is_not_reported(reason: Reason) -> None:
     result = dict(fields(decision, [GOLD, DAILY]))
     assert result.pop("RateLimit-Policy") == '"gold";q=10;w=10, "daily";q=1000;w=86400'
     assert result == ({} if allowed else {"Retry-After": "1"})
+
+
+def test_a_denial_for_good_names_no_time() -> None:
+    decision = Book().acquire(Charge("k", GOLD, 11))
+    assert (decision.reason, decision.retry_after) == (Reason.EXCEEDS_CAPACITY, 0)
+    assert [name for name, _ in fields(decision, [GOLD])] == ["RateLimit-Policy", "RateLimit"]
+    both = Book().acquire(Charge("k", GOLD, 11), Charge("k", DAILY))
+    assert (both.reason, both.plan, both.allowed) == (Reason.EXCEEDS_CAPACITY, "gold", False)
+    assert "Retry-After" not in dict(fields(both, [GOLD, DAILY]))
+    assert (
+        problem(decision)["detail"] == "the cost is above the limit of this key under plan 'gold'; it is never admitted"
+    )
+    assert dict(legacy_fields(decision, 100))["X-RateLimit-Reset"] == "100"
 
 
 def test_a_denial_is_a_problem() -> None:

@@ -20,6 +20,8 @@ from paceline.errors import (
     RateLimitExceeded,
     StoreUnavailable,
 )
+from paceline.limits.local_lease import LeasePolicy
+from paceline.limits.model import Reason
 from paceline.testing import FakeClock, eventually
 from tests.unit.limits.both import World
 
@@ -141,6 +143,45 @@ async def test_a_key_may_have_a_limit_of_its_own(world: World) -> None:
         assert (await limiter.acquire("u", "gold")).limit == 1
         with pytest.raises(CostExceedsCapacity):
             await limiter.acquire("u", "gold", 5)
+
+
+@pytest.mark.parametrize("lease", [None, LeasePolicy()])
+async def test_a_cost_above_the_limit_of_a_key_is_a_denial(world: World, lease: LeasePolicy | None) -> None:
+    plan = Plan("gold", "10/minute;100/day", overrides={"trial": TokenBucket(3, 1)})
+    limiter = world.limiter(plans=[plan], lease=lease)
+    for decision in (
+        await limiter.acquire("trial", "gold", 5),
+        await limiter.peek("trial", "gold", 5),
+        await limiter.wait("trial", "gold", 5),
+        await limiter.wait("trial", "gold", 5, timeout=9),
+        (await limiter.acquire_many([("trial", "gold", 5)]))[0],
+        (await limiter.reserve("trial", "gold", 5)).decision,
+    ):
+        assert (decision.allowed, decision.reason) == (False, Reason.EXCEEDS_CAPACITY)
+        assert (decision.limit, decision.retry_after) == (3, 0)
+    with pytest.raises(RateLimitExceeded, match="never admitted"):
+        await limiter.check("trial", "gold", 5)
+    assert (await limiter.acquire("trial", "gold", 3)).allowed, "nothing was charged"
+    with pytest.raises(CostExceedsCapacity):
+        await limiter.acquire("trial", "gold", 11)
+
+
+async def test_plans_may_share_a_counter(world: World) -> None:
+    limiter = world.limiter(plans=[Plan(f"{limit}/hour by name", f"{limit}/hour", counter="calls") for limit in (2, 3)])
+    two, three = "2/hour by name", "3/hour by name"
+    assert [(await limiter.acquire("u", plan)).allowed for plan in (three, two, two, three, three)] == [
+        True,
+        True,
+        False,
+        True,
+        False,
+    ]
+    reservation = await limiter.reserve("v", three, 3)
+    assert not (await limiter.acquire("v", two)).allowed
+    await reservation.cancel()
+    assert (await limiter.acquire("v", two)).allowed
+    with pytest.raises(ConfigurationError, match="counter"):
+        Plan("p", "1/hour", counter="")
 
 
 async def test_peer_bug_12_plans_replaced_in_flight(limiter: Any) -> None:

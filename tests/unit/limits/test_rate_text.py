@@ -35,6 +35,12 @@ def test_a_rate_is_read_as_it_is_written(rate: Rate) -> None:
         ("5/2H", 5, timedelta(hours=2), None),
         ("1/w burst 3", 1, timedelta(weeks=1), 3),
         ("3/PT0.5S", 3, timedelta(milliseconds=500), None),
+        ("7/1m30s", 7, timedelta(seconds=90), None),
+        ("7 per 3 Days", 7, timedelta(days=3), None),
+        ("7/250ms", 7, timedelta(milliseconds=250), None),
+        ("100/300", 100, timedelta(seconds=300), None),
+        ("5/month", 5, timedelta(days=30), None),
+        ("5/2 years", 5, timedelta(days=730), None),
         ("3/pt0,5s BURST 9", 3, timedelta(milliseconds=500), 9),
     ],
 )
@@ -52,6 +58,7 @@ def test_a_rate_is_shown_by_its_unit_or_its_duration() -> None:
     [
         ("ten/minute", "is not a rate"),
         ("10", "is not a rate"),
+        ("10/ms", "is not a rate"),
         ("10/fortnight", "is not a rate"),
         ("5/2PT5S", "is not a rate"),
         ("1/999999999 weeks", "is not a rate"),
@@ -63,13 +70,11 @@ def test_a_rate_is_shown_by_its_unit_or_its_duration() -> None:
         ("0/minute", "would never admit a call"),
         ("5/0 seconds", "would never admit a call"),
         ("5/PT0S", "would never admit a call"),
-        ("5/month", "a month has no fixed length"),
-        ("5/2 years", "a years has no fixed length"),
     ],
 )
 def test_what_is_no_rate_is_refused_with_an_example(text: object, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says) as caught:
         parse_rate(text, "burst_rate", "7/hour")
     assert caught.value.field == "burst_rate"
-    assert "7/hour" in caught.value.problem or "fixed_window" in caught.value.problem
+    assert "7/hour" in caught.value.problem
     assert len(str(caught.value)) < 250, "a long text is not repeated in full"

@@ -35,6 +35,12 @@ def itself(limiter: Any) -> Any:
         ("100/h;1000/d", (FixedWindow(100, "PT1H"), FixedWindow(1000, "P1D"))),
         ("1/week", (FixedWindow(1, "P7D"),)),
         ("3/PT0.5S", (FixedWindow(3, "PT0.5S"),)),
+        ("3/PT0,5S,7/day", (FixedWindow(3, "PT0.5S"), FixedWindow(7, "P1D"))),
+        ("100/h, 1000/d", (FixedWindow(100, "PT1H"), FixedWindow(1000, "P1D"))),
+        ("100/300", (FixedWindow(100, "PT5M"),)),
+        ("100/5m", (FixedWindow(100, "PT5M"),)),
+        ("1000/month", (FixedWindow(1000, "P30D"),)),
+        ("1000 per year", (FixedWindow(1000, "P365D"),)),
         ("10/minute burst 20", (TokenBucket(20, Fraction(1, 6)),)),
         ("10/minute burst 5 | 100/day", (TokenBucket(5, Fraction(1, 6)), FixedWindow(100, "P1D"))),
     ],
@@ -47,7 +53,7 @@ def test_rates_are_read(text: str, specs: tuple[object, ...]) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "", "10", "/minute", "ten/minute", "0/minute", "10/0s", "-1/minute", "1.5/minute", "10/month", "1/year",
+        "", "10", "/minute", "ten/minute", "0/minute", "10/0s", "-1/minute", "1.5/minute", "10/11 years",
         "10/fortnight", "10/2PT5S", "10/P1M", "10/minute burst", "10/minute burst 0", "10/minute;", ";10/minute",
         "1/minute;2/60s", "1/4000days", "9" * 16 + "/second", "1/second;" * 9 + "1/day", "10/minute\nburst",
     ],

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from scripts import generate_blocking
-from scripts.generate_blocking import PACKAGE, ROOT, TWINS, Facade, Twin, blocking, facade, main
+from scripts.generate_blocking import PACKAGE, ROOT, TWINS, Facade, Facing, Twin, blocking, facade, main
 
 SOURCE = '''"""An `AsyncThing`."""
 
@@ -84,6 +84,11 @@ def test_nothing_asynchronous_is_left(twin: Twin) -> None:
     assert not re.findall(r"\b(?:async (?:def|with|for)|await|asyncio|Awaitable|Coroutine)\b", text)
 
 
+def queue_facade(name: str = "Queue") -> Facade:
+    twin = Facing(name, "paceline.q.Parent", "A queue.", within=("connection", "item_type"))
+    return Facade("queue.py", "_q.py", (twin,))
+
+
 def test_a_facade_has_the_public_calls_with_their_signatures_and_docstrings() -> None:
     source = '''
 from typing import Any
@@ -93,20 +98,21 @@ class Queue:
     async def put(self, item_type: str, *, connection: Any = None, **more: int) -> int:
         """Puts."""
     async def get(self, key: str) -> str:
-        """Gets."""
+        """Gets: `await queue.get("a")`."""
+    async def put_all(self, keys: Iterable[str], *values: int) -> None:
+        """Puts all."""
 '''
-    text = facade(source, Facade("queue.py", "_q.py", "Queue", "paceline.q.Parent", "A queue."))
+    text = facade(source, queue_facade())
     assert "class BlockingQueue(Parent):" in text
     assert "def put(self, item_type: str, *, connection: Any = None, **more: int) -> int:" in text
     call = "connection, item_type, lambda queue: queue.put(item_type, connection=connection, **more)"
     assert call in " ".join(text.split())
     assert "return self._run(lambda queue: queue.get(key))" in text
-    assert '"""Gets."""' in text
+    assert '"""Gets: `queue.get("a")`."""' in text
+    assert "lambda queue: queue.put_all(listed(keys), *values)" in text
     assert "close" not in text
     assert "_inner" not in text
     base = "class Shelf:\n    async def look(self) -> None:\n        ..."
-    assert "def look(self) -> None:" in facade(
-        source, Facade("queue.py", "_q.py", "Queue", "paceline.q.Parent", ""), base
-    )
+    assert "def look(self) -> None:" in facade(source, queue_facade(), base)
     with pytest.raises(ValueError, match="no class Gone"):
-        facade(source, Facade("queue.py", "_q.py", "Gone", "paceline.q.Parent", ""))
+        facade(source, queue_facade("Gone"))

@@ -58,18 +58,18 @@ def test_an_unknown_zone_is_a_wrong_argument(paceline: Paceline) -> None:
     assert said.startswith("paceline: --zone: is not an IANA time zone"), said
 
 
-@pytest.mark.parametrize("expires", ["30d", "tomorrow", "P", "2027"])
+@pytest.mark.parametrize("expires", ["30", "tomorrow", "P", "2027"])
 def test_an_expiry_that_is_neither_says_both_forms(paceline: Paceline, expires: str) -> None:
     said = paceline("tokens", "create", "t", "--scope", "read", "--expires", expires, status=2)
     assert "--expires: " in said
-    assert "P90D" in said
-    assert "2027-01-01T00:00:00Z" in said
+    assert "P30D" in said
+    assert re.search(r"\d{4}-\d\d-\d\dT00:00:00Z", said)
 
 
-@pytest.mark.parametrize("before", ["30", "30d", "tomorrow", "2026-01-01"])
+@pytest.mark.parametrize("before", ["30", "30 days", "tomorrow", "2026-01-01"])
 def test_what_prune_suggests_is_accepted(paceline: Paceline, before: str) -> None:
     said = paceline("prune", "--before", before, status=2)
-    suggested = re.findall(r"P\d+D|\d{4}-\d\d-\d\dT\S+Z", said)
+    suggested = re.findall(r"P\d+D|\d+d|\d{4}-\d\d-\d\dT\S+Z", said)
     assert suggested, said
     for suggestion in suggested:
         paceline("prune", "--before", suggestion)

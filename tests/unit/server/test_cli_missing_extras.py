@@ -45,7 +45,7 @@ def test_nothing_is_created(
 def test_a_demo_that_is_to_be_drawn_does_not_run_without_what_draws_it(
     paceline: Paceline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paceline.server.cli.demo._run", None)
+    monkeypatch.setattr("paceline_payments.service.demo._run", None)
     assert paceline("demo", "--plot", "no/demo.png", status=2) == (
         "paceline: --plot: no/demo.png can't be written: there is no folder no\n"
     )

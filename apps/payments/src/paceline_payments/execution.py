@@ -11,26 +11,29 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from paceline.batching import Batcher
 from paceline.dispatch.model import GiveUp, Postponed
 from paceline.downstream.ports import DownstreamObserver, NullDownstreamObserver
 from paceline.errors import NotFound, StoreError
+from paceline_payments.history import NO_HISTORY, History
 from paceline_payments.model import Payment, PaymentEvent, PaymentRecord, PaymentStatus, StatusChange
 from paceline_payments.notifier import notices_for
 from paceline_payments.ports import (
-    CallNotSent,
+    ConnectionWrong,
     Downstream,
     DownstreamBusy,
     InquiryStatus,
+    NotExecuted,
     Notice,
     Notifier,
+    OutcomeUnknown,
     PaymentRefused,
     PaymentStore,
     PaymentUnsendable,
-    Receipt,
+    Pending,
 )
 from paceline_payments.serialization import read_context
 
@@ -38,8 +41,23 @@ log = logging.getLogger(__name__)
 
 LONGEST_REASON = 2000
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
+FIRST_INQUIRY, LAST_INQUIRY = timedelta(seconds=2), timedelta(minutes=5)
+"""The pauses between inquiries about a PENDING payment."""
 WRITE_ATTEMPTS = 12
 """Attempts to write the downstream's response while the store is unavailable: about half a minute."""
+
+
+def next_inquiry(pending_since: datetime) -> timedelta:
+    """The pause before the next inquiry about a PENDING payment: it grows with the time that it is pending."""
+    age = datetime.now(UTC) - pending_since
+    return min(max(age / 4, FIRST_INQUIRY), LAST_INQUIRY)
+
+
+def _history(record: PaymentRecord) -> History:
+    if record.sent_at is None or record.began_now is None:
+        return NO_HISTORY
+    seconds = (record.began_now - record.sent_at).total_seconds()
+    return History(record.begun_at is not None, max(seconds, 0.0))
 
 
 class PaymentExecution:
@@ -70,60 +88,87 @@ class PaymentExecution:
         """SCHEDULED → ACCEPTED if the downstream executes the payment. True if it is accepted.
 
         Raises:
-            GiveUp: The downstream rejected the payment, or no request can carry it.
+            GiveUp: The downstream rejected the payment, no request can carry it, or only an inquiry could decide it,
+                which was not answered.
             DownstreamBusy: The outcome is unknown. A retry has the same idempotency key.
-            Postponed: It was not the payment's fault: switch, breaker, connection or store. Nothing is counted.
+            Postponed: It is pending, or it was not the payment's fault: switch, breaker, connection or store. Nothing
+                is counted.
         """
         try:
             record = await self._begins.submit(payment.payment_id)
         except StoreError as error:
             self._observer.settled("POSTPONED")
             raise Postponed(f"the store can't be reached: {error}") from error
+        if record.status is PaymentStatus.PENDING:
+            return await self._await_decision(record, payment, wait)
         if record.status is not PaymentStatus.SCHEDULED:
             return record.status is PaymentStatus.ACCEPTED
         try:
-            receipt = await self._pay(payment, wait)
+            receipt = await self._downstream.pay(payment, history=_history(record), wait=wait)
         except PaymentRefused as refusal:
-            self._observer.settled("REJECTED")
-            reason = str(refusal)[:LONGEST_REASON]
-            log.warning("payment %s was refused: %s", payment.payment_id, reason, extra={"item_id": payment.payment_id})
-            raise GiveUp(reason, PaymentEvent.REFUSED) from refusal
+            raise self._refused(payment, str(refusal)) from refusal
         except PaymentUnsendable as error:
             self._observer.settled("REJECTED")
             raise GiveUp(str(error)[:LONGEST_REASON], PaymentEvent.UNSENT) from error
-        except CallNotSent as error:
+        except NotExecuted as error:
             self._observer.settled("POSTPONED")
-            if record.begun_at is None and record.began_now is not None:
-                await self._withdraw(payment.payment_id, record.began_now)
+            await self._withdraw(record)
+            if isinstance(error, ConnectionWrong):
+                await self._restore(error.failed, str(error))
             raise Postponed(str(error), error.pause) from error
         except Postponed:
             self._observer.settled("POSTPONED")
             raise
-        except DownstreamBusy:
+        except OutcomeUnknown as error:
             self._observer.settled("UNKNOWN")
+            raise GiveUp(str(error)[:LONGEST_REASON], PaymentEvent.LOST) from error
+        except DownstreamBusy as busy:
+            self._observer.settled("UNKNOWN")
+            if not busy.called:
+                await self._withdraw(record)
             raise
-        self._observer.settled("EXECUTED")
-        detail = f"executed downstream as {receipt.reference}" if receipt.reference else "executed downstream"
-        await self._change(
-            StatusChange.by(PaymentEvent.EXECUTED, payment.payment_id, record.status, detail, receipt.reference)
-        )
+        if isinstance(receipt, Pending):
+            self._observer.settled("PENDING")
+            detail = receipt.reason[:LONGEST_REASON]
+            await self._change(
+                StatusChange.by(PaymentEvent.PENDING, payment.payment_id, record.status, detail, receipt.reference)
+            )
+            raise Postponed(detail, FIRST_INQUIRY)
+        await self._executed(record, receipt.reference)
         return True
 
-    async def _pay(self, payment: Payment, wait: float | None) -> Receipt:
-        """The downstream's receipt. If no attempt got a response, the inquiry may find it."""
+    async def _await_decision(self, record: PaymentRecord, payment: Payment, wait: float | None) -> bool:
+        """Asks for the outcome of a PENDING payment; nothing is sent."""
         try:
-            return await self._downstream.pay(payment, wait=wait)
-        except DownstreamBusy as busy:
-            try:
-                answer = await self._downstream.inquire(payment, wait=wait)
-            except DownstreamBusy as silence:
-                raise DownstreamBusy(f"{busy}; {silence}") from busy
-            reason = f"the inquiry found it {answer.status}: {answer.reason or ''}".rstrip(": ")
-            if answer.status is InquiryStatus.EXECUTED:
-                return Receipt(answer.reference)
-            if answer.status is InquiryStatus.REJECTED:
-                raise PaymentRefused(reason) from busy
-            raise DownstreamBusy(f"{busy}; {reason}") from busy
+            found = await self._downstream.inquire(payment, wait=wait)
+        except DownstreamBusy as silence:
+            raise Postponed(str(silence), next_inquiry(record.updated_at)) from silence
+        if found.status is InquiryStatus.EXECUTED:
+            await self._executed(record, found.reference)
+            return True
+        reason = f"the inquiry found it {found.status}: {found.reason or ''}".rstrip(": ")
+        if found.status is InquiryStatus.REJECTED:
+            raise self._refused(payment, reason)
+        if found.status is InquiryStatus.NEVER_SEEN:
+            raise GiveUp(f"it was pending, and now {reason}", PaymentEvent.LOST)
+        raise Postponed(reason, next_inquiry(record.updated_at))
+
+    def _refused(self, payment: Payment, words: str) -> GiveUp:
+        self._observer.settled("REJECTED")
+        reason = words[:LONGEST_REASON]
+        log.warning("payment %s was refused: %s", payment.payment_id, reason, extra={"item_id": payment.payment_id})
+        return GiveUp(reason, PaymentEvent.REFUSED)
+
+    async def _executed(self, record: PaymentRecord, reference: str | None) -> None:
+        self._observer.settled("EXECUTED")
+        detail = f"executed downstream as {reference}" if reference else "executed downstream"
+        payment_id = record.payment.payment_id
+        await self._change(StatusChange.by(PaymentEvent.EXECUTED, payment_id, record.status, detail, reference))
+
+    async def _restore(self, payment_ids: Sequence[str], reason: str) -> None:
+        """Payments that failed because the connection was wrong are SCHEDULED again."""
+        with contextlib.suppress(StoreError):  # then an operator retries them
+            await self._store.move(payment_ids, PaymentEvent.RETRY, reason[:LONGEST_REASON])
 
     async def notify(self, notices: Sequence[Notice]) -> None:
         """ACCEPTED → PROCESSING, once the parties are notified."""
@@ -156,9 +201,11 @@ class PaymentExecution:
             message = "payment %s was no longer %s; another execution was first"
             log.info(message, change.payment_id, change.before, extra=ids)
 
-    async def _withdraw(self, payment_id: str, began: datetime) -> None:
-        with contextlib.suppress(StoreError):  # then it can't be cancelled, which is safe
-            await self._store.withdraw(payment_id, began)
+    async def _withdraw(self, record: PaymentRecord) -> None:
+        """Undoes the beginning of an execution that had no effect, unless an earlier one may have had."""
+        if record.begun_at is None and record.began_now is not None:
+            with contextlib.suppress(StoreError):  # then it can't be cancelled, which is safe
+                await self._store.withdraw(record.payment.payment_id, record.began_now)
 
     async def _begin(self, payment_ids: Sequence[str]) -> list[PaymentRecord | BaseException]:
         records = await self._store.begin(list(dict.fromkeys(payment_ids)))

@@ -26,6 +26,10 @@ class PaymentStatus(StrEnum):
     """The downstream refused it, or it could never be sent. An operator may retry it."""
     CANCELLED = "CANCELLED"
     """Cancelled before its execution began. Final."""
+    PENDING = "PENDING"
+    """The downstream has it, and has not decided yet. The inquiry is repeated until it has."""
+    RETURNED = "RETURNED"
+    """Executed, and the money came back: the payee's bank returned it. Final."""
     UNKNOWN = "UNKNOWN"
     """Sent, with an unknown outcome. The inquiry decides it before a retry, or before it is given up."""
 
@@ -36,6 +40,7 @@ class Actor(StrEnum):
     EXECUTION = "execution"
     INQUIRY = "inquiry"
     OPERATOR = "operator"
+    STATEMENT = "statement"
 
 
 class PaymentEvent(StrEnum):
@@ -45,6 +50,8 @@ class PaymentEvent(StrEnum):
     """The downstream confirmed it."""
     NOTIFIED = "NOTIFIED"
     """The notices are on their way."""
+    PENDING = "PENDING"
+    """The downstream has it, and has not decided yet."""
     REFUSED = "REFUSED"
     """The downstream rejected it."""
     LOST = "LOST"
@@ -62,6 +69,8 @@ class PaymentEvent(StrEnum):
     """An operator, or the client, cancels it before its execution began."""
     RETRY = "RETRY"
     """An operator sends it again."""
+    RETURNED = "RETURNED"
+    """The bank's statement says that it was returned."""
     DISCARD = "DISCARD"
     """An operator removes its item from the queue for good."""
 
@@ -83,9 +92,13 @@ _S, _E, _A = PaymentStatus, PaymentEvent, Actor
 
 TABLE: tuple[Transition, ...] = (
     Transition(_E.EXECUTED, _A.EXECUTION, _S.SCHEDULED, _S.ACCEPTED, None),
+    Transition(_E.EXECUTED, _A.EXECUTION, _S.PENDING, _S.ACCEPTED, None),
+    Transition(_E.PENDING, _A.EXECUTION, _S.SCHEDULED, _S.PENDING, None),
     Transition(_E.NOTIFIED, _A.EXECUTION, _S.ACCEPTED, _S.PROCESSING, None),
     Transition(_E.REFUSED, _A.EXECUTION, _S.SCHEDULED, _S.FAILED, Status.DEAD_LETTER),
+    Transition(_E.REFUSED, _A.EXECUTION, _S.PENDING, _S.FAILED, Status.DEAD_LETTER),
     Transition(_E.LOST, _A.EXECUTION, _S.SCHEDULED, _S.UNKNOWN, Status.DEAD_LETTER),
+    Transition(_E.LOST, _A.EXECUTION, _S.PENDING, _S.UNKNOWN, Status.DEAD_LETTER),
     Transition(_E.LOST, _A.EXECUTION, _S.ACCEPTED, _S.ACCEPTED, Status.DEAD_LETTER),
     Transition(_E.UNSENT, _A.EXECUTION, _S.SCHEDULED, _S.FAILED, Status.DEAD_LETTER),
     Transition(_E.UNSENT, _A.EXECUTION, _S.ACCEPTED, _S.ACCEPTED, Status.DEAD_LETTER),
@@ -100,6 +113,10 @@ TABLE: tuple[Transition, ...] = (
     Transition(_E.DISCARD, _A.OPERATOR, _S.FAILED, _S.FAILED, Status.CANCELLED, frees_slot=True),
     Transition(_E.DISCARD, _A.OPERATOR, _S.ACCEPTED, _S.PROCESSING, Status.CANCELLED),
     Transition(_E.DISCARD, _A.OPERATOR, _S.PROCESSING, _S.PROCESSING, Status.CANCELLED),
+    Transition(_E.DISCARD, _A.OPERATOR, _S.RETURNED, _S.RETURNED, Status.CANCELLED),
+    Transition(_E.RETURNED, _A.STATEMENT, _S.ACCEPTED, _S.RETURNED, None),
+    Transition(_E.RETURNED, _A.STATEMENT, _S.PROCESSING, _S.RETURNED, None),
+    Transition(_E.RETURNED, _A.STATEMENT, _S.UNKNOWN, _S.RETURNED, None),
 )
 """Every allowed event, by status. All others are rejected. CANCEL and DISCARD of a SCHEDULED payment also require that
 its execution has not begun: see `refusal`."""
@@ -112,7 +129,7 @@ TRANSITIONS: dict[PaymentStatus, frozenset[PaymentStatus]] = {
 }
 """Status → the statuses that can follow it."""
 
-FINAL_STATUSES = (PaymentStatus.PROCESSING, PaymentStatus.FAILED, PaymentStatus.CANCELLED)
+FINAL_STATUSES = (PaymentStatus.PROCESSING, PaymentStatus.FAILED, PaymentStatus.CANCELLED, PaymentStatus.RETURNED)
 """Statuses that nothing changes automatically; retention may delete such a payment once its item is deleted."""
 
 

@@ -145,6 +145,8 @@ class PaymentRecord:
     """The feed that brought it."""
     began_now: datetime | None = None
     """When the execution began that called `PaymentStore.begin`; the argument of `withdraw`."""
+    sent_at: datetime | None = None
+    """When the first execution began that may have sent it, in any attempt."""
 
 
 class PaymentFilter(NamedTuple):

@@ -96,8 +96,8 @@ class PaymentOperations:
         return record
 
     async def retry(self, payment_id: str, by: str) -> PaymentRecord:
-        """Sends a FAILED payment again. An UNKNOWN one is decided by the inquiry first: a payment that the downstream
-        executed is not sent again, and one that it rejected is FAILED.
+        """Sends a FAILED payment again, after an inquiry if it was ever sent. An UNKNOWN one is decided by the inquiry:
+        a payment that the downstream executed is not sent again, and one that it rejected is FAILED.
 
         Raises:
             NotFound: There is no such payment.
@@ -109,16 +109,20 @@ class PaymentOperations:
             return await self._decide(record, by)
         if record.status is PaymentStatus.SCHEDULED:
             raise Conflict(f"payment {payment_id!r} is SCHEDULED: it will be sent by itself")
+        if record.status is PaymentStatus.PENDING:
+            raise Conflict(f"payment {payment_id!r} is PENDING: the inquiry is repeated until the downstream decides")
         return await self._move(payment_id, PaymentEvent.RETRY, f"retried by {by}")
 
     async def _decide(self, record: PaymentRecord, by: str) -> PaymentRecord:
         payment_id = record.payment.payment_id
         if self._inquiry is None:
-            raise Conflict(f"payment {payment_id!r} is UNKNOWN, and there is no downstream to ask from here")
+            raise Conflict(f"payment {payment_id!r} is {record.status}, and there is no downstream to ask from here")
         answer = await self._inquiry.inquire(record.payment)
         event = DECIDED.get(answer.status)
         if event is None:
-            raise Conflict(f"payment {payment_id!r} is UNKNOWN, and the downstream says {answer.status}; ask later")
+            raise Conflict(
+                f"payment {payment_id!r} is {record.status}, and the downstream says {answer.status}; ask later"
+            )
         reason = f": {answer.reason}" if answer.reason else ""
         detail = f"the inquiry of {by} found it {answer.status}{reason}"
         return await self._move(payment_id, event, detail, answer.reference)

@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 
 from paceline.dispatch.model import EnqueueRequest, Postponed
 from paceline.errors import PacelineError
+from paceline_payments.history import NO_HISTORY, History
 from paceline_payments.model import (
     AcceptedPayment,
     IntakeResult,
@@ -134,8 +135,24 @@ class Receipt(NamedTuple):
     """The downstream's name for the payment."""
 
 
+class Pending(NamedTuple):
+    """The downstream has the payment, and has not decided yet."""
+
+    reason: str
+    reference: str | None = None
+
+
 class DownstreamBusy(PacelineError):
     """All attempts are used up, and the outcome of the payment is unknown. Retry later."""
+
+    def __init__(self, reason: str, *, called: bool = True) -> None:
+        super().__init__(reason)
+        self.called = called
+        """False if this execution sent nothing but an inquiry."""
+
+
+class OutcomeUnknown(DownstreamBusy):
+    """The outcome is unknown, and only the inquiry can decide it, which was not answered."""
 
 
 class PaymentRefused(PacelineError):
@@ -146,8 +163,20 @@ class PaymentUnsendable(PacelineError):
     """No request can carry the payment: it never was sent, and never will be."""
 
 
-class CallNotSent(Postponed):
+class NotExecuted(Postponed):
+    """The answers say that the payment was not executed, and it may be tried again."""
+
+
+class CallNotSent(NotExecuted):
     """No call was sent: the downstream has not seen this execution."""
+
+
+class ConnectionWrong(NotExecuted):
+    """The connection is wrong, and payments have failed by it that are not to be charged."""
+
+    def __init__(self, reason: str, pause: timedelta | None, failed: tuple[str, ...]) -> None:
+        super().__init__(reason, pause)
+        self.failed = failed
 
 
 class InquiryStatus(StrEnum):
@@ -183,15 +212,20 @@ class Downstream(Protocol):
     seconds the call may wait for that; None for as long as it takes.
     """
 
-    async def pay(self, payment: Payment, *, wait: float | None = None) -> Receipt:
-        """Executes the payment.
+    async def pay(
+        self, payment: Payment, *, history: History = NO_HISTORY, wait: float | None = None
+    ) -> Receipt | Pending:
+        """Executes the payment, or finds out that it was executed: with an unknown attempt behind it, only an inquiry
+        proves a refusal.
 
         Raises:
             PaymentRefused: The downstream rejected the payment.
             PaymentUnsendable: No request can carry the payment.
-            DownstreamBusy: All attempts are used up and the outcome is unknown.
+            DownstreamBusy: All attempts are used up and the outcome is unknown. `OutcomeUnknown` if another attempt
+                could prove nothing.
             Postponed: The payment may be retried: the kill switch is off, the connection is misconfigured, or the
-                downstream sent a long `Retry-After`. `CallNotSent` if no call was sent.
+                downstream sent a long `Retry-After`. `NotExecuted` if no call had an effect, and `CallNotSent` if none
+                was sent.
         """
         ...
 

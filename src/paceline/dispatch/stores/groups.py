@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -16,6 +16,8 @@ from paceline.dispatch.stores.tables import config, context, queue
 from paceline.errors import InvalidInput
 
 OTHER_CALLS = "was used before, for other calls; take another key, or give the same calls, which changes nothing"
+Steps = Generator[sa.Executable, Any, None]
+"""Statements of one transaction, for any kind of connection: it is sent the rows of each."""
 Enqueue = Callable[[Connection, Sequence[EnqueueRequest], datetime | None, Sequence[str]], set[tuple[str, str]]]
 
 
@@ -35,9 +37,14 @@ def enqueue(
 
 
 def check(connection: Connection, head: EnqueueRequest, *, is_new: bool = False) -> None:
-    """Raises `InvalidInput` if the head's id belongs to another group. An item of that id without a
-    group is compared by its context, if it has one."""
-    types = list(connection.execute(sa.select(config.c.item_type)).scalars())
+    """Raises `InvalidInput` if the head's id belongs to another group."""
+    run_steps(connection, check_steps(head, is_new=is_new))
+
+
+def check_steps(head: EnqueueRequest, *, is_new: bool = False) -> Steps:
+    """`check` as the statements of a transaction. An item of the head's id without a group is compared by its context,
+    if it has one."""
+    types = [row[0] for row in (yield sa.select(config.c.item_type))]
     joined = queue.outerjoin(
         context, (context.c.item_type == queue.c.item_type) & (context.c.item_id == queue.c.item_id)
     )
@@ -46,17 +53,27 @@ def check(connection: Connection, head: EnqueueRequest, *, is_new: bool = False)
         .select_from(joined)
         .where(queue.c.item_type.in_(types), queue.c.item_id == head.item_id)
     )
-    for row in connection.execute(statement):
-        is_own = row.item_type == head.item_type
-        if not (is_own and is_new) and _is_other(row, head, is_own):
+    for item_type, mark, text in (yield statement):
+        is_own = item_type == head.item_type
+        if not (is_own and is_new) and _is_other(mark, text, head, is_own):
             raise InvalidInput("key", OTHER_CALLS)
 
 
-def _is_other(row: Any, head: EnqueueRequest, is_own: bool) -> bool:
-    if is_group(row.init_workflow_id):
-        return bool(row.init_workflow_id != head.init_workflow_id)
-    if not is_own or row.context_json is None:
+def run_steps(connection: Connection, steps: Steps) -> None:
+    """Runs the statements of a transaction on a connection."""
+    rows = None
+    try:
+        while True:
+            rows = connection.execute(steps.send(rows)).all()
+    except StopIteration:
+        return
+
+
+def _is_other(mark: str | None, text: str | None, head: EnqueueRequest, is_own: bool) -> bool:
+    if is_group(mark):
+        return mark != head.init_workflow_id
+    if not is_own or text is None:
         return False
-    if PREFIX in (row.context_json[: len(PREFIX)], head.context_json[: len(PREFIX)]):
+    if PREFIX in (text[: len(PREFIX)], head.context_json[: len(PREFIX)]):
         return False  # each encryption of a text differs
-    return bool(row.context_json != head.context_json)
+    return text != head.context_json

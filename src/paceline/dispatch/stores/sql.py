@@ -148,8 +148,8 @@ class SqlQueueStore:
         self, head: EnqueueRequest, members: Sequence[EnqueueRequest], *, within: Any = None
     ) -> list[EnqueueResult]:
         if within is not None:
-            # Only enqueues run in the caller's transaction, so the check comes before it.
-            await self._database.read(groups.check, head)
+            steps = groups.check_steps(head)
+            await transactions.run_steps(self._identity, self._database.dialect, within, steps)
             return await self.enqueue([*members, head], within=within)
         ordered = sorted(members, key=lambda member: (member.item_type, member.item_id))
         first, *others = encrypting.encrypted_requests(self._encryption, [head, *ordered])

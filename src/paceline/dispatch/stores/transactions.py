@@ -13,6 +13,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
 from paceline.dispatch.model import EnqueueRequest
+from paceline.dispatch.stores import groups
+from paceline.dispatch.stores.groups import Steps
 from paceline.dispatch.stores.identity import FIELD, NO_QUEUE, POSTGRES, Identity, Row
 from paceline.errors import InvalidInput, StoreError
 from paceline.sql.errors import DRIVER_ERRORS, fault, translated
@@ -61,6 +63,48 @@ async def enqueue(
         raise _explain_error(translated(error)) from error
     module = type(connection).__module__
     raise InvalidInput(FIELD, ASYNCPG if module.partition(".")[0] == "asyncpg" else ACCEPTED)
+
+
+async def run_steps(identity: Identity, dialect: str, connection: Any, steps: Steps) -> None:
+    """Runs statements in the caller's transaction, as `enqueue` does.
+
+    Raises:
+        InvalidInput: the connection is of no accepted kind, is to another database, or has no transaction.
+    """
+    try:
+        owner = await _unwrap(connection)
+        if _is_of(owner, "psycopg", "Connection", "AsyncConnection"):
+            _check(dialect, "postgresql", owner.autocommit and owner.info.transaction_status.name == "IDLE")
+            await _steps_with_psycopg(owner, steps)
+        elif isinstance(owner, sqlite3.Connection):
+            _check(dialect, "sqlite", _autocommits(owner))
+            with _borrow(owner) as borrowed:
+                identity.check_file(borrowed)
+                groups.run_steps(borrowed, steps)
+        elif _is_of(owner, "sqlalchemy.ext.asyncio", "AsyncConnection"):
+            await owner.run_sync(groups.run_steps, steps)
+        elif isinstance(owner, sa.Connection):
+            groups.run_steps(owner, steps)
+    except DRIVER_ERRORS as error:
+        raise _explain_error(translated(error)) from error
+
+
+async def _steps_with_psycopg(connection: Any, steps: Steps) -> None:
+    import psycopg
+    from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+
+    rows = None
+    try:
+        while True:
+            statement = steps.send(rows)
+            compiled = statement.compile(  # type: ignore[attr-defined]
+                dialect=PGDialect_psycopg(), compile_kwargs={"render_postcompile": True}
+            )
+            rows = await _fetch_rows(connection, compiled.string, compiled.params)
+    except StopIteration:
+        return
+    except psycopg.Error as error:
+        raise _explain_error(fault(error.sqlstate or "08000", str(error))) from error
 
 
 async def _unwrap(connection: Any) -> Any:

@@ -12,10 +12,8 @@ from typing import Any, NamedTuple
 from paceline.dispatch.model import LARGEST_RESULT, Completion, context_json
 from paceline.errors import ConfigurationError, InvalidInput
 
-RESERVED = {"key", "at", "connection", "priority", "lane"}
-"""Options of `enqueue`: names that parameters can't have."""
-
-
+NOT_KEPT = "its result was not kept"
+"""The beginning of the detail of a completion whose result can't be stored."""
 PLAIN = (int, str, bool, float)
 """Values of exactly these types, for the same annotation, are the same in Python and in JSON; so are lists of them and
 dicts of them by `str`."""
@@ -88,8 +86,6 @@ class Arguments:
         for name, parameter in self._signature.parameters.items():
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 raise ConfigurationError(name, "a task takes named parameters only, no *args or **kwargs")
-            if name in RESERVED:
-                raise ConfigurationError(name, f"is an option of enqueue; rename the parameter of {function.__name__}")
         parameters = self._signature.parameters.values()
         self._defaults = {one.name: one.default for one in parameters}
         self._required = {one.name for one in parameters if one.default is one.empty}
@@ -222,6 +218,18 @@ class Arguments:
         except (PydanticSerializationError, ValueError) as error:
             raise InvalidInput("result", f"can't be written as JSON: {error}"[:300]) from None
 
+    def result_of(self, value: Any) -> Any:
+        """A stored result as the function's annotation has it.
+
+        Raises:
+            InvalidInput: it does not fit the annotation of this version.
+        """
+        codec = self._codecs["return"]
+        try:
+            return value if codec.is_plain(value) else codec.validate_json(json.dumps(value))
+        except ValueError as error:
+            raise InvalidInput("result", f"of {self._function.__name__}: {_problem(error)}") from None
+
     def completion(self, result: Any) -> Completion | None:
         """The result to store. A result that can't be stored does not undo the work: the audit has the reason."""
         if result is None:
@@ -233,7 +241,7 @@ class Arguments:
             return Completion(context_json(value, LARGEST_RESULT))
         except (PydanticSerializationError, ValueError, InvalidInput) as error:
             problem = error.problem if isinstance(error, InvalidInput) else str(error)
-            return Completion(None, f"its result was not kept: {problem}"[:500])
+            return Completion(None, f"{NOT_KEPT}: {problem}"[:500])
 
 
 def _problem(error: ValueError) -> str:

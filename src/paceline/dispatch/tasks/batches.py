@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from paceline.dispatch.model import EnqueueRequest
 from paceline.dispatch.portions import group_mark
 from paceline.dispatch.status import Status
+from paceline.dispatch.tasks.task import NO_OPTIONS, CallOptions, Task, TaskCall
+from paceline.durations import parse_instant
 from paceline.errors import InvalidInput
 from paceline.slots.model import LONGEST_ID
-
-if TYPE_CHECKING:
-    from paceline.dispatch.tasks.task import Task
 
 THEN = "paceline:then"
 """The member of a context that holds the call to queue when this one has succeeded."""
@@ -22,14 +21,6 @@ MEMBERS = "paceline:batch"
 """The member of a context that holds the calls which must end before this one runs."""
 SHORTEST_PAUSE, LONGEST_PAUSE = timedelta(seconds=0.2), timedelta(minutes=1)
 MAX_CALLS = 100_000
-
-
-class TaskCall(NamedTuple):
-    """A call that is not queued yet. `Task.call` makes one."""
-
-    task: Task[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +90,8 @@ def batch_requests(
     requests, types = [], list[tuple[str, int]]()
     for number, call in enumerate(calls):
         item_type = call.task.item_type
-        requests.append(_request(call.task, f"{key}:{number}", call.task.arguments.dump(call.args, call.kwargs)))
+        context = call.task.arguments.dump(call.args, call.kwargs)
+        requests.append(_request(call.task, f"{key}:{number}", context, _member(call).options))
         if types and types[-1][0] == item_type:
             types[-1] = item_type, types[-1][1] + 1
         else:
@@ -129,13 +121,13 @@ def chain_request(calls: Sequence[TaskCall], key: str) -> EnqueueRequest:
     _check_room(key, len(f":{len(calls)}") if len(calls) > 1 else 0)
     following: dict[str, Any] | None = None
     for number in range(len(calls) - 1, 0, -1):
-        task, args, kwargs = calls[number]
-        into = task.arguments.first_parameter()
-        context = task.arguments.dump_rest(args, kwargs)
-        following = _link(task, f"{key}:{number + 1}", context, into, following)
-    first = calls[0]
+        call = calls[number]
+        into = call.task.arguments.first_parameter()
+        context = call.task.arguments.dump_rest(call.args, call.kwargs)
+        following = _link(_member(call), f"{key}:{number + 1}", context, into, following)
+    first = _member(calls[0])
     context = first.task.arguments.dump(first.args, first.kwargs)
-    head = _request(first.task, key, context if following is None else context | {THEN: following})
+    head = _request(first.task, key, context if following is None else context | {THEN: following}, first.options)
     return head._replace(init_workflow_id=group_mark("chain", [head]))
 
 
@@ -157,6 +149,14 @@ def checked_calls(calls: Iterable[TaskCall]) -> list[TaskCall]:
     return listed
 
 
+def _member(call: TaskCall) -> TaskCall:
+    """The call, if its options can be those of one in a group. The group gives it its id."""
+    for option in ("key", "connection", "unique"):
+        if getattr(call.options, option) is not None:
+            raise InvalidInput(option, "is the group's; a call in it can have at, priority and lane")
+    return call
+
+
 def _check_room(key: str, suffix: int) -> None:
     """The items of a group have ids of the key and a suffix."""
     if len(key) + suffix > LONGEST_ID:
@@ -173,19 +173,31 @@ def next_request(link: Mapping[str, Any], result: Any) -> EnqueueRequest:
 
 
 def _link(
-    task: Task[..., Any], item_id: str, context: dict[str, Any], into: str, then: dict[str, Any] | None
+    call: TaskCall, item_id: str, context: dict[str, Any], into: str, then: dict[str, Any] | None
 ) -> dict[str, Any]:
+    if call.options.at is not None:
+        raise InvalidInput("at", "is for the first call of a chain; the others run when the one before has succeeded")
+    request = _request(call.task, item_id, {}, call.options)
     return {
-        "itemType": task.item_type,
+        "itemType": call.task.item_type,
         "itemId": item_id,
         "context": context,
         "into": into,
-        "lane": task.definition.lane,
-        "priority": task.definition.priority,
+        "lane": request.lane,
+        "priority": request.priority,
         "then": then,
     }
 
 
-def _request(task: Task[..., Any], item_id: str, context: dict[str, Any]) -> EnqueueRequest:
+def _request(
+    task: Task[..., Any], item_id: str, context: dict[str, Any], options: CallOptions = NO_OPTIONS
+) -> EnqueueRequest:
     definition = task.definition
-    return EnqueueRequest.of(task.item_type, item_id, context, lane=definition.lane, priority=definition.priority)
+    return EnqueueRequest.of(
+        task.item_type,
+        item_id,
+        context,
+        None if options.at is None else parse_instant(options.at, "at"),
+        lane=definition.lane if options.lane is None else options.lane,
+        priority=definition.priority if options.priority is None else options.priority,
+    )

@@ -65,18 +65,19 @@ class InMemory:
             await self._run_all()
         return queued
 
-    async def enqueue_requests(self, requests: Sequence[EnqueueRequest]) -> None:
+    async def enqueue_requests(self, requests: Sequence[EnqueueRequest]) -> Sequence[EnqueueResult]:
         """Queues items and runs all queued items, as `enqueue` does."""
-        await self._queued(await self.queue.enqueue_requests(requests))
+        return await self._queued(await self.queue.enqueue_requests(requests))
 
     async def enqueue_group(self, head: EnqueueRequest, members: Sequence[EnqueueRequest]) -> None:
         """Queues a group and runs all queued items, as `enqueue` does."""
         await self._queued(await self.queue.enqueue_group(head, members))
 
-    async def _queued(self, results: Sequence[EnqueueResult]) -> None:
+    async def _queued(self, results: Sequence[EnqueueResult]) -> Sequence[EnqueueResult]:
         self._pending += [(queued.item_type, queued.item_id) for queued in results if not queued.existing]
         if not is_inside_task():
             await self._run_all()
+        return results
 
     async def _run_all(self) -> None:
         for _ in range(MAX_EXECUTIONS):

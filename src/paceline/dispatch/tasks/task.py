@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import update_wrapper
 from inspect import isasyncgenfunction, isgeneratorfunction
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar
 
 from paceline.dispatch.config import DispatchConfig
-from paceline.dispatch.model import EnqueueResult, ItemDetail
-from paceline.dispatch.tasks.arguments import RESERVED, Arguments
-from paceline.dispatch.tasks.batches import TaskCall
-from paceline.dispatch.tasks.policies import Backoff
-from paceline.dispatch.tasks.unique import NOT_UNIQUE, Unique
-from paceline.errors import ConfigurationError
+from paceline.dispatch.model import EnqueueRequest, EnqueueResult, ItemDetail, read_json
+from paceline.dispatch.outcomes import checked_pause
+from paceline.dispatch.status import Status
+from paceline.dispatch.tasks.arguments import NOT_KEPT, Arguments
+from paceline.dispatch.tasks.policies import Backoff, Duration
+from paceline.dispatch.tasks.unique import NOT_UNIQUE, Unique, checked_words
+from paceline.durations import parse_instant
+from paceline.errors import ConfigurationError, InvalidInput, NotFound, TaskFailed
 from paceline.limits.model import Plan
 
 if TYPE_CHECKING:
+    from paceline.dispatch.tasks._blocking_task import BlockingCall, BlockingTask
     from paceline.dispatch.tasks.tasks import Tasks
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+SHORTEST_LOOK, LONGEST_LOOK = 0.01, 0.5
+"""Seconds between two looks of a caller who waits for a result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +54,19 @@ class CallOptions(NamedTuple):
     priority: int | None = None
     lane: str | None = None
     connection: Any = None
+    unique: str | None = None
 
 
 NO_OPTIONS = CallOptions()
+
+
+class TaskCall(NamedTuple):
+    """A call that is not queued yet. `Task.call` makes one."""
+
+    task: Task[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    options: CallOptions = NO_OPTIONS
 
 
 class Task(Generic[P, R]):
@@ -61,7 +79,7 @@ class Task(Generic[P, R]):
         if isgeneratorfunction(function) or isasyncgenfunction(function):
             raise ConfigurationError("function", f"{function.__name__!r} is a generator, which nothing would run")
         update_wrapper(self, function)
-        self._tasks = tasks
+        self.tasks = tasks
         self.function = function
         self.definition = definition
         self.arguments = Arguments(function)
@@ -71,90 +89,37 @@ class Task(Generic[P, R]):
         """The item type of its items: the function's name in upper case."""
         return self.definition.config.item_type
 
+    @property
+    def blocking(self) -> BlockingTask[P, R]:
+        """The same calls for threads, without `await`: from Flask, Django views and scripts."""
+        from paceline.dispatch.tasks._blocking_task import BlockingTask
+
+        return BlockingTask(self)
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
 
-    # A type checker can't add keywords to a ParamSpec: calls with options take any arguments, and are checked when they
-    # are made; `options(…).enqueue(…)` is checked by type checkers too.
-    @overload
-    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> EnqueueResult: ...
-
-    @overload
-    async def enqueue(
-        self,
-        *args: Any,
-        key: str,
-        at: datetime | str | None = None,
-        priority: int | None = None,
-        lane: str | None = None,
-        connection: Any = None,
-        **kwargs: Any,
-    ) -> EnqueueResult: ...
-
-    @overload
-    async def enqueue(
-        self,
-        *args: Any,
-        at: datetime | str,
-        key: str | None = None,
-        priority: int | None = None,
-        lane: str | None = None,
-        connection: Any = None,
-        **kwargs: Any,
-    ) -> EnqueueResult: ...
-
-    @overload
-    async def enqueue(
-        self,
-        *args: Any,
-        priority: int,
-        key: str | None = None,
-        at: datetime | str | None = None,
-        lane: str | None = None,
-        connection: Any = None,
-        **kwargs: Any,
-    ) -> EnqueueResult: ...
-
-    @overload
-    async def enqueue(
-        self,
-        *args: Any,
-        lane: str,
-        key: str | None = None,
-        at: datetime | str | None = None,
-        priority: int | None = None,
-        connection: Any = None,
-        **kwargs: Any,
-    ) -> EnqueueResult: ...
-
-    @overload
-    async def enqueue(
-        self,
-        *args: Any,
-        connection: Any,
-        key: str | None = None,
-        at: datetime | str | None = None,
-        priority: int | None = None,
-        lane: str | None = None,
-        **kwargs: Any,
-    ) -> EnqueueResult: ...
-
-    async def enqueue(self, *args: Any, **kwargs: Any) -> EnqueueResult:
-        """Queues a call of the function with these arguments. `key`, the item's id, makes it idempotent: a second
-        enqueue of the same key changes nothing and returns `existing=True`. `at` is the time at which it runs.
-        `priority` is 0 (first) to 9. `lane` is a tenant, say, whose calls take turns with those of others. The
-        decorator has the defaults. With `connection`, in a transaction of yours (see `DispatchQueue.enqueue`), it is
-        queued if and when that commits; on SQLite, call `await tasks.define()` once before.
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> EnqueueResult:
+        """Queues a call of the function with these arguments. `options` has what is not an argument: a key, a time.
 
         Raises:
-            InvalidInput: an argument, the key, the time, the priority, the lane or the connection is wrong; nothing
-                was queued.
+            InvalidInput: an argument is wrong; nothing was queued.
             StoreUnavailable: the store does not answer; the call may have been queued.
         """
-        options = NO_OPTIONS
-        if kwargs and not RESERVED.isdisjoint(kwargs):
-            options = CallOptions(**{name: kwargs.pop(name) for name in RESERVED if name in kwargs})
-        return await self._tasks.enqueue_item(self, self.arguments.dump(args, kwargs), options)
+        return await self.tasks.enqueue_item(self, self.arguments.dump(args, kwargs), NO_OPTIONS)
+
+    async def enqueue_many(self, calls: Iterable[Any]) -> list[EnqueueResult]:
+        """Queues many calls: all are checked before any is written; up to 5000 are written in one transaction. In
+        `calls`, a tuple has positional arguments, a dict the arguments by name, a `TaskCall` also options, and
+        anything else is the only argument.
+
+            await send.enqueue_many(["inv-1", ("inv-2", 3), send.options(key="c").call("inv-3")])
+
+        Raises:
+            InvalidInput: a call is wrong; nothing was queued.
+            StoreUnavailable: the store does not answer; some calls may have been queued.
+        """
+        return await self.tasks.enqueue_calls(self, calls_of(self, calls, NO_OPTIONS), None)
 
     def options(
         self,
@@ -164,18 +129,68 @@ class Task(Generic[P, R]):
         priority: int | None = None,
         lane: str | None = None,
         connection: Any = None,
+        unique: str | None = None,
     ) -> Call[P]:
-        """The options of an enqueue, apart from its arguments: `task.options(key="a").enqueue(1)`. Type checkers then
-        check the arguments."""
-        return Call(self, CallOptions(key, at, priority, lane, connection))
+        """The options of a call, apart from its arguments: `task.options(key="a").enqueue(1)`.
+
+        `key`, the item's id, makes it idempotent: a second enqueue of the same key changes nothing and returns
+        `existing=True`. `at` is the time at which it runs. `priority` is 0 (first) to 9. `lane` is a tenant, say,
+        whose calls take turns with those of others. The decorator has the defaults, also of `unique`.
+
+        With `connection`, in a transaction of yours (see `DispatchQueue.enqueue`), it is queued if and when that
+        commits. On SQLite the task must be known to the database before: a worker or `tasks.define()` writes it.
+
+        Raises:
+            InvalidInput: `unique` is unknown. The other options are checked when a call is queued.
+        """
+        if unique is not None:
+            checked_words(unique, InvalidInput)
+        return Call(self, CallOptions(key, at, priority, lane, connection, unique))
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> TaskCall:
-        """A call with these arguments, for `Tasks.batch` and `Tasks.chain`. It is not queued."""
+        """A call with these arguments, for `enqueue_many`, `Tasks.batch` and `Tasks.chain`. It is not queued."""
         return TaskCall(self, args, kwargs)
 
     def call_with_result(self, *args: Any, **kwargs: Any) -> TaskCall:
         """A call in a chain whose first argument is the result of the call before; these are the others."""
         return TaskCall(self, args, kwargs)
+
+    async def result(self, item_id: str, *, timeout: Duration | None = None) -> Any:
+        """What an item's execution returned, by the function's annotation; waits until the item has ended, at most
+        `timeout`.
+
+            await task.result("inv-1", timeout=10)
+
+        Raises:
+            TaskFailed: the item is a dead letter or was cancelled.
+            NotFound: there is no such item, or its result was too large to be kept.
+            TimeoutError: it has not ended within `timeout`.
+            InvalidInput: the timeout is wrong, or the result does not fit the function's annotation.
+        """
+        until = None if timeout is None else time.monotonic() + checked_pause(timeout, "timeout").total_seconds()
+        store, pause = (await self.tasks.queue()).store, SHORTEST_LOOK
+        while True:
+            found = await store.find(self.item_type, item_id)
+            if found is None:
+                raise NotFound("item", item_id)
+            item = found[0]
+            if item.status is Status.COMPLETED:
+                report = await store.report(self.item_type, item_id)
+                if report.result_json is not None:
+                    return self.arguments.result_of(read_json(report.result_json))
+                if any((entry.detail or "").startswith(NOT_KEPT) for entry in await self._last_entries(item_id)):
+                    raise NotFound("result of item", item_id)
+                return None
+            if item.status in (Status.DEAD_LETTER, Status.CANCELLED):
+                raise TaskFailed(self.item_type, item_id, item.status.value, item.last_error)
+            left = pause if until is None else min(pause, until - time.monotonic())
+            if left <= 0:
+                raise TimeoutError(f"{self.item_type} {item_id} is {item.status.value} after {timeout}")
+            await asyncio.sleep(left)
+            pause = min(pause * 1.5, LONGEST_LOOK)
+
+    async def _last_entries(self, item_id: str) -> Any:
+        return await (await self.tasks.queue()).audit(self.item_type, item_id=item_id, limit=5)
 
     async def show(self, item_id: str) -> ItemDetail:
         """One of its items: status, attempt, progress, result, audit.
@@ -183,17 +198,95 @@ class Task(Generic[P, R]):
         Raises:
             NotFound: there is no such item.
         """
-        return await (await self._tasks.queue()).show(self.item_type, item_id)
+        return await (await self.tasks.queue()).show(self.item_type, item_id)
 
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[P]):
-    """An enqueue with options and without arguments yet."""
+    """A call with options and without arguments yet. `Task.options` makes one."""
 
-    _task: Task[P, Any]
-    _options: CallOptions
+    task: Task[P, Any]
+    given: CallOptions
+
+    @property
+    def blocking(self) -> BlockingCall[P]:
+        """The same calls for threads, without `await`; with `connection`, in the transaction of the calling thread."""
+        from paceline.dispatch.tasks._blocking_task import BlockingCall
+
+        return BlockingCall(self)
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> TaskCall:
+        """`Task.call` with these options."""
+        return TaskCall(self.task, args, kwargs, self.given)
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> EnqueueResult:
-        """`Task.enqueue` with these options."""
-        task = self._task
-        return await task._tasks.enqueue_item(task, task.arguments.dump(args, kwargs), self._options)
+        """`Task.enqueue` with these options.
+
+        Raises:
+            InvalidInput: an argument, the key, the time, the priority, the lane or the connection is wrong; nothing
+                was queued.
+            StoreUnavailable: the store does not answer; the call may have been queued.
+        """
+        return await self.task.tasks.enqueue_item(self.task, self.task.arguments.dump(args, kwargs), self.given)
+
+    async def enqueue_many(self, calls: Iterable[Any]) -> list[EnqueueResult]:
+        """`Task.enqueue_many` with these options; with `connection`, all calls in one transaction of yours.
+
+        Raises:
+            InvalidInput: a call or an option is wrong, or a key is given, which only one call can have; nothing was
+                queued.
+            StoreUnavailable: the store does not answer; some calls may have been queued.
+        """
+        if self.given.key is not None:
+            raise InvalidInput("key", "is one call's; give each its own: task.options(key=…).call(…)")
+        return await self.task.tasks.enqueue_calls(
+            self.task, calls_of(self.task, calls, self.given), self.given.connection
+        )
+
+
+def calls_of(task: Task[..., Any], calls: Iterable[Any], options: CallOptions) -> list[TaskCall]:
+    """The calls that `enqueue_many` was given, each with its arguments and options.
+
+    Raises:
+        InvalidInput: they are no list, or one of them is a call of another task or has a connection of its own.
+    """
+    if isinstance(calls, str | bytes | Mapping) or not isinstance(calls, Iterable):
+        raise InvalidInput(
+            "calls", "must be a list: a tuple, a dict, a task.call(…) or a single argument for each call"
+        )
+    listed: list[TaskCall] = []
+    for number, call in enumerate(calls, 1):
+        if isinstance(call, TaskCall):
+            if call.task is not task:
+                raise InvalidInput("calls", f"number {number} is a call of {call.task.item_type}, not {task.item_type}")
+            if call.options.connection is not None:
+                raise InvalidInput("connection", "is that of all calls: task.options(connection=…).enqueue_many(…)")
+            given = {name: value for name, value in call.options._asdict().items() if value is not None}
+            listed.append(call._replace(options=options._replace(**given)))
+        elif isinstance(call, tuple):
+            listed.append(TaskCall(task, call, {}, options))
+        elif isinstance(call, dict):
+            listed.append(TaskCall(task, (), call, options))
+        else:
+            listed.append(TaskCall(task, (call,), {}, options))
+    return listed
+
+
+def request_of(call: TaskCall) -> EnqueueRequest:
+    """The item of a call.
+
+    Raises:
+        InvalidInput: an argument or an option is wrong.
+    """
+    task, options = call.task, call.options
+    context = task.arguments.dump(call.args, call.kwargs)
+    definition = task.definition
+    moment = None if options.at is None else parse_instant(options.at, "at")
+    return EnqueueRequest.of(
+        task.item_type,
+        definition.unique.chosen(options.unique).item_id(options.key, context, moment),
+        context,
+        moment,
+        lane=definition.lane if options.lane is None else options.lane,
+        priority=definition.priority if options.priority is None else options.priority,
+    )

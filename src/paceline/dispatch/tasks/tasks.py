@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, overload
@@ -18,18 +19,18 @@ from paceline.dispatch.ports import DispatchObserver, Guard
 from paceline.dispatch.queue import DispatchQueue
 from paceline.dispatch.registry import Domain
 from paceline.dispatch.schedules import CatchUp, Schedule
-from paceline.dispatch.tasks.batches import TaskCall, batch_requests, chain_request
+from paceline.dispatch.tasks.batches import batch_requests, chain_request
 from paceline.dispatch.tasks.declarations import first_config, state_config, state_schedules
 from paceline.dispatch.tasks.execution import CANCEL_SECONDS, EventListener, Middleware, TaskExecution
 from paceline.dispatch.tasks.in_memory import InMemory
 from paceline.dispatch.tasks.policies import Backoff, Duration, Exponential, checked_backoff, checked_timeout, rate_plan
 from paceline.dispatch.tasks.related_items import RelatedItems
-from paceline.dispatch.tasks.task import CallOptions, Definition, Task
+from paceline.dispatch.tasks.task import CallOptions, Definition, Task, TaskCall, request_of
 from paceline.dispatch.tasks.unique import checked_unique, new_id
 from paceline.dispatch.threads import DEFAULT_LIMIT, Threads
 from paceline.dispatch.turns import checked_lane, checked_priority
 from paceline.durations import parse_instant
-from paceline.errors import ConfigurationError, InvalidInput
+from paceline.errors import ConfigurationError, InvalidInput, StoreUnavailable
 from paceline.limits.limiter import AsyncLimiter
 from paceline.options import check_wait
 from paceline.slots.calendars import Calendar
@@ -37,6 +38,7 @@ from paceline.slots.model import checked_id
 
 if TYPE_CHECKING:
     from paceline.dispatch.engines.temporal.client import TemporalConnection
+    from paceline.dispatch.tasks._blocking import BlockingTasks
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -46,16 +48,24 @@ MAX_RETRIES = 999
 LIMITER_DEADLINE = 5.0
 
 
+DEFINING_SECONDS = 2.0
+"""How long a call in a transaction on SQLite waits to make its task known to the database, which has one writer."""
+
+
 @dataclass(slots=True)
 class _OnLoop:
     """The state of one event loop."""
 
-    loop: asyncio.AbstractEventLoop
     threads: Threads
     queue: DispatchQueue | None = None
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
     opening: asyncio.Lock = field(default_factory=asyncio.Lock)
+    defining: asyncio.Lock = field(default_factory=asyncio.Lock)
     defined: set[str] = field(default_factory=set)
+
+
+_borrowed: ContextVar[_OnLoop | None] = ContextVar("paceline_borrowed_queue", default=None)
+"""The queue of another event loop, which this thread uses in a transaction."""
 
 
 class Tasks:
@@ -104,7 +114,8 @@ class Tasks:
         self._cancel_seconds = cancel_seconds
         self._tasks: dict[str, Task[Any, Any]] = {}
         self._periodic: dict[str, tuple[str, Schedule]] = {}
-        self._loop_state: _OnLoop | None = None
+        self._states: dict[asyncio.AbstractEventLoop, _OnLoop] = {}
+        self._blocking: BlockingTasks | None = None
         self._in_memory: InMemory | None = None
 
     # -- defining ------------------------------------------------------------------------------------------------
@@ -246,11 +257,25 @@ class Tasks:
             RelatedItems(self),
         )
 
+    @property
+    def blocking(self) -> BlockingTasks:
+        """The same calls for threads, without `await`: from Flask, Django views and scripts. All threads share it."""
+        if self._blocking is None:
+            from paceline.dispatch.tasks._blocking import BlockingTasks
+
+            self._blocking = BlockingTasks(self)
+        return self._blocking
+
     def _on_loop(self) -> _OnLoop:
+        if (borrowed := _borrowed.get()) is not None:
+            return borrowed
         loop = asyncio.get_running_loop()
-        if self._loop_state is None or self._loop_state.loop is not loop:
-            self._loop_state = _OnLoop(loop, Threads(self._thread_limit))
-        return self._loop_state
+        state = self._states.get(loop)
+        if state is None:
+            for closed in [known for known in [*self._states] if known.is_closed()]:
+                self._states.pop(closed, None)
+            state = self._states[loop] = _OnLoop(Threads(self._thread_limit))
+        return state
 
     # -- queueing ------------------------------------------------------------------------------------------------
 
@@ -274,34 +299,63 @@ class Tasks:
         Raises:
             StoreUnavailable: the store does not answer.
         """
-        queue = await self.queue()
-        for task in self._tasks.values():
-            await queue.define(task.definition.config)
-            self._on_loop().defined.add(task.item_type)
+        await self._defining(self._tasks)
+
+    async def _defining(self, item_types: Iterable[str]) -> None:
+        queue, state = await self.queue(), self._on_loop()
+        async with state.defining:
+            for item_type in item_types:
+                # Checked under the lock: concurrent first calls define it once.
+                if item_type not in state.defined:
+                    await queue.define(self._tasks[item_type].definition.config)
+                    state.defined.add(item_type)
+
+    async def _ready(self, item_types: Collection[str], connection: Any = None) -> DispatchQueue:
+        """The queue, once these tasks are known to its database."""
+        state = self._on_loop()
+        if state.queue is not None and state.defined.issuperset(item_types):
+            return state.queue
+        if connection is None or not self.url.startswith("sqlite"):
+            await self._defining(item_types)
+            return await self.queue()
+        try:
+            async with asyncio.timeout(DEFINING_SECONDS):
+                await self._defining(item_types)
+        except (TimeoutError, StoreUnavailable):
+            raise InvalidInput(
+                "connection",
+                "its transaction writes, and the task is not known to the database yet: call `tasks.define()` once "
+                "before your first transaction",
+            ) from None
+        return await self.queue()
+
+    @contextmanager
+    def borrowed(self, state: _OnLoop) -> Iterator[None]:
+        """Inside the block, this thread uses the queue of another event loop, without waiting for it."""
+        token = _borrowed.set(state)
+        try:
+            yield
+        finally:
+            _borrowed.reset(token)
+
+    async def lend(self, connection: Any) -> _OnLoop:
+        """This event loop's queue for a thread that uses it in a transaction; all tasks are known to the database."""
+        if self._in_memory is None:
+            await self._ready(self._tasks, connection)
+        return self._on_loop()
 
     async def enqueue_item(self, task: Task[Any, Any], context: Any, options: CallOptions) -> EnqueueResult:
         """Queues an item of a task, for `Task.enqueue`."""
         definition, item_type = task.definition, task.item_type
         at, connection = options.at, options.connection
         moment = None if at is None else parse_instant(at, "at")
-        item_id = definition.unique.item_id(options.key, context, moment)
+        item_id = definition.unique.chosen(options.unique).item_id(options.key, context, moment)
         lane = definition.lane if options.lane is None else options.lane
         priority = definition.priority if options.priority is None else options.priority
         if self._in_memory is not None:
-            if connection is not None:
-                raise InvalidInput("connection", "a queue in memory can't join a database transaction")
+            self._check_in_memory(connection)
             return await self._in_memory.enqueue(item_type, item_id, context, at, lane, priority)
-        state = self._on_loop()
-        if connection is not None and item_type not in state.defined and self.url.startswith("sqlite"):
-            # Opening and defining would wait for the caller's own transaction.
-            raise InvalidInput("connection", "call `await tasks.define()` once before your first transaction")
-        queue = state.queue or await self.queue()
-        if item_type not in state.defined:
-            async with state.opening:
-                # Checked again under the lock: concurrent first calls define it once.
-                if item_type not in state.defined:
-                    await queue.define(definition.config)
-                    state.defined.add(item_type)
+        queue = await self._ready((item_type,), connection)
         return await queue.enqueue(
             item_type,
             item_id,
@@ -311,6 +365,21 @@ class Tasks:
             priority=priority,
             connection=connection,
         )
+
+    async def enqueue_calls(
+        self, task: Task[Any, Any], calls: Sequence[TaskCall], connection: Any
+    ) -> list[EnqueueResult]:
+        """Queues checked calls of a task, for `Task.enqueue_many`."""
+        requests = [request_of(call) for call in calls]
+        if self._in_memory is not None:
+            self._check_in_memory(connection)
+            return [*await self._in_memory.enqueue_requests(requests)]
+        queue = await self._ready((task.item_type,), connection)
+        return [*await queue.enqueue_requests(requests, connection=connection)]
+
+    def _check_in_memory(self, connection: Any) -> None:
+        if connection is not None:
+            raise InvalidInput("connection", "a queue in memory can't join a database transaction")
 
     async def batch(
         self, calls: Iterable[TaskCall], *, then: Task[..., Any], key: str | None = None, connection: Any = None
@@ -357,33 +426,24 @@ class Tasks:
         if unknown := item_types.difference(self._tasks):
             raise InvalidInput("calls", f"{sorted(unknown)[0]} is no task of this Tasks object")
         if self._in_memory is not None:
-            if connection is not None:
-                raise InvalidInput("connection", "a queue in memory can't join a database transaction")
+            self._check_in_memory(connection)
             await self._in_memory.enqueue_group(head, members)
             return
-        await self._define_all(item_types, connection)
-        await (await self.queue()).enqueue_group(head, members, connection=connection)
+        queue = await self._ready(item_types, connection)
+        await queue.enqueue_group(head, members, connection=connection)
 
     async def queue_next(self, request: EnqueueRequest) -> None:
         """Queues the next call of a chain."""
         if self._in_memory is not None:
             await self._in_memory.enqueue_requests([request])
             return
-        await self._define_all({request.item_type}, None)
-        await (await self.queue()).enqueue_requests([request])
-
-    async def _define_all(self, item_types: set[str], connection: Any) -> None:
-        state = self._on_loop()
-        if item_types <= state.defined:
-            return
-        if connection is not None and self.url.startswith("sqlite"):
-            raise InvalidInput("connection", "call `await tasks.define()` once before your first transaction")
-        await self.define()
+        await (await self._ready((request.item_type,))).enqueue_requests([request])
 
     async def close(self) -> None:
         """Closes the queue, if it was opened on this event loop. The next use opens it again."""
-        state, self._loop_state = self._on_loop(), None
-        await state.stack.aclose()
+        state = self._states.pop(asyncio.get_running_loop(), None)
+        if state is not None:
+            await state.stack.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -470,7 +530,7 @@ class Tasks:
         """For tests: inside the block, tasks use a queue in memory, and each `enqueue` runs all queued items at once.
 
             async with tasks.in_memory():
-                await send_invoice.enqueue("inv-1", key="inv-1")
+                await send_invoice.options(key="inv-1").enqueue("inv-1")
                 assert (await send_invoice.show("inv-1")).result == "sent"
 
         `enqueue` returns when its item, and all items that it queued, have ended: times, snoozes and backoff pass at

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -24,6 +24,10 @@ class Unique:
 
     by_arguments: bool = False
     period: timedelta | None = None
+
+    def chosen(self, word: str | None) -> Unique:
+        """This policy, or what a call's `unique` says instead."""
+        return self if word is None else replace(self, by_arguments=word == "arguments")
 
     def item_id(self, key: str | None, context: Any, moment: datetime | None) -> str:
         """The item's id, for a call that runs at `moment`, or now. Calls with the same id are one item, until that is
@@ -59,10 +63,16 @@ def new_id() -> str:
     return f"{ms:012x}{part:04x}{rest:016x}"
 
 
+def checked_words(unique: str, error: type[InvalidInput]) -> None:
+    """Raises `error` if a call can't be unique by this."""
+    if unique != "arguments":
+        raise error("unique", f"{unique!r} is unknown; use 'arguments', or give a key")
+
+
 def checked_unique(unique: str | None, period: Duration | None) -> Unique:
     """The policy, or `ConfigurationError`."""
-    if unique not in (None, "arguments"):
-        raise ConfigurationError("unique", f"{unique!r} is unknown; use 'arguments', or give a key when you enqueue")
+    if unique is not None:
+        checked_words(unique, ConfigurationError)
     span: timedelta | None = None
     if period is not None:
         try:

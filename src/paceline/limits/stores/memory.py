@@ -56,7 +56,7 @@ class MemoryLimitStore:
     ) -> Decision:
         if len(chain) == 1 and spend and hold is None:
             key, rule, cost = chain[0]
-            charge = None if rule.shadow else getattr(self._table_of(rule), "spend", None)
+            charge = None if rule.shadow or cost > rule.size else getattr(self._table_of(rule), "spend", None)
             decision = None if charge is None else charge(key, cost, now_us, True)
             if decision is not None:
                 return decision  # type: ignore[no-any-return]

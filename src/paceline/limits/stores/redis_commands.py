@@ -133,9 +133,8 @@ class Commands:
 
 def decision(chain: Sequence[Charge], reply: bytes, time: int = 0) -> Decision:
     """The decision in a reply to `spending` or `deciding`; of several, number `time`."""
-    if len(chain) == 1 and not chain[0].rule.shadow and not len(reply) & 31:
+    if len(chain) == 1 and not (rule := chain[0].rule).shadow and chain[0].cost <= rule.size and not len(reply) & 31:
         # `conclude` in line, for the commonest call.
-        rule = chain[0].rule
         fits, left, retry, reset = _unpack_verdict(reply, time << 5)
         return Decision((fits == 1, left, rule.size, retry, reset, rule.owner, _OK if fits else _DENIED, False, ()))
     verdicts = []

@@ -14,12 +14,18 @@ _SERVERS = frozenset({"granian", "gunicorn", "hypercorn", "uvicorn"})
 def warn_of_workers() -> None:
     """Logs a warning if this process is one of several workers of a web server. Only the first of them does."""
     workers, is_first = _workers()
-    if workers > 1 and is_first:
+    if is_first:
+        warn_of_processes(workers)
+
+
+def warn_of_processes(count: int) -> None:
+    """Logs a warning if several processes each have a `memory://` of their own."""
+    if count > 1:
         log.warning(
             "memory:// counts for each of the server's %d workers apart, so that up to %d times the limit passes; "
             "use host://NAME, which all processes of this host share, or redis://",
-            workers,
-            workers,
+            count,
+            count,
         )
 
 

@@ -74,6 +74,17 @@ class Caller(NamedTuple):
         return scope in self.scopes or Scope.ADMIN in self.scopes
 
 
+class Person(NamedTuple):
+    """Somebody without a token, whom an identity provider has authenticated."""
+
+    name: str
+    """One per account of the provider: two people never share it."""
+    groups: tuple[str, ...]
+    """As the provider says now."""
+    renewal: str | None = None
+    """What the provider wants to see when it is asked again; None if it can't be asked without the person."""
+
+
 ANYONE = Caller("anyone", frozenset(Scope))
 """The caller of every request, where no token is required."""
 

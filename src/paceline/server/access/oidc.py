@@ -7,14 +7,14 @@ import hashlib
 import re
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
 import httpx2 as httpx
 
 from paceline.errors import PacelineError, StoreUnavailable
-from paceline.server.access.model import Caller, Scope
+from paceline.server.access.model import Person, Scope
 
 if TYPE_CHECKING:
     from joserfc.jwk import KeySet
@@ -49,7 +49,7 @@ class OidcProvider:
 
     provider = OidcProvider("https://login.example.com", "paceline", "secret", {"ops": frozenset({Scope.ADMIN})})
     url = await provider.authorization_url(pending, "https://paceline.example.com/console/oidc/callback")
-    caller = await provider.caller(pending, code, "https://paceline.example.com/console/oidc/callback")
+    person = await provider.person(pending, code, "https://paceline.example.com/console/oidc/callback")
     """
 
     def __init__(
@@ -101,8 +101,8 @@ class OidcProvider:
         endpoint = str((await self._discover())["authorization_endpoint"])
         return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(query)}"
 
-    async def caller(self, pending: PendingLogin, code: str, redirect_uri: str) -> Caller:
-        """The caller of this code, with the scopes of their groups.
+    async def person(self, pending: PendingLogin, code: str, redirect_uri: str) -> Person:
+        """The person of this code.
 
         Raises:
             LoginRefused: The code or the token is invalid, or no group has a scope here.
@@ -112,29 +112,51 @@ class OidcProvider:
             "grant_type": "authorization_code",
             "code": code,
             "redirect_uri": redirect_uri,
-            "client_id": self._client_id,
             "code_verifier": pending.verifier,
         }
+        answer = await self._token(form)
+        return self._person(await self._claims(answer, pending.nonce), answer.get("refresh_token"))
+
+    async def renewed(self, known: str, renewal: str) -> Person:
+        """The person named `known` as the provider describes them now: after a login, without their browser.
+
+        Raises:
+            LoginRefused: The provider no longer vouches for them, or no group has a scope here.
+            StoreUnavailable: The provider does not answer.
+        """
+        answer = await self._token({"grant_type": "refresh_token", "refresh_token": renewal})
+        claims = await self._claims(answer, None) if "id_token" in answer else await self._user_info(answer)
+        person = self._person(claims, answer.get("refresh_token") or renewal)
+        if person.name.rpartition("#")[2] != known.rpartition("#")[2]:
+            raise LoginRefused("the provider's answer is about somebody else")
+        return person._replace(name=known)
+
+    def scopes(self, groups: Iterable[str]) -> frozenset[Scope]:
+        """What members of these groups may do, by the settings of now."""
+        return frozenset[Scope]().union(*(self._groups.get(group, frozenset()) for group in groups))
+
+    async def _token(self, form: dict[str, str]) -> dict[str, Any]:
+        form["client_id"] = self._client_id
         if self._client_secret is not None:
             form["client_secret"] = self._client_secret
-        endpoint = (await self._discover())["token_endpoint"]
-        answer = await self._call("POST", endpoint, form)
+        return await self._call("POST", (await self._discover())["token_endpoint"], form)
+
+    def _person(self, claims: Mapping[str, Any], renewal: Any) -> Person:
+        groups = claims.get(self._groups_claim) or []
+        groups = (groups,) if isinstance(groups, str) else tuple(str(group) for group in groups)
+        name = str(claims.get("preferred_username") or claims.get("email") or claims["sub"])
+        if not self.scopes(groups):
+            raise LoginRefused(f"no group of {name} has a scope here; PACELINE_OIDC_SCOPES maps groups to scopes")
+        # People choose what they are called; only issuer and subject identify an account.
+        account = hashlib.sha256(f"{self._issuer}\n{claims['sub']}".encode()).hexdigest()[:8]
+        readable = re.sub(r"[^A-Za-z0-9._@+-]", "_", name)[:50]
+        return Person(f"oidc:{readable}#{account}", groups, renewal if isinstance(renewal, str) else None)
+
+    async def _claims(self, answer: Mapping[str, Any], nonce: str | None) -> Mapping[str, Any]:
+        """The claims of a token endpoint's ID token; a renewed one needs no nonce."""
         token = answer.get("id_token")
         if not isinstance(token, str):
-            raise LoginRefused("the provider gave no ID token for this code")
-        return self._named(await self._claims(token, pending.nonce))
-
-    def _named(self, claims: Mapping[str, Any]) -> Caller:
-        groups = claims.get(self._groups_claim) or []
-        if isinstance(groups, str):
-            groups = [groups]
-        scopes = frozenset[Scope]().union(*(self._groups.get(str(group), frozenset()) for group in groups))
-        name = str(claims.get("preferred_username") or claims.get("email") or claims["sub"])
-        if not scopes:
-            raise LoginRefused(f"no group of {name} has a scope here; PACELINE_OIDC_SCOPES maps groups to scopes")
-        return Caller("oidc:" + re.sub(r"[^A-Za-z0-9._@+-]", "_", name)[:59], scopes)
-
-    async def _claims(self, token: str, nonce: str) -> Mapping[str, Any]:
+            raise LoginRefused("the provider gave no ID token")
         # Imported here, as below: the library is an extra, and only logins need it.
         from joserfc import jwt
         from joserfc.errors import JoseError
@@ -145,7 +167,7 @@ class OidcProvider:
             aud={"essential": True, "value": self._client_id},
             exp={"essential": True},
             sub={"essential": True},
-            nonce={"essential": True, "value": nonce},
+            nonce={"essential": False} if nonce is None else {"essential": True, "value": nonce},
         )
         try:
             try:
@@ -160,6 +182,15 @@ class OidcProvider:
         if isinstance(audience, list) and len(audience) > 1 and decoded.claims.get("azp") != self._client_id:
             raise LoginRefused("the provider's ID token has another audience, too")
         return decoded.claims
+
+    async def _user_info(self, answer: Mapping[str, Any]) -> Mapping[str, Any]:
+        endpoint, token = (await self._discover()).get("userinfo_endpoint"), answer.get("access_token")
+        if endpoint is None or not isinstance(token, str):
+            raise LoginRefused("the provider says nothing of the person when it is asked again")
+        claims = await self._call("GET", endpoint, token=token)
+        if "sub" not in claims:
+            raise LoginRefused("the provider's answer names nobody")
+        return claims
 
     async def _key_set(self, *, renew: bool = False) -> KeySet:
         from joserfc.jwk import KeySet
@@ -178,10 +209,13 @@ class OidcProvider:
             self._configuration = configuration
         return self._configuration
 
-    async def _call(self, method: str, url: str, form: dict[str, str] | None = None) -> dict[str, Any]:
+    async def _call(
+        self, method: str, url: str, form: dict[str, str] | None = None, *, token: str | None = None
+    ) -> dict[str, Any]:
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         try:
             async with httpx.AsyncClient(timeout=TIMEOUT_SECONDS) as client:
-                answer = await client.request(method, url, data=form)
+                answer = await client.request(method, url, data=form, headers=headers)
         except httpx.TransportError as error:
             raise StoreUnavailable(f"the OpenID provider does not answer: {type(error).__name__}") from error
         if answer.status_code >= 500:

@@ -45,14 +45,34 @@ class TokenStore(Protocol):
 
 
 class Session(NamedTuple):
-    """A session as it is stored: the digest of its secret, and the seal that ties it to its token."""
+    """A session as it is stored: the digest of its secret, and the seal that ties it to its token or person."""
 
     digest: str
-    token_name: str
+    caller: str
+    """The name of its token or person."""
     seal: str
+    opened_at: datetime
     expires_at: datetime
-    scopes: str | None = None
-    """The scopes of a person without a token; None if the token has them."""
+    checked_at: datetime
+    """When the provider last said what the groups of a person are."""
+    address: str | None
+    """From where it was opened."""
+    member_of: str | None = None
+    """The groups of a person, as a JSON list; None for the session of a token."""
+    renewal: str | None = None
+    """Encrypted with the session's secret: what the provider wants to see when it is asked again."""
+
+
+class NewSession(NamedTuple):
+    """A session to store."""
+
+    digest: str
+    caller: str
+    seal: str
+    lifetime: timedelta
+    address: str | None
+    member_of: str | None = None
+    renewal: str | None = None
 
 
 class SessionStore(Protocol):
@@ -62,9 +82,7 @@ class SessionStore(Protocol):
         """The key that marks sessions as ours; the same for every process, made at first use."""
         ...
 
-    async def open(
-        self, digest: str, token_name: str, seal: str, lifetime: timedelta, scopes: str | None = None
-    ) -> Session:
+    async def open(self, new: NewSession) -> Session:
         """Stores a new session, and deletes expired ones."""
         ...
 
@@ -72,8 +90,20 @@ class SessionStore(Protocol):
         """The session, unless it was closed or has expired."""
         ...
 
-    async def close(self, digest: str) -> None:
-        """Ends a session, if there is one."""
+    async def claim_check(self, known: Session, older_than: timedelta) -> bool:
+        """Marks a session as checked now; False if its last check is not that old, or another process was first."""
+        ...
+
+    async def renew(self, digest: str, seal: str, member_of: str, renewal: str | None) -> None:
+        """Stores what the provider says of a person now."""
+        ...
+
+    async def all(self) -> list[Session]:
+        """The sessions that have not expired, the newest first."""
+        ...
+
+    async def close(self, digest: str) -> bool:
+        """Ends a session; False if there is none."""
         ...
 
 

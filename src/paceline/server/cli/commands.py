@@ -23,6 +23,7 @@ ABOUT = {
     "plans": "Show and change plans: what limits hold.",
     "limits": "Query the limiter. Exit status 0 if allowed, 1 if denied.",
     "tokens": "Create, list, rotate and revoke the tokens that callers present.",
+    "sessions": "List and end the logins to the console.",
     "audit": "Check the record of who changed what.",
     "queue": "Look at the dispatch queue and operate it.",
     "periodic": "List, pause and trigger periodic tasks.",
@@ -30,6 +31,12 @@ ABOUT = {
     "completion": "Print the script that completes commands and options on TAB in your shell.",
 }
 """The first sentence of each command's help (a test compares)."""
+HOMES = {
+    "demo": "paceline_payments.service.demo",
+    "payments": "paceline_payments.service.cli.payments",
+    "sms": "paceline_sms.service.cli.sms",
+}
+"""The modules of the applications' commands."""
 
 
 class Commands(click.Group):
@@ -77,7 +84,7 @@ class Commands(click.Group):
 
 
 def _loaded(name: str) -> click.Command:
-    module = import_module(f"paceline.server.cli.{name}")
+    module = import_module(HOMES.get(name, f"paceline.server.cli.{name}"))
     command: click.Command = getattr(module, "app", None) or getattr(module, name)
     return command
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import click
 
-from paceline.durations import EPOCH, format_instant, parse_duration, parse_instant
-from paceline.errors import InvalidInput
+from paceline.durations import format_instant, parse_moment
 from paceline.server.cli.audit import audit_change
 from paceline.server.cli.parameters import Command, as_json
 from paceline.server.cli.terminal import print_json, print_line, run
 from paceline.server.settings import Settings
-from paceline.server.wiring.notifications import prune_notifications
-from paceline.server.wiring.payments import prune_payments
 from paceline.server.wiring.queue import open_queue
 from paceline.server.wiring.slots import open_slots
+from paceline_payments.service.wiring.payments import prune_payments
+from paceline_sms.service.wiring.notifications import prune_notifications
 
 NAMES = {"audit": "audit entries", "keys": "idempotency keys"}
 
@@ -27,7 +25,7 @@ NAMES = {"audit": "audit entries", "keys": "idempotency keys"}
 def prune(before: str, as_json: bool) -> None:
     """Forget slots, windows, finished items, payments, messages and audit entries that far in the past."""
     now = datetime.now(UTC)
-    moment = _moment(before, now)
+    moment = parse_moment(before, now, "--before", past=True)
 
     async def work() -> dict[str, int]:
         settings = Settings.load()
@@ -49,20 +47,3 @@ def prune(before: str, as_json: bool) -> None:
     else:
         counts = ", ".join(f"{count} {NAMES.get(what, what)}" for what, count in pruned.items())
         print_line(f"forgot {counts} before {format_instant(moment)}")
-
-
-def _moment(before: str, now: datetime) -> datetime:
-    if before.upper().startswith("P"):
-        try:
-            moment = now - parse_duration(before, "--before")
-        except OverflowError:
-            moment = EPOCH
-    elif len(before) < len("2027-01-01"):
-        days = (re.match(r"\d+", before) or ["30"])[0]
-        written = f"write P{days}D for {days} days ago, or a time such as {now - timedelta(30):%Y-%m-%d}T00:00:00Z"
-        raise InvalidInput("--before", f"{before!r} is neither a duration nor a time; {written}")
-    else:
-        moment = parse_instant(before, "--before")
-    if moment > now:
-        raise InvalidInput("--before", "lies in the future: those slots have yet to run")
-    return max(moment, EPOCH)

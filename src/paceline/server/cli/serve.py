@@ -26,14 +26,14 @@ from paceline.server.settings import Settings
 from paceline.server.shutdown import CLOSE_SECONDS, ShutdownDeadline
 from paceline.server.wiring.access import oidc_provider, open_access_store, open_authenticator
 from paceline.server.wiring.dispatch import load_domains
-from paceline.server.wiring.downstream import check_downstream
 from paceline.server.wiring.envoy import check_grpc
-from paceline.server.wiring.payments import rule_book
 from paceline.server.wiring.requirements import require_extras
 from paceline.server.wiring.slots import open_slots
-from paceline.server.wiring.sms_providers import check_providers
 from paceline.server.wiring.telemetry import collect_traces
 from paceline.sql.migration_policy import Migrations, permit_migrations
+from paceline_payments.service.wiring.downstream import check_downstream
+from paceline_payments.service.wiring.payments import rule_book
+from paceline_sms.service.wiring.sms_providers import check_providers
 
 if TYPE_CHECKING:
     import uvicorn

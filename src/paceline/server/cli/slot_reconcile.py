@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from paceline.durations import format_instant, parse_duration, parse_instant
+from paceline.durations import format_instant, parse_moment
 from paceline.errors import InvalidInput
 from paceline.server.cli.audit import audit_change, user
 from paceline.server.cli.parameters import Command, as_json
@@ -44,7 +44,7 @@ Started = Callable[[Sequence[AssignedSlot]], Awaitable[set[str]]]
 @as_json
 def reconcile(before: str, known: str, apply: bool, as_json: bool) -> None:
     """Find slots whose work never began, of any owner, and free them."""
-    moment = _moment(before)
+    moment = parse_moment(before, datetime.now(UTC), "--before", past=True)
 
     async def work(settings: Settings) -> list[AssignedSlot]:
         async with open_slots(settings) as slots, slots_with_work(settings) as queued:
@@ -84,20 +84,6 @@ def reconcile(before: str, known: str, apply: bool, as_json: bool) -> None:
 async def _freed(slots: SlotScheduler, started: Started, before: datetime) -> list[AssignedSlot]:
     """Cancels the slots under their owners' names, and returns those that it cancelled."""
     return await slots.free_unstarted(started, before=before, reason=REASON, actor=f"cli:{user()}")
-
-
-def _moment(before: str) -> datetime:
-    now = datetime.now(UTC)
-    try:
-        if before.upper().startswith("P"):
-            return now - parse_duration(before, "--before")
-        moment = parse_instant(before, "--before")
-    except InvalidInput:
-        problem = f"{before[:40]!r} is neither a duration such as PT10M nor a time such as 2027-03-01T16:00:00Z"
-        raise InvalidInput("--before", problem) from None
-    if moment > now:
-        raise InvalidInput("--before", "lies in the future: the work of those slots has yet to begin")
-    return moment
 
 
 def _among(ids: set[str]) -> Started:

@@ -6,8 +6,7 @@ from datetime import UTC, datetime
 
 import click
 
-from paceline.durations import parse_duration, parse_instant
-from paceline.errors import InvalidInput
+from paceline.durations import parse_duration, parse_moment
 from paceline.server.access.authenticator import create_token, rotate_token
 from paceline.server.access.model import Scope, Token
 from paceline.server.cli.audit import audit_change
@@ -19,18 +18,6 @@ from paceline.server.shapes.access import TokenCreated, TokenShown
 from paceline.server.wiring.access import open_access_store, open_authenticator
 
 EXPIRES = "--expires"
-
-
-def _moment(text: str) -> datetime:
-    now = datetime.now(UTC)
-    try:
-        moment = now + parse_duration(text, EXPIRES) if text.upper().startswith("P") else parse_instant(text, EXPIRES)
-    except (InvalidInput, OverflowError):
-        problem = f"{text[:40]!r} is neither a duration such as P90D nor a time such as 2027-01-01T00:00:00Z"
-        raise InvalidInput(EXPIRES, problem) from None
-    if moment <= now:
-        raise InvalidInput(EXPIRES, "lies in the past")
-    return moment
 
 
 def _show_secret(secret: str, token: Token, as_json: bool, note: str) -> None:
@@ -63,7 +50,8 @@ def create(name: str, scope: tuple[str, ...], expires: str | None, as_json: bool
     async def work() -> tuple[str, Token]:
         settings = Settings.load()
         async with audit_change(settings, "tokens create", name), open_access_store(settings) as store:
-            return await create_token(store, name, scope, None if expires is None else _moment(expires))
+            until = None if expires is None else parse_moment(expires, datetime.now(UTC), EXPIRES, past=False)
+            return await create_token(store, name, scope, until)
 
     secret, token = run(work())
     scopes = ", ".join(sorted(token.scopes))

@@ -25,18 +25,18 @@ from paceline.server.shutdown import SIGNALS, closing_part, stop_on_signals
 from paceline.server.wiring.database import shared_database
 from paceline.server.wiring.dispatch import dispatch_guard, load_domains, load_tasks, local_dispatch
 from paceline.server.wiring.doctor import server_probes
-from paceline.server.wiring.downstream import check_downstream
-from paceline.server.wiring.notifications import open_notifications, run_sender
-from paceline.server.wiring.payments import open_payments
 from paceline.server.wiring.queue import open_dispatch_observer, open_queue
 from paceline.server.wiring.requirements import require_extras
 from paceline.server.wiring.slots import open_slots
-from paceline.server.wiring.sms_providers import check_providers
 from paceline.server.wiring.telemetry import collect_traces, traces_sent
 from paceline.server.wiring.temporal import temporal_connection
 from paceline.server.worker import end_process, run_temporal_workers
 from paceline.sql.databases import CLOSING_SECONDS, hasten_databases
 from paceline.sql.schema import now
+from paceline_payments.service.wiring.downstream import check_downstream
+from paceline_payments.service.wiring.payments import open_payments
+from paceline_sms.service.wiring.notifications import open_notifications, run_sender
+from paceline_sms.service.wiring.sms_providers import check_providers
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

@@ -44,7 +44,7 @@ async def log_in(request: Request) -> Response:
     login_request = LoginRequest.parse(await read_object(request.scope, request.receive, MAX_BYTES))
     if len(login_request.token) < LONG_SECRET:
         await services.ingress.admit_short_login(request.scope)
-    login = await services.sessions.open(login_request.token)
+    login = await services.sessions.open(login_request.token, client_address(request.scope))
     if login is None:
         await services.ingress.record_failed_login(request.scope)
         log.warning("login refused", address=client_address(request.scope))

@@ -59,16 +59,16 @@ async def complete(request: Request) -> Response:
     try:
         if not code:
             raise LoginRefused("the provider refused the login")
-        caller = await provider.caller(pending, code, _redirect_uri(request))
+        person = await provider.person(pending, code, _redirect_uri(request))
     except LoginRefused as error:
         log.warning("login refused", address=client_address(request.scope), reason=str(error))
         raise Problem(403, "forbidden", "Forbidden", str(error)) from None
     earlier = session_secret(request.scope)
     if earlier is not None:
         await services.sessions.close(earlier)
-    login = await services.sessions.open_person(caller)
+    login = await services.sessions.open_person(person, client_address(request.scope))
     assert login.expires_at is not None
-    log.info("logged in", token=caller.name, address=client_address(request.scope))
+    log.info("logged in", token=person.name, address=client_address(request.scope))
     headers = {"Cache-Control": "no-store", "Content-Security-Policy": "default-src 'none'"}
     answer = Response(BACK, 200, headers, "text/html")
     answer.headers.append("Set-Cookie", session_cookie(request.scope, login.secret, login.expires_at))

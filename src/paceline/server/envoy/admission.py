@@ -106,7 +106,7 @@ class DescriptorLimiter:
         if decision.reason in UNKNOWN:
             status = Status(decision.allowed, match)
         else:
-            wait_us = decision.reset_after_us if decision.allowed else decision.retry_after_us
+            wait_us = decision.retry_after_us or decision.reset_after_us
             status = Status(decision.allowed, match, rule, decision.remaining, wait_us)
         return Outcome(decision.allowed, (status,), decision, (rule,))
 
@@ -140,9 +140,11 @@ class DescriptorLimiter:
             elif descriptor.hits < 1:
                 checks.append(_Link(match.key, rule, descriptor.hits))
             else:
-                before = links.get((match.key, match.plan))
-                cost = descriptor.hits + (0 if before is None else before.cost)
-                links[match.key, match.plan] = _Link(match.key, rule, cost)
+                before = links.get((match.key, rule.plan))
+                cost = descriptor.hits
+                if before is not None:
+                    cost, rule = cost + before.cost, min(rule, before.rule, key=_size)
+                links[match.key, rule.plan] = _Link(match.key, rule, cost)
         charged = list(links.values())
         refused = refused or any(link.never_fits for link in charged)
         states: dict[tuple[str, str], Status] = {}
@@ -156,17 +158,22 @@ class DescriptorLimiter:
         elif charged:
             decision = await self._acquire(charged)
             states |= _states(decision, charged)
+        own_states = [
+            None if match is None or rule is None else states.get((match.key, rule.plan))
+            for match, rule in zip(matches, rules, strict=True)
+        ]
         statuses = [
-            Status(True) if match is None else _status(match, states.get((match.key, match.plan))) for match in matches
+            Status(True) if match is None else _status(match, state)
+            for match, state in zip(matches, own_states, strict=True)
         ]
         allowed = not refused and (decision is None or decision.allowed)
         if allowed and _exhausted(statuses):
             allowed = False
             for link in charged:
                 if states[link.key, link.rule.plan].allowed:
-                    await self._limiter.refund(link.key, link.rule.plan, link.cost)
+                    await self._limiter.refund(link.key, link.rule.owner, link.cost)
         if not allowed:
-            await self._spend_reported(descriptors, matches, states)
+            await self._spend_reported(descriptors, matches, own_states)
         return Outcome(allowed, statuses, decision, [link.rule for link in charged])
 
     def _rule(self, match: Match) -> Rule | None:
@@ -181,19 +188,19 @@ class DescriptorLimiter:
     async def _acquire(self, links: Sequence[_Link]) -> Decision:
         if len(links) == 1:
             link = links[0]
-            return await self._limiter.acquire(link.key, link.rule.plan, link.cost)
-        return await self._limiter.acquire_chain([(link.key, link.rule.plan, link.cost) for link in links])
+            return await self._limiter.acquire(link.key, link.rule.owner, link.cost)
+        return await self._limiter.acquire_chain([(link.key, link.rule.owner, link.cost) for link in links])
 
     async def _check(self, link: _Link) -> Status:
         """Whether there is room for one more. Hits below 0 are given back, which is never refused."""
         if link.cost < 0:
-            await self._limiter.refund(link.key, link.rule.plan, min(-link.cost, link.rule.size))
+            await self._limiter.refund(link.key, link.rule.owner, min(-link.cost, link.rule.size))
         state = await self._peek(link._replace(cost=1))
         return state._replace(allowed=True) if link.cost < 0 else state
 
     async def _peek(self, link: _Link) -> Status:
         """The state of a count. A cost that never fits is denied, whatever is left."""
-        decision = await self._limiter.peek(link.key, link.rule.plan, min(link.cost, link.rule.size))
+        decision = await self._limiter.peek(link.key, link.rule.owner, min(link.cost, link.rule.size))
         state = _states(decision, [link])[link.key, link.rule.plan]
         return state._replace(allowed=False) if link.cost > link.rule.size else state
 
@@ -201,10 +208,9 @@ class DescriptorLimiter:
         self,
         descriptors: Sequence[Descriptor],
         matches: Sequence[Match | None],
-        states: dict[tuple[str, str], Status],
+        states: Sequence[Status | None],
     ) -> None:
-        for descriptor, match in zip(descriptors, matches, strict=True):
-            state = None if match is None else states.get((match.key, match.plan))
+        for descriptor, match, state in zip(descriptors, matches, states, strict=True):
             if match is None or state is None or state.rule is None or not state.remaining:
                 continue
             if descriptor.reported and descriptor.hits > 0:
@@ -213,17 +219,21 @@ class DescriptorLimiter:
                     await reservation.settle(min(descriptor.hits, state.rule.size))
 
 
+def _size(rule: Rule) -> int:
+    return rule.size
+
+
 def _states(decision: Decision, links: Sequence[_Link]) -> dict[tuple[str, str], Status]:
     """Each count's state. Of a decision without the store, nothing is known but whether it passed."""
     plans = decision.states
     if decision.reason in UNKNOWN or len(plans) != len(links):
         return {
-            (link.key, link.rule.plan): Status(decision.allowed or link.rule.plan != decision.plan) for link in links
+            (link.key, link.rule.plan): Status(decision.allowed or link.rule.owner != decision.plan) for link in links
         }
     states = {}
     for link, plan in zip(links, plans, strict=True):
-        wait_us = plan.reset_after_us if plan.allowed else plan.retry_after_us
-        states[link.key, plan.plan] = Status(plan.allowed, None, link.rule, plan.remaining, wait_us)
+        wait_us = plan.retry_after_us or plan.reset_after_us
+        states[link.key, link.rule.plan] = Status(plan.allowed, None, link.rule, plan.remaining, wait_us)
     return states
 
 

@@ -149,11 +149,9 @@ def _add_descriptors(parent: RuleNode, written: Any, where: str, depth: int = 1)
 
 
 def _limit(descriptor: Mapping[str, Any], place: str) -> RateLimit | None:
-    flags = {
-        "shadow": _flag(descriptor, "shadow_mode", place),
-        "quota": _flag(descriptor, "quota_mode", place),
-        "detailed_metric": _flag(descriptor, "detailed_metric", place),
-    }
+    shadow, quota, detailed_metric = (
+        _flag(descriptor, name, place) for name in ("shadow_mode", "quota_mode", "detailed_metric")
+    )
     written = descriptor.get("rate_limit")
     if written is None:
         return None
@@ -170,7 +168,7 @@ def _limit(descriptor: Mapping[str, Any], place: str) -> RateLimit | None:
             raise ConfigurationError(f"{place}.replaces[{index}].name", "must be the name of another limit")
         replaces.append(other)
     requests = _number(written.get("requests_per_unit"), f"{place}.requests_per_unit")
-    return RateLimit(requests, unit, unlimited, name=name, replaces=tuple(replaces), **flags)
+    return RateLimit(requests, unit, unlimited, shadow, quota, name, tuple(replaces), detailed_metric)
 
 
 def _unit(text: str, where: str, unlimited: bool) -> Unit | None:

@@ -69,6 +69,8 @@ class RateLimit:
     name: str = ""
     replaces: tuple[str, ...] = ()
     detailed_metric: bool = False
+    counter: str | None = None
+    """The name under which it counts, if limits share their counts."""
 
     @property
     def blocks(self) -> bool:
@@ -79,7 +81,9 @@ class RateLimit:
         """The plan that counts this limit; `None` if there is nothing to count."""
         if self.unit is None or self.blocks:
             return None
-        return Plan(name, FixedWindow(self.requests, self.unit.window), shadow=self.shadow or self.quota)
+        return Plan(
+            name, FixedWindow(self.requests, self.unit.window), shadow=self.shadow or self.quota, counter=self.counter
+        )
 
 
 PLAN_ALONE = RateLimit()
@@ -202,10 +206,13 @@ def without_replaced(matches: Sequence[Match | None]) -> list[Match | None]:
 
 
 def override_match(domain: str, entries: Entries, requests: int, unit: Unit) -> Match:
-    """The match of a descriptor that brings a limit of its own, whatever the rules say."""
+    """The match of a descriptor that brings a limit of its own, whatever the rules say. Limits of the same unit share
+    their count, as in envoyproxy/ratelimit: a caller whose limit changes is not admitted anew."""
     path = ".".join([domain, *(key for key, _ in entries)])
     name = plan_name(f"{path}@{requests}/{unit}")
-    return Match(name, counted_key(domain, entries), RateLimit(requests, unit), path)
+    return Match(
+        name, counted_key(domain, entries), RateLimit(requests, unit, counter=plan_name(f"{path}@{unit}")), path
+    )
 
 
 def counted_key(domain: str, entries: Entries) -> str:

@@ -23,25 +23,19 @@ from paceline.server.http import (
     audit,
     batch,
     config,
-    dead_letters,
     dependencies,
     dispatch,
-    feeds,
     forecast,
     health,
     limits,
     logs,
-    messages,
     metrics,
-    notification_analytics,
-    notifications,
     openapi,
-    payments,
     periodic,
     plans,
     problem,
-    reconciliation,
     search,
+    sessions,
     slots,
     workers,
 )
@@ -59,18 +53,20 @@ from paceline.server.wiring.access import console_sessions, oidc_provider, open_
 from paceline.server.wiring.database import open_write_check
 from paceline.server.wiring.dispatch import open_dispatch
 from paceline.server.wiring.doctor import server_probes
-from paceline.server.wiring.downstream import check_breaker
 from paceline.server.wiring.envoy import open_envoy
 from paceline.server.wiring.ingress import open_ingress
 from paceline.server.wiring.limits import open_limits
-from paceline.server.wiring.notifications import open_notifications
-from paceline.server.wiring.payments import open_payments
 from paceline.server.wiring.queue import open_dispatch_observer
 from paceline.server.wiring.rollups import open_rollups
 from paceline.server.wiring.slots import open_slots
 from paceline.server.wiring.telemetry import collect_traces, traces_sent
 from paceline.sql.databases import CLOSING_SECONDS, hasten_databases
 from paceline.sql.migration_policy import Migrations, permit_migrations
+from paceline_payments.service.http import feeds, payments, reconciliation
+from paceline_payments.service.wiring.downstream import check_breaker
+from paceline_payments.service.wiring.payments import open_payments
+from paceline_sms.service.http import dead_letters, messages, notification_analytics, notifications
+from paceline_sms.service.wiring.notifications import open_notifications
 
 
 class Service(FastAPI):
@@ -122,6 +118,7 @@ def every_route() -> list[BaseRoute]:
     routes += config.router.routes
     routes += plans.router.routes
     routes += audit.router.routes
+    routes += sessions.router.routes
     routes += dispatch.router.routes
     routes += workers.router.routes
     routes += dependencies.router.routes
@@ -175,8 +172,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         await stack.enter_async_context(traces_sent())
         access = await stack.enter_async_context(open_access_store(services.settings))
         services.authenticator, services.audit = open_authenticator(services.settings, access), access
-        services.sessions = console_sessions(services.settings, access, services.authenticator)
         services.oidc = oidc_provider(services.settings)
+        services.sessions = console_sessions(services.settings, access, services.authenticator, services.oidc)
         services.settings.refuse_exposure(other_tokens=bool(await services.authenticator.keyring()))
         services.ingress = Ingress(
             await stack.enter_async_context(open_ingress(services.settings, registry=services.registry))

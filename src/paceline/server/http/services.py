@@ -20,9 +20,9 @@ from paceline.server.rollups.reader import RollupReader
 from paceline.server.settings import Settings
 from paceline.server.shapes.health import Check
 from paceline.server.wiring.limits import Limits
-from paceline.server.wiring.notifications import Notifications
-from paceline.server.wiring.payments import Payments
 from paceline.slots import SlotScheduler
+from paceline_payments.service.wiring.payments import Payments
+from paceline_sms.service.wiring.notifications import Notifications
 
 if TYPE_CHECKING:
     from paceline.server.access.oidc import OidcProvider

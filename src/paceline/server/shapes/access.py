@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Self
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from paceline.server.access.model import ANYONE
-from paceline.server.access.sessions import Login
+from paceline.server.access.ports import Session
+from paceline.server.access.sessions import Login, session_id
 from paceline.server.shapes.members import INSTANT
 from paceline.server.shapes.shape import Expects, Instant, Shape
 
@@ -39,6 +41,22 @@ class SessionShown(Shape):
         if login is None:
             return cls(login_required=True, name=None, scopes=[], expires_at=None, openid=openid)
         return cls.of(login.caller, login, login_required=login.caller is not ANYONE, openid=openid)
+
+
+class OpenSession(Shape):
+    """A login to the console that has not ended."""
+
+    id: Annotated[str, Field(description="Names the session; it opens nothing.")]
+    caller: Annotated[str, Field(description="A token's name, or `oidc:` and a person.")]
+    opened_at: Annotated[Instant, WithJsonSchema(INSTANT)]
+    expires_at: Annotated[Instant, WithJsonSchema(INSTANT)]
+    address: str | None
+    groups: Annotated[list[str] | None, Field(description="Those of a person, as the provider last reported them.")]
+
+    @classmethod
+    def of_session(cls, session: Session) -> Self:
+        groups = None if session.member_of is None else json.loads(session.member_of)
+        return cls.of(session, id=session_id(session), groups=groups)
 
 
 class TokenShown(Shape):

@@ -49,9 +49,9 @@ INSTANT: dict[str, Any] = {
 }
 _SECONDS = r"([1-9][0-9]{0,6}(\.[0-9]{1,3})?|0\.(0[1-9][0-9]?|[1-9][0-9]{0,2}))S"
 _MINUTES = r"[1-9][0-9]{0,4}M"
-_CLOCK_PART = rf"T([1-9][0-9]{{0,2}}H({_MINUTES})?({_SECONDS})?|{_MINUTES}({_SECONDS})?|{_SECONDS})"
+_CLOCK = rf"([1-9][0-9]{{0,2}}H({_MINUTES})?({_SECONDS})?|{_MINUTES}({_SECONDS})?|{_SECONDS})"
 DURATION: dict[str, Any] = {
     "type": "string",
-    "pattern": rf"^P([1-9][0-9]?D({_CLOCK_PART})?|{_CLOCK_PART})$",
-    "description": "An ISO-8601 duration without years or months: PT0.5S, PT4S, PT1H30M, P1D.",
+    "pattern": rf"^(P([1-9][0-9]?D(T{_CLOCK})?|T{_CLOCK})|{_CLOCK.lower()})$",
+    "description": "An ISO-8601 duration without years or months (PT0.5S, PT4S, PT1H30M, P1D), or 4s, 1m30s, 2h.",
 }

@@ -32,9 +32,18 @@ async def open_access_store(settings: Settings) -> AsyncIterator[SqlAccessStore]
         await shared.close()
 
 
-def console_sessions(settings: Settings, store: SqlAccessStore, authenticator: Authenticator) -> Sessions:
+def console_sessions(
+    settings: Settings, store: SqlAccessStore, authenticator: Authenticator, people: OidcProvider | None
+) -> Sessions:
     """The sessions of the console."""
-    return Sessions(store.sessions, authenticator, timedelta(seconds=settings.http.session_seconds))
+    lifetime, check_every = settings.http.session_seconds, settings.oidc.check_seconds
+    return Sessions(
+        store.sessions,
+        authenticator,
+        timedelta(seconds=lifetime),
+        people,
+        check_every=timedelta(seconds=check_every),
+    )
 
 
 def oidc_provider(settings: Settings) -> OidcProvider | None:

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 from paceline.extras import DATABASES, require
 from paceline.server.settings import Settings
-from paceline.server.wiring.sms_providers import HTTP_PROVIDERS, provider_places
+from paceline_sms.service.wiring.sms_providers import HTTP_PROVIDERS, provider_places
 
 
 def require_extras(settings: Settings, *others: str, serves: bool = False) -> None:

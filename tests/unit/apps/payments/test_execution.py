@@ -15,6 +15,7 @@ from paceline.dispatch.model import GiveUp, Postponed
 from paceline.errors import InvalidInput, StoreUnavailable
 from paceline.testing import eventually
 from paceline_payments.execution import PaymentExecution
+from paceline_payments.history import NO_HISTORY, History
 from paceline_payments.model import (
     ITEM_TYPE,
     Payment,
@@ -26,8 +27,10 @@ from paceline_payments.ports import (
     DownstreamBusy,
     InquiryResult,
     InquiryStatus,
+    NotExecuted,
     Notice,
     PaymentRefused,
+    Pending,
     Receipt,
 )
 from tests.unit.apps.payments.bench import ALICE, BOB, Bench, payment
@@ -36,18 +39,24 @@ from tests.unit.apps.payments.bench import ALICE, BOB, Bench, payment
 class Bank:
     """Does what it is notifier to, call by call."""
 
-    def __init__(self, *answers: Exception | None) -> None:
+    def __init__(self, *answers: Exception | Pending | None) -> None:
         self.answers = list(answers)
         self.paid: list[str] = []
         self.inquiry: InquiryResult | None = None
+        self.histories: list[History] = []
 
     async def inquire(self, payment: Payment, *, wait: float | None = None) -> InquiryResult:
         if self.inquiry is None:
             raise DownstreamBusy("the inquiry was not answered")
         return self.inquiry
 
-    async def pay(self, payment: Payment, *, wait: float | None = None) -> Receipt:
+    async def pay(
+        self, payment: Payment, *, history: History = NO_HISTORY, wait: float | None = None
+    ) -> Receipt | Pending:
+        self.histories.append(history)
         answer = self.answers.pop(0) if self.answers else None
+        if isinstance(answer, Pending):
+            return answer
         if answer is not None:
             raise answer
         self.paid.append(payment.payment_id)
@@ -111,29 +120,58 @@ async def test_a_busy_bank_leaves_the_payment_as_it_is(bench: Bench) -> None:
     ("state", "status"),
     [
         (InquiryStatus.EXECUTED, PaymentStatus.PROCESSING),
-        (InquiryStatus.REJECTED, PaymentStatus.SCHEDULED),
-        (InquiryStatus.PENDING, PaymentStatus.SCHEDULED),
-        (InquiryStatus.NEVER_SEEN, PaymentStatus.SCHEDULED),
+        (InquiryStatus.REJECTED, PaymentStatus.FAILED),
+        (InquiryStatus.PENDING, PaymentStatus.PENDING),
+        (InquiryStatus.NEVER_SEEN, PaymentStatus.UNKNOWN),
+        (None, PaymentStatus.PENDING),
     ],
 )
-async def test_after_all_attempts_the_inquiry_may_know_the_outcome(
-    bench: Bench, state: InquiryStatus, status: PaymentStatus
+async def test_a_pending_payment_is_inquired_until_the_bank_has_decided(
+    bench: Bench, state: InquiryStatus | None, status: PaymentStatus
 ) -> None:
     await bench.intake.submit(payment("p"))
-    bank = Bank(DownstreamBusy("no answer"))
-    bank.inquiry = InquiryResult(state, "says the bank", "BANK-7")
+    bank = Bank(Pending("accepted for checks"))
     execution = PaymentExecution(bench.store, bank, RecordingNotifier())
-    raised: Exception | None = None
+    (item,) = (await bench.queue.claim(ITEM_TYPE, 1, timedelta(days=36500))).items
+    with pytest.raises(Postponed, match="accepted for checks"):
+        await execution.execute("p", await context(bench, "p"))
+    assert (await record(bench, "p")).status is PaymentStatus.PENDING
+    bank.inquiry = None if state is None else InquiryResult(state, "says the bank", "BANK-7")
     try:
         await execution.execute("p", await context(bench, "p"))
-    except (GiveUp, DownstreamBusy) as error:
-        raised = error
-    kinds = {InquiryStatus.EXECUTED: type(None), InquiryStatus.REJECTED: GiveUp}
-    assert type(raised) is kinds.get(state, DownstreamBusy)
-    assert (await record(bench, "p")).status is status, "a verdict moves payment and item together, later"
+    except GiveUp as error:
+        await bench.queue.settle([gave_up(item.claim, str(error), error.verdict)])
+    except Postponed:
+        pass  # and again, later
+    assert (await record(bench, "p")).status is status
+    assert len(bank.histories) == 1, "it is not sent again"
 
 
-@pytest.mark.parametrize(("trouble", "cancellable"), [(CallNotSent("off"), True), (Postponed("429"), False)])
+async def test_what_once_left_is_said_to_the_bank_that_may_have_seen_it(bench: Bench) -> None:
+    await bench.intake.submit(payment("p"))
+    bank = Bank(CallNotSent("off"), DownstreamBusy("reset"), PaymentRefused("closed"), None)
+    execution = PaymentExecution(bench.store, bank, RecordingNotifier())
+    (item,) = (await bench.queue.claim(ITEM_TYPE, 1, timedelta(days=36500))).items
+    for expected in (Postponed, DownstreamBusy):
+        with pytest.raises(expected):
+            await execution.execute("p", await context(bench, "p"))
+    with pytest.raises(GiveUp) as refused:
+        await execution.execute("p", await context(bench, "p"))
+    await bench.queue.settle([gave_up(item.claim, str(refused.value), refused.value.verdict)])
+    await bench.operations.retry("p", "an operator")
+    await execution.execute("p", await context(bench, "p"))
+    assert [(history.in_doubt, history.seconds is None) for history in bank.histories] == [
+        (False, True),
+        (False, True),
+        (True, False),
+        (False, False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("trouble", "cancellable"),
+    [(CallNotSent("off"), True), (NotExecuted("429"), True), (Postponed("reset, then 429"), False)],
+)
 async def test_what_was_never_sent_may_still_be_cancelled(bench: Bench, trouble: Postponed, cancellable: bool) -> None:
     await bench.intake.submit(payment("p"))
     execution = PaymentExecution(bench.store, Bank(trouble), RecordingNotifier())

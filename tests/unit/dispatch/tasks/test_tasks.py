@@ -19,7 +19,7 @@ from paceline import CurrentTask, Discard, Exponential, Retry, Snooze, TaskEvent
 from paceline.dispatch.status import Status
 from paceline.dispatch.tasks import unique
 from paceline.dispatch.tasks.policies import pause_before, rate_plan
-from paceline.errors import ConfigurationError, InvalidInput, MissingExtra, NotFound
+from paceline.errors import ConfigurationError, InvalidInput, MissingExtra, NotFound, TaskFailed
 from paceline.limits.model import Concurrency
 
 SECOND = timedelta(seconds=1)
@@ -69,9 +69,6 @@ async def test_arguments_arrive_as_they_were_given(tasks: Tasks) -> None:
         ((7,), {"text": "\ud800"}, "context"),
         ((7, b"", "a", 8), {}, "arguments"),
         ((7,), {"number": 8}, "arguments"),
-        ((7,), {"key": ""}, "key"),
-        ((7,), {"at": "tomorrow"}, "at"),
-        ((7,), {"connection": object()}, "connection"),
     ],
 )
 async def test_a_wrong_call_names_the_argument_and_queues_nothing(
@@ -85,6 +82,112 @@ async def test_a_wrong_call_names_the_argument_and_queues_nothing(
             await wrong.enqueue(*args, **kwargs)
         assert caught.value.field == field
         assert await memory.queue.list("WRONG") == []
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"key": ""}, "key"),
+        ({"at": "tomorrow"}, "at"),
+        ({"priority": 10}, "priority"),
+        ({"lane": ""}, "lane"),
+        ({"connection": object()}, "connection"),
+        ({"unique": "always"}, "unique"),
+    ],
+)
+async def test_a_wrong_option_names_itself_and_queues_nothing(
+    tasks: Tasks, options: dict[str, Any], field: str
+) -> None:
+    @tasks.task
+    async def wrong(number: int) -> None: ...
+
+    async with tasks.in_memory() as memory:
+        with pytest.raises(InvalidInput) as caught:
+            await wrong.options(**options).enqueue(7)
+        assert caught.value.field == field
+        with pytest.raises(InvalidInput) as caught:
+            await wrong.options(**options).enqueue_many([7])
+        assert caught.value.field == field
+        assert await memory.queue.list("WRONG") == []
+
+
+async def test_parameters_may_have_the_names_of_options(tasks: Tasks) -> None:
+    seen: list[Any] = []
+
+    @tasks.task
+    async def named(key: str, at: str, lane: str, priority: int, connection: str, unique: str = "-") -> None:
+        seen.append((key, at, lane, priority, connection, unique, current_task().item_id, current_task().lane))
+
+    async with tasks.in_memory():
+        await named.enqueue("k", at="home", lane="left", priority=70, connection="wire")
+        await named.options(key="own", lane="acme").enqueue("k", "home", "left", 70, "wire", unique="yes")
+    (first, second) = seen
+    assert first[:6] == ("k", "home", "left", 70, "wire", "-")
+    assert second == ("k", "home", "left", 70, "wire", "yes", "own", "acme")
+
+
+async def test_many_calls_are_checked_before_any_is_queued(tasks: Tasks) -> None:
+    seen: list[Any] = []
+
+    @tasks.task(lane="all")
+    async def send(invoice: str, copies: int = 1) -> None:
+        seen.append((invoice, copies, current_task().lane))
+
+    @tasks.task
+    async def other(invoice: str) -> None: ...
+
+    async with tasks.in_memory() as memory:
+        for calls, field in (
+            (["a", ("b", "many")], "copies"),
+            (["a", send.options(connection=object()).call("b")], "connection"),
+            (["a", other.call("b")], "calls"),
+            ("abc", "calls"),
+            ({"invoice": "a"}, "calls"),
+        ):
+            with pytest.raises(InvalidInput) as caught:
+                await send.enqueue_many(calls)
+            assert caught.value.field == field
+        with pytest.raises(InvalidInput, match="key"):
+            await send.options(key="one").enqueue_many(["a"])
+        assert await memory.queue.list("SEND") == []
+        queued = await send.options(lane="few").enqueue_many(
+            ["a", ("b", 2), {"invoice": "c", "copies": 3}, send.options(key="d", lane="own").call("d")]
+        )
+        assert [one.existing for one in queued] == [False] * 4
+        assert queued[3].item_id == "d"
+        assert (await send.enqueue_many([send.options(key="d").call("d")]))[0].existing
+    assert sorted(seen) == [("a", 1, "few"), ("b", 2, "few"), ("c", 3, "few"), ("d", 1, "own")]
+
+
+async def test_a_result_has_the_type_of_the_annotation(tasks: Tasks) -> None:
+    @tasks.task(retries=0)
+    async def double(amount: Decimal) -> dict[str, Decimal]:
+        if amount < 0:
+            raise ValueError("below zero")
+        return {"doubled": amount * 2}
+
+    @tasks.task
+    async def large() -> str:
+        return "x" * 70_000
+
+    @tasks.task
+    async def nothing() -> None: ...
+
+    async with tasks.in_memory():
+        await double.options(key="a").enqueue(Decimal("1.10"))
+        assert await double.result("a", timeout=1) == {"doubled": Decimal("2.20")}
+        await nothing.options(key="a").enqueue()
+        assert await nothing.result("a") is None
+        await double.options(key="b").enqueue(Decimal(-1))
+        with pytest.raises(TaskFailed, match="DEAD_LETTER: ValueError: below zero") as caught:
+            await double.result("b", timeout="PT1M")
+        assert (caught.value.item_id, caught.value.status) == ("b", "DEAD_LETTER")
+        await large.options(key="a").enqueue()
+        for task, key in ((large, "a"), (double, "never-queued")):
+            with pytest.raises(NotFound, match=key):
+                await task.result(key)
+        with pytest.raises(InvalidInput, match="timeout"):
+            await double.result("a", timeout="soon")
 
 
 def test_a_call_is_still_a_call(tasks: Tasks) -> None:
@@ -131,12 +234,9 @@ def test_a_wrong_option_is_refused_by_its_name(tasks: Tasks, options: dict[str, 
 async def test_a_function_that_can_be_no_task_is_refused(tasks: Tasks) -> None:
     def many(*names: str) -> None: ...
 
-    def keyed(key: str) -> None: ...
-
-    for function, field in ((many, "names"), (keyed, "key")):
-        with pytest.raises(ConfigurationError) as caught:
-            tasks.task(function)
-        assert caught.value.field == field
+    with pytest.raises(ConfigurationError) as caught:
+        tasks.task(many)
+    assert caught.value.field == "names"
     with pytest.raises(ConfigurationError, match="there is no task"):
         await tasks.run(asyncio.Event())
 
@@ -209,7 +309,7 @@ async def test_in_memory_everything_has_happened_when_enqueue_returns(tasks: Tas
         ran.append(f"{name} {current_task().attempt}")
         if current_task().attempt < 3:
             raise ValueError("not yet")
-        await child.enqueue(name, key=name, at="2090-01-01T00:00:00Z")
+        await child.options(key=name, at="2090-01-01T00:00:00Z").enqueue(name)
         return name.upper()
 
     @tasks.task
@@ -227,15 +327,15 @@ async def test_in_memory_everything_has_happened_when_enqueue_returns(tasks: Tas
         raise Discard("")
 
     async with tasks.in_memory():
-        await tacit.enqueue(key="t")
+        await tacit.options(key="t").enqueue()
         assert (await tacit.show("t")).item.last_error == "discarded"
-        await parent.enqueue("ada", key="a")
+        await parent.options(key="a").enqueue("ada")
         assert ran == ["ada 1", "ada 2", "ada 3", "child of ada", "child of ada", "child of ada"]
         assert (await parent.show("a")).result == "ADA"
         assert (await child.show("ada")).item.status is Status.COMPLETED
-        await hopeless.enqueue(key="h")
+        await hopeless.options(key="h").enqueue()
         assert (await hopeless.show("h")).item.last_error == "no"
-        assert (await parent.enqueue("ada", key="a")).existing
+        assert (await parent.options(key="a").enqueue("ada")).existing
     async with tasks.in_memory():
         with pytest.raises(NotFound):
             await parent.show("a")
@@ -264,7 +364,7 @@ async def test_a_result_that_cannot_be_kept_does_not_undo_the_work(tasks: Tasks)
 
     async with tasks.in_memory():
         for task in (large, odd):
-            await task.enqueue(key="one")
+            await task.options(key="one").enqueue()
             detail = await task.show("one")
             assert (detail.item.status, detail.result) == (Status.COMPLETED, None)
             assert "its result was not kept" in str(detail.audit[-1].detail)
@@ -296,7 +396,7 @@ async def test_middleware_and_events_see_every_execution() -> None:
         return 21
 
     async with tasks.in_memory():
-        await flaky.enqueue(key="one")
+        await flaky.options(key="one").enqueue()
         assert (await flaky.show("one")).result == 42
     failed = ["STARTED 1 None", "in one", "out", "FAILED 1 ValueError('boom')"]
     assert lines == [*failed, "STARTED 2 None", "in one", "out", "SUCCEEDED 2 None"]
@@ -311,7 +411,7 @@ async def test_a_backoff_that_fails_leaves_the_pause_to_the_item_type(tasks: Tas
         raise ValueError("boom")
 
     async with tasks.in_memory():
-        await fails.enqueue(key="one")
+        await fails.options(key="one").enqueue()
         item = (await fails.show("one")).item
     assert (item.status, item.last_error) == (Status.DEAD_LETTER, "ValueError: boom")
 
@@ -322,7 +422,7 @@ async def test_a_task_that_exits_fails_and_the_worker_goes_on(tasks: Tasks) -> N
         raise SystemExit(3)
 
     async with tasks.in_memory():
-        await leave.enqueue(key="one")
+        await leave.options(key="one").enqueue()
         assert (await leave.show("one")).item.last_error == "RuntimeError: SystemExit: 3"
 
 
@@ -342,7 +442,7 @@ async def test_many_first_calls_at_once_define_the_task_once_and_share_transacti
                 return await original(*args, **kwargs)
 
             setattr(store, name, counted)
-        await asyncio.gather(*(crowd.enqueue(key=str(number)) for number in range(500)))
+        await asyncio.gather(*(crowd.options(key=str(number)).enqueue() for number in range(500)))
         assert calls["configure"] == 1
         assert calls["enqueue"] < 20
 

@@ -134,11 +134,10 @@ def test_slots_without_work_are_shown_first_and_freed_when_asked(paceline: Pacel
     Path("known.txt").write_text("e0\n{}\n")
     assert "line 2" in paceline(*reconcile, "--apply", status=2)
     assert "can't be read" in paceline(*reconcile[:4], "--known", "nowhere.txt", status=2)
-    for before in ("soon", "x", "10 minutes", "P", "2030-01-01"):
+    for before in ("soon", "x", "10 minutes", "P"):
         said = paceline("slots", "reconcile", "--before", before, "--known", "queue", status=2)
         assert f"--before: {before!r} is neither" in said
-        assert "PT10M" in said
-        assert "2027-03-01T16:00:00Z" in said
+        assert "P30D" in said
 
 
 def test_known_events_may_come_from_a_url(paceline: Paceline) -> None:

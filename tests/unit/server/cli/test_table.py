@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.dispatch.status import Status
-from paceline.server.cli import payments, periodic, queue, slot_records, workers
+from paceline.server.cli import periodic, queue, slot_records, workers
 from paceline.server.cli.table import GAP, table
 from paceline_payments.lifecycle import PaymentStatus
+from paceline_payments.service.cli import payments
 
 TIME = "2027-09-01T00:00:00.000Z"
 ERROR = (

@@ -289,6 +289,20 @@ async def test_a_descriptor_brings_its_limit(envoy: Envoy) -> None:
     assert await envoy.codes(none) == (False, [True])
 
 
+async def test_a_descriptor_whose_own_limit_changes_is_not_admitted_anew(envoy: Envoy) -> None:
+    """Limits of 2, 3 and 4 an hour in turn: no more than 4 pass in the hour, whatever the order."""
+    asks = [of("user=eve")._replace(override=(limit, Unit.HOUR)) for limit in (2, 3, 4)]
+    passed = [(await envoy.ask(asks[number % 3])).allowed for number in range(12)]
+    assert passed == [True, True, True, False, False, True] + [False] * 6
+    assert (await envoy.ask(of("user=eve")._replace(override=(2, Unit.MINUTE)))).allowed, "another unit counts apart"
+
+
+async def test_a_request_may_bring_two_limits_for_one_count(envoy: Envoy) -> None:
+    asks = [of("user=eve")._replace(override=(limit, Unit.HOUR)) for limit in (2, 3)]
+    assert await envoy.codes(*asks) == (True, [False, False])
+    assert await envoy.codes(*asks) == (False, [True, True])
+
+
 async def test_limits_that_descriptors_bring_are_bounded(envoy: Envoy) -> None:
     for number in range(1, MAX_OVERRIDES + 5):
         envoy.plans.add_override(

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from paceline.server.shapes.notifications import NotificationConfigRequest
-from paceline.server.shapes.payments import PaymentRequest
 from paceline.server.shapes.shape import Instant, InvalidMember, Shape
 from paceline_payments import parsing
+from paceline_payments.service.shapes.payments import PaymentRequest
+from paceline_sms.service.shapes.notifications import NotificationConfigRequest
 
 REQUEST = {"userId": 1, "rateLimit": 2, "timeWindow": 3}
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import ssl
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import httpx2
 
@@ -22,14 +23,19 @@ from paceline.errors import ConfigurationError, StoreError
 from paceline.tracing import Attributes, Span
 from paceline_payments.downstream import outcomes
 from paceline_payments.downstream.connection import DownstreamConnection
-from paceline_payments.downstream.outcomes import Answer, Verdict
+from paceline_payments.downstream.outcomes import Answer, Verdict, next_step, step_after_inquiry
+from paceline_payments.history import NO_HISTORY, History, Step
 from paceline_payments.model import ID_RULE, Payment, is_sendable
 from paceline_payments.ports import (
     CallNotSent,
+    ConnectionWrong,
     DownstreamBusy,
     InquiryResult,
+    NotExecuted,
+    OutcomeUnknown,
     PaymentRefused,
     PaymentUnsendable,
+    Pending,
     Receipt,
 )
 
@@ -38,17 +44,72 @@ T = TypeVar("T")
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 10.0
 LONGEST_RETRY_AFTER = 3600.0
 MISCONFIGURED_PAUSE = timedelta(seconds=30)
+UNPROVEN_PAUSE = timedelta(seconds=2)
+"""Before a payment is tried again that was answered without a verdict, and that the downstream has never seen."""
+MAX_CAUSES = 20
 LARGEST_ANSWER = 64 * 1024
 
 
 class _NoAnswer(Exception):
     """The call ended without a response: a timeout, a reset, no connection."""
 
-    def __init__(self, kind: str, message: str, *, was_sent: bool) -> None:
+    def __init__(self, kind: str, message: str, verdict: Verdict) -> None:
         super().__init__(message)
         self.kind = kind
-        self.was_sent = was_sent
+        self.verdict = verdict
+
+    @property
+    def was_sent(self) -> bool:
         """Whether the downstream may receive it."""
+        return self.verdict is Verdict.UNKNOWN
+
+
+class _Attempt(NamedTuple):
+    """One call of `pay`, and its verdict."""
+
+    verdict: Verdict
+    reason: str
+    reference: str | None = None
+    retry_after: float = 0.0
+
+
+class _UnprovenRow:
+    """Different payments in a row that were answered 400, 402 or 422 without a verdict. One such answer concerns its
+    payment. More than `MAX_UNPROVEN` concern the connection, and then none of these payments is charged."""
+
+    def __init__(self) -> None:
+        self._answered: set[str] = set()
+        self._held: set[str] = set()
+        self._refused: set[str] = set()
+
+    def judge(self, key: str, verdict: Verdict) -> Verdict:
+        """The verdict of this payment's answer, given those before it."""
+        if verdict is Verdict.UNPROVEN:
+            self._answered.add(key)
+            if len(self._answered) > outcomes.MAX_UNPROVEN:
+                return Verdict.MISCONFIGURED
+        elif verdict in (Verdict.EXECUTED, Verdict.PENDING, Verdict.REJECTED):
+            for row in (self._answered, self._refused):
+                row.clear()
+        return verdict
+
+    def hold_once(self, key: str) -> bool:
+        """True once per payment: it waits a moment, to see how others are answered."""
+        if key in self._held:
+            self._held.discard(key)
+            return False
+        self._held.add(key)
+        return True
+
+    def refused(self, key: str) -> None:
+        if key in self._answered:
+            self._refused.add(key)
+
+    def take_refused(self) -> tuple[str, ...]:
+        """The payments of this row that are FAILED already."""
+        refused = tuple(self._refused)
+        self._refused.clear()
+        return refused
 
 
 class _Departure:
@@ -69,7 +130,8 @@ class _Departure:
 
 
 class HttpDownstream:
-    """A `Downstream` over HTTP. `outcomes` maps responses to verdicts; each attempt has the same `Idempotency-Key`.
+    """A `Downstream` over HTTP. `outcomes` decides what follows from responses; each attempt has the same
+    `Idempotency-Key`.
 
     A custom `transport` must call the `trace` extension of each request, as httpcore does: a call leaves when that
     returns from `send_request_headers.started`.
@@ -92,6 +154,7 @@ class HttpDownstream:
         self._breaker = breaker
         self._observer = observer or NullDownstreamObserver()
         self._pause = pause
+        self._unproven = _UnprovenRow()
         # No connection limit: a call that waited for a connection would leave long after its admission.
         self._http = httpx2.AsyncClient(
             timeout=connection.timeout,
@@ -101,38 +164,56 @@ class HttpDownstream:
             follow_redirects=False,
         )
 
-    async def pay(self, payment: Payment, *, wait: float | None = None) -> Receipt:
-        key, pause = payment.payment_id, FIRST_PAUSE
+    async def pay(
+        self, payment: Payment, *, history: History = NO_HISTORY, wait: float | None = None
+    ) -> Receipt | Pending:
+        key = payment.payment_id
         if not is_sendable(key):
             # Known before the call: the driver's error would look like an outage.
             raise PaymentUnsendable(f"its id can't be sent: it must be {ID_RULE}")
         body = json.dumps(payment.to_json()).encode()
-        last = ""
-        for attempt in range(1, self._connection.attempts + 1):
-            retry_after: float | None = None
-            try:
-                answer = await self._call("POST", self._connection.payments_url, key, body, attempt, wait)
-            except Postponed as postponed:
-                if attempt > 1:
-                    raise
-                raise CallNotSent(str(postponed), postponed.pause) from postponed
-            except _NoAnswer as failure:
-                last = str(failure)
-            else:
-                verdict = outcomes.verdict_of(answer, self._connection.rejected_statuses)
-                if verdict is Verdict.EXECUTED:
-                    return Receipt(outcomes.reference_of(answer))
-                last, retry_after = outcomes.reason_of(answer), answer.retry_after
-                if verdict is Verdict.REJECTED:
-                    raise PaymentRefused(last)
-                if verdict is Verdict.MISCONFIGURED:
-                    raise Postponed(f"{last}; the connection is wrong", MISCONFIGURED_PAUSE)
-            if retry_after is not None and retry_after > LONGEST_PAUSE:
-                raise Postponed(f"{last}; retry after {retry_after:g} s", _long_pause(retry_after))
-            if attempt < self._connection.attempts:
-                await self._watched(self._pause(max(pause, retry_after or 0.0)), None)
+        lifetime, began = self._connection.key_lifetime, time.monotonic()
+        verdicts = [Verdict.UNKNOWN] if history.in_doubt else []
+        last, reference, pause, retry_after = "it was sent before", None, FIRST_PAUSE, 0.0
+        step, calls = history.first_step(lifetime), 0
+        while True:
+            reason = last
+            if step is Step.INQUIRE:
+                found, words = await self._found(payment, wait, calls, verdicts)
+                reason, reference = f"{last}; {words}", found and found.reference
+                step = step_after_inquiry(verdicts, found and found.status)
+                if step is Step.REFUSE and verdicts[-1] is Verdict.UNPROVEN and self._unproven.hold_once(key):
+                    raise NotExecuted(reason, UNPROVEN_PAUSE)
+            match step:
+                case Step.ACCEPT:
+                    return Receipt(reference)
+                case Step.AWAIT:
+                    return Pending(reason, reference)
+                case Step.REFUSE:
+                    if verdicts[-1] is Verdict.UNPROVEN:
+                        self._unproven.refused(key)
+                    raise PaymentRefused(reason)
+                case Step.STOP:
+                    raise _not_executed(verdicts, f"{last}; the connection is wrong", MISCONFIGURED_PAUSE)
+                case Step.POSTPONE:
+                    raise NotExecuted(last, _long_pause(max(retry_after, LONGEST_PAUSE)))
+                case Step.HOLD if verdicts and verdicts[-1] in (Verdict.REJECTED, Verdict.UNPROVEN):
+                    raise OutcomeUnknown(reason)
+            if step is Step.HOLD or calls == self._connection.attempts:
+                raise DownstreamBusy(reason, called=calls > 0)
+            if calls:
+                if retry_after > LONGEST_PAUSE:
+                    raise _not_executed(verdicts, f"{last}; retry after {retry_after:g} s", _long_pause(retry_after))
+                await self._watched(self._pause(max(pause, retry_after)), None)
                 pause = min(2 * pause, LONGEST_PAUSE)
-        raise DownstreamBusy(last)
+            calls += 1
+            attempt = await self._attempt(key, body, calls, wait, verdicts)
+            verdicts.append(attempt.verdict)
+            last, reference, retry_after = attempt.reason, attempt.reference, attempt.retry_after
+            age = None if history.seconds is None else history.seconds + time.monotonic() - began
+            keeps_key = History(seconds=age).keeps_key(lifetime)
+            attempts_left = calls < self._connection.attempts
+            step = next_step(verdicts, keeps_key=keeps_key, attempts_left=attempts_left)
 
     async def inquire(self, payment: Payment, *, wait: float | None = None) -> InquiryResult:
         key = payment.payment_id
@@ -144,6 +225,36 @@ class HttpDownstream:
         if result is None:
             raise DownstreamBusy(f"the inquiry was answered {answer.status}, which says nothing")
         return result
+
+    async def _attempt(
+        self, key: str, body: bytes, number: int, wait: float | None, earlier: Sequence[Verdict]
+    ) -> _Attempt:
+        try:
+            answer = await self._call("POST", self._connection.payments_url, key, body, number, wait)
+        except Postponed as postponed:
+            kind = CallNotSent if number == 1 else NotExecuted
+            raise _not_executed(earlier, str(postponed), postponed.pause, kind) from postponed
+        except _NoAnswer as failure:
+            return _Attempt(failure.verdict, str(failure))
+        reason, retry_after = outcomes.reason_of(answer), answer.retry_after or 0.0
+        own = self._verdict_of(answer)
+        verdict = self._unproven.judge(key, own)
+        if verdict is not own and (others := self._unproven.take_refused()):
+            raise ConnectionWrong(f"{reason}; the connection is wrong", MISCONFIGURED_PAUSE, others)
+        return _Attempt(verdict, reason, outcomes.reference_of(answer), retry_after)
+
+    async def _found(
+        self, payment: Payment, wait: float | None, calls: int, verdicts: Sequence[Verdict]
+    ) -> tuple[InquiryResult | None, str]:
+        """The result of the inquiry, and the words for it; None if the downstream gave no answer."""
+        try:
+            found = await self.inquire(payment, wait=wait)
+        except DownstreamBusy as silence:
+            return None, str(silence)
+        except Postponed as postponed:
+            kind = CallNotSent if calls == 0 else Postponed
+            raise kind(str(postponed), postponed.pause) from postponed
+        return found, f"the inquiry found it {found.status}: {found.reason or ''}".rstrip(": ")
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -172,7 +283,8 @@ class HttpDownstream:
                 permit.give_back()
             _end_span(span, failure.kind)
             self._observer.called(operation, failure.kind, departure.seconds_ago())
-            await self._record(probe, str(failure), trouble=True)
+            wrong = failure.verdict is Verdict.MISCONFIGURED
+            await self._record(probe, str(failure), trouble=True, at_once=wrong)
             raise
         except BaseException:
             if not departure.is_allowed:
@@ -182,7 +294,7 @@ class HttpDownstream:
         permit.release()
         _end_span(span, answer.status)
         self._observer.called(operation, str(answer.status), departure.seconds_ago())
-        await self._judge(answer, operation, probe)
+        await self._judge(answer, key, operation, probe)
         return answer
 
     def _request(self, method: str, url: str, key: str, body: bytes) -> httpx2.Request:
@@ -195,11 +307,17 @@ class HttpDownstream:
             method, url, content=body, headers=headers | {"Content-Type": "application/json"}
         )
 
-    async def _judge(self, answer: Answer, operation: str, probe: bool) -> None:
+    def _verdict_of(self, answer: Answer) -> Verdict:
+        connection = self._connection
+        return outcomes.verdict_of(answer, connection.rejected_statuses, by_status=connection.verdict == "status")
+
+    async def _judge(self, answer: Answer, key: str, operation: str, probe: bool) -> None:
         """Reports a response to the breaker. A downstream without inquiries is no misconfiguration."""
-        verdict = outcomes.verdict_of(answer, self._connection.rejected_statuses)
+        verdict = self._verdict_of(answer)
+        if operation == "pay":
+            verdict = self._unproven.judge(key, verdict)
         wrong = verdict is Verdict.MISCONFIGURED and (operation == "pay" or answer.status in (401, 403))
-        trouble = wrong or (verdict is Verdict.RETRY and outcomes.is_trouble(answer.status))
+        trouble = wrong or outcomes.is_trouble(answer, verdict)
         await self._record(probe, outcomes.reason_of(answer), trouble=trouble, at_once=wrong)
 
     async def _record(self, probe: bool, reason: str, *, trouble: bool, at_once: bool = False) -> None:
@@ -250,7 +368,7 @@ class HttpDownstream:
     async def _send(self, request: httpx2.Request, departure: _Departure) -> Answer:
         loop = asyncio.get_running_loop()
         response: httpx2.Response | None = None
-        body = b""
+        body, is_whole = b"", True
         try:
             # The timeout starts at the first byte: before it the call may have to wait for a new permit.
             async with asyncio.timeout(None) as timeout:
@@ -270,13 +388,14 @@ class HttpDownstream:
                 response = await self._http.send(request, stream=True)
                 body = await _read(response)
         except (TimeoutError, httpx2.HTTPError) as error:
-            # The status alone is a response, even if the body fails.
             if response is None:
-                raise _no_answer(error) from error
+                raise _no_answer(error, str(request.url)) from error
+            # The status alone frees the permit. What the answer says is not known.
+            is_whole = False
         finally:
             if response is not None:
                 await response.aclose()
-        return _answer(response, body)
+        return _answer(response, body, is_whole)
 
     def _begin_span(
         self, request: httpx2.Request, operation: str, payment_id: str, attempt: int, waited: float
@@ -313,13 +432,46 @@ def _limit_delivery(connection: Any, timeout: float) -> None:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(timeout * 1000))
 
 
-def _no_answer(error: Exception) -> _NoAnswer:
-    if isinstance(error, TimeoutError | httpx2.TimeoutException):
-        was_sent = not isinstance(error, httpx2.ConnectTimeout)
-        return _NoAnswer("timeout", "the downstream did not answer in time", was_sent=was_sent)
-    name = type(error).__name__
-    was_sent = not isinstance(error, httpx2.ConnectError)
-    return _NoAnswer(name, f"the downstream can't be reached: {name}", was_sent=was_sent)
+def _no_answer(error: Exception, url: str) -> _NoAnswer:
+    """What a failed call means. Before there is a connection, nothing can have been executed."""
+    if isinstance(error, TimeoutError | httpx2.TimeoutException) and not isinstance(error, httpx2.ConnectTimeout):
+        return _NoAnswer("timeout", "the downstream did not answer in time", Verdict.UNKNOWN)
+    name, where = type(error).__name__, httpx2.URL(url)
+    if not isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
+        return _NoAnswer(name, f"the downstream's connection broke: {name}", Verdict.UNKNOWN)
+    address = f"{where.host}:{where.port}" if where.port else where.host
+    for cause in _causes(error):
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            words = f"the certificate of {address} is not trusted: {cause.verify_message}"
+            return _NoAnswer("certificate", words, Verdict.MISCONFIGURED)
+        if isinstance(cause, ssl.SSLError):
+            return _NoAnswer("tls", f"no TLS connection to {address}: {cause.reason or name}", Verdict.MISCONFIGURED)
+        if isinstance(cause, socket.gaierror):
+            return _NoAnswer("unknown host", f"the host {where.host} is unknown", Verdict.MISCONFIGURED)
+        if isinstance(cause, ConnectionRefusedError):
+            return _NoAnswer(name, f"{address} refuses connections: nothing listens there", Verdict.AGAIN)
+    if isinstance(error, httpx2.ConnectTimeout):
+        return _NoAnswer("timeout", f"no connection to {address} in time", Verdict.AGAIN)
+    return _NoAnswer(name, f"the downstream can't be reached: no connection to {address}", Verdict.AGAIN)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The errors behind an error, and those that an `ExceptionGroup` holds."""
+    seen: list[BaseException] = [error]
+    for cause in seen:
+        if len(seen) < MAX_CAUSES:
+            inner = cause.exceptions if isinstance(cause, BaseExceptionGroup) else ()
+            seen += [one for one in (cause.__cause__, cause.__context__, *inner) if one is not None and one not in seen]
+        yield cause
+
+
+def _not_executed(
+    verdicts: Sequence[Verdict], reason: str, pause: timedelta | None, kind: type[NotExecuted] | None = None
+) -> Postponed:
+    """Later, uncharged. If an attempt's outcome is unknown, the payment stays in doubt."""
+    if Verdict.UNKNOWN in verdicts:
+        return Postponed(reason, pause)
+    return (kind or NotExecuted)(reason, pause)
 
 
 async def _read(response: httpx2.Response) -> bytes:
@@ -331,14 +483,14 @@ async def _read(response: httpx2.Response) -> bytes:
     return body
 
 
-def _answer(response: httpx2.Response, body: bytes) -> Answer:
+def _answer(response: httpx2.Response, body: bytes, is_whole: bool) -> Answer:
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):
         value = None
     text = body[: 4 * outcomes.LONGEST_REASON].decode("utf-8", "replace").strip()
     retry_after = outcomes.retry_after_of(response.headers.get("Retry-After"))
-    return Answer(response.status_code, value, text, retry_after)
+    return Answer(response.status_code, value, text, retry_after, is_whole)
 
 
 def _long_pause(seconds: float) -> timedelta:

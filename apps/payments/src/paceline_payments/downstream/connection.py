@@ -8,13 +8,14 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 from urllib.parse import quote
 
 from paceline.errors import ConfigurationError
-from paceline_payments.downstream.outcomes import REJECTED_STATUSES
 
 TIMEOUT = 10.0
 ATTEMPTS = 4
+KEY_LIFETIME = 86_400.0
 INQUIRY_PATH = "/payments/{key}"
 SIGNATURE = "X-Signature"
 
@@ -39,7 +40,11 @@ class DownstreamConnection:
     """Seconds for a whole call, from the request's first byte to the response's last."""
     attempts: int = ATTEMPTS
     inquiry_path: str = INQUIRY_PATH
-    rejected_statuses: frozenset[int] = REJECTED_STATUSES
+    rejected_statuses: frozenset[int] = frozenset()
+    verdict: Literal["body", "status"] = "body"
+    """What says that a payment is executed: the body of a 2xx, or the 2xx alone."""
+    key_lifetime: float | None = KEY_LIFETIME
+    """Seconds for which the downstream keeps idempotency keys; None if it keeps none."""
 
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):

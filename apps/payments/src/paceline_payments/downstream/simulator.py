@@ -138,9 +138,9 @@ class Simulator:
         if not payment_id or key != payment_id:
             return 400, False, {"reason": "paymentId and Idempotency-Key must be the same"}, {}
         if payment_id in self.executed:
-            return 200, False, {"reference": self.executed[payment_id], "replayed": True}, {}
+            return 200, False, {"status": "EXECUTED", "reference": self.executed[payment_id], "replayed": True}, {}
         if payment_id in self._refused:
-            return 422, False, {"reason": "refused before"}, {}
+            return 422, False, {"status": "REJECTED", "reason": "refused before"}, {}
         return self._fate(payment_id)
 
     def _fate(self, payment_id: str) -> tuple[int, bool, dict[str, Any], dict[str, str]]:
@@ -149,11 +149,11 @@ class Simulator:
             return 503, False, {"reason": "out of order"}, {}
         if drawn < behaviour.fail + behaviour.refuse:
             self._refused.add(payment_id)
-            return 422, False, {"reason": "account closed"}, {}
+            return 422, False, {"status": "REJECTED", "reason": "account closed"}, {}
         reference = self.executed[payment_id] = f"BANK-{len(self.executed) + 1:08d}"
         if drawn < behaviour.fail + behaviour.refuse + behaviour.lose:
             return 500, True, {"reason": "the answer was lost"}, {}
-        return 201, True, {"reference": reference}, {}
+        return 201, True, {"status": "EXECUTED", "reference": reference}, {}
 
     def stats(self) -> dict[str, Any]:
         """The record in a few figures."""

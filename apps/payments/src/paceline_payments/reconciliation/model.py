@@ -20,11 +20,12 @@ ITEM_MAY_BE: Mapping[PaymentStatus, frozenset[Status]] = {
     PaymentStatus.SCHEDULED: frozenset({Status.READY, *IN_FLIGHT}),
     PaymentStatus.ACCEPTED: frozenset({Status.READY, *IN_FLIGHT, Status.DEAD_LETTER}),
     PaymentStatus.FAILED: frozenset({Status.DEAD_LETTER, Status.CANCELLED, Status.COMPLETED}),
+    PaymentStatus.PENDING: frozenset({Status.READY, *IN_FLIGHT}),
     PaymentStatus.UNKNOWN: frozenset({Status.DEAD_LETTER}),
     PaymentStatus.CANCELLED: frozenset({Status.CANCELLED}),
 }
 """The statuses that an item may have, by its payment's. PROCESSING allows any: the bank has decided."""
-MAY_BE_GONE = (PaymentStatus.PROCESSING, PaymentStatus.FAILED, PaymentStatus.CANCELLED)
+MAY_BE_GONE = (PaymentStatus.PROCESSING, PaymentStatus.FAILED, PaymentStatus.CANCELLED, PaymentStatus.RETURNED)
 """Retention deletes finished items before their payments."""
 
 

@@ -25,6 +25,7 @@ from paceline.slots.listing import Cancellation
 from paceline.slots.stores import cancelling
 from paceline.sql.in_lists import where_in
 from paceline.sql.inserting import insert_rows
+from paceline.sql.schema import Instant
 from paceline.sql.schema import now as database_clock
 from paceline_payments.lifecycle import PaymentEvent, PaymentStatus, dead_letter_event, refusal, transition
 from paceline_payments.model import ITEM_TYPE, OWNER, PaymentRecord, slot_id
@@ -129,7 +130,8 @@ def begin(connection: Connection, payment_ids: Sequence[str]) -> dict[str, Payme
     waiting = [payment_id for payment_id, kept in records.items() if kept.status is PaymentStatus.SCHEDULED]
     if waiting:
         moment = database_clock(connection)
-        _update(connection, waiting, {"begun_at": moment})
+        sent_at = sa.func.coalesce(payment.c.sent_at, sa.literal(moment, Instant))
+        _update(connection, waiting, {"begun_at": moment, "sent_at": sent_at})
         records.update((payment_id, replace(records[payment_id], began_now=moment)) for payment_id in waiting)
     return records
 
@@ -138,8 +140,11 @@ def withdraw(connection: Connection, payment_id: str, began: datetime) -> None:
     """Undoes the `begin` of that time, of a payment of which no call has left."""
     is_same = payment.c.begun_at == began
     waits = payment.c.status == PaymentStatus.SCHEDULED.value
+    sent_at = sa.case((payment.c.sent_at == began, sa.null()), else_=payment.c.sent_at)
     connection.execute(
-        sa.update(payment).where(payment.c.payment_id == payment_id, waits, is_same).values(begun_at=None)
+        sa.update(payment)
+        .where(payment.c.payment_id == payment_id, waits, is_same)
+        .values(begun_at=None, sent_at=sent_at)
     )
 
 

@@ -211,6 +211,7 @@ def record(row: Row[Any]) -> PaymentRecord:
         row.updated_at,
         row.begun_at,
         row.feed_id,
+        sent_at=row.sent_at,
     )
 
 

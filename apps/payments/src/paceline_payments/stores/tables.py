@@ -30,6 +30,7 @@ payment = sa.Table(
     sa.Column("created_at", Instant, nullable=False),
     sa.Column("updated_at", Instant, nullable=False),
     sa.Column("begun_at", Instant),
+    sa.Column("sent_at", Instant),
     sa.Column("feed_id", sa.String(64)),
     sa.Index("paceline_payment_fingerprint_ix", "fingerprint"),
     sa.Index("paceline_payment_feed_ix", "feed_id", "payment_id"),

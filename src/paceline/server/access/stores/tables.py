@@ -27,14 +27,19 @@ session = sa.Table(
     "paceline_session",
     metadata,
     sa.Column("digest", sa.String(64), primary_key=True),
-    sa.Column("token_name", sa.String(64), nullable=False),
+    sa.Column("caller", sa.String(64), nullable=False),
     sa.Column("seal", sa.String(64), nullable=False),
+    sa.Column("opened_at", Instant, nullable=False),
     sa.Column("expires_at", Instant, nullable=False),
-    sa.Column("scopes", sa.String(64)),
+    sa.Column("checked_at", Instant, nullable=False),
+    sa.Column("address", sa.String(64)),
+    sa.Column("member_of", sa.Text),
+    sa.Column("renewal", sa.Text),
     sa.Index("paceline_session_expires_at_ix", "expires_at"),
     info={
         "about": "The logins to the console. Neither the session's secret nor its token is "
-        "kept. scopes are those of a person who has no token (OpenID Connect)."
+        "kept. member_of are the groups of a person who has no token (OpenID Connect); renewal, with which the "
+        "provider is asked for them again, is encrypted with the session's secret."
     },
 )
 

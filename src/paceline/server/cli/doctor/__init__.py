@@ -11,15 +11,16 @@ import click
 from paceline import __version__
 from paceline.errors import MissingExtra
 from paceline.extras import installed
-from paceline.server.cli.doctor import database, servers, service, sms
+from paceline.server.cli.doctor import database, servers, service
 from paceline.server.cli.doctor.finding import Finding, loaded, not_installed
 from paceline.server.cli.parameters import Command, as_json
 from paceline.server.cli.terminal import print_json, print_line, run
 from paceline.server.settings import Settings, settings_file, unknown_variable_warnings
 from paceline.server.shapes.health import FindingShown
 from paceline.server.wiring.dispatch import load_domains
-from paceline.server.wiring.payments import rule_book
 from paceline.server.wiring.requirements import require_extras
+from paceline_payments.service.wiring.payments import rule_book
+from paceline_sms.service import doctor as sms
 
 PACKAGES = ("sqlalchemy", "psycopg", "oracledb", "hiredis", "confluent-kafka", "temporalio", "fastapi", "uvicorn")
 

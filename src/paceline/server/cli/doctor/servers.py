@@ -9,7 +9,7 @@ from paceline.extras import require
 from paceline.server.cli.doctor.finding import TIMEOUT_SECONDS, Finding, clock_finding, not_loaded, within
 from paceline.server.settings import Settings, masked, origin
 from paceline.server.wiring.doctor import kafka_info, redis_info, temporal_info
-from paceline.server.wiring.downstream import check_downstream
+from paceline_payments.service.wiring.downstream import check_downstream
 
 REDIS_ADVICE = "check PACELINE_REDIS_URL, its password, and that the server runs"
 KAFKA_ADVICE = "check PACELINE_KAFKA_BOOTSTRAP and that the brokers run"

@@ -245,7 +245,7 @@ function policyForm(active) {
     controls: [
       field('Name', name),
       field('Limit', limit, 'events per window'),
-      field('Window', size, 'a duration, such as PT4S'),
+      field('Window', size, 'a duration, such as 4s or PT4S'),
       field('Spread', spread),
       field('Horizon', delay, 'a duration; empty: none'),
       h('div', {class: 'wide'}, field('Calendar', calendar.area, 'JSON; empty: always open')),

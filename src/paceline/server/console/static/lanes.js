@@ -23,7 +23,7 @@ export function laneView(root, _shell, type) {
           some(each.deadLetters, each.lane, 'DEAD_LETTER'),
           distance(each.oldestDueAt),
         ]),
-        ['Nothing waits in any lane. A task gets one with ', h('code', {}, '.enqueue(…, lane="acme")'), '.'],
+        ['Nothing waits in any lane. A task gets one with ', h('code', {}, '.options(lane="acme").enqueue(…)'), '.'],
       ),
       total > lanes.length && h('p', {class: 'soft'}, `The longest ${count(lanes.length)} of ${count(total)} lanes.`),
     )

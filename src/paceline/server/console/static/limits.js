@@ -239,7 +239,7 @@ function planForm(plan) {
     field('Capacity', capacity, 'at once'),
     field('Refill', perSecond, 'a second; a number, or a fraction such as 2/3'),
   ]
-  const windowed = [field('Limit', limit), field('Window', window, 'a duration, such as PT1M')]
+  const windowed = [field('Limit', limit), field('Window', window, 'a duration, such as 1m or PT1M')]
   const rated = field('Rate', rate, 'such as 10/minute, 100/hour;1000/day or 10/minute burst 20')
   const described = h('div', {class: 'wide'}, field('Limit as JSON', own, 'gcra, concurrency, calendars, several'))
   const fit = () => {

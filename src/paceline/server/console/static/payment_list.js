@@ -10,9 +10,11 @@ export const KINDS = {
   PROCESSING: 'good',
   ACCEPTED: 'busy',
   SCHEDULED: '',
+  PENDING: 'busy',
   FAILED: 'wrong',
   UNKNOWN: 'warn',
   REJECTED: 'wrong',
+  RETURNED: 'warn',
   CANCELLED: 'off',
 }
 const FILTERS = [

@@ -527,6 +527,7 @@ def _payments() -> None:
         sa.Column("created_at", Instant, nullable=False),
         sa.Column("updated_at", Instant, nullable=False),
         sa.Column("begun_at", Instant),
+        sa.Column("sent_at", Instant),
         sa.Column("feed_id", sa.String(64)),
         sa.PrimaryKeyConstraint("payment_id", name="paceline_payment_pk"),
     )
@@ -614,10 +615,14 @@ def _access() -> None:
     op.create_table(
         "paceline_session",
         sa.Column("digest", sa.String(64), nullable=False),
-        sa.Column("token_name", sa.String(64), nullable=False),
+        sa.Column("caller", sa.String(64), nullable=False),
         sa.Column("seal", sa.String(64), nullable=False),
+        sa.Column("opened_at", Instant, nullable=False),
         sa.Column("expires_at", Instant, nullable=False),
-        sa.Column("scopes", sa.String(64)),
+        sa.Column("checked_at", Instant, nullable=False),
+        sa.Column("address", sa.String(64)),
+        sa.Column("member_of", sa.Text),
+        sa.Column("renewal", sa.Text),
         sa.PrimaryKeyConstraint("digest", name="paceline_session_pk"),
     )
     op.create_index("paceline_session_expires_at_ix", "paceline_session", ["expires_at"])

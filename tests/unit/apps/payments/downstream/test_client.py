@@ -23,8 +23,18 @@ from paceline_payments.downstream.connection import DownstreamConnection
 from paceline_payments.downstream.simulator import (
     leave,
 )
+from paceline_payments.history import History
 from paceline_payments.model import Party, Payment
-from paceline_payments.ports import CallNotSent, DownstreamBusy, PaymentRefused
+from paceline_payments.ports import (
+    CallNotSent,
+    ConnectionWrong,
+    DownstreamBusy,
+    NotExecuted,
+    OutcomeUnknown,
+    PaymentRefused,
+    Pending,
+    Receipt,
+)
 
 START = datetime(2027, 3, 1, 16, 0, tzinfo=UTC)
 PARTY = Party("Alice", "DE89370400440532013000")
@@ -67,6 +77,11 @@ class Pauses:
         self.slept.append(seconds)
 
 
+def answer_of(status: int) -> httpx.Response:
+    said = {"status": "EXECUTED", "reference": "R1"} if 200 <= status < 300 else {}
+    return httpx.Response(status, json=said)
+
+
 def answering(*answers: int | Exception | httpx.Response) -> tuple[httpx.MockTransport, list[httpx.Request]]:
     """A transport that gives these answers, in order."""
     left, requests = list(answers), []
@@ -77,7 +92,7 @@ def answering(*answers: int | Exception | httpx.Response) -> tuple[httpx.MockTra
         given = left.pop(0)
         if isinstance(given, Exception):
             raise given
-        return given if isinstance(given, httpx.Response) else httpx.Response(given, json={"reference": "R1"})
+        return given if isinstance(given, httpx.Response) else answer_of(given)
 
     return httpx.MockTransport(answer), requests
 
@@ -92,6 +107,7 @@ def client_of(
 async def test_the_request_to_the_bank() -> None:
     transport, requests = answering(201)
     receipt = await client_of(transport).pay(payment())
+    assert receipt == Receipt("R1")
     (request,) = requests
     assert (request.method, str(request.url)) == ("POST", "http://bank/api/payments")
     assert request.headers["Idempotency-Key"] == "p1"
@@ -104,7 +120,6 @@ async def test_the_request_to_the_bank() -> None:
         "payer": party,
         "payee": party,
     }
-    assert receipt.reference == "R1"
 
 
 async def test_who_calls_is_shown_and_the_body_is_signed(tmp_path: Path) -> None:
@@ -151,7 +166,7 @@ async def test_the_kernel_sends_no_request_after_its_time(monkeypatch: pytest.Mo
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    client = HttpDownstream(DownstreamConnection(f"http://127.0.0.1:{port}", timeout=2.5), OpenGate())
+    client = HttpDownstream(DownstreamConnection(f"http://127.0.0.1:{port}", timeout=2.5, verdict="status"), OpenGate())
     await client.pay(payment())
     await client.close()
     server.close()
@@ -164,17 +179,138 @@ async def test_what_is_worth_a_retry_is_retried_under_the_same_key_each_time_wit
         httpx.Response(429, headers={"Retry-After": "3"}), httpx.ConnectTimeout("slow"), 409, 408, 425, 503, 200
     )
     client = client_of(transport, gate, pauses, attempts=7)
-    assert (await client.pay(payment())).reference == "R1"
+    assert await client.pay(payment()) == Receipt("R1")
     assert {request.headers["Idempotency-Key"] for request in requests} == {"p1"}
     assert (gate.entered, gate.confirmed, gate.sent, gate.answered, gate.given_back) == (7, 7, 7, 6, 1)
     assert pauses.slept == [3.0, 0.5, 1.0, 2.0, 4.0, 8.0]
 
 
-async def test_after_its_attempts_nobody_knows() -> None:
-    transport, requests = answering(500, httpx.ReadError("gone"), 429)
-    with pytest.raises(DownstreamBusy, match="429"):
+FOUND = {"status": "EXECUTED", "reference": "R9"}
+
+
+async def test_after_its_attempts_the_inquiry_decides() -> None:
+    transport, requests = answering(500, httpx.ReadError("gone"), 429, 503)
+    with pytest.raises(DownstreamBusy, match=r"429.*the inquiry was answered 503"):
         await client_of(transport, attempts=3).pay(payment())
-    assert len(requests) == 3
+    assert [request.method for request in requests] == ["POST", "POST", "POST", "GET"]
+    transport, requests = answering(500, httpx.Response(200, json=FOUND))
+    assert await client_of(transport, attempts=1).pay(payment()) == Receipt("R9")
+
+
+NO = httpx.Response(422, json={"status": "REJECTED", "reason": "duplicate"})
+
+
+async def test_a_refusal_after_an_unknown_attempt_proves_nothing() -> None:
+    """The bank executed the first call, and its answer was lost. It refuses the repetition as a duplicate."""
+    transport, requests = answering(httpx.ReadError("reset"), NO, httpx.Response(200, json=FOUND))
+    assert await client_of(transport).pay(payment()) == Receipt("R9")
+    assert [request.method for request in requests] == ["POST", "POST", "GET"]
+    transport, _ = answering(httpx.ReadError("reset"), NO, 503)
+    with pytest.raises(OutcomeUnknown, match="duplicate"):
+        await client_of(transport).pay(payment())
+    transport, _ = answering(httpx.ReadError("reset"), NO, 404)
+    with pytest.raises(PaymentRefused, match=r"duplicate.*NEVER_SEEN"):
+        await client_of(transport).pay(payment())
+    transport, requests = answering(NO, httpx.Response(200, json=FOUND))
+    assert await client_of(transport).pay(payment(), history=History(in_doubt=True, seconds=3.0)) == Receipt("R9")
+    assert [request.method for request in requests] == ["POST", "GET"], "an earlier process sent it"
+
+
+async def test_a_bank_without_keys_is_never_called_twice_in_doubt() -> None:
+    transport, requests = answering(httpx.ReadError("reset"), 503)
+    with pytest.raises(DownstreamBusy):
+        await client_of(transport, key_lifetime=None).pay(payment())
+    assert [request.method for request in requests] == ["POST", "GET"]
+    transport, requests = answering(404, 201)
+    old = History(in_doubt=True, seconds=90_000.0)
+    assert await client_of(transport).pay(payment(), history=old) == Receipt("R1")
+    assert [request.method for request in requests] == ["GET", "POST"], "its key may be forgotten"
+
+
+async def test_an_operators_retry_inquires_first() -> None:
+    decided = History(in_doubt=False, seconds=30.0)
+    transport, requests = answering(httpx.Response(200, json=FOUND))
+    assert await client_of(transport).pay(payment(), history=decided) == Receipt("R9")
+    transport, requests = answering(httpx.Response(200, json={"status": "REJECTED"}), 201)
+    assert await client_of(transport).pay(payment(), history=decided) == Receipt("R1")
+    assert [request.method for request in requests] == ["GET", "POST"]
+    transport, requests = answering(503)
+    with pytest.raises(DownstreamBusy) as silent:
+        await client_of(transport).pay(payment(), history=decided)
+    assert (len(requests), silent.value.called) == (1, False)
+
+
+async def test_pending_and_a_status_of_its_own() -> None:
+    transport, _ = answering(httpx.Response(202, json={"status": "PENDING", "reason": "queued"}))
+    assert await client_of(transport).pay(payment()) == Pending("the downstream answered 202: queued")
+    transport, _ = answering(httpx.Response(200, json={"status": "REJECTED", "reason": "closed"}))
+    with pytest.raises(PaymentRefused, match="closed"):
+        await client_of(transport, verdict="status").pay(payment())
+
+
+PAGE = httpx.Response(422, text="<html>Bad request</html>")
+
+
+async def test_a_refusal_without_a_word_is_decided_by_the_inquiry() -> None:
+    transport, _ = answering(PAGE, httpx.Response(200, json=FOUND))
+    assert await client_of(transport).pay(payment()) == Receipt("R9")
+    transport, _ = answering(PAGE, 503)
+    with pytest.raises(OutcomeUnknown, match="Bad request"):
+        await client_of(transport).pay(payment())
+    transport, _ = answering(PAGE, 404, PAGE, 404)
+    client = client_of(transport)
+    with pytest.raises(NotExecuted):
+        await client.pay(payment())
+    with pytest.raises(PaymentRefused, match="422: <html>Bad request"):
+        await client.pay(payment())
+
+
+async def test_three_payments_in_a_row_without_a_word_are_the_connections_fault() -> None:
+    transport, requests = answering(PAGE, 404, PAGE, 404, PAGE, 404, PAGE, 404)
+    client = client_of(transport)
+    for _ in range(2):
+        with pytest.raises((NotExecuted, PaymentRefused)):
+            await client.pay(payment(1))
+    with pytest.raises(NotExecuted):
+        await client.pay(payment(2))
+    with pytest.raises(ConnectionWrong, match="the connection is wrong") as wrong:
+        await client.pay(payment(3))
+    assert wrong.value.failed == ("p1",), "it failed by the connection, too"
+    assert requests[-1].method == "POST", "no inquiry goes over a wrong connection"
+
+
+async def test_only_429s_are_no_unknown_outcome() -> None:
+    transport, requests = answering(429, 429)
+    with pytest.raises(NotExecuted, match="429"):
+        await client_of(transport, attempts=2).pay(payment())
+    assert len(requests) == 2
+
+
+async def test_half_an_answer_says_nothing() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b'HTTP/1.1 201 Created\r\nContent-Length: 99\r\n\r\n{"status": "EXECUTED"')
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        client = HttpDownstream(DownstreamConnection(url, attempts=1, verdict="status"), OpenGate())
+        with pytest.raises(DownstreamBusy):
+            await client.pay(payment())
+        await client.close()
+
+
+async def test_why_the_bank_is_unreachable() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    for url, words in (
+        (f"http://127.0.0.1:{port}", f"127.0.0.1:{port} refuses connections"),
+        ("http://no-such-bank.invalid", "the host no-such-bank.invalid is unknown"),
+    ):
+        client = HttpDownstream(DownstreamConnection(url, attempts=1), OpenGate(), pause=Pauses())
+        with pytest.raises(NotExecuted, match=words):
+            await client.pay(payment())
+        await client.close()
 
 
 @pytest.mark.parametrize("status", [400, 402, 403, 422])
@@ -200,15 +336,16 @@ async def test_a_status_may_be_made_a_verdict() -> None:
         await client_of(transport, rejected_statuses=frozenset({409})).pay(payment())
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"[]", b"not json", b'{"reference": 7}', b'{"reference": "\\u0000"}', b"[" * 9999]
-)
-async def test_a_strange_receipt_is_still_one(body: bytes) -> None:
+@pytest.mark.parametrize("body", [b"", b"[]", b"<html>Login</html>", b'{"reference": "R1"}', b"[" * 9999])
+async def test_a_2xx_that_says_nothing_is_executed_only_where_the_operator_says_so(body: bytes) -> None:
+    transport, _ = answering(httpx.Response(200, content=body), 503)
+    with pytest.raises(DownstreamBusy):
+        await client_of(transport, attempts=1).pay(payment())
     transport, _ = answering(httpx.Response(200, content=body))
-    assert (await client_of(transport).pay(payment())).reference is None
+    assert isinstance(await client_of(transport, verdict="status").pay(payment()), Receipt)
 
 
-@pytest.mark.parametrize("header", ["soon", "nan", "inf", "-1", "Wed, 21 Oct 2026 07:28:00 GMT"])
+@pytest.mark.parametrize("header", ["soon", "nan", "inf", "-1", "Wed, 21 Oct 2015 07:28:00 GMT"])
 async def test_a_strange_retry_after_is_the_ordinary_pause(header: str) -> None:
     pauses = Pauses()
     transport, _ = answering(httpx.Response(503, headers={"Retry-After": header}), 200)
@@ -268,7 +405,7 @@ async def test_it_is_confirmed_after_the_connection_and_before_anything_is_sent(
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        client = HttpDownstream(DownstreamConnection(url), Watched())
+        client = HttpDownstream(DownstreamConnection(url, verdict="status"), Watched())
         await client.pay(payment())
         await client.close()
     assert events == ["connected", "confirmed", "asked"]

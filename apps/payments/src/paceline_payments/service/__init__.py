@@ -1,0 +1,1 @@
+"""The payments application as a part of the service: settings, routes, commands, metrics, wiring."""

@@ -1,0 +1,65 @@
+"""The picture of a demo run."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from paceline.downstream.pacing import departures, sustained_rate
+from paceline.downstream.rate_gate import LimitAt
+from paceline_payments.service.demo.report import Report
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MODES: dict[LimitAt, str] = {"departure": "#b8860b", "answer": "#2f7dc4"}
+LATENCY = 0.2
+"""Seconds of the bank for which both modes of counting are drawn."""
+SECONDS = 10
+
+
+def picture(report: Report) -> Figure:
+    """The bank's sliding second against its limit, the executions against the plan, and the limit in both modes of
+    counting."""
+    from matplotlib.figure import Figure
+
+    plan = report.plan
+    figure = Figure(figsize=(10, 10), layout="constrained")
+    upper, lower, modes = figure.subplots(3, 1)
+    arrivals = sorted(plan.seconds(call) for call in report.calls)
+    upper.plot(
+        arrivals, _in_the_second_before(arrivals), color="#2f7dc4", linewidth=0.8, label="calls in the second before"
+    )
+    upper.axhline(plan.tps, color="#c0392b", linewidth=1.2, label=f"hard limit, {plan.tps} a second")
+    upper.set_ylim(0, plan.tps * 1.2)
+    upper.set_ylabel("calls in a sliding second")
+    upper.set_title(f"{plan.payments} payments for one instant")
+    upper.legend(loc="lower right")
+    planned = sorted(plan.scheduled.values())
+    made = sorted(plan.seconds(call) for call in report.calls if call.executed)
+    lower.step(planned, range(1, len(planned) + 1), color="#9db4c8", linewidth=2.5, label="planned")
+    lower.step(made, range(1, len(made) + 1), color="#2e8b57", linewidth=1.0, label="executed")
+    lower.set_xlabel(f"seconds after {plan.at:%H:%M:%S} UTC, the requested time")
+    lower.set_ylabel("payments")
+    lower.legend(loc="lower right")
+    _draw_modes(modes, plan.tps)
+    return figure
+
+
+def _draw_modes(axes: Any, tps: int) -> None:
+    axes.axhline(tps, color="#c0392b", linewidth=1.2)
+    for limit_at, color in MODES.items():
+        times = departures(tps, LATENCY, limit_at, SECONDS)
+        rate = sustained_rate(tps, LATENCY, limit_at)
+        label = f"limit at {limit_at}: {rate:.3g} a second"
+        axes.plot(times, _in_the_second_before(times), color=color, linewidth=1.6, linestyle="--", label=label)
+    axes.set_ylim(0, tps * 1.2)
+    axes.set_xlabel("seconds")
+    axes.set_ylabel("calls in a sliding second")
+    axes.set_title(f"calculated: where the limit is counted, at a bank that answers after {LATENCY * 1000:.0f} ms")
+    axes.legend(loc="lower right")
+
+
+def _in_the_second_before(times: Sequence[float]) -> list[int]:
+    return [index + 1 - bisect_right(times, at - 1.0 + 1e-6) for index, at in enumerate(times)]

@@ -1,0 +1,1 @@
+"""The SMS application as a part of the service: settings, routes, commands, metrics, wiring."""

@@ -1,0 +1,40 @@
+"""The SMS providers: loaded as the sender loads them, and reached as far as they have an address."""
+
+from __future__ import annotations
+
+import asyncio
+
+from paceline.errors import PacelineError
+from paceline.server.cli.doctor.finding import Finding, not_loaded
+from paceline.server.cli.doctor.servers import reachable
+from paceline.server.settings import Settings, spelled
+from paceline_sms.service.wiring.sms_providers import check_providers, provider_places
+
+NAME = "sms provider"
+
+
+async def examine(settings: Settings) -> list[Finding]:
+    """A finding per provider; only one if the sender would not start. Nothing is sent."""
+    try:
+        check_providers(settings)
+    except PacelineError as error:
+        return [not_loaded(NAME, error)]
+    if not settings.sms.providers and settings.sms.webhook_url is None:
+        return [Finding(NAME, True, "not configured: messages are written to the log")]
+    places = provider_places(settings)
+    groups = await asyncio.gather(*(_examine(settings, name, place) for name, place in places.items()))
+    return [
+        finding._replace(summary=f"{name}: {finding.summary}")
+        for name, findings in zip(places, groups, strict=True)
+        for finding in findings
+    ]
+
+
+async def _examine(settings: Settings, name: str, place: str | None) -> list[Finding]:
+    sms = settings.sms
+    if place is not None:
+        return [Finding(NAME, True, f"{place} is loaded")]
+    if name == "console":
+        return [Finding(NAME, True, "messages are written to the log")]
+    field, url = ("twilio_url", sms.twilio_url) if name == "twilio" else ("webhook_url", sms.webhook_url or "")
+    return await reachable(NAME, spelled("sms", field), url, "sms")

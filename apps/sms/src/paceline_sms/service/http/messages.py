@@ -1,0 +1,295 @@
+"""Accepted messages: status, receipts, opt-outs, batches; and quotas to read and delete."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from fastapi import Request, Response
+
+from paceline.durations import EPOCH
+from paceline.errors import InvalidInput, NotFound, PacelineError
+from paceline.server.http import problem
+from paceline.server.http.body import media_type, read, read_large_object, read_object
+from paceline.server.http.parameters import WholeNumber, api_router, choice_of, flag, json_body, path, query, text_of
+from paceline.server.http.problem import Problem, documented
+from paceline.server.http.raw_routes import json_response
+from paceline.server.http.services import Services, services_of
+from paceline_sms.model import LARGEST
+from paceline_sms.ports import MessageFilter, Status
+from paceline_sms.receipts import EarlyReceipt
+from paceline_sms.recipients import checked_phone
+from paceline_sms.service.http.notifications import accept, name_outages
+from paceline_sms.service.shapes.notifications import (
+    MessagePage,
+    MessageStatus,
+    NotificationBatch,
+    NotificationBatchRequest,
+    NotificationConfig,
+    NotificationRefused,
+    NotificationRequest,
+    NotificationSent,
+    OptOut,
+    OptOutRequest,
+)
+
+MAX_RECEIPT_BYTES = 64 * 1024
+AT_ONCE = 100
+"""The number of messages of a batch that are decided together. Redis has a timeout of half a second, also while this
+process is busy with the others."""
+USER = WholeNumber("userId", 0, LARGEST)
+MESSAGE = path("messageId", {"type": "string", "minLength": 1, "maxLength": 64})
+MESSAGE_ID = {"type": "string", "minLength": 1, "maxLength": 64, "pattern": r"^[^\u0000]+$"}
+SHOWN_STATUSES = [status.value.lower() for status in Status if status is not Status.SENDING]
+STATUS = query("status", {"type": "string", "enum": SHOWN_STATUSES, "description": "By default all."})
+OF_USER = WholeNumber("userId", 0, LARGEST, description="By default all users.")
+PREFIX = query("prefix", MESSAGE_ID | {"description": "What their ids begin with."})
+SORTS = ("acceptedAt", "-acceptedAt")
+SORT = query("sort", {"type": "string", "enum": list(SORTS), "description": "With -, descending: the default."})
+TOTAL = query("total", {"type": "boolean", "description": "Count how many match, up to 100,001."})
+LIMIT = WholeNumber("limit", 1, 1000, default=100)
+CURSOR = query(
+    "cursor", {"type": "string", "pattern": "^[0-9]{1,16}-.{1,64}$", "description": "`next` of the page before."}
+)
+MICROSECOND = timedelta(microseconds=1)
+PROVIDER = path("provider", {"type": "string", "minLength": 1, "maxLength": 64})
+PHONE = path(
+    "phone", {"type": "string", "pattern": r"^\+[1-9][0-9]{6,14}$", "description": "E.164.", "example": "+491701234567"}
+)
+
+router = api_router("/api", "notifications")
+
+
+@router.post(
+    "/send/batch",
+    summary="Send several messages",
+    response_model=NotificationBatch,
+    responses=documented(400, 413, 415, 503),
+    openapi_extra=json_body(NotificationBatchRequest),
+)
+async def send_batch(request: Request) -> Response:
+    """Each message is decided independently, those of one user in order. The response is 200 also if some were
+    refused."""
+    value = await read_large_object(request.scope, request.receive)
+    messages = NotificationBatchRequest.parse(value).messages
+    parsed = [_message(message, index) for index, message in enumerate(messages)]
+    services = services_of(request)
+    return json_response(NotificationBatch(results=await _outcomes(services, parsed)))
+
+
+async def _outcomes(
+    services: Services, messages: Sequence[NotificationRequest]
+) -> list[NotificationSent | NotificationRefused]:
+    """One outcome per message, in order. Messages that are decided at once share a round trip, in the order of their
+    calls. A user's first message goes before the others if it may have to load the user's quota into the cache."""
+    if services.notifications.intake.keeps_order:
+        return list(await asyncio.gather(*(_outcome(services, message) for message in messages)))
+    first = {message.user_id: index for index, message in reversed(list(enumerate(messages)))}
+    later = [index for index, message in enumerate(messages) if first[message.user_id] != index]
+    outcomes: dict[int, NotificationSent | NotificationRefused] = {}
+    for indices in (list(first.values()), later):
+        for begin in range(0, len(indices), AT_ONCE):
+            portion = indices[begin : begin + AT_ONCE]
+            decided = await asyncio.gather(*(_outcome(services, messages[index]) for index in portion))
+            outcomes.update(zip(portion, decided, strict=True))
+    return [outcomes[index] for index in range(len(messages))]
+
+
+def _message(value: Any, index: int) -> NotificationRequest:
+    if not isinstance(value, dict):
+        raise InvalidInput(f"messages[{index}]", "must be an object")
+    return NotificationRequest.parse(value, f"messages[{index}].")
+
+
+async def _outcome(services: Services, message: NotificationRequest) -> NotificationSent | NotificationRefused:
+    try:
+        return await accept(services, message, None)
+    except Problem as refusal:
+        return _refusal_shown(refusal)
+    except PacelineError as error:
+        return _refusal_shown(problem.of(error))
+
+
+def _refusal_shown(refusal: Problem) -> NotificationRefused:
+    body = refusal.body
+    further = {"field": body["field"]} if "field" in body else {}
+    if "Retry-After" in refusal.headers:
+        further["retry_after"] = math.ceil(float(refusal.headers["Retry-After"]))
+    return NotificationRefused(status=refusal.status, title=body["title"], detail=body["detail"], **further)
+
+
+@router.get(
+    "/config/{userId}",
+    summary="A user's quota",
+    response_model=NotificationConfig,
+    responses=documented(400, 404, 503),
+    openapi_extra={"parameters": [USER.document("path")]},
+)
+async def quota(request: Request) -> Response:
+    """The current quota: the count in the window, and when that began."""
+    user_id = USER.of(request)
+    with name_outages():
+        return json_response(
+            NotificationConfig.of_quota(await services_of(request).notifications.intake.quota(user_id))
+        )
+
+
+@router.delete(
+    "/config/{userId}",
+    summary="Delete a user's quota",
+    status_code=204,
+    responses=documented(400, 404, 503),
+    openapi_extra={"parameters": [USER.document("path")]},
+)
+async def delete_quota(request: Request) -> Response:
+    """Deletes the quota: the user can't send any more; accepted messages are still sent."""
+    user_id = USER.of(request)
+    with name_outages():
+        await services_of(request).notifications.intake.delete(user_id)
+    return Response(status_code=204)
+
+
+@router.get(
+    "/messages",
+    summary="List messages",
+    response_model=MessagePage,
+    responses=documented(400, 503),
+    openapi_extra={"parameters": [STATUS, OF_USER.document(), PREFIX, SORT, TOTAL, LIMIT.document(), CURSOR]},
+)
+async def list_messages(request: Request) -> Response:
+    """Messages, newest first; `next` of one page is the `cursor` of the next one in the same order. Texts and numbers
+    are not shown."""
+    given, limit, with_total = request.query_params, LIMIT.of(request), flag(request, "total")
+    oldest_first = choice_of(request, "sort", SORTS) == "acceptedAt"
+    selection = MessageFilter(
+        _status(given.get("status")), OF_USER.find(request), text_of(request, "prefix", MESSAGE_ID)
+    )
+    after = None if "cursor" not in given else place_of(given["cursor"])
+    messages = services_of(request).notifications.messages
+    with name_outages():
+        page = await messages.page(selection, limit + 1, after, oldest_first=oldest_first)
+        total = {"total": await messages.count_matching(selection)} if with_total else {}
+    last = page[limit - 1] if len(page) > limit else None
+    following = None if last is None else cursor_of(last.accepted_at, last.message_id)
+    shown = [MessageStatus.of(known) for known in page[:limit]]
+    return json_response(MessagePage(messages=shown, next=following, **total))
+
+
+def _status(text: str | None) -> Status | None:
+    if text is not None and text not in SHOWN_STATUSES:
+        raise InvalidInput("status", f"must be one of {', '.join(SHOWN_STATUSES)}")
+    return None if text is None else Status(text.upper())
+
+
+def cursor_of(at: datetime, message_id: str) -> str:
+    """The cursor of a message in a list by time."""
+    return f"{(at - EPOCH) // MICROSECOND}-{message_id}"
+
+
+def place_of(cursor: str) -> tuple[datetime, str]:
+    """The inverse of `cursor_of`.
+
+    Raises:
+        InvalidInput: it is no such cursor.
+    """
+    at, _, message_id = cursor.partition("-")
+    if not (at.isascii() and at.isdigit() and len(at) <= 16 and 0 < len(message_id) <= 64 and "\0" not in message_id):
+        raise InvalidInput("cursor", "is not what an answer gave as next")
+    return EPOCH + int(at) * MICROSECOND, message_id
+
+
+@router.get(
+    "/messages/{messageId}",
+    summary="Where a message is",
+    response_model=MessageStatus,
+    responses=documented(404, 503),
+    openapi_extra={"parameters": [MESSAGE]},
+)
+async def status(request: Request) -> Response:
+    """`queued`, `sent`, `delivered`, `failed`, `expired` or `unknown`, with the time of each step."""
+    message_id = request.path_params["messageId"]
+    with name_outages():
+        known = await services_of(request).notifications.messages.status(message_id[:64].replace("\0", ""))
+    if known is None:
+        raise NotFound("message", message_id[:64])
+    return json_response(MessageStatus.of(known))
+
+
+@router.post(
+    "/receipts/{provider}",
+    summary="Take a provider's delivery receipt",
+    status_code=204,
+    responses=documented(400, 403, 404, 413, 503),
+    openapi_extra={
+        "parameters": [PROVIDER],
+        "requestBody": {"required": True, "content": {"*/*": {"schema": {"type": "string"}}}},
+    },
+)
+async def receipt(request: Request) -> Response:
+    """For providers, which sign it; no token is needed. 403 if the signature is wrong. A receipt by the provider's id
+    may come before the response with that id: it is kept for some minutes."""
+    services = services_of(request)
+    name = request.path_params["provider"]
+    provider = services.notifications.providers.get(name)
+    read_receipt = getattr(provider, "receipt", None)
+    if read_receipt is None:
+        raise NotFound("provider", name[:64])
+    body = await read(request.receive, MAX_RECEIPT_BYTES)
+    try:
+        known = read_receipt({key.lower(): value for key, value in request.headers.items()}, str(request.url), body)
+    except InvalidInput as error:
+        if "signature" in error.field.lower():
+            raise Problem(403, "bad-signature", "Forbidden", str(error), field=error.field) from error
+        raise
+    if known is not None:
+        known = known._replace(provider=name)
+        messages = services.notifications.messages
+        with name_outages():
+            seconds = await messages.receive(known)
+            is_final = known.delivered is not None
+            if seconds is None and is_final and not await messages.keep_receipt(EarlyReceipt(known)):
+                raise NotFound("message", known.message_id or known.provider_id or "")
+        if seconds is not None and seconds >= 0:
+            services.notifications.observer.receipt(name, known.delivered, seconds)
+    return Response(status_code=204)
+
+
+@router.put(
+    "/optouts/{phone}",
+    summary="Send nothing to a number",
+    response_model=OptOut,
+    responses=documented(400, 413, 415, 503),
+    openapi_extra={
+        "parameters": [PHONE],
+        "requestBody": {**json_body(OptOutRequest)["requestBody"], "required": False},
+    },
+)
+async def opt_out(request: Request) -> Response:
+    """From now on no message of any user goes to this number. A second call changes the reason."""
+    phone = checked_phone(request.path_params["phone"])
+    body = {}
+    if media_type(request.scope) or request.headers.get("content-length", "0") != "0":
+        body = await read_object(request.scope, request.receive)
+    reason = OptOutRequest.parse(body).reason
+    with name_outages():
+        await services_of(request).notifications.messages.opt_out(phone, reason)
+    return json_response(OptOut(phone=phone, reason=reason))
+
+
+@router.delete(
+    "/optouts/{phone}",
+    summary="Opt a number in again",
+    status_code=204,
+    responses=documented(400, 404, 503),
+    openapi_extra={"parameters": [PHONE]},
+)
+async def opt_in(request: Request) -> Response:
+    """Removes a number from the opt-outs."""
+    phone = checked_phone(request.path_params["phone"])
+    with name_outages():
+        if not await services_of(request).notifications.messages.opt_in(phone):
+            raise Problem(404, "optout-not-found", "Opt-out Not Found", "this number has not opted out")
+    return Response(status_code=204)

@@ -1,0 +1,259 @@
+"""The SMS gateway: quotas, message log, sender."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from paceline.durations import parse_duration, to_ms
+from paceline.errors import StoreError
+from paceline.messaging import MessageLog, wait_for_stop
+from paceline.server.rollups.observers import MessageRollups, with_rollups
+from paceline.server.settings import Settings
+from paceline.server.wiring.database import shared_database
+from paceline.server.wiring.kafka import lag_observer, replica_observer
+from paceline.server.wiring.rollups import open_recorder
+from paceline.sql.engine import Database
+from paceline.sql.outbox import SqlOutbox
+from paceline_sms.attempts import ANALYTICS_GROUP, AttemptReader, index_topic
+from paceline_sms.broker_health import BrokerHealth
+from paceline_sms.dead_letters import dead_letter_topic
+from paceline_sms.delivery import SENDER_GROUP, Delivery, held_topic, parked_topic
+from paceline_sms.held import HeldMessages
+from paceline_sms.intake import Intake
+from paceline_sms.ports import NotificationObserver, NullObserver
+from paceline_sms.provider_chain import ProviderChain
+from paceline_sms.quiet_hours import QuietHours
+from paceline_sms.readers import Readers
+from paceline_sms.receipts import EarlyReceipts, ReceiptReader, early_topic
+from paceline_sms.relay import Relay
+from paceline_sms.service.wiring.sms_providers import open_providers
+from paceline_sms.stores.sql import SqlAnalyticsStore, SqlDeliveryStore, SqlQuotaStore
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+OUTBOX_POLL_SECONDS = 0.1
+"""How long an accepted message may wait for the sender, or for Kafka."""
+BACKLOG_SECONDS = 15.0
+
+
+class Notifications(NamedTuple):
+    """The SMS gateway of a settings tree."""
+
+    intake: Intake
+    analytics: SqlAnalyticsStore
+    messages: SqlDeliveryStore
+    providers: ProviderChain
+    """For receipts; the sender has its own chain."""
+    observer: NotificationObserver
+    probes: dict[str, Callable[[], Awaitable[object]]]
+
+
+@asynccontextmanager
+async def open_notifications(
+    settings: Settings, *, relays: bool = True, registry: CollectorRegistry | None = None
+) -> AsyncIterator[Notifications]:
+    """The gateway, with its sender, if the settings say so; counted in `registry`, if given. Without `relays`, other
+    processes send what it accepts."""
+    sms_settings = settings.sms
+    inline = sms_settings.sender == "inline" or (sms_settings.sender == "auto" and settings.kafka_bootstrap is None)
+    async with _gateway_stores(settings, registry) as (shared, log, outbox), open_recorder(settings) as recorder:
+        observer = with_rollups(_notification_observer(registry), MessageRollups(recorder))
+        probes: dict[str, Callable[[], Awaitable[object]]] = {}
+        broker = None
+        if settings.kafka_bootstrap is not None:
+            probes["kafka"] = log.ping
+            broker = BrokerHealth(log.ping, timeout=sms_settings.kafka_delivery_seconds)
+        cache = None
+        if settings.redis_url is not None:
+            # Imported here: the driver is an extra.
+            from paceline_sms.stores.redis import RedisQuotaCache
+
+            publish_seconds = sms_settings.kafka_delivery_seconds + 10
+            cache = RedisQuotaCache(
+                settings.redis_url, timeout=sms_settings.redis_timeout_seconds, publish_seconds=publish_seconds
+            )
+        expiry = parse_duration(sms_settings.expires_in)
+        messages = _message_store(settings, shared)
+        intake = Intake(
+            SqlQuotaStore(shared, topic=sms_settings.topic, expiry=expiry),
+            log,
+            cache=cache,
+            broker=broker,
+            expiry_ms=int(expiry.total_seconds() * 1000),
+            topic=sms_settings.topic,
+            events_topic=sms_settings.events_topic,
+            observer=observer,
+        )
+        async with AsyncExitStack() as running:
+            if cache is not None:
+                running.push_async_callback(cache.close)
+            providers = open_providers(settings)
+            running.push_async_callback(providers.close)
+            readers = Readers(observer)
+            running.push_async_callback(readers.close)
+            if inline:
+                _start_sender(readers, settings, shared, log, outbox, observer, providers)
+                probes["sender"] = readers.check
+            elif settings.kafka_bootstrap is not None and relays:
+                _start_relays(readers, settings, log, outbox)
+            running.push_async_callback(intake.close)
+            if registry is not None:
+                readers.start("backlog", partial(_watch_backlog, observer, messages, providers))
+            yield Notifications(intake, SqlAnalyticsStore(shared), messages, providers, observer, probes)
+
+
+async def run_sender(settings: Settings, stop: asyncio.Event, *, registry: CollectorRegistry | None = None) -> None:
+    """Sends messages and counts attempts until `stop` is set: `paceline worker sender`."""
+    observer = _notification_observer(registry)
+    async with _gateway_stores(settings, registry) as (shared, log, outbox), AsyncExitStack() as running:
+        providers = open_providers(settings)
+        running.push_async_callback(providers.close)
+        readers = Readers(observer)
+        running.push_async_callback(readers.close)
+        _start_sender(readers, settings, shared, log, outbox, observer, providers)
+        if registry is not None:
+            messages = _message_store(settings, shared)
+            readers.start("backlog", partial(_watch_backlog, observer, messages, providers))
+        await stop.wait()
+
+
+async def prune_notifications(settings: Settings, before: datetime) -> dict[str, int]:
+    """Deletes attempts, delivered message ids and idempotency keys from before a time; of the latter two only expired
+    ones."""
+    shared = await shared_database(settings)
+    before_ms = to_ms(before)
+    try:
+        return {
+            "attempts": await SqlAnalyticsStore(shared).prune(before_ms),
+            "deliveries": await _message_store(settings, shared).prune(before_ms),
+            "keys": await SqlQuotaStore(shared, topic=settings.sms.topic).prune(before_ms),
+        }
+    finally:
+        await shared.close()
+
+
+@asynccontextmanager
+async def _gateway_stores(
+    settings: Settings, registry: CollectorRegistry | None = None
+) -> AsyncIterator[tuple[Database, MessageLog, SqlOutbox]]:
+    """The database, the message log, and the outbox, which is the log without Kafka."""
+    shared = await shared_database(settings)
+    lease = timedelta(seconds=settings.sms.lease_seconds)
+    outbox = SqlOutbox(shared, poll_seconds=OUTBOX_POLL_SECONDS, reader_lease=lease)
+    log: MessageLog = outbox
+    if settings.kafka_bootstrap is not None:
+        # Imported here: the driver is an extra.
+        from paceline.kafka.log import KafkaLog
+
+        topics = [settings.sms.topic, dead_letter_topic(settings.sms.topic), settings.sms.events_topic]
+        if settings.sms.opensearch_url is not None:
+            topics.append(index_topic(settings.sms.events_topic))
+        log = KafkaLog(
+            settings.kafka_bootstrap,
+            topics=topics,
+            delivery_seconds=settings.sms.kafka_delivery_seconds,
+            settings=settings.kafka_config,
+            report_lag=lag_observer(registry),
+            report_replicas=replica_observer(settings, registry),
+        )
+    try:
+        yield shared, log, outbox
+    finally:
+        await log.close()
+        await shared.close()
+
+
+def _message_store(settings: Settings, shared: Database) -> SqlDeliveryStore:
+    return SqlDeliveryStore(
+        shared,
+        topic=settings.sms.topic,
+        expiry=parse_duration(settings.sms.expires_in),
+        lease=timedelta(seconds=settings.sms.lease_seconds),
+    )
+
+
+def _start_sender(
+    readers: Readers,
+    settings: Settings,
+    shared: Database,
+    log: MessageLog,
+    outbox: SqlOutbox,
+    observer: NotificationObserver,
+    providers: ProviderChain,
+) -> None:
+    """Starts the sender, the attempt reader, and readers of receipts for providers that have their own connection."""
+    sms = settings.sms
+
+    def delivery() -> Delivery:
+        return Delivery(
+            lambda: log.read(sms.topic, SENDER_GROUP),
+            _message_store(settings, shared),
+            providers,
+            topic=sms.topic,
+            copies=None if settings.kafka_bootstrap is None else log,
+            observer=observer,
+            quiet_hours=None if sms.quiet_hours is None else QuietHours(sms.quiet_hours),
+            attempts=sms.attempts,
+            hold_ms=int(parse_duration(sms.hold_for).total_seconds() * 1000),
+            concurrency=sms.concurrency,
+            lease_seconds=sms.lease_seconds,
+        )
+
+    readers.start("sender", lambda stop: delivery().run(stop))
+    messages = _message_store(settings, shared)
+    early = partial(outbox.read, early_topic(sms.topic), "receipts")
+    readers.start("early receipts", EarlyReceipts(early, messages, observer).run)
+    held = partial(outbox.read, held_topic(sms.topic), "held")
+    readers.start("held messages", HeldMessages(held, messages, observer).run)
+    note = messages.receive
+    for entry in providers.providers:
+        if (receipts := getattr(entry.provider, "receipts", None)) is not None:
+            readers.start(f"receipts of {entry.name}", ReceiptReader(entry.name, receipts, note, observer).run)
+    events, copies = sms.events_topic, None
+    if sms.opensearch_url is not None:
+        # Imported here: it needs an HTTP client, which is an extra.
+        from paceline_sms.stores.opensearch import INDEX_GROUP, IndexReader, SearchIndex
+
+        copies = (log, index_topic(events))
+        index = partial(SearchIndex, sms.opensearch_url, sms.opensearch_index, sms.opensearch_headers)
+        join = partial(log.read, index_topic(events), INDEX_GROUP)
+        readers.start("search index", lambda stop: IndexReader(join, index(), observer).run(stop))
+    analytics = AttemptReader(lambda: log.read(events, ANALYTICS_GROUP), SqlAnalyticsStore(shared), copies=copies)
+    readers.start("analytics", analytics.run)
+    _start_relays(readers, settings, log, outbox)
+
+
+def _start_relays(readers: Readers, settings: Settings, log: MessageLog, outbox: SqlOutbox) -> None:
+    """Starts the relays from the outbox to the log: of all records, if the log is Kafka, and of parked records."""
+    topic = settings.sms.topic
+    sources = [parked_topic(topic)]
+    if settings.kafka_bootstrap is not None:
+        sources.append(topic)
+    for source in sources:
+        readers.start(f"relay of {source}", Relay(partial(outbox.read, source, "relay"), log, topic).run)
+
+
+def _notification_observer(registry: CollectorRegistry | None) -> NotificationObserver:
+    if registry is None:
+        return NullObserver()
+    # Imported here: metrics come with the server, and the library works without it.
+    from paceline_sms.service.metrics import NotificationMetrics
+
+    return NotificationMetrics(registry)
+
+
+async def _watch_backlog(
+    observer: NotificationObserver, messages: SqlDeliveryStore, providers: ProviderChain, stop: asyncio.Event
+) -> None:
+    """Measures the backlog periodically."""
+    while True:
+        with suppress(StoreError):
+            observer.backlog(await messages.backlog(), providers.is_available)
+        if await wait_for_stop(stop, BACKLOG_SECONDS):
+            return
