@@ -30,7 +30,7 @@ from paceline_sms.delivery import Delivery
 from paceline_sms.model import Message
 from paceline_sms.ports import DeliveryOutcome
 from paceline_sms.provider_chain import NamedProvider, ProviderChain
-from paceline_sms.providers.http_calls import HttpCalls
+from paceline_sms.providers.http_calls import Answer, HttpCalls
 from paceline_sms.providers.webhook import WebhookProvider
 from paceline_sms.stores.message_statements import insert_messages
 from paceline_sms.stores.sql import SqlDeliveryStore
@@ -224,7 +224,7 @@ async def _our_posts(url: str) -> AsyncIterator[Post]:
     calls = HttpCalls("bare", url, {}, timeout=10)
 
     async def post(body: bytes, headers: dict[str, str]) -> bool:
-        return (await calls.post(body, headers)).is_success
+        return isinstance(await calls.post(body, headers), Answer)
 
     yield post
     await calls.close()

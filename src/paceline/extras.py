@@ -46,7 +46,7 @@ MODULES = {
         "phonenumbers",
         "schwifty",
     ),
-    "sms": ("httptools", "httpx2", "phonenumbers"),
+    "sms": ("aiohttp", "httpx2", "phonenumbers"),
     "starlette": ("starlette",),
     "temporal": ("temporalio",),
     "timezones": ("tzdata",),

@@ -11,7 +11,15 @@ from paceline.errors import StoreUnavailable
 from paceline.messaging import Record
 from paceline.sql.databases import database
 from paceline_sms.model import Message
-from paceline_sms.ports import Claim, DeadLetter, DeliveryOutcome, MessageClaim, Receipt, Status
+from paceline_sms.ports import (
+    Claim,
+    DeadLetter,
+    DeliveryOutcome,
+    MessageClaim,
+    Parking,
+    Receipt,
+    Status,
+)
 from paceline_sms.provider import Accepted
 from paceline_sms.quota import Quota, Recipient
 from paceline_sms.receipts import EarlyReceipt
@@ -42,7 +50,7 @@ async def test_a_batch_of_claims_gets_each_message_its_own_answer(store: SqlDeli
     db, number, other = store._database, "+491701234567", "+491701234568"
     ann = Recipient(number, "de", "UTC")
     await db.write(quota_statements.configure, Quota(1, 9, 9, 0, 0, recipient=ann), None)
-    ids = ("queued", "to", "aside", "busy", "mine", "done", "bob")
+    ids = ("queued", "to", "aside", "busy", "mine", "done", "bob", "held")
     messages = [
         Message(2 if message_id == "bob" else 1, "hello", message_id, other if message_id == "to" else None)
         for message_id in ids
@@ -52,13 +60,14 @@ async def test_a_batch_of_claims_gets_each_message_its_own_answer(store: SqlDeli
     lasting = SqlDeliveryStore(db, topic="t", lease=timedelta(minutes=1))
     await lasting.claim([messages[2], messages[4], messages[5]], "me")
     await lasting.claim([messages[3]], "another")
-    await store.settle([DeliveryOutcome("done", Status.SENT, 1)])
-    await store.park([Record("t-later", "1", "{}")], {"aside": 5}, 0, "me")
+    await store.settle([DeliveryOutcome("done", Status.SENT, 1), DeliveryOutcome("held", Status.UNKNOWN, 1)])
+    await store.park([(Record("t-later", "1", "{}"), 0)], {"aside": Parking(5, "first")}, "me")
     claimed = await lasting.claim([*messages, Message(1, "hello", "unknown")], "me")
     assert claimed == {
         "queued": MessageClaim(Claim.MINE, 0, ann),
         "to": MessageClaim(Claim.MINE, 0, ann, opted_out=True),
-        "aside": MessageClaim(Claim.MINE, 5, ann),
+        "aside": MessageClaim(Claim.MINE, 5, ann, unknown_provider="first"),
+        "held": MessageClaim(Claim.DONE, 0, ann),
         "busy": MessageClaim(Claim.BUSY, 0, ann),
         "mine": MessageClaim(Claim.MINE, 0, ann),
         "done": MessageClaim(Claim.DONE, 0, ann),
@@ -102,7 +111,7 @@ async def test_who_lost_a_claim_does_not_put_aside_what_another_sent(store: SqlD
     await store.claim(MESSAGES, "late")
     await store.claim(MESSAGES[:1], "other")
     await store.settle([DeliveryOutcome("a", Status.SENT, 1)])
-    await store.park([Record("t-later", "1", "{}")], {"a": 5, "b": 5}, 0, "late")
+    await store.park([(Record("t-later", "1", "{}"), 0)], {"a": Parking(5), "b": Parking(5)}, "late")
     claimed = await store.claim(MESSAGES, "next")
     assert [(claimed[message_id].kind, claimed[message_id].attempts) for message_id in "ab"] == [
         (Claim.DONE, 0),
@@ -155,3 +164,28 @@ async def test_a_receipt_is_kept_only_while_a_message_is_being_sent(
     await store.settle([DeliveryOutcome("a", Status.SENT, 1, "own", "p-2")])
     assert await store.keep_receipt(early._replace(tries=1)), "one that was kept before is kept on"
     assert not await store.keep_receipt(early)
+
+
+async def test_a_receipt_resolves_an_unknown_message_and_takes_its_dead_letter_away(store: SqlDeliveryStore) -> None:
+    db = store._database
+    await db.write(message_statements.insert_messages, [Message(1, "hello", name) for name in "abcd"])
+    for name in "abcd":
+        unknown = DeliveryOutcome(name, Status.UNKNOWN, 1, "first", reason="no answer")
+        await store.hold(Record("t-unknown", "1", "{}"), unknown, 0)
+    letters = [DeadLetter(f"l{name}", name, "1", "{}", "", 1) for name in "abcd"]
+    assert [letter.reason for letter in await store.bury_held(letters[:3])] == ["unknown: no answer"] * 3
+    assert (await store.backlog()).unknown == 4
+    for name, delivered in (("a", True), ("b", False), ("c", None), ("d", None)):
+        assert await store.receive(Receipt("first", delivered, name, f"p-{name}", "gone")) is not None
+    statuses = [await store.status(name) for name in "abcd"]
+    assert [status and (status.status, status.provider_id) for status in statuses] == [
+        (Status.DELIVERED, "p-a"),
+        (Status.FAILED, "p-b"),
+        (Status.SENT, "p-c"),
+        (Status.SENT, "p-d"),
+    ]
+    assert await store.dead_letters(10) == []
+    assert await store.bury_held(letters) == []
+    # From now on its receipts name it by the provider's id.
+    assert await store.receive(Receipt("first", True, None, "p-d")) is not None
+    assert await store.receive(Receipt("first", None, None, "p-d")) == -1.0

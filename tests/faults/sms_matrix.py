@@ -128,6 +128,7 @@ class Senders:
             "PACELINE_SMS_LEASE_SECONDS": f"{self._size.lease:g}",
             "PACELINE_SMS_TIMEOUT_SECONDS": f"{self._size.timeout:g}",
             "PACELINE_SMS_ATTEMPTS": str(self._size.attempts),
+            "PACELINE_SMS_ON_UNKNOWN": "resend",  # so every message arrives; what holds is in test_sms_unknown.py
         }
         with self._log.open("ab") as output:
             self._running[name] = subprocess.Popen(

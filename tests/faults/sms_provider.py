@@ -71,7 +71,7 @@ class HttpProvider:
         if self.away:
             return 503
         if self._chance.random() < self.errors:
-            return self._chance.choice([500, 502, 503, 429])
+            return self._chance.choice([503, 429])
         answered[call["messageId"]] = None
         if call["userId"] in self.hangs:
             await asyncio.sleep(3600)

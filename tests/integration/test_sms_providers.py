@@ -9,6 +9,7 @@ import json
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs
@@ -20,7 +21,7 @@ from paceline.errors import ConfigurationError, InvalidInput, StoreRefused
 from paceline.limits.limiter import AsyncLimiter
 from paceline.limits.model import Decision, Plan, TokenBucket
 from paceline.server.settings import Settings
-from paceline_sms import Accepted, Rejected, SmsMessage, Unavailable
+from paceline_sms import Accepted, Rejected, SmsMessage, Unavailable, Unknown
 from paceline_sms.ports import Receipt
 from paceline_sms.provider_chain import NamedProvider, ProviderChain
 from paceline_sms.providers.twilio import TwilioProvider
@@ -92,7 +93,21 @@ async def test_a_verdict_is_about_the_message(server: Server, status: int) -> No
     await webhook.close()
 
 
-@pytest.mark.parametrize("status", [302, 401, 403, 404, 408, 429, 500, 503])
+async def test_a_webhook_that_says_nothing_of_the_message_leaves_its_outcome_unknown(server: Server) -> None:
+    webhook = WebhookProvider(server.url)
+    for status, headers, body in ((500, {}, b""), (409, {}, b""), (200, {"Content-Type": "text/html"}, b"log in")):
+        server.answers = [(status, headers, body)]
+        assert isinstance(await webhook.send(message()), Unknown)
+    server.answers = [(429, {}, b"")]
+    with pytest.raises(Unavailable) as busy:
+        await webhook.send(message())
+    assert (busy.value.throttled, busy.value.retry_after) == (True, None)
+    server.answers = [(200, {}, b'{"id": "p-1", "price": "0.07", "currency": "EUR"}')]
+    assert await webhook.send(message()) == Accepted("p-1", None, Decimal("0.07"), "EUR")
+    await webhook.close()
+
+
+@pytest.mark.parametrize("status", [302, 401, 403, 404, 408, 429, 503])
 async def test_what_is_no_verdict_lets_the_message_wait(server: Server, status: int) -> None:
     server.answers = [(status, {"Retry-After": "7"}, b"")]
     webhook = WebhookProvider(server.url)
@@ -131,7 +146,7 @@ async def test_twilio_is_spoken_to_as_it_wants(server: Server) -> None:
         "To": ["+491701234567"],
         "From": ["+15005550006"],
         "Body": ["text 1"],
-        "StatusCallback": ["https://me/api/receipts/twilio"],
+        "StatusCallback": ["https://me/api/receipts/twilio?messageId=id-1"],
     }
     await provider.close()
 
@@ -140,12 +155,29 @@ async def test_twilios_errors_are_distinguished(server: Server) -> None:
     provider = twilio(server)
     server.answers = [(400, {}, b'{"code": 21211, "message": "The To number is not a valid phone number."}')]
     assert await provider.send(message()) == Rejected("Twilio answered 400, error 21211")
-    server.answers = [(400, {}, b'{"code": 20003, "message": "Authenticate"}')]
-    with pytest.raises(Unavailable):
+    for status, code, is_busy in (
+        (401, 20003, False),  # the login
+        (400, 20005, False),  # an account that is not active
+        (400, 21606, False),  # a sender that can't send SMS
+        (400, 21611, True),  # the sender's queue is full
+        (429, 20429, True),
+        (400, 30001, True),
+    ):
+        server.answers = [(status, {}, json.dumps({"code": code}).encode())]
+        with pytest.raises(Unavailable) as away:
+            await provider.send(message())
+        assert away.value.throttled is is_busy, code
+    server.answers = [(400, {}, b'{"code": 21610, "message": "unsubscribed recipient"}')]
+    assert await provider.send(message()) == Rejected("Twilio answered 400, error 21610", opted_out=True)
+    server.answers = [(400, {}, b"a proxy's answer")]
+    with pytest.raises(Unavailable, match="not Twilio's"):
         await provider.send(message())
-    server.answers = [(429, {"Retry-After": "1"}, b'{"code": 20429}')]
-    with pytest.raises(Unavailable):
-        await provider.send(message())
+    for nothing in (b"", b"{}", b"<html>log in</html>"):
+        server.answers = [(200, {}, nothing)]
+        assert isinstance(await provider.send(message()), Unknown)
+    priced = b'{"sid": "SM1", "num_segments": "1", "price": "-0.0075", "price_unit": "USD"}'
+    server.answers = [(201, {}, priced)]
+    assert await provider.send(message()) == Accepted("SM1", 1, Decimal("-0.0075"), "USD")
     assert isinstance(await provider.send(message(to=None)), Rejected)
     await provider.close()
 
@@ -170,7 +202,20 @@ def test_twilios_receipts_are_checked_by_its_own_algorithm() -> None:
     assert receipt(b"MessageSid=SM1&MessageStatus=delivered") == Receipt("twilio", True, provider_id="SM1")
     failed = receipt(b"MessageSid=SM1&MessageStatus=undelivered&ErrorCode=30003")
     assert failed == Receipt("twilio", False, provider_id="SM1", reason="error 30003")
-    assert receipt(b"MessageSid=SM1&MessageStatus=sent") is None
+    assert receipt(b"MessageSid=SM1&MessageStatus=sent") == Receipt("twilio", None, provider_id="SM1")
+    assert receipt(b"MessageSid=SM1&MessageStatus=receiving") is None
+
+
+def test_twilios_receipt_names_our_message_by_its_url() -> None:
+    """So it is found also if the answer with Twilio's id was lost. The signature is over that URL."""
+    provider = TwilioProvider("AC1", "12345", "+15005550006", receipts_url="https://me.example/r")
+    signed = "https://me.example/r?messageId=id-1" + "MessageSidSM1MessageStatusdelivered"
+    signature = base64.b64encode(hmac.new(b"12345", signed.encode(), hashlib.sha1).digest()).decode()
+    body, headers = b"MessageSid=SM1&MessageStatus=delivered", {"x-twilio-signature": signature}
+    inside = "http://127.0.0.1:8080/api/receipts/twilio"
+    assert provider.receipt(headers, f"{inside}?messageId=id-1", body) == Receipt("twilio", True, "id-1", "SM1")
+    with pytest.raises(InvalidInput, match="X-Twilio-Signature"):
+        provider.receipt(headers, f"{inside}?messageId=id-2", body)
 
 
 class Scripted:

@@ -157,6 +157,7 @@ class Installation:
             "PAYMENTS_WORKER": "worker",
             "DISPATCH_WORKER": "worker",
             "SMS_SENDER": "worker",
+            "SMS_ON_UNKNOWN": "resend",
             "LOG_LEVEL": "warning",
         }
         if "redis" in peers and self.redis:

@@ -382,6 +382,12 @@ class SmsSettings(Section):
     Empty: the webhook, if its URL is set, else the console."""
     provider_rates: str = Field("", pattern=r"^(\s*[\w.-]+=\d{1,6}\s*(,|$))*$")
     """Messages per second that a provider accepts: `twilio=10,backup=1`. Shared through Redis, if there is one."""
+    on_unknown: str = Field("", pattern=r"^(\s*([\w.-]+=)?(hold|resend|fail)\s*(,|$))*$")
+    """What follows when nobody knows whether a provider took a message: `hold` it for a receipt, `resend` it to the
+    same provider, or `fail` it. For all, or by provider: `twilio=hold,backup=resend`. Empty: hold, unless a provider of
+    your own says otherwise."""
+    hold_for: str = "PT24H"
+    """How long such a message waits for a receipt before it is a dead letter."""
     log_texts: bool = False
     """Whether texts of messages may be logged; the console provider, which exists to show them, always logs them."""
     webhook_url: ProviderUrl | None = Field(None, repr=False)
@@ -430,7 +436,7 @@ class SmsSettings(Section):
         own = ("idempotency-key", "x-signature", "content-length", "transfer-encoding", "connection", "accept-encoding")
         return checked_headers(value, own=own)
 
-    @field_validator("expires_in")
+    @field_validator("expires_in", "hold_for")
     @classmethod
     def _is_an_expiry(cls, value: str) -> str:
         try:

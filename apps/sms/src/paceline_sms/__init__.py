@@ -4,17 +4,17 @@ model.py         quotas, messages, outcomes; the window's arithmetic, pure
 ports.py         its ports: a quota store, a cache, a message log, senders, an analytics store
 intake.py        POST /api/config and POST /api/send; decided in the database, many calls in one transaction
 cached_quota.py  deciding in Redis, with the database kept in step (path_lock.py, count_sync.py)
-delivery.py      the sender: at least once, each message id once
+delivery.py      the sender: at least once, each message id once; held.py: what has an unknown outcome
 attempts.py      every attempt as an event, off the send path
 analytics.py     rates, peaks and anomalies from those events
 stores/          SQL and Redis        providers/   the console and a webhook
 
 Whoever writes a provider imports its types from here:
 
-    from paceline_sms import Accepted, Rejected, SmsMessage, Unavailable
+    from paceline_sms import Accepted, Rejected, SmsMessage, Unavailable, Unknown
 
     class MyProvider:
-        async def send(self, message: SmsMessage) -> Accepted | Rejected: ...
+        async def send(self, message: SmsMessage) -> Accepted | Rejected | Unknown: ...
 
 `PACELINE_SMS_PROVIDERS=mine=my_package.sms:MyProvider` configures it.
 """
@@ -22,6 +22,14 @@ Whoever writes a provider imports its types from here:
 from __future__ import annotations
 
 from paceline_sms.ports import Receipt
-from paceline_sms.provider import Accepted, Provider, Rejected, SmsMessage, Unavailable
+from paceline_sms.provider import (
+    Accepted,
+    OnUnknown,
+    Provider,
+    Rejected,
+    SmsMessage,
+    Unavailable,
+    Unknown,
+)
 
-__all__ = ["Accepted", "Provider", "Receipt", "Rejected", "SmsMessage", "Unavailable"]
+__all__ = ["Accepted", "OnUnknown", "Provider", "Receipt", "Rejected", "SmsMessage", "Unavailable", "Unknown"]

@@ -5,9 +5,12 @@ delivered again. Each message id once: a sender claims a message before it calls
 renews the claim while it waits; if that failed, it claims the message again before the next call. Only a call that was
 in flight when its sender was killed is repeated, with the same message id, so that the provider can deduplicate.
 
+A call whose outcome nobody knows (`Unknown`) is not repeated, and no other provider gets the message, unless the
+provider's `on_unknown` says so. A held message waits in the outbox for a receipt (`held.py`).
+
 Messages of one user and priority go out in order; users do not wait for each other. While a provider is unavailable,
 messages wait until they expire. A message is dead-lettered by the provider's verdict, by expiry, if its record can't be
-read, or if the provider's own code fails for it again and again (`retry_rounds`).
+read, or if its outcome stays unknown.
 """
 
 from __future__ import annotations
@@ -51,12 +54,13 @@ from paceline_sms.ports import (
     MessageClaim,
     NotificationObserver,
     NullObserver,
+    Parking,
     Status,
 )
-from paceline_sms.provider import Accepted, Rejected, SmsMessage, Unavailable
-from paceline_sms.provider_chain import ProviderChain, ProviderFault, ProviderResponse
+from paceline_sms.provider import Accepted, OnUnknown, Rejected, SmsMessage, Unavailable, Unknown
+from paceline_sms.provider_chain import ProviderChain, ProviderResponse
 from paceline_sms.quiet_hours import QuietHours
-from paceline_sms.retry_rounds import Round, retry_at_ms
+from paceline_sms.retry_rounds import retry_at_ms
 
 SENDER_GROUP = "sms-sender"
 CONCURRENCY = 64
@@ -65,6 +69,7 @@ WINDOW = 1000
 """Records held at a time: in lanes, or done and not committed because an earlier one is not done."""
 ATTEMPTS = 5
 LEASE_SECONDS = 10.0
+HOLD_MS = 24 * 3_600_000
 BUSY_PAUSE = 0.5
 BUSY_SECONDS = 0.2
 """How long finished records may wait for their commit."""
@@ -78,6 +83,11 @@ _log = logging.getLogger(__name__)
 def parked_topic(topic: str) -> str:
     """The topic where records wait for their time: in the outbox, whatever the log is."""
     return f"{topic}-later"
+
+
+def held_topic(topic: str) -> str:
+    """The topic where records of messages with an unknown outcome wait: in the outbox, whatever the log is."""
+    return f"{topic}-unknown"
 
 
 class _Work(NamedTuple):
@@ -95,8 +105,8 @@ class _SendResult(NamedTuple):
     attempts: int
     response: ProviderResponse | None
     reason: str
-    last: Round = Round(0)
-    """The failed attempts of this round."""
+    unknown_provider: str | None = None
+    """The provider that may have taken the message."""
 
 
 class _ClaimExpired(Exception):
@@ -117,6 +127,7 @@ class Delivery:
         observer: NotificationObserver | None = None,
         quiet_hours: QuietHours | None = None,
         attempts: int = ATTEMPTS,
+        hold_ms: int = HOLD_MS,
         concurrency: int = CONCURRENCY,
         window: int = WINDOW,
         lease_seconds: float = LEASE_SECONDS,
@@ -132,6 +143,8 @@ class Delivery:
         self._observer = observer or NullObserver()
         self._quiet_hours = quiet_hours
         self._attempts = attempts
+        self._hold_ms = hold_ms
+        """How long a message whose outcome is unknown waits for a receipt."""
         self._window = window
         self._lease_seconds = lease_seconds
         self._first_pause = first_pause
@@ -271,35 +284,86 @@ class Delivery:
         if claim.opted_out:
             self._observer.delivered("opted_out")
             return await self._settle(DeliveryOutcome(message.message_id, Status.FAILED, 0, reason="opted out"))
+        if _has_expired(message, self._now_ms()):
+            waited = _SendResult(claim.attempts, None, "it could not be sent in time", claim.unknown_provider)
+            return await self._put_off(record, message, waited, lane)
+        parked = Parking(claim.attempts, claim.unknown_provider)
         if (until_ms := self._quiet_until(message, claim)) is not None:
-            return await self._park(lane, {message.message_id: claim.attempts}, until_ms)
+            return await self._park(lane, message, parked, until_ms)
         if (until_ms := self._parked.get((record.key, message.priority))) is not None:
             if until_ms > self._now_ms():
-                return await self._park(lane, {message.message_id: claim.attempts}, until_ms)
+                return await self._park(lane, message, parked, until_ms)
             del self._parked[record.key, message.priority]
-        send_result = await self._send_in_trace(record.traceparent, message, claim)
-        if send_result.response is None:
-            return await self._put_off(record, message, send_result, lane)
-        result, provider = send_result.response
+        sent = await self._send_in_trace(record.traceparent, message, claim)
+        if sent.response is None:
+            return await self._put_off(record, message, sent, lane)
+        result, provider, on_unknown = sent.response
+        if isinstance(result, Rejected) and sent.unknown_provider is not None:
+            # A refusal proves nothing about the attempt before it, which may have been taken.
+            result, on_unknown = Unknown(f"refused after an unknown attempt: {result.reason}"), OnUnknown.HOLD
+        if isinstance(result, Unknown):
+            if on_unknown is OnUnknown.FAIL:
+                return await self._bury(
+                    record, message, f"unknown: {result.reason}", sent.attempts, Status.FAILED, provider
+                )
+            return await self._hold(record, message, result.reason, sent.attempts, provider)
         if isinstance(result, Rejected):
-            return await self._bury(record, message, str(result.reason), send_result.attempts, Status.FAILED, provider)
+            if result.opted_out:
+                return await self._enter_opt_out(message, claim, str(result.reason), sent.attempts, provider)
+            return await self._bury(record, message, str(result.reason), sent.attempts, Status.FAILED, provider)
         self._observer.delivered("sent")
         outcome = DeliveryOutcome(
-            message.message_id, Status.SENT, send_result.attempts, provider, result.stored_id, result.stored_segments
+            message.message_id,
+            Status.SENT,
+            sent.attempts,
+            provider,
+            result.stored_id,
+            result.stored_segments,
+            price=result.stored_price,
+            currency=result.stored_currency,
         )
         return await self._settle(outcome)
 
     async def _put_off(self, record: Record, message: Message, result: _SendResult, lane: deque[_Work]) -> bool:
         """A message that has no outcome: it has expired, this member stops, or it is retried later."""
         if _has_expired(message, self._now_ms()):
-            return await self._bury(record, message, f"expired; {result.reason}", result.attempts, Status.EXPIRED)
+            reason, provider = f"expired; {result.reason}", result.unknown_provider
+            if provider is not None:
+                return await self._bury(
+                    record, message, f"unknown: {reason}", result.attempts, Status.UNKNOWN, provider
+                )
+            return await self._bury(record, message, reason, result.attempts, Status.EXPIRED)
         if self._stop.is_set():
             return False
-        until_ms = retry_at_ms(result.last, self._now_ms(), message.expires_ms)
-        if until_ms is None:
-            return await self._bury(record, message, result.reason, result.attempts, Status.FAILED)
+        rounds = max(result.attempts // self._attempts, 1)
+        until_ms = retry_at_ms(rounds, self._now_ms(), message.expires_ms)
         self._parked[record.key, message.priority] = until_ms
-        return await self._park(lane, {message.message_id: result.attempts}, until_ms)
+        return await self._park(lane, message, Parking(result.attempts, result.unknown_provider), until_ms)
+
+    async def _hold(self, record: Record, message: Message, reason: str, attempts: int, provider: str) -> bool:
+        """Nothing is sent any more. The record waits for `hold_ms`, in case no receipt comes."""
+        outcome = DeliveryOutcome(message.message_id, Status.UNKNOWN, attempts, provider, reason=reason)
+        held, until_ms = record._replace(topic=held_topic(self._topic)), self._now_ms() + self._hold_ms
+        stored = await self._retry_until_stored(lambda: _true(self._store.hold(held, outcome, until_ms)))
+        if stored is None:
+            return False
+        ids = {"user_id": message.user_id, "message_id": message.message_id}
+        _log.warning("nobody knows whether %s took a message: %s", provider, reason, extra=ids)
+        self._observer.delivered("unknown")
+        return True
+
+    async def _enter_opt_out(
+        self, message: Message, claim: MessageClaim, reason: str, attempts: int, provider: str
+    ) -> bool:
+        """The provider says that the recipient has opted out."""
+        outcome = DeliveryOutcome(message.message_id, Status.FAILED, attempts, provider, reason="opted out")
+        phone = message.to or claim.recipient.phone
+        if phone is not None:
+            opt_out = f"{provider}: {reason}"
+            if await self._retry_until_stored(lambda: _true(self._store.opt_out(phone, opt_out))) is None:
+                return False
+        self._observer.delivered("opted_out")
+        return await self._settle(outcome)
 
     # -- sending ---------------------------------------------------------------------------------------------------
 
@@ -320,12 +384,12 @@ class Delivery:
 
     async def _send_with_retries(self, message: Message, claim: MessageClaim) -> _SendResult:
         """Tries until there is an outcome, the message expires, this member stops, or the message alone has failed
-        `attempts` times in a row while others went out."""
+        `attempts` times in a row while others went out. Only the provider that may have taken it gets it again."""
         attempts, failures, reason = claim.attempts, 0, "no provider was available"
-        faults, accepted_before = 0, self._providers.accepted
+        unknown_provider = claim.unknown_provider
         pause = self._first_pause
         while not self._stop.is_set() and not _has_expired(message, self._now_ms()):
-            sms = self._sms(message, claim, attempts + 1)
+            sms, wait = self._sms(message, claim, attempts + 1), None
             slots = self._suspects if failures or claim.attempts else self._slots
             await slots.acquire(message.priority)
             started = time.perf_counter()
@@ -339,29 +403,33 @@ class Delivery:
                     started = time.perf_counter()
                 if uptime() - self._claim_times.get(message.message_id, -inf) >= self._lease_seconds:
                     raise _ClaimExpired
-                response = await self._providers.send(sms)
+                response = await self._providers.send(sms, unknown_provider)
             except Unavailable as error:
                 reason, wait = str(error), error.retry_after
                 self._observer.provider_called("any", "unavailable", time.perf_counter() - started)
                 if self._providers.is_available and not error.throttled:
                     attempts, failures = attempts + 1, failures + 1
-                    faults += isinstance(error, ProviderFault)
                     self._observer.delivered("retried")
                     if failures >= self._attempts:
                         break
             else:
-                result = "accepted" if isinstance(response.result, Accepted) else "rejected"
+                result = type(response.result).__name__.lower()
                 self._observer.provider_called(response.provider, result, time.perf_counter() - started)
-                return _SendResult(attempts + 1, response, reason)
+                attempts += 1
+                if not isinstance(response.result, Unknown) or response.on_unknown is not OnUnknown.RESEND:
+                    return _SendResult(attempts, response, reason, unknown_provider)
+                unknown_provider, reason = response.provider, f"{response.provider}: {response.result.reason}"
+                failures += 1
+                self._observer.delivered("retried")
+                if failures >= self._attempts:
+                    break
             finally:
                 slots.release()
             # Jitter, so that messages that failed together are not retried together.
             seconds = max(wait or 0.0, pause) * random.uniform(0.5, 1.0)
             await wait_for_stop(self._stop, min(seconds, self._seconds_left(message)))
             pause = min(pause * 2, self._longest_pause)
-        others_accepted = self._providers.accepted > accepted_before
-        last = Round(max(attempts // self._attempts, 1), 0 < faults == failures, others_accepted)
-        return _SendResult(attempts, None, reason, last)
+        return _SendResult(attempts, None, reason, unknown_provider)
 
     def _sms(self, message: Message, claim: MessageClaim, attempt: int) -> SmsMessage:
         expires_ms = message.expires_ms
@@ -436,17 +504,18 @@ class Delivery:
             await copy_letter(self._copies, self._topic, letter, record)
         return True
 
-    async def _park(self, lane: deque[_Work], attempts: dict[str, int], until_ms: int) -> bool:
-        """Parks the whole lane, so that its messages stay in order."""
+    async def _park(self, lane: deque[_Work], head: Message, parked: Parking, until_ms: int) -> bool:
+        """Parks the whole lane, so that its messages stay in order. A message that expires earlier comes back then."""
         works = [work for work in lane if work.message is not None]
-        records = [work.entry.record._replace(topic=parked_topic(self._topic)) for work in works]
-        store, owner = self._store, self._owner
-        if await self._retry_until_stored(lambda: _true(store.park(records, attempts, until_ms, owner))) is None:
+        topic, store, owner = parked_topic(self._topic), self._store, self._owner
+        records = [(work.entry.record._replace(topic=topic), _due_ms(work.message, until_ms)) for work in works]
+        claims = {head.message_id: parked}
+        if await self._retry_until_stored(lambda: _true(store.park(records, claims, owner))) is None:
             return False
         self._observer.delivered("parked")
-        head = lane[0]
+        first = lane[0]
         for work in works:
-            if work is not head:
+            if work is not first:
                 self._finished.append(work.entry)
                 lane.remove(work)
         return True
@@ -494,6 +563,11 @@ def _set_event() -> asyncio.Event:
 
 def _host_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def _due_ms(message: Message | None, until_ms: int) -> int:
+    """When a parked message comes back: no later than it expires, so that it is then seen to have expired."""
+    return until_ms if message is None or message.expires_ms is None else min(until_ms, message.expires_ms)
 
 
 def _has_expired(message: Message, now_ms: int) -> bool:

@@ -120,6 +120,8 @@ class Status(StrEnum):
     DELIVERED = "DELIVERED"
     FAILED = "FAILED"
     EXPIRED = "EXPIRED"
+    UNKNOWN = "UNKNOWN"
+    """Nobody knows whether a provider took it. A receipt resolves it."""
 
 
 class Claim(StrEnum):
@@ -139,6 +141,16 @@ class MessageClaim(NamedTuple):
     """Made so far."""
     recipient: Recipient
     opted_out: bool = False
+    unknown_provider: str | None = None
+    """The provider that may have taken it at an earlier attempt."""
+
+
+class Parking(NamedTuple):
+    """What is known of a message that is put aside."""
+
+    attempts: int
+    """Made so far."""
+    unknown_provider: str | None = None
 
 
 class DeliveryOutcome(NamedTuple):
@@ -151,6 +163,8 @@ class DeliveryOutcome(NamedTuple):
     provider_id: str | None = None
     segments: int | None = None
     reason: str | None = None
+    price: str | None = None
+    currency: str | None = None
 
 
 class DeadLetter(NamedTuple):
@@ -184,7 +198,8 @@ class Receipt(NamedTuple):
     """A provider's delivery report on a message that it accepted."""
 
     provider: str
-    delivered: bool
+    delivered: bool | None
+    """None: it was taken, and nothing is known of its delivery yet."""
     message_id: str | None = None
     """Our id, if the provider returns it; else `provider_id` names the message."""
     provider_id: str | None = None
@@ -207,6 +222,21 @@ class MessageStatus(NamedTuple):
     provider: str | None
     provider_id: str | None
     reason: str | None
+    price: str | None = None
+    currency: str | None = None
+
+
+class Backlog(NamedTuple):
+    """What has no outcome yet."""
+
+    waiting: int = 0
+    oldest_seconds: float = 0.0
+    """The age of the oldest that waits."""
+    dead_letters: int = 0
+    unknown: int = 0
+    """Messages with an unknown outcome."""
+    lost: int = 0
+    """Messages that were in no place, and were queued again by the sweep of this process."""
 
 
 class MessageFilter(NamedTuple):
@@ -249,8 +279,16 @@ class DeliveryStore(Protocol):
         """Stores dead letters and outcomes, in one transaction. Idempotent."""
         ...
 
-    async def park(self, records: Sequence[Record], attempts: Mapping[str, int], until_ms: int, owner: str) -> None:
-        """Parks records until a time, and releases the owner's claims on their messages, in one transaction."""
+    async def park(self, records: Sequence[tuple[Record, int]], claims: Mapping[str, Parking], owner: str) -> None:
+        """Parks records, each until a time, and releases the owner's claims on messages, in one transaction."""
+        ...
+
+    async def hold(self, record: Record, outcome: DeliveryOutcome, until_ms: int) -> None:
+        """Stores an unknown outcome, and keeps the record until a time, in one transaction."""
+        ...
+
+    async def opt_out(self, phone: str, reason: str) -> None:
+        """Stores the opt-out of a number."""
         ...
 
     async def now_ms(self) -> int:
@@ -315,24 +353,24 @@ class NotificationObserver(Protocol):
         ...
 
     def delivered(self, outcome: str) -> None:
-        """The sender processed a message: `sent`, `duplicate`, `retried`, `parked`, `opted_out` or `dead_lettered`."""
+        """The sender processed a message: `sent`, `duplicate`, `retried`, `parked`, `unknown`, `opted_out` or
+        `dead_lettered`."""
         ...
 
     def provider_called(self, provider: str, result: str, seconds: float) -> None:
-        """A provider answered `accepted` or `rejected`, or was `unavailable`."""
+        """A provider answered `accepted` or `rejected`, the outcome is `unknown`, or it was `unavailable`."""
         ...
 
     def reader_restarted(self, reader: str) -> None:
         """A reader of the message log failed and was restarted."""
         ...
 
-    def receipt(self, provider: str, delivered: bool, seconds: float) -> None:
+    def receipt(self, provider: str, delivered: bool | None, seconds: float) -> None:
         """A provider reported on a message, `seconds` after it was sent."""
         ...
 
-    def backlog(self, waiting: int, oldest_seconds: float, dead_letters: int, available: bool) -> None:
-        """The number of waiting messages, the age of the oldest, the number of dead letters, and whether a provider is
-        available."""
+    def backlog(self, backlog: Backlog, available: bool) -> None:
+        """What has no outcome yet, and whether a provider is available."""
         ...
 
 
@@ -363,8 +401,8 @@ class NullObserver:
     def reader_restarted(self, reader: str) -> None:
         pass
 
-    def receipt(self, provider: str, delivered: bool, seconds: float) -> None:
+    def receipt(self, provider: str, delivered: bool | None, seconds: float) -> None:
         pass
 
-    def backlog(self, waiting: int, oldest_seconds: float, dead_letters: int, available: bool) -> None:
+    def backlog(self, backlog: Backlog, available: bool) -> None:
         pass

@@ -1,7 +1,7 @@
 """The protocol of SMS providers. Public as `paceline_sms`.
 
 class MyProvider:
-    async def send(self, message: SmsMessage) -> Accepted | Rejected:
+    async def send(self, message: SmsMessage) -> Accepted | Rejected | Unknown:
         ...
 """
 
@@ -10,12 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
+from enum import StrEnum
 from typing import Protocol
 
 from paceline.errors import PacelineError
 from paceline_sms.model import storable
 
 LONGEST_PROVIDER_ID = 128
+LONGEST_PRICE = 32
+LONGEST_CURRENCY = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,8 @@ class Accepted:
     """The provider's own id, by which its receipts name the message."""
     segments: int | None = None
     price: Decimal | None = None
+    currency: str | None = None
+    """Of the price: ISO 4217."""
 
     @property
     def stored_id(self) -> str | None:
@@ -62,6 +67,16 @@ class Accepted:
         """The provider's count as the store can keep it."""
         return self.segments if isinstance(self.segments, int) else None
 
+    @property
+    def stored_price(self) -> str | None:
+        """The price as the store can keep it."""
+        return None if self.price is None else str(self.price)[:LONGEST_PRICE]
+
+    @property
+    def stored_currency(self) -> str | None:
+        """The currency as the store can keep it."""
+        return None if self.currency is None else storable(str(self.currency), LONGEST_CURRENCY)
+
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
@@ -71,10 +86,35 @@ class Rejected:
     """
 
     reason: str
+    opted_out: bool = False
+    """The recipient has told the provider to send nothing more: the number becomes an opt-out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """The message left, and nothing proves whether the provider took it: a timeout, a reset, an answer that says
+    nothing. It is not sent by another provider; what follows is the provider's `on_unknown`.
+
+    return Unknown("the connection ended before the answer")
+    """
+
+    reason: str
+
+
+class OnUnknown(StrEnum):
+    """What follows an `Unknown` answer."""
+
+    HOLD = "hold"
+    """Nothing is sent: the message is `unknown` until a receipt resolves it. After `hold_for` it is a dead letter."""
+    RESEND = "resend"
+    """The same provider gets it again, with the same id: for providers that recognise a repeated id."""
+    FAIL = "fail"
+    """It is `failed`, and a dead letter."""
 
 
 class Unavailable(PacelineError):
-    """The provider can't accept messages now. The message waits for a retry.
+    """The provider did not take the message: it can't accept messages now. The message waits, or goes to the next
+    provider. So raise it only if it is certain that nothing was sent; else return `Unknown`.
 
     `retry_after` is in seconds, if the provider sent it. `throttled` means that it works, and limits the rate of calls.
     """
@@ -94,12 +134,12 @@ class Unavailable(PacelineError):
 class Provider(Protocol):
     """Sends messages. It may also have `async close()`, `receipt(headers, url, body)` for the delivery receipts that
     arrive at `/api/receipts/{name}`, and `receipts()`, an asynchronous generator, for those that arrive over its own
-    connection."""
+    connection. Its attribute `on_unknown` is `hold` unless it says `resend` or `fail`."""
 
-    async def send(self, message: SmsMessage) -> Accepted | Rejected:
-        """Returns when the provider has accepted the message, or rejected it for good.
+    async def send(self, message: SmsMessage) -> Accepted | Rejected | Unknown:
+        """Returns when the provider has accepted the message, or rejected it for good, or when nobody can know.
 
         Raises:
-            Unavailable: Neither; the message is retried.
+            Unavailable: The provider did not take it; the message is retried, or taken by another provider.
         """
         ...

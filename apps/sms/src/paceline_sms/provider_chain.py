@@ -1,4 +1,8 @@
-"""Failover: the providers in order, each behind its own rate (paceline's limiter) and circuit breaker."""
+"""Failover: the providers in order, each behind its own rate (paceline's limiter) and circuit breaker.
+
+The next provider is called only if the one before has certainly not taken the message: it was not called, or it raised
+`Unavailable`. A timeout and an unexpected exception prove nothing: they are `Unknown`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,15 @@ from paceline.circuit_breaker import Breaker, BreakerPolicy, BreakerState
 from paceline.clock import Clock, SystemClock
 from paceline.errors import StoreError
 from paceline.limits.limiter import AsyncLimiter
-from paceline_sms.provider import Accepted, Provider, Rejected, SmsMessage, Unavailable
+from paceline_sms.provider import (
+    Accepted,
+    OnUnknown,
+    Provider,
+    Rejected,
+    SmsMessage,
+    Unavailable,
+    Unknown,
+)
 
 CALL_TIMEOUT = 10.0
 BREAKER = BreakerPolicy(failures=5, first_pause=0.5, longest_pause=5.0)
@@ -35,17 +47,16 @@ class NamedProvider:
     """The user whose message failed last. Failures of one user alone do not open the breaker."""
     is_refused: bool = False
     """Whether the limiter's store refused to decide the last time."""
-
-
-class ProviderFault(Unavailable):
-    """No provider can take the message: each raised an exception of its own."""
+    on_unknown: OnUnknown = OnUnknown.HOLD
 
 
 class ProviderResponse(NamedTuple):
     """The result of a send, and the provider that returned it."""
 
-    result: Accepted | Rejected
+    result: Accepted | Rejected | Unknown
     provider: str
+    on_unknown: OnUnknown = OnUnknown.HOLD
+    """The provider's choice."""
 
 
 class ProviderChain:
@@ -57,36 +68,32 @@ class ProviderChain:
         self.providers = list(providers)
         self._timeout = timeout
         self._clock = clock or SystemClock()
-        self.accepted = 0
-        """Messages that a provider accepted."""
 
-    async def send(self, message: SmsMessage) -> ProviderResponse:
-        """The first response of a provider.
+    async def send(self, message: SmsMessage, only: str | None = None) -> ProviderResponse:
+        """The first response of a provider; with `only`, of this one: it may have taken the message before.
 
         Raises:
             Unavailable: No provider is available. `retry_after` is the shortest pause of any of them. If one of them
                 limits the rate of calls, it is `throttled`.
-            ProviderFault: Every provider failed with an exception of its own.
             StoreError: Every provider has a limiter, and their store refuses to decide.
         """
         reason, pause = "no provider is available", None
         refusals: list[StoreError] = []
-        faults, throttled = 0, False
-        for entry in self.providers:
+        throttled = False
+        entries = self.providers if only is None else [entry for entry in self.providers if entry.name == only]
+        for entry in entries:
             try:
                 await self._admit(entry)
-                return ProviderResponse(await self._call(entry, message), entry.name)
+                return ProviderResponse(await self._call(entry, message), entry.name, entry.on_unknown)
             except Unavailable as error:
-                reason = f"{entry.name}: {error}"
-                faults, throttled = faults + isinstance(error, ProviderFault), throttled or error.throttled
+                reason, throttled = f"{entry.name}: {error}", throttled or error.throttled
                 left = error.retry_after
                 pause = left if pause is None or (left is not None and left < pause) else pause
             except StoreError as error:
                 refusals.append(error)
-        if refusals and len(refusals) == len(self.providers):
+        if refusals and len(refusals) == len(entries):
             raise refusals[0]
-        failure = ProviderFault if faults == len(self.providers) else Unavailable
-        raise failure(reason, retry_after=pause, throttled=throttled)
+        raise Unavailable(reason, retry_after=pause, throttled=throttled)
 
     @property
     def is_available(self) -> bool:
@@ -122,29 +129,30 @@ class ProviderChain:
         if not entry.breaker.allows(now_us):
             raise Unavailable("paused", retry_after=entry.breaker.pause_left_us(now_us) / 1e6)
 
-    async def _call(self, entry: NamedProvider, message: SmsMessage) -> Accepted | Rejected:
+    async def _call(self, entry: NamedProvider, message: SmsMessage) -> Accepted | Rejected | Unknown:
         try:
             async with asyncio.timeout(self._timeout):
-                result: Any = await entry.provider.send(message)
-            if not isinstance(result, Accepted | Rejected):
-                raise TypeError(f"{type(result).__name__} is neither Accepted nor Rejected")
+                answer: Any = await entry.provider.send(message)
+            if not isinstance(answer, Accepted | Rejected | Unknown):
+                raise TypeError(f"{type(answer).__name__} is none of Accepted, Rejected, Unknown")
+            result: Accepted | Rejected | Unknown = answer
         except Unavailable as error:
             if not error.throttled:
                 self._record_failure(entry, message)
             raise
         except TimeoutError:
-            self._record_failure(entry, message)
-            raise Unavailable(f"no answer within {self._timeout:g} s") from None
+            result = Unknown(f"no answer within {self._timeout:g} s")
         except BaseException as error:
             # A provider's bug must not block every later message: neither its own cancellation, nor a BaseException.
             if isinstance(error, SystemExit | KeyboardInterrupt) or _is_cancelled(error):
                 raise
             _log.exception("provider %s failed", entry.name, extra={"message_id": message.id})
+            result = Unknown(f"the provider failed: {type(error).__name__}")
+        if isinstance(result, Unknown):
             self._record_failure(entry, message)
-            raise ProviderFault(f"the provider failed: {type(error).__name__}") from error
-        self.accepted += isinstance(result, Accepted)
-        entry.failed_user = None
-        entry.breaker.record_success()
+        else:
+            entry.failed_user = None
+            entry.breaker.record_success()
         return result
 
     def _record_failure(self, entry: NamedProvider, message: SmsMessage) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from paceline.errors import PacelineError, StoreUnavailable
 from paceline.messaging import LogEntry, Record
 from paceline_sms.model import Message
-from paceline_sms.ports import Claim, DeadLetter, DeliveryOutcome, MessageClaim
-from paceline_sms.provider import Accepted, Rejected, SmsMessage
+from paceline_sms.ports import Claim, DeadLetter, DeliveryOutcome, MessageClaim, Parking
+from paceline_sms.provider import Accepted, Rejected, SmsMessage, Unknown
 from paceline_sms.quota import Recipient, Spending
 
 
@@ -82,10 +82,12 @@ class MemoryMessages:
     def __init__(self) -> None:
         self.outcomes: dict[str, DeliveryOutcome] = {}
         self.owners: dict[str, str] = {}
-        self.attempts: dict[str, int] = {}
+        self.parkings: dict[str, Parking] = {}
         self.letters: list[DeadLetter] = []
         self.parked: list[tuple[Record, int]] = []
+        self.held: list[tuple[Record, int]] = []
         self.opted_out: set[str] = set()
+        self.optouts: dict[str, str] = {}
         self.recipient = Recipient()
         self.renewals = 0
         self.failures = 0
@@ -95,12 +97,12 @@ class MemoryMessages:
         return {message.message_id: self._claim(message.message_id, owner) for message in messages}
 
     def _claim(self, message_id: str, owner: str) -> MessageClaim:
-        attempts = self.attempts.get(message_id, 0)
+        attempts, unknown_provider = self.parkings.get(message_id, Parking(0))
         if message_id in self.outcomes:
             return MessageClaim(Claim.DONE, attempts, self.recipient)
         if self.owners.setdefault(message_id, owner) != owner:
             return MessageClaim(Claim.BUSY, attempts, self.recipient)
-        return MessageClaim(Claim.MINE, attempts, self.recipient, message_id in self.opted_out)
+        return MessageClaim(Claim.MINE, attempts, self.recipient, message_id in self.opted_out, unknown_provider)
 
     async def renew(self, message_ids: Sequence[str], owner: str) -> list[str]:
         self._fail()
@@ -121,11 +123,19 @@ class MemoryMessages:
         await self.settle(outcomes)
         self.letters += letters
 
-    async def park(self, records: Sequence[Record], attempts: Mapping[str, int], until_ms: int, owner: str) -> None:
+    async def park(self, records: Sequence[tuple[Record, int]], claims: Mapping[str, Parking], owner: str) -> None:
         self._fail()
-        self.attempts.update(attempts)
-        await self.release(list(attempts), "")
-        self.parked += [(record, until_ms) for record in records]
+        self.parkings.update(claims)
+        await self.release(list(claims), "")
+        self.parked += records
+
+    async def hold(self, record: Record, outcome: DeliveryOutcome, until_ms: int) -> None:
+        await self.settle([outcome])
+        self.held.append((record, until_ms))
+
+    async def opt_out(self, phone: str, reason: str) -> None:
+        self._fail()
+        self.optouts[phone] = reason
 
     async def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
@@ -140,19 +150,19 @@ class ScriptedProvider:
     """Follows its script, one entry per call; then accepts."""
 
     def __init__(self) -> None:
-        self.script: dict[str, list[BaseException | Accepted | Rejected]] = defaultdict(list)
+        self.script: dict[str, list[BaseException | Accepted | Rejected | Unknown]] = defaultdict(list)
         self.hangs: set[int] = set()
         self.sent: list[SmsMessage] = []
         self.calls: list[str] = []
 
-    async def send(self, message: SmsMessage) -> Accepted | Rejected:
+    async def send(self, message: SmsMessage) -> Accepted | Rejected | Unknown:
         self.calls.append(message.id)
         await asyncio.sleep(0)
         if message.user_id in self.hangs:
             await asyncio.sleep(3600)
         if self.script[message.id]:
             step = self.script[message.id].pop(0)
-            if isinstance(step, Accepted | Rejected):
+            if isinstance(step, Accepted | Rejected | Unknown):
                 return step
             raise step
         self.sent.append(message)

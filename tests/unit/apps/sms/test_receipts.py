@@ -40,7 +40,7 @@ class Messages(NullObserver):
         self.known_after: dict[str, int] = {}
         """Messages that become known after this many lookups."""
         self.noted: list[Receipt] = []
-        self.observed: list[tuple[str, bool, float]] = []
+        self.observed: list[tuple[str, bool | None, float]] = []
         self.unknown = 0
         self.is_away = False
 
@@ -55,7 +55,7 @@ class Messages(NullObserver):
         self.noted.append(receipt)
         return 0.5
 
-    def receipt(self, provider: str, delivered: bool, seconds: float) -> None:
+    def receipt(self, provider: str, delivered: bool | None, seconds: float) -> None:
         self.observed.append((provider, delivered, seconds))
 
 

@@ -12,7 +12,7 @@ from paceline.messaging import Record
 from paceline.sql import outbox, outbox_looks
 from paceline.sql.outbox_looks import Look
 from paceline_sms.model import Attempt, AttemptEvent, Message, Outcome
-from paceline_sms.ports import DeadLetter, DeliveryOutcome, MessageFilter, Receipt, Status
+from paceline_sms.ports import DeadLetter, DeliveryOutcome, MessageFilter, Parking, Receipt, Status
 from paceline_sms.quota import Quota, Spending
 from paceline_sms.receipts import EarlyReceipt
 from paceline_sms.stores import (
@@ -83,7 +83,10 @@ def everything(connection: Any) -> None:
     message_statements.renew(connection, ids, "me", timedelta(seconds=1))
     message_statements.release(connection, ids, "me")
     message_statements.settle(connection, [outcome])
-    message_statements.park(connection, [Record("t", "k", "v")], {"m": 1}, 0, "me")
+    message_statements.park(connection, [(Record("t", "k", "v"), 0)], {"m": Parking(1)}, "me")
+    message_statements.hold(connection, Record("t", "k", "v"), outcome, 0)
+    message_statements.bury_held(connection, [DeadLetter("l", "m", "k", "v", "reason", 1)])
+    message_statements.forget_letters(connection, "m")
     message_statements.status_of(connection, "m")
     after = datetime(2027, 3, 1, tzinfo=UTC), "m"
     for oldest_first in (False, True):

@@ -1,27 +1,55 @@
-"""The code that HTTP providers share: the traced call, the meaning of each status, the log line without the text."""
+"""The code that HTTP providers share: the traced call, what an answer proves, the log line without the text."""
 
 from __future__ import annotations
 
 import base64
+import json
 import logging
+import ssl
 from collections.abc import Mapping
-from urllib.request import getproxies
+from decimal import Decimal, InvalidOperation
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
-import httpx2
+import aiohttp
 
 from paceline import __version__, tracing
-from paceline_sms.provider import SmsMessage, Unavailable
+from paceline_sms.provider import SmsMessage, Unavailable, Unknown
 from paceline_sms.providers.console import on_one_line
-from paceline_sms.providers.http_connections import Answer, Connections
+from paceline_sms.providers.verdicts import Meaning, meaning_of
 from paceline_sms.recipients import masked
 
 USER_AGENT = f"paceline/{__version__}"
-THROTTLED = {429, 503}
-"""With `Retry-After` the provider works, and limits the rate of calls."""
-NO_VERDICT = {401, 403, 404, 405, 407, 408, 409, 425, 429}
-"""Besides 3xx and 5xx: the connection is misconfigured or busy, whatever the message is."""
+IDLE_SECONDS = 4.0
+"""How long an unused connection is kept. Many servers close theirs after 5 seconds or more."""
+MAX_ANSWER_BYTES = 1_000_000
 
 _log = logging.getLogger(__name__)
+
+
+class Answer(NamedTuple):
+    """A complete response."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def is_success(self) -> bool:
+        return 200 <= self.status < 300
+
+    @property
+    def is_page(self) -> bool:
+        """Whether it is a page for people, as of a proxy or a login, and so says nothing of a message."""
+        return "html" in self.headers.get("content-type", "").lower() or self.body.lstrip()[:1] == b"<"
+
+    def document(self) -> dict[str, Any]:
+        """The JSON object in the body; empty if there is none."""
+        try:
+            document = json.loads(self.body) if self.body else {}
+        except (ValueError, RecursionError):
+            return {}
+        return document if isinstance(document, dict) else {}
 
 
 class HttpCalls:
@@ -31,64 +59,72 @@ class HttpCalls:
         self, name: str, url: str, headers: Mapping[str, str], *, timeout: float, log_texts: bool = False
     ) -> None:
         self._name = name
+        self._url = url
+        self._headers = {"user-agent": USER_AGENT} | {header.lower(): value for header, value in headers.items()}
+        self._timeout = timeout
         self._log_texts = log_texts
-        address = httpx2.URL(url)
-        own = {"host": address.netloc.decode(), "user-agent": USER_AGENT, "accept": "*/*"}
-        if address.userinfo:
-            own["authorization"] = basic_authorization(address.username, address.password)
-        sent = own | {header.lower(): value for header, value in headers.items()}
-        self._client: httpx2.AsyncClient | None = None
-        self._connections: Connections | None = None
-        if address.scheme in getproxies() or "all" in getproxies():
-            # Slower, but supports every kind of proxy.
-            limits = httpx2.Limits(max_connections=None, max_keepalive_connections=100)
-            self._client = httpx2.AsyncClient(timeout=timeout, limits=limits, headers=sent)
-        else:
-            is_tls = address.scheme == "https"
-            self._connections = Connections(
-                address.raw_host.decode(),
-                address.port or (443 if is_tls else 80),
-                tls=httpx2.create_ssl_context() if is_tls else None,
-                timeout=timeout,
-            )
-        self._address = address
-        self._head = b"POST %b HTTP/1.1\r\nAccept-Encoding: identity\r\n%b" % (address.raw_path, _lines(sent))
+        self._session: aiohttp.ClientSession | None = None
+        """Opened by the first call, on its event loop."""
 
-    async def post(self, body: bytes, headers: Mapping[str, str]) -> Answer:
-        """The answer, if it is a verdict on the message.
+    async def post(self, body: bytes, headers: Mapping[str, str]) -> Answer | Unknown:
+        """The answer, if it is a verdict on the message; `Unknown` if the request may have been processed.
 
         Raises:
-            Unavailable: It is no verdict, or there is no answer.
+            Unavailable: The request was certainly not processed.
         """
         span = None
         if (origin := tracing.origin()) is not None:
             attributes = {"http.request.method": "POST"}
             span = tracing.begin(f"POST {self._name}", attributes, parent=origin.traceparent, kind="CLIENT")
             headers = {**headers, "traceparent": span.traceparent}
+        request = SimpleNamespace(left=False)
         try:
-            answer = await self._exchange(body, headers)
-        except (OSError, httpx2.HTTPError) as error:
+            answer = await self._exchange(body, headers, request)
+        except (OSError, aiohttp.ClientError) as error:
             if span is not None:
                 span.end(failed=type(error).__name__)
-            raise Unavailable(f"the provider did not answer: {type(error).__name__}") from error
+            if request.left:
+                return Unknown(f"the connection ended before the answer: {type(error).__name__}")
+            raise Unavailable(f"the provider could not be reached: {type(error).__name__}") from error
         status = answer.status
         if span is not None:
             span.end({"http.response.status_code": status}, failed=None if answer.is_success else str(status))
-        if status in NO_VERDICT or status >= 500 or 300 <= status < 400:
-            retry_after = _seconds(answer.headers.get("retry-after"))
-            throttled = status in THROTTLED and retry_after is not None
-            raise Unavailable(f"the provider answered {status}", retry_after=retry_after, throttled=throttled)
-        return answer
+        retry_after = _seconds(answer.headers.get("retry-after"))
+        meaning = meaning_of(status, has_retry_after=retry_after is not None)
+        if meaning is Meaning.VERDICT and answer.is_success and answer.is_page:
+            return Unknown(f"the provider answered {status} with a page instead of a result")
+        if meaning is Meaning.UNKNOWN:
+            return Unknown(f"the provider answered {status}")
+        if meaning is Meaning.VERDICT:
+            return answer
+        throttled = meaning is Meaning.BUSY
+        raise Unavailable(f"the provider answered {status}", retry_after=retry_after, throttled=throttled)
 
-    async def _exchange(self, body: bytes, headers: Mapping[str, str]) -> Answer:
-        if self._connections is not None:
-            return await self._connections.exchange(
-                b"%b%bContent-Length: %d\r\n\r\n%b" % (self._head, _lines(headers), len(body), body)
-            )
-        assert self._client is not None
-        encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
-        response = await self._client.post(self._address, content=body, headers=encoded)
-        return Answer(response.status_code, {**response.headers}, response.content)
+    async def _exchange(self, body: bytes, headers: Mapping[str, str], request: SimpleNamespace) -> Answer:
+        if self._session is None:
+            self._session = self._opened()
+        posting = self._session.post(
+            self._url, data=body, headers=headers, allow_redirects=False, trace_request_ctx=request
+        )
+        async with posting as response:
+            answer = bytearray()
+            async for part in response.content.iter_any():
+                answer += part
+                if len(answer) > MAX_ANSWER_BYTES:
+                    raise aiohttp.ClientPayloadError(f"the answer is larger than {MAX_ANSWER_BYTES} bytes")
+            return Answer(response.status, {k.lower(): v for k, v in response.headers.items()}, bytes(answer))
+
+    def _opened(self) -> aiohttp.ClientSession:
+        phases = aiohttp.TraceConfig()
+        phases.on_request_headers_sent.append(_has_left)
+        return aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=self._timeout),
+            headers=self._headers,
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS, ssl=ssl.create_default_context()),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            trace_configs=[phases],
+            trust_env=True,  # for proxies
+        )
 
     def log_sent(self, message: SmsMessage) -> None:
         """Logs a sent message; its text only if the settings allow it."""
@@ -106,10 +142,13 @@ class HttpCalls:
             )
 
     async def close(self) -> None:
-        if self._connections is not None:
-            self._connections.close()
-        if self._client is not None:
-            await self._client.aclose()
+        if self._session is not None:
+            await self._session.close()
+
+
+async def _has_left(_session: aiohttp.ClientSession, context: SimpleNamespace, _parameters: object) -> None:
+    """From now on a failure does not prove that the request was not processed."""
+    context.trace_request_ctx.left = True
 
 
 def basic_authorization(user: str, password: str) -> str:
@@ -117,10 +156,13 @@ def basic_authorization(user: str, password: str) -> str:
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
-def _lines(headers: Mapping[str, str]) -> bytes:
-    """The headers as a request has them. No value can inject a header: settings are validated when they are read, and a
-    message id is printable."""
-    return "".join([f"{name}: {value}\r\n" for name, value in headers.items()]).encode()
+def price_of(value: object) -> Decimal | None:
+    """The price in an answer; None if there is none. Twilio's are negative: what the account is charged."""
+    try:
+        price = Decimal(str(value)) if isinstance(value, str | int | float) else None
+    except InvalidOperation:
+        return None
+    return price if price is not None and price.is_finite() else None
 
 
 def _seconds(text: str | None) -> float | None:

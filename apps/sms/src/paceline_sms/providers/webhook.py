@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 from paceline.errors import InvalidInput
 from paceline_sms.ports import Receipt
-from paceline_sms.provider import Accepted, Rejected, SmsMessage
-from paceline_sms.providers.http_calls import HttpCalls
+from paceline_sms.provider import Accepted, Rejected, SmsMessage, Unknown
+from paceline_sms.providers.http_calls import HttpCalls, price_of
 
 TIMEOUT_SECONDS = 10.0
 NAME = "webhook"
@@ -19,8 +19,9 @@ NAME = "webhook"
 class WebhookProvider:
     """`POST url` with JSON `{userId, message, messageId, to?}` and `Idempotency-Key: {messageId}`.
 
-    2xx: taken; a JSON answer may have `id` and `segments`. 400, 410, 413, 415, 422 and other 4xx: a verdict on the
-    message. 401, 403, 404, 405, 408, 409, 425, 429, 3xx, 5xx, no answer: the message waits.
+    2xx: taken; a JSON answer may have `id`, `segments`, `price` and `currency`. 400, 410, 413, 415, 422 and other 4xx:
+    a verdict on the message. 401, 403, 404, 405, 407, 408, 425, 429, 503, 3xx, no connection: not taken, the message
+    waits. 409, other 5xx, no answer, a page of HTML: nobody knows whether it was taken.
 
     With `hmac_key` the body is signed: `X-Signature: sha256=<hex>`. Receipts, signed the same way, are JSON
     `{messageId, status: "delivered" | "failed", reason?}`.
@@ -42,7 +43,7 @@ class WebhookProvider:
         self._key = None if hmac_key is None else hmac_key.encode()
         self._calls = HttpCalls(NAME, url, headers, timeout=timeout, log_texts=log_texts)
 
-    async def send(self, message: SmsMessage) -> Accepted | Rejected:
+    async def send(self, message: SmsMessage) -> Accepted | Rejected | Unknown:
         document = {"userId": message.user_id, "message": message.text, "messageId": message.id}
         if message.to is not None:
             document["to"] = message.to
@@ -51,14 +52,18 @@ class WebhookProvider:
         if self._key is not None:
             headers["X-Signature"] = self._signature(body)
         answer = await self._calls.post(body, headers)
+        if isinstance(answer, Unknown):
+            return answer
         if not answer.is_success:
             return Rejected(f"the provider answered {answer.status}")
         self._calls.log_sent(message)
-        document = answer.document()
-        provider_id, segments = document.get("id"), document.get("segments")
+        result = answer.document()
+        provider_id, segments, currency = result.get("id"), result.get("segments"), result.get("currency")
         return Accepted(
             str(provider_id) if isinstance(provider_id, str | int) else None,
             segments if isinstance(segments, int) and 0 < segments < 1000 else None,
+            price_of(result.get("price")),
+            currency if isinstance(currency, str) else None,
         )
 
     def receipt(self, headers: Mapping[str, str], url: str, body: bytes) -> Receipt:

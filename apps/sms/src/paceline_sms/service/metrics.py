@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from paceline_sms.ports import Backlog
+
 
 class NotificationMetrics:
     """A `NotificationObserver` that counts into a Prometheus registry."""
@@ -39,7 +41,7 @@ class NotificationMetrics:
         )
         self._calls = Histogram(
             "notification_provider_duration_seconds",
-            "From the call of a provider to its answer: accepted, rejected, or unavailable.",
+            "From the call of a provider to its answer: accepted, rejected, unknown, or unavailable.",
             ["provider", "result"],
             registry=registry,
             buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
@@ -52,7 +54,7 @@ class NotificationMetrics:
         )
         self._receipts = Histogram(
             "notification_receipt_delay_seconds",
-            "From a message's sending to the receipt of its provider: delivered, or failed.",
+            "From a message's sending to the receipt of its provider: taken, delivered, or failed.",
             ["provider", "result"],
             registry=registry,
             buckets=(1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400, 86400),
@@ -73,6 +75,12 @@ class NotificationMetrics:
         self._dead_letters = Gauge(
             "notification_dead_letters",
             "Dead letters that were not redriven or dropped.",
+            registry=registry,
+            multiprocess_mode="livemax",
+        )
+        self._unknown = Gauge(
+            "notification_unknown_messages",
+            "Messages of which nobody knows whether a provider took them.",
             registry=registry,
             multiprocess_mode="livemax",
         )
@@ -108,11 +116,13 @@ class NotificationMetrics:
     def reader_restarted(self, reader: str) -> None:
         self._restarts.labels(reader).inc()
 
-    def receipt(self, provider: str, delivered: bool, seconds: float) -> None:
-        self._receipts.labels(provider, "delivered" if delivered else "failed").observe(seconds)
+    def receipt(self, provider: str, delivered: bool | None, seconds: float) -> None:
+        result = "taken" if delivered is None else "delivered" if delivered else "failed"
+        self._receipts.labels(provider, result).observe(seconds)
 
-    def backlog(self, waiting: int, oldest_seconds: float, dead_letters: int, available: bool) -> None:
-        self._backlog.set(waiting)
-        self._oldest.set(oldest_seconds)
-        self._dead_letters.set(dead_letters)
+    def backlog(self, backlog: Backlog, available: bool) -> None:
+        self._backlog.set(backlog.waiting)
+        self._oldest.set(backlog.oldest_seconds)
+        self._dead_letters.set(backlog.dead_letters)
+        self._unknown.set(backlog.unknown)
         self._available.set(1 if available else 0)

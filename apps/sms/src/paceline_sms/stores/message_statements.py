@@ -11,6 +11,8 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import sqlalchemy as sa
@@ -26,12 +28,14 @@ from paceline.sql.prefix import begins_with
 from paceline.sql.schema import execute_rows, now
 from paceline_sms.model import Message, storable
 from paceline_sms.ports import (
+    Backlog,
     Claim,
     DeadLetter,
     DeliveryOutcome,
     MessageClaim,
     MessageFilter,
     MessageStatus,
+    Parking,
     Status,
 )
 from paceline_sms.quota import Recipient
@@ -63,6 +67,7 @@ _CLAIM_COLUMNS = (
     _message.claimed_until,
     _message.attempts,
     _message.settled_at,
+    _message.unknown_provider,
 )
 # A receipt may precede the response: a delivered message stays delivered, and gets its sending time.
 _IS_EARLY = sa.and_(_message.status == Status.DELIVERED.value, sa.bindparam("status") == Status.SENT.value)
@@ -77,7 +82,7 @@ _SETTLE = (
         claimed_until=None,
         status=sa.case((_IS_EARLY, _message.status), else_=sa.bindparam("status")),
         segments=sa.func.coalesce(sa.bindparam("segments"), _message.segments),
-        **{name: sa.bindparam(name) for name in ("attempts", "provider", "provider_id", "reason")},
+        **{name: sa.bindparam(name) for name in ("attempts", "provider", "provider_id", "reason", "price", "currency")},
     )
 )
 
@@ -113,6 +118,9 @@ def _accepted_row(message: Message, at: datetime) -> dict[str, Any]:
         "provider": None,
         "provider_id": None,
         "reason": None,
+        "price": None,
+        "currency": None,
+        "unknown_provider": None,
     }
 
 
@@ -128,8 +136,11 @@ def claim(connection: Connection, messages: Sequence[Message], owner: str, lease
         recipient = recipients.get(message.user_id, Recipient())
         row = rows.get(message.message_id)
         kind = _claim_of(row, owner, at)
-        attempts = row.attempts if row is not None and kind is Claim.MINE and row.settled_at is None else 0
-        claims[message.message_id] = MessageClaim(kind, attempts, recipient)
+        claims[message.message_id] = MessageClaim(kind, 0, recipient)
+        if row is not None and kind is Claim.MINE and row.settled_at is None:
+            claims[message.message_id] = MessageClaim(
+                kind, row.attempts, recipient, unknown_provider=row.unknown_provider
+            )
         if kind is not Claim.MINE:
             continue
         if row is None:
@@ -151,6 +162,8 @@ def _claim_of(row: Row[Any] | None, owner: str, at: datetime) -> Claim:
         return Claim.MINE
     if row.status == Status.SENDING:
         return Claim.MINE if row.owner == owner or row.claimed_until <= at else Claim.BUSY
+    if row.status == Status.UNKNOWN:
+        return Claim.DONE  # nothing is sent until its outcome is known, or an operator redrives it
     return Claim.DONE if row.settled_at is not None and row.settled_at > at - DELIVERY_LIFE else Claim.MINE
 
 
@@ -214,6 +227,8 @@ def outcome_rows(outcomes: Sequence[DeliveryOutcome]) -> list[OutcomeRow]:
             outcome.provider_id,
             outcome.segments or None,
             outcome.reason and storable(outcome.reason, LONGEST_REASON),
+            outcome.price,
+            outcome.currency,
         )
         for outcome in outcomes
     }
@@ -221,14 +236,35 @@ def outcome_rows(outcomes: Sequence[DeliveryOutcome]) -> list[OutcomeRow]:
 
 
 def park(
-    connection: Connection, records: Sequence[Record], attempts: Mapping[str, int], until_ms: int, owner: str
+    connection: Connection, records: Sequence[tuple[Record, int]], claims: Mapping[str, Parking], owner: str
 ) -> None:
-    """Parks records until a time; `attempts` are the attempts so far, by message id. A message that is no longer the
-    owner's stays as it is: another sender may have sent it."""
-    append(connection, records, available_at=from_ms(until_ms))
-    for message_id, count in attempts.items():
-        values = {"status": Status.QUEUED.value, "owner": None, "claimed_until": None, "attempts": count}
+    """Parks records, each until a time, and releases claims, by message id. A message that is no longer the owner's
+    stays as it is: another sender may have sent it."""
+    for until_ms, group in groupby(sorted(records, key=itemgetter(1)), key=itemgetter(1)):
+        append(connection, [record for record, _ in group], available_at=from_ms(until_ms))
+    for message_id, parking in claims.items():
+        values = {"status": Status.QUEUED.value, "owner": None, "claimed_until": None, **parking._asdict()}
         _update(connection, [message_id], values, _message.owner == owner)
+
+
+def hold(connection: Connection, record: Record, outcome: DeliveryOutcome, until_ms: int) -> None:
+    """Stores an unknown outcome, and keeps the record until a time."""
+    settle(connection, [outcome])
+    append(connection, [record], available_at=from_ms(until_ms))
+
+
+def bury_held(connection: Connection, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
+    """Dead-letters those messages whose outcome is still unknown, and returns their letters, with its reason."""
+    held: dict[str, str] = {}
+    for some in where_in(connection, _message.message_id, [letter.message_id for letter in letters]):
+        query = sa.select(_message.message_id, _message.reason).where(some, _message.status == Status.UNKNOWN.value)
+        rows = connection.execute(query.order_by(_message.message_id).with_for_update())
+        held.update((row.message_id, row.reason or "") for row in rows)
+    buried = [
+        letter._replace(reason=f"unknown: {held[letter.message_id]}") for letter in letters if letter.message_id in held
+    ]
+    bury(connection, buried, [])
+    return buried
 
 
 def status_of(connection: Connection, message_id: str) -> MessageStatus | None:
@@ -312,18 +348,23 @@ def _status(row: Row[Any]) -> MessageStatus:
         row.provider,
         row.provider_id,
         row.reason,
+        row.price,
+        row.currency,
     )
 
 
-def backlog(connection: Connection) -> tuple[int, datetime | None, int]:
-    """The number of waiting messages, the time of the oldest, and the number of dead letters."""
+def backlog(connection: Connection) -> Backlog:
+    """What has no outcome yet."""
     waiting = connection.execute(
         sa.select(sa.func.count(), sa.func.min(_message.accepted_at)).where(
             _message.status.in_((Status.QUEUED.value, Status.SENDING.value))
         )
     ).one()
     letters = connection.execute(sa.select(sa.func.count()).select_from(notification_dead_letter)).scalar_one()
-    return waiting[0], waiting[1], letters
+    is_unknown = _message.status == Status.UNKNOWN.value
+    unknown = connection.execute(sa.select(sa.func.count()).select_from(notification_message).where(is_unknown))
+    age = 0.0 if waiting[1] is None else max((now(connection) - waiting[1]).total_seconds(), 0.0)
+    return Backlog(waiting[0], age, letters, unknown.scalar_one())
 
 
 # -- dead letters ------------------------------------------------------------------------------------------------
@@ -434,6 +475,11 @@ def _dead_letter(row: Row[Any]) -> DeadLetter:
         row.whole,
         row.dead_at,
     )
+
+
+def forget_letters(connection: Connection, message_id: str) -> None:
+    """Deletes the dead letters of a message whose outcome has become known."""
+    connection.execute(notification_dead_letter.delete().where(_letter.message_id == message_id))
 
 
 # -- opt-outs ----------------------------------------------------------------------------------------------------

@@ -34,7 +34,8 @@ _CLAIM = Statement(
     LEFT JOIN paceline_notification_quota AS quota ON quota.user_id = queued.user_id
     LEFT JOIN paceline_notification_optout AS optout ON optout.phone = coalesce(queued.phone, quota.phone)
     WHERE message.message_id = queued.message_id
-    RETURNING message.message_id, message.attempts, quota.phone, quota.locale, quota.zone, optout.phone IS NOT NULL
+    RETURNING message.message_id, message.attempts, quota.phone, quota.locale, quota.zone,
+        message.unknown_provider, optout.phone IS NOT NULL
     """,  # noqa: S608  # our own names
 )
 # A receipt may precede the response: a delivered message stays delivered, and gets its sending time.
@@ -44,7 +45,8 @@ _SETTLE = Statement(
     f"""
     WITH new AS (
         SELECT * FROM json_to_recordset(CAST($1 AS json)) AS outcome(
-            message_id text, status text, attempts int, provider text, provider_id text, segments int, reason text
+            message_id text, status text, attempts int, provider text, provider_id text, segments int, reason text,
+            price text, currency text
         )
     ), locked AS (
         SELECT message_id FROM paceline_notification_message
@@ -55,7 +57,8 @@ _SETTLE = Statement(
         settled_at = CASE WHEN {_EARLY} THEN message.delivered_at ELSE clock_timestamp() END,
         status = CASE WHEN {_EARLY} THEN message.status ELSE new.status END,
         attempts = new.attempts, provider = new.provider, provider_id = new.provider_id,
-        segments = coalesce(new.segments, message.segments), reason = new.reason
+        segments = coalesce(new.segments, message.segments), reason = new.reason,
+        price = new.price, currency = new.currency
     FROM new, locked
     WHERE message.message_id = new.message_id AND locked.message_id = new.message_id
     """,  # noqa: S608  # our own names
@@ -71,8 +74,10 @@ async def claim_queued(
     _, rows = await database.pipeline([(BY_KEY, ()), (_CLAIM, parameters)])
     claims = {}
     for message_id, attempts, *texts, opted_out in rows:
-        recipient = Recipient(*(None if text is None else text.decode() for text in texts))
-        claims[text_of(message_id)] = MessageClaim(Claim.MINE, whole_of(attempts), recipient, opted_out == b"t")
+        *of_recipient, unknown_provider = (None if text is None else text.decode() for text in texts)
+        claims[text_of(message_id)] = MessageClaim(
+            Claim.MINE, whole_of(attempts), Recipient(*of_recipient), opted_out == b"t", unknown_provider
+        )
     return claims
 
 

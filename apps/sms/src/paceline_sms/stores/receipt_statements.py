@@ -15,7 +15,7 @@ from paceline_sms.model import storable
 from paceline_sms.ports import Receipt, Status
 from paceline_sms.provider import LONGEST_PROVIDER_ID
 from paceline_sms.receipts import EarlyReceipt
-from paceline_sms.stores.message_statements import LONGEST_REASON
+from paceline_sms.stores.message_statements import LONGEST_REASON, forget_letters
 from paceline_sms.stores.tables import notification_message
 
 LONGEST_ID = 64
@@ -39,10 +39,18 @@ def receive(connection: Connection, receipt: Receipt) -> float | None:
         return -1.0
     at = now(connection)
     values: dict[str, Any] = {"status": Status.DELIVERED.value, "delivered_at": at, "reason": None}
-    if not receipt.delivered:
+    if receipt.delivered is None:
+        if row.status != Status.UNKNOWN:
+            return -1.0
+        values = {"status": Status.SENT.value, "reason": None}
+    elif not receipt.delivered:
         values = {"status": Status.FAILED.value, "settled_at": at, "reason": storable(receipt.reason, LONGEST_REASON)}
     elif row.settled_at is None:
         values["settled_at"] = at
+    if row.status == Status.UNKNOWN:
+        forget_letters(connection, row.message_id)
+    if row.provider_id is None and receipt.provider_id is not None:
+        values["provider_id"] = storable(receipt.provider_id, LONGEST_PROVIDER_ID)
     connection.execute(notification_message.update().where(_message.message_id == row.message_id).values(values))
     return max((at - (row.settled_at or at)).total_seconds(), 0.0)
 

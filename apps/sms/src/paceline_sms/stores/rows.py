@@ -24,6 +24,8 @@ class OutcomeRow(NamedTuple):
     provider_id: str | None
     segments: int | None
     reason: str | None
+    price: str | None
+    currency: str | None
 
 
 def clock_ms(connection: Connection, given: int | None) -> int:

@@ -14,11 +14,13 @@ from paceline.sql.engine import Database
 from paceline_sms.analytics import MinuteCount
 from paceline_sms.model import Attempt, AttemptEvent, Message, Verdict
 from paceline_sms.ports import (
+    Backlog,
     DeadLetter,
     DeliveryOutcome,
     MessageClaim,
     MessageFilter,
     MessageStatus,
+    Parking,
     Receipt,
 )
 from paceline_sms.quota import Quota, Spending
@@ -138,8 +140,15 @@ class SqlDeliveryStore:
     async def bury(self, letters: Sequence[DeadLetter], outcomes: Sequence[DeliveryOutcome]) -> None:
         await _retry_conflicts(lambda: self._database.write(message_statements.bury, letters, outcomes))
 
-    async def park(self, records: Sequence[Record], attempts: Mapping[str, int], until_ms: int, owner: str) -> None:
-        await self._database.write(message_statements.park, records, attempts, until_ms, owner)
+    async def park(self, records: Sequence[tuple[Record, int]], claims: Mapping[str, Parking], owner: str) -> None:
+        await self._database.write(message_statements.park, records, claims, owner)
+
+    async def hold(self, record: Record, outcome: DeliveryOutcome, until_ms: int) -> None:
+        await _retry_conflicts(lambda: self._database.write(message_statements.hold, record, outcome, until_ms))
+
+    async def bury_held(self, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
+        """Dead-letters those messages whose outcome is still unknown, and returns their letters."""
+        return await self._database.write(message_statements.bury_held, letters)
 
     async def now_ms(self) -> int:
         return await self._database.read(rows.clock_ms, None)
@@ -175,8 +184,8 @@ class SqlDeliveryStore:
         """Keeps a receipt for its next attempt; see `receipt_statements.keep_receipt`."""
         return await self._database.write(receipt_statements.keep_receipt, early, early_topic(self._topic))
 
-    async def backlog(self) -> tuple[int, datetime | None, int]:
-        """The number of waiting messages, the time of the oldest, and the number of dead letters."""
+    async def backlog(self) -> Backlog:
+        """What has no outcome yet."""
         return await self._database.read_aside(message_statements.backlog)
 
     async def dead_letters(

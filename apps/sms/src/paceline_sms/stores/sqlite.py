@@ -20,7 +20,8 @@ from paceline_sms.stores.rows import OutcomeRow
 
 # The messages are a JSON object of id to phone number, if a message has its own.
 _QUEUED = f"""
-    SELECT message.message_id, message.attempts, quota.phone, quota.locale, quota.zone, optout.phone IS NOT NULL
+    SELECT message.message_id, message.attempts, quota.phone, quota.locale, quota.zone, optout.phone IS NOT NULL,
+        message.unknown_provider
     FROM json_each(?) AS requested
     CROSS JOIN paceline_notification_message AS message
         ON message.message_id = requested.key AND message.status = '{Status.QUEUED.value}'
@@ -38,7 +39,8 @@ _SETTLE = f"""
     SET owner = NULL, claimed_until = NULL,
         settled_at = CASE WHEN {_EARLY} THEN delivered_at ELSE ?7 END,
         status = CASE WHEN {_EARLY} THEN status ELSE ?2 END,
-        attempts = ?3, provider = ?4, segments = coalesce(?5, segments), reason = ?6, provider_id = settled.value
+        attempts = ?3, provider = ?4, segments = coalesce(?5, segments), reason = ?6, price = ?8, currency = ?9,
+        provider_id = settled.value
     FROM json_each(?1) AS settled WHERE message_id = settled.key
 """  # noqa: S608  # our own names
 HAS_UPDATE_FROM = sqlite3.sqlite_version_info >= (3, 33)
@@ -51,8 +53,8 @@ def claim_queued(
     driver = sqlite_connection(connection)
     numbers = dumps({message.message_id: message.to for message in messages})
     claims = {
-        message_id: MessageClaim(Claim.MINE, attempts, Recipient(phone, locale, zone), bool(opted_out))
-        for message_id, attempts, phone, locale, zone, opted_out in driver.execute(_QUEUED, (numbers,))
+        message_id: MessageClaim(Claim.MINE, attempts, Recipient(phone, locale, zone), bool(opted_out), unknown)
+        for message_id, attempts, phone, locale, zone, opted_out, unknown in driver.execute(_QUEUED, (numbers,))
     }
     if claims:
         until = instant_text(to_ms(now(connection) + lease))
@@ -63,8 +65,8 @@ def claim_queued(
 def settle(connection: Connection, outcomes: Sequence[OutcomeRow]) -> None:
     """Stores the outcomes of messages: one statement for all with equal outcomes, whatever the provider's ids are."""
     alike: dict[tuple[object, ...], dict[str, str | None]] = defaultdict(dict)
-    for message_id, status, attempts, provider, provider_id, segments, reason in outcomes:
-        alike[status, attempts, provider, segments, reason][message_id] = provider_id
     at, driver = instant_text(to_ms(now(connection))), sqlite_connection(connection)
+    for message_id, status, attempts, provider, provider_id, segments, reason, price, currency in outcomes:
+        alike[status, attempts, provider, segments, reason, at, price, currency][message_id] = provider_id
     for values, ids in alike.items():
-        driver.execute(_SETTLE, (dumps(ids), *values, at))
+        driver.execute(_SETTLE, (dumps(ids), *values))

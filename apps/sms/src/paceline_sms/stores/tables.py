@@ -56,12 +56,16 @@ notification_message = sa.Table(
     sa.Column("provider", sa.String(64)),
     sa.Column("provider_id", sa.String(128)),
     sa.Column("reason", sa.String(255)),
+    sa.Column("price", sa.String(32)),
+    sa.Column("currency", sa.String(8)),
+    sa.Column("unknown_provider", sa.String(64)),
     sa.Index("paceline_notification_message_settled_at_ix", "settled_at"),
     sa.Index("paceline_notification_message_status_accepted_at_ix", "status", "accepted_at"),
     sa.Index("paceline_notification_message_provider_id_ix", "provider_id"),
     info={
         "about": "One row per message: QUEUED, SENDING by the owner whose claim ends at claimed_until, then SENT, "
-        "DELIVERED, FAILED or EXPIRED. Never its text."
+        "DELIVERED, FAILED, EXPIRED or UNKNOWN. unknown_provider may have taken a message that is queued again. Never "
+        "its text."
     },
 )
 
@@ -78,6 +82,7 @@ notification_dead_letter = sa.Table(
     sa.Column("attempts", sa.Integer, nullable=False),
     sa.Column("dead_at", Instant, nullable=False),
     sa.Index("paceline_notification_dead_letter_dead_at_ix", "dead_at", "letter_id"),
+    sa.Index("paceline_notification_dead_letter_message_id_ix", "message_id"),
     info={
         "about": "Records that were refused, expired or could not be read, until an operator redrives or drops them. "
         "message_value is a JSON string, truncated if it was very long; sha256 is of the whole."

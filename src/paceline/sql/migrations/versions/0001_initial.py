@@ -452,6 +452,9 @@ def _notifications() -> None:
         sa.Column("provider", sa.String(64)),
         sa.Column("provider_id", sa.String(128)),
         sa.Column("reason", sa.String(255)),
+        sa.Column("price", sa.String(32)),
+        sa.Column("currency", sa.String(8)),
+        sa.Column("unknown_provider", sa.String(64)),
         sa.PrimaryKeyConstraint("message_id", name="paceline_notification_message_pk"),
     )
     op.create_index("paceline_notification_message_provider_id_ix", "paceline_notification_message", ["provider_id"])
@@ -476,6 +479,9 @@ def _notifications() -> None:
     )
     op.create_index(
         "paceline_notification_dead_letter_dead_at_ix", "paceline_notification_dead_letter", ["dead_at", "letter_id"]
+    )
+    op.create_index(
+        "paceline_notification_dead_letter_message_id_ix", "paceline_notification_dead_letter", ["message_id"]
     )
     op.create_table(
         "paceline_notification_optout",

@@ -209,7 +209,7 @@ def place_of(cursor: str) -> tuple[datetime, str]:
     openapi_extra={"parameters": [MESSAGE]},
 )
 async def status(request: Request) -> Response:
-    """`queued`, `sent`, `delivered`, `failed` or `expired`, with the time of each step."""
+    """`queued`, `sent`, `delivered`, `failed`, `expired` or `unknown`, with the time of each step."""
     message_id = request.path_params["messageId"]
     with name_outages():
         known = await services_of(request).notifications.messages.status(message_id[:64].replace("\0", ""))
@@ -249,7 +249,8 @@ async def receipt(request: Request) -> Response:
         messages = services.notifications.messages
         with name_outages():
             seconds = await messages.receive(known)
-            if seconds is None and not await messages.keep_receipt(EarlyReceipt(known)):
+            is_final = known.delivered is not None
+            if seconds is None and is_final and not await messages.keep_receipt(EarlyReceipt(known)):
                 raise NotFound("message", known.message_id or known.provider_id or "")
         if seconds is not None and seconds >= 0:
             services.notifications.observer.receipt(name, known.delivered, seconds)

@@ -139,7 +139,8 @@ class MessageStatus(Shape):
     message_id: str
     user_id: int
     status: Annotated[
-        Literal["queued", "sent", "delivered", "failed", "expired"], BeforeValidator(lambda status: str(status).lower())
+        Literal["queued", "sent", "delivered", "failed", "expired", "unknown"],
+        BeforeValidator(lambda status: str(status).lower()),
     ]
     segments: int
     attempts: int
@@ -151,6 +152,8 @@ class MessageStatus(Shape):
     provider: str | None
     provider_id: str | None
     reason: str | None
+    price: str | None
+    currency: str | None
 
 
 class MessagePage(Shape):

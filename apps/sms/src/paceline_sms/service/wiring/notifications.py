@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,7 +22,8 @@ from paceline.sql.outbox import SqlOutbox
 from paceline_sms.attempts import ANALYTICS_GROUP, AttemptReader, index_topic
 from paceline_sms.broker_health import BrokerHealth
 from paceline_sms.dead_letters import dead_letter_topic
-from paceline_sms.delivery import SENDER_GROUP, Delivery, parked_topic
+from paceline_sms.delivery import SENDER_GROUP, Delivery, held_topic, parked_topic
+from paceline_sms.held import HeldMessages
 from paceline_sms.intake import Intake
 from paceline_sms.ports import NotificationObserver, NullObserver
 from paceline_sms.provider_chain import ProviderChain
@@ -199,6 +200,7 @@ def _start_sender(
             observer=observer,
             quiet_hours=None if sms.quiet_hours is None else QuietHours(sms.quiet_hours),
             attempts=sms.attempts,
+            hold_ms=int(parse_duration(sms.hold_for).total_seconds() * 1000),
             concurrency=sms.concurrency,
             lease_seconds=sms.lease_seconds,
         )
@@ -207,6 +209,8 @@ def _start_sender(
     messages = _message_store(settings, shared)
     early = partial(outbox.read, early_topic(sms.topic), "receipts")
     readers.start("early receipts", EarlyReceipts(early, messages, observer).run)
+    held = partial(outbox.read, held_topic(sms.topic), "held")
+    readers.start("held messages", HeldMessages(held, messages, observer).run)
     note = messages.receive
     for entry in providers.providers:
         if (receipts := getattr(entry.provider, "receipts", None)) is not None:
@@ -250,8 +254,6 @@ async def _watch_backlog(
     """Measures the backlog periodically."""
     while True:
         with suppress(StoreError):
-            waiting, oldest, dead_letters = await messages.backlog()
-            age = 0.0 if oldest is None else max((datetime.now(UTC) - oldest).total_seconds(), 0.0)
-            observer.backlog(waiting, age, dead_letters, providers.is_available)
+            observer.backlog(await messages.backlog(), providers.is_available)
         if await wait_for_stop(stop, BACKLOG_SECONDS):
             return

@@ -10,12 +10,14 @@ from paceline.extras import require
 from paceline.limits.limiter import AsyncLimiter
 from paceline.limits.model import Plan, TokenBucket
 from paceline.server.settings import Settings, spelled
-from paceline_sms.provider import Provider
+from paceline_sms.provider import OnUnknown, Provider
 from paceline_sms.provider_chain import NamedProvider, ProviderChain
 from paceline_sms.providers.console import ConsoleProvider
 
 HTTP_PROVIDERS = ("webhook", "twilio")
 """paceline's own providers that need the extra `sms`."""
+EVERY = ""
+"""Stands for every provider, in `PACELINE_SMS_ON_UNKNOWN`."""
 
 
 def open_providers(settings: Settings) -> ProviderChain:
@@ -24,9 +26,14 @@ def open_providers(settings: Settings) -> ProviderChain:
     Raises:
         ConfigurationError: A provider is unknown, can't be imported, or lacks a setting.
     """
-    rates = _rates(settings)
+    rates, choices = _rates(settings), _choices(settings)
     providers = [
-        NamedProvider(name, provider, _limiter(settings, name, rates[name]) if name in rates else None)
+        NamedProvider(
+            name,
+            provider,
+            _limiter(settings, name, rates[name]) if name in rates else None,
+            on_unknown=choices.get(name) or choices.get(EVERY) or _own_choice(name, provider),
+        )
         for name, provider in _providers(settings).items()
     ]
     return ProviderChain(providers, timeout=settings.sms.timeout_seconds)
@@ -68,14 +75,33 @@ def _providers(settings: Settings) -> dict[str, Provider]:
         name: _built_in(name, settings) if place is None else _load(name, place)
         for name, place in provider_places(settings).items()
     }
-    if others := [name for name in _rates(settings) if name not in providers]:
-        raise ConfigurationError(spelled("sms", "provider_rates"), f"{', '.join(others)} is not among the providers")
+    for field, named in (("provider_rates", _rates(settings)), ("on_unknown", _choices(settings))):
+        if others := [name for name in named if name not in providers and name != EVERY]:
+            raise ConfigurationError(spelled("sms", field), f"{', '.join(others)} is not among the providers")
+    for name, provider in providers.items():
+        _own_choice(name, provider)
     return providers
 
 
 def _rates(settings: Settings) -> dict[str, int]:
     pairs = [pair.strip().split("=") for pair in settings.sms.provider_rates.split(",") if pair.strip()]
     return {name: int(rate) for name, rate in pairs}
+
+
+def _choices(settings: Settings) -> dict[str, OnUnknown]:
+    """By provider, or `EVERY`."""
+    entries = [entry.strip() for entry in settings.sms.on_unknown.split(",") if entry.strip()]
+    pairs = [entry.split("=") if "=" in entry else [EVERY, entry] for entry in entries]
+    return {name: OnUnknown(choice) for name, choice in pairs}
+
+
+def _own_choice(name: str, provider: Provider) -> OnUnknown:
+    """The provider's own attribute `on_unknown`."""
+    choice = getattr(provider, "on_unknown", OnUnknown.HOLD)
+    try:
+        return OnUnknown(choice)
+    except ValueError:
+        raise _wrong(f"{name} has on_unknown = {choice!r:.40}; use one of {', '.join(OnUnknown)}") from None
 
 
 def _wrong(problem: str) -> ConfigurationError:
