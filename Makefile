@@ -67,8 +67,8 @@ lint: $(STAMP) $(if $(NPM),javascript,no-javascript)
 blocking: $(STAMP)
 	@$(BIN)/python scripts/generate_blocking.py
 
-# The console's JavaScript: undeclared names, unused ones, layout, types. Both tools are pinned and depend on nothing but
-# their own binary, so there is no lock file.
+# The console's JavaScript: undeclared names, unused ones, layout, types. The tools are pinned, and depend on next to
+# nothing else, so there is no lock file.
 $(JAVASCRIPT)/installed: tests/javascript/package.json
 	@mkdir -p $(JAVASCRIPT)
 	@cp tests/javascript/package.json $(JAVASCRIPT)/

@@ -19,7 +19,12 @@ SUBMIT_SM, DELIVER_SM, UNBIND, BIND_TRANSCEIVER, ENQUIRE_LINK = 0x04, 0x05, 0x06
 RESPONSE = 0x80000000
 ESME_ROK, ESME_RINVCMDID, ESME_RINVBNDSTS, ESME_RALYBND = 0x00, 0x03, 0x04, 0x05
 ESME_RINVDSTADR, ESME_RINVPASWD, ESME_RMSGQFUL, ESME_RTHROTTLED = 0x0B, 0x0E, 0x14, 0x58
-ENCODINGS = {0: "ascii", 1: "ascii", 3: "latin-1", 8: "utf-16-be"}
+ENCODINGS = {1: "ascii", 3: "latin-1", 8: "utf-16-be"}
+GSM = (
+    "@£$¥èéùìòÇ\nØø\rÅåΔ_ΦΓΛΩΠΨΣΘΞ\x1bÆæßÉ !\"#¤%&'()*+,-./0123456789:;<=>?"
+    "¡ABCDEFGHIJKLMNOPQRSTUVWXYZÄÖÑÜ§¿abcdefghijklmnopqrstuvwxyzäöñüà"
+)
+ESCAPED = dict(zip(b"\x14\x28\x29\x2f\x3c\x3d\x3e\x40\x65", "^{}\\[~]|€", strict=True))
 MESSAGE_PAYLOAD, RECEIPTED_MESSAGE_ID, MESSAGE_STATE = 0x0424, 0x001E, 0x0427
 STATES = {"DELIVRD": 2, "EXPIRED": 3, "UNDELIV": 5, "ACCEPTD": 6, "REJECTD": 8}
 
@@ -32,6 +37,7 @@ class Submitted(NamedTuple):
     text: str
     validity: str
     wants_receipt: bool
+    coding: int
 
 
 class Smsc:
@@ -165,8 +171,14 @@ def _submitted(body: bytes) -> Submitted:
         if tag == MESSAGE_PAYLOAD:
             text = tlvs[4 : 4 + size]
         tlvs = tlvs[4 + size :]
-    decoded = text.decode(ENCODINGS[coding])
-    return Submitted(source.decode(), destination.decode(), decoded, validity.decode(), bool(registered & 1))
+    decoded = text.decode(ENCODINGS[coding]) if coding else read_septets(text)
+    return Submitted(source.decode(), destination.decode(), decoded, validity.decode(), bool(registered & 1), coding)
+
+
+def read_septets(text: bytes) -> str:
+    """A text in GSM-7, a septet per byte, as 3GPP TS 23.038 has it."""
+    septets = iter(text)
+    return "".join(ESCAPED[next(septets)] if septet == 0x1B else GSM[septet] for septet in septets)
 
 
 def _receipt(sequence: int, message: Submitted, message_id: str, state: str) -> bytes:

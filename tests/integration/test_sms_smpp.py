@@ -80,6 +80,12 @@ async def test_any_text_arrives_whole(center: Smsc, operator: Any, text: str) ->
     assert center.submitted[0].text == text
 
 
+@pytest.mark.parametrize(("text", "coding"), [("Grüße für 5 €", 0), ("a `tick`", 8), ("Ω[ok]", 0), ("żółw", 8)])
+async def test_the_alphabet_is_the_text_s_own(center: Smsc, operator: Any, text: str, coding: int) -> None:
+    await operator.send(message(text=text))
+    assert (center.submitted[0].text, center.submitted[0].coding) == (text, coding)
+
+
 async def test_verdicts_are_about_the_message(center: Smsc, operator: Any) -> None:
     center.statuses = {"491": ESME_RINVDSTADR}
     assert await operator.send(message("+491")) == Rejected("the number is not valid")

@@ -31,5 +31,16 @@ from paceline_sms.provider import (
     Unavailable,
     Unknown,
 )
+from paceline_sms.segments import Encoding
 
-__all__ = ["Accepted", "OnUnknown", "Provider", "Receipt", "Rejected", "SmsMessage", "Unavailable", "Unknown"]
+__all__ = [
+    "Accepted",
+    "Encoding",
+    "OnUnknown",
+    "Provider",
+    "Receipt",
+    "Rejected",
+    "SmsMessage",
+    "Unavailable",
+    "Unknown",
+]

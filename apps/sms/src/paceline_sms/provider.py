@@ -12,9 +12,11 @@ from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
 from typing import Protocol
+from zlib import crc32
 
 from paceline.errors import PacelineError
 from paceline_sms.model import storable
+from paceline_sms.segments import Encoding, encoded, encoding_of, parts_of
 
 LONGEST_PROVIDER_ID = 128
 LONGEST_PRICE = 32
@@ -40,6 +42,22 @@ class SmsMessage:
     """When the message expires."""
     user_id: int
     locale: str | None = None
+
+    @property
+    def encoding(self) -> Encoding:
+        """What the text is sent as: `GSM-7` if every character is of its alphabet, such as `ä`, `€` and `Ω`; else
+        `UCS-2`."""
+        return encoding_of(self.text)
+
+    @property
+    def user_data(self) -> bytes:
+        """The text in its encoding: a septet per byte in GSM-7 (SMPP's `data_coding` 0), else UTF-16 (8)."""
+        return encoded(self.text)
+
+    def parts(self) -> list[bytes]:
+        """The user data of each SMS, `segments` in number. If there are several, each begins with a concatenation
+        header, which an SMSC is told of: `esm_class` 0x40. Every attempt makes the same parts."""
+        return parts_of(self.text, crc32(self.id.encode()))
 
 
 @dataclass(frozen=True, slots=True)
