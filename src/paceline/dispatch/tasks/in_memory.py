@@ -8,13 +8,13 @@ from datetime import datetime
 from typing import Any
 
 from paceline.dispatch.current_task import is_inside_task
-from paceline.dispatch.cycle import DispatchCycle
-from paceline.dispatch.engines.local.engine import LocalEngine
 from paceline.dispatch.model import EnqueueRequest, EnqueueResult, Item
-from paceline.dispatch.outcome_reporter import OutcomeReporter
 from paceline.dispatch.queue import DispatchQueue
 from paceline.dispatch.registry import Domain, Registry
 from paceline.dispatch.status import IN_FLIGHT, Status
+from paceline.dispatch.worker.cycle import DispatchCycle
+from paceline.dispatch.worker.engine import LocalEngine
+from paceline.dispatch.worker.outcome_reporter import OutcomeReporter
 
 MAX_EXECUTIONS = 1000
 """A test of a task that snoozes for ever fails after this many executions."""

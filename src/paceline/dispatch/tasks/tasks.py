@@ -11,7 +11,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, overload
 
 from paceline.dispatch.encryption import encryption_of
-from paceline.dispatch.engines.local.dispatching import dispatching
 from paceline.dispatch.model import EnqueueRequest, EnqueueResult
 from paceline.dispatch.periodic import checked_name
 from paceline.dispatch.plan_guard import PlanGuard
@@ -27,8 +26,9 @@ from paceline.dispatch.tasks.policies import Backoff, Duration, Exponential, che
 from paceline.dispatch.tasks.related_items import RelatedItems
 from paceline.dispatch.tasks.task import CallOptions, Definition, Task, TaskCall, request_of
 from paceline.dispatch.tasks.unique import checked_unique, new_id
-from paceline.dispatch.threads import DEFAULT_LIMIT, Threads
 from paceline.dispatch.turns import checked_lane, checked_priority
+from paceline.dispatch.worker.dispatching import dispatching
+from paceline.dispatch.worker.threads import DEFAULT_LIMIT, Threads
 from paceline.durations import parse_instant
 from paceline.errors import ConfigurationError, InvalidInput, StoreUnavailable
 from paceline.limits.limiter import AsyncLimiter
