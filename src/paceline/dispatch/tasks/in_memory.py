@@ -72,19 +72,19 @@ class InMemory:
             AssertionError: no such call was queued; the message has those that were.
             InvalidInput: an argument is wrong.
         """
+        call: TaskCall | None = None
         if isinstance(task, TaskCall):
-            call: TaskCall | None = task
-        else:
-            call = task.call(*args, **kwargs) if args or kwargs else None
-        of_task = call.task if call is not None else task
-        queued = [request for request in self._enqueued if request.item_type == of_task.item_type]
-        if not any(call is None or _is_of(request, call) for request in queued):
-            wanted = "" if call is None else f" with {call.task.arguments.dump(call.args, call.kwargs)}"
-            if call is not None and (options := {k: v for k, v in call.options._asdict().items() if v is not None}):
-                wanted += f" and the options {options}"
-            raise AssertionError(
-                f"no call of {of_task.item_type}{wanted} was queued; queued were {self.enqueued(of_task)}"
-            )
+            call, task = task, task.task
+        elif args or kwargs:
+            call = task.call(*args, **kwargs)
+        requests = [request for request in self._enqueued if request.item_type == task.item_type]
+        if any(call is None or _is_of(request, call) for request in requests):
+            return
+        expected = f"no call of {task.item_type}"
+        if call is not None:
+            options = {name: value for name, value in call.options._asdict().items() if value is not None}
+            expected += f" with {task.arguments.dump(call.args, call.kwargs)}" + (f" and {options}" if options else "")
+        raise AssertionError(f"{expected} was queued; queued were {self.enqueued(task)}")
 
     async def enqueue_requests(self, requests: Sequence[EnqueueRequest]) -> Sequence[EnqueueResult]:
         """Queues items and runs all queued items. Items that a task queues run after that task."""
@@ -112,9 +112,8 @@ class InMemory:
         """
         async with self._running:  # a caller returns when its own items have ended too
             while waiting := await self._waiting():
-                await self._run_some(
-                    min(waiting, key=lambda item_type: min(item.due_at for item in waiting[item_type])), waiting
-                )
+                first = min(waiting, key=lambda item_type: min(item.due_at for item in waiting[item_type]))
+                await self._run_some(first, waiting[first])
 
     async def _waiting(self) -> dict[str, list[Item]]:
         """READY items, by type; of each type no more than a page."""
@@ -127,10 +126,10 @@ class InMemory:
                 self._pending.discard(item_type)
         return waiting
 
-    async def _run_some(self, item_type: str, waiting: dict[str, list[Item]]) -> None:
+    async def _run_some(self, item_type: str, waiting: Sequence[Item]) -> None:
         config = await self.queue.config(item_type)
         # A snooze counts from the real time, which may be long before the item's time.
-        moment = max(max(item.due_at, item.execute_at) for item in waiting[item_type])
+        moment = max(max(item.due_at, item.execute_at) for item in waiting)
         batch = await self._cycle.claim(config, LONGEST_PAGE, now=moment)
         for item in batch.items:
             if item.claim.epoch > MAX_EXECUTIONS:
