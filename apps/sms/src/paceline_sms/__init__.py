@@ -21,15 +21,27 @@ Whoever writes a provider imports its types from here:
 
 from __future__ import annotations
 
-from paceline_sms.ports import Receipt
-from paceline_sms.provider import (
-    Accepted,
-    OnUnknown,
-    Provider,
-    Rejected,
-    SmsMessage,
-    Unavailable,
-    Unknown,
-)
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from paceline_sms.ports import Receipt
+    from paceline_sms.provider import (
+        Accepted,
+        OnUnknown,
+        Provider,
+        Rejected,
+        SmsMessage,
+        Unavailable,
+        Unknown,
+    )
 
 __all__ = ["Accepted", "OnUnknown", "Provider", "Receipt", "Rejected", "SmsMessage", "Unavailable", "Unknown"]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        # Loaded on first use: every `paceline --help` imports this package, for `app`.
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f"{__name__}.{'ports' if name == 'Receipt' else 'provider'}"), name)
