@@ -26,7 +26,6 @@ settings.configure(
     ),
     REST_FRAMEWORK={
         "DEFAULT_AUTHENTICATION_CLASSES": [],
-        "DEFAULT_PERMISSION_CLASSES": [],
         "UNAUTHENTICATED_USER": None,
     },
 )
