@@ -15,15 +15,15 @@ from procrastinate import App
 
 from benchmarks.dispatch_peers import Dbos, procrastinate, with_procrastinate
 from benchmarks.measure import Race, Row, Spread, Table, Target, per_second, race, summary
-from paceline.dispatch.cycle import DispatchCycle
-from paceline.dispatch.engines.local.engine import LocalEngine
 from paceline.dispatch.engines.temporal.client import connect_for_dispatch
 from paceline.dispatch.engines.temporal.engine import TemporalEngine
-from paceline.dispatch.outcome_reporter import OutcomeReporter
 from paceline.dispatch.queue import DispatchQueue
 from paceline.dispatch.registry import Registry
 from paceline.dispatch.status import Status
-from paceline.dispatch.worker import DispatchWorker
+from paceline.dispatch.worker.cycle import DispatchCycle
+from paceline.dispatch.worker.engine import LocalEngine
+from paceline.dispatch.worker.loop import DispatchWorker
+from paceline.dispatch.worker.outcome_reporter import OutcomeReporter
 from paceline.testing import eventually
 from paceline.testing.servers.postgres import PostgresServer
 from paceline.testing.servers.temporal import TemporalServer

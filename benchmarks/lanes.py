@@ -15,12 +15,12 @@ from typing import Any
 import psycopg
 
 from benchmarks.measure import Row, Spread, Table, Target
-from paceline.dispatch.cycle import DispatchCycle
-from paceline.dispatch.engines.local.engine import LocalEngine
 from paceline.dispatch.model import EnqueueRequest
-from paceline.dispatch.outcome_reporter import OutcomeReporter
 from paceline.dispatch.queue import DispatchQueue
 from paceline.dispatch.registry import Registry
+from paceline.dispatch.worker.cycle import DispatchCycle
+from paceline.dispatch.worker.engine import LocalEngine
+from paceline.dispatch.worker.outcome_reporter import OutcomeReporter
 from paceline.testing.servers.postgres import PostgresServer
 
 LANES, PRIORITIES = 10, 3

@@ -1,6 +1,6 @@
 """An aiohttp application whose handlers are limited: one by its own limit, the others by default.
 
-Run it:  python examples/aiohttp_app.py 8000
+Run it:  python examples/aiohttp_app.py
 Try it:  curl -i -H "X-API-Key: abc" http://127.0.0.1:8000/api/resource
 """
 
@@ -38,4 +38,5 @@ app.add_routes(routes)
 install(app, limiter, defaults=[Limit("visitors", key=client_address())])
 
 if __name__ == "__main__":
-    web.run_app(app, host="127.0.0.1", port=int(sys.argv[1]), print=None)
+    port = int(sys.argv[1]) if sys.argv[1:] else 8000
+    web.run_app(app, host="127.0.0.1", port=port, print=None)

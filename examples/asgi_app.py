@@ -1,6 +1,6 @@
 """A bare ASGI application behind middleware that limits it by path and method.
 
-Run it:  python examples/asgi_app.py 8000
+Run it:  python examples/asgi_app.py
 Try it:  curl -i http://127.0.0.1:8000/api/anything
 """
 
@@ -29,4 +29,5 @@ app = RateLimitMiddleware(
 )
 
 if __name__ == "__main__":
-    uvicorn.run(app, port=int(sys.argv[1]), log_level="warning", lifespan="off", proxy_headers=False)
+    port = int(sys.argv[1]) if sys.argv[1:] else 8000
+    uvicorn.run(app, port=port, log_level="warning", lifespan="off", proxy_headers=False)

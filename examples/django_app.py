@@ -1,6 +1,6 @@
 """A Django project in one file, limited by middleware and by decorators, under WSGI or ASGI.
 
-Run it:  python examples/django_app.py 8000         (Django's own server, WSGI)
+Run it:  python examples/django_app.py         (Django's own server, WSGI)
          python examples/django_app.py 8000 asgi    (uvicorn)
 Try it:  curl -i -H "X-API-Key: abc" http://127.0.0.1:8000/api/resource
 """
@@ -25,10 +25,7 @@ settings.configure(
     SECRET_KEY="an example has no secrets",
     MIDDLEWARE=["paceline.integrations.django.RateLimitMiddleware"],
     PACELINE_LIMITER=Limiter(
-        plans=[
-            Plan("gold", TokenBucket(capacity=5, per_second=5)),
-            Plan("visitors", TokenBucket(capacity=5, per_second=5)),
-        ]
+        plans=[Plan(name, TokenBucket(capacity=5, per_second=5)) for name in ("gold", "visitors")]
     ),
     PACELINE_RULES=[PathRule("/public", "visitors", key=client_address())],
 )
@@ -53,10 +50,10 @@ urlpatterns = [route("api/resource", resource), route("api/report", report), rou
 application = get_asgi_application()
 
 if __name__ == "__main__":
-    port = sys.argv[1]
+    port = int(sys.argv[1]) if sys.argv[1:] else 8000
     if sys.argv[2:] == ["asgi"]:
         import uvicorn
 
-        uvicorn.run(application, port=int(port), log_level="warning", lifespan="off", proxy_headers=False)
+        uvicorn.run(application, port=port, log_level="warning", lifespan="off", proxy_headers=False)
     else:
         execute_from_command_line([sys.argv[0], "runserver", "--noreload", f"127.0.0.1:{port}"])

@@ -1,12 +1,10 @@
 """A project of Django REST framework in one file, limited by throttle classes.
 
-Run it:  python examples/drf_app.py 8000
+Run it:  python examples/drf_app.py
 Try it:  curl -i -H "X-API-Key: abc" http://127.0.0.1:8000/api/resource
 """
 
-# The framework publishes no types.
 # mypy: allow-subclassing-any
-
 from __future__ import annotations
 
 import sys
@@ -24,47 +22,38 @@ settings.configure(
     ROOT_URLCONF=__name__,
     SECRET_KEY="an example has no secrets",
     PACELINE_LIMITER=Limiter(
-        plans=[
-            Plan("gold", TokenBucket(capacity=5, per_second=5)),
-            Plan("visitors", TokenBucket(capacity=5, per_second=5)),
-        ]
+        plans=[Plan(name, TokenBucket(capacity=5, per_second=5)) for name in ("gold", "visitors")]
     ),
     REST_FRAMEWORK={
         "DEFAULT_AUTHENTICATION_CLASSES": [],
-        "DEFAULT_PERMISSION_CLASSES": [],
-        "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
         "UNAUTHENTICATED_USER": None,
     },
 )
 django.setup()
 
-# The framework reads its settings when it is imported.
 from rest_framework.response import Response  # noqa: E402
-from rest_framework.views import APIView  # noqa: E402
+from rest_framework.views import APIView  # noqa: E402, reads the settings when it is imported
 
 from paceline.integrations.drf import RateThrottle, client_address, header, throttle  # noqa: E402
 
 
 class VisitorThrottle(RateThrottle):
-    plans = "visitors"
-    key = client_address()
+    plans, key = "visitors", client_address()
 
 
 class Resource(APIView):
     throttle_classes = (throttle("gold", key=header("X-API-Key")),)
 
     def get(self, request: Any) -> Any:
-        return Response({"resource": "here you are"})
+        return Response("here you are")
 
 
-class Public(APIView):
+class Public(Resource):
     throttle_classes = (VisitorThrottle,)
-
-    def get(self, request: Any) -> Any:
-        return Response({"hello": "visitor"})
 
 
 urlpatterns = [route("api/resource", Resource.as_view()), route("public", Public.as_view())]
 
 if __name__ == "__main__":
-    execute_from_command_line([sys.argv[0], "runserver", "--noreload", f"127.0.0.1:{sys.argv[1]}"])
+    port = int(sys.argv[1]) if sys.argv[1:] else 8000
+    execute_from_command_line([sys.argv[0], "runserver", "--noreload", f"127.0.0.1:{port}"])

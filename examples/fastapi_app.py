@@ -1,6 +1,6 @@
 """A FastAPI service whose endpoints are limited.
 
-Run it:  python examples/fastapi_app.py 8000
+Run it:  python examples/fastapi_app.py
 Try it:  curl -i -H "X-API-Key: abc" http://127.0.0.1:8000/api/resource
 """
 
@@ -20,9 +20,8 @@ from paceline.integrations.fastapi import client_address, header, install, limit
 limiter = AsyncLimiter(
     os.environ.get("PACELINE_REDIS_URL", "memory://"),
     plans=[
-        Plan("gold", TokenBucket(capacity=5, per_second=5)),
+        *(Plan(name, TokenBucket(capacity=5, per_second=5)) for name in ("gold", "visitors")),
         Plan("daily", FixedWindow(limit=1000, window="P1D")),
-        Plan("visitors", TokenBucket(capacity=5, per_second=5)),
     ],
 )
 
@@ -45,16 +44,16 @@ async def resource() -> dict[str, str]:
 
 @app.get("/api/report")
 @rate_limit("gold", key=header("X-API-Key"), cost=3)
-def report(title: str = "untitled") -> dict[str, str]:
-    """Not async, and at a higher cost. FastAPI still finds its parameters."""
+def report(title: str = "untitled") -> dict[str, str]:  # not async, and at a higher cost
     return {"report": title}
 
 
 @app.get("/public", dependencies=[Depends(limited("visitors", key=client_address()))])
-async def public() -> dict[str, str]:
-    return {"hello": "visitor"}
+async def public() -> str:
+    return "hello"
 
 
 if __name__ == "__main__":
-    # proxy_headers=False: otherwise uvicorn trusts X-Forwarded-For from this machine, which any client can forge.
-    uvicorn.run(app, port=int(sys.argv[1]), log_level="warning", proxy_headers=False)
+    port = int(sys.argv[1]) if sys.argv[1:] else 8000
+    # Else uvicorn trusts X-Forwarded-For from this machine, which any client can forge.
+    uvicorn.run(app, port=port, log_level="warning", proxy_headers=False)

@@ -1,6 +1,6 @@
 """A Flask application whose views are limited.
 
-Run it:  python examples/flask_app.py 8000
+Run it:  python examples/flask_app.py
 Try it:  curl -i -H "X-API-Key: abc" http://127.0.0.1:8000/api/resource
 """
 
@@ -35,4 +35,5 @@ def public() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    app.run(port=int(sys.argv[1]))
+    port = int(sys.argv[1]) if sys.argv[1:] else 8000
+    app.run(port=port)

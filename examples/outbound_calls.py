@@ -1,7 +1,6 @@
 """Calls to an external API, limited by our own plan and by the server's Retry-After and RateLimit fields.
 
-Run it:  python examples/outbound_calls.py http://127.0.0.1:8000/api/resource
-         (against examples/fastapi_app.py, for instance)
+Run it:  python examples/fastapi_app.py & python examples/outbound_calls.py
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ async def with_aiohttp(url: str, calls: int) -> list[int]:
 
 
 if __name__ == "__main__":
-    target = sys.argv[1]
+    target = sys.argv[1] if sys.argv[1:] else "http://127.0.0.1:8000/api/resource"
     print("httpx2", *with_httpx2(target, 8))
     print("requests", *with_requests(target, 8))
     print("async httpx2", *asyncio.run(with_async_httpx2(target, 8)))

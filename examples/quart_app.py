@@ -1,6 +1,6 @@
 """A Quart application whose views are limited: one by its own limit, the others by default.
 
-Run it:  python examples/quart_app.py 8000
+Run it:  python examples/quart_app.py
 Try it:  curl -i -H "X-API-Key: abc" http://127.0.0.1:8000/api/resource
 """
 
@@ -36,4 +36,5 @@ async def public() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    uvicorn.run(app, port=int(sys.argv[1]), log_level="warning", proxy_headers=False)
+    port = int(sys.argv[1]) if sys.argv[1:] else 8000
+    uvicorn.run(app, port=port, log_level="warning", proxy_headers=False)

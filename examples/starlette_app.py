@@ -1,6 +1,6 @@
 """A Starlette application whose endpoints are limited: one by its own limit, the others by default.
 
-Run it:  python examples/starlette_app.py 8000
+Run it:  python examples/starlette_app.py
 Try it:  curl -i -H "X-API-Key: abc" http://127.0.0.1:8000/api/resource
 """
 
@@ -38,4 +38,5 @@ app = Starlette(routes=[Route("/api/resource", resource), Route("/public", publi
 install(app, limiter, defaults=[Limit("visitors", key=client_address())])
 
 if __name__ == "__main__":
-    uvicorn.run(app, port=int(sys.argv[1]), log_level="warning", proxy_headers=False)
+    port = int(sys.argv[1]) if sys.argv[1:] else 8000
+    uvicorn.run(app, port=port, log_level="warning", proxy_headers=False)

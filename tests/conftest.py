@@ -12,6 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
+from importlib import metadata
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -55,6 +56,13 @@ def is_quick(item: pytest.Item) -> bool:
     parameters = getattr(item, "callspec", None)
     needs = [*marks, parameters.id if parameters else ""]
     return item.nodeid.split("/")[1] in QUICK and not any(map(SERVER.search, needs))
+
+
+def pytest_sessionstart() -> None:
+    """What this environment has of the applications is written down when they are installed."""
+    found = {entry.name for entry in metadata.entry_points(group="paceline.apps")}
+    if not found >= {"payments", "sms"}:
+        pytest.exit("install the applications: .venv/bin/uv pip install --no-deps -e apps/payments -e apps/sms", 3)
 
 
 @pytest.hookimpl(trylast=True)

@@ -142,8 +142,9 @@ class RateLimitExceeded(PacelineError):
     def __init__(self, decision: Decision, charged: Sequence[tuple[str, Rule]] = ()) -> None:
         self.decision = decision
         self.charged = charged
-        # 0 for a denial without a time: the cost can never be admitted.
-        then = f"retry after {decision.retry_after:.3f} s" if decision.retry_after else "the cost is never admitted"
+        then = f"retry after {decision.retry_after:.3f} s" if decision.retry_after else "no room in the time given"
+        if decision.reason == "EXCEEDS_CAPACITY":
+            then = "the cost is never admitted"
         super().__init__(f"rate limit exceeded: plan {decision.plan!r}, {then}")
 
     def __reduce__(self) -> tuple[Any, ...]:

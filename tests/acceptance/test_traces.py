@@ -242,7 +242,7 @@ def imported(*names):
     return [name for name in sys.modules if name.startswith(names)]
 
 import paceline, paceline.server.wiring, paceline.server.cli, paceline_payments.workflows
-import paceline.dispatch.engines.local.engine, paceline.dispatch.engines.temporal.workers
+import paceline.dispatch.worker.engine, paceline.dispatch.engines.temporal.workers
 print(imported("opentelemetry"))
 from paceline.server.http.app import create_app
 from paceline.server.settings import Settings

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from paceline.dispatch.engines.local.engine import LocalEngine
 from paceline.dispatch.model import Completion
-from paceline.dispatch.outcome_reporter import OutcomeReporter
 from paceline.dispatch.ports import QueueStore
 from paceline.dispatch.registry import Registry
 from paceline.dispatch.stores import queue_store
+from paceline.dispatch.worker.engine import LocalEngine
+from paceline.dispatch.worker.outcome_reporter import OutcomeReporter
 from tests.contracts.conftest import SLOT_STORES, slot_store_url
 from tests.contracts.workflow_engine import Ran, WorkflowEngineContract, end
 

@@ -15,10 +15,10 @@ from paceline.dispatch.engines.temporal.client import connect, connect_for_dispa
 from paceline.dispatch.engines.temporal.engine import TemporalEngine
 from paceline.dispatch.engines.temporal.workers import exec_worker
 from paceline.dispatch.model import Completion
-from paceline.dispatch.outcome_reporter import OutcomeReporter
 from paceline.dispatch.ports import QueueStore
 from paceline.dispatch.registry import Registry
 from paceline.dispatch.stores import queue_store
+from paceline.dispatch.worker.outcome_reporter import OutcomeReporter
 from tests.contracts.conftest import SLOT_STORES, slot_store_url
 from tests.contracts.workflow_engine import Ran, WorkflowEngineContract, end
 from tests.effort import is_thorough

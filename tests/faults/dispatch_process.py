@@ -16,13 +16,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from paceline.dispatch.engines.local.engine import LocalEngine
 from paceline.dispatch.model import Action, Batch, BatchSummary, Change
-from paceline.dispatch.outcome_reporter import OutcomeReporter
 from paceline.dispatch.ports import StartOutcome, StartRequest
 from paceline.dispatch.queue import DispatchQueue
 from paceline.dispatch.registry import Registry
-from paceline.dispatch.worker import DispatchWorker
+from paceline.dispatch.worker.engine import LocalEngine
+from paceline.dispatch.worker.loop import DispatchWorker
+from paceline.dispatch.worker.outcome_reporter import OutcomeReporter
 from paceline.sql.url import database_url
 
 POINTS = ["claimed", "started", "recorded", "executing", "executed", "completing", "completed"]

@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from paceline.dispatch.cycle import DispatchCycle
-from paceline.dispatch.outcome_reporter import OutcomeReporter
 from paceline.dispatch.registry import Registry
+from paceline.dispatch.worker.cycle import DispatchCycle
+from paceline.dispatch.worker.outcome_reporter import OutcomeReporter
 from paceline.server.settings import Settings
 from paceline.server.worker import end_process, run_temporal_workers
 

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from paceline.dispatch.cycle import DispatchCycle
-from paceline.dispatch.engines.local.engine import LocalEngine
 from paceline.dispatch.model import Item
-from paceline.dispatch.outcome_reporter import OutcomeReporter
 from paceline.dispatch.queue import DispatchQueue
 from paceline.dispatch.registry import Registry
 from paceline.dispatch.status import Status
+from paceline.dispatch.worker.cycle import DispatchCycle
+from paceline.dispatch.worker.engine import LocalEngine
+from paceline.dispatch.worker.outcome_reporter import OutcomeReporter
 from paceline.testing import eventually
 from tests.effort import combinations, is_thorough
 from tests.faults.dispatch_process import ITEM_TYPE, POINTS, Effects

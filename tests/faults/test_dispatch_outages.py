@@ -10,12 +10,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from paceline.dispatch.engines.local.engine import LocalEngine
-from paceline.dispatch.outcome_reporter import OutcomeReporter
 from paceline.dispatch.queue import DispatchQueue
 from paceline.dispatch.registry import Registry
 from paceline.dispatch.status import Status
-from paceline.dispatch.worker import DispatchWorker
+from paceline.dispatch.worker.engine import LocalEngine
+from paceline.dispatch.worker.loop import DispatchWorker
+from paceline.dispatch.worker.outcome_reporter import OutcomeReporter
 from paceline.testing import eventually
 from paceline.testing.servers.postgres import PostgresServer
 

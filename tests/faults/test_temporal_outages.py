@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from paceline.dispatch.cycle import DispatchCycle
 from paceline.dispatch.model import Action, Claim
 from paceline.dispatch.ports import Execution, ExecutionState
 from paceline.dispatch.queue import DispatchQueue
 from paceline.dispatch.registry import Registry
 from paceline.dispatch.status import Status
 from paceline.dispatch.stores import queue_store
+from paceline.dispatch.worker.cycle import DispatchCycle
 from paceline.server.settings import Settings
 from paceline.server.wiring.temporal import temporal_engine
 from paceline.server.worker import run_temporal_workers

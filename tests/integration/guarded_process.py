@@ -18,12 +18,12 @@ import psycopg
 import redis.asyncio
 
 from paceline import AsyncLimiter, DispatchQueue, Plan, SlidingLog
-from paceline.dispatch.engines.local.engine import LocalEngine
-from paceline.dispatch.outcome_reporter import OutcomeReporter
 from paceline.dispatch.plan_guard import PlanGuard
 from paceline.dispatch.registry import Registry
 from paceline.dispatch.status import Status
-from paceline.dispatch.worker import DispatchWorker
+from paceline.dispatch.worker.engine import LocalEngine
+from paceline.dispatch.worker.loop import DispatchWorker
+from paceline.dispatch.worker.outcome_reporter import OutcomeReporter
 from paceline.limits.model import Charge, Decision
 from paceline.limits.stores import async_limit_store
 from paceline.testing import eventually

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import os
 import re
@@ -181,6 +182,32 @@ async def test_django_rest_framework(serve: httpx.AsyncClient) -> None:
     assert (await serve.get("/api/resource")).status_code == 400
 
 
+def _printing() -> list[Path]:
+    """The examples that say in their docstring what they print."""
+    return [path for path in sorted(EXAMPLES.glob("*.py")) if _promised(path)]
+
+
+def _promised(path: Path) -> list[str]:
+    """The indented lines after `Run it:`; `…` stands for anything."""
+    said = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    after = said.partition("Run it:")[2].partition("\n\n")[2]
+    return [line.strip() for line in after.splitlines() if line.startswith("    ")]
+
+
+@pytest.mark.parametrize("path", _printing(), ids=lambda path: path.stem)
+async def test_it_prints_what_its_docstring_says(path: Path) -> None:
+    printed = (await run(path.name)).splitlines()
+    promised = _promised(path)
+    assert len(printed) == len(promised), printed
+    for line, promise in zip(printed, promised, strict=True):
+        assert re.fullmatch(re.escape(promise).replace("…", ".+"), line.strip())
+
+
+def test_an_example_is_short() -> None:
+    long = {path.name: len(path.read_text().splitlines()) for path in EXAMPLES.glob("*.py")}
+    assert {name: lines for name, lines in long.items() if lines >= 60} == {}
+
+
 async def test_grpc() -> None:
     lines = (await run("grpc_server.py")).splitlines()
     assert lines == ["order 0", "order 1", "order 2", "RESOURCE_EXHAUSTED retry after 10 s"]
@@ -214,8 +241,8 @@ async def test_outbound_calls(serve: httpx.AsyncClient) -> None:
 async def run(script: str, *arguments: str) -> str:
     """What an example prints."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, str(EXAMPLES / script), *arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        sys.executable, str(EXAMPLES / script), *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
-    output, _ = await asyncio.wait_for(process.communicate(), 60)
-    assert process.returncode == 0, output.decode()
+    output, logged = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == 0, logged.decode()
     return output.decode()

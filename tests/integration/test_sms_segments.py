@@ -19,10 +19,9 @@ const texts = JSON.parse(require('fs').readFileSync(0))
 const counted = texts.map(text => new SegmentedMessage(text)).map(sms => [sms.encodingName, sms.segmentsCount])
 process.stdout.write(JSON.stringify(counted))
 """
-WORDS = (
-    "hello |Grüße |€|^|{|é|e\u0301|ж|日本|नमस्ते |한국어|각|שלום|مرحبا|สวัสดี|க்ஷி|\r\n|\u200b|\u200d|\ufe0f|`"
-    "|👍🏽|❤️|☝🏻|🇩🇪|🇫|🥰|1️⃣|🏳️‍🌈|👩🏿‍🚀|👨‍👩‍👧‍👦|👩‍❤️‍💋‍👨|🤷🏽‍♂️|🧑🏽‍💻|🦸🏽‍♀️"
-).split("|")  # noqa: SIM905
+WRITTEN = "hello .Grüße .€.^.{.é.e\u0301.ж.日本.नमस्ते .한국어.각.שלום.مرحبا.สวัสดี.க்ஷி.\r\n.\u200b.\u200d.\ufe0f.`"
+EMOJI = "👍🏽.❤️.☝🏻.🇩🇪.🇫.🥰.1️⃣.🏳️\u200d🌈.👩🏿\u200d🚀.👨\u200d👩\u200d👧\u200d👦.👩\u200d❤️\u200d💋\u200d👨.🤷🏽\u200d♂️.🧑🏽\u200d💻.🦸🏽\u200d♀️"
+WORDS = f"{WRITTEN}.{EMOJI}".split(".")
 
 
 def require_calculator() -> None:

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 from temporalio.client import Client, ScheduleActionStartWorkflow, ScheduleOverlapPolicy, WorkflowExecutionStatus
 
-from paceline.dispatch.cycle import CycleReport, DispatchCycle
 from paceline.dispatch.engines.temporal.client import connect, connect_for_dispatch
 from paceline.dispatch.engines.temporal.dispatcher import DispatcherActivities
 from paceline.dispatch.engines.temporal.engine import TemporalEngine
 from paceline.dispatch.engines.temporal.schedule import DispatchSchedules, schedule_id, whole_seconds
 from paceline.dispatch.engines.temporal.workers import dispatch_worker, exec_worker
 from paceline.dispatch.model import Claim, Completion, EnqueueRequest, Item
-from paceline.dispatch.outcome_reporter import OutcomeReporter
 from paceline.dispatch.registry import Registry
 from paceline.dispatch.status import Status
+from paceline.dispatch.worker.cycle import CycleReport, DispatchCycle
+from paceline.dispatch.worker.outcome_reporter import OutcomeReporter
 from paceline.errors import StoreUnavailable
 from paceline.testing import eventually
 from tests.models.queue_store import MemoryQueueStore

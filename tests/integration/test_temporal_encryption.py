@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from paceline import Tasks
-from paceline.dispatch.cycle import DispatchCycle
 from paceline.dispatch.encryption import Encryption, KeyMissing
 from paceline.dispatch.engines.temporal.client import TemporalConnection, connect, connect_for_dispatch
 from paceline.dispatch.engines.temporal.converter import LARGE, data_converter
 from paceline.dispatch.engines.temporal.engine import TemporalEngine
 from paceline.dispatch.engines.temporal.workers import exec_worker
 from paceline.dispatch.model import EnqueueRequest
-from paceline.dispatch.outcome_reporter import OutcomeReporter
 from paceline.dispatch.registry import Registry
 from paceline.dispatch.status import Status
+from paceline.dispatch.worker.cycle import DispatchCycle
+from paceline.dispatch.worker.outcome_reporter import OutcomeReporter
 from paceline.testing import eventually
 from tests.models.queue_store import MemoryQueueStore
 

@@ -19,9 +19,9 @@ from paceline.dispatch.config import DispatchConfig
 from paceline.dispatch.engines.temporal.client import connect, connect_for_dispatch
 from paceline.dispatch.engines.temporal.engine import TemporalEngine
 from paceline.dispatch.model import Claim, EnqueueRequest
-from paceline.dispatch.outcome_reporter import OutcomeReporter
 from paceline.dispatch.ports import Execution, Start, StartOutcome, StartRequest
 from paceline.dispatch.status import Status
+from paceline.dispatch.worker.outcome_reporter import OutcomeReporter
 from paceline.errors import StoreUnavailable
 from paceline.testing import TemporalServer, eventually
 from tests.models.queue_store import MemoryQueueStore

@@ -22,11 +22,11 @@ from paceline.dispatch.engines.temporal.engine import TemporalEngine
 from paceline.dispatch.engines.temporal.interceptor import DispatchInterceptor
 from paceline.dispatch.engines.temporal.workers import exec_worker
 from paceline.dispatch.model import Change, EnqueueRequest, Item
-from paceline.dispatch.outcome_reporter import OutcomeReporter
 from paceline.dispatch.plan_guard import PlanGuard
 from paceline.dispatch.ports import NullObserver, Start, StartRequest
 from paceline.dispatch.registry import Domain, Registry
 from paceline.dispatch.status import Status
+from paceline.dispatch.worker.outcome_reporter import OutcomeReporter
 from paceline.errors import StoreUnavailable
 from paceline.testing import eventually
 from tests.integration.temporal_billing import Billing, BillingExecWorkflow

@@ -18,7 +18,6 @@ from temporalio.common import WorkerDeploymentVersion
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Worker
 
-from paceline.dispatch.cycle import DispatchCycle
 from paceline.dispatch.engines.temporal.claim_memo import KEY, ClaimMemo
 from paceline.dispatch.engines.temporal.client import connect
 from paceline.dispatch.engines.temporal.engine import TemporalEngine
@@ -27,9 +26,10 @@ from paceline.dispatch.engines.temporal.versioning import make_current_if_first,
 from paceline.dispatch.engines.temporal.worker_group import TemporalWorkerGroup
 from paceline.dispatch.engines.temporal.workers import WorkerOptions, exec_worker
 from paceline.dispatch.model import EnqueueRequest
-from paceline.dispatch.outcome_reporter import OutcomeReporter
 from paceline.dispatch.registry import Domain, Registry
 from paceline.dispatch.status import Status
+from paceline.dispatch.worker.cycle import DispatchCycle
+from paceline.dispatch.worker.outcome_reporter import OutcomeReporter
 from paceline.errors import ConfigurationError
 from paceline.server.settings import Settings
 from paceline.server.wiring.temporal import temporal_worker_group

@@ -16,7 +16,6 @@ from paceline.clock import Clock, SystemClock
 from paceline.dispatch.changes import ChangeResult, ItemChange, Preview, checked_redirection, redirected
 from paceline.dispatch.config import DispatchConfig
 from paceline.dispatch.decisions import batch_name, within_bytes
-from paceline.dispatch.heartbeats import is_attended, of_type
 from paceline.dispatch.model import (
     CLAIM_BYTES,
     Action,
@@ -40,6 +39,7 @@ from paceline.dispatch.ports import Follower
 from paceline.dispatch.search import BY_ID, ErrorGroup, ItemFilter, ItemOrder, LaneDepth, grouped, lane_depths
 from paceline.dispatch.status import FINISHED, IN_FLIGHT, Status
 from paceline.dispatch.turns import UNLIMITED, Places, in_turns, rotated
+from paceline.dispatch.worker.heartbeats import is_attended, of_type
 from paceline.durations import EPOCH
 from paceline.errors import Conflict, InvalidInput, NotFound
 from tests.models.periodic_store import MemoryPeriodicStore

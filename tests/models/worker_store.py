@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 
-from paceline.dispatch.heartbeats import FORGOTTEN, Worker, WorkerInfo, is_alive
+from paceline.dispatch.worker.heartbeats import FORGOTTEN, Worker, WorkerInfo, is_alive
 
 
 class MemoryWorkerStore:

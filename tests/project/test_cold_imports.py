@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import paceline.server.cli
-from paceline.server.cli.commands import HOMES
+from paceline.server.apps import app_commands
 
 pytestmark = pytest.mark.full
 
@@ -27,7 +27,8 @@ for name in sys.argv[1:]:
     os.wait()
 """
 
-OTHERS = [*HOMES.values(), "paceline.server.worker", "paceline.server.http.app", "paceline_payments.downstream.server"]
+OTHERS = [command.place.partition(":")[0] for command in app_commands().values()]
+OTHERS += ["paceline.server.worker", "paceline.server.http.app", "paceline_payments.downstream.server"]
 
 
 def test_each_module_that_a_program_begins_with_can_be_imported_first() -> None:

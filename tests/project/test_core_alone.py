@@ -150,7 +150,7 @@ def test_the_command_of_the_core_queries_limits(core: Path) -> None:
     assert (unknown.returncode, unknown.stderr.count("\n")) == (2, 1)
 
 
-@pytest.mark.parametrize("command", ["worker", "serve", "slots", "sms"])
+@pytest.mark.parametrize("command", ["worker", "serve", "slots"])
 def test_other_commands_name_their_extra(core: Path, command: str) -> None:
     ended = run(core, COMMAND, command, "--anything")
     needs = f"paceline {command} needs: pip install 'paceline[{NEEDS[command]}]'\n"

@@ -9,7 +9,8 @@ import pytest
 
 import paceline
 from paceline.server import cli
-from paceline.server.cli.commands import ABOUT, HOMES
+from paceline.server.apps import app_commands
+from paceline.server.cli.commands import all_commands
 
 DRIVERS = {
     "sqlalchemy", "alembic", "psycopg", "oracledb", "redis", "confluent_kafka", "temporalio", "fastapi", "starlette",
@@ -71,16 +72,18 @@ try:
     main(["tokens", "--help"])
 except SystemExit:
     pass"""
-    commands = {f"paceline.server.cli.{name}" for name in ("serve", "slots", "tokens")} | set(HOMES.values())
+    commands = {f"paceline.server.cli.{name}" for name in ("serve", "slots", "tokens")} | {
+        command.place.partition(":")[0] for command in app_commands().values()
+    }
     drivers = {"fastapi", "holidays", "psycopg", "temporalio"}
     assert loaded_after(script, commands | drivers) == {"paceline.server.cli.tokens"}
 
 
 def test_help_says_what_the_commands_say_themselves() -> None:
     commands = cli.app.load_all().commands
-    assert list(commands) == list(ABOUT)
+    assert list(commands) == list(all_commands())
     for name, command in commands.items():
-        assert " ".join(command.help.split()).startswith(ABOUT[name]), name
+        assert " ".join(command.help.split()).startswith(all_commands()[name]), name
 
 
 def test_choosing_a_limit_store_imports_no_driver() -> None:

@@ -15,12 +15,12 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from paceline import tracing
 from paceline.dispatch.config import DispatchConfig
-from paceline.dispatch.cycle import DispatchCycle
-from paceline.dispatch.engines.local.engine import LocalEngine
-from paceline.dispatch.outcome_reporter import OutcomeReporter
 from paceline.dispatch.queue import DispatchQueue
 from paceline.dispatch.registry import Domain, Registry
 from paceline.dispatch.status import Status
+from paceline.dispatch.worker.cycle import DispatchCycle
+from paceline.dispatch.worker.engine import LocalEngine
+from paceline.dispatch.worker.outcome_reporter import OutcomeReporter
 from paceline.errors import ConfigurationError, NotFound, SlotsExhausted, StoreUnavailable
 from paceline.server.settings import Settings
 from paceline.server.wiring import telemetry

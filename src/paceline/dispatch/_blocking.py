@@ -12,7 +12,6 @@ from paceline.dispatch.changes import (
     Preview,
 )
 from paceline.dispatch.config import DispatchConfig, DispatchSettings
-from paceline.dispatch.heartbeats import Worker
 from paceline.dispatch.model import (
     AuditEntry,
     EnqueueResult,
@@ -28,6 +27,7 @@ from paceline.dispatch.search import (
     LaneDepth,
 )
 from paceline.dispatch.status import Status
+from paceline.dispatch.worker.heartbeats import Worker
 from paceline.slots.model import AssignedSlot
 
 

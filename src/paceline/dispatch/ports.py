@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, Protocol
 
 from paceline.dispatch.changes import ChangeResult, ItemChange, Preview
 from paceline.dispatch.config import DispatchConfig
-from paceline.dispatch.heartbeats import WorkerStore
 from paceline.dispatch.model import (
     AuditEntry,
     Batch,
@@ -30,6 +29,7 @@ from paceline.dispatch.periodic import PeriodicStore
 from paceline.dispatch.search import BY_ID, ErrorGroup, ItemFilter, ItemOrder, LaneDepth
 from paceline.dispatch.status import Status
 from paceline.dispatch.turns import DEFAULT_LANE, DEFAULT_PRIORITY, UNLIMITED, Places
+from paceline.dispatch.worker.heartbeats import WorkerStore
 
 
 class QueueStore(Protocol):

@@ -8,7 +8,6 @@ from typing import Unpack
 
 from paceline.dispatch.config import DispatchConfig, checked_type
 from paceline.dispatch.encryption import readable
-from paceline.dispatch.heartbeats import Worker, unattended
 from paceline.dispatch.model import (
     AuditEntry,
     Item,
@@ -28,6 +27,7 @@ from paceline.dispatch.search import (
     checked_limit,
 )
 from paceline.dispatch.status import Status
+from paceline.dispatch.worker.heartbeats import Worker, unattended
 from paceline.errors import InvalidInput, NotFound
 from paceline.slots.model import checked_id
 

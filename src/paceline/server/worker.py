@@ -11,11 +11,11 @@ from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, NoReturn, TypeVar
 
-from paceline.dispatch.heartbeats import WorkerInfo, heartbeats
 from paceline.dispatch.periodic import ticking
 from paceline.dispatch.ports import DispatchObserver, Guard
 from paceline.dispatch.queue import DispatchQueue
 from paceline.dispatch.registry import Registry
+from paceline.dispatch.worker.heartbeats import WorkerInfo, heartbeats
 from paceline.server.settings import Settings
 from paceline.server.wiring.queue import open_queue_store
 from paceline.server.wiring.temporal import temporal_worker_group

@@ -8,16 +8,16 @@ from dataclasses import replace
 
 import pytest
 
-from paceline.dispatch.cycle import DispatchCycle
-from paceline.dispatch.engines.local.dispatching import dispatching
-from paceline.dispatch.engines.local.engine import LocalEngine
 from paceline.dispatch.model import EnqueueRequest
-from paceline.dispatch.outcome_reporter import OutcomeReporter
 from paceline.dispatch.ports import QueueStore
 from paceline.dispatch.queue import DispatchQueue
 from paceline.dispatch.registry import Domain, Registry
 from paceline.dispatch.status import Status
 from paceline.dispatch.stores import queue_store
+from paceline.dispatch.worker.cycle import DispatchCycle
+from paceline.dispatch.worker.dispatching import dispatching
+from paceline.dispatch.worker.engine import LocalEngine
+from paceline.dispatch.worker.outcome_reporter import OutcomeReporter
 from paceline.testing import eventually
 from tests.contracts.conftest import SLOT_STORES, slot_store_url
 from tests.contracts.queue.items import CONFIG, NOW, SECOND, T

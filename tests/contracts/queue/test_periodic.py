@@ -8,9 +8,6 @@ import random
 
 import pytest
 
-from paceline.dispatch.cycle import DispatchCycle
-from paceline.dispatch.engines.local.engine import LocalEngine
-from paceline.dispatch.outcome_reporter import OutcomeReporter
 from paceline.dispatch.periodic import Periodic
 from paceline.dispatch.ports import QueueStore
 from paceline.dispatch.queue import DispatchQueue
@@ -18,6 +15,9 @@ from paceline.dispatch.registry import Domain, Registry
 from paceline.dispatch.schedules import Schedule
 from paceline.dispatch.status import Status
 from paceline.dispatch.stores import queue_store
+from paceline.dispatch.worker.cycle import DispatchCycle
+from paceline.dispatch.worker.engine import LocalEngine
+from paceline.dispatch.worker.outcome_reporter import OutcomeReporter
 from paceline.durations import format_instant
 from paceline.errors import Conflict, InvalidInput, NotFound
 from tests.contracts.conftest import slot_store_url

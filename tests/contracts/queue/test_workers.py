@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from paceline.dispatch.engines.local.dispatching import dispatching
-from paceline.dispatch.engines.local.engine import LocalEngine
-from paceline.dispatch.heartbeats import ALIVE, FORGOTTEN, WorkerInfo, heartbeats
 from paceline.dispatch.ports import QueueStore
 from paceline.dispatch.queue import DispatchQueue
 from paceline.dispatch.registry import Domain
+from paceline.dispatch.worker.dispatching import dispatching
+from paceline.dispatch.worker.engine import LocalEngine
+from paceline.dispatch.worker.heartbeats import ALIVE, FORGOTTEN, WorkerInfo, heartbeats
 from paceline.testing import eventually
 from tests.contracts.queue.items import CONFIG, SECOND, T
 

@@ -12,15 +12,15 @@ from typing import Any, cast
 from paceline import AsyncLimiter, Plan, SlidingLog
 from paceline.dispatch.config import DispatchConfig
 from paceline.dispatch.current_task import current_task
-from paceline.dispatch.engines.local.engine import LocalEngine
 from paceline.dispatch.model import Change, GiveUp, Postponed
-from paceline.dispatch.outcome_reporter import OutcomeReporter
 from paceline.dispatch.plan_guard import PlanGuard
 from paceline.dispatch.ports import QueueStore
 from paceline.dispatch.queue import DispatchQueue
 from paceline.dispatch.registry import Registry
 from paceline.dispatch.status import FINISHED, IN_FLIGHT, Status
-from paceline.dispatch.worker import DispatchWorker
+from paceline.dispatch.worker.engine import LocalEngine
+from paceline.dispatch.worker.loop import DispatchWorker
+from paceline.dispatch.worker.outcome_reporter import OutcomeReporter
 from paceline.durations import EPOCH
 from paceline.errors import StoreUnavailable
 from paceline.limits.ports import AsyncLimitStore

@@ -12,13 +12,13 @@ from typing import Any, cast
 import httpx2
 
 from paceline.dispatch.config import DispatchConfig
-from paceline.dispatch.engines.local.engine import LocalEngine
 from paceline.dispatch.kill_switch import KillSwitch
 from paceline.dispatch.model import EnqueueRequest, Postponed
-from paceline.dispatch.outcome_reporter import OutcomeReporter
 from paceline.dispatch.ports import QueueStore
 from paceline.dispatch.registry import Registry
-from paceline.dispatch.worker import DispatchWorker
+from paceline.dispatch.worker.engine import LocalEngine
+from paceline.dispatch.worker.loop import DispatchWorker
+from paceline.dispatch.worker.outcome_reporter import OutcomeReporter
 from paceline.downstream import permits
 from paceline.downstream.breaker import DownstreamBreaker
 from paceline.downstream.permits import Grant, PermitPolicy, Permits

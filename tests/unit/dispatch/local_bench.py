@@ -9,12 +9,12 @@ from typing import Any
 
 from paceline.clock import uptime
 from paceline.dispatch.config import DispatchConfig
-from paceline.dispatch.engines.local.engine import LocalEngine
 from paceline.dispatch.model import Change, Claim, EnqueueRequest, Item
-from paceline.dispatch.outcome_reporter import OutcomeReporter
 from paceline.dispatch.ports import Execution, Start, StartRequest
 from paceline.dispatch.registry import Execute, Registry
 from paceline.dispatch.status import Status
+from paceline.dispatch.worker.engine import LocalEngine
+from paceline.dispatch.worker.outcome_reporter import OutcomeReporter
 from paceline.errors import StoreUnavailable
 from tests.models.queue_store import MemoryQueueStore
 

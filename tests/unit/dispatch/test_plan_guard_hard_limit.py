@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from paceline import AsyncLimiter, Plan, SlidingLog, TokenBucket
-from paceline.dispatch.engines.local.engine import LocalEngine
-from paceline.dispatch.outcome_reporter import OutcomeReporter
 from paceline.dispatch.plan_guard import SLACK, PlanGuard
 from paceline.dispatch.queue import DispatchQueue
 from paceline.dispatch.registry import Registry
-from paceline.dispatch.worker import DispatchWorker
+from paceline.dispatch.worker.engine import LocalEngine
+from paceline.dispatch.worker.loop import DispatchWorker
+from paceline.dispatch.worker.outcome_reporter import OutcomeReporter
 from paceline.limits.model import Charge, Decision
 from paceline.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
 from paceline.testing import FakeClock, eventually

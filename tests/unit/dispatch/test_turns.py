@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from paceline.dispatch.engines.local.fair_semaphore import FairSemaphore
 from paceline.dispatch.turns import checked_lane, checked_priority, in_turns, rotated
+from paceline.dispatch.worker.places import FairSemaphore
 from paceline.errors import InvalidInput
 
 

@@ -16,10 +16,10 @@ from datetime import UTC, datetime, timedelta
 
 from paceline import tracing
 from paceline.batching import Batcher
-from paceline.dispatch.cycle import DispatchCycle
 from paceline.dispatch.model import EnqueueRequest
 from paceline.dispatch.ports import QueueStore, WorkflowEngine
 from paceline.dispatch.queue import enqueue_span
+from paceline.dispatch.worker.cycle import DispatchCycle
 from paceline.durations import to_ms
 from paceline.errors import Conflict, InvalidInput, NotFound, PacelineError, StoreError
 from paceline.slots.config_names import ConfigNames

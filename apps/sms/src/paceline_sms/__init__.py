@@ -21,17 +21,21 @@ Whoever writes a provider imports its types from here:
 
 from __future__ import annotations
 
-from paceline_sms.ports import Receipt
-from paceline_sms.provider import (
-    Accepted,
-    OnUnknown,
-    Provider,
-    Rejected,
-    SmsMessage,
-    Unavailable,
-    Unknown,
-)
-from paceline_sms.segments import Encoding
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from paceline_sms.ports import Receipt
+    from paceline_sms.provider import (
+        Accepted,
+        OnUnknown,
+        Provider,
+        Rejected,
+        SmsMessage,
+        Unavailable,
+        Unknown,
+    )
+    from paceline_sms.segments import Encoding
 
 __all__ = [
     "Accepted",
@@ -44,3 +48,12 @@ __all__ = [
     "Unavailable",
     "Unknown",
 ]
+_ELSEWHERE = {"Receipt": "ports", "Encoding": "segments"}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        # Loaded on first use: every `paceline --help` imports this package, for `app`.
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f"{__name__}.{_ELSEWHERE.get(name, 'provider')}"), name)

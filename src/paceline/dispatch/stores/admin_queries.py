@@ -11,7 +11,6 @@ import sqlalchemy as sa
 
 from paceline.dispatch.changes import checked_redirection, redirected
 from paceline.dispatch.config import DispatchConfig
-from paceline.dispatch.heartbeats import is_attended, of_type
 from paceline.dispatch.model import Action, AuditEntry, Claim, Item, QueueStats
 from paceline.dispatch.ports import Follower
 from paceline.dispatch.status import Status
@@ -31,6 +30,7 @@ from paceline.dispatch.stores.rows import (
 from paceline.dispatch.stores.tables import DEAD, FINISHED, IN_FLIGHT, READY, among, audit, context, only, queue, report
 from paceline.dispatch.stores.tables import config as config_table
 from paceline.dispatch.stores.workers import workers as stored_workers
+from paceline.dispatch.worker.heartbeats import is_attended, of_type
 from paceline.errors import NotFound
 from paceline.sql.schema import now as database_clock
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from paceline.dispatch.heartbeats import FORGOTTEN, Worker, WorkerInfo, is_alive
 from paceline.dispatch.stores.tables import worker
+from paceline.dispatch.worker.heartbeats import FORGOTTEN, Worker, WorkerInfo, is_alive
 from paceline.sql.engine import Database
 from paceline.sql.schema import now as database_clock
 

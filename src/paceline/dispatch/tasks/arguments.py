@@ -115,6 +115,11 @@ class Arguments:
         """Raises `ConfigurationError` if an annotation can't be used."""
         _ = self._codecs
 
+    @property
+    def names(self) -> Collection[str]:
+        """The names of the parameters."""
+        return self._defaults.keys()
+
     def required(self) -> list[str]:
         """The parameters without a default."""
         return [name for name in self._defaults if name in self._required]

@@ -19,7 +19,7 @@ from paceline.dispatch.task_errors import contained, describe, is_cancelling
 from paceline.dispatch.tasks.arguments import Arguments
 from paceline.dispatch.tasks.batches import MEMBERS, THEN, Members, next_request
 from paceline.dispatch.tasks.policies import Backoff, pause_before
-from paceline.dispatch.threads import Threads, is_coroutine_function
+from paceline.dispatch.worker.threads import Threads, is_coroutine_function
 from paceline.errors import InvalidInput, StoreUnavailable
 
 log = logging.getLogger("paceline.dispatch")

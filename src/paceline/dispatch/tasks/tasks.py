@@ -11,7 +11,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, overload
 
 from paceline.dispatch.encryption import encryption_of
-from paceline.dispatch.engines.local.dispatching import dispatching
 from paceline.dispatch.model import EnqueueRequest, EnqueueResult
 from paceline.dispatch.periodic import checked_name
 from paceline.dispatch.plan_guard import PlanGuard
@@ -27,8 +26,9 @@ from paceline.dispatch.tasks.policies import Backoff, Duration, Exponential, che
 from paceline.dispatch.tasks.related_items import RelatedItems
 from paceline.dispatch.tasks.task import CallOptions, Definition, Task, TaskCall, request_of
 from paceline.dispatch.tasks.unique import checked_unique, new_id
-from paceline.dispatch.threads import DEFAULT_LIMIT, Threads
 from paceline.dispatch.turns import checked_lane, checked_priority
+from paceline.dispatch.worker.dispatching import dispatching
+from paceline.dispatch.worker.threads import DEFAULT_LIMIT, Threads
 from paceline.durations import parse_instant
 from paceline.errors import ConfigurationError, InvalidInput, StoreUnavailable
 from paceline.limits.limiter import AsyncLimiter
@@ -354,7 +354,8 @@ class Tasks:
         priority = definition.priority if options.priority is None else options.priority
         if self._in_memory is not None:
             self._check_in_memory(connection)
-            return await self._in_memory.enqueue(item_type, item_id, context, at, lane, priority)
+            request = EnqueueRequest.of(item_type, item_id, context, moment, lane=lane, priority=priority)
+            return (await self._in_memory.enqueue_requests([request]))[0]
         queue = await self._ready((item_type,), connection)
         return await queue.enqueue(
             item_type,
@@ -526,7 +527,7 @@ class Tasks:
                 await guard.close()
 
     @asynccontextmanager
-    async def in_memory(self) -> AsyncIterator[InMemory]:
+    async def in_memory(self, *, run: bool = True) -> AsyncIterator[InMemory]:
         """For tests: inside the block, tasks use a queue in memory, and each `enqueue` runs all queued items at once.
 
             async with tasks.in_memory():
@@ -534,11 +535,15 @@ class Tasks:
                 assert (await send_invoice.show("inv-1")).result == "sent"
 
         `enqueue` returns when its item, and all items that it queued, have ended: times, snoozes and backoff pass at
-        once, and rates do not apply.
+        once, and rates do not apply. With `run=False` nothing runs before `await queue.run()`.
+
+            async with tasks.in_memory(run=False) as queue:
+                await send_invoice.enqueue("inv-1")
+                queue.assert_enqueued(send_invoice, "inv-1")
         """
         if self._in_memory is not None:
             raise RuntimeError("in_memory() is entered already")
-        async with InMemory.open(self.domains()) as self._in_memory:
+        async with InMemory.open(self.domains(), runs=run) as self._in_memory:
             try:
                 yield self._in_memory
             finally:

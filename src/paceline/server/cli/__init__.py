@@ -10,7 +10,7 @@ import click
 
 from paceline import __version__
 from paceline.errors import InvalidInput, MissingExtra, PacelineError
-from paceline.server.cli.commands import ABOUT, Commands, ReaderLeft
+from paceline.server.cli.commands import Commands, ReaderLeft, all_commands
 from paceline.server.cli.streams import discard_unwritten, replace_closed_streams, write_in_any_encoding
 from paceline.sql.migration_policy import Migrations, permitting
 
@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None) -> None:
         # Some of click's messages list choices on lines of their own.
         _fail(" ".join(error.format_message().split()), error.exit_code)
     except MissingExtra as error:
-        called = next((word for word in arguments or sys.argv[1:] if word in ABOUT), "")
+        called = next((word for word in arguments or sys.argv[1:] if word in all_commands()), "")
         click.echo(f"paceline {called} {error.problem}", err=True)
         sys.exit(2)
     except InvalidInput as error:

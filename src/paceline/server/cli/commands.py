@@ -8,18 +8,17 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from paceline.server.apps import app_commands, part
+
 ABOUT = {
     "serve": "Run the service until it is stopped (Ctrl+C, SIGTERM); requests in flight are finished first.",
     "worker": "Work until stopped (Ctrl+C, SIGTERM); what is in flight is finished or given back first.",
-    "demo": "Send a feed of payments that all want the same second through a downstream that takes so many",
     "forecast": "Show when a number of events would run, without booking anything.",
     "doctor": "Check every configured dependency and say what to do; exit status 1 if anything is wrong.",
     "prune": "Forget slots, windows, finished items, payments, messages and audit entries that far in the past.",
     "migrate": "Bring the database to this version's schema, or one step back. The service does so itself on SQLite.",
     "config": "Show and change configs: how much may happen in each window.",
     "slots": "Book, list, explain and cancel slots.",
-    "payments": "Submit feeds of payments; show and cancel payments.",
-    "sms": "Send messages and follow them; look after quotas, opt-outs and dead letters.",
     "plans": "Show and change plans: what limits hold.",
     "limits": "Query the limiter. Exit status 0 if allowed, 1 if denied.",
     "tokens": "Create, list, rotate and revoke the tokens that callers present.",
@@ -30,13 +29,12 @@ ABOUT = {
     "workers": "Show the workers of each queue, and the queues without workers.",
     "completion": "Print the script that completes commands and options on TAB in your shell.",
 }
-"""The first sentence of each command's help (a test compares)."""
-HOMES = {
-    "demo": "paceline_payments.service.demo",
-    "payments": "paceline_payments.service.cli.payments",
-    "sms": "paceline_sms.service.cli.sms",
-}
-"""The modules of the applications' commands."""
+"""The first sentence of the help of each command, without those of the applications (a test compares)."""
+
+
+def all_commands() -> dict[str, str]:
+    """The first sentence of each command's help, with those of the applications."""
+    return ABOUT | {name: command.about for name, command in app_commands().items()}
 
 
 class ReaderLeft(Exception):
@@ -46,10 +44,15 @@ class ReaderLeft(Exception):
 class Commands(click.Group):
     """Loads a command when it is called, from the module of its name: a command of that name too, or an `app`."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        # Their names are known at once: a mistyped name gets the nearest one in its error message.
-        self.commands: dict[str, Any] = dict.fromkeys(ABOUT)
+    commands: dict[str, Any]
+
+    def main(self, *arguments: Any, **options: Any) -> Any:
+        self.learn_names()
+        return super().main(*arguments, **options)
+
+    def learn_names(self) -> None:
+        """Names all commands: a mistyped name gets the nearest one in its error message."""
+        self.commands = dict.fromkeys(all_commands()) | self.commands
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -71,13 +74,14 @@ class Commands(click.Group):
 
     def load_all(self) -> Commands:
         """This group, with every command loaded into `commands`."""
-        for name in ABOUT:
+        self.learn_names()
+        for name in self.commands:
             self.get_command(None, name)
         return self
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, _summary(about)) for name, about in ABOUT.items()])
+            formatter.write_dl([(name, _summary(about)) for name, about in all_commands().items()])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         from paceline.core_command import missing_commands
@@ -88,14 +92,18 @@ class Commands(click.Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         # click's own would import every command for its help text, at every press of TAB.
-        names = [name for name in ABOUT if name.startswith(incomplete)]
-        commands = [CompletionItem(name, help=_short(ABOUT[name], 60)) for name in names]
+        found = {name: about for name, about in all_commands().items() if name.startswith(incomplete)}
+        commands = [CompletionItem(name, help=_short(about, 60)) for name, about in found.items()]
         return commands + click.Command.shell_complete(self, ctx, incomplete)
 
 
 def _loaded(name: str) -> click.Command:
-    module = import_module(HOMES.get(name, f"paceline.server.cli.{name}"))
-    command: click.Command = getattr(module, "app", None) or getattr(module, name)
+    command: click.Command
+    if name in ABOUT:
+        module = import_module(f"paceline.server.cli.{name}")
+        command = getattr(module, "app", None) or getattr(module, name)
+    else:
+        command = part(app_commands()[name].place)
     return command
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from paceline.dispatch.heartbeats import Worker
+from paceline.dispatch.worker.heartbeats import Worker
 from paceline.server.cli.parameters import Command, as_json
 from paceline.server.cli.read_only import read_only_settings
 from paceline.server.cli.terminal import print_json, print_line, print_table, run

@@ -16,6 +16,7 @@ from paceline import __version__, tracing
 from paceline.dispatch.plan_guard import PlanGuard
 from paceline.server import console
 from paceline.server import logs as log_lines
+from paceline.server.apps import app_routes
 from paceline.server.console.backlog import BacklogAhead
 from paceline.server.console.overview import Overview
 from paceline.server.console.shared_reads import SharedReads
@@ -62,10 +63,8 @@ from paceline.server.wiring.slots import open_slots
 from paceline.server.wiring.telemetry import collect_traces, traces_sent
 from paceline.sql.databases import CLOSING_SECONDS, hasten_databases
 from paceline.sql.migration_policy import Migrations, permit_migrations
-from paceline_payments.service.http import feeds, payments, reconciliation
 from paceline_payments.service.wiring.downstream import check_breaker
 from paceline_payments.service.wiring.payments import open_payments
-from paceline_sms.service.http import dead_letters, messages, notification_analytics, notifications
 from paceline_sms.service.wiring.notifications import open_notifications
 
 
@@ -106,13 +105,7 @@ def every_route() -> list[BaseRoute]:
     slots.install(routes)
     batch.install(routes)
     limits.install(routes)
-    notifications.install(routes)
-    payments.install(routes)
-    feeds.install(routes)
-    reconciliation.install(routes)
-    routes += messages.router.routes
-    routes += dead_letters.router.routes
-    routes += notification_analytics.router.routes
+    routes += app_routes()
     routes += forecast.router.routes
     routes += search.router.routes
     routes += config.router.routes

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Self
 from pydantic import ConfigDict, Field, WithJsonSchema
 
 from paceline.dispatch.config import OnUnknown
-from paceline.dispatch.heartbeats import Worker
 from paceline.dispatch.model import Item, ItemDetail, Progress, QueueStats
 from paceline.dispatch.status import Status
 from paceline.dispatch.turns import LONGEST_LANE
+from paceline.dispatch.worker.heartbeats import Worker
 from paceline.server.shapes.shape import Instant, Shape
 
 MAX_IDS = 10_000

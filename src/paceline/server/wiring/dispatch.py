@@ -11,14 +11,14 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
-from paceline.dispatch.engines.local.dispatching import dispatching
-from paceline.dispatch.engines.local.engine import GRACE_SECONDS
 from paceline.dispatch.meter import QueueMeter
 from paceline.dispatch.plan_guard import PlanGuard
 from paceline.dispatch.ports import DispatchObserver, Guard, WorkflowEngine
 from paceline.dispatch.queue import DispatchQueue
 from paceline.dispatch.registry import Domain, Registry
 from paceline.dispatch.tasks.tasks import Tasks
+from paceline.dispatch.worker.dispatching import dispatching
+from paceline.dispatch.worker.engine import GRACE_SECONDS
 from paceline.errors import ConfigurationError
 from paceline.server.setting_sections import DispatchSettings
 from paceline.server.settings import Settings, spelled

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
-from paceline.dispatch.cycle import DispatchCycle
-from paceline.dispatch.outcome_reporter import OutcomeReporter
 from paceline.dispatch.ports import DispatchObserver, Guard, OutcomeSink, QueueStore, WorkflowEngine
 from paceline.dispatch.registry import Domain
+from paceline.dispatch.worker.cycle import DispatchCycle
+from paceline.dispatch.worker.outcome_reporter import OutcomeReporter
 from paceline.errors import ConfigurationError
 from paceline.server.settings import Settings
 from paceline.server.wiring.queue import queue_encryption

@@ -15,7 +15,7 @@ from uuid import RFC_4122, UUID
 import pytest
 from pydantic import BaseModel, ConfigDict
 
-from paceline import CurrentTask, Discard, Exponential, Retry, Snooze, TaskEvent, Tasks, current_task
+from paceline import BatchOutcome, CurrentTask, Discard, Exponential, Retry, Snooze, TaskEvent, Tasks, current_task
 from paceline.dispatch.status import Status
 from paceline.dispatch.tasks import unique
 from paceline.dispatch.tasks.policies import pause_before, rate_plan
@@ -351,6 +351,53 @@ async def test_in_memory_a_task_that_never_ends_ends_the_test(tasks: Tasks, monk
     async with tasks.in_memory():
         with pytest.raises(RuntimeError, match="has not come to an end"):
             await sleepy.enqueue()
+
+
+async def test_in_memory_a_large_batch_runs_in_full(tasks: Tasks) -> None:
+    """Ten thousand calls: more than a claim takes, and more than an item may have executions."""
+    outcomes: list[BatchOutcome] = []
+
+    @tasks.task
+    async def part(number: int) -> None: ...
+
+    @tasks.task
+    def done(outcome: BatchOutcome) -> None:
+        outcomes.append(outcome)
+
+    async with tasks.in_memory():
+        await tasks.batch([part.call(number) for number in range(10_000)], then=done, key="b")
+    assert outcomes == [BatchOutcome("b", total=10_000, succeeded=10_000, failed=0)]
+
+
+async def test_in_memory_nothing_runs_before_it_is_told(tasks: Tasks) -> None:
+    ran: list[str] = []
+
+    @tasks.task
+    async def send(invoice: str, copies: int = 1) -> None:
+        ran.append(invoice)
+
+    @tasks.task
+    async def other() -> None: ...
+
+    async with tasks.in_memory(run=False) as queue:
+        with pytest.raises(AssertionError, match=r"^no call of SEND was queued; queued were \[\]"):
+            queue.assert_enqueued(send)
+        await send.options(key="one", lane="acme", at="2090-01-01T00:00:00Z").enqueue("inv-1", copies=2)
+        await send.enqueue_many(["inv-2"])
+        assert ran == []
+        queue.assert_enqueued(send)
+        queue.assert_enqueued(send, "inv-1", 2)
+        queue.assert_enqueued(send, invoice="inv-2")
+        queue.assert_enqueued(send.options(key="one", lane="acme", at="2090-01-01T00:00:00Z").call("inv-1", 2))
+        assert queue.enqueued(send) == [{"invoice": "inv-1", "copies": 2}, {"invoice": "inv-2"}]
+        for wrong in (send.call("inv-1"), send.options(lane="zeta").call("inv-1", 2), other.call()):
+            with pytest.raises(AssertionError, match="was queued; queued were"):
+                queue.assert_enqueued(wrong)
+        with pytest.raises(InvalidInput, match="copies"):
+            queue.assert_enqueued(send, "inv-1", "many")
+        await queue.run()
+        assert sorted(ran) == ["inv-1", "inv-2"]
+        queue.assert_enqueued(send, "inv-2")
 
 
 async def test_a_result_that_cannot_be_kept_does_not_undo_the_work(tasks: Tasks) -> None:

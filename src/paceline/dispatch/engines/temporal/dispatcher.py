@@ -16,9 +16,9 @@ from temporalio import activity, workflow
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError
 
-from paceline.dispatch.cycle import CycleReport
 from paceline.dispatch.engines.temporal.heartbeat import send_heartbeats
 from paceline.dispatch.engines.temporal.schedule import DISPATCHER, DispatchSchedules, whole_seconds
+from paceline.dispatch.worker.cycle import CycleReport
 from paceline.errors import PacelineError
 
 RUN_CYCLE = "paceline.run_cycle"

@@ -12,13 +12,13 @@ from paceline.dispatch.engines.temporal.engine import TemporalEngine
 from paceline.dispatch.engines.temporal.versioning import versioned
 from paceline.dispatch.engines.temporal.worker_group import TemporalWorkerGroup
 from paceline.dispatch.engines.temporal.workers import EXEC, WorkerOptions, exec_workers
-from paceline.dispatch.heartbeats import WorkerInfo, heartbeats
-from paceline.dispatch.outcome_reporter import OutcomeReporter
 from paceline.dispatch.periodic import ticking
 from paceline.dispatch.ports import DispatchObserver, Guard, WorkflowEngine
 from paceline.dispatch.queue import DispatchQueue
 from paceline.dispatch.registry import Domain, Registry
-from paceline.dispatch.worker import DispatchWorker
+from paceline.dispatch.worker.heartbeats import WorkerInfo, heartbeats
+from paceline.dispatch.worker.loop import DispatchWorker
+from paceline.dispatch.worker.outcome_reporter import OutcomeReporter
 
 
 @asynccontextmanager

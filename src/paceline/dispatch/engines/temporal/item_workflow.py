@@ -24,7 +24,7 @@ from paceline.dispatch.outcomes import Retry
 from paceline.dispatch.ports import OutcomeSink
 from paceline.dispatch.registry import Execute, Registry
 from paceline.dispatch.task_errors import is_cancelling, message_of
-from paceline.dispatch.threads import Threads
+from paceline.dispatch.worker.threads import Threads
 
 EXECUTE = "paceline.execute"
 LONGEST_EXECUTION = timedelta(days=365)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paceline.dispatch.config import DispatchConfig
 from paceline.dispatch.model import Claim
-from paceline.dispatch.outcome_reporter import OutcomeReporter
 from paceline.dispatch.ports import DispatchObserver, NullObserver, WorkflowEngine
 from paceline.dispatch.queue import DispatchQueue
 from paceline.dispatch.registry import Domain
+from paceline.dispatch.worker.outcome_reporter import OutcomeReporter
 from paceline.downstream.shared_breaker import SharedBreakerStore
 from paceline.downstream.stores.sql_states import SqlStateStore
 from paceline.durations import EPOCH

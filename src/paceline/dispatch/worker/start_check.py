@@ -7,10 +7,10 @@ import asyncio
 from paceline.batching import Batcher
 from paceline.clock import uptime
 from paceline.dispatch import events
-from paceline.dispatch.engines.local.run import Run
 from paceline.dispatch.kill_switch import SWITCH_SECONDS, admitted
 from paceline.dispatch.model import Claim
 from paceline.dispatch.ports import Guard, OutcomeSink
+from paceline.dispatch.worker.run import Run
 from paceline.errors import NotFound, StoreError
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 5.0

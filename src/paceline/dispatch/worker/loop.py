@@ -7,8 +7,8 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
-from paceline.dispatch.cycle import CycleReport, DispatchCycle
 from paceline.dispatch.ports import DispatchObserver, NullObserver, QueueStore, WorkflowEngine
+from paceline.dispatch.worker.cycle import CycleReport, DispatchCycle
 from paceline.errors import PacelineError
 
 log = logging.getLogger(__name__)

@@ -8,15 +8,15 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from paceline.dispatch.config import DispatchConfig
-from paceline.dispatch.engines.local.engine import LocalEngine
 from paceline.dispatch.meter import QueueMeter
 from paceline.dispatch.model import Batch, BatchSummary, Change, QueueStats
-from paceline.dispatch.outcome_reporter import OutcomeReporter
 from paceline.dispatch.ports import NullObserver, Start, StartOutcome
 from paceline.dispatch.queue import DispatchQueue
 from paceline.dispatch.registry import Registry
 from paceline.dispatch.status import Status
-from paceline.dispatch.worker import DispatchWorker
+from paceline.dispatch.worker.engine import LocalEngine
+from paceline.dispatch.worker.loop import DispatchWorker
+from paceline.dispatch.worker.outcome_reporter import OutcomeReporter
 from paceline.errors import StoreUnavailable
 from paceline.testing import eventually
 from tests.models.queue_store import MemoryQueueStore

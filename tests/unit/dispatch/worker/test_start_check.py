@@ -9,13 +9,13 @@ import pytest
 
 from paceline import AsyncLimiter
 from paceline.clock import uptime
-from paceline.dispatch.cycle import DispatchCycle
 from paceline.dispatch.decisions import released
-from paceline.dispatch.engines.local import run, start_check
 from paceline.dispatch.model import Action, Claim, EnqueueRequest
-from paceline.dispatch.outcome_reporter import TRUSTED_SECONDS
 from paceline.dispatch.plan_guard import PlanGuard
 from paceline.dispatch.status import Status
+from paceline.dispatch.worker import run, start_check
+from paceline.dispatch.worker.cycle import DispatchCycle
+from paceline.dispatch.worker.outcome_reporter import TRUSTED_SECONDS
 from paceline.errors import StoreUnavailable
 from paceline.testing import eventually
 from tests.unit.dispatch.local_bench import Bench, Turnstile

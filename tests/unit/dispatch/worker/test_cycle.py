@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from paceline.dispatch.config import DispatchConfig
-from paceline.dispatch.cycle import DispatchCycle
 from paceline.dispatch.decisions import after_start, newer_context
 from paceline.dispatch.model import Action, Claim, ClaimedItem, EnqueueRequest
 from paceline.dispatch.ports import (
@@ -21,6 +20,7 @@ from paceline.dispatch.ports import (
     StartRequest,
 )
 from paceline.dispatch.status import Status
+from paceline.dispatch.worker.cycle import DispatchCycle
 from paceline.errors import NotFound
 from tests.models.queue_store import MemoryQueueStore
 

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from paceline.dispatch.config import DispatchConfig
-from paceline.dispatch.engines.local.engine import LocalEngine
 from paceline.dispatch.model import Change, Claim
-from paceline.dispatch.outcome_reporter import OutcomeReporter
 from paceline.dispatch.queue import DispatchQueue
 from paceline.dispatch.registry import Registry
 from paceline.dispatch.status import Status
-from paceline.dispatch.worker import DispatchWorker
+from paceline.dispatch.worker.engine import LocalEngine
+from paceline.dispatch.worker.loop import DispatchWorker
+from paceline.dispatch.worker.outcome_reporter import OutcomeReporter
 from paceline.errors import StoreUnavailable
 from paceline.testing import eventually
 from tests.models.queue_store import MemoryQueueStore

@@ -6,16 +6,16 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
-from paceline.dispatch.engines.local.engine import GRACE_SECONDS, LocalEngine
-from paceline.dispatch.heartbeats import WorkerInfo, heartbeats
 from paceline.dispatch.model import CLAIM_BYTES
-from paceline.dispatch.outcome_reporter import OutcomeReporter
 from paceline.dispatch.periodic import ticking
 from paceline.dispatch.ports import DispatchObserver, Guard, WorkflowEngine
 from paceline.dispatch.queue import DispatchQueue
 from paceline.dispatch.registry import Domain, Registry
-from paceline.dispatch.threads import Threads
-from paceline.dispatch.worker import DispatchWorker
+from paceline.dispatch.worker.engine import GRACE_SECONDS, LocalEngine
+from paceline.dispatch.worker.heartbeats import WorkerInfo, heartbeats
+from paceline.dispatch.worker.loop import DispatchWorker
+from paceline.dispatch.worker.outcome_reporter import OutcomeReporter
+from paceline.dispatch.worker.threads import Threads
 
 
 @asynccontextmanager

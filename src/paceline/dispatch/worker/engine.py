@@ -17,9 +17,6 @@ from typing import Any
 from paceline import tracing
 from paceline.clock import uptime
 from paceline.dispatch.current_task import CurrentTask, enter_task
-from paceline.dispatch.engines.local.fair_semaphore import FairSemaphore
-from paceline.dispatch.engines.local.run import LONGEST_HEARTBEAT, Run, heartbeat_interval
-from paceline.dispatch.engines.local.start_check import LONGEST_PAUSE, SHORTEST_PAUSE, StartCheck, StartRefused
 from paceline.dispatch.kill_switch import OFF, SWITCH_SECONDS
 from paceline.dispatch.model import CLAIM_BYTES, Claim, Completion, GiveUp, Postponed, read_json
 from paceline.dispatch.outcomes import Retry
@@ -38,7 +35,10 @@ from paceline.dispatch.ports import (
 )
 from paceline.dispatch.registry import Execute, Registry
 from paceline.dispatch.task_errors import describe
-from paceline.dispatch.threads import Threads, is_coroutine_function
+from paceline.dispatch.worker.places import FairSemaphore
+from paceline.dispatch.worker.run import LONGEST_HEARTBEAT, Run, heartbeat_interval
+from paceline.dispatch.worker.start_check import LONGEST_PAUSE, SHORTEST_PAUSE, StartCheck, StartRefused
+from paceline.dispatch.worker.threads import Threads, is_coroutine_function
 from paceline.errors import NotFound, StoreError, StoreUnavailable
 
 GRACE_SECONDS = 10.0

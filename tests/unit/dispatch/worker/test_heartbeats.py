@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import datetime
 
-from paceline.dispatch.heartbeats import Worker, WorkerInfo, heartbeats
+from paceline.dispatch.worker.heartbeats import Worker, WorkerInfo, heartbeats
 
 WORKER = WorkerInfo("w-1", "alpha", 7, "1.0.0", "local", ("dispatch", "exec"), ("PAY",), 100)
 

@@ -8,11 +8,11 @@ import pytest
 
 from paceline.clock import uptime
 from paceline.dispatch.config import DispatchConfig
-from paceline.dispatch.cycle import DispatchCycle
 from paceline.dispatch.model import EnqueueRequest
-from paceline.dispatch.outcome_reporter import LOG_SECONDS, TRUSTED_SECONDS, OutcomeReporter
 from paceline.dispatch.ports import NullObserver
 from paceline.dispatch.status import Status
+from paceline.dispatch.worker.cycle import DispatchCycle
+from paceline.dispatch.worker.outcome_reporter import LOG_SECONDS, TRUSTED_SECONDS, OutcomeReporter
 from paceline.errors import StoreUnavailable
 from tests.unit.dispatch.local_bench import NO_DELAY, FlakyStore
 from tests.unit.dispatch.local_bench import Bench as LocalBench

@@ -1,1 +1,0 @@
-"""The in-process engine and broker."""
