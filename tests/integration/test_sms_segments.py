@@ -20,8 +20,9 @@ const counted = texts.map(text => new SegmentedMessage(text)).map(sms => [sms.en
 process.stdout.write(JSON.stringify(counted))
 """
 WRITTEN = "hello .Grüße .€.^.{.é.e\u0301.ж.日本.नमस्ते .한국어.각.שלום.مرحبا.สวัสดี.க்ஷி.\r\n.\u200b.\u200d.\ufe0f.`"
-EMOJI = "👍🏽.❤️.☝🏻.🇩🇪.🇫.🥰.1️⃣.🏳️\u200d🌈.👩🏿\u200d🚀.👨\u200d👩\u200d👧\u200d👦.👩\u200d❤️\u200d💋\u200d👨.🤷🏽\u200d♂️.🧑🏽\u200d💻.🦸🏽\u200d♀️"
-WORDS = f"{WRITTEN}.{EMOJI}".split(".")
+EMOJI = "👍🏽.❤️.☝🏻.🇩🇪.🇫.🥰.1️⃣.🏳️\u200d🌈.👩🏿\u200d🚀.👨\u200d👩\u200d👧\u200d👦.👩\u200d❤️\u200d💋\u200d👨"
+FAMILIES = "🤷🏽\u200d♂️.🧑🏽\u200d💻.🦸🏽\u200d♀️"
+WORDS = f"{WRITTEN}.{EMOJI}.{FAMILIES}".split(".")
 
 
 def require_calculator() -> None:
