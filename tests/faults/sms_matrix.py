@@ -31,6 +31,7 @@ import structlog
 from paceline.testing import eventually
 from paceline.testing.servers.kafka import KafkaServer
 from paceline.testing.servers.postgres import PostgresServer
+from paceline_sms.settings import SmsSettings
 from paceline_sms.stores.tables import notification_message
 from tests.faults.sms_provider import HttpProvider, http_provider
 from tests.faults.test_notifications_sender import SENDER
@@ -121,8 +122,8 @@ class Senders:
         environment = {
             "PACELINE_DATABASE_URL": settings.database_url,
             "PACELINE_KAFKA_BOOTSTRAP": settings.kafka_bootstrap or "",
-            "PACELINE_SMS_TOPIC": settings.sms.topic,
-            "PACELINE_SMS_EVENTS_TOPIC": settings.sms.events_topic,
+            "PACELINE_SMS_TOPIC": settings.section(SmsSettings).topic,
+            "PACELINE_SMS_EVENTS_TOPIC": settings.section(SmsSettings).events_topic,
             "PACELINE_SMS_WEBHOOK_URL": self._provider.url,
             "PACELINE_SMS_WEBHOOK_HEADERS": f'{{"X-Sender": "{name}"}}',
             "PACELINE_SMS_LEASE_SECONDS": f"{self._size.lease:g}",

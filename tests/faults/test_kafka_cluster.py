@@ -24,6 +24,7 @@ from paceline.testing.servers.kafka.cluster import KafkaCluster
 from paceline_payments.intake import PaymentIntake
 from paceline_payments.intake_topic import PaymentTopic, rejected_topic
 from paceline_payments.model import ITEM_TYPE
+from paceline_sms.settings import SmsSettings
 from tests.faults.test_notifications_sender import provider
 from tests.integration.notification_gateway import Gateway, gateway
 from tests.integration.test_payments_kafka import document
@@ -163,13 +164,13 @@ async def test_a_broker_is_killed_and_started_and_another_is_frozen(cluster: Kaf
                 await asyncio.gather(messages.go_on(), payments.go_on())
 
             await go_on()
-            killed = cluster.leader(served.settings.sms.topic, 0)
+            killed = cluster.leader(served.settings.section(SmsSettings).topic, 0)
             await asyncio.to_thread(killed.kill)
             await go_on()
             assert await payments.under_replicated() == PARTITIONS
             await asyncio.to_thread(cluster.start)
             await eventually(payments.are_replicated, within=60)
-            frozen = cluster.leader(served.settings.sms.topic, 1)
+            frozen = cluster.leader(served.settings.section(SmsSettings).topic, 1)
             await asyncio.to_thread(frozen.pause)
             await go_on()
             await asyncio.to_thread(frozen.resume)

@@ -20,6 +20,7 @@ import pytest
 
 from paceline.messaging import LogEntry
 from paceline.testing import eventually
+from paceline_sms.settings import SmsSettings
 from tests.integration.notification_gateway import Gateway, gateway
 
 SENDER = """
@@ -93,8 +94,8 @@ async def sender(
     environment = {
         "PACELINE_DATABASE_URL": served.settings.database_url,
         "PACELINE_KAFKA_BOOTSTRAP": served.settings.kafka_bootstrap or "",
-        "PACELINE_SMS_TOPIC": served.settings.sms.topic,
-        "PACELINE_SMS_EVENTS_TOPIC": served.settings.sms.events_topic,
+        "PACELINE_SMS_TOPIC": served.settings.section(SmsSettings).topic,
+        "PACELINE_SMS_EVENTS_TOPIC": served.settings.section(SmsSettings).events_topic,
         "PACELINE_SMS_WEBHOOK_URL": url,
     }
     with (directory / "sender.log").open("ab") as log:
@@ -187,7 +188,7 @@ async def test_what_a_provider_refuses_goes_to_the_dead_letters(served: Gateway,
     from paceline.messaging import Record
 
     accepted = await send_messages(served)
-    topic = served.settings.sms.topic
+    topic = served.settings.section(SmsSettings).topic
     log = KafkaLog(served.settings.kafka_bootstrap or "", topics=(), delivery_seconds=20)
     assert await log.publish([Record(topic, "0", "not a message")]) == [None]
     with provider() as (found, url):

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from paceline.sql.outbox_tables import outbox
 from paceline.testing import KafkaServer, eventually
+from paceline_sms.settings import SmsSettings
 from tests import effort
 from tests.faults.sms_provider import http_provider
 from tests.integration.notification_gateway import (
@@ -184,7 +185,7 @@ async def test_poison_goes_to_the_dead_letters_and_the_next_is_sent(
             user = new_user()
             rows = [
                 {
-                    "topic": served.settings.sms.topic,
+                    "topic": served.settings.section(SmsSettings).topic,
                     "message_key": "1",
                     "message_value": value,
                     "created_at": sa.func.now(),
@@ -228,8 +229,8 @@ async def test_any_bytes_on_kafka_go_to_the_dead_letters(postgres_url: str, kafk
             producer = Producer({"bootstrap.servers": kafka_bootstrap, "log_level": 0})
             for number, value in enumerate(sorted(corpus)):
                 key = [None, b"\0", b"\xff" * 300, b"7"][number % 4]
-                producer.produce(served.settings.sms.topic, value, key)
-            producer.produce(served.settings.sms.topic, None, b"tombstone")
+                producer.produce(served.settings.section(SmsSettings).topic, value, key)
+            producer.produce(served.settings.section(SmsSettings).topic, None, b"tombstone")
             await asyncio.to_thread(producer.flush, 30)
             later = await fill(served, [user], 1)
             await eventually(lambda: later[0] in provider.accepted, within=60)
@@ -264,7 +265,7 @@ async def test_no_bytes_stop_the_sender(
     async with http_provider() as provider:
         sms = {"sender": "inline", "webhook_url": provider.url}
         async with gateway(**settings, sms=sms) as served:
-            topic, user = served.settings.sms.topic, new_user()
+            topic, user = served.settings.section(SmsSettings).topic, new_user()
             await fill(served, [user], 1)
             await eventually(lambda: provider.accepted, within=60)
 
@@ -307,7 +308,7 @@ def as_text(value: bytes) -> str:
 async def _is_empty(served: Gateway) -> bool:
     # Not by `outboxed`: what waits may be no text at all.
     query = sa.text("SELECT count(*) FROM paceline_outbox WHERE topic = :topic")
-    of_topic = {"topic": served.settings.sms.topic}
+    of_topic = {"topic": served.settings.section(SmsSettings).topic}
     waiting: int = await served.database.read(lambda connection: connection.execute(query, of_topic).scalar_one())
     return not waiting
 

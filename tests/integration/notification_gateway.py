@@ -23,6 +23,7 @@ from paceline.server.settings import Settings
 from paceline.sql.engine import Database
 from paceline.sql.outbox_tables import outbox
 from paceline_sms.intake import Intake
+from paceline_sms.settings import SmsSettings
 from paceline_sms.stores.tables import notification_quota
 from tests import effort
 
@@ -91,7 +92,7 @@ class Gateway:
 
     async def outboxed(self) -> list[tuple[str, str]]:
         query = sa.select(outbox.c.message_key, outbox.c.message_value).order_by(outbox.c.id)
-        query = query.where(outbox.c.topic == self.settings.sms.topic)
+        query = query.where(outbox.c.topic == self.settings.section(SmsSettings).topic)
         return await self.database.read(lambda connection: [tuple(row) for row in connection.execute(query)])
 
     async def set(self, user_id: int, **values: Any) -> None:

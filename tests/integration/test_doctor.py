@@ -182,7 +182,7 @@ async def test_kafka_reports_its_brokers_and_topics(tmp_path: Path, kafka_bootst
     assert "1 brokers" in found["kafka"].summary
     assert "doctor-sms is made when it is first used" in found["kafka topics"].summary
     async with open_notifications(
-        Settings(
+        Settings.load(
             database_url=f"sqlite:///{tmp_path / 'doctor.db'}",
             kafka_bootstrap=kafka_bootstrap,
             sms=names,

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from paceline.durations import parse_instant
 from paceline.testing import KafkaServer, eventually
+from paceline_sms.settings import SmsSettings
 from tests import effort
 from tests.integration.notification_gateway import (
     LOGS,
@@ -270,7 +271,7 @@ def consumed(served: Gateway, count: int) -> list[tuple[str, str]]:
             "log_level": 0,
         }
     )
-    consumer.subscribe([served.settings.sms.topic])
+    consumer.subscribe([served.settings.section(SmsSettings).topic])
     records = [record for record in consumer.consume(count, 60) if record.error() is None]
     while len(records) < count and (more := consumer.consume(1, 10)):  # an error counts as a record
         records += [record for record in more if record.error() is None]

@@ -111,7 +111,9 @@ async def test_a_number_without_a_fraction_is_whole_however_it_is_written(app: F
 
 async def test_a_receipt_is_bounded_whatever_its_type(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'receipts.db'}"
-    created = create_app(Settings(database_url=url, sms={"webhook_url": "http://127.0.0.1:9/", "providers": "webhook"}))
+    created = create_app(
+        Settings.load(database_url=url, sms={"webhook_url": "http://127.0.0.1:9/", "providers": "webhook"})
+    )
     async with created.router.lifespan_context(created), client(created) as http:
         answer = await http.post("/api/receipts/webhook", content=pieces(256 * 1024))
         assert answer.status_code == 413

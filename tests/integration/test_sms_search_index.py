@@ -17,12 +17,12 @@ import pytest
 from paceline.durations import to_ms
 from paceline.errors import StoreUnavailable
 from paceline.messaging import Record
-from paceline.server.setting_sections import SmsSettings
 from paceline.server.settings import Settings
 from paceline.testing import FakeClock, eventually
 from paceline_sms.model import AttemptEvent, Outcome
 from paceline_sms.ports import NullObserver
 from paceline_sms.service.wiring.notifications import open_notifications
+from paceline_sms.settings import SmsSettings
 from paceline_sms.stores.opensearch import LONGEST_WAIT_MS, IndexReader, SearchIndex
 from tests.unit.apps.sms.fakes import MemorySource
 

@@ -39,6 +39,9 @@ class App:
     """What an application plugs in. Only the name is required."""
 
     name: str
+    settings: str | None = None
+    """Its section of the settings: a class of `paceline.server.setting_sections.Section`, at
+    `PACELINE_<NAME>_…`."""
     routes: str | None = None
     """A FastAPI router, or a function that returns routes."""
     commands: Mapping[str, AppCommand] = field(default_factory=dict)

@@ -1,13 +1,16 @@
-"""The sections of the settings: `PACELINE_SLOTS_…`, `PACELINE_PAYMENTS_…`, …; `settings` reads them."""
+"""The sections of the settings: `PACELINE_SLOTS_…`, `PACELINE_HTTP_…`, …; `settings` reads them.
+
+The section of an application is its own (`App.settings`), a `Section` like these.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Set
 from pathlib import Path
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -19,18 +22,42 @@ from pydantic import (
     field_validator,
 )
 
-from paceline.durations import parse_duration
-from paceline.errors import ConfigurationError, InvalidInput
+from paceline.errors import ConfigurationError
 from paceline.limits.addresses import networks
 from paceline.slots.model import WindowPolicy
-from paceline_sms.model import checked_expiry
-from paceline_sms.quiet_hours import QuietHours
+
+SHORTEST_SECRET = 4
+"""A shorter option of a provider's URL (`v=1`) is no secret."""
 
 
 class Section(BaseModel):
-    """Settings that share a prefix."""
+    """Settings that share a prefix. A URL or an object that may hold a secret is declared with `repr=False`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def secrets(self) -> Set[str]:
+        """Every secret here: `SecretStr`s, the private parts of URLs, and the values of objects."""
+        secrets: set[str] = set()
+        for name, declared in type(self).model_fields.items():
+            value = getattr(self, name)
+            if isinstance(value, SecretStr):
+                secrets.add(value.get_secret_value())
+            elif isinstance(value, str) and not declared.repr:
+                secrets |= private_parts(value)
+            elif isinstance(value, dict) and not declared.repr:
+                secrets |= {text for text in value.values() if len(text) >= SHORTEST_SECRET}
+        return secrets
+
+
+def private_parts(url: str) -> set[str]:
+    """The parts of a provider's URL that may be secret: the credentials, and every option."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return {url}
+    caller = parts.netloc.rpartition("@")[0]
+    words = [caller, *caller.split(":"), *(value for _, value in parse_qsl(parts.query))]
+    return {written for word in words for written in (word, unquote(word)) if len(written) >= SHORTEST_SECRET}
 
 
 def _no_service_link(value: object) -> object:
@@ -248,90 +275,6 @@ class DispatchSettings(Section):
     """How long `paceline worker` may take to finish or give back its work after SIGTERM; then it is ended."""
 
 
-class PaymentSettings(Section):
-    """The payments application, for `PACELINE_PAYMENTS_…`."""
-
-    config: str = "default"
-    mode: Literal["queue", "direct"] = "queue"
-    downstream_url: ProviderUrl | None = Field(None, repr=False)
-    """Unset: a simulator inside the process."""
-    downstream_token: SecretStr | None = Field(None, min_length=1)
-    """Sent as `Authorization: Bearer …`."""
-    downstream_token_file: Path | None = None
-    """The token, in a file that is read for every call."""
-    downstream_headers: dict[str, str] = Field(default_factory=dict, repr=False)
-    """More headers, as a JSON object."""
-    downstream_client_cert: Path | None = None
-    downstream_client_key: Path | None = None
-    downstream_hmac_key: SecretStr | None = Field(None, min_length=1)
-    """Signs the body: `X-Signature: sha256=<hex>`."""
-    downstream_timeout: float = Field(10.0, ge=0.05, le=300)
-    """Seconds for a whole call."""
-    downstream_attempts: int = Field(4, ge=1, le=20)
-    """Calls per execution, before the queue retries later."""
-    downstream_inquiry_path: str = "/payments/{key}"
-    """The path of the downstream's status inquiry."""
-    downstream_rejected_statuses: str = ""
-    """Statuses that are a verdict on the payment without one in the body, such as `400,422`."""
-    downstream_verdict: Literal["body", "status"] = "body"
-    """What says that a payment was executed: the body of the answer, `{"status": "EXECUTED"}`, or a 2xx alone."""
-    downstream_key_lifetime: str = "PT24H"
-    """How long the downstream keeps an `Idempotency-Key`. After that, an attempt with an unknown outcome is not
-    repeated before an inquiry. `off`: it keeps none."""
-    breaker: Literal["wait", "pause", "off"] = "wait"
-    """What happens while the downstream fails: calls wait for a probe, or the kill switch is turned off as well."""
-    tps: int = Field(50, ge=1, le=100_000)
-    """The downstream's hard limit in any sliding second."""
-    burst: int = Field(1, ge=1, le=1000)
-    """How many calls may leave at once after a pause; otherwise they are evenly spaced."""
-    limit_at: Literal["answer", "departure"] = "answer"
-    """Where the limit is counted: at the downstream, whatever the network does, or when calls leave."""
-    rules: str | None = None
-    """A TOML file with limits, blocked parties, fees and clearing calendars; unset, nothing is refused."""
-    worker: Literal["auto", "inline", "worker"] = "auto"
-    """Which process executes: the service itself (`inline`), or `paceline worker`. `auto`: the service, unless there is
-    Temporal."""
-    topic: str = Field("payments-inbound", pattern=r"^[A-Za-z0-9._-]{1,120}$")
-    """With Kafka, payments are also read from this topic; rejections are published to the topic of this name and
-    `-rejected`."""
-
-    @field_validator("downstream_headers", mode="before")
-    @classmethod
-    def _is_an_object(cls, value: object) -> object:
-        if isinstance(value, str):
-            try:
-                value = json.loads(value)
-            except ValueError:
-                raise ValueError('must be a JSON object of texts, as {"X-Tenant": "acme"}') from None
-        return value
-
-    @field_validator("downstream_headers")
-    @classmethod
-    def _are_headers(cls, value: dict[str, str]) -> dict[str, str]:
-        return checked_headers(value, own=("idempotency-key", "content-type", "content-length", "host"))
-
-    @field_validator("downstream_token", "downstream_hmac_key")
-    @classmethod
-    def _is_one_line(cls, value: SecretStr | None) -> SecretStr | None:
-        # A secret from a file ends with the file's last line.
-        secret = "" if value is None else value.get_secret_value().rstrip("\r\n")
-        if value is not None and not (secret and secret.isascii() and secret.isprintable()):
-            raise ValueError("must be printable ASCII, on one line")
-        return SecretStr(secret) if secret else None
-
-    @field_validator("downstream_key_lifetime")
-    @classmethod
-    def _is_a_lifetime(cls, value: str) -> str:
-        key_lifetime(value)
-        return value
-
-    @field_validator("downstream_rejected_statuses")
-    @classmethod
-    def _are_statuses(cls, value: str) -> str:
-        statuses(value)
-        return value
-
-
 def checked_headers(value: dict[str, str], *, own: Collection[str]) -> dict[str, str]:
     """Headers that every call of paceline has, beside its `own`.
 
@@ -345,112 +288,3 @@ def checked_headers(value: dict[str, str], *, own: Collection[str]) -> dict[str,
         if name.lower() in own:
             raise ValueError(f"{name} is paceline's own")
     return value
-
-
-def key_lifetime(text: str) -> float | None:
-    """How long the downstream keeps idempotency keys, in seconds; None if it keeps none.
-
-    Raises:
-        ValueError: It is neither a duration nor `off`.
-    """
-    if text == "off":
-        return None
-    try:
-        return parse_duration(text).total_seconds()
-    except InvalidInput:
-        raise ValueError("must be a duration such as PT24H, or off") from None
-
-
-def statuses(text: str) -> frozenset[int]:
-    """HTTP statuses with commas between.
-
-    Raises:
-        ValueError: One of them is no status of a refusal.
-    """
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    if not all(re.fullmatch(r"[45]\d\d", word) for word in words):
-        raise ValueError("must be statuses from 400 to 599, as 400,402,422")
-    return frozenset(map(int, words))
-
-
-class SmsSettings(Section):
-    """The notification application, for `PACELINE_SMS_…`."""
-
-    providers: str = ""
-    """The providers, in order of preference, with commas: `webhook`, `twilio`, `console`,
-    `name=package.module:attribute`, or `package.module:attribute`, whose name is `module`.
-    Empty: the webhook, if its URL is set, else the console."""
-    provider_rates: str = Field("", pattern=r"^(\s*[\w.-]+=\d{1,6}\s*(,|$))*$")
-    """Messages per second that a provider accepts: `twilio=10,backup=1`. Shared through Redis, if there is one."""
-    on_unknown: str = Field("", pattern=r"^(\s*([\w.-]+=)?(hold|resend|fail)\s*(,|$))*$")
-    """What follows when nobody knows whether a provider took a message: `hold` it for a receipt, `resend` it to the
-    same provider, or `fail` it. For all, or by provider: `twilio=hold,backup=resend`. Empty: hold, unless a provider of
-    your own says otherwise."""
-    hold_for: str = "PT24H"
-    """How long such a message waits for a receipt before it is a dead letter."""
-    log_texts: bool = False
-    """Whether texts of messages may be logged; the console provider, which exists to show them, always logs them."""
-    webhook_url: ProviderUrl | None = Field(None, repr=False)
-    """Unset: messages are written to the log."""
-    webhook_headers: JsonObject = Field(default_factory=dict, repr=False)
-    webhook_token: SecretStr | None = None
-    webhook_hmac_key: SecretStr | None = None
-    twilio_url: ProviderUrl = "https://api.twilio.com"
-    twilio_account_sid: str | None = None
-    twilio_auth_token: SecretStr | None = None
-    twilio_from: str | None = None
-    """A number, or the SID of a messaging service."""
-    twilio_receipts_url: ProviderUrl | None = None
-    """The URL for Twilio's delivery reports: the public address of `/api/receipts/twilio`."""
-    sender: Literal["auto", "inline", "worker"] = "auto"
-    """Which process sends: the service itself (`inline`), or `paceline worker sender`. `auto`: the service, unless
-    there is Kafka."""
-    topic: str = Field("sms-outbound", pattern=r"^[A-Za-z0-9._-]{1,120}$")
-    """Dead letters go to the topic of this name and `-dlt`."""
-    events_topic: str = Field("notification-events", pattern=r"^[A-Za-z0-9._-]{1,120}$")
-    opensearch_url: ProviderUrl | None = Field(None, repr=False)
-    """Attempt events are also indexed there, by OpenSearch's bulk requests. Unset: nowhere."""
-    opensearch_index: str = Field("notification-events", pattern=r"^[a-z0-9][a-z0-9._-]{0,120}$")
-    opensearch_headers: JsonObject = Field(default_factory=dict, repr=False)
-    """Sent with each bulk request, for example `{"authorization": "Basic …"}`."""
-    kafka_delivery_seconds: float = Field(3.0, ge=0.1, le=20)
-    """How long Kafka may take to acknowledge a message before the caller gets 503."""
-    redis_timeout_seconds: float = Field(0.5, gt=0, le=60)
-    """How long Redis may take before the SQL path decides."""
-    attempts: int = Field(5, ge=1, le=100)
-    """Consecutive attempts for a message, while others are accepted, before it is parked for a while."""
-    timeout_seconds: float = Field(10.0, gt=0, le=300)
-    """How long a provider may take to answer."""
-    concurrency: int = Field(64, ge=1, le=1000)
-    """Calls of one sender in flight."""
-    lease_seconds: float = Field(10.0, ge=1, le=600)
-    """How long the messages of a dead sender wait for another one."""
-    expires_in: str = "PT24H"
-    """How long a message that names no expiry may wait."""
-    quiet_hours: str | None = None
-    """`21:00-08:00`: when messages wait, by the recipient's clock, unless their priority is high."""
-
-    @field_validator("webhook_headers")
-    @classmethod
-    def _are_headers(cls, value: dict[str, str]) -> dict[str, str]:
-        own = ("idempotency-key", "x-signature", "content-length", "transfer-encoding", "connection", "accept-encoding")
-        return checked_headers(value, own=own)
-
-    @field_validator("expires_in", "hold_for")
-    @classmethod
-    def _is_an_expiry(cls, value: str) -> str:
-        try:
-            checked_expiry(value)
-        except InvalidInput as error:
-            raise ValueError(error.problem) from None
-        return value
-
-    @field_validator("quiet_hours")
-    @classmethod
-    def _are_hours(cls, value: str | None) -> str | None:
-        try:
-            if value is not None:
-                QuietHours(value)
-        except ConfigurationError as error:
-            raise ValueError(error.problem) from None
-        return value

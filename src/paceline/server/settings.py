@@ -2,7 +2,7 @@
 
 A value comes from the environment (`PACELINE_PORT`, `PACELINE_SLOTS_BATCH`), else from the settings file (`port`, or
 `batch` in the table `[slots]`), else from the default here. The file is `paceline.toml` in the working directory, or
-whatever `PACELINE_SETTINGS_FILE` names.
+whatever `PACELINE_SETTINGS_FILE` names. An installed application has a section of its own.
 """
 
 from __future__ import annotations
@@ -15,20 +15,24 @@ import re
 import tomllib
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import parse_qsl, quote, unquote, unquote_plus, urlsplit
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from urllib.parse import quote, unquote, unquote_plus, urlsplit
 
 from pydantic import (
     Field,
     SecretStr,
     ValidationError,
     ValidationInfo,
+    create_model,
     field_validator,
 )
 
 from paceline.errors import ConfigurationError
+from paceline.server.apps import installed_apps, part
 from paceline.server.setting_sections import (
+    SHORTEST_SECRET,
     DispatchSettings,
     EnvoySettings,
     GrpcSettings,
@@ -37,11 +41,10 @@ from paceline.server.setting_sections import (
     KafkaConfig,
     LimitSettings,
     OidcSettings,
-    PaymentSettings,
     Port,
     Section,
     SlotSettings,
-    SmsSettings,
+    private_parts,
 )
 
 PREFIX = "PACELINE_"
@@ -51,12 +54,13 @@ PLACEHOLDER = "CHANGE-ME"
 """The placeholder of tokens in `deploy/kubernetes`."""
 LONG_SECRET = 16
 """Characters of a token that can't be guessed."""
-SHORTEST_SECRET = 4
-"""A shorter option of a provider's URL (`v=1`) is no secret."""
 SIMILAR = 0.55
 """How similar names must be (`difflib`) for a suggestion: CONFIG_FILE and SETTINGS_FILE are."""
 COLLECTOR_PATH = ("otlp", "traces")
 """Parts of a collector's address that are no secrets."""
+
+
+SectionOf = TypeVar("SectionOf", bound=Section)
 
 
 class Settings(Section):
@@ -101,8 +105,6 @@ class Settings(Section):
     grpc: GrpcSettings = GrpcSettings()
     envoy: EnvoySettings = EnvoySettings()
     dispatch: DispatchSettings = DispatchSettings()
-    payments: PaymentSettings = PaymentSettings()
-    sms: SmsSettings = SmsSettings()
 
     @field_validator("log_format", "log_level", "traces", mode="before")
     @classmethod
@@ -136,7 +138,19 @@ class Settings(Section):
         except ValidationError as error:
             raise _explained(error) from None
 
+    def section(self, kind: type[SectionOf]) -> SectionOf:
+        """The section of an application, by its type."""
+        return next(section for name in _sections() if isinstance(section := getattr(self, name), kind))
+
+    def with_section(self, section: Section) -> Settings:
+        """These settings with another section of its type."""
+        name = next(name for name, kind in _sections().items() if isinstance(section, kind))
+        return self.model_copy(update={name: section})
+
     if not TYPE_CHECKING:  # for type checkers it takes the fields, each with its type
+
+        def __new__(cls, **_: Any) -> Settings:
+            return super().__new__(_tree() if cls is Settings else cls)
 
         def __init__(self, **given: Any) -> None:
             super().__init__(**_joined(_joined(_file_values(), _environment_values()), given))
@@ -148,18 +162,13 @@ class Settings(Section):
 
     def secrets(self) -> frozenset[str]:
         """Every secret in these settings, also as a URL writes it."""
-        sms, payments = self.sms, self.payments
         keys = [self.api_token, self.admin_token, self.audit_key, self.temporal_api_key]
-        keys += (self.oidc.client_secret, sms.webhook_token, sms.webhook_hmac_key, sms.twilio_auth_token)
-        keys += (payments.downstream_token, payments.downstream_hmac_key)
         plain = {key.get_secret_value() for key in keys if key}
-        headers = [*sms.webhook_headers.values(), *payments.downstream_headers.values()]
-        plain |= {value for value in headers if len(value) >= SHORTEST_SECRET}
         plain |= {str(self.kafka_config[name]) for name in self.kafka_config if re.search("password|secret|key", name)}
         for url in (self.database_url, self.redis_url):
             plain |= _passwords(url or "")
-        for url in (self.payments.downstream_url, self.sms.webhook_url):
-            plain |= _private_parts(url or "")
+        for name in _sections():
+            plain |= getattr(self, name).secrets()
         plain |= _collector_secrets()
         return frozenset(written for secret in plain if secret for written in (secret, quote(secret, safe="")))
 
@@ -237,23 +246,12 @@ def _passwords(url: str) -> set[str]:
     return {form for password in written for form in (password, unquote(password), unquote_plus(password))}
 
 
-def _private_parts(url: str) -> set[str]:
-    """The parts of a provider's URL that may be secret: the credentials, and every option."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return {url}
-    caller = parts.netloc.rpartition("@")[0]
-    words = [caller, *caller.split(":"), *(value for _, value in parse_qsl(parts.query))]
-    return {written for word in words for written in (word, unquote(word)) if len(written) >= SHORTEST_SECRET}
-
-
 def _collector_secrets() -> set[str]:
     """The secrets in the OTEL_EXPORTER_OTLP_… variables: headers, and all of the endpoint but its origin."""
     secrets: set[str] = set()
     for kind in ("", "TRACES_"):
         endpoint = os.environ.get(f"OTEL_EXPORTER_OTLP_{kind}ENDPOINT", "")
-        secrets |= _private_parts(endpoint)
+        secrets |= private_parts(endpoint)
         path, _, query = re.sub(r"^[^/]*//[^/?#]*", "", endpoint).partition("?")
         secrets |= {
             query,
@@ -308,7 +306,7 @@ def _meant_in_file(path: list[str]) -> str:
     sections = _sections()
     if len(section) > 1 or not sections.keys() >= set(section):
         return ""
-    nearest = _nearest(typed, list((sections[section[0]] if section else Settings).model_fields))
+    nearest = _nearest(typed, list((sections[section[0]] if section else _tree()).model_fields))
     return "" if nearest is None else f"; did you mean {'.'.join([*section, nearest])}?"
 
 
@@ -343,12 +341,20 @@ def _variable(*path: str) -> str:
 def _known_variables() -> list[str]:
     """The variable of each setting, and the one of the settings file."""
     sections = _sections()
-    known = [_variable(name) for name in Settings.model_fields if name not in sections] + [FILE_VARIABLE]
+    known = [_variable(name) for name in _tree().model_fields if name not in sections] + [FILE_VARIABLE]
     return known + [_variable(name, inner) for name, section in sections.items() for inner in section.model_fields]
 
 
+@cache
+def _tree() -> type[Settings]:
+    """The class of all trees: the service's own settings, and a section per installed application that has one."""
+    sections = {app.name: part(app.settings) for app in installed_apps() if app.settings is not None}
+    fields: dict[str, Any] = {name: (section, section()) for name, section in sections.items()}
+    return create_model("Settings", __base__=Settings, **fields)
+
+
 def _sections() -> dict[str, type[Section]]:
-    annotations = {name: field.annotation for name, field in Settings.model_fields.items()}
+    annotations = {name: field.annotation for name, field in _tree().model_fields.items()}
     return {name: kind for name, kind in annotations.items() if isinstance(kind, type) and issubclass(kind, Section)}
 
 
@@ -358,7 +364,7 @@ def _environment_values() -> dict[str, Any]:
     variables = {name.lower(): value for name, value in os.environ.items() if value}
     values: dict[str, Any] = {}
     sections = _sections()
-    for name in Settings.model_fields:
+    for name in _tree().model_fields:
         variable = _variable(name).lower()
         if variable in variables:
             values[name] = _object(name, variables[variable]) if name in sections else variables[variable]

@@ -16,6 +16,7 @@ from paceline.errors import BrokerUnavailable
 from paceline.kafka.producer import KafkaProducer
 from paceline.server.settings import Settings
 from paceline.server.wiring.kafka import kafka_topics, replica_observer
+from paceline_sms.settings import SmsSettings
 
 METADATA, API_VERSIONS = 3, 18
 UNSUPPORTED_VERSION = 35
@@ -117,9 +118,9 @@ async def test_topics_of_the_settings_are_reported_and_no_other_topic_of_the_clu
     registry = CollectorRegistry()
     report = replica_observer(Settings(), registry)
     assert report is not None
-    report({Settings().sms.topic: 4, "somebody-elses": 7})
+    report({Settings().section(SmsSettings).topic: 4, "somebody-elses": 7})
     samples = [sample for metric in registry.collect() for sample in metric.samples]
     gauges = {
         metric.labels["topic"]: metric.value for metric in samples if metric.name == "kafka_under_replicated_partitions"
     }
-    assert gauges == dict.fromkeys(kafka_topics(Settings()), 0) | {Settings().sms.topic: 4}
+    assert gauges == dict.fromkeys(kafka_topics(Settings()), 0) | {Settings().section(SmsSettings).topic: 4}

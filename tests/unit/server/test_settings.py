@@ -6,7 +6,7 @@ import pytest
 
 from paceline.errors import ConfigurationError
 from paceline.redis.url import RedisUrl
-from paceline.server.setting_sections import PaymentSettings, SlotSettings
+from paceline.server.setting_sections import SlotSettings
 from paceline.server.settings import (
     Settings,
     _sections,
@@ -16,6 +16,8 @@ from paceline.server.settings import (
     unknown_variables,
 )
 from paceline.sql.engine import Database
+from paceline_payments.settings import PaymentSettings
+from paceline_sms.settings import SmsSettings
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +35,11 @@ def test_the_contract_s_defaults() -> None:
     settings = Settings.load()
     assert (settings.database_url, settings.redis_url) == ("sqlite:///paceline.db", None)
     assert (settings.host, settings.port, settings.log_format) == ("127.0.0.1", 8080, "text")
-    assert (settings.temporal_namespace, settings.payments.tps, settings.payments.mode) == ("default", 50, "queue")
+    assert (
+        settings.temporal_namespace,
+        settings.section(PaymentSettings).tps,
+        settings.section(PaymentSettings).mode,
+    ) == ("default", 50, "queue")
     assert settings.slots.default_config == "default"
 
 
@@ -53,7 +59,7 @@ def test_the_file_may_lie_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     other = tmp_path / "other.toml"
     other.write_text("[payments]\ntps = 9\n")
     monkeypatch.setenv("PACELINE_SETTINGS_FILE", str(other))
-    assert Settings.load().payments.tps == 9
+    assert Settings.load().section(PaymentSettings).tps == 9
 
 
 @pytest.mark.parametrize(
@@ -264,8 +270,8 @@ def test_variables_count_in_any_case_and_a_section_may_come_whole(monkeypatch: p
 
 def test_a_given_section_replaces_what_others_say_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PACELINE_PAYMENTS_MODE", "direct")
-    assert Settings.load(payments=PaymentSettings(tps=7)).payments == PaymentSettings(tps=7)
-    assert Settings.load(payments={"tps": 7}).payments == PaymentSettings(tps=7, mode="direct")
+    assert Settings.load(payments=PaymentSettings(tps=7)).section(PaymentSettings) == PaymentSettings(tps=7)
+    assert Settings.load(payments={"tps": 7}).section(PaymentSettings) == PaymentSettings(tps=7, mode="direct")
 
 
 def test_levels_and_formats_are_taken_in_any_case(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,14 +297,17 @@ def test_every_setting_is_documented_with_its_default() -> None:
 
 
 def test_what_others_write_is_redacted() -> None:
-    settings = Settings(
+    settings = Settings.load(
         database_url="postgresql://me:p%40ss-word@db/x?sslpassword=k3y-word",
         redis_url="redis://:r3dis-word@r",
         api_token="t0ken-word",
-        sms={"webhook_url": "https://us3r-word:pw-word@sms/hook?sig=s1g-word&v=1"},
+        sms={
+            "webhook_url": "https://us3r-word:pw-word@sms/hook?sig=s1g-word&v=1",
+            "opensearch_headers": {"authorization": "s3arch-word"},
+        },
     )
-    text = "p@ss-word p%40ss-word k3y-word r3dis-word t0ken-word us3r-word pw-word s1g-word v=1 me db"
-    assert settings.redacted(text) == " ".join(["***"] * 8) + " v=1 me db"
+    text = "p@ss-word p%40ss-word k3y-word r3dis-word t0ken-word us3r-word pw-word s1g-word s3arch-word v=1 me db"
+    assert settings.redacted(text) == " ".join(["***"] * 9) + " v=1 me db"
     for secret in ("p%40ss-word", "t0ken-word", "r3dis-word", "s1g-word"):
         assert secret not in repr(settings)
 
@@ -348,7 +357,10 @@ def test_a_provider_s_url_is_checked_and_never_shown(monkeypatch: pytest.MonkeyP
 def test_good_urls_of_providers_are_taken_as_they_are() -> None:
     for url in ("http://127.0.0.1:1", "https://user:pw@[::1]:8443/a?b=c", "https://bücher.example/ä", "HTTPS://BANK/"):
         settings = Settings.load(sms={"webhook_url": url}, payments={"downstream_url": url})
-        assert (settings.sms.webhook_url, settings.payments.downstream_url) == (url, url)
+        assert (settings.section(SmsSettings).webhook_url, settings.section(PaymentSettings).downstream_url) == (
+            url,
+            url,
+        )
 
 
 @pytest.mark.parametrize(

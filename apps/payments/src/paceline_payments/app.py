@@ -6,6 +6,7 @@ from paceline.server.apps import App, AppCommand
 
 app = App(
     name="payments",
+    settings="paceline_payments.settings:PaymentSettings",
     routes="paceline_payments.service.http:routes",
     commands={
         "demo": AppCommand(

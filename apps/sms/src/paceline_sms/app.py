@@ -6,6 +6,7 @@ from paceline.server.apps import App, AppCommand
 
 app = App(
     name="sms",
+    settings="paceline_sms.settings:SmsSettings",
     routes="paceline_sms.service.http:routes",
     commands={
         "sms": AppCommand(

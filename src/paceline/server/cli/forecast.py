@@ -19,6 +19,7 @@ from paceline.server.settings import Settings, spelled
 from paceline.server.shapes.forecast import ForecastShown
 from paceline.slots import Forecast
 from paceline.slots.model import FirstWindow, Spread
+from paceline_payments.settings import PaymentSettings
 
 SHOWN = 20
 
@@ -88,7 +89,7 @@ def forecast(
             config_names or settings.slots.default_config, events, at, changes=changes
         )
     )
-    payments = Settings.load().payments
+    payments = Settings.load().section(PaymentSettings)
     calls = None if seconds is None else _calls(payments.tps, seconds)
     if as_json:
         document = ForecastShown.of_forecast(forecast).dump()

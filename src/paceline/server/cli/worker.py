@@ -37,6 +37,7 @@ from paceline_payments.service.wiring.downstream import check_downstream
 from paceline_payments.service.wiring.payments import open_payments
 from paceline_sms.service.wiring.notifications import open_notifications, run_sender
 from paceline_sms.service.wiring.sms_providers import check_providers
+from paceline_sms.settings import SmsSettings
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -182,7 +183,7 @@ async def _dispatch(
     started: Callable[[], None],
 ) -> None:
     # This process only queues messages; the sender sends them.
-    quiet = settings.model_copy(update={"sms": settings.sms.model_copy(update={"sender": "worker"})})
+    quiet = settings.with_section(settings.section(SmsSettings).model_copy(update={"sender": "worker"}))
     async with (
         open_dispatch_observer(settings, registry) as observer,
         dispatch_guard(settings) as guard,

@@ -65,6 +65,7 @@ from paceline.sql.databases import CLOSING_SECONDS, hasten_databases
 from paceline.sql.migration_policy import Migrations, permit_migrations
 from paceline_payments.service.wiring.downstream import check_breaker
 from paceline_payments.service.wiring.payments import open_payments
+from paceline_payments.settings import PaymentSettings
 from paceline_sms.service.wiring.notifications import open_notifications
 
 
@@ -199,7 +200,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
             )
         )
         services.probes["workers"] = lambda: health.count_workers(services.queue)
-        if services.settings.payments.downstream_url is not None:
+        if services.settings.section(PaymentSettings).downstream_url is not None:
             services.probes["downstream"] = lambda: check_breaker(services.payments.breaker)
         watching = asyncio.create_task(health.watch(services.registry, services.probes, services.checks))
         stack.callback(watching.cancel)
@@ -212,5 +213,5 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 def _executes(services: Services) -> bool:
-    worker = services.settings.payments.worker
+    worker = services.settings.section(PaymentSettings).worker
     return worker == "inline" or (worker == "auto" and services.settings.temporal_address is None)

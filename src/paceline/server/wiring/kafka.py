@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from paceline.server.settings import Settings
+from paceline_payments.settings import PaymentSettings
+from paceline_sms.settings import SmsSettings
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -21,7 +23,7 @@ def kafka_topics(settings: Settings) -> tuple[str, ...]:
     from paceline_payments.intake_topic import rejected_topic
     from paceline_sms.dead_letters import dead_letter_topic
 
-    sms, inbound = settings.sms, settings.payments.topic
+    sms, inbound = settings.section(SmsSettings), settings.section(PaymentSettings).topic
     return (sms.topic, dead_letter_topic(sms.topic), sms.events_topic, inbound, rejected_topic(inbound))
 
 

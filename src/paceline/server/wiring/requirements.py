@@ -7,7 +7,9 @@ from importlib.util import find_spec
 
 from paceline.extras import DATABASES, require
 from paceline.server.settings import Settings
+from paceline_payments.settings import PaymentSettings
 from paceline_sms.service.wiring.sms_providers import HTTP_PROVIDERS, provider_places
+from paceline_sms.settings import SmsSettings
 
 
 def require_extras(settings: Settings, *others: str, serves: bool = False) -> None:
@@ -32,13 +34,16 @@ def _extras(settings: Settings) -> Iterator[str]:
         yield "temporal"
     if settings.traces != "off":
         yield "traces"
-    if settings.payments.downstream_url is not None or settings.payments.rules is not None:
+    if (
+        settings.section(PaymentSettings).downstream_url is not None
+        or settings.section(PaymentSettings).rules is not None
+    ):
         yield "payments"
     if settings.dispatch.encryption_keys is not None:
         yield "encryption"
     if settings.log_format == "json" and find_spec("structlog") is None:
         yield "server"
-    if settings.sms.opensearch_url is not None and not _calls_providers(settings):
+    if settings.section(SmsSettings).opensearch_url is not None and not _calls_providers(settings):
         yield "httpx"  # which `sms` brings, too
 
 

@@ -9,6 +9,7 @@ from paceline.server.cli.doctor.finding import Finding, not_loaded
 from paceline.server.cli.doctor.servers import reachable
 from paceline.server.settings import Settings, spelled
 from paceline_sms.service.wiring.sms_providers import check_providers, provider_places
+from paceline_sms.settings import SmsSettings
 
 NAME = "sms provider"
 
@@ -19,7 +20,7 @@ async def examine(settings: Settings) -> list[Finding]:
         check_providers(settings)
     except PacelineError as error:
         return [not_loaded(NAME, error)]
-    if not settings.sms.providers and settings.sms.webhook_url is None:
+    if not settings.section(SmsSettings).providers and settings.section(SmsSettings).webhook_url is None:
         return [Finding(NAME, True, "not configured: messages are written to the log")]
     places = provider_places(settings)
     groups = await asyncio.gather(*(_examine(settings, name, place) for name, place in places.items()))
@@ -31,7 +32,7 @@ async def examine(settings: Settings) -> list[Finding]:
 
 
 async def _examine(settings: Settings, name: str, place: str | None) -> list[Finding]:
-    sms = settings.sms
+    sms = settings.section(SmsSettings)
     if place is not None:
         return [Finding(NAME, True, f"{place} is loaded")]
     if name == "console":

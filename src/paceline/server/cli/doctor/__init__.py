@@ -20,6 +20,7 @@ from paceline.server.shapes.health import FindingShown
 from paceline.server.wiring.dispatch import load_domains
 from paceline.server.wiring.requirements import require_extras
 from paceline_payments.service.wiring.payments import rule_book
+from paceline_payments.settings import PaymentSettings
 from paceline_sms.service import doctor as sms
 
 PACKAGES = ("sqlalchemy", "psycopg", "oracledb", "hiredis", "confluent-kafka", "temporalio", "fastapi", "uvicorn")
@@ -84,7 +85,7 @@ def _named(settings: Settings) -> list[Finding]:
 
     def rules() -> str:
         rule_book(settings)
-        return settings.payments.rules or "not configured: nothing is refused"
+        return settings.section(PaymentSettings).rules or "not configured: nothing is refused"
 
     def domains() -> str:
         own = [domain.item_type for domain in load_domains(settings)]

@@ -10,6 +10,7 @@ from paceline.server.cli.doctor.finding import TIMEOUT_SECONDS, Finding, clock_f
 from paceline.server.settings import Settings, masked, origin
 from paceline.server.wiring.doctor import kafka_info, redis_info, temporal_info
 from paceline_payments.service.wiring.downstream import check_downstream
+from paceline_payments.settings import PaymentSettings
 
 REDIS_ADVICE = "check PACELINE_REDIS_URL, its password, and that the server runs"
 KAFKA_ADVICE = "check PACELINE_KAFKA_BOOTSTRAP and that the brokers run"
@@ -94,7 +95,7 @@ async def downstream(settings: Settings) -> list[Finding]:
         check_downstream(settings)
     except PacelineError as error:
         return [not_loaded("downstream", error)]
-    url = settings.payments.downstream_url
+    url = settings.section(PaymentSettings).downstream_url
     if url is None:
         return [Finding("downstream", True, "not configured: payments go to a simulator in this process")]
     return await reachable("downstream", "PACELINE_PAYMENTS_DOWNSTREAM_URL", url, "payments")

@@ -17,7 +17,7 @@ NOWHERE = "http://127.0.0.1:1"
 
 
 async def found(**settings: Any) -> list[Finding]:
-    return await sms.examine(Settings(sms=settings))
+    return await sms.examine(Settings.load(sms=settings))
 
 
 @pytest.mark.parametrize(

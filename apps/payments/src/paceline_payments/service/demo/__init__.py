@@ -19,12 +19,12 @@ from paceline.extras import require
 from paceline.server.cli.parameters import Command, as_json
 from paceline.server.cli.plots import check_plot, save_plot
 from paceline.server.cli.terminal import print_json, print_line, print_status, run
-from paceline.server.setting_sections import PaymentSettings
 from paceline.server.settings import Settings
 from paceline.server.wiring.queue import open_queue
 from paceline.server.wiring.slots import open_slots
 from paceline.slots import WindowPolicy
 from paceline_payments.service.wiring.payments import Payments, open_payments
+from paceline_payments.settings import PaymentSettings
 
 if TYPE_CHECKING:
     from paceline_payments.downstream.simulator import Simulator
@@ -97,8 +97,7 @@ async def _run(payments: int, tps: int, fail: float, live: bool) -> Report:
             redis_url=None,
             kafka_bootstrap=None,
             temporal_address=None,
-            payments=PaymentSettings(config=CONFIG, tps=tps),
-        )
+        ).with_section(PaymentSettings(config=CONFIG, tps=tps))
         async with open_slots(settings) as slots, open_queue(settings) as queue:
             await slots.configure(CONFIG, WindowPolicy(max(1, int(4 * tps * SHARE)), WINDOW, spread="even"))
             async with open_payments(settings, slots, queue, execute=True, simulator=bank) as opened:
@@ -119,8 +118,7 @@ async def _run_chaos(payments: int, tps: int, live: bool) -> Report:
             redis_url=None,
             kafka_bootstrap=None,
             temporal_address=None,
-            payments=PaymentSettings(config=CONFIG, tps=tps),
-        )
+        ).with_section(PaymentSettings(config=CONFIG, tps=tps))
         async with (
             served(bank) as bank_url,
             open_slots(settings) as slots,

@@ -12,13 +12,13 @@ from paceline.dispatch.queue import DispatchQueue
 from paceline.downstream.ports import BreakerOpen, NullDownstreamObserver
 from paceline.errors import ConfigurationError
 from paceline.server.rollups.observers import DownstreamRollups, with_rollups
-from paceline.server.setting_sections import key_lifetime, statuses
 from paceline.server.settings import Settings, spelled
 from paceline.server.wiring.database import shared_database
 from paceline.server.wiring.rollups import open_recorder
 from paceline_payments.model import ITEM_TYPE as PAYMENT
 from paceline_payments.model import Payment
 from paceline_payments.ports import DownstreamBusy
+from paceline_payments.settings import PaymentSettings, key_lifetime, statuses
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -90,7 +90,7 @@ def downstream_connection(settings: Settings) -> DownstreamConnection:
     """
     from paceline_payments.downstream.connection import DownstreamConnection
 
-    chosen = settings.payments
+    chosen = settings.section(PaymentSettings)
     token, hmac_key = chosen.downstream_token, chosen.downstream_hmac_key
     with _settings_named():
         return DownstreamConnection(
@@ -146,7 +146,7 @@ async def open_downstream(
     from paceline_payments.downstream.client import HttpDownstream
     from paceline_payments.downstream.simulator import Behaviour, Simulator, SimulatorTransport
 
-    chosen, connection = settings.payments, downstream_connection(settings)
+    chosen, connection = settings.section(PaymentSettings), downstream_connection(settings)
     permits = await _permits(settings, connection.timeout)
     stack.push_async_callback(permits.close)
     gate = PermitRateGate(permits, call_timeout=connection.timeout, limit_at=chosen.limit_at)
@@ -186,7 +186,7 @@ async def _permits(settings: Settings, call_timeout: float) -> PermitStore:
     """The permits that all processes share: in Redis, if there is one, else in the database."""
     from paceline.downstream.rate_gate import longest_hold, permit_policy
 
-    chosen = settings.payments
+    chosen = settings.section(PaymentSettings)
     policy, hold = permit_policy(chosen.tps, chosen.burst), longest_hold(call_timeout)
     if settings.redis_url is not None:
         from paceline.downstream.stores.redis import RedisPermitStore

@@ -29,6 +29,7 @@ from paceline_payments.meter import PaymentMeter
 from paceline_payments.model import ITEM_TYPE as PAYMENT
 from paceline_payments.operations import PaymentOperations, StopExecutions
 from paceline_payments.reconciliation.comparing import ReconciliationStore
+from paceline_payments.settings import PaymentSettings
 from paceline_payments.stores.feeds import SqlFeedStore
 from paceline_payments.stores.reconciliation import SqlReconciliationStore
 from paceline_payments.stores.sql import SqlPaymentStore
@@ -105,7 +106,7 @@ async def open_payments(
     from paceline_payments.intake import DirectStart, PaymentIntake, StartPayments, leave_to_dispatcher
     from paceline_payments.notifier import GatewayNotifier, LogNotifier
 
-    payment_settings = settings.payments
+    payment_settings = settings.section(PaymentSettings)
     rules = rule_book(settings)
     async with AsyncExitStack() as stack:
         watcher = await stack.enter_async_context(open_downstream_observer(settings, registry))
@@ -235,10 +236,11 @@ def _stop_executions(engine: WorkflowEngine | None) -> StopExecutions:
 async def prune_payments(settings: Settings, before: datetime, now: datetime) -> int:
     """Deletes payments that ended before a time, except those that the duplicate rule may still need. Prune the queue
     first: payments with items are kept."""
-    if settings.payments.rules is not None:
+    path = settings.section(PaymentSettings).rules
+    if path is not None:
         from paceline_payments.rules import load_rules
 
-        rules = load_rules(settings.payments.rules)
+        rules = load_rules(path)
         if rules.reject_duplicates:
             before = min(before, now - min(rules.duplicate_window, now - EPOCH))
     async with AsyncExitStack() as stack:
@@ -265,7 +267,7 @@ async def _maintenance(
             from paceline.kafka.log import KafkaLog
             from paceline_payments.intake_topic import PaymentTopic, rejected_topic
 
-            topic = settings.payments.topic
+            topic = settings.section(PaymentSettings).topic
             messages = KafkaLog(
                 settings.kafka_bootstrap,
                 topics=(topic, rejected_topic(topic)),
@@ -285,10 +287,11 @@ def rule_book(settings: Settings) -> RuleBook:
     """The bank's rules, as the settings name them; `ConfigurationError` names the setting."""
     from paceline_payments.rules import RuleBook, load_rules
 
-    if settings.payments.rules is None:
+    path = settings.section(PaymentSettings).rules
+    if path is None:
         return RuleBook()
     try:
-        return load_rules(settings.payments.rules)
+        return load_rules(path)
     except ConfigurationError as error:
         raise ConfigurationError(spelled("payments", "rules"), str(error)) from None
 

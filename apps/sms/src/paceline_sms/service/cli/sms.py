@@ -29,6 +29,7 @@ from paceline_sms.service.shapes.notifications import (
     Redriven,
 )
 from paceline_sms.service.wiring.notifications import Notifications, open_notifications
+from paceline_sms.settings import SmsSettings
 
 T = TypeVar("T")
 
@@ -258,8 +259,8 @@ def _with(work: Callable[[Notifications], Awaitable[T]], *, only_reads: bool = F
 
     async def opened(settings: Settings) -> T:
         require_message_extras(settings)
-        sms = settings.sms.model_copy(update={"sender": "worker"})
-        async with open_notifications(settings.model_copy(update={"sms": sms}), relays=False) as notifications:
+        sms = settings.section(SmsSettings).model_copy(update={"sender": "worker"})
+        async with open_notifications(settings.with_section(sms), relays=False) as notifications:
             return await work(notifications)
 
     context: AbstractContextManager[Settings] = read_only_settings() if only_reads else nullcontext(Settings.load())

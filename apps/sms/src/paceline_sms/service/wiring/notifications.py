@@ -32,6 +32,7 @@ from paceline_sms.readers import Readers
 from paceline_sms.receipts import EarlyReceipts, ReceiptReader, early_topic
 from paceline_sms.relay import Relay
 from paceline_sms.service.wiring.sms_providers import open_providers
+from paceline_sms.settings import SmsSettings
 from paceline_sms.stores.sql import SqlAnalyticsStore, SqlDeliveryStore, SqlQuotaStore
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ async def open_notifications(
 ) -> AsyncIterator[Notifications]:
     """The gateway, with its sender, if the settings say so; counted in `registry`, if given. Without `relays`, other
     processes send what it accepts."""
-    sms_settings = settings.sms
+    sms_settings = settings.section(SmsSettings)
     inline = sms_settings.sender == "inline" or (sms_settings.sender == "auto" and settings.kafka_bootstrap is None)
     async with _gateway_stores(settings, registry) as (shared, log, outbox), open_recorder(settings) as recorder:
         observer = with_rollups(_notification_observer(registry), MessageRollups(recorder))
@@ -132,7 +133,7 @@ async def prune_notifications(settings: Settings, before: datetime) -> dict[str,
         return {
             "attempts": await SqlAnalyticsStore(shared).prune(before_ms),
             "deliveries": await _message_store(settings, shared).prune(before_ms),
-            "keys": await SqlQuotaStore(shared, topic=settings.sms.topic).prune(before_ms),
+            "keys": await SqlQuotaStore(shared, topic=settings.section(SmsSettings).topic).prune(before_ms),
         }
     finally:
         await shared.close()
@@ -143,21 +144,26 @@ async def _gateway_stores(
     settings: Settings, registry: CollectorRegistry | None = None
 ) -> AsyncIterator[tuple[Database, MessageLog, SqlOutbox]]:
     """The database, the message log, and the outbox, which is the log without Kafka."""
+    sms = settings.section(SmsSettings)
     shared = await shared_database(settings)
-    lease = timedelta(seconds=settings.sms.lease_seconds)
+    lease = timedelta(seconds=sms.lease_seconds)
     outbox = SqlOutbox(shared, poll_seconds=OUTBOX_POLL_SECONDS, reader_lease=lease)
     log: MessageLog = outbox
     if settings.kafka_bootstrap is not None:
         # Imported here: the driver is an extra.
         from paceline.kafka.log import KafkaLog
 
-        topics = [settings.sms.topic, dead_letter_topic(settings.sms.topic), settings.sms.events_topic]
-        if settings.sms.opensearch_url is not None:
-            topics.append(index_topic(settings.sms.events_topic))
+        topics = [
+            sms.topic,
+            dead_letter_topic(sms.topic),
+            sms.events_topic,
+        ]
+        if sms.opensearch_url is not None:
+            topics.append(index_topic(sms.events_topic))
         log = KafkaLog(
             settings.kafka_bootstrap,
             topics=topics,
-            delivery_seconds=settings.sms.kafka_delivery_seconds,
+            delivery_seconds=sms.kafka_delivery_seconds,
             settings=settings.kafka_config,
             report_lag=lag_observer(registry),
             report_replicas=replica_observer(settings, registry),
@@ -170,11 +176,12 @@ async def _gateway_stores(
 
 
 def _message_store(settings: Settings, shared: Database) -> SqlDeliveryStore:
+    sms = settings.section(SmsSettings)
     return SqlDeliveryStore(
         shared,
-        topic=settings.sms.topic,
-        expiry=parse_duration(settings.sms.expires_in),
-        lease=timedelta(seconds=settings.sms.lease_seconds),
+        topic=sms.topic,
+        expiry=parse_duration(sms.expires_in),
+        lease=timedelta(seconds=sms.lease_seconds),
     )
 
 
@@ -188,7 +195,7 @@ def _start_sender(
     providers: ProviderChain,
 ) -> None:
     """Starts the sender, the attempt reader, and readers of receipts for providers that have their own connection."""
-    sms = settings.sms
+    sms = settings.section(SmsSettings)
 
     def delivery() -> Delivery:
         return Delivery(
@@ -231,7 +238,7 @@ def _start_sender(
 
 def _start_relays(readers: Readers, settings: Settings, log: MessageLog, outbox: SqlOutbox) -> None:
     """Starts the relays from the outbox to the log: of all records, if the log is Kafka, and of parked records."""
-    topic = settings.sms.topic
+    topic = settings.section(SmsSettings).topic
     sources = [parked_topic(topic)]
     if settings.kafka_bootstrap is not None:
         sources.append(topic)

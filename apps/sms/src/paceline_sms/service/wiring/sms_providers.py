@@ -13,6 +13,7 @@ from paceline.server.settings import Settings, spelled
 from paceline_sms.provider import OnUnknown, Provider
 from paceline_sms.provider_chain import NamedProvider, ProviderChain
 from paceline_sms.providers.console import ConsoleProvider
+from paceline_sms.settings import SmsSettings
 
 HTTP_PROVIDERS = ("webhook", "twilio")
 """paceline's own providers that need the extra `sms`."""
@@ -36,7 +37,7 @@ def open_providers(settings: Settings) -> ProviderChain:
         )
         for name, provider in _providers(settings).items()
     ]
-    return ProviderChain(providers, timeout=settings.sms.timeout_seconds)
+    return ProviderChain(providers, timeout=settings.section(SmsSettings).timeout_seconds)
 
 
 def check_providers(settings: Settings) -> None:
@@ -54,7 +55,7 @@ def provider_places(settings: Settings) -> dict[str, str | None]:
     Raises:
         ConfigurationError: An entry has no name, or the name of an earlier one.
     """
-    sms = settings.sms
+    sms = settings.section(SmsSettings)
     named = sms.providers or ("webhook" if sms.webhook_url is not None else "console")
     places: dict[str, str | None] = {}
     for entry in map(str.strip, named.split(",")):
@@ -84,13 +85,15 @@ def _providers(settings: Settings) -> dict[str, Provider]:
 
 
 def _rates(settings: Settings) -> dict[str, int]:
-    pairs = [pair.strip().split("=") for pair in settings.sms.provider_rates.split(",") if pair.strip()]
+    pairs = [
+        pair.strip().split("=") for pair in settings.section(SmsSettings).provider_rates.split(",") if pair.strip()
+    ]
     return {name: int(rate) for name, rate in pairs}
 
 
 def _choices(settings: Settings) -> dict[str, OnUnknown]:
     """By provider, or `EVERY`."""
-    entries = [entry.strip() for entry in settings.sms.on_unknown.split(",") if entry.strip()]
+    entries = [entry.strip() for entry in settings.section(SmsSettings).on_unknown.split(",") if entry.strip()]
     pairs = [entry.split("=") if "=" in entry else [EVERY, entry] for entry in entries]
     return {name: OnUnknown(choice) for name, choice in pairs}
 
@@ -109,7 +112,7 @@ def _wrong(problem: str) -> ConfigurationError:
 
 
 def _built_in(name: str, settings: Settings) -> Provider:
-    sms = settings.sms
+    sms = settings.section(SmsSettings)
     if name == "console":
         return ConsoleProvider()
     if name not in HTTP_PROVIDERS:

@@ -1,0 +1,95 @@
+"""`PACELINE_SMS_…`, or `[sms]` in the settings file."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, SecretStr, field_validator
+
+from paceline.errors import ConfigurationError, InvalidInput
+from paceline.server.setting_sections import JsonObject, ProviderUrl, Section, checked_headers
+from paceline_sms.model import checked_expiry
+from paceline_sms.quiet_hours import QuietHours
+
+
+class SmsSettings(Section):
+    """The notification application."""
+
+    providers: str = ""
+    """The providers, in order of preference, with commas: `webhook`, `twilio`, `console`,
+    `name=package.module:attribute`, or `package.module:attribute`, whose name is `module`.
+    Empty: the webhook, if its URL is set, else the console."""
+    provider_rates: str = Field("", pattern=r"^(\s*[\w.-]+=\d{1,6}\s*(,|$))*$")
+    """Messages per second that a provider accepts: `twilio=10,backup=1`. Shared through Redis, if there is one."""
+    on_unknown: str = Field("", pattern=r"^(\s*([\w.-]+=)?(hold|resend|fail)\s*(,|$))*$")
+    """What follows when nobody knows whether a provider took a message: `hold` it for a receipt, `resend` it to the
+    same provider, or `fail` it. For all, or by provider: `twilio=hold,backup=resend`. Empty: hold, unless a provider of
+    your own says otherwise."""
+    hold_for: str = "PT24H"
+    """How long such a message waits for a receipt before it is a dead letter."""
+    log_texts: bool = False
+    """Whether texts of messages may be logged; the console provider, which exists to show them, always logs them."""
+    webhook_url: ProviderUrl | None = Field(None, repr=False)
+    """Unset: messages are written to the log."""
+    webhook_headers: JsonObject = Field(default_factory=dict, repr=False)
+    webhook_token: SecretStr | None = None
+    webhook_hmac_key: SecretStr | None = None
+    twilio_url: ProviderUrl = "https://api.twilio.com"
+    twilio_account_sid: str | None = None
+    twilio_auth_token: SecretStr | None = None
+    twilio_from: str | None = None
+    """A number, or the SID of a messaging service."""
+    twilio_receipts_url: ProviderUrl | None = None
+    """The URL for Twilio's delivery reports: the public address of `/api/receipts/twilio`."""
+    sender: Literal["auto", "inline", "worker"] = "auto"
+    """Which process sends: the service itself (`inline`), or `paceline worker sender`. `auto`: the service, unless
+    there is Kafka."""
+    topic: str = Field("sms-outbound", pattern=r"^[A-Za-z0-9._-]{1,120}$")
+    """Dead letters go to the topic of this name and `-dlt`."""
+    events_topic: str = Field("notification-events", pattern=r"^[A-Za-z0-9._-]{1,120}$")
+    opensearch_url: ProviderUrl | None = Field(None, repr=False)
+    """Attempt events are also indexed there, by OpenSearch's bulk requests. Unset: nowhere."""
+    opensearch_index: str = Field("notification-events", pattern=r"^[a-z0-9][a-z0-9._-]{0,120}$")
+    opensearch_headers: JsonObject = Field(default_factory=dict, repr=False)
+    """Sent with each bulk request, for example `{"authorization": "Basic …"}`."""
+    kafka_delivery_seconds: float = Field(3.0, ge=0.1, le=20)
+    """How long Kafka may take to acknowledge a message before the caller gets 503."""
+    redis_timeout_seconds: float = Field(0.5, gt=0, le=60)
+    """How long Redis may take before the SQL path decides."""
+    attempts: int = Field(5, ge=1, le=100)
+    """Consecutive attempts for a message, while others are accepted, before it is parked for a while."""
+    timeout_seconds: float = Field(10.0, gt=0, le=300)
+    """How long a provider may take to answer."""
+    concurrency: int = Field(64, ge=1, le=1000)
+    """Calls of one sender in flight."""
+    lease_seconds: float = Field(10.0, ge=1, le=600)
+    """How long the messages of a dead sender wait for another one."""
+    expires_in: str = "PT24H"
+    """How long a message that names no expiry may wait."""
+    quiet_hours: str | None = None
+    """`21:00-08:00`: when messages wait, by the recipient's clock, unless their priority is high."""
+
+    @field_validator("webhook_headers")
+    @classmethod
+    def _are_headers(cls, value: dict[str, str]) -> dict[str, str]:
+        own = ("idempotency-key", "x-signature", "content-length", "transfer-encoding", "connection", "accept-encoding")
+        return checked_headers(value, own=own)
+
+    @field_validator("expires_in", "hold_for")
+    @classmethod
+    def _is_an_expiry(cls, value: str) -> str:
+        try:
+            checked_expiry(value)
+        except InvalidInput as error:
+            raise ValueError(error.problem) from None
+        return value
+
+    @field_validator("quiet_hours")
+    @classmethod
+    def _are_hours(cls, value: str | None) -> str | None:
+        try:
+            if value is not None:
+                QuietHours(value)
+        except ConfigurationError as error:
+            raise ValueError(error.problem) from None
+        return value
