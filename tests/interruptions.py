@@ -30,6 +30,7 @@ def interrupt_often(call: Callable[[], object], times: int) -> None:
                 armed = True
                 for _ in range(1_000):  # not for ever: Python only reports what is raised in a callback
                     call()
+                armed = False
     finally:
         armed = False
         signal.setitimer(signal.ITIMER_REAL, 0)
