@@ -272,26 +272,68 @@ async def test_a_worker_writes_what_the_decorator_states_and_nothing_else(tasks:
     async def stated() -> None: ...
 
     queue = await tasks.queue()
-    await queue.configure("STATED", max_dispatch_retries=3, enabled=False, batch_size=17)
+    await queue.configure("STATED", enabled=False, batch_size=17)
     async with tasks.running():
         config = await queue.config("STATED")
     assert (config.max_dispatch_retries, config.enabled, config.batch_size) == (8, False, 17)
 
 
-async def test_arguments_that_no_longer_fit_fail_and_say_why(tasks: Tasks) -> None:
-    @tasks.task(retries=0)
+async def test_a_call_with_a_newer_argument_waits_for_a_worker_that_knows_it(tasks: EngineTasks) -> None:
+    """A rolling deploy: the new producer queues, the old worker is the only one at first."""
+    runs: list[tuple[int, str]] = []
+    newer = EngineTasks(tasks.url, tasks.temporal)
+
+    async def old(number: int) -> None: ...
+
+    async def new(number: int, colour: str = "blue") -> None:
+        runs.append((number, colour))
+
+    @newer.task
+    async def added(color: str = "red") -> None: ...
+
+    older_task = tasks.task(retries=0, name="PAINT")(old)
+    newer_task = newer.task(retries=0, name="PAINT")(new)
+    async with newer:
+        await newer_task.options(key="one").enqueue(1, colour="red")
+        await newer_task.options(key="two").enqueue(2)
+        await added.options(key="three").enqueue()
+        async with working(tasks):
+            assert (await ended(older_task, "two")).item.status is Status.COMPLETED
+
+            async def given_back() -> str | None:
+                details = [entry.detail for entry in (await older_task.show("one")).audit if entry.action == "RELEASED"]
+                return details[0] if details else None
+
+            reason = str(await eventually(given_back))
+            item = (await older_task.show("one")).item
+            assert (item.status, item.retry_count) == (Status.READY, 0)
+        assert "colour: is no parameter of this version of old; it waits for a worker of a newer version" in reason
+        queue = await tasks.queue()
+        await queue.reschedule("PAINT", ["one"], execute_at=datetime.now(UTC))
+        assert (await added.show("three")).item.status is Status.READY
+        async with working(newer):
+            detail = await ended(newer_task, "one")
+            assert (await ended(added, "three")).item.attempt == 1
+    assert (detail.item.status, detail.item.attempt, runs) == (Status.COMPLETED, 1, [(1, "red")])
+
+
+async def test_a_call_that_no_version_can_read_is_one_dead_letter(tasks: Tasks) -> None:
+    @tasks.task(retries=3)
     async def changed(number: int) -> None: ...
 
     queue = await tasks.queue()
     await queue.define(tasks.domains()[0].config)
     await queue.enqueue("CHANGED", "wrong", context={"number": "seven"})
-    await queue.enqueue("CHANGED", "newer", context={"number": 7, "colour": "red"})
     await queue.enqueue("CHANGED", "missing", context={})
+    await queue.enqueue("CHANGED", "list", context=[7])
+    await queue.enqueue("CHANGED", "good", context={"number": 7})
     async with working(tasks):
-        errors = {key: (await ended(changed, key)).item.last_error for key in ("wrong", "newer", "missing")}
-    assert "number" in str(errors["wrong"])
-    assert "colour is no parameter of this version of changed" in str(errors["newer"]).replace(":", "")
-    assert "number is missing" in str(errors["missing"]).replace(":", "")
+        items = {key: (await ended(changed, key)).item for key in ("wrong", "missing", "list", "good")}
+    assert [item.status for item in items.values()] == [Status.DEAD_LETTER] * 3 + [Status.COMPLETED]
+    assert [item.attempt for item in items.values()] == [1, 1, 1, 1]
+    assert "its arguments can't be read: number" in str(items["wrong"].last_error)
+    assert "number: is missing" in str(items["missing"].last_error)
+    assert "context: of changed must be an object" in str(items["list"].last_error)
 
 
 @without_worker
@@ -355,3 +397,22 @@ async def test_a_periodic_task_runs_at_each_tick_and_stays_paused(tasks: Tasks) 
     async with working(tasks):
         states = {state.task.name: state for state in await periodic.list()}
     assert (states["report"].task.enabled, states["nightly"].task.item_type) == (False, "CLEAN_UP")
+
+
+async def test_an_operators_settings_outlive_the_start_of_a_worker(tasks: Tasks) -> None:
+    began: list[float] = []
+
+    @tasks.task(retries=5, concurrency=10, rate="1000/second")
+    async def call_api(number: int) -> None:
+        began.append(time.monotonic())
+
+    queue = await tasks.queue()
+    await tasks.define()
+    await queue.configure("CALL_API", concurrency=2, max_dispatch_retries=2, rate="2/second")
+    for number in range(5):
+        await call_api.options(key=str(number)).enqueue(number)
+    async with working(tasks):
+        await eventually(lambda: len(began) == 5)
+        config = await queue.config("CALL_API")
+        assert (config.concurrency, config.max_dispatch_retries, config.rate) == (2, 2, "2/second")
+    assert all(later - first >= 0.99 for first, later in zip(began, began[2:], strict=False))

@@ -53,6 +53,7 @@ CHANGES = [
     ("tokens create ci --scope read", "tokens create ci", 409),
     ("tokens revoke ci", "tokens revoke ci", 200),
     ("queue pause PAYMENT", "queue pause PAYMENT", 404),
+    ("queue set PAYMENT --rate 5/second", "queue set PAYMENT", 404),
     ("queue resume PAYMENT", "queue resume PAYMENT", 404),
     ("queue requeue PAYMENT a b", "queue requeue PAYMENT a b", 404),
     ("queue discard PAYMENT --all", "queue discard PAYMENT --all", 404),
@@ -89,6 +90,12 @@ def test_operating_a_real_queue_is_recorded_with_its_ids(url: str) -> None:
         ended = CliRunner().invoke(app, words.split())
         assert (ended.exit_code, ended.output.strip()) == (0, output), words
     assert [(entry.path, entry.status, entry.caller) for entry in entries(url)] == [(path, 200, ME) for path in done]
+    ended = CliRunner().invoke(app, ["queue", "set", "INVOICE", "--rate", "5/second", "--concurrency", "none"])
+    assert (ended.exit_code, ended.output) == (0, "INVOICE rate: 5/second\nINVOICE concurrency: none\n")
+    ended = CliRunner().invoke(app, ["queue", "set", "INVOICE", "--concurrency", "few"])
+    assert (ended.exit_code, "--concurrency: must be a whole number, or none" in str(ended.exception)) == (1, True)
+    ended = CliRunner().invoke(app, ["plans", "set", "task:INVOICE", "5/second"])
+    assert (ended.exit_code, "paceline queue set TYPE --rate" in str(ended.exception)) == (1, True)
 
 
 def test_words_that_are_no_text_are_recorded_all_the_same(url: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from paceline.clock import Clock, SystemClock
 from paceline.dispatch.changes import ChangeResult, ItemChange, Preview, checked_redirection, redirected
-from paceline.dispatch.config import DispatchConfig
+from paceline.dispatch.config import DispatchConfig, declared
 from paceline.dispatch.decisions import batch_name, within_bytes
 from paceline.dispatch.model import (
     CLAIM_BYTES,
@@ -58,6 +58,7 @@ class MemoryQueueStore:
         self.periodic = MemoryPeriodicStore(self)
         self._clock = clock or SystemClock()
         self._configs: dict[str, DispatchConfig] = {}
+        self._said: dict[str, dict[str, Any]] = {}
         self._items: dict[Key, Item] = {}
         self._contexts: dict[Key, str] = {}
         self._progress: dict[Key, tuple[int, Progress]] = {}
@@ -261,9 +262,21 @@ class MemoryQueueStore:
 
     # -- operating -----------------------------------------------------------------------------------------------
 
-    async def configure(self, config: DispatchConfig, *, replace: bool = True, now: datetime | None = None) -> None:
-        if not replace and config.item_type in self._configs:
-            return
+    async def declare(
+        self, config: DispatchConfig, *, only_new: bool = False, now: datetime | None = None
+    ) -> DispatchConfig:
+        existing = self._configs.get(config.item_type)
+        if existing is not None and only_new:
+            return existing
+        current, said = existing or DispatchConfig(item_type=config.item_type), self._said.get(config.item_type, {})
+        settings = declared(current, said, config)
+        in_force = settings.config if existing is not None else config
+        self._said[config.item_type] = settings.said
+        if in_force != existing:
+            await self.configure(in_force, now=now)
+        return in_force
+
+    async def configure(self, config: DispatchConfig, *, now: datetime | None = None) -> None:
         self._configs[config.item_type] = config
         self._log(config.item_type, None, None, Action.CONFIGURED, None, None, config.summary(), self._now(now))
         self._bells[config.item_type].set()

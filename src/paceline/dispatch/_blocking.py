@@ -126,6 +126,13 @@ class BlockingDispatchQueue(BackgroundQueue):
         """Makes `config` an item type's first settings; a type that has settings keeps them."""
         return self._run(lambda queue: queue.define(config))
 
+    def declare(self, config: DispatchConfig) -> DispatchConfig:
+        """What the code says of an item type, as a worker does at its start. Code gives defaults, and operators decide:
+        a setting follows the code until somebody changes it, and again when it is set back. The kill switch is always
+        an operator's. Returns the settings in force.
+        """
+        return self._run(lambda queue: queue.declare(config))
+
     def pause(self, item_type: str) -> DispatchConfig:
         """Turns the kill switch off: no item of this type starts until `resume`, and none is lost.
 

@@ -6,15 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 from paceline.dispatch.turns import Places
 from paceline.errors import ConfigurationError, InvalidInput
+from paceline.limits.model import Concurrency, Plan
 from paceline.limits.rate_text import parse_rate
 
 LONGEST_TYPE = 64
 LONGEST_NAME = 255
 LONGEST_BACKOFF = timedelta(hours=1)
+RATE_PLANS = "task:"
+"""The prefix of the names of rates' plans."""
 DEFAULT_QUEUE = "default"
 """The queue of item types that name none."""
 
@@ -142,6 +145,14 @@ class DispatchConfig:
         if self.on_unknown not in tuple(OnUnknown):
             raise ConfigurationError("on_unknown", "must be retry, inquire or hold")
         _number(self, "hold_for_secs", 0, 315_360_000)
+        if self.rate is not None and self.admission_plan is not None:
+            raise ConfigurationError("rate", "and admissionPlan exclude each other; set one of them to null")
+
+    @property
+    def start_plan(self) -> str | None:
+        """The name of the plan that each execution acquires before it begins: that of its rate, or its admission
+        plan."""
+        return self.admission_plan if self.rate is None else rate_plan_name(self.item_type)
 
     @property
     def look_ahead(self) -> timedelta:
@@ -185,6 +196,38 @@ class DispatchConfig:
             return replace(self, **{known[name]: value for name, value in changes.items()})
         except ConfigurationError as error:
             raise ConfigurationError(typed.get(error.field, error.field), error.problem) from None
+
+
+class Declared(NamedTuple):
+    """Settings in force, and what the code said of those that follow it."""
+
+    config: DispatchConfig
+    said: dict[str, Any]
+
+
+def declared(current: DispatchConfig, said: Mapping[str, Any], says: DispatchConfig) -> Declared:
+    """The settings of an item type whose code now says `says`. A setting that still has the value that code `said`
+    last, or the default if it said nothing, follows the code; another one is an operator's, and stays. Of that one
+    the last word of the code is kept, so that it follows again when the operator sets it back."""
+    default = DispatchConfig(item_type=says.item_type)
+    changes: dict[str, Any] = {}
+    kept: dict[str, Any] = {}
+    for field in fields(says):
+        name = field.name
+        if name in ("item_type", "enabled"):
+            continue
+        now, before = getattr(current, name), said.get(name, getattr(default, name))
+        kept[name] = before
+        if now == before:
+            kept[name] = changes[name] = getattr(says, name)
+    changed = {"rate": current.rate, "admission_plan": current.admission_plan} | changes
+    if None not in (changed["rate"], changed["admission_plan"]):
+        # An operator set one of the two: it excludes the other.
+        for name in ("rate", "admission_plan"):
+            if getattr(current, name) is None:
+                changes.pop(name, None)
+                kept[name] = None
+    return Declared(replace(current, **changes), kept)
 
 
 def checked_type(item_type: object, field: str = "item_type") -> str:
@@ -243,5 +286,21 @@ def checked_rate(rate: object) -> str:
     """
     parsed = parse_rate(rate, "rate", "50/second")
     if parsed.burst is not None:
-        raise ConfigurationError("rate", f"{rate!r}: an item type takes one rate without a burst, such as 50/second")
+        raise ConfigurationError("rate", f"{rate!r}: a task takes one rate without a burst, for example 50/second")
+    try:
+        Concurrency(parsed.limit, parsed.span)
+    except ConfigurationError as error:
+        raise ConfigurationError("rate", f"{rate!r}: {error.problem}") from None
     return str(rate)
+
+
+def rate_plan_name(item_type: str) -> str:
+    """The name of the plan of an item type's rate."""
+    return f"{RATE_PLANS}{item_type}"
+
+
+def rate_plan(item_type: str, rate: str) -> Plan:
+    """The plan of a rate such as `50/second`: in any span of that length, no more executions begin."""
+    parsed = parse_rate(checked_rate(rate))
+    # Permits, by `PlanGuard`: a sliding log counts from the store's decision, not from the execution's begin.
+    return Plan(rate_plan_name(item_type), Concurrency(parsed.limit, parsed.span), on_error="closed")

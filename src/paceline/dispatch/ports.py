@@ -124,8 +124,15 @@ class QueueStore(Protocol):
 
     # -- operating -----------------------------------------------------------------------------------------------
 
-    async def configure(self, config: DispatchConfig, *, replace: bool = True, now: datetime | None = None) -> None:
+    async def configure(self, config: DispatchConfig, *, now: datetime | None = None) -> None:
         """Makes `config` its item type's settings, effective from the next cycle on any node."""
+        ...
+
+    async def declare(
+        self, config: DispatchConfig, *, only_new: bool = False, now: datetime | None = None
+    ) -> DispatchConfig:
+        """What the code says of an item type: each setting but the kill switch follows it until somebody changes that
+        setting. With `only_new`, a type that has settings keeps them all. Returns the settings in force."""
         ...
 
     async def change(

@@ -294,12 +294,17 @@ class DispatchQueue(QueueViews):
 
     async def define(self, config: DispatchConfig) -> DispatchConfig:
         """Makes `config` an item type's first settings; a type that has settings keeps them."""
-        existing = await self.store.config(config.item_type)
-        if existing is None:
-            await self.store.configure(config, replace=False)
-            existing = await self.store.config(config.item_type)
+        existing = await self.store.declare(config, only_new=True)
         self._known.add(config.item_type)
-        return existing or config
+        return existing
+
+    async def declare(self, config: DispatchConfig) -> DispatchConfig:
+        """What the code says of an item type, as a worker does at its start. Code gives defaults, and operators decide:
+        a setting follows the code until somebody changes it, and again when it is set back. The kill switch is always
+        an operator's. Returns the settings in force."""
+        settings = await self.store.declare(config)
+        self._known.add(config.item_type)
+        return settings
 
     async def pause(self, item_type: str) -> DispatchConfig:
         """Turns the kill switch off: no item of this type starts until `resume`, and none is lost.

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
-from paceline.errors import NotFound, PacelineError
+from paceline.errors import InvalidInput, NotFound, PacelineError
 from paceline.limits.limiter import AsyncLimiter
 from paceline.limits.model import Plan
 from paceline.limits.ports import PlanEditor
@@ -17,12 +17,14 @@ log = logging.getLogger("paceline.limits")
 class LivePlans:
     """Changes plans. A change is in force in `limiter` when the call returns, and in others when they load again.
 
-    The limiter's registry must read what `editor` writes.
+    The limiter's registry must read what `editor` writes. `reserved` are prefixes of names that can't be put, each with
+    what is wrong with them.
     """
 
-    def __init__(self, limiter: AsyncLimiter, editor: PlanEditor) -> None:
+    def __init__(self, limiter: AsyncLimiter, editor: PlanEditor, reserved: Mapping[str, str] | None = None) -> None:
         self._limiter = limiter
         self._editor = editor
+        self._reserved = dict(reserved or {})
 
     async def all(self) -> Mapping[str, Plan]:
         """All plans by name."""
@@ -40,7 +42,14 @@ class LivePlans:
         return plan
 
     async def put(self, plan: Plan) -> None:
-        """Adds a plan, or replaces the one of the same name."""
+        """Adds a plan, or replaces the one of the same name.
+
+        Raises:
+            InvalidInput: the name is reserved.
+        """
+        for prefix, problem in self._reserved.items():
+            if plan.name.startswith(prefix):
+                raise InvalidInput("name", f"{plan.name!r} {problem}")
         await self._editor.put(plan)
         await self.refresh()
 

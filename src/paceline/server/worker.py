@@ -41,7 +41,7 @@ async def run_temporal_workers(
     store = await open_queue_store(settings)
     async with DispatchQueue(store) as queue, _until(stop) as stop:
         for domain in registry:
-            await queue.define(domain.config)
+            await queue.declare(domain.config)
         opening = temporal_worker_group(settings, registry, store, roles, guard=guard, observer=observer)
         group = await _unless_stopped(stop, opening)
         if group is not None:

@@ -71,3 +71,41 @@ async def test_settings_changed_by_two_at_once_are_both_changed(store: QueueStor
     with pytest.raises(ConfigurationError, match="batchSize"):
         await store.change("PAY", {"enabled": True, "batchSize": 0})
     assert await store.config("PAY") == config
+
+
+async def test_code_gives_defaults_and_operators_decide(store: QueueStore) -> None:
+    first = DispatchConfig(item_type="API", max_dispatch_retries=5, rate="50/second", concurrency=10)
+    assert await store.declare(first) == first
+    await store.change("API", {"rate": "20/second", "enabled": False})
+    second = DispatchConfig(item_type="API", max_dispatch_retries=7, rate="80/second", concurrency=10)
+    # The operator's stay; what nobody changed follows the code.
+    settings = await store.declare(second)
+    assert settings == await store.config("API")
+    assert (settings.rate, settings.enabled, settings.max_dispatch_retries, settings.concurrency) == (
+        "20/second",
+        False,
+        7,
+        10,
+    )
+    assert await store.declare(first, only_new=True) == settings
+    # Set back to what the code said, it follows the code again.
+    await store.change("API", {"rate": "50/second"})
+    assert (await store.declare(second)).rate == "80/second"
+
+
+async def test_settings_that_were_made_before_the_first_worker_stay(store: QueueStore) -> None:
+    await store.change("API", {"concurrency": 3}, create=True)
+    declared = await store.declare(DispatchConfig(item_type="API", concurrency=10, rate="50/second"))
+    assert (declared.concurrency, declared.rate) == (3, "50/second")
+
+
+async def test_an_operators_admission_plan_keeps_the_rate_of_the_code_out(store: QueueStore) -> None:
+    await store.declare(DispatchConfig(item_type="API", rate="50/second"))
+    with pytest.raises(ConfigurationError, match="rate: and admissionPlan exclude each other"):
+        await store.change("API", {"admissionPlan": "shared"})
+    await store.change("API", {"admissionPlan": "shared", "rate": None})
+    declared = await store.declare(DispatchConfig(item_type="API", rate="60/second"))
+    assert (declared.admission_plan, declared.rate) == ("shared", None)
+    await store.change("NEW", {"admissionPlan": "shared"}, create=True)
+    declared = await store.declare(DispatchConfig(item_type="NEW", rate="60/second"))
+    assert (declared.admission_plan, declared.rate) == ("shared", None)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from paceline import AsyncLimiter, Plan, SlidingLog
+from paceline.dispatch.config import rate_plan
 from paceline.dispatch.plan_guard import PlanGuard
-from paceline.dispatch.tasks.policies import rate_plan
 from paceline.limits.model import Charge, Decision
 from paceline.limits.ports import Settlement
 from paceline.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore

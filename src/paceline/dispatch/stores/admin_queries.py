@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cache
@@ -10,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from paceline.dispatch.changes import checked_redirection, redirected
-from paceline.dispatch.config import DispatchConfig
+from paceline.dispatch.config import DispatchConfig, declared
 from paceline.dispatch.model import Action, AuditEntry, Claim, Item, QueueStats
 from paceline.dispatch.ports import Follower
 from paceline.dispatch.status import Status
@@ -51,19 +52,37 @@ def configs(connection: sa.Connection) -> list[DispatchConfig]:
     return [dispatch_config(row) for row in rows]
 
 
-def configure(connection: sa.Connection, config: DispatchConfig, now: datetime | None, replace: bool = True) -> None:
+def configure(connection: sa.Connection, config: DispatchConfig, now: datetime | None) -> None:
     moment = now or database_clock(connection)
     mine = config_table.c.item_type == config.item_type
-    if replace:
-        statement = sa.update(config_table).where(mine).values(**config_columns(config), updated_at=moment)
-        is_new = connection.execute(statement).rowcount == 0
-    else:
-        is_new = connection.execute(sa.select(config_table.c.item_type).where(mine)).first() is None
-        if not is_new:
-            return
-    if is_new:
+    statement = sa.update(config_table).where(mine).values(**config_columns(config), updated_at=moment)
+    if connection.execute(statement).rowcount == 0:
         _insert_config(connection, config, moment)
     _audit_config(connection, config, moment)
+
+
+def declare(
+    connection: sa.Connection, config: DispatchConfig, now: datetime | None, only_new: bool = False
+) -> DispatchConfig:
+    """What the code says of an item type, and the settings that follow from it. A `Conflict` as in `change`."""
+    mine = config_table.c.item_type == config.item_type
+    row = connection.execute(sa.select(config_table).where(mine).with_for_update()).one_or_none()
+    if row is not None and only_new:
+        return dispatch_config(row)
+    moment = now or database_clock(connection)
+    if row is None:
+        settings = declared(DispatchConfig(item_type=config.item_type), {}, config)
+        _insert_config(connection, config, moment, json.dumps(settings.said))
+        _audit_config(connection, config, moment)
+        return config
+    current = dispatch_config(row)
+    settings = declared(current, json.loads(row.stated_json or "{}"), config)
+    said = json.dumps(settings.said)
+    if said != row.stated_json:
+        connection.execute(sa.update(config_table).where(mine).values(stated_json=said))
+    if settings.config != current:
+        configure(connection, settings.config, moment)
+    return settings.config
 
 
 def change(
@@ -86,9 +105,11 @@ def change(
     return changed
 
 
-def _insert_config(connection: sa.Connection, config: DispatchConfig, moment: datetime) -> None:
-    columns = config_columns(config)
-    connection.execute(sa.insert(config_table).values(**columns, created_at=moment, updated_at=moment))
+def _insert_config(
+    connection: sa.Connection, config: DispatchConfig, moment: datetime, stated: str | None = None
+) -> None:
+    columns = config_columns(config) | {"created_at": moment, "updated_at": moment, "stated_json": stated}
+    connection.execute(sa.insert(config_table).values(**columns))
 
 
 def _audit_config(connection: sa.Connection, config: DispatchConfig, moment: datetime) -> None:

@@ -256,9 +256,20 @@ class SqlQueueStore:
 
     # -- operating -----------------------------------------------------------------------------------------------
 
-    async def configure(self, config: DispatchConfig, *, replace: bool = True, now: datetime | None = None) -> None:
-        await self._retried(self._database.write, admin_queries.configure, config, now, replace)
+    async def configure(self, config: DispatchConfig, *, now: datetime | None = None) -> None:
+        await self._retried(self._database.write, admin_queries.configure, config, now)
         await self._notify(config.item_type)
+
+    async def declare(
+        self, config: DispatchConfig, *, only_new: bool = False, now: datetime | None = None
+    ) -> DispatchConfig:
+        stored = await self.config(config.item_type)
+        if stored is not None and only_new:
+            return stored
+        declared = await self._retried(self._database.write, admin_queries.declare, config, now, only_new)
+        if declared != stored:
+            await self._notify(config.item_type)
+        return declared
 
     async def change(
         self, item_type: str, changes: Mapping[str, Any], *, create: bool = False, now: datetime | None = None

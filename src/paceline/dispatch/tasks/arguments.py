@@ -19,6 +19,10 @@ PLAIN = (int, str, bool, float)
 dicts of them by `str`."""
 
 
+class UnknownParameter(InvalidInput):
+    """A call has an argument that this version of the function does not have: a newer one queued it."""
+
+
 class LoadedCall(NamedTuple):
     """A call that a context describes, with every default filled in."""
 
@@ -190,6 +194,7 @@ class Arguments:
         """The call that a context describes.
 
         Raises:
+            UnknownParameter: it has an argument that the function does not have; names it.
             InvalidInput: the context does not fit the function; names the argument.
         """
         if not isinstance(context, dict):
@@ -198,7 +203,7 @@ class Arguments:
         values = dict(self._defaults)
         for name, value in context.items():
             if name not in values:
-                raise InvalidInput(name, f"is no parameter of this version of {self._function.__name__}")
+                raise UnknownParameter(name, f"is no parameter of this version of {self._function.__name__}")
             codec = codecs[name]
             try:
                 # As JSON: a strict model takes a time as text from JSON only.

@@ -1,9 +1,10 @@
-"""Writes the settings and schedules of tasks' decorators into the database."""
+"""The settings of tasks' decorators, and their schedules in the database."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
+from typing import Unpack
 
 from paceline.dispatch.config import DispatchConfig, DispatchSettings
 from paceline.dispatch.periodic import Periodic
@@ -14,21 +15,6 @@ from paceline.errors import ConfigurationError, Conflict, InvalidInput
 POLL_SECONDS = 1
 """The interval at which a worker polls an SQLite file for items of other processes; PostgreSQL notifies it."""
 MAX_TRIES = 5
-
-
-async def state_config(queue: DispatchQueue, config: DispatchConfig) -> None:
-    """Writes the decorator's settings. Other settings, such as the kill switch, are left to operators."""
-    stored = await queue.define(config)
-    stated: DispatchSettings = {
-        "max_dispatch_retries": config.max_dispatch_retries,
-        "admission_plan": config.admission_plan,
-    }
-    if config.concurrency is not None:
-        stated["concurrency"] = config.concurrency
-    if config.lane_concurrency is not None:
-        stated["lane_concurrency"] = config.lane_concurrency
-    if any(getattr(stored, name) != value for name, value in stated.items()):
-        await queue.configure(config.item_type, **stated)
 
 
 async def state_schedules(queue: DispatchQueue, schedules: Mapping[str, tuple[str, Schedule]]) -> None:
@@ -44,19 +30,20 @@ async def state_schedules(queue: DispatchQueue, schedules: Mapping[str, tuple[st
             await periodic.put(name, item_type, schedule)
 
 
-def first_config(item_type: str, retries: int, plan: str | None) -> DispatchConfig:
-    """A task's initial settings.
+def declared_config(item_type: str, retries: int, **settings: Unpack[DispatchSettings]) -> DispatchConfig:
+    """The settings of a task, as its decorator gives them.
 
     Raises:
-        ConfigurationError: the name is wrong.
+        ConfigurationError: the name or a setting is wrong.
     """
+    DispatchConfig(item_type="TASK").changed(settings)  # rejects a wrong one, before the name
     try:
-        return DispatchConfig(
+        config = DispatchConfig(
             item_type=item_type,
             max_dispatch_retries=retries + 1,
             jitter_window_ms=0,
             dispatch_interval_secs=POLL_SECONDS,
-            admission_plan=plan,
         )
     except InvalidInput as error:
         raise ConfigurationError("name", error.problem) from None
+    return config.changed(settings)

@@ -16,7 +16,7 @@ from paceline.dispatch.current_task import CurrentTask, current_task
 from paceline.dispatch.model import Completion, EnqueueRequest, GiveUp, Postponed
 from paceline.dispatch.outcomes import Retry
 from paceline.dispatch.task_errors import contained, describe, is_cancelling
-from paceline.dispatch.tasks.arguments import Arguments
+from paceline.dispatch.tasks.arguments import Arguments, LoadedCall, UnknownParameter
 from paceline.dispatch.tasks.batches import MEMBERS, THEN, Members, next_request
 from paceline.dispatch.tasks.policies import Backoff, pause_before
 from paceline.dispatch.worker.threads import Threads, is_coroutine_function
@@ -24,6 +24,8 @@ from paceline.errors import InvalidInput, StoreUnavailable
 
 log = logging.getLogger("paceline.dispatch")
 
+NEWER_PAUSE = timedelta(seconds=5)
+"""How long a call that a newer version queued waits before a worker looks at it again."""
 CANCEL_SECONDS = 5.0
 """How long a cancelled task may clean up before it is abandoned."""
 
@@ -121,7 +123,7 @@ class TaskExecution:
         return self.arguments.completion(result)
 
     async def _call(self, current: CurrentTask, context: Any) -> Any:
-        args, kwargs = self.arguments.load(context)
+        args, kwargs = self._loaded(current, context)
         call = partial(self.function, *args, **kwargs)
         if self.timeout is not None:
             current.deadline = datetime.now(UTC) + timedelta(seconds=self.timeout)
@@ -129,6 +131,23 @@ class TaskExecution:
             return await self.threads().run(call, timeout=self.timeout)
         running = contained(call())
         return await (running if self.timeout is None else self._within(self.timeout, running))
+
+    def _loaded(self, current: CurrentTask, context: Any) -> LoadedCall:
+        """The arguments. A call that a newer version queued goes back, uncounted, for a worker that knows it; one that
+        no version can read is a dead letter."""
+        try:
+            return self.arguments.load(context)
+        except UnknownParameter as error:
+            log.warning(
+                "%s %s goes back to the queue: %s; a worker of a newer version must run",
+                current.item_type,
+                current.item_id,
+                error,
+                extra={"item_type": current.item_type, "item_id": current.item_id},
+            )
+            raise Postponed(f"{error}; it waits for a worker of a newer version", NEWER_PAUSE) from error
+        except InvalidInput as error:
+            raise GiveUp(f"its arguments can't be read: {error}") from error
 
     async def _within(self, timeout: float, running: Any) -> Any:
         """Cancels it after `timeout`. If it does not end then, it is abandoned: its claim no longer waits for it."""

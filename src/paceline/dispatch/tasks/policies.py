@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -11,13 +10,9 @@ from typing import TypeAlias
 
 from paceline.dispatch.outcomes import checked_pause
 from paceline.errors import ConfigurationError, InvalidInput
-from paceline.limits.model import Concurrency, Plan
 from paceline.options import is_number
 
 Duration: TypeAlias = str | timedelta | float
-
-_RATE = re.compile(r"\s*(\d{1,9})\s*/\s*(second|minute|hour|day)\s*", re.ASCII)
-_UNITS = {"second": "PT1S", "minute": "PT1M", "hour": "PT1H", "day": "P1D"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,24 +70,6 @@ def pause_before(backoff: Backoff, retry: int, uniform: Callable[[], float] = ra
     if callable(backoff):
         return checked_pause(backoff(retry), "backoff")
     return checked_pause(backoff[min(retry, len(backoff)) - 1], "backoff")
-
-
-def rate_plan(item_type: str, rate: str) -> Plan:
-    """The plan of a rate such as `50/second`: in any span of that length, no more executions begin.
-
-    Raises:
-        ConfigurationError: the rate is wrong.
-    """
-    match = _RATE.fullmatch(rate) if isinstance(rate, str) else None
-    if match is None and isinstance(rate, str) and _RATE.match(rate) and re.search(r"burst|[;,]", rate):
-        raise ConfigurationError("rate", f"{rate!r}: a task takes one rate without a burst, for example 50/second")
-    if match is None or int(match[1]) == 0:
-        raise ConfigurationError("rate", f"{rate!r} is not a rate; write for example 50/second, 10/minute or 1000/day")
-    try:
-        # Permits, by `PlanGuard`: a sliding log counts from the store's decision, not from the execution's begin.
-        return Plan(f"task:{item_type}", Concurrency(int(match[1]), _UNITS[match[2]]), on_error="closed")
-    except ConfigurationError as error:
-        raise ConfigurationError("rate", error.problem) from None
 
 
 def checked_timeout(timeout: Duration | None) -> float | None:

@@ -20,7 +20,6 @@ from paceline.dispatch.tasks.policies import Backoff, Duration
 from paceline.dispatch.tasks.unique import NOT_UNIQUE, Unique, checked_words
 from paceline.durations import parse_instant
 from paceline.errors import ConfigurationError, InvalidInput, NotFound, TaskFailed
-from paceline.limits.model import Plan
 
 if TYPE_CHECKING:
     from paceline.dispatch.tasks._blocking_task import BlockingCall, BlockingTask
@@ -38,7 +37,6 @@ class Definition:
     """The options of `@tasks.task(…)`."""
 
     config: DispatchConfig
-    plan: Plan | None
     timeout: float | None
     backoff: Backoff
     priority: int | None = None

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, overload
 from paceline.dispatch.encryption import encryption_of
 from paceline.dispatch.model import EnqueueRequest, EnqueueResult
 from paceline.dispatch.periodic import checked_name
-from paceline.dispatch.plan_guard import PlanGuard
 from paceline.dispatch.ports import DispatchObserver, Guard
 from paceline.dispatch.queue import DispatchQueue
+from paceline.dispatch.rate_guard import RateGuard
 from paceline.dispatch.registry import Domain
 from paceline.dispatch.schedules import CatchUp, Schedule
 from paceline.dispatch.tasks.batches import batch_requests, chain_request
-from paceline.dispatch.tasks.declarations import first_config, state_config, state_schedules
+from paceline.dispatch.tasks.declarations import declared_config, state_schedules
 from paceline.dispatch.tasks.execution import CANCEL_SECONDS, EventListener, Middleware, TaskExecution
 from paceline.dispatch.tasks.in_memory import InMemory
-from paceline.dispatch.tasks.policies import Backoff, Duration, Exponential, checked_backoff, checked_timeout, rate_plan
+from paceline.dispatch.tasks.policies import Backoff, Duration, Exponential, checked_backoff, checked_timeout
 from paceline.dispatch.tasks.related_items import RelatedItems
 from paceline.dispatch.tasks.task import CallOptions, Definition, Task, TaskCall, request_of
 from paceline.dispatch.tasks.unique import checked_unique, new_id
@@ -187,10 +187,10 @@ class Tasks:
             item_type = (function.__name__ if name is None else name).upper()
             if item_type in self._tasks:
                 raise ConfigurationError("name", f"two tasks have the item type {item_type}; give one of them a name=")
-            plan = None if rate is None else rate_plan(item_type, rate)
-            config = first_config(item_type, retries, plan.name if plan else None)
-            config = config.changed({"concurrency": concurrency, "lane_concurrency": lane_concurrency})
-            task = Task(self, function, Definition(config, plan, seconds, policy, priority, lane, same))
+            config = declared_config(
+                item_type, retries, rate=rate, concurrency=concurrency, lane_concurrency=lane_concurrency
+            )
+            task = Task(self, function, Definition(config, seconds, policy, priority, lane, same))
             self._tasks[item_type] = task
             return task
 
@@ -434,11 +434,13 @@ class Tasks:
         await queue.enqueue_group(head, members, connection=connection)
 
     async def queue_next(self, request: EnqueueRequest) -> None:
-        """Queues the next call of a chain."""
+        """Queues the next call of a chain. Its task may be known to a newer version of the program only, which queued
+        the chain and so wrote the task's settings."""
         if self._in_memory is not None:
             await self._in_memory.enqueue_requests([request])
             return
-        await (await self._ready((request.item_type,))).enqueue_requests([request])
+        known = [request.item_type] if request.item_type in self._tasks else []
+        await (await self._ready(known)).enqueue_requests([request])
 
     async def close(self) -> None:
         """Closes the queue, if it was opened on this event loop. The next use opens it again."""
@@ -481,10 +483,8 @@ class Tasks:
         for task in self._tasks.values():
             task.arguments.check()
         queue = await self.queue()
-        for task in self._tasks.values():
-            await state_config(queue, task.definition.config)
-        await state_schedules(queue, self._periodic)
-        async with self._guard() as guard, self._dispatching(queue, guard, observer, temporal):
+        async with self._guard(queue) as guard, self._dispatching(queue, guard, observer, temporal):
+            await state_schedules(queue, self._periodic)
             yield
 
     def _dispatching(
@@ -513,18 +513,15 @@ class Tasks:
         )
 
     @asynccontextmanager
-    async def _guard(self) -> AsyncIterator[Guard | None]:
+    async def _guard(self, queue: DispatchQueue) -> AsyncIterator[Guard]:
         """Limits executions to the tasks' rates, counted in the same database by all processes."""
-        plans = [task.definition.plan for task in self._tasks.values() if task.definition.plan is not None]
-        if not plans:
-            yield None
-            return
-        async with AsyncLimiter(self.url, plans=plans, on_error="closed", deadline=LIMITER_DEADLINE) as limiter:
-            guard = PlanGuard(limiter)
-            try:
-                yield guard
-            finally:
-                await guard.close()
+        guard = RateGuard(
+            queue.store.config, lambda: AsyncLimiter(self.url, on_error="closed", deadline=LIMITER_DEADLINE)
+        )
+        try:
+            yield guard
+        finally:
+            await guard.close()
 
     @asynccontextmanager
     async def in_memory(self, *, run: bool = True) -> AsyncIterator[InMemory]:

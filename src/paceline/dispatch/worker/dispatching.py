@@ -35,7 +35,7 @@ async def dispatching(
     grace period to end; the rest is released."""
     registry = Registry(*domains)
     for domain in registry:
-        await queue.define(domain.config)
+        await queue.declare(domain.config)
     outcomes = OutcomeReporter(queue.store, observer=observer)
     engine = LocalEngine(
         registry,

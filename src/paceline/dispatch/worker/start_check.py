@@ -48,7 +48,7 @@ class StartCheck:
 
     async def wait(self, run: Run) -> None:
         """Returns when the execution may begin; it must do so at once, or calls would come in bursts."""
-        item_type, plan = run.claim.item_type, run.request.config.admission_plan
+        item_type, plan = run.claim.item_type, run.request.config.start_plan
         pause = SHORTEST_PAUSE
         while True:
             try:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, nullcontext
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 
-from paceline.dispatch.config import DispatchConfig
+from paceline.dispatch.config import DispatchConfig, DispatchSettings
 from paceline.dispatch.model import QueueStats
 from paceline.dispatch.queue import DispatchQueue
 from paceline.dispatch.search import FilterOptions
@@ -251,6 +251,46 @@ def pause(item_type: str, as_json: bool) -> None:
 def resume(item_type: str, as_json: bool) -> None:
     """Resume a paused type."""
     _print_switch(_with_queue(lambda queue: queue.resume(item_type), "queue resume", item_type), as_json)
+
+
+@app.command("set")
+@type_argument
+@click.option("--rate", help="How many may begin in any such span, over all processes: 50/second; none for any number.")
+@click.option("--concurrency", help="How many may be in flight at once, over all processes; none for any number.")
+@click.option("--lane-concurrency", help="How many of them per lane; none for any number.")
+@click.option("--max-dispatch-retries", type=int, help="After how many attempts an item is a dead letter.")
+@click.option("--queue", help="The named queue that it belongs to.")
+@as_json
+def set_(item_type: str, as_json: bool, **options: Any) -> None:
+    """Change an item type's settings: what is not given stays as it is.
+
+    Workers keep what is set here, whatever their code says.
+    """
+    changes: DispatchSettings = {name: _setting(name, value) for name, value in options.items() if value is not None}  # type: ignore[assignment]
+    if not changes:
+        raise InvalidInput("--rate", "or another option is required: say what to change")
+
+    async def work(queue: DispatchQueue) -> DispatchConfig:
+        await queue.config(item_type)
+        return await queue.configure(item_type, **changes)
+
+    config = _with_queue(work, "queue set", item_type)
+    if as_json:
+        print_json(DispatchConfigShown.of(config).dump())
+        return
+    for name in changes:
+        value = getattr(config, name)
+        print_line(f"{item_type} {name.replace('_', ' ')}: {'none' if value is None else value}")
+
+
+def _setting(name: str, value: Any) -> Any:
+    if value == "none":
+        return None
+    if name in ("concurrency", "lane_concurrency"):
+        if not value.isascii() or not value.isdigit():
+            raise InvalidInput(f"--{name.replace('_', '-')}", "must be a whole number, or none")
+        return int(value)
+    return value
 
 
 def _chosen(ids: tuple[str, ...], every: bool) -> list[str] | None:

@@ -52,7 +52,7 @@ from paceline.server.settings import Settings
 from paceline.server.shutdown import CLOSE_SECONDS, add_deadline, closing_part, end_when_hung
 from paceline.server.wiring.access import console_sessions, oidc_provider, open_access_store, open_authenticator
 from paceline.server.wiring.database import open_write_check
-from paceline.server.wiring.dispatch import open_dispatch
+from paceline.server.wiring.dispatch import open_dispatch, rates_kept
 from paceline.server.wiring.doctor import server_probes
 from paceline.server.wiring.envoy import open_envoy
 from paceline.server.wiring.ingress import open_ingress
@@ -182,7 +182,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         )
         services.probes |= services.notifications.probes | await server_probes(services.settings)
         observer = await stack.enter_async_context(open_dispatch_observer(services.settings, services.registry))
-        guard = PlanGuard(services.admission.limiter)
+        guard = await stack.enter_async_context(rates_kept(services.settings, PlanGuard(services.admission.limiter)))
         services.queue = await stack.enter_async_context(
             open_dispatch(services.settings, guard=guard, observer=observer)
         )

@@ -15,14 +15,17 @@ from paceline.dispatch.meter import QueueMeter
 from paceline.dispatch.plan_guard import PlanGuard
 from paceline.dispatch.ports import DispatchObserver, Guard, WorkflowEngine
 from paceline.dispatch.queue import DispatchQueue
+from paceline.dispatch.rate_guard import RateGuard
 from paceline.dispatch.registry import Domain, Registry
-from paceline.dispatch.tasks.tasks import Tasks
+from paceline.dispatch.tasks.tasks import LIMITER_DEADLINE, Tasks
 from paceline.dispatch.worker.dispatching import dispatching
 from paceline.dispatch.worker.engine import GRACE_SECONDS
 from paceline.errors import ConfigurationError
+from paceline.limits.limiter import AsyncLimiter
 from paceline.server.setting_sections import DispatchSettings
 from paceline.server.settings import Settings, spelled
 from paceline.server.shutdown import closing_part
+from paceline.server.wiring.database import embedded_url
 from paceline.server.wiring.limits import open_limits
 from paceline.server.wiring.queue import open_queue
 
@@ -85,9 +88,24 @@ def _loaded(name: str, settings: Settings) -> Iterable[Domain]:
 
 @asynccontextmanager
 async def dispatch_guard(settings: Settings) -> AsyncIterator[Guard]:
-    """Holds executions to the plans of the settings' database."""
-    async with open_limits(settings) as limits:
-        yield PlanGuard(limits.limiter)
+    """Holds executions to the rates of their item types and the plans of the settings' database."""
+    async with open_limits(settings) as limits, rates_kept(settings, PlanGuard(limits.limiter)) as guard:
+        yield guard
+
+
+@asynccontextmanager
+async def rates_kept(settings: Settings, plans: Guard) -> AsyncIterator[Guard]:
+    """Holds executions to the rates of their item types, counted in the settings' database, and to `plans`."""
+    async with open_queue(settings) as queue:
+        guard = RateGuard(
+            queue.store.config,
+            lambda: AsyncLimiter(embedded_url(settings), on_error="closed", deadline=LIMITER_DEADLINE),
+            plans,
+        )
+        try:
+            yield guard
+        finally:
+            await guard.close()
 
 
 @asynccontextmanager
@@ -131,7 +149,7 @@ async def open_dispatch(
     )
     async with open_queue(settings) as queue, AsyncExitStack() as running:
         for domain in known:
-            await queue.define(domain.config)
+            await queue.declare(domain.config)
         if observer is not None:
             metering = asyncio.create_task(QueueMeter(queue.store, observer).run())
             running.callback(metering.cancel)

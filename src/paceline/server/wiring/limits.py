@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
+from paceline.dispatch.config import RATE_PLANS
 from paceline.errors import ConfigurationError
 from paceline.limits.limiter import AsyncLimiter
 from paceline.limits.live_plans import LivePlans
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from paceline.server.metrics.limits import AdmissionMetrics
+
+
+OF_AN_ITEM_TYPE = (
+    "is the name of an item type's rate, which is one of its settings: paceline queue set TYPE --rate 20/second"
+)
 
 
 class Limits(NamedTuple):
@@ -69,7 +75,7 @@ async def open_limits(settings: Settings, *, registry: CollectorRegistry | None 
             observer=rollups if metrics is None else with_rollups(metrics, rollups),
         )
         await opened.enter_async_context(limiter)
-        plans = LivePlans(limiter, documents)
+        plans = LivePlans(limiter, documents, {RATE_PLANS: OF_AN_ITEM_TYPE})
         await plans.refresh()
         if metrics is not None:
             metrics.known(await plans.all())

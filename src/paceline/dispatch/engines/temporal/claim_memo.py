@@ -26,7 +26,7 @@ class ClaimMemo(NamedTuple):
 
     @classmethod
     def of(cls, request: StartRequest) -> ClaimMemo:
-        return cls(request.claim, request.config.admission_plan, request.lane, request.priority)
+        return cls(request.claim, request.config.start_plan, request.lane, request.priority)
 
     def to_json(self) -> dict[str, Any]:
         item_type, item_id, epoch, retries = self.claim

@@ -44,7 +44,7 @@ async def dispatching_on_temporal(
     """
     registry = Registry(*domains)
     for domain in registry:
-        await queue.define(domain.config)
+        await queue.declare(domain.config)
     stored = [await queue.config(domain.item_type) for domain in registry]
     outcomes = OutcomeReporter(queue.store, observer=observer)
     client = await temporal.client(encryption)
