@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from paceline.errors import BrokerUnavailable, PacelineError, StoreError
 from paceline.locks import Lock
@@ -80,8 +80,12 @@ class KafkaProducer:
 
         producer = self._producer
 
-        def reported(error: KafkaError | None, _message: object) -> None:
-            self._reports.append((future, None if error is None else self._translated(error, producer)))
+        def reported(error: KafkaError | None, message: Message) -> None:
+            if error is not None:
+                outcome: PacelineError | None = self._translated(error, producer)
+            else:
+                outcome = None if message.offset() is not None else BrokerUnavailable("Kafka told no offset")
+            self._reports.append((future, outcome))
 
         try:
             producer.produce(
