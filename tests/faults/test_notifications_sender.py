@@ -98,6 +98,15 @@ async def sender(
         "PACELINE_SMS_EVENTS_TOPIC": served.settings.section(SmsSettings).events_topic,
         "PACELINE_SMS_WEBHOOK_URL": url,
     }
+    async with sender_process(environment, directory, code) as process:
+        yield process
+
+
+@asynccontextmanager
+async def sender_process(
+    environment: dict[str, str], directory: Path, code: str
+) -> AsyncIterator[subprocess.Popen[bytes]]:
+    """A process that runs `code`, killed when left."""
     with (directory / "sender.log").open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-c", code], env={**os.environ, **environment}, stdout=log, stderr=log

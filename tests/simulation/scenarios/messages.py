@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from paceline.errors import StoreUnavailable
 from paceline.sql.outbox import SqlOutbox
 from paceline.sql.outbox_tables import outbox
-from paceline_sms.delivery import SENDER_GROUP, Delivery, parked_topic
+from paceline_sms.delivery import SENDER_GROUP, Delivery
 from paceline_sms.intake import TOPIC, Intake
 from paceline_sms.model import Attempt
 from paceline_sms.ports import NullObserver, Status
@@ -22,6 +22,7 @@ from paceline_sms.readers import Readers
 from paceline_sms.relay import Relay
 from paceline_sms.stores.sql import SqlDeliveryStore, SqlQuotaStore
 from paceline_sms.stores.tables import notification_message
+from paceline_sms.topics import parked_topic
 from tests.simulation.loop import Process
 from tests.simulation.network import Faults, SimulatedDatabase
 from tests.simulation.sqlite import fresh_engine

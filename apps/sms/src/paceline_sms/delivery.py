@@ -61,6 +61,7 @@ from paceline_sms.provider import Accepted, OnUnknown, Rejected, SmsMessage, Una
 from paceline_sms.provider_chain import ProviderChain, ProviderResponse
 from paceline_sms.quiet_hours import QuietHours
 from paceline_sms.retry_rounds import retry_at_ms
+from paceline_sms.topics import held_topic, parked_topic
 
 SENDER_GROUP = "sms-sender"
 CONCURRENCY = 64
@@ -78,16 +79,6 @@ FULL_SECONDS = 0.02
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
-
-
-def parked_topic(topic: str) -> str:
-    """The topic where records wait for their time: in the outbox, whatever the log is."""
-    return f"{topic}-later"
-
-
-def held_topic(topic: str) -> str:
-    """The topic where records of messages with an unknown outcome wait: in the outbox, whatever the log is."""
-    return f"{topic}-unknown"
 
 
 class _Work(NamedTuple):

@@ -256,6 +256,14 @@ class MessageFilter(NamedTuple):
         return [Status.QUEUED, Status.SENDING] if self.status is Status.QUEUED else [self.status]
 
 
+class Suspect(NamedTuple):
+    """A message that may be lost."""
+
+    message_id: str
+    claimed_until: datetime | None
+    """When its last claim ended; a sender that takes it changes this."""
+
+
 class DeliveryStore(Protocol):
     """The status of messages, and the claims on them."""
 
@@ -365,6 +373,10 @@ class NotificationObserver(Protocol):
         """A reader of the message log failed and was restarted."""
         ...
 
+    def lost(self, messages: int) -> None:
+        """Accepted messages were in no place, and are queued again."""
+        ...
+
     def receipt(self, provider: str, delivered: bool | None, seconds: float) -> None:
         """A provider reported on a message, `seconds` after it was sent."""
         ...
@@ -399,6 +411,9 @@ class NullObserver:
         pass
 
     def reader_restarted(self, reader: str) -> None:
+        pass
+
+    def lost(self, messages: int) -> None:
         pass
 
     def receipt(self, provider: str, delivered: bool | None, seconds: float) -> None:

@@ -52,6 +52,11 @@ class NotificationMetrics:
             ["reader"],
             registry=registry,
         )
+        self._lost = Counter(
+            "notification_lost_messages",
+            "Accepted messages that were in no place, and were queued again. Must stay 0.",
+            registry=registry,
+        )
         self._receipts = Histogram(
             "notification_receipt_delay_seconds",
             "From a message's sending to the receipt of its provider: taken, delivered, or failed.",
@@ -115,6 +120,9 @@ class NotificationMetrics:
 
     def reader_restarted(self, reader: str) -> None:
         self._restarts.labels(reader).inc()
+
+    def lost(self, messages: int) -> None:
+        self._lost.inc(messages)
 
     def receipt(self, provider: str, delivered: bool | None, seconds: float) -> None:
         result = "taken" if delivered is None else "delivered" if delivered else "failed"

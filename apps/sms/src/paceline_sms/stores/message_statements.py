@@ -80,6 +80,7 @@ _SETTLE = (
         ),
         owner=None,
         claimed_until=None,
+        record=None,
         status=sa.case((_IS_EARLY, _message.status), else_=sa.bindparam("status")),
         segments=sa.func.coalesce(sa.bindparam("segments"), _message.segments),
         **{name: sa.bindparam(name) for name in ("attempts", "provider", "provider_id", "reason", "price", "currency")},
@@ -121,6 +122,7 @@ def _accepted_row(message: Message, at: datetime) -> dict[str, Any]:
         "price": None,
         "currency": None,
         "unknown_provider": None,
+        "record": message.to_record_value(),
     }
 
 
@@ -197,7 +199,7 @@ def renew(connection: Connection, message_ids: Sequence[str], owner: str, lease:
 
 def release(connection: Connection, message_ids: Sequence[str], owner: str) -> None:
     """Gives back claims on messages that were not sent."""
-    values = {"status": Status.QUEUED.value, "owner": None, "claimed_until": None}
+    values = {"status": Status.QUEUED.value, "owner": None}
     _update(connection, message_ids, values, _message.owner == owner, _message.status == Status.SENDING)
 
 
@@ -243,7 +245,7 @@ def park(
     for until_ms, group in groupby(sorted(records, key=itemgetter(1)), key=itemgetter(1)):
         append(connection, [record for record, _ in group], available_at=from_ms(until_ms))
     for message_id, parking in claims.items():
-        values = {"status": Status.QUEUED.value, "owner": None, "claimed_until": None, **parking._asdict()}
+        values = {"status": Status.QUEUED.value, "owner": None, **parking._asdict()}
         _update(connection, [message_id], values, _message.owner == owner)
 
 

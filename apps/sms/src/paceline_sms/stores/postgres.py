@@ -53,7 +53,7 @@ _SETTLE = Statement(
         WHERE message_id IN (SELECT message_id FROM new) ORDER BY message_id FOR UPDATE
     )
     UPDATE paceline_notification_message AS message
-    SET owner = NULL, claimed_until = NULL,
+    SET owner = NULL, claimed_until = NULL, record = NULL,
         settled_at = CASE WHEN {_EARLY} THEN message.delivered_at ELSE clock_timestamp() END,
         status = CASE WHEN {_EARLY} THEN message.status ELSE new.status END,
         attempts = new.attempts, provider = new.provider, provider_id = new.provider_id,

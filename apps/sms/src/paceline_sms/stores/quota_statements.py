@@ -83,10 +83,13 @@ def admit(
     return outcomes
 
 
-def publish(connection: Connection, topic: str, messages: Sequence[tuple[Attempt, Message]]) -> None:
-    """Appends accepted messages to the outbox, with a row for the status of each."""
+def publish(
+    connection: Connection, topic: str, messages: Sequence[tuple[Attempt, Message]], *, keep: bool = False
+) -> None:
+    """Appends accepted messages to the outbox, with a row for the status of each. With `keep` a row that there is
+    already stays: a sender may have the message."""
     if messages:
-        insert_messages(connection, [message for _, message in messages])
+        insert_messages(connection, [message for _, message in messages], keep=keep)
         append(
             connection,
             [

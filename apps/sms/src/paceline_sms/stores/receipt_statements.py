@@ -51,6 +51,7 @@ def receive(connection: Connection, receipt: Receipt) -> float | None:
         forget_letters(connection, row.message_id)
     if row.provider_id is None and receipt.provider_id is not None:
         values["provider_id"] = storable(receipt.provider_id, LONGEST_PROVIDER_ID)
+    values["record"] = None
     connection.execute(notification_message.update().where(_message.message_id == row.message_id).values(values))
     return max((at - (row.settled_at or at)).total_seconds(), 0.0)
 

@@ -22,11 +22,13 @@ from paceline_sms.ports import (
     MessageStatus,
     Parking,
     Receipt,
+    Suspect,
 )
 from paceline_sms.quota import Quota, Spending
 from paceline_sms.receipts import EarlyReceipt, early_topic
 from paceline_sms.stores import (
     attempt_statements,
+    lost_statements,
     message_statements,
     quota_statements,
     receipt_statements,
@@ -39,6 +41,7 @@ from paceline_sms.stores.tables import (
     notification_key,
     notification_message,
 )
+from paceline_sms.topics import held_topic, parked_topic
 
 T = TypeVar("T")
 
@@ -71,7 +74,7 @@ class SqlQuotaStore:
 
     async def publish(self, attempt: Attempt, message: Message) -> None:
         write = self._database.write
-        await _retry_conflicts(lambda: write(quota_statements.publish, self._topic, [(attempt, message)]))
+        await _retry_conflicts(lambda: write(quota_statements.publish, self._topic, [(attempt, message)], keep=True))
 
     async def find(self, user_id: int, *, renew: bool = True, now_ms: int | None = None) -> tuple[Quota, int] | None:
         row = await self._database.read(quota_statements.find, user_id, now_ms)
@@ -149,6 +152,18 @@ class SqlDeliveryStore:
     async def bury_held(self, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
         """Dead-letters those messages whose outcome is still unknown, and returns their letters."""
         return await self._database.write(message_statements.bury_held, letters)
+
+    async def suspects(self, age: timedelta, limit: int) -> list[Suspect]:
+        """See `reconciliation.SweptStore`."""
+        return await self._database.read_aside(lost_statements.suspects, self._places(), age, limit)
+
+    async def requeue(self, suspects: Sequence[Suspect]) -> list[str]:
+        """See `reconciliation.SweptStore`."""
+        return await self._database.write(lost_statements.requeue, self._topic, self._places(), suspects)
+
+    def _places(self) -> list[str]:
+        """The topics of the outbox that carry messages."""
+        return [self._topic, parked_topic(self._topic), held_topic(self._topic)]
 
     async def now_ms(self) -> int:
         return await self._database.read(rows.clock_ms, None)

@@ -36,7 +36,7 @@ _TAKE = f"""
 _EARLY = f"status = '{Status.DELIVERED.value}' AND ?2 = '{Status.SENT.value}'"
 _SETTLE = f"""
     UPDATE paceline_notification_message
-    SET owner = NULL, claimed_until = NULL,
+    SET owner = NULL, claimed_until = NULL, record = NULL,
         settled_at = CASE WHEN {_EARLY} THEN delivered_at ELSE ?7 END,
         status = CASE WHEN {_EARLY} THEN status ELSE ?2 END,
         attempts = ?3, provider = ?4, segments = coalesce(?5, segments), reason = ?6, price = ?8, currency = ?9,

@@ -59,13 +59,14 @@ notification_message = sa.Table(
     sa.Column("price", sa.String(32)),
     sa.Column("currency", sa.String(8)),
     sa.Column("unknown_provider", sa.String(64)),
+    sa.Column("record", sa.Text),
     sa.Index("paceline_notification_message_settled_at_ix", "settled_at"),
     sa.Index("paceline_notification_message_status_accepted_at_ix", "status", "accepted_at"),
     sa.Index("paceline_notification_message_provider_id_ix", "provider_id"),
     info={
         "about": "One row per message: QUEUED, SENDING by the owner whose claim ends at claimed_until, then SENT, "
-        "DELIVERED, FAILED, EXPIRED or UNKNOWN. unknown_provider may have taken a message that is queued again. Never "
-        "its text."
+        "DELIVERED, FAILED, EXPIRED or UNKNOWN. unknown_provider may have taken a message that is queued again. "
+        "record is what its topic got, with the text, until there is an outcome."
     },
 )
 

@@ -455,6 +455,7 @@ def _notifications() -> None:
         sa.Column("price", sa.String(32)),
         sa.Column("currency", sa.String(8)),
         sa.Column("unknown_provider", sa.String(64)),
+        sa.Column("record", sa.Text),
         sa.PrimaryKeyConstraint("message_id", name="paceline_notification_message_pk"),
     )
     op.create_index("paceline_notification_message_provider_id_ix", "paceline_notification_message", ["provider_id"])

@@ -22,7 +22,7 @@ from paceline.sql.outbox import SqlOutbox
 from paceline_sms.attempts import ANALYTICS_GROUP, AttemptReader, index_topic
 from paceline_sms.broker_health import BrokerHealth
 from paceline_sms.dead_letters import dead_letter_topic
-from paceline_sms.delivery import SENDER_GROUP, Delivery, held_topic, parked_topic
+from paceline_sms.delivery import SENDER_GROUP, Delivery
 from paceline_sms.held import HeldMessages
 from paceline_sms.intake import Intake
 from paceline_sms.ports import NotificationObserver, NullObserver
@@ -30,10 +30,12 @@ from paceline_sms.provider_chain import ProviderChain
 from paceline_sms.quiet_hours import QuietHours
 from paceline_sms.readers import Readers
 from paceline_sms.receipts import EarlyReceipts, ReceiptReader, early_topic
+from paceline_sms.reconciliation import LogProgress, Sweep
 from paceline_sms.relay import Relay
 from paceline_sms.service.wiring.sms_providers import open_providers
 from paceline_sms.settings import SmsSettings
 from paceline_sms.stores.sql import SqlAnalyticsStore, SqlDeliveryStore, SqlQuotaStore
+from paceline_sms.topics import held_topic, parked_topic
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -218,6 +220,7 @@ def _start_sender(
     readers.start("early receipts", EarlyReceipts(early, messages, observer).run)
     held = partial(outbox.read, held_topic(sms.topic), "held")
     readers.start("held messages", HeldMessages(held, messages, observer).run)
+    readers.start("sweep", Sweep(messages, observer, _progress(settings)).run)
     note = messages.receive
     for entry in providers.providers:
         if (receipts := getattr(entry.provider, "receipts", None)) is not None:
@@ -234,6 +237,17 @@ def _start_sender(
     analytics = AttemptReader(lambda: log.read(events, ANALYTICS_GROUP), SqlAnalyticsStore(shared), copies=copies)
     readers.start("analytics", analytics.run)
     _start_relays(readers, settings, log, outbox)
+
+
+def _progress(settings: Settings) -> LogProgress | None:
+    """Of the sender in Kafka; None if the outbox is the log."""
+    if settings.kafka_bootstrap is None:
+        return None
+    # Imported here: the driver is an extra.
+    from paceline.kafka.progress import KafkaProgress
+
+    topic = settings.section(SmsSettings).topic
+    return KafkaProgress(settings.kafka_bootstrap, topic, SENDER_GROUP, settings.kafka_config)
 
 
 def _start_relays(readers: Readers, settings: Settings, log: MessageLog, outbox: SqlOutbox) -> None:
