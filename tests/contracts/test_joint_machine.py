@@ -80,16 +80,23 @@ class Book:
         end = begin + self.step
         if not self.is_open(begin):
             return False
-        most = self.limit(begin)
-        share = most * (end - max(begin, effective)) // self.step
+        most, low = self.limit(begin), max(begin, effective)
+        share = most * (end - low) // self.step
+        if self.between(begin, end) >= most or self.between(low, end) >= share:
+            return False
         if policy.max_delay is not None:
             last = effective + policy.max_delay // timedelta(milliseconds=1)
             if at > last:
                 return False
             if last + 1 < end:
-                cut = most * (last + 1 - max(begin, effective)) // self.step
-                share = max(cut, min(share, 1)) if begin <= effective else cut
-        return bisect_left(self.times, end) - bisect_left(self.times, begin) < share
+                cut = most * (last + 1 - low) // self.step
+                cut = max(cut, min(share, 1)) if begin <= effective else cut
+                return self.between(low, last + 1 if begin < effective else end) < cut
+        return True
+
+    def between(self, since: int, until: int) -> int:
+        """The number of slots in a span."""
+        return bisect_left(self.times, until) - bisect_left(self.times, since)
 
     def limit(self, begin: int) -> int:
         """The most that a window may hold of what is known: nothing, if some of it is gone."""

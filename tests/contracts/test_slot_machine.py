@@ -74,12 +74,17 @@ class Model:
             if policy.first_window == "whole":
                 low = start
             most = naive_limit(policy, start)
-            limit = most * (end - low) // size
+            share = limit = most * (end - low) // size
+            cut = end
             if policy.max_delay_ms is not None:
-                end = min(end, effective + policy.max_delay_ms + 1)
+                cut = min(end, effective + policy.max_delay_ms + 1)
                 least = min(limit, 1) if start <= effective else 0
-                limit = max(least, most * (end - low) // size)
-            if held[start] < limit:
+                limit = max(least, most * (cut - low) // size)
+            has_room = held[start] < limit
+            if start < effective and policy.first_window == "proportional":
+                ahead, within = self._between(effective, end), self._between(effective, cut)
+                has_room = held[start] < most and ahead < share and within < limit
+            if has_room:
                 opening = self.next_open(policy, start)
                 if opening == start:
                     return start
@@ -101,6 +106,9 @@ class Model:
         if size not in self._counted:
             self._counted[size] = Counter(align(at, size) for at in self.booked.values())
         return self._counted[size]
+
+    def _between(self, since: int, until: int) -> int:
+        return sum(since <= at < until for at in self.booked.values())
 
     def is_open(self, policy: WindowPolicy, start: int) -> bool:
         return self.next_open(policy, start) == start

@@ -34,7 +34,7 @@ class _Config:
     counts: dict[int, WindowCount] = field(default_factory=dict)
     starts: list[int] = field(default_factory=list)
     runs: list[FullRun] = field(default_factory=list)
-    times: Callable[[], list[int]] = list
+    all_times: Callable[[], list[int]] = list
     """The scheduled times of its slots."""
     template: str | None = None
 
@@ -55,11 +55,14 @@ class _Config:
 
     def recounted(self, size_ms: int, from_ms: int, until_ms: int | None = None) -> list[WindowCount]:
         until = LATEST_MS if until_ms is None else until_ms
-        counts = Counter(align(at, size_ms) for at in self.times() if from_ms <= at < until)
+        counts = Counter(align(at, size_ms) for at in self.all_times() if from_ms <= at < until)
         return [WindowCount(start, taken, taken) for start, taken in sorted(counts.items())]
 
     def missing_until(self) -> int:
         return 0
+
+    def times(self, from_ms: int, until_ms: int, limit: int) -> list[int]:
+        return sorted(at for at in self.all_times() if from_ms <= at < until_ms)[:limit]
 
     def write(self, occupancy: Occupancy) -> None:
         runs = occupancy.changed_runs()
@@ -108,7 +111,7 @@ class MemorySlotStore:
         before = config or (self._configs[template] if template else None)
         version = PolicyVersion(name, before.active.version + 1 if before else 1, policy, from_ms(now_ms))
         if config is None:
-            self._configs[name] = _Config([version], times=partial(self._times, name))
+            self._configs[name] = _Config([version], all_times=partial(self._times, name))
             return version
         resized = policy.size_ms != config.active.policy.size_ms
         config.versions.append(version)
@@ -132,7 +135,7 @@ class MemorySlotStore:
             raise InvalidInput("config_name", f"{template!r} has {max_configs} configs in use")
         version = replace(self._configs[template].active, name=name)
         return self._configs.setdefault(
-            name, _Config([version], times=partial(self._times, name), template=template)
+            name, _Config([version], all_times=partial(self._times, name), template=template)
         ).active
 
     async def active_version(self, name: str) -> int | None:

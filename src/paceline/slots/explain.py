@@ -14,7 +14,7 @@ from paceline.durations import to_ms
 from paceline.slots.joint import JointPacker, JointSide
 from paceline.slots.listing import ListedSlot
 from paceline.slots.model import FirstWindow, PolicyVersion, WindowPolicy
-from paceline.slots.occupancy import WindowReader
+from paceline.slots.occupancy import MAX_TIMES, WindowReader
 from paceline.slots.packing import Full, Packer
 from paceline.slots.windows import align, usable
 
@@ -30,7 +30,7 @@ class Reason(StrEnum):
     FULL = "full"
     """It held its limit."""
     PROPORTIONAL = "proportional"
-    """It is the window of the requested time, and offered only a share for what was left of it."""
+    """It is the window of the requested time, and its rest had its share of the limit, or it held the limit."""
     CLOSED = "closed"
     """The calendar closes it, or a part of it."""
     JOINT = "joint"
@@ -119,7 +119,7 @@ def explain(
         if not is_active or to_ms(version.created_at) > booked:
             # Resized, or evicted and maybe made again: the counters of these windows are gone.
             taken = _Recount(side.occupancy.reader, version.policy.size_ms).taken
-        steps += _passed_with_room(version, taken, effective, slot.scheduled_ms, otherwise)
+        steps += _passed_with_room(version, taken, side.occupancy.reader, effective, slot.scheduled_ms, otherwise)
     today = _today(sides, slot.requested_ms, now_ms)
     return Explanation(
         record, effective, then.get(slot.config_name), sides[0].active, tuple(steps), today, tuple(removed)
@@ -135,7 +135,7 @@ def _today(sides: Sequence[JointSide], requested_ms: int, now_ms: int) -> Today:
 
 
 def _first_share(policy: WindowPolicy, effective_ms: int) -> int | None:
-    """What the window of the effective time offered; None if that is its limit."""
+    """What the rest of the effective time's window may hold; None if that is the limit."""
     size, start = policy.size_ms, align(effective_ms, policy.size_ms)
     limit = policy.limit_at(start)
     share = usable(limit, size, start, effective_ms, start + size - 1, policy.first_window).capacity
@@ -155,7 +155,12 @@ def _passed_over(version: PolicyVersion, effective_ms: int, until_ms: int) -> li
 
 
 def _passed_with_room(
-    version: PolicyVersion, taken: Callable[[int], int], effective_ms: int, scheduled_ms: int, otherwise: Reason
+    version: PolicyVersion,
+    taken: Callable[[int], int],
+    reader: WindowReader,
+    effective_ms: int,
+    scheduled_ms: int,
+    otherwise: Reason,
 ) -> list[Step]:
     """The windows up to a slot whose window is not the earliest with room. One that has room, by the slots that are
     `taken` there now, has the reason `otherwise`."""
@@ -165,9 +170,13 @@ def _passed_with_room(
     share = _first_share(policy, effective_ms)
 
     def reason(start: int) -> Reason:
+        if taken(start) >= policy.limit_at(start):
+            return Reason.FULL
         if share is not None and start == first:
-            return Reason.PROPORTIONAL if taken(start) >= share else otherwise
-        return Reason.FULL if taken(start) >= policy.limit_at(start) else otherwise
+            looked_at = min(share, MAX_TIMES)
+            if len(reader.times(effective_ms, start + size, looked_at)) >= looked_at:
+                return Reason.PROPORTIONAL
+        return otherwise
 
     return _steps(version.name, policy, first, align(scheduled_ms, size), reason, otherwise)
 

@@ -10,9 +10,10 @@ from itertools import pairwise
 
 from paceline.durations import LATEST_MS, from_ms
 from paceline.errors import InvalidInput
+from paceline.slots.first_window import offer
 from paceline.slots.model import PolicyVersion, Spread, WindowPolicy
 from paceline.slots.occupancy import Occupancy
-from paceline.slots.windows import align, position, usable
+from paceline.slots.windows import align, position
 
 MOST_EVENTS = 100_000_000
 MOST_STEPS = 100_000
@@ -181,11 +182,10 @@ class _Filling:
         """Fills one window, as far as it may be used. Returns where it ends."""
         size, taken = self._policy.size_ms, self._occupancy.taken(start)
         policy = self._policy
-        limit = policy.limit_at(start)
-        capacity, _, _ = usable(limit, size, start, self._effective, self._horizon, policy.first_window)
-        added = min(self.left, capacity - taken)
+        places = offer(policy, self._occupancy, start, self._effective, self._horizon, exact=True).places
+        added = min(self.left, places)
         if added > 0:
-            self._note(start, taken, added, capacity)
+            self._note(start, taken, added, taken + places)
         return start + size
 
     def _add_alike(self, start: int) -> int | None:

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from paceline.durations import LATEST_MS
-from paceline.slots.model import PolicyVersion, SlotWindow, Spread
+from paceline.slots.first_window import Offer, SpacedWindow, offer, spaced_time
+from paceline.slots.model import FirstWindow, PolicyVersion, SlotWindow, Spread
 from paceline.slots.occupancy import Occupancy
 from paceline.slots.packing import NOWHERE, Full, Place, Places
-from paceline.slots.windows import Usable, align, position, positions, usable
+from paceline.slots.windows import align, position, positions
 
 DAY_MS = 86_400_000
 SEARCHED_MS = 3660 * DAY_MS
@@ -36,11 +37,9 @@ class JointSide:
         delay = self.active.policy.max_delay_ms
         return LATEST_MS - 1 if delay is None else min(effective_ms + delay, LATEST_MS - 1)
 
-    def usable(self, start_ms: int, effective_ms: int, horizon_ms: int = LATEST_MS - 1) -> Usable:
-        """The part and the places of a window that an event may use."""
-        policy = self.active.policy
-        limit = policy.limit_at(start_ms)
-        return usable(limit, self.size_ms, start_ms, effective_ms, horizon_ms, policy.first_window)
+    def offer(self, start_ms: int, effective_ms: int, horizon_ms: int = LATEST_MS - 1) -> Offer:
+        """What a window offers to an event."""
+        return offer(self.active.policy, self.occupancy, start_ms, effective_ms, horizon_ms)
 
     def free_from(self, at_ms: int, effective_ms: int) -> int:
         """The first open window that ends after `at_ms` and has room for an event; `LATEST_MS` if there is none.
@@ -48,7 +47,7 @@ class JointSide:
         policy, start = self.active.policy, align(at_ms, self.size_ms)
         following = policy.next_open(start)
         if following == start <= effective_ms:
-            if self.occupancy.taken(start) < self.usable(start, effective_ms).capacity:
+            if self.offer(start, effective_ms).places > 0:
                 return start
             following = policy.next_open(start + self.size_ms)
         return self.occupancy.first_free(following)
@@ -66,6 +65,8 @@ class JointRoom(NamedTuple):
     """The number of further events that fit into all of them."""
     step_ms: float
     """How far the low end moves with each place taken, if a horizon ends the part before its windows do."""
+    spaced: tuple[SpacedWindow, ...] = ()
+    """The windows whose slots an event's place keeps a distance from; none if it is drawn from the part."""
 
 
 @dataclass(slots=True)
@@ -82,11 +83,13 @@ class JointPacker:
     _narrowest: int = 0
     _effective_ms: int = -1
     _reached_ms: int = -1
+    _denied_ms: int = -1
+    """Before this instant, none suits an event like the last one; nor a later one, but in the windows of its time."""
+    _spaced_ms: int | None = None
+    """Where the search for the next place that keeps its distance continues; None if there is none."""
     _room: JointRoom | Full = NOWHERE
     """The result of the last search, which was for the effective time above and reached that instant."""
     _places: int = 0
-    _no_room_since_ms: int = LATEST_MS
-    """From this effective time on, no common instant exists."""
 
     def __post_init__(self) -> None:
         def narrowness(index: int) -> tuple[int, bool]:
@@ -114,8 +117,9 @@ class JointPacker:
         effective = requested_ms if requested_ms > self.now_ms else self.now_ms
         if effective != self._effective_ms or not self._places:
             self._room = self._search(effective)
-            self._effective_ms = effective
-            self._places = 0 if isinstance(self._room, Full) else self._room.places
+            self._places = 0
+            if not isinstance(self._room, Full):
+                self._places, self._spaced_ms = self._room.places, self._room.low_ms
         room = self._room
         if isinstance(room, Full):
             return room
@@ -124,11 +128,30 @@ class JointPacker:
         ordinals = [side.occupancy.take(start, count) for side, start in zip(self.sides, room.starts_ms, strict=True)]
         ordinal, spread = ordinals[self._narrowest], self.sides[self._narrowest].active.policy.spread
         low, high, step, uniform = room.low_ms, room.high_ms, room.step_ms, self.uniform
+        if room.spaced:
+            return room.starts_ms[0], self._spaced(room, ordinal, count), room.others
         if not step:
-            return room.starts_ms[0], positions(spread, ordinal, count, low, high, uniform), room.others
-        lows = [min(low + int(step * (taken + n)), high - 1) for n in range(count)]
-        times = [position(spread, ordinal + n, lows[n], high, uniform) for n in range(count)]
+            times = positions(spread, ordinal, count, low, high, uniform)
+        else:
+            lows = [min(low + int(step * (taken + n)), high - 1) for n in range(count)]
+            times = [position(spread, ordinal + n, lows[n], high, uniform) for n in range(count)]
+        self._put(room, times)
         return room.starts_ms[0], times, room.others
+
+    def _spaced(self, room: JointRoom, ordinal: int, count: int) -> list[int]:
+        """As `Packer`: the earliest times that keep the distance, in each config that spreads evenly."""
+        times: list[int] = []
+        for nth in range(ordinal, ordinal + count):
+            if self._spaced_ms is not None:
+                self._spaced_ms = spaced_time(room.spaced, self._spaced_ms, room.high_ms)
+            free = self._spaced_ms
+            times.append(position(Spread.EVEN, nth, room.low_ms, room.high_ms, self.uniform) if free is None else free)
+            self._put(room, times[-1:])
+        return times
+
+    def _put(self, room: JointRoom, times: Sequence[int]) -> None:
+        for side, start in zip(self.sides, room.starts_ms, strict=True):
+            side.occupancy.put(start, times)
 
     @property
     def narrowest(self) -> int:
@@ -144,6 +167,8 @@ class JointPacker:
         places = min(max_places, room.places)
         for side, start in zip(self.sides, room.starts_ms, strict=True):
             side.occupancy.take(start, places)
+            if start < self._effective_ms:
+                side.occupancy.put_ahead(start, room.low_ms, places)
         return room, places
 
     def resume_at(self, at_ms: int) -> None:
@@ -151,24 +176,24 @@ class JointPacker:
         self._reached_ms = at_ms
 
     def _search(self, effective_ms: int) -> JointRoom | Full:
-        # A later event gets no window that was denied to an earlier one: its first windows offer less.
-        at = effective_ms
-        if self._effective_ms <= effective_ms < self._reached_ms:
-            at = self._reached_ms
+        if effective_ms < self._effective_ms:
+            self._denied_ms = -1
+        at = max(effective_ms, self._reached_ms) if effective_ms == self._effective_ms else effective_ms
+        self._effective_ms = effective_ms
         starts = self._common(at, effective_ms)
+        self._reached_ms = at = LATEST_MS if starts is None else max(effective_ms, *starts)
+        self._denied_ms = max(self._denied_ms, at)
         if starts is None:
-            self._reached_ms = effective_ms
             return NOWHERE
-        self._reached_ms = at = max(effective_ms, *starts)
-        parts: list[Usable] = []
+        parts: list[Offer] = []
         cut = 0
         for side, start in zip(self.sides, starts, strict=True):
             horizon = side.horizon(effective_ms)
             if at > horizon:
                 continue
-            part = side.usable(start, effective_ms, horizon)
+            part = side.offer(start, effective_ms, horizon)
             parts.append(part)
-            if side.occupancy.taken(start) >= part.capacity:
+            if part.places <= 0:
                 cut = max(cut, part.high_ms)
         if cut:
             # The rest of a window lies beyond its config's horizon.
@@ -178,14 +203,16 @@ class JointPacker:
 
     def _common(self, at_ms: int, effective_ms: int) -> list[int] | None:
         """The windows, one of each config, that hold the first instant at or after `at_ms` that all admit."""
-        if effective_ms >= self._no_room_since_ms or at_ms >= LATEST_MS:
-            return None
-        starts = [side.free_from(at_ms, effective_ms) for side in self.sides]
+        # What was denied to an earlier event is denied to this one too, but in the windows that hold its time: some of
+        # their slots may have passed.
+        first_ends = max(align(effective_ms, side.size_ms) + side.size_ms for side in self.sides)
+        starts = [side.free_from(at_ms, effective_ms) for side in self.sides] if at_ms < LATEST_MS else [LATEST_MS]
         agreed = False
         while not agreed:
             at = max(at_ms, *starts)
+            if first_ends <= at < self._denied_ms:
+                at = at_ms = self._denied_ms
             if at >= LATEST_MS or at > effective_ms + SEARCHED_MS:
-                self._no_room_since_ms = min(self._no_room_since_ms, effective_ms)
                 return None
             agreed = True
             for index, side in enumerate(self.sides):
@@ -194,15 +221,13 @@ class JointPacker:
                     agreed = agreed and starts[index] <= at
         return starts
 
-    def _room_of(self, starts: Sequence[int], parts: Sequence[Usable]) -> JointRoom:
+    def _room_of(self, starts: Sequence[int], parts: Sequence[Offer]) -> JointRoom:
         low, high = max(part.low_ms for part in parts), min(part.high_ms for part in parts)
-        places = min(
-            part.capacity - side.occupancy.taken(start)
-            for side, start, part in zip(self.sides, starts, parts, strict=True)
-        )
+        places = min(part.places for part in parts)
         step = 0.0
         for side, start, part in zip(self.sides, starts, parts, strict=True):
-            if part.high_ms == high < start + side.size_ms:
+            is_shared = start < self._effective_ms and side.active.policy.first_window is FirstWindow.PROPORTIONAL
+            if part.high_ms == high < start + side.size_ms and not is_shared:
                 # As `Packer`: the horizon moves with the clock, and places keep pace with it.
                 pace = (high - part.low_ms) / part.capacity
                 low = max(low, min(part.low_ms + int(side.occupancy.taken(start) * pace), high - 1))
@@ -211,4 +236,18 @@ class JointPacker:
             SlotWindow(side.active.name, side.active.version, start)
             for side, start in zip(self.sides[1:], starts[1:], strict=True)
         )
-        return JointRoom(tuple(starts), others, low, high, places, step)
+        return JointRoom(tuple(starts), others, low, high, places, step, self._spaced_windows(starts))
+
+    def _spaced_windows(self, starts: Sequence[int]) -> tuple[SpacedWindow, ...]:
+        """If the narrowest window is a first one, and spreads evenly: all such windows of the configs."""
+
+        def is_spaced(index: int) -> bool:
+            return starts[index] < self._effective_ms and self.sides[index].active.policy.spread is Spread.EVEN
+
+        if not is_spaced(self._narrowest):
+            return ()
+        return tuple(
+            SpacedWindow.of(side.active.policy, side.occupancy, starts[index])
+            for index, side in enumerate(self.sides)
+            if is_spaced(index)
+        )

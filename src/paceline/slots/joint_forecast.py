@@ -151,8 +151,8 @@ class _JointFilling:
         skipped = min((self.left - 1) // added, (mark.alike_until_ms - at) // period - 1)
         for side, start, short in zip(self._sides, room.starts_ms, self._is_short, strict=True):
             if not short:
-                capacity = side.usable(start, self._effective, side.horizon(self._effective)).capacity
-                skipped = min(skipped, (capacity - side.occupancy.taken(start)) // added)
+                places = side.offer(start, self._effective, side.horizon(self._effective)).places
+                skipped = min(skipped, places // added)
         if skipped < FEWEST_SKIPPED:
             self._wait(at)
         else:
@@ -174,6 +174,8 @@ class _JointFilling:
                 continue
             starts.append(start)
             side.occupancy.take(start, periods * added)
+            if start < self._effective:
+                side.occupancy.put_ahead(start, room.low_ms, periods * added)
             fills = self.fills[index]
             if fills[-1][0] == start:
                 _, before, more, limit = fills[-1]

@@ -40,7 +40,7 @@ class FirstWindow(StrEnum):
     """What the window of the requested time offers."""
 
     PROPORTIONAL = "proportional"
-    """The limit in proportion to what is left of the window."""
+    """What lies in the rest of the window may not exceed the limit in proportion to that rest."""
     WHOLE = "whole"
     """The whole limit: an untouched window takes as much at its end as at its start."""
 

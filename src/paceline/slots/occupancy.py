@@ -8,13 +8,16 @@ even across nights and weekends.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from paceline.durations import LATEST_MS
-from paceline.slots.model import WindowPolicy
-from paceline.slots.windows import align
+from paceline.slots.model import Spread, WindowPolicy
+from paceline.slots.windows import Spacing, align
+
+MAX_TIMES = 10_000
+"""The most times of slots that are read of one window. Of a window with more ahead, all its slots count as ahead."""
 
 
 class WindowCount(NamedTuple):
@@ -56,6 +59,10 @@ class WindowReader(Protocol):
         """The time before which slots may be missing, because they were pruned; 0 if none are."""
         ...
 
+    def times(self, from_ms: int, until_ms: int, limit: int) -> list[int]:
+        """The times of up to `limit` slots in [from_ms, until_ms), in order."""
+        ...
+
 
 class CountReader:
     """A `WindowReader` without runs."""
@@ -77,6 +84,9 @@ class CountReader:
 
     def missing_until(self) -> int:
         return self._reader.missing_until()
+
+    def times(self, from_ms: int, until_ms: int, limit: int) -> list[int]:
+        return self._reader.times(from_ms, until_ms, limit)
 
 
 class CountedWindows:
@@ -104,6 +114,11 @@ class CountedWindows:
 
     def missing_until(self) -> int:
         return 0 if self._reader is None else self._reader.missing_until()
+
+    def times(self, from_ms: int, until_ms: int, limit: int) -> list[int]:
+        if self._reader is None:
+            raise NotImplementedError("the slots are not known here")
+        return self._reader.times(from_ms, until_ms, limit)
 
 
 class RunChanges(NamedTuple):
@@ -138,6 +153,10 @@ class Occupancy:
         self._changed: set[int] = set()
         self._filled: set[int] = set()
         self._opened: set[int] = set()
+        self._placed: dict[int, list[int]] = {}
+        """By window: the times of the slots that this transaction put there."""
+        self._times: dict[int, tuple[int, list[int] | None]] = {}
+        """By window: the time from which its slots are known, and their times in order; None if they are too many."""
 
     def under(self, policy: WindowPolicy, now_ms: int) -> Occupancy:
         """The same slots as another policy would see them from now on. Full runs apply to the active limit only, so
@@ -217,6 +236,49 @@ class Occupancy:
             self._filled.add(start_ms)
             self._jumps[start_ms] = self._policy.next_open(start_ms + self._policy.size_ms)
         return counts[1] - places
+
+    def put(self, start_ms: int, times: Sequence[int]) -> None:
+        """Notes the times of slots for which places were taken in the window."""
+        self._placed.setdefault(start_ms, []).extend(times)
+        from_ms, known = self._times.get(start_ms, (0, None))
+        if known is not None:
+            for at in times:
+                insort(known, at)
+            if len(known) > MAX_TIMES:
+                self._times[start_ms] = from_ms, None
+
+    def put_ahead(self, start_ms: int, at_ms: int, places: int) -> None:
+        """Notes that the slots of so many places lie somewhere behind a time, for a forecast."""
+        self.put(start_ms, [at_ms] * min(places, MAX_TIMES + 1))
+
+    def times_from(self, start_ms: int, from_ms: int) -> list[int] | None:
+        """The times, in order, of the window's slots that lie after a time or no further than their distance before
+        it; None if they are more than `MAX_TIMES`. May have earlier ones, too."""
+        from_ms = self.first_time(start_ms, from_ms)
+        if start_ms not in self._times or from_ms < self._times[start_ms][0]:
+            times: Sequence[int] = ()
+            if self.taken(start_ms) > len(self._placed.get(start_ms, ())):
+                times = self.reader.times(from_ms, start_ms + self._policy.size_ms, MAX_TIMES + 1)
+            self.learn_times(start_ms, from_ms, times)
+        return self._times[start_ms][1]
+
+    def first_time(self, start_ms: int, at_ms: int) -> int:
+        """The time in a window from which a search for a place at `at_ms` must know its slots."""
+        if self._policy.spread is not Spread.EVEN:
+            return at_ms
+        return max(start_ms, at_ms - Spacing.of(self._limit_at(start_ms), self._policy.size_ms).span_ms)
+
+    def learn_times(self, start_ms: int, from_ms: int, times: Sequence[int]) -> None:
+        """Caches the result of `times` of the reader, of one window from a time on."""
+        known = sorted([*times, *self._placed.get(start_ms, ())])
+        self._times[start_ms] = from_ms, None if len(known) > MAX_TIMES else known
+
+    def held(self, start_ms: int, from_ms: int, until_ms: int) -> int:
+        """The number of the window's slots in [from_ms, until_ms); if they are too many to read, all of the window."""
+        times = self.times_from(start_ms, from_ms)
+        if times is None:
+            return self.taken(start_ms)
+        return bisect_left(times, until_ms) - bisect_left(times, from_ms)
 
     def release(self, start_ms: int, places: int = 1) -> None:
         """Frees places in the window."""

@@ -9,9 +9,18 @@ from typing import Any, NamedTuple, Protocol
 
 from paceline.durations import LATEST_MS, from_ms
 from paceline.errors import NotFound, PacelineError, SlotsExhausted
-from paceline.slots.model import AssignedSlot, PolicyVersion, SlotRequest, SlotWindow, WindowPolicy
+from paceline.slots.first_window import Offer, SpacedWindow, offer, spaced_time
+from paceline.slots.model import (
+    AssignedSlot,
+    FirstWindow,
+    PolicyVersion,
+    SlotRequest,
+    SlotWindow,
+    Spread,
+    WindowPolicy,
+)
 from paceline.slots.occupancy import Occupancy
-from paceline.slots.windows import Usable, align, position, positions, usable
+from paceline.slots.windows import align, position, positions
 
 Booking = AssignedSlot | PacelineError
 """The outcome of one request: its slot, or its error."""
@@ -30,14 +39,16 @@ Places = tuple[int, list[int], tuple[SlotWindow, ...]]
 
 
 class Room(NamedTuple):
-    """A window with room: it offers `capacity` places to requests that may use its part [low, high)."""
+    """A window with room: it offers places to requests that may use its part [low, high), which may hold `capacity`."""
 
     start_ms: int
     capacity: int
     low_ms: int
     high_ms: int
-    is_cut: bool
-    """Whether the horizon ends the part before the window's end."""
+    is_first: bool
+    """Whether it holds the effective time, and began before it."""
+    is_paced: bool
+    """Whether the horizon ends the part before the window's end, and places keep pace with it."""
 
 
 class Full(NamedTuple):
@@ -67,8 +78,8 @@ class Packer:
     _effective_ms: int = -1
     _room: Room | Full = NOWHERE
     """The result of the last search, for the time above."""
-    _taken: int = 0
-    """The number of slots in the room's window."""
+    _places: int = 0
+    """The number of places that the room still has."""
 
     def place(self, requested_ms: int) -> Place | Full:
         """Takes a place for an event with this requested time, or nothing at all."""
@@ -79,21 +90,40 @@ class Packer:
         """Takes up to `max_places` places at once for one requested time, all in the earliest window with room."""
         effective = requested_ms if requested_ms > self.now_ms else self.now_ms
         room = self._room
-        if effective != self._effective_ms or (isinstance(room, Room) and self._taken >= room.capacity):
+        if effective != self._effective_ms or (isinstance(room, Room) and not self._places):
             self._effective_ms, self._room = effective, (room := self._search(effective))
         if isinstance(room, Full):
             return room
-        start, capacity, low, high, is_cut = room
-        spread, uniform, taken = self.policy.spread, self.uniform, self._taken
-        count = min(max_places, capacity - taken)
-        self._taken += count
-        ordinal = self.occupancy.take(start, count)
-        if not is_cut:
-            return start, positions(spread, ordinal, count, low, high, uniform), ()
-        # The horizon moves with the clock, and under overload each step of it opens a little more of this window:
-        # places keep pace with it. Drawn from all of the span so far, they would crowd at the window's start.
-        lows = [low + (taken + n) * (high - low) // capacity for n in range(count)]
-        return start, [position(spread, ordinal + n, lows[n], high, uniform) for n in range(count)], ()
+        start, capacity, low, high, is_first, is_paced = room
+        spread, uniform, occupancy = self.policy.spread, self.uniform, self.occupancy
+        count = min(max_places, self._places)
+        self._places -= count
+        taken = occupancy.taken(start)
+        ordinal = occupancy.take(start, count)
+        if is_first and spread is Spread.EVEN:
+            times = self._spaced(room, ordinal, count)
+        elif not is_paced:
+            times = positions(spread, ordinal, count, low, high, uniform)
+            occupancy.put(start, times)
+        else:
+            # The horizon moves with the clock, and under overload each step of it opens a little more of this window:
+            # places keep pace with it. Drawn from all of the span so far, they would crowd at the window's start.
+            lows = [low + (taken + n) * (high - low) // capacity for n in range(count)]
+            times = [position(spread, ordinal + n, lows[n], high, uniform) for n in range(count)]
+            occupancy.put(start, times)
+        return start, times, ()
+
+    def _spaced(self, room: Room, ordinal: int, count: int) -> list[int]:
+        """The earliest times in the room that keep the distance; for slots without such a time, drawn ones."""
+        start, low, high = room.start_ms, room.low_ms, room.high_ms
+        windows = [SpacedWindow.of(self.policy, self.occupancy, start)]
+        times: list[int] = []
+        free: int | None = low
+        for nth in range(ordinal, ordinal + count):
+            free = None if free is None else spaced_time(windows, free, high)
+            times.append(position(Spread.EVEN, nth, low, high, self.uniform) if free is None else free)
+            self.occupancy.put(start, times[-1:])
+        return times
 
     def _search(self, effective_ms: int) -> Room | Full:
         """The first open window with room for a slot that may not lie before `effective_ms`."""
@@ -106,24 +136,25 @@ class Packer:
             horizon = min(effective_ms + policy.max_delay_ms, horizon)
         start = align(effective_ms, size)
         following = policy.next_open(start)
-        part: Usable | None = None
+        part: Offer | None = None
         if following == start:
-            end = start + size - 1
-            part = usable(policy.limit_at(start), size, start, effective_ms, end, policy.first_window)
-            if occupancy.taken(start) >= part.capacity:
+            part = offer(policy, occupancy, start, effective_ms, start + size - 1)
+            if part.places <= 0:
                 following = policy.next_open(start + size)
         if following != start:
             start, part = occupancy.first_free(following), None
         if start > horizon:
             return Full(start if start < LATEST_MS else None)
         if part is None or horizon < start + size - 1:
-            part = usable(policy.limit_at(start), size, start, effective_ms, horizon, policy.first_window)
-        capacity, low, high = part
-        self._taken = occupancy.taken(start)
-        if self._taken >= capacity:
+            part = offer(policy, occupancy, start, effective_ms, horizon)
+        places, low, high, capacity = part
+        if places <= 0:
             # The rest of this window lies beyond the horizon.
             return Full(high if high < LATEST_MS else None)
-        return Room(start, capacity, low, high, high < start + size)
+        self._places = places
+        is_first = start < effective_ms
+        is_shared = is_first and policy.first_window is FirstWindow.PROPORTIONAL
+        return Room(start, capacity, low, high, is_first, high < start + size and not is_shared)
 
 
 class RequestPacker(Protocol):

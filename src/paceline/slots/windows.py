@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from paceline.slots.model import FirstWindow, Spread
@@ -10,6 +11,8 @@ from paceline.slots.model import FirstWindow, Spread
 _INVERSE_GOLDEN = 0x9E3779B97F4A7C15
 """2⁶⁴ / φ: multiplying by it modulo 2⁶⁴ walks the golden-ratio sequence in exact integers."""
 _WRAP = (1 << 64) - 1
+FINEST_SPAN_MS = 20
+"""Rounding up to milliseconds lengthens a distance of this length by at most a twentieth."""
 
 
 def align(at_ms: int, size_ms: int) -> int:
@@ -71,3 +74,28 @@ def positions(
     if spread is Spread.EVEN:
         return [low_ms + even_position(nth, span) for nth in range(ordinal, ordinal + count)]
     return [low_ms + int(uniform() * span) for _ in range(count)]
+
+
+class Spacing(NamedTuple):
+    """The distance of a window's slots that are spread evenly: any `slots` + 1 in a row span at least `span_ms`."""
+
+    slots: int
+    span_ms: int
+
+    @classmethod
+    def of(cls, limit: int, size_ms: int) -> Spacing:
+        """The distance `size_ms / limit`. Where milliseconds are too coarse for it, it holds of several in a row."""
+        slots = -(-FINEST_SPAN_MS * limit // size_ms)
+        return cls(slots, -(-slots * size_ms // limit))
+
+    def next_free(self, times: Sequence[int], at_ms: int) -> int:
+        """The first instant at or after `at_ms` that keeps the distance from these times, given in order."""
+        slots, span_ms = self
+        while True:
+            before = bisect_right(times, at_ms)
+            if before >= slots and at_ms < times[before - slots] + span_ms:
+                at_ms = times[before - slots] + span_ms
+            elif before + slots <= len(times) and times[before + slots - 1] < at_ms + span_ms:
+                at_ms = times[before]
+            else:
+                return at_ms

@@ -73,7 +73,7 @@ async def test_under_several_configs_each_window_has_the_reason_of_its_own_confi
     for name, policy in by_name.items():
         await store.configure(name, policy)
     scheduler = SlotScheduler(store)
-    taken: Counter[tuple[str, int]] = Counter()
+    times: dict[str, list[int]] = {"a": [], "b": []}
     for index, (which, at) in enumerate(requested):
         names = (("a",), ("b",), ("a", "b"))[which]
         (slot,) = await store.book(names, [SlotRequest(f"e{index}", at)])
@@ -84,13 +84,15 @@ async def test_under_several_configs_each_window_has_the_reason_of_its_own_confi
             policy = by_name[step.config_name]
             start, size, limit = step.window_start_ms, policy.size_ms, policy.max_per_window
             offered, is_first = limit, start == align(effective, size)
+            lying = [time for time in times[step.config_name] if start <= time < start + size]
+            has_room = len(lying) < limit
             if is_first and policy.first_window == "proportional":
                 offered = limit * (start + size - effective) // size
-            has_room = taken[step.config_name, start] < offered
+                has_room = has_room and sum(time >= effective for time in lying) < offered
             assert has_room is (step.reason is Reason.JOINT) or step.reason is Reason.CLOSED
             assert (step.reason is Reason.PROPORTIONAL) <= (is_first and offered < limit)
         for window in slot.windows:
-            taken[window.config_name, window.window_start_ms] += 1
+            times[window.config_name].append(slot.scheduled_ms)
         (again,) = await store.book(names, [SlotRequest("again", at)])
         assert isinstance(again, AssignedSlot)
         assert explanation.today.window_start_ms == again.window_start_ms

@@ -25,11 +25,11 @@ class Slots:
 
     def __init__(self, policy: WindowPolicy, times: list[int], missing_ms: int = 0) -> None:
         self.size_ms = policy.size_ms
-        self.times = sorted(at for at in times if at >= missing_ms)
+        self.booked = sorted(at for at in times if at >= missing_ms)
         self.missing_ms = missing_ms
 
     def windows_from(self, start_ms: int, limit: int) -> list[WindowCount]:
-        counts = Counter(align(at, self.size_ms) for at in self.times)
+        counts = Counter(align(at, self.size_ms) for at in self.booked)
         return [WindowCount(start, n, n) for start, n in sorted(counts.items()) if start >= start_ms][:limit]
 
     def run_before(self, start_ms: int) -> FullRun | None:
@@ -39,12 +39,15 @@ class Slots:
         return [None] * len(starts_ms)
 
     def recounted(self, size_ms: int, from_ms: int, until_ms: int | None = None) -> list[WindowCount]:
-        chosen = [at for at in self.times if at >= from_ms and (until_ms is None or at < until_ms)]
+        chosen = [at for at in self.booked if at >= from_ms and (until_ms is None or at < until_ms)]
         counts = Counter(align(at, size_ms) for at in chosen)
         return [WindowCount(start, n, n) for start, n in sorted(counts.items())]
 
     def missing_until(self) -> int:
         return self.missing_ms
+
+    def times(self, from_ms: int, until_ms: int, limit: int) -> list[int]:
+        raise NotImplementedError
 
 
 @given(policies, policies, times)

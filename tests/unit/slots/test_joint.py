@@ -22,6 +22,7 @@ from paceline.slots.occupancy import FullRun, Occupancy, WindowCount, full_runs
 from paceline.slots.packing import Full, Packer, Place
 from paceline.slots.windows import align
 from tests.effort import examples
+from tests.models.held_windows import held_times
 
 NOW = 1_000_000
 SPAN = 700
@@ -59,6 +60,10 @@ class Counted:
     def missing_until(self) -> int:
         return 0
 
+    def times(self, from_ms: int, until_ms: int, limit: int) -> list[int]:
+        held = held_times(self.counts, self.policy.size_ms)
+        return [at for at in held if from_ms <= at < until_ms][:limit]
+
 
 def side(name: str, policy: WindowPolicy, counts: dict[int, int] | None = None) -> JointSide:
     return JointSide(PolicyVersion(name, 1, policy, from_ms(0)), Occupancy(policy, Counted(policy, counts or {})))
@@ -85,9 +90,10 @@ def policies(draw: st.DrawFn) -> WindowPolicy:
 class Walk:
     """The same, by looking at every millisecond. Windows are closed if a blackout touches them."""
 
-    def __init__(self, policies: Sequence[WindowPolicy], held: Sequence[Counter[int]]) -> None:
+    def __init__(self, policies: Sequence[WindowPolicy], held: Sequence[list[int]]) -> None:
         self.policies = policies
         self.held = held
+        """The times of each config's slots."""
 
     def admits(self, index: int, at: int, effective: int) -> bool:
         policy, size = self.policies[index], self.policies[index].size_ms
@@ -97,16 +103,23 @@ class Walk:
         if any(since < end and start < until for since, until in closed):
             return False
         low = max(start, effective)
-        whole = policy.max_per_window * (end - low) // size
+        if self.count(index, start, end) >= policy.max_per_window:
+            return False
+        share = policy.max_per_window * (end - low) // size
+        if self.count(index, low, end) >= share:
+            return False
         if policy.max_delay is not None:
             last = effective + policy.max_delay // timedelta(milliseconds=1)
             if at > last:
                 return False
             cut = policy.max_per_window * (min(end, last + 1) - low) // size
-            if start <= effective:
-                cut = max(cut, min(1, whole))
-            whole = min(whole, cut)
-        return self.held[index][start] < whole
+            if start < effective:
+                return self.count(index, low, min(end, last + 1)) < max(cut, min(1, share))
+            return self.count(index, start, end) < (max(cut, 1) if start == effective else cut)
+        return True
+
+    def count(self, index: int, since: int, until: int) -> int:
+        return sum(since <= at < until for at in self.held[index])
 
     def earliest(self, effective: int) -> int | None:
         at = effective
@@ -118,8 +131,8 @@ class Walk:
         return None
 
     def book(self, at: int) -> None:
-        for policy, held in zip(self.policies, self.held, strict=True):
-            held[at // policy.size_ms * policy.size_ms] += 1
+        for held in self.held:
+            held.append(at)
 
 
 @settings(max_examples=examples(300), deadline=None)
@@ -131,7 +144,7 @@ def test_the_earliest_instant_that_all_admit_is_taken(data: st.DataObject) -> No
         fills = data.draw(st.lists(st.integers(0, policy.max_per_window), max_size=12))
         first = align(NOW, policy.size_ms)
         held.append(Counter({first + n * policy.size_ms: taken for n, taken in enumerate(fills) if taken}))
-    walk = Walk(chosen, [Counter(counts) for counts in held])
+    walk = Walk(chosen, [held_times(counts, policy.size_ms) for policy, counts in zip(chosen, held, strict=True)])
     sides = [side(f"c{n}", policy, dict(counts)) for n, (policy, counts) in enumerate(zip(chosen, held, strict=True))]
     packer = JointPacker(sides, NOW, random.Random(1).random)
     for requested in data.draw(st.lists(st.integers(NOW - 20, NOW + 250), min_size=1, max_size=20)):

@@ -24,6 +24,7 @@ from paceline.slots.occupancy import (
     split_run,
 )
 from tests.effort import examples
+from tests.models.held_windows import held_times
 
 MINUTE = 60_000
 LAST = 12
@@ -51,6 +52,7 @@ class Stored:
         self.recounts: list[tuple[int, int, int | None]] = []
         self.asked: list[int] = []
         """Of which times the run before was asked for, in one go."""
+        self.asked_times: list[tuple[int, int, int]] = []
         self.singly: list[int] = []
         """And alone."""
 
@@ -75,6 +77,11 @@ class Stored:
 
     def missing_until(self) -> int:
         return self.missing_ms
+
+    def times(self, from_ms: int, until_ms: int, limit: int) -> list[int]:
+        self.asked_times.append((from_ms, until_ms, limit))
+        held = held_times({count.start_ms: count.taken for count in self.counts}, MINUTE)
+        return [at for at in held if from_ms <= at < until_ms][:limit]
 
 
 class Plain:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from datetime import UTC, datetime
 from random import Random
 
@@ -15,10 +14,11 @@ from paceline.errors import NotFound, SlotsExhausted, StoreUnavailable
 from paceline.slots import WindowPolicy
 from paceline.slots.calendars import DAYS
 from paceline.slots.model import AssignedSlot, PolicyVersion, SlotRequest, SlotWindow
-from paceline.slots.occupancy import CountedWindows, Occupancy, WindowCount
+from paceline.slots.occupancy import Occupancy, WindowCount
 from paceline.slots.packing import Booking, Full, Packer, Place, Places, book_all, proves_config, unbooked
 from paceline.slots.windows import align, even_position, usable
 from tests.effort import examples
+from tests.models.held_windows import HeldWindows, held_times
 
 NOW = 1_800_000_000_250
 
@@ -44,7 +44,7 @@ def booked(
 ) -> tuple[list[Booking], list[WindowCount]]:
     """What comes of the requests in batches of that size, and the windows afterwards."""
     active = PolicyVersion("bank", 1, policy, datetime.now(UTC))
-    occupancy = Occupancy(policy, CountedWindows(counts))
+    occupancy = Occupancy(policy, HeldWindows(counts, policy.size_ms))
     packer = Packer(policy, occupancy, NOW, Random(7).random)
     bookings: list[Booking] = []
     existing: dict[str, AssignedSlot] = {}
@@ -66,19 +66,31 @@ def test_a_batch_is_booked_as_its_requests_one_by_one(
     assert windows_then == windows_in_turn
 
 
-def place_plainly(policy: WindowPolicy, taken: Counter[int], now: int, requested: int) -> tuple[int, int, int] | Full:
+def place_plainly(policy: WindowPolicy, times: list[int], now: int, requested: int) -> tuple[int, int, int] | Full:
     """The window, and the span for the slot, by a walk from window to window; or the first time with room."""
     effective, size = max(requested, now), policy.size_ms
     horizon = LATEST_MS - 1 if policy.max_delay_ms is None else effective + policy.max_delay_ms
     start = align(effective, size)
+
+    def has_room(until: int) -> bool:
+        """Whether the part of the window up to a time has room."""
+        limit, end = policy.limit_at(start), start + size
+        offered = usable(limit, size, start, effective, until, policy.first_window)
+        taken = sum(start <= at < end for at in times)
+        if start >= effective or policy.first_window == "whole":
+            return taken < offered.capacity
+        ahead = sum(effective <= at < end for at in times)
+        share = limit * (end - effective) // size
+        within = sum(effective <= at < offered.high_ms for at in times)
+        return taken < limit and ahead < share and within < offered.capacity
+
     while True:
         is_open = policy.next_open(start) == start
-        whole = usable(policy.limit_at(start), size, start, effective, start + size - 1, policy.first_window).capacity
-        if is_open and taken[start] < whole:
+        if is_open and has_room(start + size - 1):
             if start > horizon:
                 return Full(start)
-            capacity, low, high = usable(policy.limit_at(start), size, start, effective, horizon, policy.first_window)
-            return (start, low, high) if taken[start] < capacity else Full(high)
+            _, low, high = usable(policy.limit_at(start), size, start, effective, horizon, policy.first_window)
+            return (start, low, high) if has_room(horizon) else Full(high)
         start += size
 
 
@@ -108,12 +120,12 @@ def test_each_request_gets_the_earliest_open_window_with_room(
 ) -> None:
     now = EIGHT + after
     windows = [WindowCount(EIGHT + 1000 * number, count, count) for number, count in enumerate(counts) if count]
-    taken = Counter({window.start_ms: window.taken for window in windows})
-    packer = Packer(policy, Occupancy(policy, CountedWindows(windows)), now, Random(3).random)
+    held = held_times({window.start_ms: window.taken for window in windows}, policy.size_ms)
+    packer = Packer(policy, Occupancy(policy, HeldWindows(windows, policy.size_ms)), now, Random(3).random)
     for early, most in requested:
         at = EIGHT + early
         found = packer.take_places(at, most)
-        expected = place_plainly(policy, taken, now, at)
+        expected = place_plainly(policy, held, now, at)
         if isinstance(expected, Full):
             assert found == expected
             continue
@@ -122,15 +134,15 @@ def test_each_request_gets_the_earliest_open_window_with_room(
         assert (start, others) == (expected[0], ())
         assert 1 <= len(times) <= most
         assert all(expected[1] <= time < expected[2] for time in times)
-        for _ in times:
-            assert place_plainly(policy, taken, now, at) == expected, "every one of them has room"
-            taken[start] += 1
-        if len(times) < most:
-            assert place_plainly(policy, taken, now, at) != expected, "and no other has"
+        for time in times:
+            assert place_plainly(policy, held, now, at) == expected, "every one of them has room"
+            held.append(time)
+        if len(times) < most and start >= max(at, now):
+            assert place_plainly(policy, held, now, at) != expected, "and no other has"
 
 
 def packed(policy: WindowPolicy, *windows: WindowCount, now: int = 0) -> Packer:
-    return Packer(policy, Occupancy(policy, CountedWindows(windows)), now, Random(1).random)
+    return Packer(policy, Occupancy(policy, HeldWindows(windows, policy.size_ms)), now, Random(1).random)
 
 
 def test_one_place_is_the_first_of_several() -> None:

@@ -33,7 +33,7 @@ def planned(policy: WindowPolicy, times: Sequence[int], name: str = "bank") -> P
 @given(
     st.sampled_from(["even", "jitter"]),
     st.lists(st.tuples(st.integers(SIZE, 5 * SIZE - 1), st.integers(0, 5 * SIZE)), min_size=1, max_size=8),
-    st.integers(0, SIZE),
+    st.integers(0, SIZE - 1),
     st.data(),
 )
 @settings(max_examples=examples(300))

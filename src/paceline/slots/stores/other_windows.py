@@ -39,7 +39,11 @@ def other_names(text: str | None) -> list[str]:
 
 def charged_to(connection: Connection, name: str, table: sa.Table = slot) -> sa.ColumnElement[bool]:
     """Whether a slot is charged to a config, as its first one or as a further one."""
-    # Quotes inside a JSON text are escaped, so no name can match the beginning of another row.
-    row = f"[{json.dumps(name, ensure_ascii=False)},"
     index = sa.func.strpos if connection.dialect.name == "postgresql" else sa.func.instr
-    return (table.c.config_name == name) | (index(table.c.other_windows, row) > 0)
+    return (table.c.config_name == name) | (index(table.c.other_windows, name_in_text(name)) > 0)
+
+
+def name_in_text(name: str) -> str:
+    """The part of `other_windows_text` that names a config."""
+    # Quotes inside a JSON text are escaped, so no name can match the beginning of another row.
+    return f"[{json.dumps(name, ensure_ascii=False)},"

@@ -111,6 +111,9 @@ class _NotExpected(Exception):
 class _NoReader:
     """A `WindowReader` that reads nothing: all windows are known."""
 
+    def times(self, from_ms: int, until_ms: int, limit: int) -> list[int]:
+        raise _NotExpected
+
     def windows_from(self, start_ms: int, limit: int) -> list[WindowCount]:
         raise _NotExpected
 
@@ -248,7 +251,7 @@ class LoneBooker:
         if packer is None or requested_ms <= guessed_now:
             return None
         for config in configs:
-            if requested_ms - requested_ms % config.size_ms != config.first_ms:
+            if requested_ms != config.first_ms:  # in the rest of a window, the times of its slots count
                 return None
         expectation.packer = None
         packer.now_ms = guessed_now

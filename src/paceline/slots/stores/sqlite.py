@@ -15,7 +15,7 @@ from paceline.durations import to_ms
 from paceline.slots.model import AssignedSlot, SlotRequest
 from paceline.slots.occupancy import FullRun, Occupancy, RunChanges, WindowCount
 from paceline.slots.packing import Booking, Packer, book_all, unbooked
-from paceline.slots.stores.other_windows import parse_other_windows
+from paceline.slots.stores.other_windows import name_in_text, parse_other_windows
 from paceline.slots.stores.sql import Booker
 from paceline.slots.stores.window_rows import FEW_WINDOWS, SqlWindowReader, read_ahead, window_queries
 from paceline.sql.schema import instant_ms, instant_text, now, sqlite_connection
@@ -46,6 +46,11 @@ _UPDATE_WINDOW = "UPDATE paceline_slot_window SET taken = ?, placed = ? WHERE co
 _RUN_BEFORE = """
     SELECT window_start, resume_at FROM paceline_slot_run
     WHERE config_name = ? AND window_start <= ? ORDER BY window_start DESC LIMIT 1
+"""
+_TIMES = """
+    SELECT scheduled_at FROM paceline_slot
+    WHERE scheduled_at >= ? AND scheduled_at < ? AND (config_name = ? OR instr(other_windows, ?) > 0)
+    ORDER BY scheduled_at LIMIT ?
 """
 _REMOVE_RUN = "DELETE FROM paceline_slot_run WHERE config_name = ? AND window_start = ?"
 _INSERT_RUN = "INSERT INTO paceline_slot_run (config_name, window_start, resume_at) VALUES (?, ?, ?)"
@@ -90,6 +95,11 @@ class SqliteWindowReader(SqlWindowReader):
     def windows_from(self, start_ms: int, limit: int) -> list[WindowCount]:
         rows = self.driver.execute(_WINDOWS_FROM, (self.name, instant_text(start_ms), limit))
         return [WindowCount(instant_ms(start), taken, placed) for start, taken, placed in rows]
+
+    def times(self, from_ms: int, until_ms: int, limit: int) -> list[int]:
+        span = instant_text(from_ms), instant_text(until_ms)
+        rows = self.driver.execute(_TIMES, (*span, self.name, name_in_text(self.name), limit))
+        return [instant_ms(at) for (at,) in rows]
 
     def run_before(self, start_ms: int) -> FullRun | None:
         row = self.driver.execute(_RUN_BEFORE, (self.name, instant_text(start_ms))).fetchone()

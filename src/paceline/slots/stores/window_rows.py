@@ -138,6 +138,13 @@ class SqlWindowReader:
     def missing_until(self) -> int:
         return forgotten.load(self.connection, self.name).slots_ms
 
+    def times(self, from_ms: int, until_ms: int, limit: int) -> list[int]:
+        ahead = (slot.c.scheduled_at >= instant_of(from_ms)) & (slot.c.scheduled_at < instant_of(until_ms))
+        stored = stored_time(self.connection, slot.c.scheduled_at)
+        query = sa.select(stored).where(ahead, charged_to(self.connection, self.name))
+        times = self.connection.execute(query.order_by(slot.c.scheduled_at).limit(limit)).scalars()
+        return list(map(stored_ms(self.connection), times))
+
     def windows_at(self, starts_ms: Sequence[int]) -> dict[int, WindowCount]:
         """The counted windows among these, by start."""
         counts: dict[int, WindowCount] = {}
