@@ -40,11 +40,12 @@ def planned(policy: WindowPolicy, times: Sequence[int], name: str = "bank") -> P
 def test_slots_keep_their_order_and_lie_in_their_windows(
     spread: str, times: list[tuple[int, int]], floor: int, data: st.DataObject
 ) -> None:
-    """Each goes to its own window or an earlier one, in order, and not before its requested time."""
+    """Each goes to its own window or an earlier one, in order, and not before its requested time. The floor lies in the
+    first of the windows that a plan gives, or before it."""
     policy = WindowPolicy(100, "PT4S", spread=spread)
     slots = [slot(number, at, min(asked, at)) for number, (at, asked) in enumerate(sorted(times))]
     config = planned(policy, [one.scheduled_ms for one in slots])
-    assignments, last = [], 0
+    assignments, last = [], floor // SIZE
     for one in slots:
         own = one.window_start_ms // SIZE
         first = max(last, one.requested_ms // SIZE)
