@@ -54,7 +54,7 @@ BLOCK = re.compile(
 )
 SERVE = re.compile(r"^(?:make run|paceline serve\b(.*))$", re.MULTILINE)
 KEEPS_RUNNING = re.compile(
-    r"^(?:paceline worker|uvicorn|celery|envoy -c|python -m paceline\.apps\.payments\.downstream)\b.*$", re.MULTILINE
+    r"^(?:paceline worker|uvicorn|celery|envoy -c|python -m paceline_payments\.downstream)\b.*$", re.MULTILINE
 )
 INSTANT = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$")
 READ_BY_ITSELF = {"paceline.toml", "pyproject.toml"}
