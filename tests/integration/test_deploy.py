@@ -58,8 +58,9 @@ def test_prometheus_agrees(promtool: str, arguments: tuple[str, ...]) -> None:
 def exported() -> set[str]:
     """Every sample name that paceline's observers register."""
     registry = CollectorRegistry()
-    for module in pkgutil.iter_modules(paceline.server.metrics.__path__):
-        loaded = importlib.import_module(f"paceline.server.metrics.{module.name}")
+    modules = [f"paceline.server.metrics.{one.name}" for one in pkgutil.iter_modules(paceline.server.metrics.__path__)]
+    for name in [*modules, "paceline_payments.service.metrics", "paceline_sms.service.metrics"]:
+        loaded = importlib.import_module(name)
         for observer in vars(loaded).values():
             ours = inspect.isclass(observer) and observer.__module__ == loaded.__name__
             if ours and "registry" in inspect.signature(observer).parameters:

@@ -16,6 +16,7 @@ import difflib
 import os
 import tomllib
 from collections.abc import Callable, Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +50,10 @@ TOP = frozenset(
         "log_format",
         "log_level",
         "oidc",
-        "payments",
         "plans",
         "port",
         "redis_url",
         "slots",
-        "sms",
         "temporal_address",
         "temporal_api_key",
         "temporal_build_id",
@@ -66,7 +65,10 @@ TOP = frozenset(
         "traces",
     ]
 )
-"""Every setting and table at the top of the file, the service's too; a test compares."""
+"""Every setting and table at the top of the file, the service's too; a test compares. Each application that is
+installed has a table of its own."""
+APPLICATIONS = "paceline.apps"
+"""The group of entry points that name applications."""
 
 
 def limiter_options(file: str | Path | None, environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
@@ -141,7 +143,7 @@ class _Settings:
 
     def refuse_unknown(self) -> None:
         for name in self._document:
-            if name not in TOP:
+            if name not in TOP and not metadata.entry_points(group=APPLICATIONS, name=name):
                 near = difflib.get_close_matches(name, TOP, 1)
                 raise ConfigurationError(name, "is no setting" + (f"; did you mean {near[0]}?" if near else ""))
         for name in self._limits:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,17 @@ def test_the_names_at_the_top_of_the_file_are_the_services() -> None:
     from paceline.server.settings import Settings
 
     assert {*Settings.model_fields, "plans"} == TOP
+
+
+def test_an_application_that_is_installed_has_a_table_of_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "paceline.toml"
+    file.write_text("[sms]\nproviders = 'console'\n")
+    if not metadata.entry_points(group="paceline.apps", name="sms"):
+        pytest.skip("paceline-sms is not installed")
+    assert limiter_options(file, {})["store"] == "memory://"
+    file.write_text("[smss]\nproviders = 'console'\n")
+    with pytest.raises(ConfigurationError, match="is no setting"):
+        limiter_options(file, {})
 
 
 @pytest.mark.parametrize(("text", "name"), [('[limit]\non_error = "closed"', "limit"), ("plan = 1", "plan")])
