@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 NPM := $(shell command -v npm)
 JAVASCRIPT := .venv/javascript
-CONSOLE := src/paceline/server/console/static
+CONSOLE := src/paceline/server/console/static apps/*/src/*/service/console
 
 .PHONY: run test quick-tests test-rest installed lint blocking javascript no-javascript types imports demo bench bench-quick simulate \
   sms-matrix torture joint-processes scale gameday mutation docs pictures sbom lock clean
@@ -76,7 +76,7 @@ $(JAVASCRIPT)/installed: tests/javascript/package.json
 	@touch $@
 
 javascript: $(JAVASCRIPT)/installed
-	$(JAVASCRIPT)/node_modules/.bin/biome check --config-path=tests/javascript --error-on-warnings $(CONSOLE)/*.js
+	$(JAVASCRIPT)/node_modules/.bin/biome check --config-path=tests/javascript --error-on-warnings $(addsuffix /*.js,$(CONSOLE))
 	$(JAVASCRIPT)/node_modules/.bin/tsc --project tests/javascript
 
 no-javascript:

@@ -375,7 +375,6 @@ async def test_extras_that_the_settings_need_are_named(tmp_path: Path, monkeypat
     assert found["packages"].advice == "pip install 'paceline[payments,encryption,grpc,oidc]'"
     assert {name: found[name].advice for name in EXTRAS} == {name: f"pip install 'paceline[{name}]'" for name in EXTRAS}
     assert found["downstream"].advice == "pip install 'paceline[payments]'"
-    assert found["item types"].summary == "none; payments need: pip install 'paceline[payments]'"
 
 
 async def test_keys_and_files_of_the_service_are_loaded(tmp_path: Path) -> None:

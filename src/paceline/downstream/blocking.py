@@ -21,7 +21,7 @@ class BlockingDownstream:
 
     bank = BlockingDownstream("bank", "sqlite:///work.db", rate="50/second")
     with bank.call():
-        requests.post(url, json=payment)
+        requests.post(url, json=order)
     """
 
     def __init__(

@@ -62,7 +62,7 @@ class Downstream:
 
         bank = Downstream("bank", "postgresql://…", rate="50/second")
         async with bank.call():
-            await client.post(url, json=payment)
+            await client.post(url, json=order)
 
     `rate` is hard: no sliding window sees more calls, counted where they arrive (`counted="answer"`, the default) or
     where they leave (`"departure"`, full rate at any latency). Calls are evenly spaced, but for a `burst`. `limits` are

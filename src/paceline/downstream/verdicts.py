@@ -153,7 +153,7 @@ class JsonVerdicts:
         verdicts = JsonVerdicts(member="status", done={"executed"}, refused={"rejected"}, pending={"pending"})
         verdicts(Answer.of(response.status_code, response.content, response.headers.get), earlier)
 
-    `member` is where the body says what happened (`payment.state` is a member of a member), compared without regard to
+    `member` is where the body says what happened (`order.state` is a member of a member), compared without regard to
     case. Without `member`, a 2xx with a JSON body means done, and so does a 204. `reasons` and `reference` are where it
     says why, and under which name. `statuses` are those that this API means differently from the rest of the world.
 
@@ -255,7 +255,7 @@ class JsonVerdicts:
 def _path(name: str, text: str) -> tuple[str, ...]:
     steps = tuple(text.split("."))
     if not all(steps) or len(steps) > DEEPEST:
-        raise ConfigurationError(name, f"{text!r} is no path to a member, such as payment.status")
+        raise ConfigurationError(name, f"{text!r} is no path to a member, such as order.status")
     return steps
 
 

@@ -3,8 +3,8 @@
     @rate_limit(limiter, "sms", key=lambda user, text: user.id)
     def send(user, text): ...
 
-    @rate_limit(limiter, "payments", key="downstream", wait=30)
-    async def pay(payment): ...
+    @rate_limit(limiter, "orders", key="downstream", wait=30)
+    async def send(order): ...
 
 A denial is raised as `RateLimitExceeded`, which has the decision; with `wait`, only if there is no room within that
 many seconds.

@@ -17,6 +17,7 @@ from typing import Any
 
 from paceline import tracing
 from paceline.extras import absent, require
+from paceline.server.apps import app_packages
 from paceline.server.settings import Settings, unknown_variable_warnings
 
 REQUEST_ID: ContextVar[str] = ContextVar("paceline_request_id", default="")
@@ -42,7 +43,7 @@ def configure(settings: Settings) -> None:
     """Sends paceline's and every library's log lines to standard error in the configured format."""
     # Libraries log warnings and errors only: httpx2 logs every URL it calls, and a provider's is a secret.
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
-    for package in ("paceline", "paceline_payments", "paceline_sms"):
+    for package in ("paceline", *app_packages()):
         logging.getLogger(package).setLevel(level)
     others = max(level, logging.WARNING)
     try:

@@ -90,7 +90,7 @@ def _checked_url(value: str) -> str:
 
 
 ProviderUrl = Annotated[str, AfterValidator(_checked_url)]
-"""The URL to which payments or messages are posted."""
+"""The URL of somebody else's service, which may hold a secret."""
 
 
 def _parsed_object(value: object) -> object:

@@ -1,4 +1,4 @@
-"""Slot carriers: work that starts at a slot's time, such as queue items and payments. It moves with its slot."""
+"""Slot carriers: work that starts at a slot's time, such as queue items. It moves with its slot."""
 
 from __future__ import annotations
 

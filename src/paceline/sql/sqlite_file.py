@@ -15,8 +15,8 @@ POLLED_MS = 8
 
 
 def create(_dialect: Any, _record: Any, arguments: Any, _options: Any) -> None:
-    """Creates a new database that only its owner can read: it holds payments and tokens' digests. SQLite gives its
-    other files (-wal, -shm) the same permissions."""
+    """Creates a new database that only its owner can read: it holds tokens' digests. SQLite gives its other
+    files (-wal, -shm) the same permissions."""
     with contextlib.suppress(OSError):  # it exists, or SQLite reports the error
         os.close(os.open(arguments[0], os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 

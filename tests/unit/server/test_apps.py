@@ -51,7 +51,7 @@ def test_commands_of_an_application_are_there_with_it(tmp_path: Path) -> None:
 
 
 def test_routes_of_an_application_are_there_with_it(tmp_path: Path) -> None:
-    python = environment(tmp_path, "payments", "sms", own={"greeting": "greeting:app"})
+    python = environment(tmp_path, own={"greeting": "greeting:app"})
     (tmp_path / "greeting.py").write_text(GREETING)
     done = python(ASK)
     assert done.stdout.endswith('200 {"text":"hello ada"}\n'), done.stderr

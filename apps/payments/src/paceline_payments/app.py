@@ -6,8 +6,25 @@ from paceline.server.apps import App, AppCommand
 
 app = App(
     name="payments",
+    after=("sms",),
     settings="paceline_payments.settings:PaymentSettings",
+    check="paceline_payments.service.plugin:check",
+    extras="paceline_payments.service.plugin:extras",
+    open="paceline_payments.service.plugin:open_app",
+    item_types=("PAYMENT",),
+    task_queues=("payment-init-task-queue", "payment-exec-task-queue"),
+    topics="paceline_payments.service.plugin:topics",
+    followers="paceline_payments.service.wiring.rows:followers",
+    carriers="paceline_payments.service.wiring.rows:carriers",
     routes="paceline_payments.service.http:routes",
+    audited=(r"/api/v1/payments/.*/retry",),
+    cancels={"payments": "DELETE /api/v1/payments/{paymentId}"},
+    finders={
+        "payment": "paceline_payments.service.finders:find_payments",
+        "feed": "paceline_payments.service.finders:find_feeds",
+    },
+    pages="paceline_payments.service:console",
+    page_scripts=("payments.js", "feeds.js"),
     commands={
         "demo": AppCommand(
             "Send a feed of payments that all want the same second through a downstream that takes so many",
@@ -17,4 +34,6 @@ app = App(
             "Submit feeds of payments; show and cancel payments.", "paceline_payments.service.cli.payments:app"
         ),
     },
+    doctor="paceline_payments.service.doctor:examine",
+    prune="paceline_payments.service.plugin:prune",
 )

@@ -7,11 +7,22 @@ from paceline.server.apps import App, AppCommand
 app = App(
     name="sms",
     settings="paceline_sms.settings:SmsSettings",
+    check="paceline_sms.service.wiring.sms_providers:check_providers",
+    extras="paceline_sms.service.plugin:extras",
+    open="paceline_sms.service.plugin:open_app",
+    roles={"sender": "paceline_sms.service.wiring.notifications:run_sender"},
+    topics="paceline_sms.service.plugin:topics",
     routes="paceline_sms.service.http:routes",
+    logged_path="paceline_sms.recipients:logged_path",
+    finders={"message": "paceline_sms.service.plugin:find_messages"},
+    pages="paceline_sms.service:console",
+    page_scripts=("notifications.js", "messages.js"),
     commands={
         "sms": AppCommand(
             "Send messages and follow them; look after quotas, opt-outs and dead letters.",
             "paceline_sms.service.cli.sms:app",
         ),
     },
+    doctor="paceline_sms.service.doctor:examine",
+    prune="paceline_sms.service.plugin:prune",
 )

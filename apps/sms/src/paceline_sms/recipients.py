@@ -7,6 +7,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from paceline.errors import InvalidInput, MissingExtra
 
+OPT_OUTS = "/api/optouts/"
 _WRITE = "write it in E.164, with + and the country, as +491701234567"
 
 
@@ -38,6 +39,11 @@ def masked(phone: str | None) -> str:
     if not phone:
         return "no number"
     return f"{phone[:3]}…{phone[-2:]}" if len(phone) > 7 else "…"
+
+
+def logged_path(path: str) -> str:
+    """A request's path as a log may show it: a phone number in it is masked."""
+    return f"{OPT_OUTS}{masked(path.removeprefix(OPT_OUTS))}" if path.startswith(OPT_OUTS) else path
 
 
 def checked_zone(value: Any) -> str:

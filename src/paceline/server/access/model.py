@@ -28,7 +28,7 @@ class Scope(StrEnum):
     READ = "read"
     """GET under `/api`."""
     ASSIGN = "assign"
-    """Book slots, decide limits, submit payments."""
+    """Book slots, decide limits, submit work."""
     SEND = "send"
     """Configure users of the notification gateway and send to them."""
     ADMIN = "admin"

@@ -15,7 +15,7 @@ ABOUT = {
     "worker": "Work until stopped (Ctrl+C, SIGTERM); what is in flight is finished or given back first.",
     "forecast": "Show when a number of events would run, without booking anything.",
     "doctor": "Check every configured dependency and say what to do; exit status 1 if anything is wrong.",
-    "prune": "Forget slots, windows, finished items, payments, messages and audit entries that far in the past.",
+    "prune": "Forget slots, windows, finished items, audit entries and what applications keep, that far in the past.",
     "migrate": "Bring the database to this version's schema, or one step back. The service does so itself on SQLite.",
     "config": "Show and change configs: how much may happen in each window.",
     "slots": "Book, list, explain and cancel slots.",
@@ -52,7 +52,8 @@ class Commands(click.Group):
 
     def learn_names(self) -> None:
         """Names all commands: a mistyped name gets the nearest one in its error message."""
-        self.commands = dict.fromkeys(all_commands()) | self.commands
+        for name in all_commands():
+            self.commands.setdefault(name)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)

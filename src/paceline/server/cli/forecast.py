@@ -15,11 +15,9 @@ from paceline.server.cli.parameters import Command, as_json, completing
 from paceline.server.cli.plots import check_plot, save_plot
 from paceline.server.cli.slot_reads import read_slots
 from paceline.server.cli.terminal import print_json, print_line, print_status, print_table
-from paceline.server.settings import Settings, spelled
 from paceline.server.shapes.forecast import ForecastShown
 from paceline.slots import Forecast
 from paceline.slots.model import FirstWindow, Spread
-from paceline_payments.settings import PaymentSettings
 
 SHOWN = 20
 
@@ -46,8 +44,11 @@ SHOWN = 20
 @click.option("--curve", type=click.Path(), help="As if the limits in this JSON file held; 'none': no curve.")
 @click.option(
     "--latency",
-    help="How long the payments' downstream takes to answer, such as PT0.2S: also show how many calls per second its "
-    "hard limit lets through.",
+    help="How long a downstream takes to answer, such as PT0.2S: also show how many calls per second its hard limit, "
+    "--rate, lets through.",
+)
+@click.option(
+    "--rate", type=click.IntRange(1), default=50, help="The hard limit of that downstream, in calls a second."
 )
 @click.option(
     "--csv",
@@ -72,6 +73,7 @@ def forecast(
     first_window: str | None,
     curve: str | None,
     latency: str | None,
+    rate: int,
     csv: Path | None,
     plot: Path | None,
     as_json: bool,
@@ -89,8 +91,7 @@ def forecast(
             config_names or settings.slots.default_config, events, at, changes=changes
         )
     )
-    payments = Settings.load().section(PaymentSettings)
-    calls = None if seconds is None else _calls(payments.tps, seconds)
+    calls = None if seconds is None else _calls(rate, seconds)
     if as_json:
         document = ForecastShown.of_forecast(forecast).dump()
         print_json(document if calls is None else document | {"callsPerSecond": calls})
@@ -98,9 +99,8 @@ def forecast(
         _show(forecast)
         if calls is not None:
             print_line(
-                f"the downstream takes {payments.tps} calls a second; if it answers after {seconds:g} s, it"
+                f"the downstream takes {rate} calls a second; if it answers after {seconds:g} s, it"
                 f" gets {calls['answer']:g} counted at the answer, {calls['departure']:g} counted at the departure"
-                f" ({spelled('payments', 'limit_at')} is {payments.limit_at})"
             )
     if csv is not None:
         _write(forecast, None if piped else csv)
@@ -108,13 +108,13 @@ def forecast(
         save_plot(lambda: picture(forecast), plot)
 
 
-def _calls(tps: int, latency: float) -> dict[str, float]:
-    """Calls per second to the payments' downstream, by where its limit is counted."""
+def _calls(rate: int, latency: float) -> dict[str, float]:
+    """Calls per second to a downstream, by where its limit is counted."""
     from paceline.downstream.pacing import sustained_rate
 
     return {
-        "answer": round(sustained_rate(tps, latency, "answer"), 2),
-        "departure": sustained_rate(tps, latency, "departure"),
+        "answer": round(sustained_rate(rate, latency, "answer"), 2),
+        "departure": sustained_rate(rate, latency, "departure"),
     }
 
 

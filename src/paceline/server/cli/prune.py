@@ -7,14 +7,13 @@ from datetime import UTC, datetime
 import click
 
 from paceline.durations import format_instant, parse_moment
+from paceline.server.apps import app_parts
 from paceline.server.cli.audit import audit_change
 from paceline.server.cli.parameters import Command, as_json
 from paceline.server.cli.terminal import print_json, print_line, run
 from paceline.server.settings import Settings
 from paceline.server.wiring.queue import open_queue
 from paceline.server.wiring.slots import open_slots
-from paceline_payments.service.wiring.payments import prune_payments
-from paceline_sms.service.wiring.notifications import prune_notifications
 
 NAMES = {"audit": "audit entries", "keys": "idempotency keys"}
 
@@ -23,7 +22,7 @@ NAMES = {"audit": "audit entries", "keys": "idempotency keys"}
 @click.option("--before", required=True, help="How long ago (P30D), or a time (2026-01-01T00:00:00Z).")
 @as_json
 def prune(before: str, as_json: bool) -> None:
-    """Forget slots, windows, finished items, payments, messages and audit entries that far in the past."""
+    """Forget slots, windows, finished items, audit entries and what applications keep, that far in the past."""
     now = datetime.now(UTC)
     moment = parse_moment(before, now, "--before", past=True)
 
@@ -34,12 +33,10 @@ def prune(before: str, as_json: bool) -> None:
             open_slots(settings) as slots,
             open_queue(settings) as queue,
         ):
-            return {
-                **(await slots.prune(moment))._asdict(),
-                **(await queue.prune(moment))._asdict(),
-                "payments": await prune_payments(settings, moment, now),
-                **await prune_notifications(settings, moment),
-            }
+            pruned = {**(await slots.prune(moment))._asdict(), **(await queue.prune(moment))._asdict()}
+            for prune_app in app_parts("prune"):
+                pruned |= await prune_app(settings, moment, now)
+            return pruned
 
     pruned = run(work())
     if as_json:

@@ -31,7 +31,7 @@ from paceline.server.wiring.queue import open_queue
 
 T = TypeVar("T")
 
-type_argument = click.argument("item_type", cls=Argument, metavar="TYPE", about="The item type, such as PAYMENT.")
+type_argument = click.argument("item_type", cls=Argument, metavar="TYPE", about="The item type, such as INVOICE.")
 ids_argument = click.argument("ids", cls=Argument, nargs=-1, metavar="[ID]...", about="Which items.")
 all_option = click.option("--all", "every", is_flag=True, help="All dead letters of the type.")
 

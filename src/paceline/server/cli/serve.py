@@ -18,6 +18,7 @@ import click
 
 from paceline.errors import ConfigurationError, PacelineError
 from paceline.server import logs
+from paceline.server.apps import check_apps
 from paceline.server.cli.parameters import Command
 from paceline.server.cli.read_only import missing_file
 from paceline.server.cli.streams import OutputError, discard_unwritten
@@ -31,9 +32,6 @@ from paceline.server.wiring.requirements import require_extras
 from paceline.server.wiring.slots import open_slots
 from paceline.server.wiring.telemetry import collect_traces
 from paceline.sql.migration_policy import Migrations, permit_migrations
-from paceline_payments.service.wiring.downstream import check_downstream
-from paceline_payments.service.wiring.payments import rule_book
-from paceline_sms.service.wiring.sms_providers import check_providers
 
 if TYPE_CHECKING:
     import uvicorn
@@ -83,9 +81,7 @@ def permit(settings: Settings, migrate: bool) -> None:
 
 async def _prepare(settings: Settings) -> None:
     """Migrates and makes the default config once, before any worker starts; an error is reported here, in one line."""
-    check_providers(settings)
-    check_downstream(settings)
-    rule_book(settings)
+    check_apps(settings)
     load_domains(settings)
     oidc_provider(settings)
     if missing_file(settings) is not None:

@@ -1,4 +1,4 @@
-"""`paceline worker`: dispatches and executes items, and sends messages, outside the service."""
+"""`paceline worker`: dispatches and executes items, and does the applications' work, outside the service."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Collection
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,11 +15,12 @@ import click
 from paceline.dispatch.registry import Registry
 from paceline.dispatch.tasks.tasks import Tasks
 from paceline.errors import ConfigurationError
-from paceline.extras import installed
 from paceline.server import logs
+from paceline.server.apps import app_roles, check_apps, part
 from paceline.server.cli.parameters import Argument, Command, completing
 from paceline.server.cli.serve import listen, permit
 from paceline.server.cli.terminal import print_status, run
+from paceline.server.opened_apps import AppContext, open_apps
 from paceline.server.settings import Settings
 from paceline.server.shutdown import SIGNALS, closing_part, stop_on_signals
 from paceline.server.wiring.database import shared_database
@@ -33,24 +34,27 @@ from paceline.server.wiring.temporal import temporal_connection
 from paceline.server.worker import end_process, run_temporal_workers
 from paceline.sql.databases import CLOSING_SECONDS, hasten_databases
 from paceline.sql.schema import now
-from paceline_payments.service.wiring.downstream import check_downstream
-from paceline_payments.service.wiring.payments import open_payments
-from paceline_sms.service.wiring.notifications import open_notifications, run_sender
-from paceline_sms.service.wiring.sms_providers import check_providers
-from paceline_sms.settings import SmsSettings
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 
 class Role(StrEnum):
-    """What a worker does."""
+    """What a worker does. Applications have roles of their own (`App.roles`)."""
 
     DISPATCH = "dispatch"
     INIT = "init"
     EXEC = "exec"
-    SENDER = "sender"
     ALL = "all"
+
+
+def _roles() -> list[str]:
+    """All roles: those of the applications before `all`."""
+    return [*(role.value for role in Role if role is not Role.ALL), *app_roles(), Role.ALL.value]
+
+
+def _or(words: list[str]) -> str:
+    return f"{', '.join(words[:-1])} or {words[-1]}"
 
 
 @click.command("worker", cls=Command)
@@ -59,8 +63,8 @@ class Role(StrEnum):
     cls=Argument,
     default=Role.ALL.value,
     metavar="[ROLE|MODULE:NAME]",
-    shell_complete=completing(Role),
-    about="Which work to do: dispatch, init, exec, sender or all; or tasks of your own, such as my_app:tasks.",
+    shell_complete=completing([*Role, *app_roles()]),
+    about=f"Which work to do: {_or(_roles())}; or tasks of your own, such as my_app:tasks.",
 )
 @click.option("--domain", "domains", multiple=True, help="Item types of your own, as package.module:name.")
 @click.option("--metrics-port", type=int, help="Serve Prometheus metrics on this port.")
@@ -89,23 +93,19 @@ def worker(work: str, domains: tuple[str, ...], metrics_port: int | None, migrat
     logs.configure(settings)
     collect_traces(settings)
     logs.warn_unknown_variables()
-    check_providers(settings)
-    if chosen is not Role.SENDER and installed("payments"):
-        check_downstream(settings)
+    check_apps(settings)
     run(_work(settings, chosen, None if metrics_port is None else _MetricsListener.on(settings, metrics_port)))
     _ignore_signals()
     if settings.temporal_address is not None:
         end_process()
 
 
-def _role(name: str) -> Role:
-    try:
-        return Role(name)
-    except ValueError:
+def _role(name: str) -> str:
+    if name not in _roles():
         raise ConfigurationError(
-            "ROLE",
-            f"{name!r} is unknown; use dispatch, init, exec, sender, all, or MODULE:NAME for tasks of your own",
-        ) from None
+            "ROLE", f"{name!r} is unknown; use {', '.join(_roles())}, or MODULE:NAME for tasks of your own"
+        )
+    return name
 
 
 def _ignore_signals() -> None:
@@ -147,7 +147,7 @@ async def _work_on_tasks(settings: Settings, tasks: Tasks, name: str, shown: _Me
         await _hasten(settings, stop)
 
 
-async def _work(settings: Settings, role: Role, shown: _MetricsListener | None) -> None:
+async def _work(settings: Settings, role: str, shown: _MetricsListener | None) -> None:
     stop = asyncio.Event()
     stop_on_signals(stop, settings.dispatch.shutdown_seconds)
     registry = None if shown is None else shown.registry
@@ -157,14 +157,16 @@ async def _work(settings: Settings, role: Role, shown: _MetricsListener | None) 
 
     async with traces_sent(), _database_ready(settings), _show(shown):
         working: list[asyncio.Task[None]] = []
-        if role is not Role.SENDER:
-            roles = {"dispatch", "init", "exec"} if role is Role.ALL else {role.value}
+        own = app_roles()
+        if role not in own:
+            roles = {"dispatch", "init", "exec"} if role == Role.ALL else {role}
             domains = load_domains(settings)
             working.append(asyncio.create_task(_dispatch(settings, roles, domains, stop, registry, started)))
         else:
             started()
-        if role in (Role.SENDER, Role.ALL):
-            working.append(asyncio.create_task(run_sender(settings, stop, registry=registry)))
+        for name, place in own.items():
+            if role in (name, Role.ALL):
+                working.append(asyncio.create_task(part(place)(settings, stop, registry=registry)))
         hastening = asyncio.create_task(_hasten(settings, stop))
         try:
             await asyncio.gather(*working)
@@ -182,31 +184,25 @@ async def _dispatch(
     registry: CollectorRegistry | None,
     started: Callable[[], None],
 ) -> None:
-    # This process only queues messages; the sender sends them.
-    quiet = settings.with_section(settings.section(SmsSettings).model_copy(update={"sender": "worker"}))
     async with (
         open_dispatch_observer(settings, registry) as observer,
         dispatch_guard(settings) as guard,
         open_slots(settings) as slots,
         open_queue(settings) as queue,
-        open_notifications(quiet) as notifications,
-        AsyncExitStack() as applications,
-    ):
-        # Custom item types need no payments extra.
-        if installed("payments"):
-            maintenance = settings.temporal_address is None or "init" in roles
-            payments = await applications.enter_async_context(
-                open_payments(
-                    settings,
-                    slots,
-                    queue,
-                    notifications=notifications,
-                    maintenance=maintenance,
-                    observer=observer,
-                    registry=registry,
-                )
+        open_apps(
+            AppContext(
+                settings=settings,
+                slots=slots,
+                queue=queue,
+                observer=observer,
+                registry=registry,
+                roles=frozenset(roles),
             )
-            domains.add(payments.domain)
+        ) as apps,
+    ):
+        for opened in apps.values():
+            for domain in opened.domains:
+                domains.add(domain)
         if settings.temporal_address is not None:
             await run_temporal_workers(
                 settings, roles, domains, guard=guard, observer=observer, stop=stop, started=started

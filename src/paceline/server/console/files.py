@@ -5,11 +5,16 @@ from __future__ import annotations
 import gzip
 import hashlib
 from collections.abc import Mapping
+from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import NamedTuple
 
 from fastapi import APIRouter, Request, Response
 from starlette.exceptions import HTTPException
+
+from paceline.errors import ConfigurationError
+from paceline.server.apps import GROUP, installed_apps
 
 TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -49,18 +54,37 @@ class File(NamedTuple):
         return cls(body, gzip.compress(body, mtime=0), media_type, hashlib.sha256(body).hexdigest()[:32])
 
 
-def _load(*directory: str) -> dict[str, File]:
+def _load(folder: Traversable) -> dict[str, File]:
     loaded = {}
-    for entry in files(__package__).joinpath("static", *directory).iterdir():
+    for entry in folder.iterdir():
         if entry.is_file():
             _, dot, suffix = entry.name.rpartition(".")
             loaded[entry.name] = File.of(entry.read_bytes(), TYPES[dot + suffix])
     return loaded
 
 
-FILES = _load()
-VENDOR = _load("vendor")
+_STATIC = files(__package__).joinpath("static")
+VENDOR = _load(_STATIC.joinpath("vendor"))
 """Unmodified third-party libraries, with their licences."""
+
+
+@cache
+def console_files() -> dict[str, File]:
+    """The console's files, and those of the applications.
+
+    Raises:
+        ConfigurationError: Two have the same name.
+    """
+    loaded = _load(_STATIC)
+    for app in installed_apps():
+        if app.pages is not None:
+            package, _, folder = app.pages.partition(":")
+            own = _load(files(package).joinpath(folder))
+            if twice := sorted(own.keys() & loaded.keys()):
+                raise ConfigurationError(GROUP, f"{app.name} and another have a console file {twice[0]}")
+            loaded |= own
+    return loaded
+
 
 router = APIRouter(include_in_schema=False)
 
@@ -68,15 +92,21 @@ router = APIRouter(include_in_schema=False)
 @router.get("/")
 async def page(request: Request) -> Response:
     """The console."""
-    return answer(request, FILES["console.html"])
+    return answer(request, console_files()["console.html"])
+
+
+@router.get("/console/pages")
+async def pages() -> list[str]:
+    """The scripts of the applications' pages."""
+    return [script for app in installed_apps() for script in app.page_scripts]
 
 
 @router.get("/console/{name}")
 async def file(request: Request, name: str) -> Response:
     """One of the page's files."""
-    if name not in FILES:
+    if name not in console_files():
         raise HTTPException(404)
-    return answer(request, FILES[name])
+    return answer(request, console_files()[name])
 
 
 @router.get("/console/vendor/{name}")

@@ -12,7 +12,6 @@ from paceline.server.rollups.history import RANGES
 from paceline.server.shapes import members
 from paceline.server.shapes.console import HeatMapShown, HistoryShown, OverviewShown
 from paceline.slots.heat_map import MAX_DAYS
-from paceline_payments.settings import PaymentSettings
 
 router = api_router("/api/v1/console", "console")
 
@@ -49,7 +48,7 @@ async def history(request: Request) -> Response:
     return json_response(
         HistoryShown.of_history(
             lines,
-            limit_per_second=services.settings.section(PaymentSettings).tps,
+            limit_per_second=sum(sum(app.call_limits.values()) for app in services.apps.values()) or None,
             ahead=ahead,
             config_names=[version.name for version in await services.slots.configs()],
             plan_names=await services.admission.plans.all(),

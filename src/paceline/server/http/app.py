@@ -48,6 +48,7 @@ from paceline.server.http.prefix import without_prefix
 from paceline.server.http.raw_routes import RawRoutes
 from paceline.server.http.services import FIELDS, SERVICES, Services
 from paceline.server.http.traces import RequestTraces
+from paceline.server.opened_apps import AppContext, open_apps
 from paceline.server.settings import Settings
 from paceline.server.shutdown import CLOSE_SECONDS, add_deadline, closing_part, end_when_hung
 from paceline.server.wiring.access import console_sessions, oidc_provider, open_access_store, open_authenticator
@@ -63,10 +64,6 @@ from paceline.server.wiring.slots import open_slots
 from paceline.server.wiring.telemetry import collect_traces, traces_sent
 from paceline.sql.databases import CLOSING_SECONDS, hasten_databases
 from paceline.sql.migration_policy import Migrations, permit_migrations
-from paceline_payments.service.wiring.downstream import check_breaker
-from paceline_payments.service.wiring.payments import open_payments
-from paceline_payments.settings import PaymentSettings
-from paceline_sms.service.wiring.notifications import open_notifications
 
 
 class Service(FastAPI):
@@ -177,31 +174,24 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         services.slots = await stack.enter_async_context(open_slots(services.settings, registry=services.registry))
         services.probes["database"] = await stack.enter_async_context(open_write_check(services.settings))
         services.admission = await stack.enter_async_context(open_limits(services.settings, registry=services.registry))
-        services.notifications = await stack.enter_async_context(
-            open_notifications(services.settings, registry=services.registry)
-        )
-        services.probes |= services.notifications.probes | await server_probes(services.settings)
+        services.probes |= await server_probes(services.settings)
         observer = await stack.enter_async_context(open_dispatch_observer(services.settings, services.registry))
         guard = await stack.enter_async_context(rates_kept(services.settings, PlanGuard(services.admission.limiter)))
         services.queue = await stack.enter_async_context(
             open_dispatch(services.settings, guard=guard, observer=observer)
         )
         services.backlog_ahead = BacklogAhead(services.queue.store)
-        services.payments = await stack.enter_async_context(
-            open_payments(
-                services.settings,
-                services.slots,
-                services.queue,
-                execute=_executes(services),
-                maintenance=_executes(services),
-                notifications=services.notifications,
-                observer=observer,
-                registry=services.registry,
-            )
+        context = AppContext(
+            settings=services.settings,
+            slots=services.slots,
+            queue=services.queue,
+            observer=observer,
+            registry=services.registry,
         )
+        services.apps = await stack.enter_async_context(open_apps(context))
+        for opened in services.apps.values():
+            services.probes |= opened.probes
         services.probes["workers"] = lambda: health.count_workers(services.queue)
-        if services.settings.section(PaymentSettings).downstream_url is not None:
-            services.probes["downstream"] = lambda: check_breaker(services.payments.breaker)
         watching = asyncio.create_task(health.watch(services.registry, services.probes, services.checks))
         stack.callback(watching.cancel)
         if parent_process() is not None:
@@ -210,8 +200,3 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         worker_started()
         yield
         hasten_databases(closing_part(services.settings.http.shutdown_seconds, CLOSING_SECONDS))
-
-
-def _executes(services: Services) -> bool:
-    worker = services.settings.section(PaymentSettings).worker
-    return worker == "inline" or (worker == "auto" and services.settings.temporal_address is None)

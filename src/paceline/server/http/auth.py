@@ -10,6 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from paceline.errors import PacelineError
 from paceline.server.access.model import ANYONE, Caller, needed_scope
 from paceline.server.access.model import Scope as AccessScope
+from paceline.server.apps import is_audited_path
 from paceline.server.http import problem
 from paceline.server.http.browser import (
     BROWSER_FIELDS,
@@ -115,14 +116,10 @@ class AccessGuard:
 
 
 def is_audited(method: str, path: str) -> bool:
-    """Whether a request is an operator's change: under `/admin`, a re-plan, or a payment that is sent again."""
+    """Whether a request is an operator's change: under `/admin`, a re-plan, or what an application names."""
     if method in SAFE_METHODS:
         return False
-    return (
-        path.startswith("/admin")
-        or path == "/api/v1/slots/replan"
-        or (path.startswith("/api/v1/payments/") and path.endswith("/retry"))
-    )
+    return path.startswith("/admin") or path == "/api/v1/slots/replan" or is_audited_path(path)
 
 
 def is_guarded(path: str) -> bool:

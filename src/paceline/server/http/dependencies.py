@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 
 from fastapi import Request, Response
 
+from paceline.downstream.ports import BreakerStatus
 from paceline.errors import PacelineError
 from paceline.server.http.health import check
 from paceline.server.http.parameters import api_router
@@ -44,12 +46,16 @@ async def _timed(services: Services, name: str) -> Dependency:
 
 async def _breakers(services: Services) -> list[BreakerShown]:
     breakers = [BreakerShown(name="limits", state=services.admission.limiter.breaker_state, scope="process")]
-    try:
-        status = await services.payments.breaker.read()
-    except PacelineError:
-        return breakers  # its store is listed as down
+    for app in services.apps.values():
+        for name, store in app.breakers.items():
+            with suppress(PacelineError):  # its store is listed as down
+                breakers.append(_breaker(name, await store.read()))
+    return breakers
+
+
+def _breaker(name: str, status: BreakerStatus | None) -> BreakerShown:
     if status is None:
-        return [*breakers, BreakerShown(name="downstream", state="closed", scope="installation")]
-    is_open = BreakerShown.of(status, name="downstream", state="open", scope="installation")
+        return BreakerShown(name=name, state="closed", scope="installation")
+    is_open = BreakerShown.of(status, name=name, state="open", scope="installation")
     is_open.probe_in_secs = max(0.0, round(status.probe_in, 1))
-    return [*breakers, is_open]
+    return is_open

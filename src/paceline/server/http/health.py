@@ -12,8 +12,9 @@ from paceline.dispatch.queue import DispatchQueue
 from paceline.errors import PacelineError, StoreFull, StoreLagging, StoreReadOnly
 from paceline.server.http.parameters import api_router
 from paceline.server.http.raw_routes import json_response
-from paceline.server.http.services import Probe, services_of
+from paceline.server.http.services import services_of
 from paceline.server.metrics.http import DependencyMetrics
+from paceline.server.opened_apps import Probe
 from paceline.server.shapes.health import Check, Health
 
 TIMEOUT_SECONDS = 2.0

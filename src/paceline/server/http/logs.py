@@ -9,11 +9,11 @@ import structlog
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from paceline.server.apps import logged_path
 from paceline.server.http.ingress import client_address
 from paceline.server.http.problem import unexpected
 from paceline.server.http.services import FIELDS, Services
 from paceline.server.logs import REQUEST_ID
-from paceline_sms.recipients import masked
 
 LONGEST_ID = 64
 """The maximum length of a caller's request id, as in the audit; a longer one is replaced."""
@@ -32,7 +32,6 @@ QUIET = ("/health/", "/q/health/", "/metrics", "/q/metrics")
 
 PRIVATE = ("/api", "/admin", "/console/session")
 """Paths whose responses are for one caller: neither proxies nor the browser may cache them."""
-PHONES = "/api/optouts/"
 NO_STORE = ((b"cache-control", b"no-store"),)
 
 
@@ -72,7 +71,7 @@ class RequestLog:
         except ClientDisconnect:
             self._write("info", scope, request_id, started, status or 499)
         except Exception:
-            self._log.exception("request failed", path=_logged(scope["path"]), request_id=request_id.decode())
+            self._log.exception("request failed", path=logged_path(scope["path"]), request_id=request_id.decode())
             if not status:
                 await unexpected().response()(scope, receive, send_and_log)
             self._write("error", scope, request_id, started, status)
@@ -89,7 +88,7 @@ class RequestLog:
         getattr(self._log, level)(
             "request",
             method=scope["method"],
-            path=_logged(scope["path"]),
+            path=logged_path(scope["path"]),
             status=status,
             ms=round(seconds * 1000, 1),
             request_id=request_id.decode(),
@@ -97,11 +96,6 @@ class RequestLog:
             address=client_address(scope),
             **scope["state"].get(ABOUT, {}),
         )
-
-
-def _logged(path: str) -> str:
-    """A path for the log: a phone number in it is masked."""
-    return f"{PHONES}{masked(path.removeprefix(PHONES))}" if path.startswith(PHONES) else path
 
 
 def about(scope: Scope, **ids: str | int) -> None:

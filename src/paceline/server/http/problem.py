@@ -31,14 +31,13 @@ from paceline.errors import (
     StoreRefused,
     StoreUnavailable,
 )
+from paceline.server.apps import cancelling_route
 from paceline.server.shapes.shape import InvalidMember
 
 MEDIA_TYPE = "application/problem+json"
 INVALID = "Missing/Invalid Arguments"
 LONGEST_NAME = 128
 LONGEST_DETAIL = 1024
-CANCEL_AT = {"payments": "DELETE /api/v1/payments/{paymentId}"}
-"""The route that cancels an application's slots with their work."""
 
 SCHEMA: dict[str, Any] = {
     "title": "Problem",
@@ -133,7 +132,7 @@ def of(error: PacelineError) -> Problem:
             headers = {"Retry-After": str(math.ceil(decision.retry_after))}
             return Problem(429, "quota-exceeded", "Rate Limit Exceeded", str(error), headers=headers)
         case SlotOwned():
-            where = CANCEL_AT.get(error.owner or "")
+            where = cancelling_route(error.owner or "")
             detail = f"{error}, by {where}" if where else str(error)
             return Problem(409, "slot-owned", "Slot Owned", detail, owner=error.owner)
         case SlotInUse():

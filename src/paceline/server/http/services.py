@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +16,12 @@ from paceline.server.access.sessions import Sessions
 from paceline.server.http.ingress import Ingress
 from paceline.server.http.streams import Streams
 from paceline.server.metrics.http import HttpMetrics
+from paceline.server.opened_apps import OpenedApp, Probe
 from paceline.server.rollups.reader import RollupReader
 from paceline.server.settings import Settings
 from paceline.server.shapes.health import Check
 from paceline.server.wiring.limits import Limits
 from paceline.slots import SlotScheduler
-from paceline_payments.service.wiring.payments import Payments
-from paceline_sms.service.wiring.notifications import Notifications
 
 if TYPE_CHECKING:
     from paceline.server.access.oidc import OidcProvider
@@ -30,9 +29,6 @@ if TYPE_CHECKING:
     from paceline.server.console.overview import Overview
     from paceline.server.console.pages import Part
     from paceline.server.console.shared_reads import SharedReads
-
-Probe = Callable[[], Awaitable[object]]
-"""Calls a dependency; raises if it does not answer."""
 
 SERVICES = "paceline_services"
 """The key in a request's scope that holds the `Services` of its app."""
@@ -57,10 +53,10 @@ class Services:
     ingress: Ingress = field(default_factory=Ingress)
     audit: AdminAudit = field(init=False)
     slots: SlotScheduler = field(init=False)
-    notifications: Notifications = field(init=False)
     admission: Limits = field(init=False)
     queue: DispatchQueue = field(init=False)
-    payments: Payments = field(init=False)
+    apps: Mapping[str, OpenedApp] = field(default_factory=dict)
+    """The applications by name; their routes use `app`."""
     rollups: RollupReader = field(init=False)
     """Numbers of all processes over time."""
     overview: Overview = field(init=False)
@@ -72,6 +68,10 @@ class Services:
 
     def __post_init__(self) -> None:
         self.requests = HttpMetrics(self.registry)
+
+    def app(self, name: str) -> Any:
+        """What an application's routes use: the `parts` that it gave when it was opened."""
+        return self.apps[name].parts
 
 
 def services_of(scope: Mapping[str, Any]) -> Services:

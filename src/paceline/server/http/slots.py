@@ -71,8 +71,8 @@ async def replan(request: Request) -> Response:
     slots above a lowered limit to later windows.
 
     No slot within `notice` (one minute) of now moves, nor one whose work has begun. A slot under several configs moves
-    to where all of them have room. Queue items and payments move with their slots, and the outbox has a record
-    `slot-moved` of each. Bookings continue meanwhile. Idempotent: an interrupted call may be retried, and one more
+    to where all of them have room. Their work moves with them, and the outbox has a record `slot-moved` of
+    each. Bookings continue meanwhile. Idempotent: an interrupted call may be retried, and one more
     moves nothing, except slots that share a millisecond.
     """
     services = services_of(request)
@@ -166,7 +166,7 @@ async def cancel(request: Request) -> Response:
     CANCELLED, with the reason and the name of the caller's token, until it is pruned. The event may be booked again.
 
     The queue item of the slot is cancelled with it. 409 if that has begun, or if the slot belongs to an application,
-    such as `payments`: it is cancelled there, with its work.
+    such as `invoices`: it is cancelled there, with its work.
     """
     slot = await services_of(request).slots.cancel(
         request.path_params["eventId"],

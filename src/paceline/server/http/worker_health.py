@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from paceline.server.http import health
-from paceline.server.http.services import Probe
+from paceline.server.opened_apps import Probe
 from paceline.server.shapes.health import Check
 
 

@@ -94,7 +94,7 @@ class DispatchRollups:
 
 
 class DownstreamRollups:
-    """Counts calls to the payments' downstream, per operation."""
+    """Counts calls to downstreams, per operation."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder

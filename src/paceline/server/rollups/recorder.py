@@ -40,7 +40,7 @@ class Recorder:
     """Counts on the event loop. `run` writes; `close` writes what is left.
 
     recorder.add(SLOTS_BOOKED, "default")
-    recorder.observe(ITEMS_SECONDS, "PAYMENT", 0.25)
+    recorder.observe(ITEMS_SECONDS, "INVOICE", 0.25)
     """
 
     def __init__(

@@ -16,7 +16,7 @@ from paceline.slots.model import MOST_PER_WINDOW
 
 _CLOCK = {"type": "string", "pattern": "^(([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9])?|24:00)$"}
 _SECONDS = {"type": "number", "minimum": 0.01, "maximum": 366 * 86_400, "multipleOf": 0.001}
-_NAME = CONFIG_NAME | {"description": "The config to create or change.", "example": "payments"}
+_NAME = CONFIG_NAME | {"description": "The config to create or change.", "example": "invoices"}
 _REMOVABLE = {"type": ["string", "null"]}
 
 

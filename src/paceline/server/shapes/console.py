@@ -117,11 +117,11 @@ class QueueLines(Shape):
 
 
 class DownstreamLines(Shape):
-    """Calls to the payments' downstream over time, and its hard limit."""
+    """Calls to the applications' downstreams over time, and their hard limits together; null if there are none."""
 
     calls: Line
     failed: Line
-    limit_per_second: int
+    limit_per_second: float | None
 
 
 class HistoryShown(Shape):
@@ -143,7 +143,7 @@ class HistoryShown(Shape):
         cls,
         history: History,
         *,
-        limit_per_second: int,
+        limit_per_second: float | None,
         ahead: Mapping[str, Sequence[tuple[int, int]]],
         config_names: Iterable[str],
         plan_names: Iterable[str],

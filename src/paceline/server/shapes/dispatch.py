@@ -15,7 +15,7 @@ from paceline.dispatch.worker.heartbeats import Worker
 from paceline.server.shapes.shape import Instant, Shape
 
 MAX_IDS = 10_000
-ITEM_TYPE: dict[str, Any] = {"type": "string", "pattern": "^[A-Za-z][A-Za-z0-9_-]{0,63}$", "example": "PAYMENT"}
+ITEM_TYPE: dict[str, Any] = {"type": "string", "pattern": "^[A-Za-z][A-Za-z0-9_-]{0,63}$", "example": "INVOICE"}
 _SIGN = r"[\p{L}\p{M}\p{N}\p{P}\p{S}]"
 _INNER = r"[\p{L}\p{M}\p{N}\p{P}\p{S} ]"
 LANE: dict[str, Any] = {

@@ -10,7 +10,7 @@ from paceline.server.shapes.shape import Instant, Shape
 class Found(Shape):
     """A match: its id is, or begins with, the searched text."""
 
-    kind: str = Field(description="`event`, `payment`, `item`, `message`, `feed` or `key`.")
+    kind: str = Field(description="`event`, `item` or `key`, or of an application, such as `invoice`.")
     id: str
     item_type: str | None = Field(None, description="Of an item.")
     status: str | None = None

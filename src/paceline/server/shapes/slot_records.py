@@ -17,7 +17,7 @@ OWNER: dict[str, Any] = {
     "type": "string",
     "maxLength": LONGEST_OWNER,
     "pattern": r"^[ -~]*$",
-    "description": "The application that the slots belong to, such as payments; empty: those that belong to none.",
+    "description": "The application that the slots belong to, such as invoices; empty: those that belong to none.",
 }
 REASON: dict[str, Any] = {
     "type": "string",

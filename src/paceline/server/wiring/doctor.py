@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
+from paceline.server.apps import installed_apps
 from paceline.server.settings import Settings
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ Probe: TypeAlias = Callable[[], Awaitable[object]]
 
 TIMEOUT_SECONDS = 1.5
 """The timeout of a probe."""
-TASK_QUEUES = ("dispatch-task-queue", "payment-init-task-queue", "payment-exec-task-queue")
+DISPATCH_TASK_QUEUE = "dispatch-task-queue"
 
 
 async def server_probes(settings: Settings) -> dict[str, Probe]:
@@ -54,10 +55,11 @@ async def kafka_info(settings: Settings, *, timeout: float) -> KafkaInfo:
 
 
 async def temporal_info(settings: Settings, *, timeout: float) -> TemporalInfo:
-    """Temporal, and the pollers of the task queues of payments."""
+    """Temporal, and the pollers of the task queues of dispatch and of all applications."""
     from paceline.dispatch.engines.temporal.server_info import temporal_info as ask
 
-    return await ask(await _temporal_client(settings), TASK_QUEUES, timeout=timeout)
+    task_queues = (DISPATCH_TASK_QUEUE, *(queue for app in installed_apps() for queue in app.task_queues))
+    return await ask(await _temporal_client(settings), task_queues, timeout=timeout)
 
 
 async def _temporal_client(settings: Settings) -> Client:

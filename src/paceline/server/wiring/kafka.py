@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from paceline.server.apps import app_parts
 from paceline.server.settings import Settings
-from paceline_payments.settings import PaymentSettings
-from paceline_sms.settings import SmsSettings
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -20,11 +19,7 @@ _metrics: WeakKeyDictionary[CollectorRegistry, KafkaMetrics] = WeakKeyDictionary
 
 def kafka_topics(settings: Settings) -> tuple[str, ...]:
     """The topics that the settings name, of all applications."""
-    from paceline_payments.intake_topic import rejected_topic
-    from paceline_sms.dead_letters import dead_letter_topic
-
-    sms, inbound = settings.section(SmsSettings), settings.section(PaymentSettings).topic
-    return (sms.topic, dead_letter_topic(sms.topic), sms.events_topic, inbound, rejected_topic(inbound))
+    return tuple(topic for topics in app_parts("topics") for topic in topics(settings))
 
 
 def lag_observer(registry: CollectorRegistry | None) -> Callable[[str, str, int], None] | None:

@@ -12,12 +12,11 @@ from paceline.dispatch.ports import DispatchObserver, Follower, NullObserver, Qu
 from paceline.dispatch.queue import DispatchQueue, StopExecutions
 from paceline.dispatch.stores import queue_store
 from paceline.errors import ConfigurationError, MissingExtra
+from paceline.server.apps import app_mappings
 from paceline.server.rollups.observers import DispatchRollups, with_rollups
 from paceline.server.settings import Settings, spelled
 from paceline.server.wiring.rollups import open_recorder
 from paceline.server.wiring.telemetry import collect_traces
-from paceline_payments.model import ITEM_TYPE
-from paceline_payments.stores.moves import PaymentFollower
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -44,8 +43,8 @@ def queue_encryption(settings: Settings) -> Encryption | None:
 
 
 def queue_followers() -> dict[str, Follower]:
-    """The followers by item type: payments, wherever their items are discarded or requeued."""
-    return {ITEM_TYPE: PaymentFollower()}
+    """The followers by item type: what the applications keep beside their items."""
+    return app_mappings("followers")
 
 
 async def open_queue_store(settings: Settings) -> QueueStore:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from paceline.dispatch.stores.slot_carrier import QueueCarrier
 from paceline.errors import NotFound
+from paceline.server.apps import app_mappings
 from paceline.server.rollups.observers import SlotRollups, with_rollups
 from paceline.server.settings import Settings
 from paceline.server.wiring.queue import queue_followers
@@ -18,8 +19,6 @@ from paceline.slots.model import AssignedSlot, WindowPolicy
 from paceline.slots.ports import NullObserver, SlotObserver
 from paceline.slots.scheduler import SlotScheduler
 from paceline.slots.stores import slot_stores
-from paceline_payments.model import OWNER
-from paceline_payments.stores.slot_carrier import PaymentCarrier
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -30,8 +29,8 @@ from paceline.server.wiring.database import embedded_url, shared_database
 
 
 def slot_carriers() -> Carriers:
-    """The slot carriers by owner: payments with their items, and items under the slot's own id."""
-    return {None: QueueCarrier(queue_followers()), OWNER: PaymentCarrier()}
+    """The slot carriers by owner: items under the slot's own id, and what the applications book slots for."""
+    return {None: QueueCarrier(queue_followers()), **app_mappings("carriers")}
 
 
 @asynccontextmanager

@@ -10,6 +10,7 @@ from paceline.dispatch.registry import Domain
 from paceline.dispatch.worker.cycle import DispatchCycle
 from paceline.dispatch.worker.outcome_reporter import OutcomeReporter
 from paceline.errors import ConfigurationError
+from paceline.server.apps import app_packages
 from paceline.server.settings import Settings
 from paceline.server.wiring.queue import queue_encryption
 
@@ -65,9 +66,7 @@ async def temporal_worker_group(
         schedules=schedules,
         sink=outcomes,
         guard=guard,
-        options=WorkerOptions(
-            deployment=None if build is None else versioned(build), passed_through=("paceline_payments",)
-        ),
+        options=WorkerOptions(deployment=None if build is None else versioned(build), passed_through=app_packages()),
     )
 
 

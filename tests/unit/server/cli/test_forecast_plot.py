@@ -89,7 +89,7 @@ def test_without_matplotlib_the_extra_is_named(
     assert last.endswith("needs: pip install 'paceline[plot]'")
 
 
-def test_the_cost_of_the_payments_hard_limit_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_cost_of_a_hard_limit_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     for words, shown in (
         (["--latency", "PT0.2S"], "41.67 counted at the answer, 50 counted at the departure"),
         (["--latency", "PT0.2S", "--json"], '"callsPerSecond": {"answer": 41.67, "departure": 50.0}'),

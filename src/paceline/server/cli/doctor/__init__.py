@@ -10,7 +10,7 @@ import click
 
 from paceline import __version__
 from paceline.errors import MissingExtra
-from paceline.extras import installed
+from paceline.server.apps import app_parts, installed_apps
 from paceline.server.cli.doctor import database, servers, service
 from paceline.server.cli.doctor.finding import Finding, loaded, not_installed
 from paceline.server.cli.parameters import Command, as_json
@@ -19,9 +19,6 @@ from paceline.server.settings import Settings, settings_file, unknown_variable_w
 from paceline.server.shapes.health import FindingShown
 from paceline.server.wiring.dispatch import load_domains
 from paceline.server.wiring.requirements import require_extras
-from paceline_payments.service.wiring.payments import rule_book
-from paceline_payments.settings import PaymentSettings
-from paceline_sms.service import doctor as sms
 
 PACKAGES = ("sqlalchemy", "psycopg", "oracledb", "hiredis", "confluent-kafka", "temporalio", "fastapi", "uvicorn")
 
@@ -51,8 +48,7 @@ async def _examine(settings: Settings) -> list[Finding]:
         servers.redis(settings),
         servers.kafka(settings),
         servers.temporal(settings),
-        servers.downstream(settings),
-        sms.examine(settings),
+        *(examine(settings) for examine in app_parts("doctor")),
         servers.collector(settings),
         service.examine(settings),
     )
@@ -83,16 +79,12 @@ def _packages(settings: Settings) -> Finding:
 def _named(settings: Settings) -> list[Finding]:
     """The files and modules that the settings name, loaded as the service loads them."""
 
-    def rules() -> str:
-        rule_book(settings)
-        return settings.section(PaymentSettings).rules or "not configured: nothing is refused"
-
     def domains() -> str:
         own = [domain.item_type for domain in load_domains(settings)]
-        payments = ["PAYMENT"] if installed("payments") else []
-        return ", ".join([*payments, *own]) or "none; payments need: pip install 'paceline[payments]'"
+        types = [*(item_type for app in installed_apps() for item_type in app.item_types), *own]
+        return ", ".join(types) or "none: no application is installed, and PACELINE_DISPATCH_DOMAINS names none"
 
-    return [loaded("payment rules", rules), loaded("item types", domains)]
+    return [loaded("item types", domains)]
 
 
 def _redacted(settings: Settings, finding: Finding) -> Finding:

@@ -1,16 +1,14 @@
-"""Redis, Kafka, Temporal and the downstream: each checked over its own protocol."""
+"""Redis, Kafka and Temporal: each checked over its own protocol."""
 
 from __future__ import annotations
 
 import os
 
-from paceline.errors import NotFound, PacelineError, StoreUnavailable
+from paceline.errors import NotFound, StoreUnavailable
 from paceline.extras import require
-from paceline.server.cli.doctor.finding import TIMEOUT_SECONDS, Finding, clock_finding, not_loaded, within
+from paceline.server.cli.doctor.finding import TIMEOUT_SECONDS, Finding, clock_finding, within
 from paceline.server.settings import Settings, masked, origin
 from paceline.server.wiring.doctor import kafka_info, redis_info, temporal_info
-from paceline_payments.service.wiring.downstream import check_downstream
-from paceline_payments.settings import PaymentSettings
 
 REDIS_ADVICE = "check PACELINE_REDIS_URL, its password, and that the server runs"
 KAFKA_ADVICE = "check PACELINE_KAFKA_BOOTSTRAP and that the brokers run"
@@ -87,18 +85,6 @@ async def _temporal(settings: Settings) -> list[Finding]:
     idle = [queue for queue, count in facts.pollers.items() if not count]
     start = f"nobody works on {', '.join(idle)}: start paceline worker" if idle else None
     return [Finding("temporal", True, summary), Finding("temporal workers", True, polled, start)]
-
-
-async def downstream(settings: Settings) -> list[Finding]:
-    """The downstream that executes payments: its settings as `serve` checks them, and whether it answers."""
-    try:
-        check_downstream(settings)
-    except PacelineError as error:
-        return [not_loaded("downstream", error)]
-    url = settings.section(PaymentSettings).downstream_url
-    if url is None:
-        return [Finding("downstream", True, "not configured: payments go to a simulator in this process")]
-    return await reachable("downstream", "PACELINE_PAYMENTS_DOWNSTREAM_URL", url, "payments")
 
 
 async def reachable(name: str, setting: str, url: str, extra: str) -> list[Finding]:

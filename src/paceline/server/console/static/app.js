@@ -6,16 +6,13 @@ import {audit} from './audit.js'
 import {configs} from './configs.js'
 import {dispatch} from './dispatch.js'
 import {at, button, h, say, show, update} from './dom.js'
-import {feeds} from './feeds.js'
 import {charts} from './history.js'
 import {limits} from './limits.js'
 import {follow, forgive, streams} from './live.js'
 import {loginPage} from './login.js'
-import {messages} from './messages.js'
-import {notifications} from './notifications.js'
 import {overview} from './overview.js'
-import {payments} from './payments.js'
 import {periodic} from './periodic.js'
+import {addPlaces} from './places.js'
 import {Reads} from './reads.js'
 import {replan} from './replan.js'
 import {search, watchBox} from './search.js'
@@ -23,23 +20,8 @@ import {slots} from './slots.js'
 import {clock} from './words.js'
 import {workers} from './workers.js'
 
-const PAGES = {
-  overview,
-  charts,
-  slots,
-  configs,
-  replan,
-  limits,
-  dispatch,
-  periodic,
-  workers,
-  payments,
-  feeds,
-  notifications,
-  messages,
-  audit,
-  search,
-}
+const PAGES = {overview, charts, slots, configs, replan, limits, dispatch, periodic, workers}
+const LAST = {audit, search}
 const RETRY_MS = 3000
 const READ_MS = 10_000 // so long a banner about a change without an answer stays, to be read
 
@@ -304,6 +286,17 @@ async function begin() {
   loginPage(show(at('main')), begin)
 }
 
+/** Adds the pages of the applications that are installed, before the last ones. */
+async function addPages() {
+  for (const script of await get('/console/pages')) {
+    for (const [name, page] of Object.entries(await import(`./${script}`))) {
+      if (page.title) PAGES[name] = page
+      addPlaces(page)
+    }
+  }
+  Object.assign(PAGES, LAST)
+}
+
 // The address names the page, so the link to the content must not change it.
 document.querySelector('.skip')?.addEventListener('click', event => {
   event.preventDefault()
@@ -332,4 +325,9 @@ document.addEventListener('visibilitychange', () => {
   forgive()
   document.hidden || paused ? stopUpdates() : refresh()
 })
-begin()
+addPages()
+  .catch(error => {
+    Object.assign(PAGES, LAST)
+    reportError(error)
+  })
+  .then(begin)

@@ -3,6 +3,7 @@
 import {path} from './api.js'
 import {button, card, facts, h, link, show, table, update} from './dom.js'
 import {lookUp} from './lookup.js'
+import {ITEMS} from './places.js'
 import {BASE, changed, progressBar, status, VERBS, verbsFor} from './queue.js'
 import {count, distance, moment} from './words.js'
 
@@ -44,7 +45,7 @@ export function itemView(root, shell, type, id) {
           verbsFor([item.status]).map(verb =>
             button(VERBS[verb].title, () => act(verb, item.slotted), {kind: VERBS[verb].kind, 'data-key': verb}),
           ),
-          type === 'PAYMENT' && link('Show the payment', 'payments', id),
+          ITEMS[type] && link(ITEMS[type].words, ...ITEMS[type].place(id)),
         ),
       ),
       item.result !== null && card('Result', json(item.result, 'Result')),

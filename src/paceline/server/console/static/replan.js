@@ -47,7 +47,7 @@ export const replan = {
         h(
           'p',
           {class: 'soft'},
-          'Booked slots keep their times when a limit changes. A re-plan moves them, in order; queue items and payments move with them. What has begun, or runs within the notice, stays.',
+          'Booked slots keep their times when a limit changes. A re-plan moves them, in order; their work moves with them. What has begun, or runs within the notice, stays.',
         ),
         filled,
         shown,

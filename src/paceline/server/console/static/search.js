@@ -1,26 +1,9 @@
-// One box for every id: events, payments, items, messages, feeds and the keys of limits.
+// One box for every id: events, items, the keys of limits, and what applications keep.
 
 import {query as asQuery} from './api.js'
 import {at, badge, card, h, link, show, table, update} from './dom.js'
+import {FOUND} from './places.js'
 import {count, moment} from './words.js'
-
-/** Where the console shows what was found. */
-const PLACES = {
-  event: ({id}) => ['slots', '', id],
-  payment: ({id}) => ['payments', id],
-  item: ({itemType, id}) => ['dispatch', itemType, 'item', id],
-  message: ({id}) => ['messages', id],
-  feed: ({id}) => ['feeds', id],
-  key: ({id, plans}) => ['limits', '', {key: id, plans: plans.join(', ')}],
-}
-const KINDS = {
-  event: 'event',
-  payment: 'payment',
-  item: 'queue item',
-  message: 'message',
-  feed: 'feed',
-  key: 'limit key',
-}
 
 export const search = {
   title: 'Search',
@@ -40,18 +23,18 @@ export const search = {
         const {results, searched, unavailable} = await read(asQuery('/api/v1/search', {q}))
         update(
           found,
-          unavailable.map(kind => h('p', {class: 'notice'}, `Could not search for a ${KINDS[kind]}: no answer.`)),
+          unavailable.map(kind => h('p', {class: 'notice'}, `Could not search for a ${FOUND[kind].name}: no answer.`)),
           table(
             `What begins with ${q}`,
             ['Kind', 'Id', 'Status', 'Time', ''],
             results.map(each => [
-              KINDS[each.kind],
-              link(each.id, ...PLACES[each.kind](each)),
+              FOUND[each.kind].name,
+              link(each.id, ...FOUND[each.kind].place(each)),
               each.plans ? `spent under ${each.plans.join(', ')}` : (each.status ?? '').replace('_', ' ').toLowerCase(),
               each.at ? moment(each.at) : '',
               [each.exact && badge('exact', 'good'), each.itemType && badge(each.itemType)],
             ]),
-            `Nothing begins so. Searched: ${searched.map(kind => KINDS[kind]).join(', ')}. A limit’s key has to be whole${searched.includes('item') ? '' : '; items need the scope admin'}.`,
+            `Nothing begins so. Searched: ${searched.map(kind => FOUND[kind].name).join(', ')}. A limit’s key has to be whole${searched.includes('item') ? '' : '; items need the scope admin'}.`,
           ),
           results.length > 0 && h('p', {class: 'soft'}, `${count(results.length)} found, at most five of a kind.`),
         )

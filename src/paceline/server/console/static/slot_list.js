@@ -16,7 +16,7 @@ const FILTERS = [
       ['CANCELLED', 'cancelled'],
     ],
   },
-  {name: 'owner', label: 'Application', maxlength: 64, placeholder: 'payments'},
+  {name: 'owner', label: 'Application', maxlength: 64, placeholder: 'invoices'},
   {name: 'from', label: 'From', time: true},
   {name: 'to', label: 'Before', time: true},
 ]

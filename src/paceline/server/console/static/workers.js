@@ -1,6 +1,7 @@
 // Who works on which queue, and what the service depends on.
 
 import {badge, card, h, link, show, table, update} from './dom.js'
+import {ITEMS} from './places.js'
 import {count, distance, moment, span} from './words.js'
 
 const BREAKERS = {closed: 'good', half_open: 'warn', open: 'wrong'}
@@ -29,7 +30,7 @@ export const workers = {
             'Nobody works on ',
             link(type, 'dispatch', type),
             '. Start a worker: ',
-            h('code', {}, type === 'PAYMENT' ? 'paceline worker all' : 'paceline worker MODULE:NAME'),
+            h('code', {}, ITEMS[type] ? 'paceline worker all' : 'paceline worker MODULE:NAME'),
           ),
         ),
         table(

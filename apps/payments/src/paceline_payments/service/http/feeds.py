@@ -22,6 +22,7 @@ from paceline_payments.feed import FeedFormat
 from paceline_payments.feeds.accepting import SORTS, Feeds
 from paceline_payments.feeds.model import Feed, FeedState, checked_control
 from paceline_payments.parsing import COLUMNS
+from paceline_payments.service.http.parts import payments_of
 from paceline_payments.service.http.payments import CSV_FEED, FEED, body_blocks
 from paceline_payments.service.http.payments import FORMATS as LINE_FORMATS
 from paceline_payments.service.shapes.feeds import FEED_ID, CancelledFeed, FeedPage, FeedShown, RejectedRecord
@@ -97,7 +98,7 @@ async def submit(scope: Scope, receive: Receive, send: Send) -> None:
         await services.slots.check_configs(config_name)
     if name is not None and not (0 < len(name) <= 255 and name.isprintable()):
         raise invalid("name", "must be a text of 1 to 255 printable characters")
-    application = services.payments
+    application = payments_of(scope)
     feed_id = await application.receiver.receive(
         body_blocks(receive), kind, control=control, name=name, config_name=config_name
     )
@@ -189,7 +190,7 @@ async def cancel(request: Request) -> Response:
 
 
 def _feeds(request: Request) -> Feeds:
-    return services_of(request).payments.feeds
+    return payments_of(request).feeds
 
 
 def _feed_shown(feed: Feed) -> FeedShown:

@@ -18,7 +18,7 @@ from paceline.server.http.logs import about
 from paceline.server.http.parameters import WholeNumber, api_router, flag, json_body, path, query
 from paceline.server.http.problem import Problem, documented, unsupported
 from paceline.server.http.raw_routes import add_raw_route, json_response, send_json
-from paceline.server.http.services import Services, services_of
+from paceline.server.http.services import services_of
 from paceline.server.shapes import members
 from paceline.server.shapes.members import BOOKED_NAME
 from paceline.slots.model import checked_id
@@ -34,6 +34,7 @@ from paceline_payments.model import (
 from paceline_payments.operations import LONGEST_PAGE, SORTS
 from paceline_payments.parsing import COLUMNS, payment_of_json
 from paceline_payments.ports import DownstreamBusy
+from paceline_payments.service.http.parts import payments_of
 from paceline_payments.service.shapes.payments import (
     PAYMENT_ID,
     AcceptedPayment,
@@ -44,6 +45,7 @@ from paceline_payments.service.shapes.payments import (
     PaymentView,
     RejectedLine,
 )
+from paceline_payments.service.wiring.payments import Payments
 
 FORMATS = {
     b"text/csv": FeedFormat.CSV,
@@ -116,11 +118,10 @@ async def submit(scope: Scope, receive: Receive, send: Send) -> None:
     Idempotent: the same payment again gets the same response; another payment of the same `paymentId` is a 409. 503 if
     no slot is free before the config's horizon.
     """
-    services = services_of(scope)
     payment = payment_of_json(await read_object(scope, receive))
     about(scope, item_id=payment.payment_id)
     try:
-        accepted = await services.payments.intake.submit(payment)
+        accepted = await payments_of(scope).intake.submit(payment)
     except PaymentExists as error:
         raise _exists(error) from None
     await send_json(send, AcceptedPayment.of(accepted).dump_json(), 202)
@@ -147,7 +148,7 @@ async def submit_feed(scope: Scope, receive: Receive, send: Send) -> None:
                 payment._replace(config_name=config_name) if payment.config_name is None else payment
                 for payment in payments
             ]
-        return await services.payments.intake.initiate(payments)
+        return await payments_of(scope).intake.initiate(payments)
 
     tally = Tally()
     with tempfile.SpooledTemporaryFile(max_size=IN_MEMORY) as rejections:
@@ -168,7 +169,7 @@ async def submit_feed(scope: Scope, receive: Receive, send: Send) -> None:
 )
 async def show(request: Request) -> Response:
     """The payment, its status, and its history."""
-    return await _payment_response(services_of(request), request.path_params["paymentId"])
+    return await _payment_response(payments_of(request), request.path_params["paymentId"])
 
 
 @router.get(
@@ -188,7 +189,7 @@ async def list_payments(request: Request) -> Response:
         parse_instant(given["to"], "to") if "to" in given else None,
         checked_id(given["prefix"], "prefix") if "prefix" in given else None,
     )
-    operations = services_of(request).payments.operations
+    operations = payments_of(request).operations
     after = checked_id(given["cursor"], "cursor") if "cursor" in given else None
     with_total = flag(request, "total")
     records, cursor = await operations.page(selection, limit=LIMIT.of(request), after=after, sort=given.get("sort"))
@@ -209,15 +210,15 @@ async def retry(request: Request) -> Response:
     """A FAILED payment is sent again. An UNKNOWN one is first decided by the downstream's status inquiry: a payment
     that was executed there is not sent again. 409 in any other status. Recorded in `/admin/audit`.
     """
-    services, payment_id = services_of(request), request.path_params["paymentId"]
+    payments, payment_id = payments_of(request), request.path_params["paymentId"]
     try:
-        await services.payments.operations.retry(payment_id, by=request.scope["state"]["caller"])
+        await payments.operations.retry(payment_id, by=request.scope["state"]["caller"])
     except Conflict as error:
         raise Problem(409, "payment-not-retried", "Payment Not Retried", str(error)) from None
     except DownstreamBusy as error:
         headers = {"Retry-After": "10"}
         raise Problem(503, "downstream-unavailable", "Downstream Unavailable", str(error), headers=headers) from None
-    return await _payment_response(services, payment_id)
+    return await _payment_response(payments, payment_id)
 
 
 @router.delete(
@@ -229,16 +230,16 @@ async def retry(request: Request) -> Response:
 )
 async def cancel(request: Request) -> Response:
     """Cancels the payment and its slot; 409 once its execution has begun."""
-    services, payment_id = services_of(request), request.path_params["paymentId"]
+    payments, payment_id = payments_of(request), request.path_params["paymentId"]
     try:
-        await services.payments.operations.cancel(payment_id)
+        await payments.operations.cancel(payment_id)
     except Conflict as error:
         raise Problem(409, "payment-on-its-way", "Payment On Its Way", str(error)) from None
-    return await _payment_response(services, payment_id)
+    return await _payment_response(payments, payment_id)
 
 
-async def _payment_response(services: Services, payment_id: str) -> Response:
-    return json_response(PaymentShown.of_record(*await services.payments.operations.show(payment_id)))
+async def _payment_response(payments: Payments, payment_id: str) -> Response:
+    return json_response(PaymentShown.of_record(*await payments.operations.show(payment_id)))
 
 
 def _exists(error: PaymentExists) -> Problem:

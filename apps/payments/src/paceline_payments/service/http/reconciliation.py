@@ -12,12 +12,12 @@ from paceline.durations import parse_instant
 from paceline.server.http.body import media_type
 from paceline.server.http.problem import documented, unsupported
 from paceline.server.http.raw_routes import add_raw_route, send_json
-from paceline.server.http.services import services_of
 from paceline.slots.model import checked_id
 from paceline_payments.model import PaymentFilter
 from paceline_payments.reconciliation.comparing import reconcile
 from paceline_payments.reconciliation.model import Difference, Kind
 from paceline_payments.reconciliation.statement import COLUMNS, StatementFormat, statement_lines
+from paceline_payments.service.http.parts import payments_of
 from paceline_payments.service.http.payments import FEED_ID, FROM, TO, body_blocks
 from paceline_payments.service.shapes.reconciliation import ReconciliationShown
 
@@ -69,7 +69,7 @@ async def compare_statement(scope: Scope, receive: Receive, send: Send) -> None:
     if kind is None:
         raise unsupported("text/csv or application/xml")
     request = Request(scope)
-    given, payments = request.query_params, services_of(scope).payments
+    given, payments = request.query_params, payments_of(scope)
     selection = PaymentFilter(
         None,
         checked_id(given["feed"], "feed") if "feed" in given else None,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from paceline.dispatch.model import Postponed
 from paceline.dispatch.ports import DispatchObserver
 from paceline.dispatch.queue import DispatchQueue
-from paceline.downstream.ports import BreakerOpen, NullDownstreamObserver
+from paceline.downstream.ports import NullDownstreamObserver
 from paceline.errors import ConfigurationError
 from paceline.server.rollups.observers import DownstreamRollups, with_rollups
 from paceline.server.settings import Settings, spelled
@@ -48,17 +48,6 @@ class OperatorInquiry:
             return await self._bank.inquire(payment, wait=INQUIRY_WAIT)
         except Postponed as postponed:
             raise DownstreamBusy(f"the downstream can't be called now: {postponed}") from postponed
-
-
-async def check_breaker(breaker: BreakerStore) -> None:
-    """Returns if the downstream's breaker is closed.
-
-    Raises:
-        BreakerOpen: It is open.
-    """
-    status = await breaker.read()
-    if status is not None:
-        raise BreakerOpen(status.reason)
 
 
 @asynccontextmanager

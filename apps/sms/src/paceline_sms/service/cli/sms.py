@@ -9,14 +9,15 @@ from typing import TypeVar
 import click
 
 from paceline.errors import ConfigurationError, InvalidInput, NotFound
+from paceline.extras import require
 from paceline.server.cli.parameters import Argument, Command, Group, as_json, completing
 from paceline.server.cli.read_only import read_only_settings
 from paceline.server.cli.terminal import print_json, print_line, print_table, run
 from paceline.server.settings import Settings
-from paceline.server.wiring.requirements import require_message_extras
 from paceline_sms.model import Priority
 from paceline_sms.quota import ALGORITHMS, Unit
 from paceline_sms.recipients import checked_phone
+from paceline_sms.service.plugin import message_extras
 from paceline_sms.service.shapes.notifications import (
     SENT,
     DeadLetter,
@@ -258,7 +259,7 @@ def _with(work: Callable[[Notifications], Awaitable[T]], *, only_reads: bool = F
     """The result of `work`, on the gateway of the settings; messages are left to the senders."""
 
     async def opened(settings: Settings) -> T:
-        require_message_extras(settings)
+        require("messages", *message_extras(settings))
         sms = settings.section(SmsSettings).model_copy(update={"sender": "worker"})
         async with open_notifications(settings.with_section(sms), relays=False) as notifications:
             return await work(notifications)

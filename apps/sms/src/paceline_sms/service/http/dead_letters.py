@@ -9,9 +9,9 @@ from paceline.server.http.body import read_large_object
 from paceline.server.http.parameters import WholeNumber, api_router, choice_of, flag, json_body, query
 from paceline.server.http.problem import documented
 from paceline.server.http.raw_routes import json_response
-from paceline.server.http.services import services_of
 from paceline_sms.service.http.messages import cursor_of, place_of
 from paceline_sms.service.http.notifications import name_outages
+from paceline_sms.service.http.parts import gateway_of
 from paceline_sms.service.shapes.notifications import DeadLetter, DeadLetters, DeadLetterSelection, Dropped, Redriven
 
 LIMIT = WholeNumber("limit", 1, 1000, default=100, description="The maximum of dead letters to return.")
@@ -37,7 +37,7 @@ async def list_dead_letters(request: Request) -> Response:
     are not shown; `redrivable` is false for a record that was too long to keep."""
     limit, cursor, with_total = LIMIT.of(request), request.query_params.get("cursor"), flag(request, "total")
     newest_first = choice_of(request, "sort", SORTS) == "-deadAt"
-    messages = services_of(request).notifications.messages
+    messages = gateway_of(request).messages
     with name_outages():
         letters = await messages.dead_letters(
             limit, None if cursor is None else place_of(cursor), newest_first=newest_first
@@ -59,7 +59,7 @@ async def redrive(request: Request) -> Response:
     """Each is sent again as a new message, with a new expiry and the same id."""
     ids = await _selected(request)
     with name_outages():
-        redriven, kept = await services_of(request).notifications.messages.redrive(ids)
+        redriven, kept = await gateway_of(request).messages.redrive(ids)
     return json_response(Redriven(redriven=redriven, kept=kept))
 
 
@@ -74,7 +74,7 @@ async def drop(request: Request) -> Response:
     """Deletes them; their messages stay failed or expired."""
     ids = await _selected(request)
     with name_outages():
-        return json_response(Dropped(dropped=await services_of(request).notifications.messages.drop(ids)))
+        return json_response(Dropped(dropped=await gateway_of(request).messages.drop(ids)))
 
 
 async def _selected(request: Request) -> list[str] | None:

@@ -17,12 +17,12 @@ from paceline.server.http.body import media_type, read, read_large_object, read_
 from paceline.server.http.parameters import WholeNumber, api_router, choice_of, flag, json_body, path, query, text_of
 from paceline.server.http.problem import Problem, documented
 from paceline.server.http.raw_routes import json_response
-from paceline.server.http.services import Services, services_of
 from paceline_sms.model import LARGEST
 from paceline_sms.ports import MessageFilter, Status
 from paceline_sms.receipts import EarlyReceipt
 from paceline_sms.recipients import checked_phone
 from paceline_sms.service.http.notifications import accept, name_outages
+from paceline_sms.service.http.parts import gateway_of
 from paceline_sms.service.shapes.notifications import (
     MessagePage,
     MessageStatus,
@@ -35,6 +35,7 @@ from paceline_sms.service.shapes.notifications import (
     OptOut,
     OptOutRequest,
 )
+from paceline_sms.service.wiring.notifications import Notifications
 
 MAX_RECEIPT_BYTES = 64 * 1024
 AT_ONCE = 100
@@ -76,24 +77,23 @@ async def send_batch(request: Request) -> Response:
     value = await read_large_object(request.scope, request.receive)
     messages = NotificationBatchRequest.parse(value).messages
     parsed = [_message(message, index) for index, message in enumerate(messages)]
-    services = services_of(request)
-    return json_response(NotificationBatch(results=await _outcomes(services, parsed)))
+    return json_response(NotificationBatch(results=await _outcomes(gateway_of(request), parsed)))
 
 
 async def _outcomes(
-    services: Services, messages: Sequence[NotificationRequest]
+    gateway: Notifications, messages: Sequence[NotificationRequest]
 ) -> list[NotificationSent | NotificationRefused]:
     """One outcome per message, in order. Messages that are decided at once share a round trip, in the order of their
     calls. A user's first message goes before the others if it may have to load the user's quota into the cache."""
-    if services.notifications.intake.keeps_order:
-        return list(await asyncio.gather(*(_outcome(services, message) for message in messages)))
+    if gateway.intake.keeps_order:
+        return list(await asyncio.gather(*(_outcome(gateway, message) for message in messages)))
     first = {message.user_id: index for index, message in reversed(list(enumerate(messages)))}
     later = [index for index, message in enumerate(messages) if first[message.user_id] != index]
     outcomes: dict[int, NotificationSent | NotificationRefused] = {}
     for indices in (list(first.values()), later):
         for begin in range(0, len(indices), AT_ONCE):
             portion = indices[begin : begin + AT_ONCE]
-            decided = await asyncio.gather(*(_outcome(services, messages[index]) for index in portion))
+            decided = await asyncio.gather(*(_outcome(gateway, messages[index]) for index in portion))
             outcomes.update(zip(portion, decided, strict=True))
     return [outcomes[index] for index in range(len(messages))]
 
@@ -104,9 +104,9 @@ def _message(value: Any, index: int) -> NotificationRequest:
     return NotificationRequest.parse(value, f"messages[{index}].")
 
 
-async def _outcome(services: Services, message: NotificationRequest) -> NotificationSent | NotificationRefused:
+async def _outcome(gateway: Notifications, message: NotificationRequest) -> NotificationSent | NotificationRefused:
     try:
-        return await accept(services, message, None)
+        return await accept(gateway, message, None)
     except Problem as refusal:
         return _refusal_shown(refusal)
     except PacelineError as error:
@@ -132,9 +132,7 @@ async def quota(request: Request) -> Response:
     """The current quota: the count in the window, and when that began."""
     user_id = USER.of(request)
     with name_outages():
-        return json_response(
-            NotificationConfig.of_quota(await services_of(request).notifications.intake.quota(user_id))
-        )
+        return json_response(NotificationConfig.of_quota(await gateway_of(request).intake.quota(user_id)))
 
 
 @router.delete(
@@ -148,7 +146,7 @@ async def delete_quota(request: Request) -> Response:
     """Deletes the quota: the user can't send any more; accepted messages are still sent."""
     user_id = USER.of(request)
     with name_outages():
-        await services_of(request).notifications.intake.delete(user_id)
+        await gateway_of(request).intake.delete(user_id)
     return Response(status_code=204)
 
 
@@ -168,7 +166,7 @@ async def list_messages(request: Request) -> Response:
         _status(given.get("status")), OF_USER.find(request), text_of(request, "prefix", MESSAGE_ID)
     )
     after = None if "cursor" not in given else place_of(given["cursor"])
-    messages = services_of(request).notifications.messages
+    messages = gateway_of(request).messages
     with name_outages():
         page = await messages.page(selection, limit + 1, after, oldest_first=oldest_first)
         total = {"total": await messages.count_matching(selection)} if with_total else {}
@@ -212,7 +210,7 @@ async def status(request: Request) -> Response:
     """`queued`, `sent`, `delivered`, `failed`, `expired` or `unknown`, with the time of each step."""
     message_id = request.path_params["messageId"]
     with name_outages():
-        known = await services_of(request).notifications.messages.status(message_id[:64].replace("\0", ""))
+        known = await gateway_of(request).messages.status(message_id[:64].replace("\0", ""))
     if known is None:
         raise NotFound("message", message_id[:64])
     return json_response(MessageStatus.of(known))
@@ -231,9 +229,8 @@ async def status(request: Request) -> Response:
 async def receipt(request: Request) -> Response:
     """For providers, which sign it; no token is needed. 403 if the signature is wrong. A receipt by the provider's id
     may come before the response with that id: it is kept for some minutes."""
-    services = services_of(request)
-    name = request.path_params["provider"]
-    provider = services.notifications.providers.get(name)
+    gateway, name = gateway_of(request), request.path_params["provider"]
+    provider = gateway.providers.get(name)
     read_receipt = getattr(provider, "receipt", None)
     if read_receipt is None:
         raise NotFound("provider", name[:64])
@@ -246,14 +243,14 @@ async def receipt(request: Request) -> Response:
         raise
     if known is not None:
         known = known._replace(provider=name)
-        messages = services.notifications.messages
+        messages = gateway.messages
         with name_outages():
             seconds = await messages.receive(known)
             is_final = known.delivered is not None
             if seconds is None and is_final and not await messages.keep_receipt(EarlyReceipt(known)):
                 raise NotFound("message", known.message_id or known.provider_id or "")
         if seconds is not None and seconds >= 0:
-            services.notifications.observer.receipt(name, known.delivered, seconds)
+            gateway.observer.receipt(name, known.delivered, seconds)
     return Response(status_code=204)
 
 
@@ -275,7 +272,7 @@ async def opt_out(request: Request) -> Response:
         body = await read_object(request.scope, request.receive)
     reason = OptOutRequest.parse(body).reason
     with name_outages():
-        await services_of(request).notifications.messages.opt_out(phone, reason)
+        await gateway_of(request).messages.opt_out(phone, reason)
     return json_response(OptOut(phone=phone, reason=reason))
 
 
@@ -290,6 +287,6 @@ async def opt_in(request: Request) -> Response:
     """Removes a number from the opt-outs."""
     phone = checked_phone(request.path_params["phone"])
     with name_outages():
-        if not await services_of(request).notifications.messages.opt_in(phone):
+        if not await gateway_of(request).messages.opt_in(phone):
             raise Problem(404, "optout-not-found", "Opt-out Not Found", "this number has not opted out")
     return Response(status_code=204)

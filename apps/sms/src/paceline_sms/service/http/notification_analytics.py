@@ -9,7 +9,6 @@ from fastapi import Request, Response
 from paceline.server.http.parameters import WholeNumber, api_router
 from paceline.server.http.problem import documented
 from paceline.server.http.raw_routes import json_response
-from paceline.server.http.services import services_of
 from paceline_sms.analytics import (
     Anomaly,
     MinuteCount,
@@ -23,6 +22,7 @@ from paceline_sms.analytics import (
 from paceline_sms.model import LARGEST, MINUTE_MS, Outcome
 from paceline_sms.ports import AnalyticsStore
 from paceline_sms.service.http.notifications import name_outages
+from paceline_sms.service.http.parts import gateway_of
 from paceline_sms.service.shapes.notifications import (
     AttemptsByUser,
     AttemptsOfAll,
@@ -70,7 +70,7 @@ class _Span(NamedTuple):
 )
 async def overview(request: Request) -> Response:
     """Totals, the share that was limited, the busiest minute, the minutes, and unusual users."""
-    store = services_of(request).notifications.analytics
+    store = gateway_of(request).analytics
     with name_outages():
         since, until, length = await _times(request, store)
         counts, users = await store.totals(since, until + 1)
@@ -88,7 +88,7 @@ async def overview(request: Request) -> Response:
 )
 async def users(request: Request) -> Response:
     """The users with the most attempts first."""
-    limit, store = LIMIT.of(request), services_of(request).notifications.analytics
+    limit, store = LIMIT.of(request), gateway_of(request).analytics
     with name_outages():
         since, until, length = await _times(request, store)
         counts = await store.counts(since, until + 1, await store.busiest(since, until + 1, limit))
@@ -108,7 +108,7 @@ async def users(request: Request) -> Response:
 async def user(request: Request) -> Response:
     """Totals, peak and minutes of one user, and whether the last minutes are unusual."""
     user_id = USER.of(request)
-    store = services_of(request).notifications.analytics
+    store = gateway_of(request).analytics
     with name_outages():
         since, until, length = await _times(request, store)
         span = _Span(since, until, length, await store.counts(since, until + 1, [user_id]))

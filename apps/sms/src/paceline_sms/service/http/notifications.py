@@ -16,8 +16,8 @@ from paceline.server.http.logs import about
 from paceline.server.http.parameters import json_body
 from paceline.server.http.problem import Problem, documented, invalid
 from paceline.server.http.raw_routes import add_raw_route, send_json
-from paceline.server.http.services import Services, services_of
 from paceline_sms.model import LONGEST_KEY, KeyReused, Verdict
+from paceline_sms.service.http.parts import gateway_of
 from paceline_sms.service.shapes.notifications import (
     SENT,
     NotificationConfig,
@@ -25,6 +25,7 @@ from paceline_sms.service.shapes.notifications import (
     NotificationRequest,
     NotificationSent,
 )
+from paceline_sms.service.wiring.notifications import Notifications
 
 IDEMPOTENCY_KEY: dict[str, Any] = {
     "name": "Idempotency-Key",
@@ -66,7 +67,7 @@ async def configure(scope: Scope, receive: Receive, send: Send) -> None:
     request = NotificationConfigRequest.parse(await read_object(scope, receive))
     about(scope, user_id=request.user_id)
     with name_outages():
-        quota = await services_of(scope).notifications.intake.configure(
+        quota = await gateway_of(scope).intake.configure(
             request.user_id,
             request.rate_limit,
             request.time_window,
@@ -87,12 +88,12 @@ async def send_message(scope: Scope, receive: Receive, send: Send) -> None:
     """
     request = NotificationRequest.parse(await read_object(scope, receive))
     about(scope, user_id=request.user_id)
-    sent = await accept(services_of(scope), request, idempotency_key(scope))
+    sent = await accept(gateway_of(scope), request, idempotency_key(scope))
     about(scope, user_id=request.user_id, message_id=sent.message_id)
     await send_json(send, sent.dump_json())
 
 
-async def accept(services: Services, request: NotificationRequest, key: str | None) -> NotificationSent:
+async def accept(gateway: Notifications, request: NotificationRequest, key: str | None) -> NotificationSent:
     """Accepts a message.
 
     Raises:
@@ -102,7 +103,7 @@ async def accept(services: Services, request: NotificationRequest, key: str | No
     """
     with name_outages():
         try:
-            verdict = await services.notifications.intake.send(
+            verdict = await gateway.intake.send(
                 request.user_id,
                 request.message,
                 key=key,

@@ -24,6 +24,7 @@ const sums = totals =>
 
 export const feeds = {
   title: 'Feeds',
+  found: {feed: {name: 'feed', place: ({id}) => ['feeds', id]}},
   needs: 'read',
   open(root, shell, [id = ''], query) {
     const body = h('div')

@@ -19,6 +19,7 @@ const status = name => badge(name, KINDS[name] ?? '')
 
 export const messages = {
   title: 'Messages',
+  found: {message: {name: 'message', place: ({id}) => ['messages', id]}},
   needs: 'read',
   open(root, shell, [id = ''], query) {
     const body = h('div')
