@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import pytest
 
 from paceline.dispatch.changes import Cancellation
+from paceline.dispatch.config import DispatchConfig
 from paceline.dispatch.current_task import current_task
 from paceline.dispatch.decisions import released
 from paceline.dispatch.model import Claim, Completion, EnqueueRequest, GiveUp, Item, Postponed
@@ -289,5 +290,5 @@ class WorkflowEngineContract:
         assert (await item(harness, "zombie")).status is Status.READY
 
     async def test_room_is_a_number_or_unlimited(self, harness: EngineHarness) -> None:
-        room = harness.engine.room(harness.work)
+        room = harness.engine.room(DispatchConfig(item_type=harness.work))
         assert room is None or room > 0

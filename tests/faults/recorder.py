@@ -1,12 +1,13 @@
 """Somebody else's system, as a process of its own: `python -m tests.faults.recorder LATENCY`.
 
 It prints its port, answers each line that it receives with another one, after so many seconds, and prints when each
-arrived (seconds, by the machine's monotonic clock) when its standard input is closed.
+arrived (seconds, by the machine's monotonic clock), and the line, when its standard input is closed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import subprocess
 import sys
@@ -19,21 +20,21 @@ COUNT = b"count\n"
 
 
 async def main(latency: float) -> None:
-    arrivals: list[float] = []
+    arrivals: list[tuple[float, str]] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while line := await reader.readline():
             if line == COUNT:
                 writer.write(b"%d\n" % len(arrivals))
                 continue
-            arrivals.append(time.monotonic())
+            arrivals.append((time.monotonic(), line.decode().strip()))
             await asyncio.sleep(latency)
             writer.write(b"done\n")
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)  # noqa: T201
     await asyncio.to_thread(sys.stdin.read)
-    print(*arrivals, flush=True)  # noqa: T201
+    print(json.dumps(arrivals), flush=True)  # noqa: T201
 
 
 class Recorder:
@@ -52,8 +53,19 @@ class Recorder:
 
     def arrivals(self) -> list[float]:
         """When calls arrived, in order. It ends then."""
+        return [at for at, _ in self.lines()]
+
+    def lines(self) -> list[tuple[float, str]]:
+        """When each call arrived, and what it said, in order. It ends then."""
         out, _ = self._process.communicate(timeout=30)
-        return sorted(map(float, out.split()))
+        return sorted((at, line) for at, line in json.loads(out))
+
+
+def report(port: int, line: str) -> None:
+    """Tells the recorder at this port, and waits for its answer."""
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall(line.encode() + b"\n")
+        connection.recv(16)
 
 
 @contextmanager
@@ -64,7 +76,7 @@ def recording(latency: float) -> Iterator[Recorder]:
         yield Recorder(process)
     finally:
         process.kill()
-        process.wait()
+        process.communicate()
 
 
 if __name__ == "__main__":

@@ -93,7 +93,7 @@ async def main(queue_url: str, limits_url: str, limit: int, items: int) -> None:
         AsyncLimiter(store, plans=[plan], deadline=30) as limiter,
     ):
         # It holds little at a time, and leaves the rest to the other process.
-        engine = LocalEngine(registry, OutcomeReporter(queue.store), guard=PlanGuard(limiter), backlog=10)
+        engine = LocalEngine(registry, OutcomeReporter(queue.store), guard=PlanGuard(limiter))
         worker = DispatchWorker(queue.store, engine, [ITEM_TYPE])
         running = asyncio.create_task(worker.run())
         print(READY, flush=True)  # noqa: T201

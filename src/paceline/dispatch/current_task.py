@@ -7,14 +7,18 @@ import logging
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import ContextVar
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from paceline.dispatch.model import Claim, Progress
 from paceline.dispatch.turns import DEFAULT_LANE, DEFAULT_PRIORITY
+from paceline.dispatch.worker.threads import run_on_thread
 from paceline.errors import Conflict, StoreUnavailable
 
 if TYPE_CHECKING:
     from paceline.dispatch.ports import OutcomeSink
+    from paceline.dispatch.worker.places import Place
+
+R = TypeVar("R")
 
 log = logging.getLogger("paceline.dispatch")
 
@@ -33,8 +37,10 @@ class CurrentTask:
         sink: OutcomeSink,
         lane: str = DEFAULT_LANE,
         priority: int = DEFAULT_PRIORITY,
+        place: Place | None = None,
     ) -> None:
         self._claim = claim
+        self._place = place
         self.lane = lane
         """A tenant, say."""
         self.priority = priority
@@ -56,6 +62,12 @@ class CurrentTask:
     def attempt(self) -> int:
         """Counted from 1. A snoozed task runs again under the same number."""
         return self._claim().retries + 1
+
+    async def run_on_thread(self, function: Callable[[], R], *, timeout: float | None = None) -> R:
+        """What a plain function returns or raises, on the thread that this execution holds."""
+        if self._place is None:
+            return await run_on_thread(function, timeout=timeout)
+        return await self._place.run(function, timeout=timeout)
 
     def progress(self, fraction: float, text: str = "") -> ProgressReport:
         """Records how far the task is, from 0 to 1, with a text. `await` it in an `async def` task; in a `def` task,

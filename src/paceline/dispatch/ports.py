@@ -334,8 +334,12 @@ class WorkflowEngine(Protocol):
         also cancels those that run. Never raises: an execution that begins nevertheless finds its item cancelled."""
         ...
 
-    def room(self, item_type: str) -> int | None:
-        """How many more items it would take now; None for any number."""
+    def room(self, config: DispatchConfig) -> int | None:
+        """How many more items of this type it would take now; None for any number."""
+        ...
+
+    def looks_ahead(self, item_type: str) -> bool:
+        """Whether it would take items before their time now."""
         ...
 
     async def close(self) -> None:

@@ -261,9 +261,12 @@ class DispatchSettings(Section):
     """Which process dispatches without Temporal: the service itself (`inline`), or `paceline worker`. `auto`: the
     service."""
     concurrency: int = Field(100, ge=1, le=100_000)
-    """The most executions of an item type at once, in one process, without Temporal."""
-    backlog: int = Field(2000, ge=1, le=1_000_000)
-    """The most items of a type a process holds, waiting ones included, without Temporal."""
+    """The most executions at once, in one process, without Temporal."""
+    threads: int = Field(8, ge=1, le=10_000)
+    """The most of them that run a plain function."""
+    prefetch: int | None = Field(None, ge=0, le=2000)
+    """The most items of a type that a process holds beyond those that it runs, without Temporal. By default as many as
+    it will start within half a second."""
     max_context_bytes: int = Field(2 * 1024 * 1024, ge=2)
     claim_bytes: int = Field(32 * 1024 * 1024, ge=1024)
     """The most bytes of contexts that one claim takes, whatever the batch size. Without Temporal, a process takes no

@@ -133,7 +133,7 @@ async def play(world: World) -> None:
     executions, left = Executions(world, store), [f"i{number}" for number in range(ITEMS)]
     acknowledged: list[str] = []
     faultless = world.faults == Faults()
-    concurrency, backlog = random.choice([2, 10]), random.choice([5, 100])
+    concurrency, prefetch = random.choice([2, 10]), random.choice([None, 0, 5])
 
     limits = MemoryLimitStore(clock=world)
     rate = Plan(RATE, SlidingLog(2, "PT1S"))
@@ -174,7 +174,7 @@ async def play(world: World) -> None:
         registry = Registry()
         registry.register(WORK, executions.execute)
         outcomes = OutcomeReporter(queue)
-        engine = LocalEngine(registry, outcomes, guard=guard(process), concurrency=concurrency, backlog=backlog)
+        engine = LocalEngine(registry, outcomes, guard=guard(process), concurrency=concurrency, prefetch=prefetch)
         running = DispatchWorker(queue, engine, [WORK])
         if random.random() < 0.3 and not faultless:
             # It ends in good order, and another takes its place.

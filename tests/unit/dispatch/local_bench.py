@@ -132,6 +132,12 @@ class Bench:
         (outcome,) = await self.engine.start([StartRequest(item.claim, config, "{}", NO_DELAY)])
         return outcome.start
 
+    def room(self) -> int:
+        """How many more items it takes."""
+        room = self.engine.room(DispatchConfig(item_type="WORK"))
+        assert room is not None
+        return room
+
     async def configure(self) -> DispatchConfig:
         (config, *_) = [*await self.store.configs(), None]
         return config or DispatchConfig(item_type="WORK", retry_backoff_secs=0)

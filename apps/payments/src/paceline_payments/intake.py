@@ -80,7 +80,7 @@ class DirectStart:
         config = await self._store.config(ITEM_TYPE)
         if config is None or not config.enabled:
             return
-        room = self._engine.room(ITEM_TYPE)
+        room = self._engine.room(config)
         limit = count if room is None else min(count, room)
         if limit:
             ahead = replace(config, pre_start_buffer_mins=AHEAD_MINS)

@@ -19,7 +19,7 @@ from paceline.dispatch.task_errors import contained, describe, is_cancelling
 from paceline.dispatch.tasks.arguments import Arguments, LoadedCall, UnknownParameter
 from paceline.dispatch.tasks.batches import MEMBERS, THEN, Members, next_request
 from paceline.dispatch.tasks.policies import Backoff, pause_before
-from paceline.dispatch.worker.threads import Threads, is_coroutine_function
+from paceline.dispatch.worker.threads import is_coroutine_function
 from paceline.errors import InvalidInput, StoreUnavailable
 
 log = logging.getLogger("paceline.dispatch")
@@ -82,11 +82,15 @@ class TaskExecution:
     arguments: Arguments
     timeout: float | None
     backoff: Backoff
-    threads: Callable[[], Threads]
     middleware: Sequence[Middleware] = ()
     listeners: Sequence[EventListener] = ()
     cancel_seconds: float = CANCEL_SECONDS
     around: Around | None = None
+
+    @property
+    def on_thread(self) -> bool:
+        """Whether its function is a plain `def`."""
+        return not is_coroutine_function(self.function)
 
     async def __call__(self, _item_id: str, context: Any) -> Completion | None:
         current, began = current_task(), time.monotonic()
@@ -128,7 +132,7 @@ class TaskExecution:
         if self.timeout is not None:
             current.deadline = datetime.now(UTC) + timedelta(seconds=self.timeout)
         if not is_coroutine_function(self.function):
-            return await self.threads().run(call, timeout=self.timeout)
+            return await current.run_on_thread(call, timeout=self.timeout)
         running = contained(call())
         return await (running if self.timeout is None else self._within(self.timeout, running))
 

@@ -82,6 +82,11 @@ def checked_timeout(timeout: Duration | None) -> float | None:
     return seconds
 
 
+def checked_grace(grace: Duration) -> float:
+    """Seconds, or `ConfigurationError`."""
+    return _checked(grace, "grace").total_seconds()
+
+
 def _checked(value: Duration, field: str) -> timedelta:
     try:
         return checked_pause(value, field)

@@ -22,17 +22,26 @@ from paceline.dispatch.tasks.batches import batch_requests, chain_request
 from paceline.dispatch.tasks.declarations import declared_config, state_schedules
 from paceline.dispatch.tasks.execution import CANCEL_SECONDS, EventListener, Middleware, TaskExecution
 from paceline.dispatch.tasks.in_memory import InMemory
-from paceline.dispatch.tasks.policies import Backoff, Duration, Exponential, checked_backoff, checked_timeout
+from paceline.dispatch.tasks.policies import (
+    Backoff,
+    Duration,
+    Exponential,
+    checked_backoff,
+    checked_grace,
+    checked_timeout,
+)
 from paceline.dispatch.tasks.related_items import RelatedItems
 from paceline.dispatch.tasks.task import CallOptions, Definition, Task, TaskCall, request_of
 from paceline.dispatch.tasks.unique import checked_unique, new_id
 from paceline.dispatch.turns import checked_lane, checked_priority
 from paceline.dispatch.worker.dispatching import dispatching
-from paceline.dispatch.worker.threads import DEFAULT_LIMIT, Threads
+from paceline.dispatch.worker.engine import GRACE_SECONDS
+from paceline.dispatch.worker.pace import MAX_PREFETCH
+from paceline.dispatch.worker.places import DEFAULT_CONCURRENCY, DEFAULT_THREADS
 from paceline.durations import parse_instant
 from paceline.errors import ConfigurationError, InvalidInput, StoreUnavailable
 from paceline.limits.limiter import AsyncLimiter
-from paceline.options import check_wait
+from paceline.options import check_wait, is_whole
 from paceline.slots.calendars import Calendar
 from paceline.slots.model import checked_id
 
@@ -56,7 +65,6 @@ DEFINING_SECONDS = 2.0
 class _OnLoop:
     """The state of one event loop."""
 
-    threads: Threads
     queue: DispatchQueue | None = None
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
     opening: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -76,10 +84,12 @@ class Tasks:
         @tasks.task(retries=5, timeout=30, rate="50/second")
         async def send_invoice(invoice_id: str) -> str: ...
 
-    `paceline worker my_module:tasks` runs them. In one process, at most `concurrency` executions of each task run at
-    once, and at most `threads` plain `def` functions. `middleware` is called around every execution, the first one
-    outermost. `on_event` is called with every `TaskEvent`. With `encryption_keys`, each base64 of 32 bytes, arguments
-    and results are encrypted at rest: the first key encrypts, all decrypt.
+    `paceline worker my_module:tasks` runs them. In one process, at most `concurrency` executions run at once, of which
+    at most `threads` are plain `def` functions. A process holds only items that it can start within a moment, and of a
+    task at most `prefetch` beyond those that run. When it stops, running executions have `grace` to end. `middleware`
+    is called around every execution, the first one outermost. `on_event` is called with every `TaskEvent`. With
+    `encryption_keys`, each base64 of 32 bytes, arguments and results are encrypted at rest: the first key encrypts, all
+    decrypt.
 
     Raises:
         ConfigurationError: an option is wrong.
@@ -89,8 +99,10 @@ class Tasks:
         self,
         url: str,
         *,
-        concurrency: int = 100,
-        threads: int = DEFAULT_LIMIT,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        threads: int = DEFAULT_THREADS,
+        prefetch: int | None = None,
+        grace: Duration = GRACE_SECONDS,
         middleware: Sequence[Middleware] = (),
         on_event: EventListener | None = None,
         cancel_seconds: float = CANCEL_SECONDS,
@@ -103,12 +115,16 @@ class Tasks:
         for option, value in (("concurrency", concurrency), ("threads", threads)):
             if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 10_000:
                 raise ConfigurationError(option, "must be a whole number from 1 to 10000")
+        if prefetch is not None and (not is_whole(prefetch) or not 0 <= prefetch <= MAX_PREFETCH):
+            raise ConfigurationError("prefetch", f"must be a whole number from 0 to {MAX_PREFETCH}")
         check_wait("cancel_seconds", cancel_seconds)
         encryption_of(encryption_keys)  # rejects a wrong key here, where it is given
         self._encryption_keys = encryption_keys
         self.url = url
         self._concurrency = concurrency
-        self._thread_limit = threads
+        self._threads = threads
+        self._prefetch = prefetch
+        self._grace = checked_grace(grace)
         self._middleware = tuple(middleware)
         self._listeners = () if on_event is None else (on_event,)
         self._cancel_seconds = cancel_seconds
@@ -250,7 +266,6 @@ class Tasks:
             task.arguments,
             definition.timeout,
             definition.backoff,
-            lambda: self._on_loop().threads,
             self._middleware,
             self._listeners,
             self._cancel_seconds,
@@ -274,7 +289,7 @@ class Tasks:
         if state is None:
             for closed in [known for known in [*self._states] if known.is_closed()]:
                 self._states.pop(closed, None)
-            state = self._states[loop] = _OnLoop(Threads(self._thread_limit))
+            state = self._states[loop] = _OnLoop()
         return state
 
     # -- queueing ------------------------------------------------------------------------------------------------
@@ -463,8 +478,8 @@ class Tasks:
         observer: DispatchObserver | None = None,
         temporal: TemporalConnection | None = None,
     ) -> None:
-        """Runs tasks in this process until `stop` is set; then waits up to ten seconds for running tasks, and releases
-        the rest. With `temporal`, each execution is a workflow there, and this process a worker of it.
+        """Runs tasks in this process until `stop` is set; then gives running tasks the grace period, and releases the
+        rest. With `temporal`, each execution is a workflow there, and this process a worker of it.
 
         Raises:
             ConfigurationError: there is no task, or an annotation of one can't be used.
@@ -496,8 +511,16 @@ class Tasks:
     ) -> AbstractAsyncContextManager[Any]:
         domains, concurrency = self.domains(), self._concurrency
         if temporal is None:
-            threads = self._on_loop().threads
-            return dispatching(queue, domains, guard=guard, observer=observer, concurrency=concurrency, threads=threads)
+            return dispatching(
+                queue,
+                domains,
+                guard=guard,
+                observer=observer,
+                concurrency=concurrency,
+                threads=self._threads,
+                prefetch=self._prefetch,
+                grace=self._grace,
+            )
         # Imported here: the SDK is an extra.
         from paceline.dispatch.engines.temporal.dispatching import dispatching_on_temporal
 
@@ -509,6 +532,7 @@ class Tasks:
             guard=guard,
             observer=observer,
             concurrency=concurrency,
+            threads=self._threads,
             encryption=encryption,
         )
 

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from math import inf
 from typing import NamedTuple
 
@@ -59,8 +59,12 @@ class CycleReport:
     dead_lettered: int = 0
     more: bool = False
     """The batch was full, by its items or its bytes: there are probably more due items."""
+    config: DispatchConfig | None = None
+    """The item type's settings, if it is enabled."""
     crowded: bool = False
     """The engine had less room than a batch needs."""
+    sated: bool = False
+    """The engine takes no more items before their time."""
     slow_down: bool = False
     """The engine refused starts: back off."""
 
@@ -142,7 +146,9 @@ class DispatchCycle:
             released=counts[Action.RELEASED],
             dead_lettered=counts[Action.DEAD_LETTERED],
             more=batch is not None and (batch.is_cut or 0 < claimed == limit),
+            config=config,
             crowded=limit < config.batch_size and claimed == limit,
+            sated=not self._engine.looks_ahead(item_type),
             slow_down=counts[Action.RELEASED] > 0,
         )
         return BegunCycle(report, record)
@@ -205,13 +211,14 @@ class DispatchCycle:
     # -- steps 3 to 5 --------------------------------------------------------------------------------------------
 
     def _limit(self, config: DispatchConfig) -> int:
-        room = self._engine.room(config.item_type)
+        room = self._engine.room(config)
         return config.batch_size if room is None else min(config.batch_size, room)
 
     async def claim(self, config: DispatchConfig, limit: int, *, now: datetime | None = None) -> Batch:
         """Claims due items, with their contexts."""
         claim_requested_at = uptime()
-        batch = await self._store.claim(config.item_type, limit, config.look_ahead, places=config.places, now=now)
+        look_ahead = config.look_ahead if self._engine.looks_ahead(config.item_type) else timedelta(0)
+        batch = await self._store.claim(config.item_type, limit, look_ahead, places=config.places, now=now)
         if batch.items:
             self._observer.claimed(config.item_type, len(batch.items))
         return batch._replace(claim_requested_at=claim_requested_at)

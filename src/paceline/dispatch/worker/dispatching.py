@@ -15,7 +15,7 @@ from paceline.dispatch.worker.engine import GRACE_SECONDS, LocalEngine
 from paceline.dispatch.worker.heartbeats import WorkerInfo, heartbeats
 from paceline.dispatch.worker.loop import DispatchWorker
 from paceline.dispatch.worker.outcome_reporter import OutcomeReporter
-from paceline.dispatch.worker.threads import Threads
+from paceline.dispatch.worker.places import DEFAULT_CONCURRENCY, DEFAULT_THREADS
 
 
 @asynccontextmanager
@@ -25,9 +25,9 @@ async def dispatching(
     *,
     guard: Guard | None = None,
     observer: DispatchObserver | None = None,
-    concurrency: int = 100,
-    backlog: int = 2000,
-    threads: Threads | None = None,
+    concurrency: int = DEFAULT_CONCURRENCY,
+    threads: int = DEFAULT_THREADS,
+    prefetch: int | None = None,
     max_context_bytes: int = CLAIM_BYTES,
     grace: float = GRACE_SECONDS,
 ) -> AsyncIterator[WorkflowEngine]:
@@ -42,8 +42,8 @@ async def dispatching(
         outcomes,
         guard=guard,
         concurrency=concurrency,
-        backlog=backlog,
-        threads=threads or Threads(),
+        threads=threads,
+        prefetch=prefetch,
         max_context_bytes=max_context_bytes,
         grace=grace,
         observer=observer,

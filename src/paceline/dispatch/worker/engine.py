@@ -11,11 +11,11 @@ import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 from paceline import tracing
 from paceline.clock import uptime
+from paceline.dispatch.config import DispatchConfig
 from paceline.dispatch.current_task import CurrentTask, enter_task
 from paceline.dispatch.kill_switch import OFF, SWITCH_SECONDS
 from paceline.dispatch.model import CLAIM_BYTES, Claim, Completion, GiveUp, Postponed, read_json
@@ -33,18 +33,22 @@ from paceline.dispatch.ports import (
     StartOutcome,
     StartRequest,
 )
-from paceline.dispatch.registry import Execute, Registry
+from paceline.dispatch.registry import Registry
 from paceline.dispatch.task_errors import describe
-from paceline.dispatch.worker.places import FairSemaphore
-from paceline.dispatch.worker.run import LONGEST_HEARTBEAT, Run, heartbeat_interval
+from paceline.dispatch.worker.pace import Pace
+from paceline.dispatch.worker.places import DEFAULT_CONCURRENCY, DEFAULT_THREADS, Place, Places, execute_on
+from paceline.dispatch.worker.run import LONGEST_HEARTBEAT, Run, heartbeat_interval, needs_permit
 from paceline.dispatch.worker.start_check import LONGEST_PAUSE, SHORTEST_PAUSE, StartCheck, StartRefused
-from paceline.dispatch.worker.threads import Threads, is_coroutine_function
+from paceline.dispatch.worker.threads import needs_thread
 from paceline.errors import NotFound, StoreError, StoreUnavailable
 
-GRACE_SECONDS = 10.0
+GRACE_SECONDS = 30.0
 """The grace period of running executions when the engine closes; cancelled, they have as long to report."""
 CANCEL_SECONDS = 0.5
 """The interval at which running executions are checked for a cancellation."""
+MAX_WAIT_FOR_PLACE = 2.0
+"""Seconds. What waits longer for a place is given back."""
+NO_PLACE = "no place was free"
 Report = Callable[[Claim], Awaitable[bool]]
 """Reports an outcome under the run's claim."""
 
@@ -52,8 +56,12 @@ Report = Callable[[Claim], Awaitable[bool]]
 class LocalEngine:
     """A `WorkflowEngine` in this process.
 
-    At most `concurrency` executions of an item type run at once and at most `backlog` are held, waiting ones included.
-    While their contexts have `max_context_bytes` or more, it takes no further items of the type.
+    At most `concurrency` executions run at once, of which `threads` are plain functions. Beyond those it holds only
+    what will start within a moment, and at most `prefetch` items of a type. While contexts of a type have
+    `max_context_bytes` or more, it takes no further items of it.
+
+    An execution waits in this order: for its time, for a place, for the kill switch, and last for its permit. Then its
+    body begins.
     """
 
     def __init__(
@@ -62,27 +70,30 @@ class LocalEngine:
         sink: OutcomeSink,
         *,
         guard: Guard | None = None,
-        concurrency: int = 100,
-        backlog: int = 2000,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        threads: int = DEFAULT_THREADS,
+        prefetch: int | None = None,
         max_context_bytes: int = CLAIM_BYTES,
         grace: float = GRACE_SECONDS,
-        threads: Threads | None = None,
         observer: DispatchObserver | None = None,
     ) -> None:
         self._registry = registry
         self._sink = sink
         self._start_check = StartCheck(sink, guard or NoGuard())
-        self._concurrency = concurrency
-        self._backlog = backlog
+        self._pace = Pace(prefetch)
+        self._places = Places(concurrency, threads, most_at_permit=lambda item_type: 1 + self._pace.prefetch(item_type))
         self._grace = grace
-        self._threads = threads or Threads()
         self._observer = observer or NullObserver()
         self._runs: dict[str, Run] = {}
-        self._held: Counter[str] = Counter()
+        self._waiting: Counter[str] = Counter()
+        """By item type: runs whose time has come, and that have no place."""
+        self._waiting_for: Counter[bool] = Counter()
+        """Those of them that need no permit, by whether they need a thread."""
+        self._ahead: Counter[bool] = Counter()
+        """Runs whose time has not come, by whether they need a thread."""
         self._context_bytes: Counter[str] = Counter()
         self._max_context_bytes = max_context_bytes
-        self._places: dict[str, FairSemaphore] = {}
-        self._calls: dict[str, Execute] = {}
+        self._on_thread: dict[str, bool] = {}
         self._closing = False
         self._heartbeats: asyncio.Task[None] | None = None
         self._recalls: asyncio.Task[None] | None = None
@@ -95,7 +106,7 @@ class LocalEngine:
     async def start(self, requests: Sequence[StartRequest]) -> list[StartOutcome]:
         if self._heartbeats is None:
             self._heartbeats = asyncio.create_task(self._send_heartbeats())
-            self._recalls = asyncio.create_task(self._recall_when_off())
+            self._recalls = asyncio.create_task(self._recall())
             self._cancels = asyncio.create_task(self._stop_cancelled())
         if requests and (requested_at := requests[0].config_requested_at) is not None:
             # Executions that need not wait for the kill switch may end before their starts are recorded: one write.
@@ -110,7 +121,14 @@ class LocalEngine:
             return StartOutcome(Start.FAILED, f"no {item_type!r} is registered in this process")
         seen = uptime() if request.claim_requested_at is None else request.claim_requested_at
         execution_id = request.execution_id
-        run = Run(request.claim, request, self._call_of(item_type), seen, execution_id)
+        run = Run(
+            request.claim,
+            request,
+            self._registry[item_type].execute,
+            seen,
+            execution_id,
+            on_thread=self._needs_thread(item_type),
+        )
         running = self._runs.get(execution_id)
         if running is not None:
             if request.claim.epoch <= running.claim.epoch:
@@ -124,7 +142,10 @@ class LocalEngine:
                 # Its report would be about a claim that is void.
                 running.task.cancel()
         self._runs[execution_id] = run
-        self._held[item_type] += 1
+        if request.start_delay:
+            self._ahead[run.on_thread] += 1
+        else:
+            self._wait_for_place(run)
         self._context_bytes[item_type] += len(request.context_json)
         if heartbeat_interval(request) < self._heartbeat_interval:
             self._shorter_interval.set()
@@ -144,10 +165,23 @@ class LocalEngine:
                 run.lost = True
                 run.task.cancel()
 
-    def room(self, item_type: str) -> int | None:
+    def room(self, config: DispatchConfig) -> int | None:
+        item_type = config.item_type
         if self._closing or self._context_bytes[item_type] >= self._max_context_bytes:
             return 0
-        return self._start_check.room(item_type, max(0, self._backlog - self._held[item_type]))
+        on_thread, mine = self._needs_thread(item_type), self._waiting[item_type]
+        free = self._places.free(on_thread=on_thread)
+        if needs_permit(config):
+            free = self._places.free_at_permit(item_type, on_thread=on_thread)
+        else:
+            # Others of this kind, which were here first.
+            free -= self._waiting_for[on_thread] - mine
+        return self._start_check.room(item_type, max(0, max(0, free) + self._pace.prefetch(item_type) - mine))
+
+    def looks_ahead(self, item_type: str) -> bool:
+        on_thread = self._needs_thread(item_type)
+        places = self._places.threads if on_thread else self._places.concurrency
+        return self._ahead[on_thread] < places
 
     @property
     def running(self) -> int:
@@ -191,7 +225,7 @@ class LocalEngine:
         finally:
             if self._runs.get(run.execution_id) is run:
                 del self._runs[run.execution_id]
-            self._held[run.claim.item_type] -= 1
+            self._pace.ended(run.claim.item_type)
             self._context_bytes[run.claim.item_type] -= len(run.request.context_json)
             # The task's context leads to its `CurrentTask`, and that to the run: a cycle that only the garbage
             # collector would find.
@@ -202,24 +236,21 @@ class LocalEngine:
         # No closures in here: their cells would cost the garbage collector work per execution.
         request, item_type = run.request, run.claim.item_type
         try:
-            if run.after is not None:
-                await asyncio.wait({run.after})
-            if request.start_delay:
-                await asyncio.sleep(request.start_delay.total_seconds())
-            places = self._places_of(item_type)
-            await places.acquire(request.lane, request.priority)
+            await self._until_due(run)
+            place = await self._place_of(run)
             try:
                 # Read before the admission: an admitted execution must call at once.
                 context = read_json(request.context_json)
                 await self._start_check.wait(run)
+                place.admitted()
                 run.begun = True
                 began = uptime()
                 try:
-                    result = await self._call(run, context)
+                    result = await self._call(run, context, place)
                 finally:
                     self._observer.executed(item_type, uptime() - began)
             finally:
-                places.release()
+                place.release()
         except StartRefused as refusal:
             return None if refusal.lost else self._release(refusal.reason)
         except asyncio.CancelledError as error:
@@ -227,7 +258,7 @@ class LocalEngine:
                 # Not ours: something that the work awaited was cancelled.
                 return self._failure(run, error)
             if run.recalled:
-                return self._release(OFF)
+                return self._release(run.recalled)
             if run.lost:
                 raise
             if self._closing:
@@ -241,6 +272,47 @@ class LocalEngine:
             return self._failure(run, error)
         run.succeeded = True
         return self._completion(result) if isinstance(result, Completion) else self._sink.completed
+
+    async def _until_due(self, run: Run) -> None:
+        delay = run.request.start_delay
+        try:
+            if run.after is not None:
+                await asyncio.wait({run.after})
+            if delay:
+                await asyncio.sleep(delay.total_seconds())
+        except BaseException:
+            if not delay:
+                self._leave_wait(run)
+            raise
+        finally:
+            if delay:
+                self._ahead[run.on_thread] -= 1
+        if delay:
+            self._wait_for_place(run)
+
+    async def _place_of(self, run: Run) -> Place:
+        """Its place, in turn."""
+        request = run.request
+        try:
+            return await self._places.acquire(
+                run.claim.item_type,
+                request.lane,
+                request.priority,
+                on_thread=run.on_thread,
+                needs_permit=run.needs_permit,
+            )
+        finally:
+            self._leave_wait(run)
+
+    def _wait_for_place(self, run: Run) -> None:
+        run.waits_since = uptime()
+        self._waiting[run.claim.item_type] += 1
+        self._waiting_for[run.on_thread] += not run.needs_permit
+
+    def _leave_wait(self, run: Run) -> None:
+        run.waits_since = None
+        self._waiting[run.claim.item_type] -= 1
+        self._waiting_for[run.on_thread] -= not run.needs_permit
 
     def _loop_ends(self) -> bool:
         """Whether all asyncio tasks have been cancelled, as `asyncio.run` does at its end."""
@@ -267,16 +339,16 @@ class LocalEngine:
         failure = describe(error)
         return lambda claim: self._sink.failed(claim, failure)
 
-    async def _call(self, run: Run, context: Any) -> Any:
+    async def _call(self, run: Run, context: Any, place: Place) -> Any:
         item_type, item_id = run.claim.item_type, run.claim.item_id
-        enter_task(CurrentTask(run.current_claim, self._sink, run.request.lane, run.request.priority))
+        enter_task(CurrentTask(run.current_claim, self._sink, run.request.lane, run.request.priority, place))
         if not tracing.is_on():
-            return await run.execute(item_id, context)
+            return await execute_on(place, run.execute, item_id, context)
         attributes = {"paceline.item_type": item_type, "paceline.item_id": item_id}
         span = tracing.begin(f"execute {item_type}", attributes, parent=run.request.traceparent)
         try:
             with tracing.inside(span):
-                result = await run.execute(item_id, context)
+                result = await execute_on(place, run.execute, item_id, context)
         except BaseException as error:
             span.end({"paceline.outcome": "failed"}, failed=type(error).__name__)
             raise
@@ -300,26 +372,19 @@ class LocalEngine:
                 if run.claim is claim:
                     return
 
-    def _call_of(self, item_type: str) -> Execute:
-        """The function that executes an item; a plain `def` runs on a thread."""
-        call = self._calls.get(item_type)
-        if call is None:
-            execute = self._registry[item_type].execute
-            call = execute if is_coroutine_function(execute) else partial(self._threads.call, execute)
-            self._calls[item_type] = call
-        return call
-
-    def _places_of(self, item_type: str) -> FairSemaphore:
-        places = self._places.get(item_type)
-        if places is None:
-            places = self._places[item_type] = FairSemaphore(self._concurrency)
-        return places
+    def _needs_thread(self, item_type: str) -> bool:
+        on_thread = self._on_thread.get(item_type)
+        if on_thread is None:
+            if item_type not in self._registry:
+                return False
+            on_thread = self._on_thread[item_type] = needs_thread(self._registry[item_type].execute)
+        return on_thread
 
     # -- the kill switch -----------------------------------------------------------------------------------------
 
-    async def _recall_when_off(self) -> None:
-        """Releases executions that have not begun as soon as their type's kill switch is off. Those that have begun
-        check the switch themselves, or end."""
+    async def _recall(self) -> None:
+        """Gives back executions that have not begun: of a type whose kill switch is off, at once; of others when they
+        have waited for a place so long that another process may have one."""
         while True:
             await asyncio.sleep(SWITCH_SECONDS)
             for item_type in {run.claim.item_type for run in self._runs.values() if not run.begun}:
@@ -327,14 +392,19 @@ class LocalEngine:
                 with contextlib.suppress(StoreError, NotFound):
                     if not await self._sink.enabled(item_type):
                         await asyncio.sleep(0)  # a task cancelled before its first step would give nothing back
-                        self._recall(item_type)
+                        for run in self._runs.values():
+                            if run.claim.item_type == item_type:
+                                self._recall_run(run, OFF)
+            longest = uptime() - MAX_WAIT_FOR_PLACE
+            for run in self._runs.values():
+                if run.waits_since is not None and run.waits_since < longest:
+                    self._recall_run(run, NO_PLACE)
 
-    def _recall(self, item_type: str) -> None:
-        for run in self._runs.values():
-            waits = not (run.begun or run.executed or run.lost or run.recalled)
-            if run.claim.item_type == item_type and waits and run.task is not None:
-                run.recalled = True
-                run.task.cancel()
+    def _recall_run(self, run: Run, reason: str) -> None:
+        waits = not (run.begun or run.executed or run.lost or run.recalled)
+        if waits and run.task is not None:
+            run.recalled = reason
+            run.task.cancel()
 
     # -- cancelled by an operator --------------------------------------------------------------------------------
 

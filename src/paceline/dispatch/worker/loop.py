@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
+from paceline.dispatch.config import DispatchConfig
 from paceline.dispatch.ports import DispatchObserver, NullObserver, QueueStore, WorkflowEngine
 from paceline.dispatch.worker.cycle import CycleReport, DispatchCycle
 from paceline.errors import PacelineError
@@ -17,6 +18,8 @@ MAX_BACKOFF_SECONDS = 60.0
 """The longest backoff, in seconds, of a dispatcher whose engine or store fails."""
 CROWDED_PAUSE = 0.005
 LONGEST_CROWDED = 5.0
+SATED_PAUSE = 0.1
+"""How often a dispatcher looks for due items whose engine takes none before their time."""
 
 
 class _Recording:
@@ -105,21 +108,21 @@ class DispatchWorker:
                 await self._pause(min(report.interval * 2.0 ** min(failures - 1, 20), MAX_BACKOFF_SECONDS))
                 continue
             failures = 0
-            if report.crowded:
-                await self._wait_for_room(report)
+            if report.crowded and report.config is not None:
+                await self._wait_for_room(report.config, report.interval)
+            elif report.sated and not report.more:
+                await self._pause(min(report.interval, SATED_PAUSE))
             elif not report.more:
                 await self._wait_for_work(report)
             else:
                 await asyncio.sleep(0)  # a store that never waits must not starve executions
 
-    async def _wait_for_room(self, report: CycleReport) -> None:
-        """Waits until the engine has room for part of a batch, or until the next cycle is due for its other steps."""
+    async def _wait_for_room(self, config: DispatchConfig, interval: float) -> None:
+        """Waits until the engine has room, or until the next cycle is due for its other steps."""
         loop = asyncio.get_running_loop()
-        deadline, pause = loop.time() + min(report.interval, LONGEST_CROWDED), CROWDED_PAUSE
-        needed = max(1, report.batch_size // 4)
+        deadline, pause = loop.time() + min(interval, LONGEST_CROWDED), CROWDED_PAUSE
         while not self._stopping.is_set() and loop.time() < deadline:
-            room = self._engine.room(report.item_type)
-            if room is None or room >= needed:
+            if self._engine.room(config) != 0:
                 return
             await self._pause(pause)
             pause = min(pause * 1.5, 0.1)

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass
 
 from paceline.clock import uptime
+from paceline.dispatch.config import DispatchConfig
 from paceline.dispatch.model import Claim
 from paceline.dispatch.ports import StartRequest
 from paceline.dispatch.registry import Execute
@@ -20,10 +21,11 @@ class Run:
     claim: Claim
     request: StartRequest
     execute: Execute
-    """Returns an awaitable."""
     seen: float
     """The last heartbeat of its claim, by `uptime`."""
     execution_id: str
+    on_thread: bool = False
+    """It runs a plain function."""
     after: asyncio.Task[None] | None = None
     """An earlier run of the same item whose task has not ended yet."""
     task: asyncio.Task[None] | None = None
@@ -32,8 +34,10 @@ class Run:
     """It was executed; only the report is missing."""
     succeeded: bool = False
     """It was executed, and succeeded."""
-    recalled: bool = False
-    """The kill switch was turned off before it began; it was cancelled, and is released."""
+    waits_since: float | None = None
+    """When it began to wait for a place, by `uptime`; None if it does not."""
+    recalled: str = ""
+    """Why it was cancelled before it began, and is released."""
     lost: bool = False
     """Its claim is void; it was cancelled."""
 
@@ -42,14 +46,24 @@ class Run:
         return self.claim
 
     @property
+    def needs_permit(self) -> bool:
+        """Its item type has an admission plan."""
+        return needs_permit(self.request.config)
+
+    @property
     def over(self) -> bool:
         """It has no further effect: another claim of its item is another run."""
-        return self.lost or self.recalled or (self.executed and not self.succeeded)
+        return self.lost or bool(self.recalled) or (self.executed and not self.succeeded)
 
     @property
     def silent(self) -> bool:
         """Its last heartbeat is so old that stale recovery may soon take its claim, or has."""
         return uptime() - self.seen >= self.request.config.stale_claim_threshold_mins * 30
+
+
+def needs_permit(config: DispatchConfig) -> bool:
+    """Whether executions of this type need a permit."""
+    return config.start_plan is not None
 
 
 def heartbeat_interval(request: StartRequest) -> float:

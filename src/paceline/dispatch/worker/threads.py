@@ -1,4 +1,4 @@
-"""`Threads`: runs plain functions beside the event loop, a bounded number at once."""
+"""Runs plain functions on threads beside the event loop."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import contextvars
 import inspect
-import os
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -16,71 +15,62 @@ from paceline.dispatch.task_errors import as_exception
 
 R = TypeVar("R")
 
-DEFAULT_LIMIT = min(32, (os.cpu_count() or 1) + 4)
-"""As many as `concurrent.futures` has."""
 
+async def run_on_thread(
+    function: Callable[[], R], *, timeout: float | None = None, over: Callable[[], object] = lambda: None
+) -> R:
+    """What `function` returns or raises, on a thread of its own. Its context variables are the caller's. The thread is
+    a daemon, so a function that never returns does not keep the process from ending. `over` is called on the event loop
+    when the function has returned, whether or not the caller still waits.
 
-class Threads:
-    """At most `limit` plain functions run at once; further ones wait for a place.
-
-    A thread can't be cancelled: a caller that stops waiting leaves its function running, and the function keeps its
-    place until it returns. Threads are daemons, so a function that never returns does not keep the process from ending.
+    Raises:
+        RuntimeError: it raised `SystemExit`, `StopIteration` or what else can't leave its thread.
+        TimeoutError: it ran longer than `timeout` seconds; it keeps running.
     """
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[R] = loop.create_future()
+    body = partial(_run, loop, ended, over, contextvars.copy_context(), function)
+    try:
+        threading.Thread(target=body, name="paceline-task", daemon=True).start()
+    except BaseException:
+        over()
+        raise
+    done, _ = await asyncio.wait({ended}, timeout=timeout)
+    if not done:
+        raise TimeoutError(f"it ran longer than {timeout:g} s; its thread goes on")
+    return ended.result()
 
-    def __init__(self, limit: int = DEFAULT_LIMIT) -> None:
-        self._places = asyncio.Semaphore(limit)
 
-    async def run(self, function: Callable[[], R], *, timeout: float | None = None) -> R:
-        """What `function` returns or raises. Its context variables are the caller's.
+def _run(
+    loop: asyncio.AbstractEventLoop,
+    ended: asyncio.Future[R],
+    over: Callable[[], object],
+    context: contextvars.Context,
+    function: Callable[[], R],
+) -> None:
+    deliver: Callable[[], None]
+    try:
+        result = context.run(function)
+        deliver = partial(_deliver, over, ended, ended.set_result, result)
+    except BaseException as error:
+        # `sys.exit()` in a task ends the task, not the worker.
+        crosses = isinstance(error, Exception) and not isinstance(error, StopIteration)
+        deliver = partial(_deliver, over, ended, ended.set_exception, error if crosses else as_exception(error))
+    with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits any more
+        loop.call_soon_threadsafe(deliver)
 
-        Raises:
-            RuntimeError: it raised `SystemExit`, `StopIteration` or what else can't leave its thread.
-            TimeoutError: it ran longer than `timeout` seconds, not counting the wait for a place; it keeps running.
-        """
-        await self._places.acquire()
-        loop = asyncio.get_running_loop()
-        ended: asyncio.Future[R] = loop.create_future()
-        body = partial(self._run, loop, ended, contextvars.copy_context(), function)
-        try:
-            threading.Thread(target=body, name="paceline-task", daemon=True).start()
-        except BaseException:
-            self._places.release()
-            raise
-        done, _ = await asyncio.wait({ended}, timeout=timeout)
-        if not done:
-            raise TimeoutError(f"it ran longer than {timeout:g} s; its thread goes on")
-        return ended.result()
 
-    async def call(self, handler: Callable[..., Any], *args: Any) -> Any:
-        """Awaits a handler; a plain `def` runs on a thread, so that it can't hold up the event loop."""
-        if is_coroutine_function(handler):
-            return await handler(*args)
-        result = await self.run(partial(handler, *args))
-        return await result if inspect.isawaitable(result) else result
+def _deliver(over: Callable[[], object], ended: asyncio.Future[Any], put: Callable[[Any], None], value: Any) -> None:
+    over()
+    put(value)
+    if isinstance(value, BaseException):
+        ended.exception()  # retrieved: a caller that stopped waiting never does
 
-    def _run(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        ended: asyncio.Future[R],
-        context: contextvars.Context,
-        function: Callable[[], R],
-    ) -> None:
-        deliver: Callable[[], None]
-        try:
-            result = context.run(function)
-            deliver = partial(self._deliver, ended, ended.set_result, result)
-        except BaseException as error:
-            # `sys.exit()` in a task ends the task, not the worker.
-            crosses = isinstance(error, Exception) and not isinstance(error, StopIteration)
-            deliver = partial(self._deliver, ended, ended.set_exception, error if crosses else as_exception(error))
-        with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits any more
-            loop.call_soon_threadsafe(deliver)
 
-    def _deliver(self, ended: asyncio.Future[Any], put: Callable[[Any], None], value: Any) -> None:
-        self._places.release()
-        put(value)
-        if isinstance(value, BaseException):
-            ended.exception()  # retrieved: a caller that stopped waiting never does
+def needs_thread(execute: Callable[..., Any]) -> bool:
+    """Whether an execution runs a plain function: `execute` itself, or the one that its `on_thread` speaks of."""
+    on_thread = getattr(execute, "on_thread", None)
+    return on_thread if isinstance(on_thread, bool) else not is_coroutine_function(execute)
 
 
 def is_coroutine_function(function: Callable[..., Any]) -> bool:

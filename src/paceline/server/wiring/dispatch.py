@@ -129,7 +129,8 @@ async def local_dispatch(
         guard=guard,
         observer=observer,
         concurrency=limits.concurrency,
-        backlog=limits.backlog,
+        threads=limits.threads,
+        prefetch=limits.prefetch,
         max_context_bytes=limits.claim_bytes,
         grace=closing_part(shutdown_seconds, GRACE_SECONDS),
     ) as engine:

@@ -53,7 +53,10 @@ class ScriptedEngine:
 
     async def stop(self, claims: Sequence[Claim], *, running: bool = False) -> None: ...
 
-    def room(self, item_type: str) -> int | None:
+    def looks_ahead(self, item_type: str) -> bool:
+        return True
+
+    def room(self, config: DispatchConfig) -> int | None:
         return self.free
 
     async def close(self) -> None: ...

@@ -56,7 +56,7 @@ async def working(
     registry, observer, queue = Registry(), Measured(), DispatchQueue(store)
     registry.register("WORK", nothing)
     await queue.configure("WORK", **({"jitter_window_ms": 0, "dispatch_interval_secs": 3600} | settings))
-    engine = LocalEngine(registry, OutcomeReporter(store), concurrency=5, backlog=10)
+    engine = LocalEngine(registry, OutcomeReporter(store), concurrency=5)
     worker = DispatchWorker(store, engine, ["WORK"], observer=observer)
     task = asyncio.create_task(worker.run())
     try:

@@ -114,7 +114,7 @@ async def test_a_switch_thrown_while_the_store_is_away_holds_back_who_waits_at_t
     bench = Bench(guard=turnstile, clock=lambda: uptime() + ahead[0])
     bench.gate.set()
     await bench.start("a", "b", admission_plan="tps50", dispatch_interval_secs=0.05)
-    await eventually(lambda: turnstile.waiting == 2)
+    await eventually(lambda: turnstile.waiting == 1)
     bench.store.away, ahead[0] = True, HOUR
     await bench.switch(False)
     await eventually(lambda: turnstile.waiting == 0)
@@ -178,7 +178,7 @@ async def test_a_plan_that_does_not_exist_is_no_items_fault(
 ) -> None:
     later = Later(monkeypatch)
     async with AsyncLimiter("memory://") as limiter:
-        bench = Bench(guard=PlanGuard(limiter), backlog=100)
+        bench = Bench(guard=PlanGuard(limiter))
         bench.gate.set()
         with caplog.at_level(logging.ERROR, "paceline.dispatch"):
             await bench.start("a", "b", "c", admission_plan="tsp50", max_dispatch_retries=1)
@@ -194,13 +194,13 @@ async def test_a_plan_that_does_not_exist_is_no_items_fault(
         assert (bench.began, item.retry_count, item.last_error) == ([], 0, None)
         (entry,) = await bench.store.audit("WORK", "a", 1, None)
         assert (entry.action, entry.detail) == (Action.RELEASED, "there is no admission plan 'tsp50'")
-        assert bench.engine.room("WORK") == 0
+        assert bench.room() == 0
         later.by = start_check.NO_PLAN_SECONDS
-        assert bench.engine.room("WORK") == 1
+        assert bench.room() == 1
         await bench.store.change("WORK", {"admissionPlan": None})
         await bench.again("a")
         await eventually(lambda: bench.began == ["a"])
-        await eventually(lambda: bench.engine.room("WORK") == 100)
+        await eventually(lambda: bench.room() >= 100)
         await bench.engine.close()
 
 

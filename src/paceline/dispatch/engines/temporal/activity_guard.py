@@ -4,7 +4,8 @@ Inside the activity, `current_task()` is the execution's item."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -14,12 +15,15 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput
 
 from paceline.dispatch.current_task import CurrentTask, enter_task
-from paceline.dispatch.engines.temporal.claim_memo import KEY, Call
+from paceline.dispatch.engines.temporal.claim_memo import KEY, Call, ClaimMemo
 from paceline.dispatch.engines.temporal.heartbeat import send_heartbeats
+from paceline.dispatch.engines.temporal.item_places import ItemPlaces
+from paceline.dispatch.engines.temporal.item_workflow import EXECUTE
 from paceline.dispatch.engines.temporal.outcome_activities import OFF
 from paceline.dispatch.kill_switch import SWITCH_SECONDS, admitted
 from paceline.dispatch.model import Postponed
 from paceline.dispatch.ports import Guard, OutcomeSink
+from paceline.dispatch.worker.places import Place
 from paceline.errors import StoreError
 
 NOT_ADMITTED = "NotAdmitted"
@@ -40,25 +44,42 @@ class ActivityGuard(ActivityInboundInterceptor):
         guard: Guard,
         guarded: Mapping[str, Collection[str]],
         sink: OutcomeSink | None,
+        places: ItemPlaces | None = None,
     ) -> None:
         super().__init__(next)
         self._guard = guard
         self._guarded = guarded
         self._sink = sink
+        self._places = places
 
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:
-        if KEY in input.headers:
-            call = Call.from_json(PayloadConverter.default.from_payload(input.headers[KEY]))
-            if call is not None:
-                await self._check(call)
-                if self._sink is not None:
-                    memo = call.memo
-                    enter_task(CurrentTask(lambda: memo.claim, self._sink, memo.lane, memo.priority))
+        place: Place | None = None
         try:
+            if KEY in input.headers:
+                call = Call.from_json(PayloadConverter.default.from_payload(input.headers[KEY]))
+                if call is not None:
+                    place = await self._place_of(call.memo)
+                    await self._check(call)
+                    self._enter(call.memo, place)
             return await super().execute_activity(input)
         except Postponed as postponed:
             attempts = activity.info().attempt - 1
             raise _refusal(POSTPONED, str(postponed), attempts=attempts, pause=postponed.pause) from postponed
+        finally:
+            if place is not None:
+                place.release()
+
+    def _enter(self, memo: ClaimMemo, place: Place | None) -> None:
+        if self._sink is not None:
+            enter_task(CurrentTask(lambda: memo.claim, self._sink, memo.lane, memo.priority, place))
+
+    async def _place_of(self, memo: ClaimMemo) -> Place | None:
+        """A thread for an item's own function, before all other waits."""
+        info = activity.info()
+        if self._places is None or info.activity_type != EXECUTE:
+            return None
+        with _heartbeats(info):
+            return await self._places.of(memo.claim, memo.lane, memo.priority)
 
     async def _check(self, call: Call) -> None:
         info = activity.info()
@@ -75,22 +96,17 @@ class ActivityGuard(ActivityInboundInterceptor):
         """Waits for the kill switch and the plan, and gives the attempt back before the activity times out."""
         info = activity.info()
         limit = _wait_timeout(info)
-        heartbeats = None
-        if info.heartbeat_timeout and not info.is_local:
-            heartbeats = asyncio.create_task(send_heartbeats(info.heartbeat_timeout))
         try:
-            async with asyncio.timeout(limit):
-                while not await self._admitted(plan, item_type):
-                    if first:
-                        raise _refusal(SWITCHED_OFF, OFF)
-                    # It has had an effect already: it continues from here when the switch is on again.
-                    await asyncio.sleep(SWITCH_SECONDS)
+            with _heartbeats(info):
+                async with asyncio.timeout(limit):
+                    while not await self._admitted(plan, item_type):
+                        if first:
+                            raise _refusal(SWITCHED_OFF, OFF)
+                        # It has had an effect already: it continues from here when the switch is on again.
+                        await asyncio.sleep(SWITCH_SECONDS)
         except TimeoutError:
             message = f"plan {plan!r} did not admit it within {limit} s" if plan else OFF
             raise _refusal(NOT_ADMITTED, message, attempts=info.attempt - 1) from None
-        finally:
-            if heartbeats is not None:
-                heartbeats.cancel()
 
     async def _admitted(self, plan: str | None, item_type: str) -> bool:
         """Waits until the plan admits it, if it has one; False if the kill switch is off."""
@@ -107,6 +123,19 @@ class ActivityGuard(ActivityInboundInterceptor):
 
     async def _enabled(self, item_type: str) -> bool:
         return self._sink is None or await self._sink.enabled(item_type)
+
+
+@contextmanager
+def _heartbeats(info: activity.Info) -> Iterator[None]:
+    """Sends heartbeats while the block waits."""
+    if not info.heartbeat_timeout or info.is_local:
+        yield
+        return
+    heartbeats = asyncio.create_task(send_heartbeats(info.heartbeat_timeout))
+    try:
+        yield
+    finally:
+        heartbeats.cancel()
 
 
 def _refusal(type: str, message: str, *, attempts: int = 0, pause: timedelta | None = None) -> ApplicationError:

@@ -19,6 +19,7 @@ from paceline.dispatch.registry import Domain, Registry
 from paceline.dispatch.worker.heartbeats import WorkerInfo, heartbeats
 from paceline.dispatch.worker.loop import DispatchWorker
 from paceline.dispatch.worker.outcome_reporter import OutcomeReporter
+from paceline.dispatch.worker.places import DEFAULT_THREADS
 
 
 @asynccontextmanager
@@ -30,6 +31,7 @@ async def dispatching_on_temporal(
     guard: Guard | None = None,
     observer: DispatchObserver | None = None,
     concurrency: int = EXEC.activities,
+    threads: int = DEFAULT_THREADS,
     encryption: Encryption | None = None,
 ) -> AsyncIterator[WorkflowEngine]:
     """While the block runs, this process claims items of these domains, starts them as workflows, and executes some. On
@@ -62,6 +64,7 @@ async def dispatching_on_temporal(
         outcomes,
         guard=guard,
         concurrency=EXEC._replace(activities=concurrency),
+        threads=threads,
         options=options,
     )
     group = TemporalWorkerGroup(client, workers, version=options.version)

@@ -25,6 +25,7 @@ from temporalio.common import Priority, WorkflowIDConflictPolicy, WorkflowIDReus
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
+from paceline.dispatch.config import DispatchConfig
 from paceline.dispatch.engines.temporal.claim_memo import KEY, ClaimMemo
 from paceline.dispatch.engines.temporal.completions import completion_from_json
 from paceline.dispatch.engines.temporal.failures import is_no_workflow, reason, refusal
@@ -94,8 +95,11 @@ class TemporalEngine:
             except (RPCError, RuntimeError):
                 return
 
-    def room(self, item_type: str) -> int | None:
+    def room(self, config: DispatchConfig) -> int | None:
         return None
+
+    def looks_ahead(self, item_type: str) -> bool:
+        return True
 
     async def close(self) -> None:
         """Executions run on the server; there is nothing to release."""

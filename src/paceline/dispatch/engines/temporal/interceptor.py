@@ -26,6 +26,7 @@ from paceline.dispatch.engines.temporal.activity_guard import ActivityGuard
 from paceline.dispatch.engines.temporal.claim_memo import ClaimMemo
 from paceline.dispatch.engines.temporal.completions import completion_to_json
 from paceline.dispatch.engines.temporal.failures import ending, reason
+from paceline.dispatch.engines.temporal.item_places import ItemPlaces
 from paceline.dispatch.engines.temporal.outbound_calls import OutboundCalls, current_memo
 from paceline.dispatch.engines.temporal.outcome_activities import (
     CALL_TIMEOUT,
@@ -55,13 +56,15 @@ class DispatchInterceptor(Interceptor):
         guard: Guard | None = None,
         guarded: Mapping[str, Collection[str]] | None = None,
         sink: OutcomeSink | None = None,
+        places: ItemPlaces | None = None,
     ) -> None:
         self._guard = guard or NoGuard()
         self._guarded = dict(guarded or {})
         self._sink = sink
+        self._places = places
 
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
-        return ActivityGuard(next, self._guard, self._guarded, self._sink)
+        return ActivityGuard(next, self._guard, self._guarded, self._sink, self._places)
 
     def workflow_interceptor_class(self, input: WorkflowInterceptorClassInput) -> type[WorkflowInboundInterceptor]:
         return _ReportingWorkflow

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 from collections.abc import Sequence
 from contextlib import nullcontext
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from temporalio import activity, workflow
 from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import ApplicationError
 
-from paceline.dispatch.current_task import current_claim
+from paceline.dispatch.current_task import current_claim, current_task
 from paceline.dispatch.engines.temporal.claim_memo import KEY, ClaimMemo
 from paceline.dispatch.engines.temporal.claim_watch import ClaimWatch
 from paceline.dispatch.engines.temporal.completions import completion_from_json, completion_to_json
@@ -24,7 +26,7 @@ from paceline.dispatch.outcomes import Retry
 from paceline.dispatch.ports import OutcomeSink
 from paceline.dispatch.registry import Execute, Registry
 from paceline.dispatch.task_errors import is_cancelling, message_of
-from paceline.dispatch.worker.threads import Threads
+from paceline.dispatch.worker.threads import is_coroutine_function
 
 EXECUTE = "paceline.execute"
 LONGEST_EXECUTION = timedelta(days=365)
@@ -62,7 +64,6 @@ class ItemActivities:
 
     def __init__(self, registry: Registry, sink: OutcomeSink) -> None:
         self._registry = registry
-        self._threads = Threads()
         self._claims = ClaimWatch(sink)
 
     @activity.defn(name=EXECUTE)
@@ -83,7 +84,10 @@ class ItemActivities:
 
     async def _run(self, execute: Execute, item_id: str, context: Any) -> Any:
         try:
-            return await self._threads.call(execute, item_id, context)
+            if is_coroutine_function(execute):
+                return await execute(item_id, context)
+            result = await current_task().run_on_thread(partial(execute, item_id, context))
+            return await result if inspect.isawaitable(result) else result
         except Postponed:
             raise  # for the activity guard
         except GiveUp as error:

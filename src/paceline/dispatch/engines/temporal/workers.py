@@ -18,12 +18,14 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 from paceline import tracing
 from paceline.dispatch.engines.temporal.dispatcher import DispatcherActivities, DispatcherWorkflow
 from paceline.dispatch.engines.temporal.interceptor import DispatchInterceptor
+from paceline.dispatch.engines.temporal.item_places import ItemPlaces
 from paceline.dispatch.engines.temporal.item_workflow import ItemActivities, ItemWorkflow
 from paceline.dispatch.engines.temporal.outcome_activities import OutcomeActivities
 from paceline.dispatch.engines.temporal.schedule import DISPATCH_TASK_QUEUE
 from paceline.dispatch.engines.temporal.trace_interceptor import TraceInterceptor
 from paceline.dispatch.ports import Guard, OutcomeSink
 from paceline.dispatch.registry import Domain, Registry
+from paceline.dispatch.worker.places import DEFAULT_THREADS, Places
 from paceline.errors import ConfigurationError
 
 # Modules the sandbox need not reload for every workflow: they keep no state and do no I/O on import. OpenTelemetry has
@@ -84,11 +86,13 @@ def exec_worker(
     *,
     guard: Guard | None = None,
     concurrency: Concurrency = EXEC,
+    places: Places | None = None,
     options: WorkerOptions | None = None,
 ) -> Worker:
     """Runs the executions of some domains, holds them to their plans and reports how they end."""
     activities = [function for domain in domains for function in domain.activities]
-    items = ItemActivities(Registry(*domains), sink)
+    registry = Registry(*domains)
+    items = ItemActivities(registry, sink)
     own = [domain for domain in domains if domain.workflow is not None]
     guarded = {domain.item_type: _guarded(domain) for domain in own if domain.guarded is not None}
     return _worker(
@@ -98,7 +102,7 @@ def exec_worker(
         [*_unique(activities), items.execute, *OutcomeActivities(sink).all],
         concurrency,
         options,
-        [DispatchInterceptor(guard, guarded, sink)],
+        [DispatchInterceptor(guard, guarded, sink, ItemPlaces(registry, places or Places()))],
     )
 
 
@@ -109,14 +113,18 @@ def exec_workers(
     *,
     guard: Guard | None = None,
     concurrency: Concurrency = EXEC,
+    threads: int = DEFAULT_THREADS,
     options: WorkerOptions | None = None,
 ) -> list[Worker]:
-    """One `exec_worker` per task queue of the domains."""
+    """One `exec_worker` per task queue of the domains. Together they run at most `threads` plain functions at once."""
+    places = Places(concurrency.activities * len(domains), threads)
     queues: dict[str, list[Domain]] = {}
     for domain in domains:
         queues.setdefault(domain.config.exec_task_queue, []).append(domain)
     return [
-        exec_worker(client, queue, queues[queue], sink, guard=guard, concurrency=concurrency, options=options)
+        exec_worker(
+            client, queue, queues[queue], sink, guard=guard, concurrency=concurrency, places=places, options=options
+        )
         for queue in sorted(queues)
     ]
 

@@ -1,0 +1,55 @@
+"""A worker whose tasks tell a recorder when they begin. Run by the tests:
+
+    python -m tests.faults.places_process URL RECORDER-PORT CONCURRENCY THREADS
+
+It prints a line when it works, and stops on SIGTERM.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+
+from paceline import Tasks
+from tests.faults.recorder import report
+
+RATE = 10
+
+
+def shop(url: str, port: int, concurrency: int = 100, threads: int = 2) -> Tasks:
+    """The tasks; `recorder` may be 0 where nothing runs."""
+    tasks = Tasks(url, concurrency=concurrency, threads=threads)
+
+    def began(name: str) -> None:
+        report(port, f"{name} {os.getpid()}")
+
+    @tasks.task(name="BUSY")
+    def busy(seconds: float) -> None:
+        began("BUSY")
+        time.sleep(seconds)
+
+    @tasks.task(name="RATED", rate=f"{RATE}/second")
+    def rated(number: int) -> None:
+        began("RATED")
+
+    @tasks.task(name="SECOND")
+    async def second(number: int) -> None:
+        await asyncio.to_thread(began, "SECOND")
+        await asyncio.sleep(1)
+
+    return tasks
+
+
+async def main(url: str, port: int, concurrency: int, threads: int) -> None:
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    async with shop(url, port, concurrency, threads) as tasks, tasks.running():
+        print("works", flush=True)  # noqa: T201
+        await stop.wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], *map(int, sys.argv[2:])))

@@ -1,0 +1,112 @@
+"""What begins, and when, as a recorder outside of the workers sees it: an execution has its place before it waits for
+its permit, and a worker holds no more than it can run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from paceline import DispatchQueue
+from paceline.dispatch.status import Status
+from paceline.testing import eventually
+from tests.faults.places_process import RATE, shop
+from tests.faults.recorder import Recorder, recording
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'work.db'}"
+    return str(request.getfixturevalue("postgres_url"))
+
+
+@pytest.fixture
+def recorder() -> Iterator[Recorder]:
+    with recording(0) as recorder:
+        yield recorder
+
+
+@contextmanager
+def worker(
+    url: str, recorder: Recorder, *, concurrency: int = 100, threads: int = 2
+) -> Iterator[subprocess.Popen[str]]:
+    """A worker process that works."""
+    words = ["-m", "tests.faults.places_process", url, str(recorder.port), str(concurrency), str(threads)]
+    process = subprocess.Popen([sys.executable, *words], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline()
+        yield process
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+async def enqueue(url: str, item_type: str, arguments: list[float]) -> None:
+    async with shop(url, 0) as tasks:
+        await tasks.define()
+        queue = await tasks.queue()
+        name = "seconds" if item_type == "BUSY" else "number"
+        await queue.enqueue_many(item_type, [(f"i{n}", {name: value}, None) for n, value in enumerate(arguments)])
+
+
+async def completed(queue: DispatchQueue, item_type: str, count: int) -> bool:
+    return (await queue.stats(item_type)).depth.get(Status.COMPLETED, 0) == count
+
+
+async def test_no_second_sees_more_than_the_rate_begin_though_threads_were_busy(url: str, recorder: Recorder) -> None:
+    await enqueue(url, "BUSY", [3.0, 3.0])
+    async with DispatchQueue.open(url) as queue:
+        with worker(url, recorder):
+            await eventually(lambda: recorder.count() == 2)
+            await enqueue(url, "RATED", [float(n) for n in range(50)])
+            await eventually(lambda: completed(queue, "RATED", 50), within=60)
+    starts = [at for at, line in recorder.lines() if line.startswith("RATED")]
+    assert len(starts) == 50
+    # The recorder sees them through a connection, which takes a moment; longer on a busy machine.
+    most = max(sum(first <= at < first + 0.95 for at in starts) for first in starts)
+    assert most <= RATE
+
+
+async def test_one_second_after_a_pause_was_acknowledged_no_plain_function_begins(url: str, recorder: Recorder) -> None:
+    await enqueue(url, "BUSY", [1.0] * 60)
+    async with DispatchQueue.open(url) as queue:
+        with worker(url, recorder):
+            await eventually(lambda: recorder.count() >= 4)
+            await queue.pause("BUSY")
+            paused_at = time.monotonic()
+
+            async def nothing_runs() -> bool:
+                depth = (await queue.stats("BUSY")).depth
+                return not (depth.get(Status.CLAIMED) or depth.get(Status.DISPATCHED))
+
+            await eventually(nothing_runs, within=30)
+    late = [at - paused_at for at in recorder.arrivals() if at > paused_at + 1]
+    assert late == []
+
+
+async def test_workers_share_what_one_of_them_could_not_run_at_once(url: str, recorder: Recorder) -> None:
+    async with DispatchQueue.open(url) as queue:
+        with (
+            worker(url, recorder, concurrency=3),
+            worker(url, recorder, concurrency=3),
+            worker(url, recorder, concurrency=3),
+            worker(url, recorder, concurrency=3),
+        ):
+            await enqueue(url, "SECOND", [float(n) for n in range(120)])
+            await eventually(lambda: completed(queue, "SECOND", 120), within=90)
+    lines = recorder.lines()
+    shares = Counter(line for _, line in lines)
+    assert len(lines) == 120
+    assert len(shares) == 4
+    assert max(shares.values()) <= 60
+    assert lines[-1][0] - lines[0][0] < 20, "9 s would be ideal"
