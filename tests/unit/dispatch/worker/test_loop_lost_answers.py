@@ -121,6 +121,6 @@ async def test_no_item_is_stuck_or_runs_twice_and_no_failure_counts_twice(seed: 
         items = await queue.list("WORK", limit=ITEMS)
         assert work.effects == {item.item_id: 1 for item in items}
         assert work.failed == {item.item_id: item.retry_count for item in items if item.retry_count}
-        await eventually(lambda: engine.room(DispatchConfig(item_type="WORK")) >= 100)
+        await eventually(lambda: (engine.room(DispatchConfig(item_type="WORK")) or 0) >= 100)
         worker.stop()
         await running
