@@ -21,7 +21,8 @@ from paceline_payments.serialization import context_json
 
 AT = datetime(2030, 3, 1, 16, 0, tzinfo=UTC)
 ALICE = Party("Alice", "DE89370400440532013000")
-BOB = Party("Bob \\ Söhne \\N", "GB29NWBK60161331926819")
+BOB = Party("Bob \\ Söhne \\N", "", "0532-013000")
+INSTRUCTION = '{"PmtId":{"EndToEndId":"\\\\N"},"RmtInf":{"Ustrd":["Büro\\t\\n17"]}}'
 TERMS = Terms("0.01", date(2030, 3, 1))
 
 
@@ -33,7 +34,7 @@ class Bench:
 
 
 def payment(payment_id: str, amount: str = "12.30", currency: str = "EUR", config: str | None = None) -> Payment:
-    return Payment(payment_id, amount, currency, ALICE, BOB, AT, config)
+    return Payment(payment_id, amount, currency, ALICE, BOB, AT, config, INSTRUCTION)
 
 
 def new(source: Payment, scheduled: datetime = AT) -> NewPayment:

@@ -1,7 +1,8 @@
 """Bulk feeds: CSV or JSON lines, read in constant memory, one transaction per chunk.
 
 A record is always one line: a malformed line is rejected with its number and reason, and cannot swallow the next one.
-Lines are counted from 1 as an editor does; a CSV feed's first line names its columns.
+Lines are counted from 1 as an editor does; a CSV feed's first line names its columns: those of every feed, and any of
+`instruction_columns`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from paceline.errors import InvalidInput, PacelineError, StoreError
+from paceline_payments.instruction_columns import FURTHER_COLUMNS, Columns
 from paceline_payments.model import AcceptedPayment, IntakeResult, Payment, PaymentExists
 from paceline_payments.parsing import COLUMNS, checked_payment_id, payment_of_fields, payment_of_json
 
@@ -40,6 +42,14 @@ class Line(NamedTuple):
     """None if it was too long to be kept."""
     end: int
     """How many bytes of the feed end with this line."""
+
+
+class LineChunk(NamedTuple):
+    """Lines of a feed that are read together."""
+
+    lines: list[Line]
+    columns: Columns
+    """Those of a CSV feed."""
 
 
 class Rejection(NamedTuple):
@@ -133,31 +143,49 @@ class ParsedLine(NamedTuple):
     payment: Payment
 
 
-def parse(lines: Iterable[Line], kind: FeedFormat) -> tuple[list[ParsedLine], list[Rejection]]:
+def parse(
+    lines: Iterable[Line], kind: FeedFormat, columns: Columns = COLUMNS
+) -> tuple[list[ParsedLine], list[Rejection]]:
     """The payments of these lines, and the lines that are none. Empty lines are neither."""
     payments: list[ParsedLine] = []
     rejected: list[Rejection] = []
-    read = _csv_payment if kind is FeedFormat.CSV else _json_payment
+    is_csv = kind is FeedFormat.CSV
     for number, raw, _ in lines:
         try:
             if raw is None:
                 raise InvalidInput("line", f"is longer than {LONGEST_LINE} bytes")
             # A byte order mark is no part of the first line.
             text = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip("\r\n")
-            if text and not text.isspace() and not (number == 1 and kind is FeedFormat.CSV):
-                payments.append(ParsedLine(number, text, read(text)))
+            if text and not text.isspace() and not (number == 1 and is_csv):
+                payment = (
+                    payment_of_fields(_csv_fields(text), columns) if is_csv else payment_of_json(_json_value(text))
+                )
+                payments.append(ParsedLine(number, text, payment))
         except UnicodeDecodeError:
             rejected.append(Rejection(number, "line: is not UTF-8"))
         except InvalidInput as error:
-            rejected.append(Rejection(number, str(error), None if raw is None else _readable_id(text, kind)))
+            rejected.append(Rejection(number, str(error), None if raw is None else _readable_id(text, kind, columns)))
     return payments, rejected
 
 
-def check_header(line: Line) -> None:
-    """Raises `InvalidInput` unless a CSV feed's first line names the columns."""
+def columns_of(line: Line) -> Columns:
+    """The columns that a CSV feed's first line names.
+
+    Raises:
+        InvalidInput: They do not begin with `COLUMNS`, or others than `FURTHER_COLUMNS` follow, or one of them twice.
+    """
     text = (line.raw or b"").decode("utf-8-sig", "replace").strip()
-    if [name.strip().strip('"') for name in text.split(",")] != list(COLUMNS):
+    names = tuple(name.strip().strip('"') for name in text.split(","))
+    further = names[len(COLUMNS) :]
+    if names[: len(COLUMNS)] != COLUMNS:
         raise InvalidInput("line 1", f"must name the columns: {','.join(COLUMNS)}")
+    for name in further:
+        if name not in FURTHER_COLUMNS or further.count(name) > 1:
+            problem = (
+                "twice" if name in FURTHER_COLUMNS else f"which is unknown; known are {', '.join(FURTHER_COLUMNS)}"
+            )
+            raise InvalidInput("line 1", f"has the column {name[:40]!r}, {problem}")
+    return names
 
 
 async def initiate_feed(
@@ -178,9 +206,9 @@ async def initiate_feed(
     turn = asyncio.Event()
     turn.set()
     try:
-        async for lines in line_chunks(blocks, kind, start, chunk):
+        async for lines, columns in line_chunks(blocks, kind, start, chunk):
             following = asyncio.Event()
-            running.append(asyncio.create_task(_initiate_chunk(lines, kind, initiate, turn, following)))
+            running.append(asyncio.create_task(_initiate_chunk(lines, columns, kind, initiate, turn, following)))
             turn = following
             while len(running) >= in_flight:
                 progress = await running[0]
@@ -198,35 +226,40 @@ async def initiate_feed(
 
 async def line_chunks(
     blocks: AsyncIterator[bytes], kind: FeedFormat, start: tuple[int, int], chunk: int
-) -> AsyncIterator[list[Line]]:
-    """The lines of a feed, `chunk` at a time; a CSV feed's header is checked."""
-    cutter = LineCutter(*start)
+) -> AsyncIterator[LineChunk]:
+    """The lines of a feed, `chunk` at a time; a CSV feed's header is checked, unless it lies before `start`."""
+    cutter, columns = LineCutter(*start), COLUMNS
     waiting: list[Line] = []
     unchecked = kind is FeedFormat.CSV and start == (0, 0)
     async for block in blocks:
         # A large block may be nothing but line ends: splitting it here would block the event loop.
         waiting += cutter.feed(block) if len(block) <= SMALL_BLOCK else await asyncio.to_thread(cutter.feed, block)
         if unchecked and waiting:
-            check_header(waiting[0])
+            columns = columns_of(waiting[0])
             unchecked = False
         whole = len(waiting) - len(waiting) % chunk
         for first in range(0, whole, chunk):
-            yield waiting[first : first + chunk]
+            yield LineChunk(waiting[first : first + chunk], columns)
         del waiting[:whole]
     waiting += cutter.finish()
     if unchecked:
-        check_header(waiting[0] if waiting else Line(1, b"", 0))
+        columns = columns_of(waiting[0] if waiting else Line(1, b"", 0))
     if waiting:
-        yield waiting
+        yield LineChunk(waiting, columns)
 
 
 async def _initiate_chunk(
-    lines: list[Line], kind: FeedFormat, initiate: Initiate, turn: asyncio.Event, following: asyncio.Event
+    lines: list[Line],
+    columns: Columns,
+    kind: FeedFormat,
+    initiate: Initiate,
+    turn: asyncio.Event,
+    following: asyncio.Event,
 ) -> Progress:
     try:
         # On a thread, so as not to block the event loop. Threads end in any order, while slots are booked in the
         # feed's.
-        payments, rejected = await asyncio.to_thread(parse, lines, kind)
+        payments, rejected = await asyncio.to_thread(parse, lines, kind, columns)
         await turn.wait()
     finally:
         following.set()
@@ -253,20 +286,16 @@ def reject_reason(error: PacelineError, kind: FeedFormat) -> str:
     return str(error)
 
 
-def _readable_id(text: str, kind: FeedFormat) -> str | None:
+def _readable_id(text: str, kind: FeedFormat, columns: Columns) -> str | None:
     """The id of a record that is no payment; None if there is none to read, or if it is no id."""
     try:
         if kind is FeedFormat.CSV:
             fields = _csv_fields(text)
-            return checked_payment_id(fields[0]) if len(fields) == len(COLUMNS) else None
+            return checked_payment_id(fields[0]) if len(fields) == len(columns) else None
         value = _json_value(text)
         return checked_payment_id(value.get("paymentId")) if isinstance(value, dict) else None
     except InvalidInput:
         return None
-
-
-def _csv_payment(text: str) -> Payment:
-    return payment_of_fields(_csv_fields(text))
 
 
 def _csv_fields(text: str) -> list[str]:
@@ -276,10 +305,6 @@ def _csv_fields(text: str) -> list[str]:
         return next(csv.reader([text], strict=True))
     except csv.Error as error:
         raise InvalidInput("line", f"is not CSV: {error}") from None
-
-
-def _json_payment(text: str) -> Payment:
-    return payment_of_json(_json_value(text))
 
 
 def _json_value(text: str) -> object:

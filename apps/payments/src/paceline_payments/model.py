@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 from paceline.errors import Conflict, InvalidInput, PacelineError
+from paceline_payments.instruction import Instruction, own_members, whole_instruction
 from paceline_payments.lifecycle import (
     FINAL_STATUSES,
     TRANSITIONS,
@@ -44,10 +45,17 @@ class Party(NamedTuple):
 
     name: str
     iban: str
-    """Without spaces, in upper case."""
+    """Without spaces, in upper case; empty for an account that has no IBAN."""
+    account: str = ""
+    """The number of an account that has no IBAN."""
+
+    @property
+    def number(self) -> str:
+        """The IBAN, or the number of another account."""
+        return self.iban or self.account
 
     def to_json(self) -> dict[str, str]:
-        return {"name": self.name, "iban": self.iban}
+        return {"name": self.name, "iban": self.iban} if self.iban else {"name": self.name, "account": self.account}
 
 
 class Payment(NamedTuple):
@@ -62,6 +70,14 @@ class Payment(NamedTuple):
     execute_at: datetime
     config_name: str | None = None
     """The slot config it goes through; None for the application's own."""
+    instruction: str | None = None
+    """What its file said beyond these members, as JSON: `paceline_payments.instruction`."""
+
+    @property
+    def whole_instruction(self) -> Instruction:
+        """Everything that is known of the payment, with the names of ISO 20022."""
+        payer, payee = self.payer.to_json(), self.payee.to_json()
+        return whole_instruction(self.instruction, own_members(self.amount, self.currency, payer, payee))
 
     @property
     def decimal(self) -> Decimal:
@@ -75,6 +91,7 @@ class Payment(NamedTuple):
             "currency": self.currency,
             "payer": self.payer.to_json(),
             "payee": self.payee.to_json(),
+            "instruction": self.whole_instruction,
         }
 
 

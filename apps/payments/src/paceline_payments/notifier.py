@@ -20,8 +20,8 @@ def notices_for(payment: Payment, terms: Terms) -> list[Notice]:
     paid = f"You paid {money} to {payment.payee.name}, value date {day}, fee {terms.fee} {payment.currency}."
     got = f"{payment.payer.name} paid you {money}, value date {day}."
     return [
-        Notice(payment.payment_id, "payer", payment.payer.iban, paid),
-        Notice(payment.payment_id, "payee", payment.payee.iban, got),
+        Notice(payment.payment_id, "payer", payment.payer.number, paid),
+        Notice(payment.payment_id, "payee", payment.payee.number, got),
     ]
 
 

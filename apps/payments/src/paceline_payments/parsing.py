@@ -17,16 +17,26 @@ from paceline.extras import needed
 from paceline.slots.model import checked_id, checked_name
 from paceline.slots.templates import refuse_template
 from paceline_payments.currencies import MINOR_UNITS
+from paceline_payments.instruction import (
+    Instruction,
+    checked_instruction,
+    instruction_text,
+    own_members,
+    without_own_members,
+)
+from paceline_payments.instruction_columns import Columns, instruction_of_fields
 from paceline_payments.model import ID_RULE, Party, Payment, is_sendable
 
-COLUMNS = ("paymentId", "amount", "currency", "payerName", "payerIban", "payeeName", "payeeIban", "executeAt")
-"""A CSV feed's columns, in this order."""
-MEMBERS = ("paymentId", "amount", "currency", "payer", "payee", "executeAt", "configName")
+COLUMNS: Columns = ("paymentId", "amount", "currency", "payerName", "payerIban", "payeeName", "payeeIban", "executeAt")
+"""The columns that a CSV feed begins with, in this order."""
+MEMBERS = ("paymentId", "amount", "currency", "payer", "payee", "executeAt", "configName", "instruction")
 LONGEST_ID = 128
 LONGEST_NAME = 140
 """As in ISO 20022."""
 LONGEST_IBAN = 64
 """With spaces."""
+LONGEST_ACCOUNT = 34
+"""As in ISO 20022."""
 
 _AMOUNT = re.compile(r"(0|[1-9][0-9]{0,12})(?:\.([0-9]{1,4}))?", re.ASCII)
 
@@ -40,7 +50,7 @@ def payment_of_json(value: object) -> Payment:
             raise InvalidInput(str(member)[:40], f"is unknown; known are {', '.join(MEMBERS)}")
     currency = checked_currency(_required(value, "currency"))
     config_name = value.get("configName")
-    return Payment(
+    payment = Payment(
         checked_new_id(_required(value, "paymentId")),
         checked_amount(_required(value, "amount"), currency),
         currency,
@@ -49,23 +59,37 @@ def payment_of_json(value: object) -> Payment:
         checked_time(_required(value, "executeAt")),
         None if config_name is None else refuse_template(checked_name(config_name, "configName"), "configName"),
     )
+    instruction = value.get("instruction")
+    return payment if instruction is None else with_instruction(payment, checked_instruction(instruction))
 
 
-def payment_of_fields(fields: Sequence[str]) -> Payment:
-    """The payment the fields of a CSV line describe, in the order of `COLUMNS`."""
-    if len(fields) != len(COLUMNS):
-        raise InvalidInput("line", f"has {len(fields)} fields instead of {len(COLUMNS)}: {','.join(COLUMNS)}")
-    payment_id, amount, currency, payer_name, payer_iban, payee_name, payee_iban, execute_at = fields
+def payment_of_fields(fields: Sequence[str], columns: Columns = COLUMNS) -> Payment:
+    """The payment the fields of a CSV line describe, in the order of `columns`."""
+    if len(fields) != len(columns):
+        raise InvalidInput("line", f"has {len(fields)} fields instead of {len(columns)}: {','.join(columns)}")
+    payment_id, amount, currency, payer_name, payer_iban, payee_name, payee_iban, execute_at = fields[: len(COLUMNS)]
+    further = dict(zip(columns[len(COLUMNS) :], fields[len(COLUMNS) :], strict=True))
     currency = checked_currency(currency)
-    payee = Party(checked_party_name(payee_name, "payeeName"), checked_iban(payee_iban, "payeeIban"))
-    return Payment(
+    payee = _party_of_fields(payee_name, payee_iban, further.pop("payeeAccount", ""), "payee")
+    payment = Payment(
         checked_new_id(payment_id),
         checked_amount(amount, currency),
         currency,
-        payer := Party(checked_party_name(payer_name, "payerName"), checked_iban(payer_iban, "payerIban")),
+        payer := _party_of_fields(payer_name, payer_iban, further.pop("payerAccount", ""), "payer"),
         _other_party(payer, payee, "payeeIban"),
         checked_time(execute_at),
     )
+    return with_instruction(payment, instruction_of_fields(further)) if any(further.values()) else payment
+
+
+def with_instruction(payment: Payment, instruction: Instruction) -> Payment:
+    """The payment with its instruction, of which it keeps what it does not say itself.
+
+    Raises:
+        InvalidInput: The instruction contradicts the payment, or is too long.
+    """
+    own = own_members(payment.amount, payment.currency, payment.payer.to_json(), payment.payee.to_json())
+    return payment._replace(instruction=instruction_text(without_own_members(instruction, own)))
 
 
 def checked_new_id(value: object) -> str:
@@ -127,6 +151,14 @@ def checked_iban(value: object, field: str) -> str:
     return compact
 
 
+def checked_account(value: object, field: str) -> str:
+    """The number of an account that has no IBAN, without space around it."""
+    number = value.strip() if isinstance(value, str) and len(value) <= LONGEST_ACCOUNT else ""
+    if not number or not number.isprintable():
+        raise InvalidInput(field, f"must be a text of 1 to {LONGEST_ACCOUNT} printable characters")
+    return number
+
+
 def checked_time(value: object) -> datetime:
     """An instant, to the millisecond; fractions are rounded up, so that nothing runs early."""
     if not isinstance(value, str):
@@ -155,7 +187,7 @@ def _time(value: str) -> datetime:
 
 
 def _other_party(payer: Party, payee: Party, field: str) -> Party:
-    if payee.iban == payer.iban:
+    if payee.number == payer.number:
         raise InvalidInput(field, "is the payer's own account; a payment goes to another one")
     return payee
 
@@ -169,14 +201,25 @@ def _required(value: Mapping[str, Any], member: str) -> Any:
 
 def _party(value: object, field: str) -> Party:
     if not isinstance(value, Mapping):
-        raise InvalidInput(field, "must be an object with name and iban")
+        raise InvalidInput(field, "must be an object with name and iban, or with name and account")
     for member in value:
-        if member not in ("name", "iban"):
-            raise InvalidInput(f"{field}.{str(member)[:40]}", "is unknown; known are name, iban")
-    return Party(
-        checked_party_name(_required_of(value, field, "name"), f"{field}.name"),
-        checked_iban(_required_of(value, field, "iban"), f"{field}.iban"),
-    )
+        if member not in ("name", "iban", "account"):
+            raise InvalidInput(f"{field}.{str(member)[:40]}", "is unknown; known are name, iban, account")
+    name = checked_party_name(_required_of(value, field, "name"), f"{field}.name")
+    if value.get("account") is None:
+        return Party(name, checked_iban(_required_of(value, field, "iban"), f"{field}.iban"))
+    if value.get("iban") is not None:
+        raise InvalidInput(f"{field}.account", "is for accounts without an IBAN; leave one of the two out")
+    return Party(name, "", checked_account(value["account"], f"{field}.account"))
+
+
+def _party_of_fields(name: str, iban: str, account: str, role: str) -> Party:
+    name = checked_party_name(name, f"{role}Name")
+    if not account:
+        return Party(name, checked_iban(iban, f"{role}Iban"))
+    if iban:
+        raise InvalidInput(f"{role}Account", "is for accounts without an IBAN; leave one of the two out")
+    return Party(name, "", checked_account(account, f"{role}Account"))
 
 
 def _required_of(value: Mapping[str, Any], field: str, member: str) -> Any:

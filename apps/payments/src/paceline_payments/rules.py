@@ -137,8 +137,8 @@ class RuleBook:
         return Terms(tariff.fee(amount, currency), value_date)
 
     def _check_party(self, party: Party, role: str) -> None:
-        if party.iban in self.blocked_ibans:
-            raise InvalidInput(f"{role}.iban", "is blocked")
+        if party.number in self.blocked_ibans:
+            raise InvalidInput(f"{role}.{'iban' if party.iban else 'account'}", "is blocked")
         if self.blocked_names and fold_name(party.name) in self.blocked_names:
             raise InvalidInput(f"{role}.name", "is blocked")
 
@@ -154,7 +154,7 @@ class RuleBook:
 
 def fingerprint(payment: Payment) -> int:
     """A number that is equal for payments with the same accounts, amount and currency, to find duplicates."""
-    identity = f"{payment.payer.iban}|{payment.payee.iban}|{payment.amount}|{payment.currency}"
+    identity = f"{payment.payer.number}|{payment.payee.number}|{payment.amount}|{payment.currency}"
     return int.from_bytes(blake2b(identity.encode(), digest_size=8).digest(), "big", signed=True)
 
 

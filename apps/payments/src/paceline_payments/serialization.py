@@ -11,6 +11,7 @@ from typing import Any
 
 from paceline.durations import format_instant, format_ms, parse_instant
 from paceline.errors import InvalidInput, NotFound, PacelineError, SlotsExhausted, StoreError
+from paceline_payments.instruction import instruction_text
 from paceline_payments.model import (
     AcceptedPayment,
     IntakeResult,
@@ -26,13 +27,23 @@ def context_json(payment: Payment, terms: Terms, scheduled_ms: int) -> str:
     """The context of a payment's item: all that phase B needs.
 
     Written out by hand: a feed makes a million of them, and only the id and the names need quoting."""
-    payment_id, amount, currency, (payer, payer_iban), (payee, payee_iban), execute_at, _ = payment
+    payment_id, amount, currency, payer, payee, execute_at, _, instruction = payment
+    said = "" if instruction is None else f'"instruction":{instruction},'
     return (
-        f'{{"payment":{{"paymentId":{_quote(payment_id)},"amount":"{amount}",'
-        f'"currency":"{currency}","payer":{{"name":{_quote(payer)},"iban":"{payer_iban}"}},'
-        f'"payee":{{"name":{_quote(payee)},"iban":"{payee_iban}"}},'
+        f'{{"payment":{{"paymentId":{_quote(payment_id)},"amount":"{amount}","currency":"{currency}",'
+        f'"payer":{_party_json(payer)},"payee":{_party_json(payee)},{said}'
         f'{_same_for_many(execute_at, terms)}"scheduledTime":"{format_ms(scheduled_ms)}"}}'
     )
+
+
+def _party_json(party: Party) -> str:
+    name, iban, account = party
+    number = f'"iban":"{iban}"' if iban else f'"account":{_quote(account)}'
+    return f'{{"name":{_quote(name)},{number}}}'
+
+
+def _read_party(document: Mapping[str, str]) -> Party:
+    return Party(str(document["name"]), str(document.get("iban", "")), str(document.get("account", "")))
 
 
 @lru_cache(maxsize=1000)
@@ -52,9 +63,10 @@ def read_context(context: Mapping[str, Any]) -> tuple[Payment, Terms]:
             str(document["paymentId"]),
             str(document["amount"]),
             str(document["currency"]),
-            Party(str(document["payer"]["name"]), str(document["payer"]["iban"])),
-            Party(str(document["payee"]["name"]), str(document["payee"]["iban"])),
+            _read_party(document["payer"]),
+            _read_party(document["payee"]),
             parse_instant(document["executeAt"], "executeAt"),
+            instruction=instruction_text(document.get("instruction", {})),
         )
         return payment, Terms(str(context["fee"]), date.fromisoformat(context["valueDate"]))
     except (KeyError, TypeError, ValueError) as error:
@@ -64,7 +76,9 @@ def read_context(context: Mapping[str, Any]) -> tuple[Payment, Terms]:
 def payment_to_json(payment: Payment) -> dict[str, Any]:
     """The payment as the HTTP API takes it; `parsing.payment_of_json` reads it back."""
     document = {**payment.to_json(), "executeAt": format_instant(payment.execute_at)}
-    return document if payment.config_name is None else {**document, "configName": payment.config_name}
+    if payment.config_name is not None:
+        document["configName"] = payment.config_name
+    return document
 
 
 def result_to_json(result: IntakeResult) -> dict[str, Any]:

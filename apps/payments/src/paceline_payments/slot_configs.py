@@ -31,8 +31,8 @@ class SlotConfigs:
         if not self.patterns:
             return first
         values = {
-            "payerIban": payment.payer.iban,
-            "payeeIban": payment.payee.iban,
+            "payerIban": payment.payer.number,
+            "payeeIban": payment.payee.number,
             "payerCountry": payment.payer.iban[:2],
             "payeeCountry": payment.payee.iban[:2],
             "currency": payment.currency,

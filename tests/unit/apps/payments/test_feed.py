@@ -163,10 +163,10 @@ async def test_chunks_are_initiated_in_the_order_of_the_feed(monkeypatch: pytest
     """However long the reading of each takes, on its own thread."""
     second_is_read = asyncio.Event()
 
-    async def first_takes_longest(read: Any, lines: Any, kind: Any) -> Any:
+    async def first_takes_longest(read: Any, lines: Any, *rest: Any) -> Any:
         if lines[0].number == 1:
             await second_is_read.wait()
-        result = read(lines, kind)
+        result = read(lines, *rest)
         second_is_read.set()
         return result
 

@@ -23,7 +23,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 MEMBERS = {"tps": "tps", "latencyMs": "latency_ms", "fail": "fail", "lose": "lose", "refuse": "refuse"}
-LARGEST_BODY = 64 * 1024
+LARGEST_BODY = 1024 * 1024
 
 
 class SimulatorApp:

@@ -94,9 +94,9 @@ async def _hashed(blocks: AsyncIterator[bytes], digest: object) -> AsyncIterator
 
 
 async def _lines(blocks: AsyncIterator[bytes], kind: FeedFormat, figures: Figures) -> AsyncIterator[StagedChunk]:
-    async for lines in line_chunks(blocks, kind, (0, 0), CHUNK):
+    async for lines, columns in line_chunks(blocks, kind, (0, 0), CHUNK):
         # On a thread, so as not to block the event loop.
-        yield await asyncio.to_thread(stage_lines, lines, kind, figures)
+        yield await asyncio.to_thread(stage_lines, lines, columns, kind, figures)
 
 
 async def _transactions(

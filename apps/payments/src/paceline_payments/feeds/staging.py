@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from paceline.durations import format_instant, from_ms, to_ms
 from paceline_payments.feed import FeedFormat, Line, parse
 from paceline_payments.feeds.model import FeedReject, Figures
+from paceline_payments.instruction_columns import Columns
 from paceline_payments.model import Party, Payment
 
 LONGEST_RAW = 4000
@@ -36,9 +37,9 @@ class StagedPayment(NamedTuple):
     payment: Payment
 
 
-def stage_lines(lines: Sequence[Line], kind: FeedFormat, figures: Figures) -> StagedChunk:
+def stage_lines(lines: Sequence[Line], columns: Columns, kind: FeedFormat, figures: Figures) -> StagedChunk:
     """Checks lines and adds them to the figures."""
-    payments, rejected = parse(lines, kind)
+    payments, rejected = parse(lines, kind, columns)
     texts = {line.number: line.raw for line in lines} if rejected else {}
     rejects = []
     for number, reason, payment_id in rejected:
@@ -58,13 +59,13 @@ def stage(
     if not payments:
         return StagedChunk(zlib.compress(b"[]", 1), rejects)
     lines, raws, contents = zip(*payments, strict=True)
-    ids, amounts, currencies, payers, payees, times, configs = zip(*contents, strict=True)
+    ids, amounts, currencies, payers, payees, times, configs, instructions = zip(*contents, strict=True)
     for currency in set(currencies):
         own = [int(amount.replace(".", "")) for amount, of in zip(amounts, currencies, strict=True) if of == currency]
         figures.totals.add(currency, sum(own), len(own))
     parties = [column for pairs in (payers, payees) for column in zip(*pairs, strict=True)]
     instants = {at: to_ms(at) for at in set(times)}
-    columns = [lines, raws, ids, amounts, currencies, *parties, [instants[at] for at in times], configs]
+    columns = [lines, raws, ids, amounts, currencies, *parties, [instants[at] for at in times], configs, instructions]
     return StagedChunk(zlib.compress(json.dumps(columns).encode(), 1), rejects)
 
 
@@ -73,18 +74,23 @@ def read_staged(payload: bytes) -> list[StagedPayment]:
     columns: list[list[Any]] = json.loads(zlib.decompress(payload))
     if not columns:
         return []
-    lines, raws, ids, amounts, currencies, payers, payer_ibans, payees, payee_ibans, times, configs = columns
+    lines, raws, ids, amounts, currencies, *parties, times, configs, instructions = columns
     instants = {at: from_ms(at) for at in set(times)}
-    known: dict[tuple[str, str], Party] = {}
+    known: dict[tuple[str, str, str], Party] = {}
+    payers, payees = (
+        [known.get(members) or known.setdefault(members, Party(*members)) for members in zip(*three, strict=True)]
+        for three in (parties[:3], parties[3:])
+    )
     payments = map(
         Payment,
         ids,
         amounts,
         currencies,
-        [known.get(pair) or known.setdefault(pair, Party(*pair)) for pair in zip(payers, payer_ibans, strict=True)],
-        [known.get(pair) or known.setdefault(pair, Party(*pair)) for pair in zip(payees, payee_ibans, strict=True)],
+        payers,
+        payees,
         [instants[at] for at in times],
         configs,
+        instructions,
     )
     return list(map(StagedPayment, lines, raws, payments))
 

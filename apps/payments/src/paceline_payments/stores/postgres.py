@@ -13,7 +13,7 @@ from paceline.dispatch.stores import enqueue_within
 from paceline.durations import format_ms, to_ms
 from paceline.sql.pipeline import Raw, copy, run_async
 from paceline.sql.schema import now as database_clock
-from paceline_payments.model import ITEM_TYPE, Terms
+from paceline_payments.model import ITEM_TYPE, Party, Terms
 from paceline_payments.ports import NewPayment
 from paceline_payments.stores.statements import ACCEPTED_DETAIL, to_minor
 
@@ -21,11 +21,12 @@ SOON = timedelta(seconds=5)
 """Payments that are due later do not wake a dispatcher."""
 
 COPY_PAYMENTS = """
-    COPY paceline_payment (payment_id, amount_minor, currency, payer_name, payer_iban, payee_name, payee_iban,
-        execute_at, fee_minor, value_date, fingerprint, status, scheduled_at, created_at, updated_at, config_name,
-        feed_id)
+    COPY paceline_payment (payment_id, amount_minor, currency, payer_name, payer_iban, payer_account,
+        payee_name, payee_iban, payee_account, execute_at, fee_minor, value_date, fingerprint, status, scheduled_at,
+        created_at, updated_at, config_name, feed_id, instruction)
     FROM STDIN
 """
+NULL = "\\N"
 COPY_AUDIT = "COPY paceline_payment_audit (payment_id, status_after, detail, created_at) FROM STDIN"
 
 
@@ -48,17 +49,17 @@ def schedule(connection: Connection, payments: Sequence[NewPayment], encryption:
 def _copy_texts(payments: Sequence[NewPayment], moment: datetime) -> tuple[str, str]:
     """Rows in COPY's text form. All texts are printable, so only the backslash needs escaping."""
     now = format_ms(to_ms(moment))
-    null = "\\N"
     rows, audit = [], []
     for payment, terms, scheduled, print_, _, feed_id in payments:
-        payment_id, amount, currency, (payer, payer_iban), (payee, payee_iban), execute_at, config_name = payment
+        payment_id, amount, currency, payer, payee, execute_at, config_name, instruction = payment
         row = (
-            f"{payment_id}\t{amount.replace('.', '')}\t{currency}\t{payer}\t{payer_iban}\t{payee}\t{payee_iban}"
+            f"{_escape(payment_id)}\t{amount.replace('.', '')}\t{currency}\t{_copy_party(payer)}\t{_copy_party(payee)}"
             f"\t{_same_for_many(execute_at, terms)}\t{print_}\tSCHEDULED\t{format_ms(to_ms(scheduled))}"
             f"\t{now}\t{now}"
         )
-        config = null if config_name is None else _escape(config_name)
-        rows.append(f"{_escape(row)}\t{config}\t{feed_id or null}\n")
+        config = NULL if config_name is None else _escape(config_name)
+        said = NULL if instruction is None else _escape(instruction)
+        rows.append(f"{row}\t{config}\t{feed_id or NULL}\t{said}\n")
         audit.append(f"{_escape(payment_id)}\tSCHEDULED\t{ACCEPTED_DETAIL}\t{now}\n")
     return "".join(rows), "".join(audit)
 
@@ -66,6 +67,11 @@ def _copy_texts(payments: Sequence[NewPayment], moment: datetime) -> tuple[str, 
 @lru_cache(maxsize=1000)
 def _same_for_many(execute_at: datetime, terms: Terms) -> str:
     return f"{format_ms(to_ms(execute_at))}\t{to_minor(terms.fee)}\t{terms.value_date}"
+
+
+def _copy_party(party: Party) -> str:
+    name, iban, account = party
+    return f"{_escape(name)}\t{iban or NULL}\t{_escape(account) or NULL}"
 
 
 def _escape(text: str) -> str:

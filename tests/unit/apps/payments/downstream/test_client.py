@@ -119,6 +119,13 @@ async def test_the_request_to_the_bank() -> None:
         "currency": "EUR",
         "payer": party,
         "payee": party,
+        "instruction": {
+            "Amt": {"InstdAmt": {"Ccy": "EUR", "amt": "12.30"}},
+            "Dbtr": {"Nm": "Alice"},
+            "DbtrAcct": {"Id": {"IBAN": "DE89370400440532013000"}},
+            "Cdtr": {"Nm": "Alice"},
+            "CdtrAcct": {"Id": {"IBAN": "DE89370400440532013000"}},
+        },
     }
 
 

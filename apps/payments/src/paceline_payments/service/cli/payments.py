@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import stat
 import sys
@@ -310,9 +311,10 @@ def _show(payment: PaymentShown, as_json: bool) -> None:
         print_json(document)
         return
     del document["audit"]
+    document["instruction"] = json.dumps(document["instruction"], ensure_ascii=False)
     for name, value in document.items():
         if isinstance(value, dict):
-            value = f"{value['name']} ({value['iban']})"
+            value = f"{value['name']} ({value['iban'] or value['account']})"
         if value is not None:
             print_line(f"{name}\t{value}")
     if payment.audit:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from datetime import date
 from typing import Annotated, Any, Self
 
-from pydantic import WithJsonSchema
+from pydantic import ConfigDict, WithJsonSchema
 
 from paceline.server.shapes import members
 from paceline.server.shapes.shape import Instant, Shape
+from paceline_payments import model
 from paceline_payments.currencies import MINOR_UNITS
 from paceline_payments.model import ID_RULE, PaymentAudit, PaymentRecord
-from paceline_payments.parsing import LONGEST_IBAN, LONGEST_ID, LONGEST_NAME
+from paceline_payments.parsing import LONGEST_ACCOUNT, LONGEST_IBAN, LONGEST_ID, LONGEST_NAME
 from paceline_payments.service.shapes.reconciliation import ReconciliationShown
 
 PAYMENT_ID: dict[str, Any] = members.EVENT_ID | {
@@ -41,11 +42,42 @@ _IBAN: dict[str, Any] = {
 }
 
 
+_ACCOUNT: dict[str, Any] = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": LONGEST_ACCOUNT,
+    "description": "The number of an account that has no IBAN.",
+    "example": "0532013000",
+}
+_INSTRUCTION: dict[str, Any] = {
+    "type": "object",
+    "description": "What else the bank is told, with the names of ISO 20022.",
+    "example": {"PmtId": {"EndToEndId": "invoice-17"}, "RmtInf": {"Ustrd": ["Invoice 17"]}},
+}
+
+
 class Party(Shape):
     """The payer, or the payee."""
 
+    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["iban"]}, {"required": ["account"]}]})
+
     name: Annotated[str, WithJsonSchema(_NAME)]
-    iban: Annotated[str, WithJsonSchema(_IBAN)]
+    iban: Annotated[str | None, WithJsonSchema(_IBAN)] = None
+    account: Annotated[str | None, WithJsonSchema(_ACCOUNT)] = None
+
+
+class PartyShown(Shape):
+    """The payer, or the payee, of an accepted payment."""
+
+    name: str
+    iban: str | None
+    """Null for an account that has none."""
+    account: str | None
+    """The number of an account that has no IBAN."""
+
+    @classmethod
+    def of_party(cls, party: model.Party) -> Self:
+        return cls(name=party.name, iban=party.iban or None, account=party.account or None)
 
 
 class PaymentRequest(Shape):
@@ -59,6 +91,7 @@ class PaymentRequest(Shape):
     payee: Party
     execute_at: Annotated[str, WithJsonSchema(members.INSTANT)]
     config_name: Annotated[str | None, WithJsonSchema(members.BOOKED_NAME | {"type": ["string", "null"]})] = None
+    instruction: Annotated[dict[str, Any] | None, WithJsonSchema(_INSTRUCTION)] = None
 
 
 class AcceptedPayment(Shape):
@@ -134,8 +167,8 @@ class PaymentView(Shape):
     payment_id: str
     amount: str
     currency: str
-    payer: Party
-    payee: Party
+    payer: PartyShown
+    payee: PartyShown
     execute_at: Instant
     status: str
     scheduled_time: Instant
@@ -150,7 +183,9 @@ class PaymentView(Shape):
 
     @classmethod
     def of_payment(cls, record: PaymentRecord, **members: Any) -> Self:
-        return cls.of(record.payment, record.terms, record, **members)
+        payment = record.payment
+        parties = {"payer": PartyShown.of_party(payment.payer), "payee": PartyShown.of_party(payment.payee)}
+        return cls.of(payment, record.terms, record, **parties, **members)
 
 
 class PaymentPage(Shape):
@@ -164,13 +199,15 @@ class PaymentPage(Shape):
 
 
 class PaymentShown(PaymentView):
-    """A payment and its history."""
+    """A payment, its instruction and its history."""
 
+    instruction: dict[str, Any]
+    """Everything that the bank is told, with the names of ISO 20022."""
     audit: list[PaymentEvent]
 
     @classmethod
     def of_record(cls, record: PaymentRecord, history: list[PaymentAudit], **members: Any) -> Self:
-        return cls.of_payment(record, audit=history, **members)
+        return cls.of_payment(record, instruction=record.payment.whole_instruction, audit=history, **members)
 
 
 class PaymentAndSlot(PaymentShown):
