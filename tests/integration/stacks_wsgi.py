@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import wraps
 from typing import Any
 
 import django
@@ -123,6 +124,7 @@ def _django_views(setup: Setup, is_async: bool) -> list[Any]:
         if not is_async or asyncio.iscoroutinefunction(view):
             return view
 
+        @wraps(view)  # its name, which its limits count under
         async def view_async(request: HttpRequest, **arguments: Any) -> HttpResponse:
             return view(request, **arguments)
 

@@ -164,6 +164,61 @@ async def test_a_limit_of_its_own_replaces_the_defaults(opening: Open) -> None:
         assert await opened.site.statuses(3, "/plain") == [200, 200, 429]
 
 
+async def test_a_rate_belongs_to_its_route(opening: Open) -> None:
+    plans: list[str] = []
+    async with opening("2/hour", on_denied=lambda native, decision: plans.append(decision.plan)) as opened:
+        assert await opened.site.statuses(3, "/items/1") == [200, 200, 429]
+        assert await opened.site.statuses(3, "/decision") == [200, 200, 429]
+        assert plans == ["2/hour", "2/hour"]
+        denied = await opened.site.get("/decision")
+        assert denied.headers["RateLimit-Policy"] == '"2/hour";q=2;w=3600'
+        assert json.loads(denied.text)["violated-policies"] == ["2/hour"]
+
+
+@pytest.mark.parametrize("options", [{"shared": True}, {"scope": "reading"}], ids=str)
+async def test_a_shared_rate_counts_for_all_routes(opening: Open, options: Any) -> None:
+    async with opening("2/hour", **options) as opened:
+        assert await opened.site.statuses(1, "/items/1") == [200]
+        assert await opened.site.statuses(2, "/decision") == [200, 429]
+        assert await opened.remaining("2/hour@reading" if "scope" in options else "2/hour") == 0
+
+
+async def test_a_plan_with_a_name_counts_for_all_routes(opening: Open) -> None:
+    async with opening("small") as opened:
+        assert await opened.site.statuses(1, "/items/1") == [200]
+        assert await opened.site.statuses(2, "/decision") == [200, 429]
+
+
+async def test_rates_that_a_function_chooses_belong_to_their_route(opening: Open) -> None:
+    async with opening(lambda native: ["2/hour"]) as opened:
+        assert await opened.site.statuses(3, "/items/1") == [200, 200, 429]
+        assert await opened.site.statuses(3, "/decision") == [200, 200, 429]
+
+
+async def test_a_rate_of_the_defaults_counts_for_each_route(opening: Open) -> None:
+    async with opening(install={"defaults": [Limit("2/hour", key=ALL)]}) as opened:
+        assert await opened.site.statuses(3, "/items/1") == [200, 200, 429]
+        assert await opened.site.statuses(3, "/plain") == [200, 200, 429]
+
+
+async def test_a_limit_of_a_route_can_hold_besides_the_defaults(opening: Open) -> None:
+    install = {"defaults": [Limit("small", key=ALL)]}
+    async with opening("large", install=install, override_defaults=False) as opened:
+        assert await opened.site.statuses(3, "/items/1") == [200, 200, 429]
+        assert await opened.remaining("small") == 0
+
+
+async def test_a_limit_of_the_whole_application_is_replaced_by_no_route(opening: Open) -> None:
+    """As the `application_limits` of flask-limiter."""
+    install = {"defaults": [Limit("4/hour", key=ALL, shared=True, override_defaults=False), Limit("3/hour", key=ALL)]}
+    async with opening("2/hour", install=install) as opened:
+        assert await opened.site.statuses(1, "/items/1") == [200]
+        assert await opened.site.statuses(1, "/decision") == [200]
+        assert await opened.site.statuses(3, "/plain") == [200, 200, 429]
+        assert await opened.site.statuses(1, "/items/1") == [429]
+        assert await opened.site.statuses(3, "/free") == [200] * 3
+
+
 # -- answers of one's own ----------------------------------------------------------------------------------------------
 
 

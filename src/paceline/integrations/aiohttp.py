@@ -26,12 +26,23 @@ from paceline.errors import ConfigurationError, RateLimitExceeded
 from paceline.extras import needed
 from paceline.integrations.denial_bodies import own_body
 from paceline.integrations.installed_limits import InstalledLimits
-from paceline.integrations.limit import Cost, Limit, LimitOptions, OnDenied, PathRule, Plans, Response, resolved
+from paceline.integrations.limit import (
+    NO_ROUTE,
+    Cost,
+    Limit,
+    LimitOptions,
+    OnDenied,
+    PathRule,
+    Plans,
+    Response,
+    resolved,
+    scope_of,
+)
 from paceline.integrations.outbound import OutboundKey, OutboundLimiter, OutboundOptions
 from paceline.integrations.request_limiter import Refusal, RequestLimiter, ResponseCharge
 from paceline.integrations.response_fields import ResponseFields
 from paceline.integrations.route_patterns import ANYTHING, SEGMENT, Route
-from paceline.integrations.stack import attach_limits, attached_limits, exempt, is_exempt, is_limited
+from paceline.integrations.stack import attach_limits, attached_limits, defaults_beside, exempt, is_exempt, limits_of
 from paceline.limits._blocking import Limiter
 from paceline.limits.keys import (
     Key,
@@ -140,7 +151,7 @@ def rate_limit(
 
     def decorate(handler: Handler) -> Handler:
         below, bare = attached_limits(handler)
-        limits = (limit, *below)
+        limits = (limit.of_route(scope_of(bare)), *below)
         if not inspect.iscoroutinefunction(bare):
             raise ConfigurationError("handler", f"{handler!r} is no async function; limit the methods of a web.View")
 
@@ -200,8 +211,8 @@ class _Extension(InstalledLimits[RequestLimiter]):
         if self.rules:
             path = _relative_path(request)
             limits = [rule.limit for rule in self.rules if rule.applies(request.method, path)]
-        if self.defaults and not _has_own_limits(request):
-            limits += self.defaults
+        if self.defaults:
+            limits += _defaults_of(request, self.defaults)
         respond = partial(handler, request)
         try:
             response: web.StreamResponse = await (self.limited(limits, request, respond) if limits else respond())
@@ -369,11 +380,14 @@ def _request_among(args: tuple[Any, ...]) -> web.Request:
     raise ConfigurationError("handler", "aiohttp must call it, with the request; pass arguments on in decorators")
 
 
-def _has_own_limits(request: web.Request) -> bool:
-    """Whether the defaults do not apply to a request: its handler has a limit, or is exempt."""
+def _defaults_of(request: web.Request, defaults: Sequence[Limit]) -> Sequence[Limit]:
+    """The defaults that apply to a request besides the limits of its handler; none if that is exempt."""
     handler: Any = request.match_info.handler
     shown = (handler, getattr(handler, request.method.lower(), None) if inspect.isclass(handler) else None)
-    return any(is_exempt(one) or is_limited(one) for one in shown)
+    if any(map(is_exempt, shown)):
+        return ()
+    own = [limit for one in shown for limit in limits_of(one)]
+    return defaults_beside(own, defaults, NO_ROUTE if request.match_info.http_exception else scope_of(handler))
 
 
 def _relative_path(request: web.Request) -> str:

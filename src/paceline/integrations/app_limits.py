@@ -14,7 +14,7 @@ from paceline.integrations.asgi import RateLimitMiddleware
 from paceline.integrations.limit import Limit, PathRule
 from paceline.integrations.request_limiter import RequestLimiter
 from paceline.integrations.route_patterns import ANYTHING, DEEPEST, Route, flat_routes, in_angles, in_braces, meets
-from paceline.integrations.stack import LIMITED, is_exempt
+from paceline.integrations.stack import defaults_beside, is_exempt, limits_of
 
 
 class AppliedLimit(NamedTuple):
@@ -102,8 +102,9 @@ def _joined(
     limits, matched = AppLimits(), set()
     for path, pattern, own, exempt in served:
         shown = RouteLimits(path, _methods(pattern.methods), [AppliedLimit(limit, "route") for limit in own], exempt)
-        if not own and not exempt:
-            shown.limits += [AppliedLimit(limit, "default") for limit in defaults]
+        if not exempt:
+            beside = defaults_beside(own, tuple(defaults), path)
+            shown.limits += [AppliedLimit(limit, "default") for limit in beside]
         for rule in rules:
             if meets(rule, pattern):
                 matched.add(id(rule))
@@ -127,17 +128,6 @@ def _unknown(limit: Limit, limiters: list[RequestLimiter]) -> Iterator[str]:
 
 def _methods(methods: Collection[str] | None) -> list[str]:
     return sorted(set(methods or ()) - ({"HEAD", "OPTIONS"} if len(methods or ()) > 1 else set()))
-
-
-def limits_of(view: Any) -> list[Limit]:
-    """The limits of a view, also those below other decorators."""
-    limits: list[Limit] = []
-    while view is not None:
-        for limit in getattr(view, LIMITED, (None, (), None))[1]:
-            if limit not in limits:
-                limits.append(limit)
-        view = getattr(view, "__wrapped__", None)
-    return limits
 
 
 def _read_starlette(app: Any) -> tuple[_Installation, Iterable[_ServedRoute]]:

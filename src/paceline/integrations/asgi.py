@@ -35,6 +35,7 @@ from paceline.integrations.route_patterns import (
     warn_of_unmatched,
 )
 from paceline.limits._blocking import Limiter
+from paceline.limits.addresses import UNNAMED_PROXY
 from paceline.limits.fast_path import FastPath
 from paceline.limits.headers import RawFields, merge_raw, prepared_fields
 from paceline.limits.keys import (
@@ -249,8 +250,8 @@ class AsgiRequestLimiter(RequestLimiter):
                 limit_path = self._new_limit_path(limit)
                 _, fast_path, fields_of, from_peer = limit_path
                 fast_paths = limit_path.fast_paths  # last: another thread may be deciding
-            client = scope.get("client")
-            key = from_peer(client[0]) if client and client[0] else None
+            peer = peer_of(scope)
+            key = from_peer(peer) if peer else None
             decision = fast_path(key) if key is not None else None
             known, fields = last
             if decision is known:  # a full bucket's is always the same
@@ -288,6 +289,7 @@ class AsgiRequestLimiter(RequestLimiter):
         return self._answer(decision, [(key, limit.plans[0])])
 
     def _new_limit_path(self, limit: Limit) -> _LimitPath:
+        self._keep_rates(limit)
         fast_paths = self._limiter.fast_paths
         limit_path = _LimitPath(fast_paths)
         with_more_fields = self._partition_keys or self._legacy_headers
@@ -353,8 +355,7 @@ class AsgiRequest:
 
     @property
     def peer(self) -> str | None:
-        client = self._scope.get("client")
-        return client[0] if client else None
+        return peer_of(self._scope)
 
     def header(self, name: str) -> str | None:
         raw_name, joined = name.encode("latin-1"), None
@@ -365,6 +366,18 @@ class AsgiRequest:
 
     def principal(self) -> KeyValue | Awaitable[KeyValue]:
         return self._principal(self.native)
+
+
+def peer_of(scope: Scope) -> str | None:
+    """The peer's address; `UNNAMED_PROXY` if the server has replaced it, so that it is one of `X-Forwarded-For`."""
+    client = scope.get("client")
+    if not client:
+        return None
+    host: str = client[0]
+    for name, value in scope.get("headers", ()):
+        if name == b"x-forwarded-for" and host.encode() in value and (not client[1] or b":%d" % client[1] in value):
+            return UNNAMED_PROXY
+    return host
 
 
 def user_of(scope: Scope) -> KeyValue:

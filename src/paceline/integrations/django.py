@@ -37,6 +37,7 @@ from paceline.integrations.limit import (
     check_defaults,
     check_rules,
     resolved,
+    scope_of,
 )
 from paceline.integrations.request_limiter import (
     Admission,
@@ -47,7 +48,7 @@ from paceline.integrations.request_limiter import (
 )
 from paceline.integrations.route_patterns import django_routes, warn_of_unmatched
 from paceline.integrations.settling import AsyncSettlingIterator, SettlingIterator
-from paceline.integrations.stack import attach_limits, attached_limits, exempt, is_exempt, is_limited
+from paceline.integrations.stack import attach_limits, attached_limits, defaults_beside, exempt, is_exempt, limits_of
 from paceline.limits.headers import merge
 from paceline.limits.keys import (
     Key,
@@ -105,7 +106,7 @@ def RateLimitMiddleware(get_response: Callable[[HttpRequest], Any]) -> Callable[
     def limits(request: HttpRequest) -> tuple[Limit, ...]:
         # Unlike `path`, `path_info` has no prefix (SCRIPT_NAME).
         matching = tuple(rule.limit for rule in rules if rule.applies(request.method, request.path_info))
-        return matching if not defaults or _has_own_limits(request) else (*matching, *defaults)
+        return (*matching, *_defaults_of(request, defaults)) if defaults else matching
 
     if iscoroutinefunction(get_response):
 
@@ -145,7 +146,7 @@ def rate_limit(plans: Plans, *, key: Key | KeyFunction, **options: Unpack[LimitO
 
     def decorate(view: View) -> View:
         below, bare = attached_limits(view)
-        limits = (limit, *below)
+        limits = (limit.of_route(scope_of(bare)), *below)
 
         if _is_async(bare):
 
@@ -263,15 +264,18 @@ async def _denial_response(request: HttpRequest, error: Exception) -> HttpRespon
     return await _refusal_response(request, _request_limiter().refusal_of(error))
 
 
-def _has_own_limits(request: HttpRequest) -> bool:
-    """Whether the defaults do not apply to a request: its view has a limit, or is exempt."""
+def _defaults_of(request: HttpRequest, defaults: tuple[Limit, ...]) -> tuple[Limit, ...]:
+    """The defaults that apply to a request besides the limits of its view; none if that is exempt."""
     match = _resolved(request)
-    if match is None:
-        return False
-    view = match.func
+    view = None if match is None else match.func
     rest = getattr(view, "cls", None)  # of Django REST framework
-    shown = (view, getattr(view, "view_class", None), rest, *getattr(rest, "throttle_classes", ()))
-    return any(is_exempt(one) or is_limited(one) for one in shown)
+    view_class = getattr(view, "view_class", None)
+    views = (view, view_class, rest)
+    if any(map(is_exempt, views)):
+        return ()
+    own: list[Any] = [limit for one in views for limit in limits_of(one)]
+    own += [throttle for throttle in getattr(rest, "throttle_classes", ()) if hasattr(throttle, "override_defaults")]
+    return defaults_beside(own, defaults, scope_of(view_class or rest or view))
 
 
 def _resolved(request: HttpRequest) -> Any:

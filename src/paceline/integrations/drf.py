@@ -22,11 +22,13 @@ throttle are one atomic decision.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import cache
 from typing import Any, ClassVar, Unpack
 
 from paceline.errors import ConfigurationError
 from paceline.extras import needed
-from paceline.integrations.limit import Limit, LimitOptions, Plans
+from paceline.integrations.limit import Limit, LimitOptions, Plans, scope_of
 from paceline.integrations.request_limiter import Refusal, RequestLimiter, ResponseCharge
 from paceline.limits.headers import merge
 from paceline.limits.keys import (
@@ -69,7 +71,8 @@ __all__ = [
 
 class RateThrottle:
     """A throttle by `plans` and `key`; subclass it and set them. `options` are those of `LimitOptions`, except
-    `on_denied`: denials are answered by the framework's `EXCEPTION_HANDLER`.
+    `on_denied`: denials are answered by the framework's `EXCEPTION_HANDLER`. A rate counts for all views with the
+    class together.
 
     Functions for the plans, the key, the cost and exemptions are given the framework's `Request`. With `block=False`
     the decision is `request.rate_limit`.
@@ -79,10 +82,9 @@ class RateThrottle:
     plans: Plans | None = None
     key: Key | KeyFunction = client_address()
     options: ClassVar[LimitOptions] = {}
+    override_defaults: ClassVar[bool] = True
+    """Whether the application's default limits do not apply to views with such a throttle."""
     _limit: ClassVar[Limit | None] = None
-
-    __paceline_limited__ = (None, (), None)
-    """The application's default limits do not apply to views with such a throttle."""
 
     def __init__(self) -> None:
         self._wait: float | None = None
@@ -92,7 +94,7 @@ class RateThrottle:
         kind = type(self)
         limit: Limit | None = kind.__dict__.get("_limit")
         if limit is None:
-            limit = kind._limit = _limit(kind.plans, kind.key, kind.options)
+            limit = kind._limit = _limit(kind.plans, kind.key, kind.options).of_route(scope_of(kind))
         return limit
 
     def allow_request(self, request: Any, view: Any) -> bool:
@@ -126,11 +128,26 @@ class RateThrottle:
 
 
 class ScopedThrottle(RateThrottle):
-    """A throttle by the view's `throttle_scope`, the name of a plan; views without one are not limited."""
+    """A throttle by the view's `throttle_scope`, the name of a plan, or a rate; views with the same scope count
+    together, those without one are not limited."""
 
     def limit_of(self, view: Any) -> Limit | None:
         scope = getattr(view, "throttle_scope", None)
-        return None if not scope else _limit(scope, self.key, self.options)
+        return None if not scope else _limit_of_scope(type(self), scope)
+
+
+class _ViewThrottle(RateThrottle):
+    """A throttle that `throttle` made: a rate counts for each view."""
+
+    def limit_of(self, view: Any) -> Limit | None:
+        limit = type(self)._limit
+        return None if limit is None else limit.of_route(scope_of(type(view)))
+
+
+@cache
+def _limit_of_scope(kind: Callable[[], ScopedThrottle], scope: str) -> Limit:
+    throttle = kind()
+    return _limit(scope, throttle.key, throttle.options)
 
 
 def throttle(plans: Plans, *, key: Key | KeyFunction, **options: Unpack[LimitOptions]) -> type[RateThrottle]:
@@ -140,7 +157,8 @@ def throttle(plans: Plans, *, key: Key | KeyFunction, **options: Unpack[LimitOpt
         ConfigurationError: the plans, the key or an option can't be used.
     """
     limit = _limit(plans, key, options)
-    return type("Throttle", (RateThrottle,), {"_limit": limit, "__doc__": f"{limit!r} as a throttle."})
+    members = {"_limit": limit, "override_defaults": limit.override_defaults}
+    return type("Throttle", (_ViewThrottle,), members | {"__doc__": f"{limit!r} as a throttle."})
 
 
 def _limit(plans: Plans | None, key: Key | KeyFunction, options: LimitOptions) -> Limit:

@@ -21,7 +21,7 @@ from typing import Any, Unpack
 
 from paceline.extras import needed
 from paceline.integrations.exchanges import PrincipalFinder
-from paceline.integrations.limit import Limit, LimitOptions, OnDenied, Plans, check_defaults
+from paceline.integrations.limit import Limit, LimitOptions, OnDenied, Plans, check_defaults, scope_of
 from paceline.integrations.route_patterns import flat_routes
 from paceline.integrations.stack import exempt
 from paceline.limits import headers
@@ -50,7 +50,7 @@ with needed("paceline.integrations.fastapi", "fastapi"):
         LIMITS,
         admission_by,
         chains_of,
-        has_own_limits,
+        defaults_of,
         rate_limit,
     )
     from paceline.integrations.starlette_denials import refused
@@ -94,26 +94,32 @@ def install(
         on_denied=on_denied,
     )
     if isinstance(app, FastAPI):
-        _document_limits(app, bool(defaults), legacy_headers)
+        _document_limits(app, defaults, legacy_headers)
 
 
 def limited(
     plans: Plans, *, key: Key | KeyFunction, **options: Unpack[LimitOptions]
 ) -> Callable[[HTTPConnection], Awaitable[None]]:
-    """`rate_limit` as a dependency, for `Depends`; also limits generators and WebSockets."""
-    limits = (Limit(plans, key=key, **options),)
-    admit = admission_by(limits)
+    """`rate_limit` as a dependency, for `Depends`; also limits generators and WebSockets. Of a router, a rate counts
+    for each of its endpoints, unless it is `shared` or has a `scope`."""
+    limit = Limit(plans, key=key, **options)
+    admissions: dict[Limit, Any] = {}
+    """By the limit of an endpoint."""
 
     async def admitted(connection: HTTPConnection) -> None:
+        of_endpoint = limit.of_route(scope_of(connection.scope.get("endpoint")))
+        admit = admissions.get(of_endpoint)
+        if admit is None:
+            admit = admissions[of_endpoint] = admission_by((of_endpoint,))
         undecided = admit(connection)
         if undecided is not None and (refusal := await undecided) is not None:
             raise await refused(refusal, connection)
 
-    setattr(admitted, LIMITS, limits)
+    setattr(admitted, LIMITS, (limit,))
     return admitted
 
 
-def _document_limits(app: FastAPI, by_default: bool, legacy_headers: bool) -> None:
+def _document_limits(app: FastAPI, defaults: tuple[Limit, ...], legacy_headers: bool) -> None:
     """Adds the limits to the routes whenever the OpenAPI document is generated."""
     generate = app.openapi
 
@@ -121,7 +127,7 @@ def _document_limits(app: FastAPI, by_default: bool, legacy_headers: bool) -> No
         if not app.openapi_schema:
             for served in flat_routes(app.routes):
                 limits = [limit for chain in chains_of(served) for limit in chain]
-                if hasattr(served, "responses") and (limits or (by_default and not has_own_limits(served))):
+                if hasattr(served, "responses") and (limits or defaults_of(served, defaults)):
                     denies = not limits or any(limit.block for limit in limits)
                     _document(served, legacy_headers or any(limit.legacy_headers for limit in limits), denies)
         return generate()

@@ -20,7 +20,7 @@ from paceline.errors import ConfigurationError, RateLimitExceeded
 from paceline.extras import needed
 from paceline.integrations import limit as limits_of
 from paceline.integrations.installed_limits import InstalledLimits
-from paceline.integrations.limit import Limit, LimitOptions, OnDenied, PathRule, Plans
+from paceline.integrations.limit import Limit, LimitOptions, OnDenied, PathRule, Plans, scope_of
 from paceline.integrations.request_limiter import Refusal, RequestLimiter, ResponseCharge
 from paceline.integrations.response_fields import ResponseFields
 from paceline.integrations.settling import SettlingIterator
@@ -124,7 +124,7 @@ def rate_limit(plans: Plans, *, key: Key | KeyFunction, **options: Unpack[LimitO
 
     def decorate(view: View) -> View:
         below, bare = attached_limits(view)
-        limits = (limit, *below)
+        limits = (limit.of_route(scope_of(bare)), *below)
 
         @wraps(view)  # not `bare`: marks by decorators in between must be kept
         def admitted(*args: Any, **kwargs: Any) -> Any:

@@ -68,7 +68,8 @@ STATUSES = {400: grpc.StatusCode.INVALID_ARGUMENT, 503: grpc.StatusCode.UNAVAILA
 
 
 class MethodRule:
-    """A limit for the methods whose full name, `/package.Service/Method`, matches a pattern.
+    """A limit for the methods whose full name, `/package.Service/Method`, matches a pattern. A rate counts for all
+    methods of the rule together.
 
     Functions for the plans, the key, the cost and exemptions are given the `ServicerContext`. `header(...)` reads
     metadata. Of a response, `charge_when` and `cost_of_response` see the status code's number in `status_code` (0: OK)
@@ -85,7 +86,7 @@ class MethodRule:
             if name in options:
                 raise ConfigurationError(name, "is for HTTP; gRPC calls are denied with RESOURCE_EXHAUSTED")
         self.pattern = pattern
-        self.limit = Limit(plans, key=key, **options)
+        self.limit = Limit(plans, key=key, **options).of_route(pattern)
 
     def applies(self, name: str) -> bool:
         """Whether the rule applies to the method of this name."""

@@ -6,13 +6,15 @@ import inspect
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable
+from copy import copy
 from fnmatch import translate
+from functools import partial
 from typing import Any, ClassVar, TypeAlias, TypedDict, TypeVar, Unpack
 
 from paceline.errors import ConfigurationError
 from paceline.limits.keys import Key, KeyFunction, RequestSource, key_from
 from paceline.limits.model import Decision
-from paceline.limits.rates import is_rate, parse_rates
+from paceline.limits.rates import SCOPE, is_rate, parse_rates, scoped, without_scope
 
 log = logging.getLogger("paceline.integrations")
 
@@ -67,6 +69,11 @@ class LimitOptions(TypedDict, total=False):
     - `cost_of_response`: a function of the response that returns the actual cost; `cost` is reserved meanwhile.
     - `block`: with false, denied requests pass; the request has the decision.
     - `legacy_headers`: adds `X-RateLimit-Limit`, `-Remaining` and `-Reset` to the response.
+    - `scope`: a rate such as `10/minute` counts for its own route; with a scope, for all limits of the same rate, key
+      and scope. A plan with a name counts under its name wherever it is used.
+    - `shared`: with true, a rate counts for all limits of the same rate and key.
+    - `override_defaults`: a route's own limits replace the application's defaults; with false they hold besides. On a
+      default itself: with false, no route replaces it.
     """
 
     cost: Cost
@@ -76,12 +83,16 @@ class LimitOptions(TypedDict, total=False):
     cost_of_response: OfResponse[int] | None
     block: bool
     legacy_headers: bool
+    scope: str | None
+    shared: bool
+    override_defaults: bool
 
 
 class Limit:
     """Plans, their key, and the options of `LimitOptions`."""
 
     __slots__ = (
+        "_of_scope",
         "block",
         "by_response",
         "charge_when",
@@ -94,7 +105,10 @@ class Limit:
         "key",
         "legacy_headers",
         "on_denied",
+        "override_defaults",
         "plans",
+        "scope",
+        "shared",
     )
 
     any_by_response: ClassVar[bool] = False
@@ -112,6 +126,9 @@ class Limit:
         cost_of_response: OfResponse[int] | None = None,
         block: bool = True,
         legacy_headers: bool = False,
+        scope: str | None = None,
+        shared: bool = False,
+        override_defaults: bool = True,
     ) -> None:
         self.choose_plans = plans if callable(plans) else None
         self.plans = () if callable(plans) else plan_names(plans)
@@ -119,7 +136,13 @@ class Limit:
             raise ConfigurationError("plans", "name at least one plan")
         for name in self.plans:
             if is_rate(name):
-                parse_rates(name, "plans")
+                parse_rates(name.partition(SCOPE)[0], "plans")
+        self.shared = _flag("shared", shared)
+        self.scope = None if scope is None else self._check_scope(scope)
+        if self.scope is not None:
+            self.plans = _in_scope(self.plans, self.scope)
+        self._of_scope: dict[str, Limit] = {}
+        self.override_defaults = _flag("override_defaults", override_defaults)
         self.key = key_from(key)
         if not callable(cost) and (not isinstance(cost, int) or isinstance(cost, bool) or cost < 1):
             raise ConfigurationError("cost", f"{cost!r} is not a whole number of at least 1, nor a function")
@@ -145,6 +168,26 @@ class Limit:
         """Whether it is one plan at one cost, the same for every request."""
         self.is_single = self.is_plain and cost == 1
 
+    def _check_scope(self, scope: object) -> str:
+        if not isinstance(scope, str) or not scope:
+            raise ConfigurationError("scope", f"{scope!r} is no text; give a name such as search")
+        if self.shared:
+            raise ConfigurationError("scope", "a limit is shared by all, or within a scope: leave one of them out")
+        if self.plans and not any(map(is_rate, self.plans)):
+            raise ConfigurationError("scope", f"plan {self.plans[0]!r} counts under its name; scopes are for rates")
+        return scope
+
+    def of_route(self, scope: str) -> Limit:
+        """This limit with counts of its own for a route, unless it is shared or has a scope."""
+        if self.shared or self.scope is not None or not (self.choose_plans or any(map(is_rate, self.plans))):
+            return self
+        limit = self._of_scope.get(scope)
+        if limit is None:
+            limit = copy(self)
+            limit.scope, limit.plans = scope, _in_scope(self.plans, scope)
+            limit = self._of_scope.setdefault(scope, limit)
+        return limit
+
     def cost_of(self, request: RequestSource) -> int:
         """The request's cost, before its response is known."""
         if isinstance(self.cost, int):
@@ -159,12 +202,18 @@ class Limit:
         if self.choose_plans is None:
             return self.plans
         chosen = await resolved(self.choose_plans(request.native))
-        return () if chosen is None else plan_names(chosen)
+        names = () if chosen is None else plan_names(chosen)
+        return names if self.scope is None else _in_scope(names, self.scope)
 
     @property
     def label(self) -> str:
         """Its name in metrics: its first plan, or the function that chooses them."""
-        return self.plans[0] if self.plans else _name_of(self.choose_plans)
+        return without_scope(self.plans[0]) if self.plans else _name_of(self.choose_plans)
+
+    @property
+    def shown(self) -> str:
+        """Its plans as they are written."""
+        return ", ".join(map(without_scope, self.plans)) if self.plans else f"<{self.label}>"
 
     def actual_cost(self, response: Response, reserved: int) -> int:
         """The response's actual cost, for a limit that is charged by response."""
@@ -178,8 +227,31 @@ class Limit:
         return cost
 
     def __repr__(self) -> str:
-        plans = ", ".join(self.plans) if self.plans else f"<{self.label}>"
-        return f"Limit({plans!r}, key={self.key!r})"
+        return f"Limit({self.shown!r}, key={self.key!r})"
+
+
+def _in_scope(plans: tuple[str, ...], scope: str) -> tuple[str, ...]:
+    return tuple(scoped(name, scope) if is_rate(name) and SCOPE not in name else name for name in plans)
+
+
+NO_ROUTE = "(no route)"
+"""The scope of requests that match no route."""
+
+
+def scope_of(view: Callable[..., Any] | None) -> str:
+    """The scope of a view's limits: its module and name, which are the same in every process of an application. A view
+    that is served under several routes is one."""
+    if view is None:
+        return NO_ROUTE
+    if isinstance(view, partial):
+        owner = getattr(view.func, "__self__", None)
+        if owner is None:
+            return scope_of(view.func)
+        # A method that Django's `method_decorator` decorates for each request: the class may have inherited it.
+        name = f"{type(owner).__qualname__}.{_name_of(view.func)}"
+        return f"{type(owner).__module__}.{name}"
+    named = view if hasattr(view, "__qualname__") else type(view)
+    return f"{named.__module__}.{named.__qualname__}"
 
 
 def check_defaults(defaults: Iterable[Limit]) -> tuple[Limit, ...]:
@@ -288,7 +360,7 @@ _SLASHES = re.compile(r"(?P<set>\[\^?\]?[^\]]*\])|/+")
 
 class PathRule:
     """A `Limit` for the requests whose path matches a pattern (`/api/*`; `*` also spans slashes) and, if given, whose
-    method is one of `methods`, in any case; GET includes HEAD.
+    method is one of `methods`, in any case; GET includes HEAD. A rate counts for all requests of the rule together.
 
     The path is relative to the application: without the prefix under which it is mounted or served. A run of slashes
     counts as one, and a trailing slash or newline makes no difference, so a request for `/login/`, `//login` or
@@ -309,8 +381,9 @@ class PathRule:
         if not isinstance(pattern, str) or not pattern.startswith(("/", "*")):
             raise ConfigurationError("pattern", f"{pattern!r} matches no path; begin it with / or *")
         self.pattern = pattern
-        self.limit = Limit(plans, key=key, **options)
         self.methods = None if methods is None else _method_names(methods)
+        named = "" if self.methods is None else f"{','.join(sorted(self.methods))} "
+        self.limit = Limit(plans, key=key, **options).of_route(f"{named}{pattern}")
         if self.methods is not None and "GET" in self.methods:
             self.methods |= {"HEAD"}
         # `translate` ends in `\Z`, in newer Pythons `\z`. Routes that end in `$`, as Starlette's do, also serve a path
@@ -335,5 +408,4 @@ class PathRule:
 
     def __repr__(self) -> str:
         methods = "" if self.methods is None else f", methods={sorted(self.methods)}"
-        plans = ", ".join(self.limit.plans) if self.limit.plans else f"<{self.limit.label}>"
-        return f"PathRule({self.pattern!r}, {plans!r}{methods})"
+        return f"PathRule({self.pattern!r}, {self.limit.shown!r}{methods})"

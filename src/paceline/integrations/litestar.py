@@ -23,9 +23,9 @@ from paceline.extras import needed
 from paceline.integrations.asgi import DECISION, AsgiRequest, AsgiRequestLimiter
 from paceline.integrations.denial_bodies import own_body
 from paceline.integrations.exchanges import EXCHANGE, Exchange, with_exchanges
-from paceline.integrations.limit import Limit, LimitOptions, OnDenied, Plans, check_defaults, resolved
+from paceline.integrations.limit import Limit, LimitOptions, OnDenied, Plans, check_defaults, resolved, scope_of
 from paceline.integrations.request_limiter import Refusal
-from paceline.integrations.stack import LIMITED, attach_limits, attached_limits, exempt, is_exempt
+from paceline.integrations.stack import LIMITED, attach_limits, attached_limits, defaults_beside, exempt, is_exempt
 from paceline.limits._blocking import Limiter
 from paceline.limits.keys import (
     Key,
@@ -121,9 +121,9 @@ class RateLimitPlugin(InitPlugin):
     async def _guard(self, connection: Connection, handler: BaseRouteHandler) -> None:
         """Limits a request by the decorators of its handler, or else by the defaults."""
         limits = getattr(handler.fn, LIMITED, (None, (), None))[1]
-        guards = [guard for guard in handler.resolve_guards() if hasattr(guard, LIMITS)]
-        if not limits and not guards and not is_exempt(handler.fn):
-            limits = self.defaults
+        if self.defaults and not is_exempt(handler.fn):
+            own = [*limits, *(limit for guard in handler.resolve_guards() for limit in getattr(guard, LIMITS, ()))]
+            limits = (*limits, *defaults_beside(own, self.defaults, scope_of(handler.fn)))
         if limits:
             await _admit(connection, limits)
 
@@ -146,7 +146,7 @@ def rate_limit(
         if isinstance(handler, BaseRouteHandler):
             raise ConfigurationError("handler", "put rate_limit below the route's decorator, on the function itself")
         below, _ = attached_limits(handler)
-        attach_limits(handler, (limit, *below), handler)
+        attach_limits(handler, (limit.of_route(scope_of(handler)), *below), handler)
         return handler
 
     return decorate
@@ -156,14 +156,14 @@ def limited(
     plans: Plans, *, key: Key | KeyFunction, **options: Unpack[LimitOptions]
 ) -> Callable[[Connection, BaseRouteHandler], Awaitable[None]]:
     """`rate_limit` as a guard, of a handler, a controller, a router or the application: `guards=[limited(...)]`. Each
-    guard decides for itself."""
-    limits = (Limit(plans, key=key, **options),)
+    guard decides for itself, and a rate counts for each handler, unless it is `shared` or has a `scope`."""
+    limit = Limit(plans, key=key, **options)
 
     # Litestar runs guards that are not async in a thread.
     async def guard(connection: Connection, handler: BaseRouteHandler) -> None:
-        await _admit(connection, limits)
+        await _admit(connection, (limit.of_route(scope_of(handler.fn)),))
 
-    setattr(guard, LIMITS, limits)
+    setattr(guard, LIMITS, (limit,))
     return guard
 
 

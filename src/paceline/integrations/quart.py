@@ -18,10 +18,10 @@ from typing import Any, TypeVar, Unpack, cast
 
 from paceline.errors import ConfigurationError, RateLimitExceeded
 from paceline.extras import needed
-from paceline.integrations.asgi import AsgiRequestLimiter
+from paceline.integrations.asgi import AsgiRequestLimiter, peer_of
 from paceline.integrations.exchanges import EXCHANGE, Exchange, with_exchanges
 from paceline.integrations.installed_limits import InstalledLimits
-from paceline.integrations.limit import Limit, LimitOptions, OnDenied, PathRule, Plans
+from paceline.integrations.limit import Limit, LimitOptions, OnDenied, PathRule, Plans, scope_of
 from paceline.integrations.request_limiter import Refusal
 from paceline.integrations.stack import attach_limits, attached_limits, exempt
 from paceline.limits._blocking import Limiter
@@ -119,7 +119,7 @@ def rate_limit(plans: Plans, *, key: Key | KeyFunction, **options: Unpack[LimitO
 
     def decorate(view: View) -> View:
         below, bare = attached_limits(view)
-        limits = (limit, *below)
+        limits = (limit.of_route(scope_of(bare)), *below)
 
         @wraps(view)  # not `bare`: marks by decorators in between must be kept
         async def admitted(*args: Any, **kwargs: Any) -> Any:
@@ -188,8 +188,7 @@ class _QuartRequest(WerkzeugRequest):
 
     @property
     def peer(self) -> str | None:
-        client = self.native.scope.get("client")
-        return client[0] if client else None
+        return peer_of(self.native.scope)  # type: ignore[arg-type]  # it is a mapping
 
 
 def _request() -> Request:

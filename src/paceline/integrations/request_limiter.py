@@ -43,6 +43,7 @@ from paceline.limits.handles import AsyncHeldPlaces
 from paceline.limits.keys import RequestSource
 from paceline.limits.limiter import AsyncLimiter, AsyncReservation
 from paceline.limits.model import Decision, Rule
+from paceline.limits.rates import SCOPE, is_rate, without_scope
 
 __all__ = ["Cost", "Limit", "LimitOptions", "OnDenied", "PathRule", "RequestLimiter", "Response"]
 
@@ -137,6 +138,8 @@ class RequestLimiter:
         self._legacy_headers = legacy_headers
         self.on_denied = check_function("on_denied", on_denied)
         self._settling: set[asyncio.Task[None]] = set()
+        self._known: set[Limit] = set()
+        """The limits whose rates the limiter keeps for good."""
 
     @property
     def limiter(self) -> Limiter | AsyncLimiter:
@@ -146,6 +149,12 @@ class RequestLimiter:
         """Raises an error for limits with unknown plans, before the first request."""
         for limit in limits:
             self._limiter.require(limit.plans)
+
+    def _keep_rates(self, limit: Limit) -> None:
+        """Keeps a configured limit's rates at its first request: rates that callers choose may be evicted."""
+        if limit not in self._known:
+            self._limiter.require(filter(is_rate, limit.plans))
+            self._known.add(limit)
 
     def require_chain(self, limits: Sequence[Limit]) -> None:
         """Raises an error for limits of one decision, if the limiter's store can never decide their keys at once."""
@@ -202,6 +211,7 @@ class RequestLimiter:
     async def _admit_plain(self, limit: Limit, key: str | Awaitable[str | None] | None) -> Admission | Refusal:
         """The common case: one plan at one cost."""
         try:
+            self._keep_rates(limit)
             if key is not None and not isinstance(key, str):
                 key = await key
             if key is None:
@@ -236,6 +246,7 @@ class RequestLimiter:
         fields: Fields = []
         watched: Decision | None = None
         for limit in limits:
+            self._keep_rates(limit)
             if limit.exempt is not None and await resolved(limit.exempt(request.native)):
                 self._exempt(limit)
                 continue
@@ -276,7 +287,7 @@ class RequestLimiter:
             watched = await call(self._limiter.acquire, key, plans, cost)
             answer = self._answer(watched, [(key, plan) for plan in plans], (limit,))
             fields = headers.merge(fields, _fields_of_pass(answer))
-        return Admission(fields, tuple(pending), watched)
+        return Admission(fields, tuple(pending), None if watched is None else unscoped(watched))
 
     async def _reserve(
         self,
@@ -314,7 +325,7 @@ class RequestLimiter:
     def _part_answer(self, decision: Decision, limit: Limit, key: str, plans: Sequence[str]) -> Admission | Refusal:
         """The answer of a limit that is decided by itself."""
         answer = self._answer(decision, [(key, plan) for plan in plans], (limit,))
-        return answer if limit.block else Admission(_fields_of_pass(answer), decision=decision)
+        return answer if limit.block else Admission(_fields_of_pass(answer), decision=unscoped(decision))
 
     async def _settle(self, charges: Iterable[ResponseCharge], response: Response | None, call: Call) -> None:
         for limit, cost, reservation in charges:
@@ -437,7 +448,15 @@ def chain(charges: Charges) -> list[tuple[str, str, int]]:
 
 def denial(decision: Decision, fields: Sequence[tuple[str, str]]) -> Refusal:
     """429, with the decision's fields."""
-    return _refusal(429, fields, headers.problem(decision))._replace(decision=decision)
+    return _refusal(429, fields, headers.problem(decision))._replace(decision=unscoped(decision))
+
+
+def unscoped(decision: Decision) -> Decision:
+    """A decision with the names of rates as the application wrote them, without the scope of their route."""
+    if not any(SCOPE in state.plan for state in decision.states):
+        return decision
+    chain = tuple(state._replace(plan=without_scope(state.plan)) for state in decision.chain)
+    return decision.but(plan=without_scope(decision.plan), chain=chain)
 
 
 def error_refusal(error: InvalidInput | StoreUnavailable) -> Refusal:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol, TypeAlias, TypeVar
 from weakref import ref
 
 from paceline.integrations.limit import Limit
@@ -44,6 +44,25 @@ def is_exempt(view: Any) -> bool:
     return bool(getattr(view, EXEMPT, False))
 
 
-def is_limited(view: Any) -> bool:
-    """Whether a view has its own limits, also below other decorators that use `functools.wraps`."""
-    return hasattr(view, LIMITED)
+def limits_of(view: Any) -> list[Limit]:
+    """The limits of a view, also those below other decorators."""
+    limits: list[Limit] = []
+    while view is not None:
+        for limit in getattr(view, LIMITED, (None, (), None))[1]:
+            if limit not in limits:
+                limits.append(limit)
+        view = getattr(view, "__wrapped__", None)
+    return limits
+
+
+class Overriding(Protocol):
+    """A limit of a route, as far as the application's defaults depend on it."""
+
+    @property
+    def override_defaults(self) -> bool: ...
+
+
+def defaults_beside(own: Iterable[Overriding], defaults: Sequence[Limit], scope: str) -> Limits:
+    """The application's defaults that hold for a route besides its own limits, with the counts of that route."""
+    replaced = any(limit.override_defaults for limit in own)
+    return tuple(limit.of_route(scope) for limit in defaults if not (replaced and limit.override_defaults))

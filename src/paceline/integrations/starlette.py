@@ -38,10 +38,10 @@ from paceline.integrations.asgi import (
 from paceline.integrations.endpoint_signatures import with_connection
 from paceline.integrations.exchanges import EXCHANGE, Exchange, ExchangeObserver, PrincipalFinder
 from paceline.integrations.functions import function_of, name_of
-from paceline.integrations.limit import Limit, LimitOptions, OnDenied, Plans, check_defaults
+from paceline.integrations.limit import Limit, LimitOptions, OnDenied, Plans, check_defaults, scope_of
 from paceline.integrations.request_limiter import Admission, Refusal
 from paceline.integrations.route_patterns import flat_routes, matching_route, mounted_app
-from paceline.integrations.stack import attach_limits, attached_limits, exempt, is_exempt
+from paceline.integrations.stack import attach_limits, attached_limits, defaults_beside, exempt, is_exempt
 from paceline.integrations.starlette_denials import (
     HANDLERS,
     add_denial_handler,
@@ -149,7 +149,7 @@ def rate_limit(
 
     def decorate(endpoint: Endpoint) -> Endpoint:
         below, bare = attached_limits(endpoint)
-        limits = (limit, *below)
+        limits = (limit.of_route(scope_of(bare)), *below)
         function = function_of(bare)
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise ConfigurationError(
@@ -263,7 +263,8 @@ def _middleware(
     limiter = request_limiter.limiter
     kind = Exchange.of(request_limiter, principal)
     begin = kind.begin
-    admit_by_defaults = admission_by(defaults)
+    admissions: dict[tuple[Limit, ...], Callable[[HTTPConnection], Coroutine[Any, Any, Refusal | None] | None]] = {}
+    """By the defaults of a route."""
 
     # Not a coroutine: this runs for every request.
     def middleware(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
@@ -290,9 +291,13 @@ def _middleware(
 
     async def by_default(scope: Scope, receive: Receive, send: Send) -> None:
         match = matching_route(kind.app.routes, scope, route_path(scope))
-        if match is None or not has_own_limits(match.route):
+        limits = defaults_of(None if match is None else match.route, defaults)
+        if limits:
+            admit = admissions.get(limits)
+            if admit is None:
+                admit = admissions[limits] = admission_by(limits)
             connection = Request(scope) if scope["type"] == "http" else HTTPConnection(scope)
-            undecided = admit_by_defaults(connection)
+            undecided = admit(connection)
             if undecided is not None and (refusal := await undecided) is not None:
                 await _refuse_by_default(refusal, connection, kind.app, scope, receive, send)
                 return
@@ -325,12 +330,15 @@ async def _refuse_by_default(
         await response(scope, receive, send)
 
 
-def has_own_limits(route: Any) -> bool:
-    """Whether the defaults do not apply to a route: it has a limit, or is exempt."""
+def defaults_of(route: Any, defaults: tuple[Limit, ...]) -> tuple[Limit, ...]:
+    """The defaults that apply to a route besides its own limits; none if it is exempt."""
     endpoint = getattr(route, "endpoint", None)
     if endpoint is None:
         endpoint = getattr(route, "app", None)
-    return is_exempt(endpoint) or any(chain for chain in chains_of(route))
+    if is_exempt(endpoint):
+        return ()
+    own = [limit for chain in chains_of(route) for limit in chain]
+    return defaults_beside(own, defaults, scope_of(endpoint))
 
 
 def _handle_denials(routes: Iterable[Any], seen: set[int]) -> None:

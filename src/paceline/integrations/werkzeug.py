@@ -8,10 +8,10 @@ from werkzeug.exceptions import TooManyRequests
 
 from paceline.errors import RateLimitExceeded
 from paceline.integrations.installed_limits import InstalledLimits
-from paceline.integrations.limit import Limit
+from paceline.integrations.limit import Limit, scope_of
 from paceline.integrations.request_limiter import Refusal
 from paceline.integrations.route_patterns import Route, in_angles
-from paceline.integrations.stack import is_exempt, is_limited
+from paceline.integrations.stack import defaults_beside, is_exempt, limits_of
 from paceline.limits.model import Decision
 
 NAME = "paceline"
@@ -72,8 +72,8 @@ def limits_of_all(installed: InstalledLimits[Any], app: Any, request: Any) -> li
     full = f"{path}/" if matched is not None and matched.rule.endswith("/") and not path.endswith("/") else path
     limits = [rule.limit for rule in installed.rules if rule.applies(method, path) or rule.applies(method, full)]
     view = app.view_functions.get(request.endpoint or "")
-    if not is_limited(view) and not is_exempt(view):
-        limits += installed.defaults
+    if installed.defaults and not is_exempt(view):
+        limits += defaults_beside(limits_of(view), installed.defaults, scope_of(view))
     return limits
 
 

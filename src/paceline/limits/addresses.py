@@ -16,6 +16,9 @@ Network: TypeAlias = IPv4Network | IPv6Network
 
 UNIX = "unix"
 """Stands for a peer on a Unix domain socket, which has no address."""
+UNNAMED_PROXY = "(proxy)"
+"""Stands for the peer of a request whose server has replaced it by an address of `X-Forwarded-For`. uvicorn does that
+for peers on the loopback interface, unless it is told not to, and whoever calls it may have written the header."""
 
 
 def parse(text: str) -> Address | None:

@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 
 from paceline.durations import duration_us
 from paceline.limits.model import Concurrency, Decision, Gcra, PlanState, Reason, Rule, Spec, TokenBucket
+from paceline.limits.rates import without_scope
 
 POLICY = "RateLimit-Policy"
 LIMIT = "RateLimit"
@@ -171,7 +172,7 @@ def policy_item(plan: str, spec: Spec, partition_key: str | None = None) -> str:
     """One item of `RateLimit-Policy`. The window of a token bucket is the time it takes to fill; what
     is paced shows its rate, and places have a unit instead."""
     quota = spec.rate.limit if isinstance(spec, Gcra) else spec.size
-    item = f"{string(plan)};q={min(quota, LARGEST)}"
+    item = f"{string(without_scope(plan))};q={min(quota, LARGEST)}"
     if isinstance(spec, Concurrency):
         item += ';qu="concurrent-requests"'
     else:
@@ -182,7 +183,7 @@ def policy_item(plan: str, spec: Spec, partition_key: str | None = None) -> str:
 def limit_item(state: PlanState | Decision, spec: Spec, partition_key: str | None = None) -> str:
     """One item of `RateLimit`."""
     more = seconds_up(_more_after_us(state, spec))
-    item = f"{string(state.plan)};r={min(state.remaining, LARGEST)};t={more}"
+    item = f"{string(without_scope(state.plan))};r={min(state.remaining, LARGEST)};t={more}"
     return item if partition_key is None else f"{item};pk={partition_key}"
 
 
@@ -199,7 +200,7 @@ def retry_after(decision: Decision) -> int:
 def violated(decision: Decision) -> list[str]:
     """The plans that denied."""
     denied = dict.fromkeys(state.plan for state in decision.states if not state.allowed and not state.shadow)
-    return list(denied) or [decision.plan]
+    return list(dict.fromkeys(map(without_scope, denied or [decision.plan])))
 
 
 def problem(decision: Decision) -> dict[str, Any]:
@@ -248,7 +249,7 @@ class PreparedFields:
     def __init__(self, rule: Rule) -> None:
         item = policy_item(rule.plan, rule.spec)
         self.policy = (POLICY, item)
-        self._start = f"{string(rule.plan)};r="
+        self._start = f"{string(without_scope(rule.plan))};r="
         self._unit, self._gain = (rule.spec.unit, rule.spec.gain) if isinstance(rule.spec, TokenBucket) else (0, 0)
         raw_policy = (POLICY.lower().encode(), item.encode())
         self._raw = lru_cache(1024)(lambda left, more: (raw_policy, (RAW_LIMIT, self._item(left, more).encode())))

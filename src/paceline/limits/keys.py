@@ -17,6 +17,7 @@ the request is not limited. Requests that are not limited are counted: `Limiter.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Iterable
 from functools import lru_cache
 from inspect import isawaitable, iscoroutinefunction
@@ -26,6 +27,8 @@ from uuid import UUID
 
 from paceline.errors import ConfigurationError, InvalidInput
 from paceline.limits import addresses
+
+log = logging.getLogger("paceline.limits")
 
 KeyValue: TypeAlias = str | int | UUID | None
 
@@ -51,7 +54,8 @@ class RequestSource(Protocol):
 
     @property
     def peer(self) -> str | None:
-        """The address at the other end of the connection; `None` if it has none (a Unix socket)."""
+        """The address at the other end of the connection; `None` if it has none (a Unix socket), and
+        `addresses.UNNAMED_PROXY` if the server has replaced it by one that the request names."""
         ...
 
     def header(self, name: str) -> str | None:
@@ -191,7 +195,8 @@ def client_address(
 
     `forwarded` names the one header your proxies write, `X-Forwarded-For` or `Forwarded`; clients can forge the other.
     It is read only if the peer lies in `trusted_proxies`, networks such as `10.0.0.0/8`, or `unix` for peers on a Unix
-    socket. The client is then the nearest address that is no trusted proxy.
+    socket. The client is then the nearest address that is no trusted proxy. Without `trusted_proxies`, all requests for
+    which uvicorn has replaced the peer by an address from that header count as one client, and a warning says so.
     """
     proxies, unix = addresses.networks(trusted_proxies)
     field = forwarded.lower()
@@ -208,12 +213,31 @@ def client_address(
             return None
         return prefix + addresses.block(peer, ipv6_prefix)
 
+    warns = True
+
+    def of_unnamed_proxy() -> str:
+        nonlocal warns
+        if warns:
+            warns = False
+            log.warning(
+                "requests come through a proxy that is not named, so they count as one client; "
+                "name it: client_address(trusted_proxies=['127.0.0.1'])"
+            )
+        return prefix + addresses.UNNAMED_PROXY
+
     def find(request: RequestSource) -> str | None:
         named = request.peer
+        if named == addresses.UNNAMED_PROXY:
+            if not (proxies or unix):
+                return of_unnamed_proxy()
+            named = None
+            peer_is_trusted = True
+        else:
+            peer_is_trusted = unix and not named
         if named and (key := of_untrusted_peer(named)) is not None:
             return key
         peer = addresses.parse(named) if named else None
-        if peer is None and not (unix and not named):
+        if peer is None and not peer_is_trusted:
             return None
         value = request.header(field)
         client = addresses.nearest_untrusted(peer, addresses.hops(field, value) if value else [], proxies)

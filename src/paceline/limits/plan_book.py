@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 from paceline.errors import ConfigurationError, CostExceedsCapacity, InvalidInput, NotFound, PacelineError
 from paceline.limits.model import Charge, Concurrency, Decision, OnError, Plan, Rule, Specs, part_name, policy
-from paceline.limits.rates import is_rate, parse_rates
+from paceline.limits.rates import SCOPE, is_rate, parse_rates
 from paceline.limits.reservations import Link, check_actual
 
 KEY_LENGTH = 1024
@@ -65,7 +65,8 @@ class PlanBook:
         self.inline: dict[str, Rules] = {}
         """By rate string."""
         self.pinned: set[str] = set()
-        """The rate strings that are not evicted: they are configured, not chosen by callers."""
+        """The rate strings that are not evicted: they are configured, not chosen by callers. They are as many as the
+        configuration has."""
         self._last_used: dict[str, int] = {}
         """By rate string, in the order of uses. An order of its own, because only single operations of a `dict` are
         safe under threads."""
@@ -117,7 +118,7 @@ class PlanBook:
 
         Raises:
             NotFound: there is no such plan.
-            InvalidInput: the name is no text, or the configuration has too many rate strings.
+            InvalidInput: the name is no text, or no rate.
         """
         if not isinstance(name, str):
             raise InvalidInput("plans", f"a plan's name is text, not {type(name).__name__}")
@@ -146,13 +147,11 @@ class PlanBook:
         if not is_rate(text):
             raise NotFound("plan", text)
         try:
-            plan = Plan(text, parse_rates(text, "plans"))
+            plan = Plan(text, parse_rates(text.partition(SCOPE)[0], "plans"))
         except ConfigurationError as error:
             raise InvalidInput("plans", error.problem) from None
-        if len(self.inline) >= MAX_INLINE:
+        if len(self.inline) - len(self.pinned) >= MAX_INLINE:
             self._evict()
-        if len(self.inline) >= MAX_INLINE:
-            raise InvalidInput("plans", f"{text!r} is one rate too many; name a plan, as at most {MAX_INLINE} are kept")
         rules = self.inline[text] = _rules(text, text, plan.specs)
         return rules
 

@@ -63,12 +63,26 @@ def test_rates_of_the_configuration_are_not_evicted() -> None:
     for limit in range(MAX_INLINE + 1):
         book.rules_of(f"{limit + 1}/minute", "u")
     assert "1/hour" in book.inline
+
+
+def test_a_configuration_with_many_rates_leaves_room_for_those_of_callers() -> None:
     book = PlanBook()
-    for limit in range(MAX_INLINE):
-        book.pin(f"{limit + 1}/minute")
-    with pytest.raises(InvalidInput, match="one rate too many"):
-        book.rules_of("1/hour", "u")
-    assert book.rules_of("1/minute", "u")[0].size == 1
+    for route in range(MAX_INLINE):
+        book.pin(f"5/minute@route-{route}")
+    assert book.rules_of("1/hour", "u")[0].size == 1
+    assert book.rules_of("5/minute@route-0", "u")[0].size == 5
+    assert len(book.inline) == MAX_INLINE + 1
+
+
+def test_a_rate_with_a_scope_is_a_limit_of_its_own() -> None:
+    book = PlanBook()
+    (alone,), (search,) = book.rules_of("5/minute", "u"), book.rules_of("5/minute@search", "u")
+    assert (alone.plan, search.plan) == ("5/minute", "5/minute@search")
+    assert alone.spec == search.spec
+    parts = book.rules_of("5/minute;9/day@search", "u")
+    assert [rule.plan for rule in parts] == ["5/minute;9/day@search;PT1M", "5/minute;9/day@search;P1D"]
+    with pytest.raises(InvalidInput, match="plans: '5/fortnight' is not a rate"):
+        book.rules_of("5/fortnight@search", "u")
 
 
 async def test_many_rates_of_some_callers_shut_out_no_others(world: World) -> None:

@@ -15,7 +15,7 @@ from paceline import FixedWindow, Gcra, Plan, TokenBucket
 from paceline.errors import ConfigurationError, CostExceedsCapacity
 from paceline.limits import headers
 from paceline.limits.plan_documents import document_of, plan_from
-from paceline.limits.rates import parse_rates
+from paceline.limits.rates import MAX_SCOPED, parse_rates, scoped, without_scope
 from tests.unit.limits.both import World
 
 
@@ -128,3 +128,18 @@ def test_the_name_of_one_limit_is_no_name_of_a_plan() -> None:
     assert Plan("free;gold", "1/hour").name == "free;gold"
     with pytest.raises(ConfigurationError, match="too long"):
         Plan("x" * 128, "1/hour;2/day")
+
+
+@pytest.mark.parametrize("rate", ["5/minute", "5/minute;9/day", "10 per 2 hours"])
+@pytest.mark.parametrize("scope", ["search", "shop.views.Search.get", "/api/*", "GET /a;b", "x" * 500, "é\n"])
+def test_a_scope_is_not_shown_to_callers(rate: str, scope: str) -> None:
+    name = scoped(rate, scope)
+    assert name.startswith(f"{rate}@")
+    assert len(name) <= MAX_SCOPED
+    assert name == scoped(rate, scope) != scoped(rate, f"{scope}2")
+    assert without_scope(name) == rate
+    assert without_scope(f"{name};PT1M") == f"{rate};PT1M"
+
+
+def test_the_name_of_a_plan_is_no_rate_with_a_scope() -> None:
+    assert without_scope("gold@search") == "gold@search"

@@ -16,7 +16,7 @@ from paceline.integrations.limit import Limit
 from paceline.limits.calendar_edges import DAYS
 from paceline.limits.model import OnError, Plan, describe
 from paceline.limits.plan_documents import ALGORITHMS, SEVERAL, document_of, plan_from
-from paceline.limits.rates import is_rate
+from paceline.limits.rates import is_rate, without_scope
 from paceline.server.cli.audit import audit_change
 from paceline.server.cli.parameters import Argument, Group, as_json, completing
 from paceline.server.cli.read_only import read_only_settings
@@ -194,7 +194,11 @@ def _rows(route: RouteLimits) -> list[list[str]]:
 
 
 def _plans_of(limit: Limit) -> str:
-    return ", ".join(limit.plans) or f"{limit.label}()"
+    return ", ".join(_plans_shown(limit))
+
+
+def _plans_shown(limit: Limit) -> list[str]:
+    return [*map(without_scope, limit.plans)] or [f"{limit.label}()"]
 
 
 def _lint_document(limits: AppLimits) -> dict[str, Any]:
@@ -205,7 +209,7 @@ def _lint_document(limits: AppLimits) -> dict[str, Any]:
                 "methods": route.methods,
                 "exempt": route.exempt,
                 "limits": [
-                    {"plans": list(limit.plans) or [f"{limit.label}()"], "key": limit.key.source, "from": source}
+                    {"plans": _plans_shown(limit), "key": limit.key.source, "from": source}
                     for limit, source in route.limits
                 ],
             }
