@@ -17,6 +17,7 @@ from fastapi import FastAPI
 from paceline import Limiter
 from paceline.integrations import asgi, fastapi
 from paceline.limits.keys import Key, client_address
+from paceline.testing import eventually
 
 
 def decorated(key: Key) -> Any:
@@ -49,8 +50,7 @@ def with_defaults(key: Key) -> Any:
 async def served(app: Any, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, **options))
     running = asyncio.create_task(server.serve())
-    while not server.started:
-        await asyncio.sleep(0)
+    await eventually(lambda: server.started)
     port = server.servers[0].sockets[0].getsockname()[1]
     try:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:

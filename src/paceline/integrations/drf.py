@@ -22,8 +22,6 @@ throttle are one atomic decision.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from functools import cache
 from typing import Any, ClassVar, Unpack
 
 from paceline.errors import ConfigurationError
@@ -131,9 +129,23 @@ class ScopedThrottle(RateThrottle):
     """A throttle by the view's `throttle_scope`, the name of a plan, or a rate; views with the same scope count
     together, those without one are not limited."""
 
+    _of_scope: ClassVar[dict[str, Limit]]
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        cls._of_scope = {}
+
     def limit_of(self, view: Any) -> Limit | None:
         scope = getattr(view, "throttle_scope", None)
-        return None if not scope else _limit_of_scope(type(self), scope)
+        if not scope:
+            return None
+        limits = type(self)._of_scope
+        if scope not in limits:
+            limits[scope] = _limit(scope, self.key, self.options)
+        return limits[scope]
+
+
+ScopedThrottle._of_scope = {}
 
 
 class _ViewThrottle(RateThrottle):
@@ -142,12 +154,6 @@ class _ViewThrottle(RateThrottle):
     def limit_of(self, view: Any) -> Limit | None:
         limit = type(self)._limit
         return None if limit is None else limit.of_route(scope_of(type(view)))
-
-
-@cache
-def _limit_of_scope(kind: Callable[[], ScopedThrottle], scope: str) -> Limit:
-    throttle = kind()
-    return _limit(scope, throttle.key, throttle.options)
 
 
 def throttle(plans: Plans, *, key: Key | KeyFunction, **options: Unpack[LimitOptions]) -> type[RateThrottle]:

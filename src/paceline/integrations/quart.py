@@ -188,7 +188,7 @@ class _QuartRequest(WerkzeugRequest):
 
     @property
     def peer(self) -> str | None:
-        return peer_of(self.native.scope)  # type: ignore[arg-type]  # it is a mapping
+        return peer_of(self.native.scope)
 
 
 def _request() -> Request:

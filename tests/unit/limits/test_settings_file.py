@@ -158,9 +158,10 @@ def test_the_service_takes_the_same_file(directory: Path) -> None:
 
 
 def test_the_names_at_the_top_of_the_file_are_the_services() -> None:
+    from paceline.server.apps import installed_apps
     from paceline.server.settings import Settings
 
-    assert {*Settings.model_fields, "plans"} == TOP
+    assert {*Settings.model_fields, *(app.name for app in installed_apps()), "plans"} == TOP
 
 
 def test_an_application_that_is_installed_has_a_table_of_its_own(tmp_path: Path) -> None:
