@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
-from paceline import BatchOutcome, InvalidInput, TaskCall, Tasks
+from paceline import BatchOutcome, InvalidInput, Task, TaskCall, Tasks
 from paceline.dispatch.status import Status
 from paceline.sql.url import database_url
 from paceline.testing import eventually
@@ -51,20 +52,73 @@ async def test_the_callback_waits_for_the_last_one(tasks: Tasks) -> None:
     async def done(outcome: BatchOutcome) -> None:
         ran.append(outcome.key)
 
-    await tasks.batch([part.call(), part.call()], then=done, key="b")
+    await tasks.batch([part.call(), part.call(), part.call()], then=done, key="b")
     queue = await tasks.queue()
     await queue.reschedule("PART", ["b:1"], execute_at="2030-01-01T00:00:00Z")
     async with working(tasks):
         await ended(part, "b:0")
-
-        async def looked() -> bool:
-            return any(entry.action == "RELEASED" for entry in (await done.show("b:done")).audit)
-
-        await eventually(looked)
+        await ended(part, "b:2")
+        # What has ended is counted for good, also when nothing else remembers it.
+        assert (await queue.prune(datetime.now(UTC) + timedelta(days=1))).items == 2
         assert ran == []
+        assert (await done.show("b:done")).item.status is Status.READY
         await queue.reschedule("PART", ["b:1"], execute_at="2020-01-01T00:00:00Z")
-        await ended(done, "b:done")
+        detail = await ended(done, "b:done")
     assert ran == ["b"]
+    assert detail.item.claim_epoch == 1, "it was never looked at before"
+    assert detail.item.execute_at < datetime.now(UTC)
+    assert (await queue.prune(datetime.now(UTC) + timedelta(days=1))).items == 2
+    assert await queue.store.batch("DONE", "b:done") is None
+
+
+async def test_a_dead_letter_that_is_requeued_has_not_ended(tasks: Tasks) -> None:
+    outcomes: list[BatchOutcome] = []
+    is_broken = True
+
+    @tasks.task(retries=0)
+    async def part(number: int) -> None:
+        if is_broken:
+            raise ValueError("broken")
+
+    @tasks.task
+    async def done(outcome: BatchOutcome) -> None:
+        outcomes.append(outcome)
+
+    queue = await tasks.queue()
+    await tasks.batch([part.call(number) for number in range(4)], then=done, key="b")
+    await queue.reschedule("PART", ["b:3"], execute_at="2030-01-01T00:00:00Z")
+    async with working(tasks):
+        for number in range(3):
+            await ended(part, f"b:{number}")
+        is_broken = False
+        await queue.requeue("PART", ["b:0"])
+        await queue.discard("PART", ["b:1"])
+        await eventually(lambda: _is_completed(part, "b:0"))
+        await queue.cancel("PART", ["b:3"])
+        await ended(done, "b:done")
+        await queue.requeue("PART", ["b:2"])
+        await eventually(lambda: _is_completed(part, "b:2"))
+    assert outcomes == [BatchOutcome("b", total=4, succeeded=1, failed=1, cancelled=2)]
+
+
+async def _is_completed(task: Task[..., Any], item_id: str) -> bool:
+    return (await task.show(item_id)).item.status is Status.COMPLETED
+
+
+@without_worker
+async def test_an_item_with_the_id_of_a_call_is_no_call_of_the_batch(tasks: Tasks) -> None:
+    @tasks.task
+    async def part() -> None: ...
+
+    @tasks.task
+    async def done(outcome: BatchOutcome) -> None: ...
+
+    await part.options(key="b:0").enqueue()
+    with pytest.raises(InvalidInput, match=r"key: is taken: there is an item 'b:0' of PART already"):
+        await tasks.batch([part.call(), part.call()], then=done, key="b")
+    queue = await tasks.queue()
+    assert [item.item_id for item in await queue.list("PART")] == ["b:0"]
+    assert await queue.list("DONE") == []
 
 
 async def test_each_call_of_a_chain_gets_the_result_of_the_one_before(tasks: Tasks) -> None:

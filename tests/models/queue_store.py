@@ -21,6 +21,7 @@ from paceline.dispatch.model import (
     Action,
     AuditEntry,
     Batch,
+    BatchCounts,
     BatchSummary,
     Change,
     Claim,
@@ -34,7 +35,7 @@ from paceline.dispatch.model import (
     PruneResult,
     QueueStats,
 )
-from paceline.dispatch.portions import is_group
+from paceline.dispatch.portions import callback_of, is_batch, is_group
 from paceline.dispatch.ports import Follower
 from paceline.dispatch.search import BY_ID, ErrorGroup, ItemFilter, ItemOrder, LaneDepth, grouped, lane_depths
 from paceline.dispatch.status import FINISHED, IN_FLIGHT, Status
@@ -47,6 +48,7 @@ from tests.models.queue_items import new_item
 from tests.models.worker_store import MemoryWorkerStore
 
 Key = tuple[str, str]
+COUNTED = {Status.COMPLETED: "succeeded", Status.DEAD_LETTER: "failed", Status.CANCELLED: "cancelled"}
 
 
 class MemoryQueueStore:
@@ -58,6 +60,7 @@ class MemoryQueueStore:
         self.periodic = MemoryPeriodicStore(self)
         self._clock = clock or SystemClock()
         self._configs: dict[str, DispatchConfig] = {}
+        self._batches: dict[Key, BatchCounts] = {}
         self._said: dict[str, dict[str, Any]] = {}
         self._items: dict[Key, Item] = {}
         self._contexts: dict[Key, str] = {}
@@ -94,13 +97,19 @@ class MemoryQueueStore:
         return results
 
     async def enqueue_group(
-        self, head: EnqueueRequest, members: Sequence[EnqueueRequest], *, within: Any = None
+        self, head: EnqueueRequest, members: Sequence[EnqueueRequest], *, total: int = 0, within: Any = None
     ) -> list[EnqueueResult]:
         for (_, item_id), item in self._items.items():
             mark = item.init_workflow_id
             if item_id == head.item_id and is_group(mark) and mark != head.init_workflow_id:
                 raise InvalidInput("key", "was used before, for other calls")
-        return await self.enqueue([*members, head], within=within)
+        results = await self.enqueue([*members, head], within=within)
+        if is_batch(head.init_workflow_id):
+            self._batches.setdefault(head[:2], BatchCounts(total, 0, 0, 0))
+        return results
+
+    async def batch(self, item_type: str, item_id: str) -> BatchCounts | None:
+        return self._batches.get((item_type, item_id))
 
     async def claim(
         self,
@@ -328,10 +337,6 @@ class MemoryQueueStore:
         reports = {item_id: (await self.report(item_type, item_id)).progress for item_id in item_ids}
         return {item_id: progress for item_id, progress in reports.items() if progress is not None}
 
-    async def statuses(self, item_type: str, item_ids: Sequence[str]) -> dict[Status, int]:
-        keys = [(item_type, item_id) for item_id in item_ids]
-        return dict(Counter(self._items[key].status for key in keys if key in self._items))
-
     async def error_groups(self, item_type: str) -> list[ErrorGroup]:
         return grouped(
             ErrorGroup(item.last_error, 1, item.item_id, item.updated_at, item.updated_at)
@@ -496,6 +501,24 @@ class MemoryQueueStore:
         if item.status is Status.READY:
             insort(ready, (item.due_at, item.item_id))
         self._items[key] = item
+        if before is not None:
+            self._count(before, item)
+
+    def _count(self, before: Item, item: Item) -> None:
+        """Counts the end of a batch's call; the last one makes the callback due."""
+        callback = callback_of(item.init_workflow_id)
+        counts = None if callback is None else self._batches.get(callback)
+        if callback is None or counts is None or not counts.left or before.status is item.status:
+            return
+        change = {COUNTED[before.status]: -1} if before.status in COUNTED else {}
+        if item.status in COUNTED:
+            change[COUNTED[item.status]] = change.get(COUNTED[item.status], 0) + 1
+        counts = counts._replace(**{name: getattr(counts, name) + number for name, number in change.items()})
+        self._batches[callback] = counts
+        held = self._items[callback]
+        if not counts.left and held.status is Status.READY:
+            self._put(replace(held, due_at=item.updated_at, execute_at=item.updated_at))
+            self._bells[callback[0]].set()
 
     def _log(self, *entry: Any) -> None:
         """The fields of an `AuditEntry` but for its number."""

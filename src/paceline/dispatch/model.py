@@ -253,6 +253,19 @@ class Change(NamedTuple):
         return (self.seen,)
 
 
+class BatchCounts(NamedTuple):
+    """How many calls of a batch have ended."""
+
+    total: int
+    succeeded: int
+    failed: int
+    cancelled: int
+
+    @property
+    def left(self) -> int:
+        return self.total - self.succeeded - self.failed - self.cancelled
+
+
 class ItemMove(NamedTuple):
     """An item that moves in this transaction, for the follower of its type."""
 

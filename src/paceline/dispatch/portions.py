@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 
 from paceline.dispatch.model import EnqueueRequest
 
@@ -15,6 +16,12 @@ BULK_CHARACTERS = 16_000_000
 
 GROUPS = ("batch-", "chain-")
 """The prefixes of a group's mark."""
+
+
+MEMBER = "member-"
+"""The prefix of the mark of a batch's calls."""
+HELD_UNTIL = datetime(2199, 1, 1, tzinfo=UTC)
+"""The time of a batch's callback before the last call has ended."""
 
 
 def group_mark(kind: str, requests: Sequence[EnqueueRequest]) -> str:
@@ -30,6 +37,24 @@ def group_mark(kind: str, requests: Sequence[EnqueueRequest]) -> str:
 def is_group(init_workflow_id: str | None) -> bool:
     """Whether this is the mark of a group."""
     return init_workflow_id is not None and init_workflow_id.startswith(GROUPS)
+
+
+def is_batch(init_workflow_id: str | None) -> bool:
+    """Whether this is the mark of a batch's callback."""
+    return init_workflow_id is not None and init_workflow_id.startswith("batch-")
+
+
+def member_mark(item_type: str, item_id: str) -> str:
+    """The `init_workflow_id` of a batch's calls: it names the callback."""
+    return f"{MEMBER}{item_type}:{item_id}"
+
+
+def callback_of(init_workflow_id: str | None) -> tuple[str, str] | None:
+    """The type and the id of the callback of a batch's call; None if the item is none."""
+    if init_workflow_id is None or not init_workflow_id.startswith(MEMBER):
+        return None
+    item_type, _, item_id = init_workflow_id.removeprefix(MEMBER).partition(":")
+    return item_type, item_id
 
 
 def portions(requests: Sequence[EnqueueRequest]) -> Iterator[Sequence[EnqueueRequest]]:

@@ -12,6 +12,7 @@ from paceline.dispatch.config import DispatchConfig
 from paceline.dispatch.model import (
     AuditEntry,
     Batch,
+    BatchCounts,
     BatchSummary,
     Change,
     Claim,
@@ -61,9 +62,10 @@ class QueueStore(Protocol):
         ...
 
     async def enqueue_group(
-        self, head: EnqueueRequest, members: Sequence[EnqueueRequest], *, within: Any = None
+        self, head: EnqueueRequest, members: Sequence[EnqueueRequest], *, total: int = 0, within: Any = None
     ) -> list[EnqueueResult]:
-        """Queues members and the head that names them, as `enqueue` does; the results are in this order.
+        """Queues members and the head that names them, as `enqueue` does; the results are in this order. The head of a
+        batch is its callback: it becomes due in the transaction in which the last of its `total` members ends.
 
         Raises:
             InvalidInput: an item of the head's id is another group's, by its `init_workflow_id`; nothing was queued.
@@ -174,8 +176,8 @@ class QueueStore(Protocol):
         """By item id: how far the executions that run now say they are."""
         ...
 
-    async def statuses(self, item_type: str, item_ids: Sequence[str]) -> dict[Status, int]:
-        """How many of these items have each status; those that do not exist are not counted."""
+    async def batch(self, item_type: str, item_id: str) -> BatchCounts | None:
+        """How many calls of the batch with this callback have ended; None if there is no such batch."""
         ...
 
     async def error_groups(self, item_type: str) -> list[ErrorGroup]:

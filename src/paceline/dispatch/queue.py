@@ -254,7 +254,7 @@ class DispatchQueue(QueueViews):
             InvalidInput: the key was used before, for other calls; nothing was queued.
         """
         first, *others = list(portions(members)) or [[]]
-        *results, of_head = await self.store.enqueue_group(head, first, within=connection)
+        *results, of_head = await self.store.enqueue_group(head, first, total=len(members), within=connection)
         for portion in others:
             results += await self.store.enqueue(portion, within=connection)
         return [*results, of_head]

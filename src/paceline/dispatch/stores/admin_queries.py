@@ -15,7 +15,7 @@ from paceline.dispatch.config import DispatchConfig, declared
 from paceline.dispatch.model import Action, AuditEntry, Claim, Item, QueueStats
 from paceline.dispatch.ports import Follower
 from paceline.dispatch.status import Status
-from paceline.dispatch.stores import booked_slots, following
+from paceline.dispatch.stores import batches, booked_slots, following
 from paceline.dispatch.stores.rows import (
     CHUNK,
     THIS_ITEM,
@@ -139,17 +139,6 @@ def stale(
     deadline = (now or database_clock(connection)) - stale_after
     rows = connection.execute(silent_claims(item_type, deadline, limit, connection.dialect.name))
     return [(Claim(item_type, row.item_id, row.claim_epoch, row.retry_count), Status(row.queue_status)) for row in rows]
-
-
-def statuses(connection: sa.Connection, item_type: str, item_ids: Sequence[str]) -> dict[Status, int]:
-    """The number of these items by status."""
-    counts: dict[Status, int] = {}
-    for some in chunks(item_ids):
-        statement = sa.select(queue.c.queue_status, sa.func.count().label("items")).where(of_items(item_type, some))
-        for row in connection.execute(statement.group_by(queue.c.queue_status)):
-            status = Status(row.queue_status)
-            counts[status] = counts.get(status, 0) + row.items
-    return counts
 
 
 def holds(connection: sa.Connection, claims: Sequence[Claim]) -> list[bool]:
@@ -309,6 +298,7 @@ def _write_redirects(connection: sa.Connection, items: Sequence[Item], to: Statu
         return
     action = Action.REQUEUED if to is Status.READY else Action.DISCARDED
     _update_redirected(connection, items, to, now)
+    batches.move(connection, [(one, to) for one in items], now)
     if to is Status.CANCELLED:
         for some in chunks(items):
             connection.execute(
@@ -375,6 +365,7 @@ def prune_items(connection: sa.Connection, before: datetime) -> int:
         keys = [{"b_type": row.item_type, "b_id": row.item_id} for row in rows]
         connection.execute(delete, keys)
         connection.execute(_FORGET_REPORT, keys)
+        connection.execute(batches.FORGET, keys)
     return len(rows)
 
 

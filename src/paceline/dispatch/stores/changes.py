@@ -13,7 +13,7 @@ from paceline.dispatch.model import Claim, Item
 from paceline.dispatch.ports import Follower
 from paceline.dispatch.search import ItemFilter
 from paceline.dispatch.status import IN_FLIGHT, Status
-from paceline.dispatch.stores import booked_slots, following, search
+from paceline.dispatch.stores import batches, booked_slots, following, search
 from paceline.dispatch.stores.admin_queries import UPDATE_ITEM
 from paceline.dispatch.stores.rows import CHUNK, chunks, entry, item, item_columns, of_items, write_audit
 from paceline.dispatch.stores.tables import context, queue
@@ -162,6 +162,8 @@ def _write(
         key = {"b_type": columns.pop("item_type"), "b_id": columns.pop("item_id"), "b_before": before.status.value}
         updates.append(columns | key)
     connection.execute(UPDATE_ITEM, updates)
+    if change.to is not None:
+        batches.move(connection, [(before, after.status) for before, after in zip(items, changed, strict=True)], now)
     if change.to is Status.CANCELLED:
         for some in chunks(items):
             these = context.c.item_id.in_([one.item_id for one in some])

@@ -11,8 +11,8 @@ from sqlalchemy.engine import Connection
 
 from paceline.dispatch.encryption import PREFIX
 from paceline.dispatch.model import EnqueueRequest
-from paceline.dispatch.portions import is_group
-from paceline.dispatch.stores.tables import config, context, queue
+from paceline.dispatch.portions import is_batch, is_group
+from paceline.dispatch.stores.tables import batch, config, context, queue
 from paceline.errors import InvalidInput
 
 OTHER_CALLS = "was used before, for other calls; take another key, or give the same calls, which changes nothing"
@@ -26,14 +26,35 @@ def enqueue(
     write: Enqueue,
     head: EnqueueRequest,
     members: Sequence[EnqueueRequest],
+    total: int,
     now: datetime | None,
     hints: Sequence[str],
 ) -> set[tuple[str, str]]:
-    """Queues the head, which waits for concurrent enqueues of it, and then its members; returns the new items. Raises
+    """Queues the head, which waits for concurrent enqueues of it and then its members; returns the new items. Raises
     `InvalidInput`, and queues nothing, if the head's id belongs to another group."""
     new = write(connection, [head], now, hints)
     check(connection, head, is_new=bool(new))
-    return new | (write(connection, members, now, hints) if members else set())
+    if not new:
+        return write(connection, members, now, hints) if members else set()
+    run_steps(connection, create_steps(head, total))
+    new |= write(connection, members, now, hints) if members else set()
+    check_members(head, members, new)
+    return new
+
+
+def create_steps(head: EnqueueRequest, total: int) -> Steps:
+    """The counters of a new batch, as the statements of a transaction; none for a chain."""
+    if is_batch(head.init_workflow_id):
+        row = {"item_type": head.item_type, "item_id": head.item_id, "total": total}
+        counts = {"succeeded": 0, "failed": 0, "cancelled": 0, "released": False}
+        yield sa.insert(batch).values(row | counts).returning(batch.c.item_id)
+
+
+def check_members(head: EnqueueRequest, members: Sequence[EnqueueRequest], new: set[tuple[str, str]]) -> None:
+    """Raises `InvalidInput` if another item has the id of a call of the new batch: it would not be counted."""
+    for member in members:
+        if is_batch(head.init_workflow_id) and member[:2] not in new:
+            raise InvalidInput("key", f"is taken: there is an item {member.item_id!r} of {member.item_type} already")
 
 
 def check(connection: Connection, head: EnqueueRequest, *, is_new: bool = False) -> None:

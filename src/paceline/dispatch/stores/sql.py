@@ -14,6 +14,7 @@ from paceline.dispatch.model import (
     CLAIM_BYTES,
     AuditEntry,
     Batch,
+    BatchCounts,
     BatchSummary,
     Change,
     Claim,
@@ -31,6 +32,7 @@ from paceline.dispatch.settling import Settling
 from paceline.dispatch.status import Status
 from paceline.dispatch.stores import (
     admin_queries,
+    batches,
     changes,
     encrypting,
     following,
@@ -145,17 +147,29 @@ class SqlQueueStore:
         return await self._database.write(self._statements.enqueue, requests, now, hints)
 
     async def enqueue_group(
-        self, head: EnqueueRequest, members: Sequence[EnqueueRequest], *, within: Any = None
+        self, head: EnqueueRequest, members: Sequence[EnqueueRequest], *, total: int = 0, within: Any = None
     ) -> list[EnqueueResult]:
         if within is not None:
             steps = groups.check_steps(head)
             await transactions.run_steps(self._identity, self._database.dialect, within, steps)
-            return await self.enqueue([*members, head], within=within)
+            results = await self.enqueue([*members, head], within=within)
+            if not results[-1].existing:
+                groups.check_members(head, members, {result[:2] for result in results if not result.existing})
+                steps = groups.create_steps(head, total)
+                await transactions.run_steps(self._identity, self._database.dialect, within, steps)
+            return results
         ordered = sorted(members, key=lambda member: (member.item_type, member.item_id))
         first, *others = encrypting.encrypted_requests(self._encryption, [head, *ordered])
         item_types = {one.item_type for one in (head, *members)}
         new = await self._retried(
-            self._database.write, groups.enqueue, self._statements.enqueue, first, others, None, sorted(item_types)
+            self._database.write,
+            groups.enqueue,
+            self._statements.enqueue,
+            first,
+            others,
+            total,
+            None,
+            sorted(item_types),
         )
         self._hints.wake(item_types)
         return _results([*members, head], new)
@@ -226,11 +240,29 @@ class SqlQueueStore:
             settle = reports.with_results(settle)
         if silent_for is not None:
             settle = recovering.of_silent(settle, silent_for)
+        if any(map(batches.may_end_member, changes)):
+            released: set[str] = set()
+            settle = batches.settling(settle, released)
+            done = await self._settle_aside(settle, changes, summaries, now)
+            for item_type in released:
+                self._wake_dispatchers(item_type)
+            return done
+        if with_results or silent_for is not None or _are_followed(changes, self._followers):
+            return await self._settle_aside(settle, changes, summaries, now)
+        flushed: list[bool] = await self._database.flush(settle, changes, summaries, now)
+        return flushed
+
+    async def _settle_aside(
+        self,
+        settle: Any,
+        changes: Sequence[Change],
+        summaries: Sequence[BatchSummary],
+        now: datetime | None,
+    ) -> list[bool]:
+        """In a transaction of its own, with the followers of dead letters."""
         if _are_followed(changes, self._followers):
             return await self._database.write(following.settle, settle, self._followers, changes, summaries, now)
-        if with_results or silent_for is not None:
-            return await self._database.write(settle, changes, summaries, now)
-        done: list[bool] = await self._database.flush(settle, changes, summaries, now)
+        done: list[bool] = await self._database.write(settle, changes, summaries, now)
         return done
 
     async def touch(self, claims: Sequence[Claim], *, now: datetime | None = None) -> list[bool]:
@@ -307,8 +339,8 @@ class SqlQueueStore:
     async def progress_of(self, item_type: str, item_ids: Sequence[str]) -> dict[str, Progress]:
         return await self._database.read(reports.progress_of, item_type, item_ids)
 
-    async def statuses(self, item_type: str, item_ids: Sequence[str]) -> dict[Status, int]:
-        return await self._database.read_aside(admin_queries.statuses, item_type, item_ids)
+    async def batch(self, item_type: str, item_id: str) -> BatchCounts | None:
+        return await self._database.read(batches.find, item_type, item_id)
 
     async def error_groups(self, item_type: str) -> list[ErrorGroup]:
         return await self._database.read_aside(search.error_groups, item_type)

@@ -179,6 +179,19 @@ periodic = sa.Table(
     info={"about": "Periodic tasks. Ticks up to ticked_until are settled; revision guards each write."},
 )
 
+batch = sa.Table(
+    "paceline_dispatch_batch",
+    metadata,
+    sa.Column("item_type", sa.String(64), primary_key=True),
+    sa.Column("item_id", sa.String(255), primary_key=True),
+    sa.Column("total", sa.Integer, nullable=False),
+    sa.Column("succeeded", sa.Integer, nullable=False),
+    sa.Column("failed", sa.Integer, nullable=False),
+    sa.Column("cancelled", sa.Integer, nullable=False),
+    sa.Column("released", sa.Boolean, nullable=False),
+    info={"about": "One row per batch of calls, by its callback: how many have ended. Pruned with the callback."},
+)
+
 IN_FLIGHT = "queue_status IN ('CLAIMED', 'DISPATCHED')"
 FINISHED = "queue_status IN ('COMPLETED', 'CANCELLED')"
 READY = "queue_status = 'READY'"

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from paceline.dispatch.model import EnqueueRequest
-from paceline.dispatch.portions import group_mark
-from paceline.dispatch.status import Status
+from paceline.dispatch.model import BatchCounts, EnqueueRequest
+from paceline.dispatch.portions import HELD_UNTIL, group_mark, member_mark
 from paceline.dispatch.tasks.task import NO_OPTIONS, CallOptions, Task, TaskCall
 from paceline.durations import parse_instant
 from paceline.errors import InvalidInput
@@ -19,7 +17,6 @@ THEN = "paceline:then"
 """The member of a context that holds the call to queue when this one has succeeded."""
 MEMBERS = "paceline:batch"
 """The member of a context that holds the calls which must end before this one runs."""
-SHORTEST_PAUSE, LONGEST_PAUSE = timedelta(seconds=0.2), timedelta(minutes=1)
 MAX_CALLS = 100_000
 
 
@@ -39,38 +36,14 @@ class BatchOutcome:
 
 
 class Members(NamedTuple):
-    """The calls of a batch, in order: their ids are `{key}:{number}`."""
+    """The batch of a callback. Its calls have the ids `{key}:{number}`."""
 
     key: str
-    types: Sequence[tuple[str, int]]
-    """Item types, each with the number of adjacent calls of it."""
     into: str
     """The parameter of the callback that gets the outcome."""
 
-    def ids(self) -> dict[str, list[str]]:
-        """By item type."""
-        ids: dict[str, list[str]] = {}
-        number = 0
-        for item_type, count in self.types:
-            ids.setdefault(item_type, []).extend(f"{self.key}:{n}" for n in range(number, number + count))
-            number += count
-        return ids
-
-
-def outcome_of(members: Members, statuses: Mapping[Status, int]) -> BatchOutcome | None:
-    """The outcome; None while some calls have not ended. An item that does not exist yet has not ended."""
-    succeeded, failed, cancelled = (
-        statuses.get(status, 0) for status in (Status.COMPLETED, Status.DEAD_LETTER, Status.CANCELLED)
-    )
-    total = sum(count for _, count in members.types)
-    if succeeded + failed + cancelled < total:
-        return None
-    return BatchOutcome(members.key, total, succeeded, failed, cancelled)
-
-
-def next_look(created_at: datetime, now: datetime) -> timedelta:
-    """The pause before a callback checks again: a twentieth of the time the batch has taken, within bounds."""
-    return min(max((now - created_at) / 20, SHORTEST_PAUSE), LONGEST_PAUSE)
+    def outcome(self, counts: BatchCounts) -> BatchOutcome:
+        return BatchOutcome(self.key, counts.total, counts.succeeded, counts.failed, counts.cancelled)
 
 
 def batch_requests(
@@ -87,17 +60,14 @@ def batch_requests(
     if not hasattr(then, "call_with_result"):
         raise InvalidInput("then", f"must be a task, made by @tasks.task(), not {type(then).__name__}")
     _check_room(key, max(len(":done"), len(f":{len(calls) - 1}")))
-    requests, types = [], list[tuple[str, int]]()
+    mark = member_mark(then.item_type, f"{key}:done")
+    requests = []
     for number, call in enumerate(calls):
-        item_type = call.task.item_type
         context = call.task.arguments.dump(call.args, call.kwargs)
-        requests.append(_request(call.task, f"{key}:{number}", context, _member(call).options))
-        if types and types[-1][0] == item_type:
-            types[-1] = item_type, types[-1][1] + 1
-        else:
-            types.append((item_type, 1))
-    members = Members(key, types, _outcome_parameter(then))
-    head = _request(then, f"{key}:done", {MEMBERS: members._asdict()})
+        request = _request(call.task, f"{key}:{number}", context, _member(call).options)
+        requests.append(request._replace(init_workflow_id=mark))
+    members = Members(key, _outcome_parameter(then))
+    head = _request(then, f"{key}:done", {MEMBERS: members._asdict()}, CallOptions(at=HELD_UNTIL))
     return head._replace(init_workflow_id=group_mark("batch", [head, *requests])), requests
 
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from paceline.dispatch.current_task import CurrentTask
-from paceline.dispatch.model import EnqueueRequest
-from paceline.dispatch.outcomes import Snooze
-from paceline.dispatch.status import Status
-from paceline.dispatch.tasks.batches import Members, next_look, outcome_of
+from paceline.dispatch.model import EnqueueRequest, GiveUp, Postponed
+from paceline.dispatch.tasks.batches import Members
 
 if TYPE_CHECKING:
     from paceline.dispatch.tasks.tasks import Tasks
+
+
+HELD_AGAIN = timedelta(minutes=1)
+"""The pause of a callback that an operator made due too early."""
 
 
 class RelatedItems:
@@ -25,15 +26,12 @@ class RelatedItems:
 
     async def outcome(self, current: CurrentTask, members: Members) -> dict[str, Any]:
         store = (await self._tasks.queue()).store
-        counts: Counter[Status] = Counter()
-        for item_type, ids in members.ids().items():
-            counts.update(await store.statuses(item_type, ids))
-        outcome = outcome_of(members, counts)
-        if outcome is None:
-            row = await store.find(current.item_type, current.item_id)
-            now = datetime.now(UTC)
-            raise Snooze(next_look(now if row is None else row[0].created_at, now))
-        return {members.into: asdict(outcome)}
+        counts = await store.batch(current.item_type, current.item_id)
+        if counts is None:
+            raise GiveUp("its batch was deleted")
+        if counts.left:
+            raise Postponed(f"{counts.left} of {counts.total} calls of its batch have not ended", HELD_AGAIN)
+        return {members.into: asdict(members.outcome(counts))}
 
     async def queue_next(self, request: EnqueueRequest) -> None:
         await self._tasks.queue_next(request)

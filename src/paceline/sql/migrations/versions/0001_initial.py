@@ -33,6 +33,7 @@ TABLES = (
     "dispatch_config",
     "dispatch_audit",
     "dispatch_worker",
+    "dispatch_batch",
     "dispatch_periodic",
     "limit_state",
     "limit_hold",
@@ -359,6 +360,17 @@ def _dispatch() -> None:
         sa.Column("started_at", Instant, nullable=False),
         sa.Column("seen_at", Instant, nullable=False),
         sa.PrimaryKeyConstraint("worker_id", name="paceline_dispatch_worker_pk"),
+    )
+    op.create_table(
+        "paceline_dispatch_batch",
+        sa.Column("item_type", sa.String(64), nullable=False),
+        sa.Column("item_id", sa.String(255), nullable=False),
+        sa.Column("total", sa.Integer, nullable=False),
+        sa.Column("succeeded", sa.Integer, nullable=False),
+        sa.Column("failed", sa.Integer, nullable=False),
+        sa.Column("cancelled", sa.Integer, nullable=False),
+        sa.Column("released", sa.Boolean, nullable=False),
+        sa.PrimaryKeyConstraint("item_type", "item_id", name="paceline_dispatch_batch_pk"),
     )
     op.create_table(
         "paceline_dispatch_periodic",
