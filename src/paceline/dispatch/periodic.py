@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import re
 from collections.abc import AsyncIterator, Sequence
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from paceline.dispatch.model import EnqueueRequest, EnqueueResult
 from paceline.dispatch.schedules import Schedule
+from paceline.dispatch.turns import DEFAULT_LANE, DEFAULT_PRIORITY, checked_lane, checked_priority
 from paceline.durations import format_instant
 from paceline.errors import Conflict, InvalidInput, NotFound, PacelineError
 
@@ -44,11 +46,23 @@ class PeriodicTask:
     """The latest tick that was queued."""
     revision: int = 0
     """Grows with every write: a write based on an older revision is rejected."""
+    lane: str = DEFAULT_LANE
+    priority: int = DEFAULT_PRIORITY
+    said: str | None = None
+    """What the code said last, if it said something: as `form`."""
+
+    def form(self) -> str:
+        """What is queued and when, as one text to compare."""
+        schedule = self.schedule
+        calendar = None if schedule.calendar is None else schedule.calendar.to_json()
+        every = None if schedule.every is None else schedule.every.total_seconds()
+        when = schedule.cron, every, schedule.zone, calendar, schedule.catch_up.value
+        return json.dumps([self.item_type, self.context_json, self.lane, self.priority, *when])
 
     def item(self, tick: datetime) -> EnqueueRequest:
         """The item of a tick. Its id is the tick's, so that the queue holds it once."""
         item_id = f"{self.name}@{format_instant(tick)}"
-        return EnqueueRequest(self.item_type, item_id, self.context_json, tick)
+        return EnqueueRequest(self.item_type, item_id, self.context_json, tick, lane=self.lane, priority=self.priority)
 
 
 class TaskChanges(Protocol):
@@ -126,13 +140,15 @@ class Periodic:
         *,
         context: Any = None,
         enabled: bool | None = None,
+        lane: str | None = None,
+        priority: int | None = None,
         now: datetime | None = None,
     ) -> PeriodicState:
-        """Makes or replaces a periodic task. Without `enabled`, one that exists stays as it is, paused or not. With
-        another schedule, or resumed, it begins with the first tick from now.
+        """Makes or replaces a periodic task. Without `enabled`, one that exists stays as it is, paused or not, and so
+        with `lane` and `priority`. With another schedule, or resumed, it begins with the first tick from now.
 
         Raises:
-            InvalidInput: the name or the context is wrong.
+            InvalidInput: the name, the context, the lane or the priority is wrong.
             NotFound: there is no such item type.
             Conflict: it was changed concurrently.
         """
@@ -142,11 +158,66 @@ class Periodic:
         before, moment = await self._find(name, now)
         if enabled is None:
             enabled = before is None or before.enabled
-        task = PeriodicTask(name, item_type, schedule, context_json, enabled, moment)
+        task = PeriodicTask(
+            name,
+            item_type,
+            schedule,
+            context_json,
+            enabled,
+            moment,
+            lane=checked_lane(lane),
+            priority=checked_priority(priority),
+        )
         if before is not None:
+            task = replace(
+                task,
+                lane=before.lane if lane is None else task.lane,
+                priority=before.priority if priority is None else task.priority,
+                said=before.said,
+            )
             begins_anew = before.schedule != schedule or (enabled and not before.enabled)
             until = moment if begins_anew else before.ticked_until
             task = replace(task, ticked_until=until, last_tick=before.last_tick, revision=before.revision)
+        if task != before and not await self._store.write(task, now=now):
+            raise Conflict(f"the periodic task {name!r} was changed at the same time; look at it, and try again")
+        return _state(task, moment)
+
+    async def declare(
+        self,
+        name: str,
+        item_type: str,
+        schedule: Schedule,
+        *,
+        lane: str | None = None,
+        priority: int | None = None,
+        now: datetime | None = None,
+    ) -> PeriodicState:
+        """What the code says of a periodic task, as a worker does at its start. A task that is as the code said last
+        follows it; one that somebody changed, or made, stays as it is.
+
+        Raises:
+            InvalidInput: the name, the lane or the priority is wrong.
+            NotFound: there is no such item type.
+            Conflict: it was changed concurrently.
+        """
+        checked_name(name)
+        context = EnqueueRequest.of(item_type, "x", {}).context_json
+        await self._queue.config(item_type)
+        before, moment = await self._find(name, now)
+        place: dict[str, Any] = {"lane": checked_lane(lane), "priority": checked_priority(priority)}
+        task = PeriodicTask(name, item_type, schedule, context, True, moment, **place)
+        task = replace(task, said=task.form())
+        if before is not None:
+            if before.form() != before.said:
+                return _state(before, moment)
+            until = before.ticked_until if before.schedule == schedule else moment
+            task = replace(
+                task,
+                enabled=before.enabled,
+                ticked_until=until,
+                last_tick=before.last_tick,
+                revision=before.revision,
+            )
         if task != before and not await self._store.write(task, now=now):
             raise Conflict(f"the periodic task {name!r} was changed at the same time; look at it, and try again")
         return _state(task, moment)

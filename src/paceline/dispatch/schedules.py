@@ -19,8 +19,18 @@ from paceline.slots.calendars import Calendar
 SHORTEST_INTERVAL, LONGEST_INTERVAL = timedelta(seconds=1), timedelta(days=366)
 FIELDS = 5
 LONGEST_CRON = 255
+WORDS = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+"""Cron's words, as expressions."""
 GRACE = timedelta(seconds=30)
-"""A tick that is no later than this is not missed: `skip` still runs it."""
+"""A tick that is no later than this is not missed: `skip` still runs it, unless an outage came before."""
 SEARCHED = timedelta(days=3660)
 """A schedule without an open tick in ten years has none."""
 LONGEST_SHIFT = timedelta(hours=3)
@@ -33,7 +43,7 @@ class CatchUp(StrEnum):
     """What happens to ticks that were missed because no worker ran."""
 
     SKIP = "skip"
-    """None of them runs."""
+    """None of them runs. Ticks that are a few seconds late are not missed."""
     LAST = "last"
     """The latest one runs."""
     ALL = "all"
@@ -105,6 +115,9 @@ class Schedule:
         if self.catch_up is CatchUp.ALL:
             ticks = list(islice(self._ticks(ticked_until, until=now), MAX_TICKS))
             return ticks, ticks[-1] if len(ticks) == MAX_TICKS else now
+        if self.catch_up is CatchUp.SKIP and first >= now - GRACE:
+            # Late, not missed: there was no outage.
+            return list(self._ticks(ticked_until, until=now)), now
         earliest = max(ticked_until, now - GRACE) if self.catch_up is CatchUp.SKIP else ticked_until
         latest = self._latest(earliest, now)
         return [] if latest is None else [latest], now
@@ -191,6 +204,10 @@ def _checked_cron(cron: str) -> str:
 
     if not isinstance(cron, str) or not 0 < len(cron) <= LONGEST_CRON or not cron.isascii() or not cron.isprintable():
         raise ConfigurationError("cron", "must be a cron expression such as 0 16 * * MON-FRI")
+    if cron.startswith("@"):
+        if cron not in WORDS:
+            raise ConfigurationError("cron", f"{cron!r} is unknown; known are {', '.join(WORDS)}")
+        return WORDS[cron]
     if len(cron.split()) != FIELDS:  # the parser would accept a sixth field, seconds
         raise ConfigurationError("cron", f"{cron!r} must have five fields, as 0 16 * * MON-FRI; for seconds use every")
     try:

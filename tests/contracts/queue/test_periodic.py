@@ -197,3 +197,27 @@ async def test_four_workers_killed_at_random_for_minutes_run_each_tick_once(
     assert len(ran) - len(set(ran)) <= kills
     for store in stores:
         await store.close()
+
+
+async def test_a_tick_has_the_lane_and_the_priority_of_its_task(store: QueueStore, periodic: Periodic) -> None:
+    await periodic.put("report", "PAY", EVERY_2S, lane="tenant-1", priority=0, now=T)
+    await periodic.put("report", "PAY", EVERY_2S, now=T)
+    await periodic.tick(now=T + 2 * SECOND)
+    await periodic.trigger("report", now=T + 3 * SECOND)
+    items = await store.items("PAY", None, 10, None)
+    assert [(item.lane, item.priority) for item in items] == [("tenant-1", 0)] * 2
+    with pytest.raises(InvalidInput, match="priority"):
+        await periodic.put("report", "PAY", EVERY_2S, priority=10, now=T)
+
+
+async def test_code_gives_a_schedule_and_operators_decide(periodic: Periodic) -> None:
+    every_5s, every_7s = Schedule.of(every="PT5S"), Schedule.of(every="PT7S")
+    await periodic.declare("report", "PAY", EVERY_2S, lane="a", now=T)
+    assert (await periodic.declare("report", "PAY", every_5s, lane="b", now=T)).task.lane == "b"
+    await periodic.switch("report", enabled=False, now=T)
+    assert (await periodic.declare("report", "PAY", EVERY_2S, lane="b", now=T)).task.schedule == EVERY_2S
+    assert not (await periodic.show("report", now=T)).task.enabled
+    await periodic.put("report", "PAY", every_7s, now=T)
+    assert (await periodic.declare("report", "PAY", every_5s, lane="b", now=T)).task.schedule == every_7s
+    await periodic.put("own", "PAY", every_7s, now=T)
+    assert (await periodic.declare("own", "PAY", every_5s, now=T)).task.schedule == every_7s

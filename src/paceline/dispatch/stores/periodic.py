@@ -127,6 +127,9 @@ def _columns(task: PeriodicTask) -> dict[str, Any]:
         "enabled": task.enabled,
         "ticked_until": task.ticked_until,
         "last_tick": task.last_tick,
+        "lane": task.lane,
+        "priority": task.priority,
+        "said_json": task.said,
     }
 
 
@@ -147,4 +150,7 @@ def _task(row: Any) -> PeriodicTask:
         row.ticked_until,
         row.last_tick,
         row.revision,
+        row.lane,
+        row.priority,
+        row.said_json,
     )

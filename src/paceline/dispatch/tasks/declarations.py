@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from typing import Unpack
+from typing import NamedTuple, Unpack
 
 from paceline.dispatch.config import DispatchConfig, DispatchSettings
 from paceline.dispatch.periodic import Periodic
@@ -17,17 +17,26 @@ POLL_SECONDS = 1
 MAX_TRIES = 5
 
 
-async def state_schedules(queue: DispatchQueue, schedules: Mapping[str, tuple[str, Schedule]]) -> None:
-    """Writes the decorators' schedules. One that operators paused stays paused."""
+class Declared(NamedTuple):
+    """A periodic task, as its decorator gives it."""
+
+    item_type: str
+    schedule: Schedule
+    lane: str | None
+    priority: int | None
+
+
+async def declare_schedules(queue: DispatchQueue, schedules: Mapping[str, Declared]) -> None:
+    """Writes the decorators' schedules. One that operators changed or paused stays so."""
     periodic = Periodic(queue)
-    for name, (item_type, schedule) in schedules.items():
+    for name, (item_type, schedule, lane, priority) in schedules.items():
         # Another worker may write the same row concurrently, or queue a tick.
         for _ in range(MAX_TRIES - 1):
             with contextlib.suppress(Conflict):
-                await periodic.put(name, item_type, schedule)
+                await periodic.declare(name, item_type, schedule, lane=lane, priority=priority)
                 break
         else:
-            await periodic.put(name, item_type, schedule)
+            await periodic.declare(name, item_type, schedule, lane=lane, priority=priority)
 
 
 def declared_config(item_type: str, retries: int, **settings: Unpack[DispatchSettings]) -> DispatchConfig:

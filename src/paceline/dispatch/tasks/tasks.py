@@ -19,7 +19,7 @@ from paceline.dispatch.rate_guard import RateGuard
 from paceline.dispatch.registry import Domain
 from paceline.dispatch.schedules import CatchUp, Schedule
 from paceline.dispatch.tasks.batches import batch_requests, chain_request
-from paceline.dispatch.tasks.declarations import declared_config, state_schedules
+from paceline.dispatch.tasks.declarations import Declared, declare_schedules, declared_config
 from paceline.dispatch.tasks.execution import CANCEL_SECONDS, EventListener, Middleware, TaskExecution
 from paceline.dispatch.tasks.in_memory import InMemory
 from paceline.dispatch.tasks.policies import (
@@ -129,7 +129,7 @@ class Tasks:
         self._listeners = () if on_event is None else (on_event,)
         self._cancel_seconds = cancel_seconds
         self._tasks: dict[str, Task[Any, Any]] = {}
-        self._periodic: dict[str, tuple[str, Schedule]] = {}
+        self._periodic: dict[str, Declared] = {}
         self._states: dict[asyncio.AbstractEventLoop, _OnLoop] = {}
         self._blocking: BlockingTasks | None = None
         self._in_memory: InMemory | None = None
@@ -245,7 +245,8 @@ class Tasks:
                 raise ConfigurationError(error.field, error.problem) from None
             if periodic_name in self._periodic:
                 raise ConfigurationError("name", f"two periodic tasks are named {periodic_name}; give one a name=")
-            self._periodic[periodic_name] = task.item_type, schedule
+            definition = task.definition
+            self._periodic[periodic_name] = Declared(task.item_type, schedule, definition.lane, definition.priority)
             return task
 
         return decorate
@@ -499,7 +500,7 @@ class Tasks:
             task.arguments.check()
         queue = await self.queue()
         async with self._guard(queue) as guard, self._dispatching(queue, guard, observer, temporal):
-            await state_schedules(queue, self._periodic)
+            await declare_schedules(queue, self._periodic)
             yield
 
     def _dispatching(

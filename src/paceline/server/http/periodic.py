@@ -50,7 +50,13 @@ async def put(request: Request) -> Response:
     body = PeriodicRequest.parse(await read_large_object(request.scope, request.receive))
     try:
         state = await _periodic(request).put(
-            request.path_params["name"], body.item_type, body.schedule(), context=body.context, enabled=body.enabled
+            request.path_params["name"],
+            body.item_type,
+            body.schedule(),
+            context=body.context,
+            enabled=body.enabled,
+            lane=body.lane,
+            priority=body.priority,
         )
     except Conflict as error:
         raise Problem(409, "conflict", "Conflict", str(error)) from None

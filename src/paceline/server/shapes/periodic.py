@@ -17,7 +17,7 @@ from paceline.server.shapes.members import DURATION
 from paceline.server.shapes.shape import Expects, Instant, InvalidMember, Shape
 
 NAME: dict[str, Any] = {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$", "example": "report"}
-_CRON = {"type": "string", "minLength": 9, "maxLength": 255, "example": "0 16 * * MON-FRI"}
+_CRON = {"type": "string", "minLength": 6, "maxLength": 255, "example": "0 16 * * MON-FRI"}
 
 
 class PeriodicRequest(Shape):
@@ -38,6 +38,8 @@ class PeriodicRequest(Shape):
     catch_up: Annotated[Any, WithJsonSchema({"enum": list(CatchUp)})] = CatchUp.SKIP
     context: Annotated[Any, WithJsonSchema({"description": "What each execution is given; left out, {}."})] = None
     enabled: Annotated[Any, WithJsonSchema({"type": "boolean"})] = None
+    lane: Annotated[Any, WithJsonSchema({"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"})] = None
+    priority: Annotated[Any, WithJsonSchema({"type": "integer", "minimum": 0, "maximum": 9})] = None
 
     def schedule(self) -> Schedule:
         """The schedule it describes.
@@ -45,7 +47,7 @@ class PeriodicRequest(Shape):
         Raises:
             InvalidInput: a member is wrong.
         """
-        for member in ("cron", "every", "zone", "enabled"):
+        for member in ("cron", "every", "zone", "enabled", "lane", "priority"):
             if member in self.model_fields_set and getattr(self, member) is None:
                 raise InvalidMember(member, "must not be null; leave it out")
         if self.enabled is not None and not isinstance(self.enabled, bool):
@@ -69,6 +71,8 @@ class PeriodicShown(Shape):
     catch_up: str
     context: Any
     enabled: bool
+    lane: str
+    priority: int
     next_tick: Instant | None
     last_tick: Instant | None
 
