@@ -1,4 +1,4 @@
-"""Calls to an external API, limited by our own plan and by the server's Retry-After and RateLimit fields.
+"""Calls to an external API at its pace: our own rate, and the server's Retry-After and RateLimit fields.
 
 Run it:  python examples/fastapi_app.py & python examples/outbound_calls.py
 """
@@ -12,41 +12,41 @@ import aiohttp
 import httpx2
 import requests
 
-from paceline import AsyncLimiter, Limiter, Plan, TokenBucket
+from paceline import BlockingDownstream, Downstream
 from paceline.integrations.aiohttp import LimitedMiddleware
-from paceline.integrations.httpx import AsyncLimitedTransport, LimitedTransport
 from paceline.integrations.requests import LimitedAdapter
 
-PLANS = [Plan("partner", TokenBucket(capacity=4, per_second=50))]
+RATE = "50/second"
 HEADERS = {"X-API-Key": "outbound"}
 
 
 def with_httpx2(url: str, calls: int) -> list[int]:
-    limiter = Limiter(plans=PLANS)
-    with httpx2.Client(transport=LimitedTransport(limiter, "partner", max_wait=10), headers=HEADERS) as client:
+    partner = BlockingDownstream("partner", rate=RATE)
+    with partner, httpx2.Client(transport=partner.transport(timeout=10), headers=HEADERS) as client:
         return [client.get(url).status_code for _ in range(calls)]
 
 
 def with_requests(url: str, calls: int) -> list[int]:
-    with requests.Session() as session:
-        session.mount("http://", LimitedAdapter(Limiter(plans=PLANS), "partner", max_wait=10))
+    with BlockingDownstream("partner", rate=RATE) as partner, requests.Session() as session:
+        session.mount("http://", LimitedAdapter(partner, timeout=10))
         session.headers.update(HEADERS)
         return [session.get(url).status_code for _ in range(calls)]
 
 
 async def with_async_httpx2(url: str, calls: int) -> list[int]:
-    transport = AsyncLimitedTransport(AsyncLimiter(plans=PLANS), "partner", max_wait=10)
-    async with httpx2.AsyncClient(transport=transport, headers=HEADERS) as client:
+    partner = Downstream("partner", rate=RATE)
+    async with partner, httpx2.AsyncClient(transport=partner.transport(timeout=10), headers=HEADERS) as client:
         return [(await client.get(url)).status_code for _ in range(calls)]
 
 
 async def with_aiohttp(url: str, calls: int) -> list[int]:
-    limited = LimitedMiddleware(AsyncLimiter(plans=PLANS), "partner", max_wait=10)
     statuses = []
-    async with aiohttp.ClientSession(middlewares=[limited], headers=HEADERS) as session:
-        for _ in range(calls):
-            async with session.get(url) as answer:
-                statuses.append(answer.status)
+    async with Downstream("partner", rate=RATE) as partner:
+        limited = LimitedMiddleware(partner, timeout=10)
+        async with aiohttp.ClientSession(middlewares=[limited], headers=HEADERS) as session:
+            for _ in range(calls):
+                async with session.get(url) as answer:
+                    statuses.append(answer.status)
     return statuses
 
 

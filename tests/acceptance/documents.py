@@ -44,6 +44,7 @@ HOSTS = {
     "kafka:9092": "kafka_bootstrap",
     "http://collector:4318": "trace_collector",
     "smsc:2775": "smsc_address",
+    "http://llm:8000": "llm_provider",
 }
 """The servers that documents name, and the fixture that is put in each one's place."""
 PORTS = (8000, 8080, 8081, 9090, 10000)

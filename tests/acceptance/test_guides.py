@@ -13,6 +13,7 @@ import pytest
 from paceline.testing import TemporalServer, require
 from tests.acceptance.collector import collector
 from tests.acceptance.documents import Block, Reader, assert_every_block_is_read, blocks, hosts
+from tests.faults.llm_provider import providing
 from tests.integration.smsc import smsc_in_a_thread
 
 pytestmark = pytest.mark.quick
@@ -73,6 +74,12 @@ def trace_collector() -> Iterator[str]:
 def smsc_address() -> Iterator[str]:
     with smsc_in_a_thread() as center:
         yield center.address
+
+
+@pytest.fixture
+def llm_provider() -> Iterator[str]:
+    with providing(500, 200_000) as provider:
+        yield provider.address
 
 
 def _named(page: Path) -> str:

@@ -11,7 +11,7 @@ from flask import Flask
 
 from paceline import AsyncLimiter, FixedWindow, Limiter, Plan
 from paceline.errors import ConfigurationError
-from paceline.integrations import asgi, fastapi, flask, functions, httpx, requests
+from paceline.integrations import asgi, fastapi, flask, functions
 from paceline.integrations.request_limiter import PathRule
 from tests.integration.sites import django_integration, override_settings
 
@@ -48,9 +48,6 @@ MADE: dict[str, Callable[[Any, str], object]] = {
     "flask": lambda limiter, plan: flask.install(Flask(__name__), limiter, rules(plan)),
     "django": lambda limiter, plan: django_middleware(limiter, rules(plan)),
     "functions": lambda limiter, plan: functions.rate_limit(limiter, iter(["gold", plan]), key="k"),
-    "httpx": httpx.LimitedTransport,
-    "async httpx": httpx.AsyncLimitedTransport,
-    "requests": requests.LimitedAdapter,
 }
 
 

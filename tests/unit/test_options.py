@@ -25,7 +25,6 @@ from paceline import (
 )
 from paceline.errors import ConfigurationError
 from paceline.integrations import celery, functions
-from paceline.integrations.outbound import OutboundLimiter
 from paceline.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
 
 DAILY = Plan("daily", "1/day")
@@ -54,10 +53,6 @@ def on_memory(kind: Any, option: str) -> Callable[[Any], Any]:
     return opened
 
 
-def outbound(max_wait: Any) -> OutboundLimiter:
-    return OutboundLimiter(Limiter(plans=[DAILY]), "daily", None, 1, max_wait)
-
-
 @pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
 @pytest.mark.parametrize("url", ["memory://", "sqlite:///limits.db", "redis://127.0.0.1:1"])
 async def test_a_deadline_is_a_time(kind: Any, url: str) -> None:
@@ -79,7 +74,6 @@ async def test_a_deadline_is_a_time(kind: Any, url: str) -> None:
         ("longest_pause", lambda value: BreakerPolicy(longest_pause=value), [None, 0, inf]),
         ("refresh_every", lambda value: TomlPlans("plans.toml", refresh_every=value), [inf]),
         ("max_keys", lambda value: MemoryLimitStore(max_keys=value), [None, 0, inf, 1.5]),
-        ("max_wait", outbound, [None]),
         ("wait", lambda value: functions.rate_limit(Limiter(), "1/day", key="k", wait=value), []),
         ("wait", lambda value: celery.rate_limit(Limiter(), "1/day", key="k", wait=value), [None]),
         ("batch", on_memory(SlotScheduler, "batch"), [None, 0, inf, 1.5]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from hashlib import sha256
 from math import inf
 from types import TracebackType
@@ -14,17 +14,28 @@ from typing import Any, NamedTuple, Self
 from paceline.circuit_breaker import BreakerPolicy
 from paceline.downstream import state as shared
 from paceline.downstream.breaker import DownstreamBreaker
-from paceline.downstream.ports import BreakerStatus, Permit, StateStore
+from paceline.downstream.call import Call, Taken
+from paceline.downstream.client_calls import DEFAULT_TIMEOUT, ClientCalls, CostsOf, KeyOf, Settle
+from paceline.downstream.costs import Debts, budget_of
+from paceline.downstream.httpx_transport import DownstreamTransport
+from paceline.downstream.ports import BreakerStatus, StateStore
 from paceline.downstream.rate_gate import LimitAt, PermitRateGate, longest_hold, permit_policy
 from paceline.downstream.shared_breaker import SharedBreakerStore
 from paceline.downstream.signals import Signals, StandardSignals
 from paceline.downstream.state import Reading
 from paceline.downstream.stores import open_permits, open_states
-from paceline.errors import ConfigurationError, InvalidInput, NotFound, RateLimitExceeded, StoreError
-from paceline.limits.handles import AsyncReservation
+from paceline.errors import (
+    ConfigurationError,
+    CostExceedsCapacity,
+    InvalidInput,
+    RateLimitExceeded,
+    StoreError,
+    StoreUnavailable,
+)
 from paceline.limits.limiter import AsyncLimiter
-from paceline.limits.model import Decision, OnError, Plan, Reason
+from paceline.limits.model import Decision, OnError, Reason, Spec
 from paceline.limits.rate_text import Rate, parse_rate
+from paceline.limits.reservations import Link
 from paceline.options import check_seconds, check_wait, is_whole
 
 MAX_NAME = 64
@@ -38,6 +49,8 @@ TTL = 86_400.0
 """Seconds for which a reservation may be settled: longer than any call."""
 SHORTEST_WAIT = 0.01
 DEFAULT_KEY = "host"
+OTHER_SIDE = "server"
+"""The plan's name in the refusal of a call by a pause that the other side asked for."""
 
 
 class DownstreamStatus(NamedTuple):
@@ -73,6 +86,9 @@ class Downstream:
             response = await client.post(url, json=body)
             call.settle(tokens=response.json()["usage"]["total_tokens"])
 
+    Limits hold in every sliding window. What a call cost more than it reserved, the next ones of its process pay. A
+    limit may also be an algorithm, such as a `Concurrency`: its place is held until the call ends.
+
     While the store can't be reached, no call leaves. `call_timeout` is the longest that one call may take, in seconds:
     a call that was sent and not answered counts for so long, and a Redis that knows nothing of this downstream, which
     may have lost its data, lets the first call wait for so long.
@@ -89,7 +105,7 @@ class Downstream:
         rate: str | None = None,
         counted: LimitAt = "answer",
         burst: int = 1,
-        limits: Mapping[str, str] | None = None,
+        limits: Mapping[str, str | Spec] | None = None,
         signals: Signals | None = None,
         breaker: BreakerPolicy | None = None,
         call_timeout: float = 10.0,
@@ -104,15 +120,17 @@ class Downstream:
         check_seconds("call_timeout", call_timeout)
         self._counted: LimitAt = counted
         self._burst = burst
-        self._call_timeout = call_timeout
+        self.call_timeout = call_timeout
         self._signals = signals or StandardSignals()
-        self._limits = {limit: Plan(f"{name}:{limit}", each) for limit, each in (limits or {}).items()}
+        self._limits = {limit: budget_of(name, limit, each) for limit, each in (limits or {}).items()}
         if self._rate is None and not self._limits:
             raise ConfigurationError("rate", "give a rate, or limits, or both")
         self._limiter: AsyncLimiter | None = None
         if self._limits:
             # As its hard rate: while the store is away, nothing leaves.
-            self._limiter = AsyncLimiter(url, plans=self._limits.values(), on_error=OnError.CLOSED)
+            self._limiter = AsyncLimiter(
+                url, plans=[each.plan for each in self._limits.values()], on_error=OnError.CLOSED
+            )
         self._breaker_policy = breaker
         self._breaker: DownstreamBreaker | None = None
         self._stack = AsyncExitStack()
@@ -122,13 +140,14 @@ class Downstream:
         self._read_at = float("-inf")
         self._gates: dict[str, PermitRateGate] = {}
         self._turns: dict[str, asyncio.Lock] = {}
+        self._debts = Debts({budget.plan.name: budget.capacity for budget in self._limits.values()})
         self.waiting = 0
         """Calls of this process that wait."""
         self.running = 0
         """Calls of this process that have left and not ended."""
 
     def call(
-        self, costs: Mapping[str, int] | None = None, *, key: str = DEFAULT_KEY, timeout: float | None = 30.0
+        self, costs: Mapping[str, int] | None = None, *, key: str = DEFAULT_KEY, timeout: float | None = DEFAULT_TIMEOUT
     ) -> Call:
         """One call, made inside an `async with` block: it is entered when the call may leave.
 
@@ -139,7 +158,9 @@ class Downstream:
         Raises:
             InvalidInput: there is no such limit, or a cost that can't be one.
             CostExceedsCapacity: a limit can never admit its cost.
-            RateLimitExceeded: the call could not leave within `timeout` seconds. All of them when it is entered.
+            RateLimitExceeded: the call could not leave within `timeout` seconds.
+            StoreUnavailable: it could not, because the store could not be reached. All but the first when it is
+                entered.
         """
         if timeout is not None:
             check_wait("timeout", timeout)
@@ -147,8 +168,52 @@ class Downstream:
         for limit in costs.keys() - self._limits.keys():
             known = ", ".join(self._limits) or "none"
             raise InvalidInput("costs", f"downstream {self.name!r} has no limit {limit!r}; it has {known}")
-        links = [(key, plan.name, costs.get(limit, 1)) for limit, plan in self._limits.items()]
-        return Call(self, key, links, timeout)
+        links: list[Link] = []
+        places: list[Link] = []
+        for budget in self._limits.values():
+            cost = costs.get(budget.limit, 1)
+            if not is_whole(cost) or cost < 1:
+                raise InvalidInput(f"costs.{budget.limit}", f"{cost!r} is not a whole number of at least 1")
+            if budget.units(cost) > budget.capacity:
+                raise CostExceedsCapacity(budget.plan.name, cost, budget.capacity * budget.unit)
+            of_kind = places if budget.is_places else links
+            of_kind.append((key, budget.plan.name, budget.units(cost)))
+        return Call(self, key, links, places, timeout)
+
+    def transport(
+        self,
+        settle: Settle | None = None,
+        *,
+        costs: CostsOf | None = None,
+        key: KeyOf = DEFAULT_KEY,
+        timeout: float | None = DEFAULT_TIMEOUT,
+        transport: Any = None,
+    ) -> DownstreamTransport:
+        """A transport for `AsyncClient` of httpx2 or httpx: each request is a call of this downstream.
+
+        `costs` and `key` are those of `call`, or functions of the request; a key that is None lets a request through.
+        `settle` reads what a call has really cost from its `Answer`, when the body was read, also one that is streamed,
+        or was cut off. A request that could not leave within `timeout` seconds raises an error that is both
+        `RateLimitExceeded` and the library's `RequestError`. `transport` sends the requests; the library's own one, if
+        none is given, confirms each call right before its first byte.
+
+        Raises:
+            ConfigurationError: an option can't be used.
+        """
+        calls = ClientCalls(self, settle, costs, key, timeout)
+        return DownstreamTransport(calls, is_blocking=False, call_timeout=self.call_timeout, transport=transport)
+
+    def async_transport(
+        self,
+        settle: Settle | None = None,
+        *,
+        costs: CostsOf | None = None,
+        key: KeyOf = DEFAULT_KEY,
+        timeout: float | None = DEFAULT_TIMEOUT,
+        transport: Any = None,
+    ) -> DownstreamTransport:
+        """The same, by the name that says so."""
+        return self.transport(settle, costs=costs, key=key, timeout=timeout, transport=transport)
 
     async def pause(self, reason: str = "by an operator") -> None:
         """Lets no call leave, from any process, within a second. Calls that have left go on. Raises `StoreError`."""
@@ -167,10 +232,12 @@ class Downstream:
         rate = None if self._rate is None else str(self._rate)
         return DownstreamStatus(rate, self.waiting, self.running, known.paused, pauses, breaker)
 
-    async def learn(self, key: str, status: int, header: Callable[[str], str | None]) -> None:
-        """Reads the limits that a response reports (`signals`): all processes pause for as long as it asks for."""
+    async def learn(self, key: str, status: int, header: Callable[[str], str | None]) -> float:
+        """Reads the limits that a response reports (`signals`): all processes pause for as long as it asks for. Returns
+        the seconds; 0 if it asks for none. Raises `StoreError`."""
         if seconds := min(self._signals.pause_of(status, header), LONGEST_PAUSE):
             await self.hold_off(key, seconds)
+        return seconds
 
     async def hold_off(self, key: str, seconds: float) -> None:
         """Lets no call of `key` leave for so many seconds, from any process. Raises `StoreError`."""
@@ -202,7 +269,7 @@ class Downstream:
                 self._stack.push_async_callback(self._states.close)
                 if self._breaker_policy is not None:
                     self._breaker = DownstreamBreaker(
-                        SharedBreakerStore(self._states), self._breaker_policy, call_timeout=self._call_timeout
+                        SharedBreakerStore(self._states), self._breaker_policy, call_timeout=self.call_timeout
                     )
             return self._states
 
@@ -229,11 +296,11 @@ class Downstream:
                     self._url,
                     self._permit_name(key),
                     permit_policy(limit, self._burst, window),
-                    longest_hold(self._call_timeout, window),
+                    longest_hold(self.call_timeout, window),
                 )
                 self._stack.push_async_callback(store.close)
                 self._gates[key] = PermitRateGate(
-                    store, call_timeout=self._call_timeout, limit_at=self._counted, window=window
+                    store, call_timeout=self.call_timeout, limit_at=self._counted, window=window
                 )
             return self._gates[key]
 
@@ -243,17 +310,25 @@ class Downstream:
         name = f"{self.name}:{key}"
         return name if len(name) <= MAX_NAME else sha256(name.encode()).hexdigest()
 
-    async def _until_open(self, key: str) -> None:
-        """Returns when neither an operator nor the other side has paused calls."""
+    async def _until_open(self, call: Call) -> None:
+        """Returns when neither an operator nor the other side has paused calls.
+
+        Raises:
+            RateLimitExceeded: the other side has paused them for longer than the call waits.
+        """
         while True:
             try:
                 known, now_us = await self._read()
-            except StoreError:
-                await asyncio.sleep(FRESH_SECONDS)  # what is not known may be a pause
+            except StoreError as error:
+                call.obstacle = error  # what is not known may be a pause
+                await asyncio.sleep(FRESH_SECONDS)
                 continue
-            pause = self._pause_left(known, now_us, key)
+            pause = self._pause_left(known, now_us, call.key)
             if not pause:
                 return
+            if call.seconds_left() < pause < inf:
+                wait_us = round(pause * 1e6)
+                raise RateLimitExceeded(Decision.of(False, 0, 0, wait_us, wait_us, OTHER_SIDE, Reason.DENIED))
             await asyncio.sleep(min(pause, FRESH_SECONDS))
 
     def _pause_left(self, known: shared.State, now_us: int, key: str) -> float:
@@ -264,167 +339,67 @@ class Downstream:
         return max((known.pauses.get(key, 0) - now_us) / 1e6, 0.0)
 
     async def _admit(self, call: Call) -> None:
-        """Takes the permit and the limits of a call, both or none, as soon as there is room."""
+        """Takes the permit, the places and the limits of a call, all or none, as soon as there is room."""
         gate = await self._gate(call.key)
-        # With a rate and limits, one caller at a time: the limits are reserved when the permit is there, so that
-        # neither ages while the other is waited for.
-        turn = self._turns.setdefault(call.key, asyncio.Lock()) if gate and call.links else None
+        # With several kinds, one caller at a time: each is taken when the others are there, so that none ages while
+        # another is waited for.
+        several = (gate is not None) + bool(call.places) + bool(call.links) > 1
+        turn = self._turns.setdefault(call.key, asyncio.Lock()) if several else None
         async with turn or AsyncExitStack():
             while True:
-                await self._until_open(call.key)
+                await self._until_open(call)
                 if self._breaker is not None:
                     call.is_probe = await self._breaker.admit()
-                if await self._take(call, gate):
+                if await self._take(call, gate, wait=not several):
                     return
 
-    async def _take(self, call: Call, gate: PermitRateGate | None) -> bool:
-        permit = None if gate is None else await gate.acquire()
-        reservation = None
+    async def _take(self, call: Call, gate: PermitRateGate | None, wait: bool) -> bool:
+        """Takes what a call needs; False if it has to try again. With `wait`, it needs one kind only."""
+        taken = Taken(None if gate is None else await gate.acquire(call.note))
         try:
-            if self._limiter is not None:
-                wait = 0.0 if permit is not None else call.seconds_left()
-                reservation = await self._limiter.reserve_chain(call.links, ttl=TTL, timeout=wait)
-                if not reservation:
-                    decision = reservation.decision
-                    if permit is None and decision.reason is not Reason.FAIL_CLOSED:
-                        raise RateLimitExceeded(decision)
-                    _give_back(permit)
-                    await asyncio.sleep(max(decision.retry_after, SHORTEST_WAIT))
-                    return False
-            known, now_us = await self._read()
-            if self._pause_left(known, now_us, call.key):  # since this call began to wait
-                await _cancel(reservation)
-                _give_back(permit)
-                return False
+            decision = await self._take_limits(call, taken, call.seconds_left() if wait else 0.0)
+            if decision is None:
+                known, now_us = await self._read()
+                if not self._pause_left(known, now_us, call.key):  # since this call began to wait
+                    call.taken = taken
+                    return True
         except BaseException:
-            await _cancel(reservation)
-            _give_back(permit)
+            await self._give_back(call, taken)
             raise
-        call.permit, call.reservation = permit, reservation
-        return True
+        await self._give_back(call, taken)
+        if decision is None:
+            return False
+        if decision.reason is Reason.FAIL_CLOSED:
+            call.obstacle = StoreUnavailable("the store of its limits does not answer")
+        elif wait:
+            raise RateLimitExceeded(decision)
+        await asyncio.sleep(max(decision.retry_after, SHORTEST_WAIT))
+        return False
 
+    async def _give_back(self, call: Call, taken: Taken) -> None:
+        """The call is not made: what it has taken is free again, and its debts are still to be paid."""
+        for key, plan, _ in call.links:
+            self._debts.add(key, plan, taken.debts.get(plan, 0))
+        await taken.give_back()
 
-class Call:
-    """A call to a downstream. Made by `Downstream.call`; it is entered once."""
-
-    def __init__(self, downstream: Downstream, key: str, links: list[tuple[str, str, int]], timeout: float | None):
-        self.key = key
-        self.links = links
-        self.permit: Permit | None = None
-        self.reservation: AsyncReservation | None = None
-        self.is_probe = False
-        self._downstream = downstream
-        self._timeout = timeout
-        self._deadline = inf
-        self._actual: dict[str, int] = {}
-        self._is_refused = False
-        self._has_left = False
-        self._is_answered = False
-
-    def settle(self, **costs: int) -> None:
-        """Corrects what the limits were charged, when the block ends. A limit that is not named keeps its cost.
-
-        Raises:
-            InvalidInput: there is no such limit, or a cost that can't be one.
-        """
-        limits = self._downstream._limits
-        for limit, cost in costs.items():
-            if limit not in limits:
-                raise InvalidInput("costs", f"downstream {self._downstream.name!r} has no limit {limit!r}")
-            if not is_whole(cost) or cost < 0:
-                raise InvalidInput(limit, f"{cost!r} is not a whole number of at least 0")
-            self._actual[limits[limit].name] = cost
-
-    def refused(self) -> None:
-        """The other side refused the call for its rate: nothing of the limits was spent."""
-        self._is_refused = True
-
-    def answered(self) -> None:
-        """The other side has answered: whatever happens in the block from now on, the call has arrived."""
-        if not self._is_answered:
-            self._is_answered = True
-            if self.permit is not None:
-                self.permit.release()
-
-    async def confirm(self) -> None:
-        """Returns when the call may leave. A block is entered then; a client that has a connection to open first, as
-        the transports do, awaits it right before the first byte."""
-        if self.permit is not None:
-            await self.permit.confirm()
-            self.permit.left()
-        self._has_left = True
-
-    def seconds_left(self) -> float:
-        """Seconds until it gives up waiting."""
-        return max(self._deadline - time.monotonic(), 0.0)
-
-    async def enter(self) -> None:
-        """Waits for its turn, without `confirm`."""
-        if self._timeout is not None:
-            self._deadline = time.monotonic() + self._timeout
-        downstream = self._downstream
-        downstream.waiting += 1
-        try:
-            async with asyncio.timeout(self._timeout):
-                await downstream._admit(self)
-        except TimeoutError:
-            raise RateLimitExceeded(_no_room(downstream)) from None
-        finally:
-            downstream.waiting -= 1
-        downstream.running += 1
-
-    async def leave(self, error: BaseException | None = None) -> None:
-        """Settles it, by how it ended."""
-        downstream = self._downstream
-        downstream.running -= 1
-        unknown = isinstance(error, OSError | TimeoutError | asyncio.CancelledError) and not self._is_answered
-        if not self._has_left:
-            _give_back(self.permit)
-            await _cancel(self.reservation)
-        elif not unknown:
-            self.answered()
-        if self._has_left and self.reservation is not None:
-            with suppress(StoreError, NotFound):  # it stays charged as reserved
-                if self._is_refused:
-                    await self.reservation.cancel()
-                elif self._actual:
-                    await self.reservation.settle(self._actual)
-        if downstream._breaker is not None and not isinstance(error, asyncio.CancelledError):
-            with suppress(StoreError):
-                if unknown:
-                    await downstream._breaker.record_failure(str(error) or type(error).__name__, self.is_probe)
-                else:
-                    await downstream._breaker.record_success(self.is_probe)
-
-    async def __aenter__(self) -> Self:
-        await self.enter()
-        try:
-            await self.confirm()
-        except BaseException as error:
-            await self.leave(error)
-            raise
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.leave(error)
-
-
-def _give_back(permit: Permit | None) -> None:
-    if permit is not None:
-        permit.give_back()
-
-
-async def _cancel(reservation: AsyncReservation | None) -> None:
-    if reservation is not None:
-        with suppress(StoreError, NotFound):  # it stays charged
-            await reservation.cancel()
-
-
-def _no_room(downstream: Downstream) -> Decision:
-    limit = downstream._rate.limit if downstream._rate is not None else 0
-    return Decision.of(False, 0, limit, 0, 0, downstream.name, Reason.DENIED)
+    async def _take_limits(self, call: Call, taken: Taken, wait: float) -> Decision | None:
+        """Takes the places and reserves the limits of a call; the refusal if there is no room."""
+        if self._limiter is None:
+            return None
+        if call.places:
+            places = self._limiter.hold_chain(call.places, timeout=wait)
+            decision = await places.enter()
+            if not decision:
+                return decision
+            taken.places = places
+        if call.links:
+            taken.debts = self._debts.claim(call.links)
+            links = [(key, plan, cost + taken.debts[plan]) for key, plan, cost in call.links]
+            reservation = await self._limiter.reserve_chain(links, ttl=TTL, timeout=wait)
+            if not reservation:
+                return reservation.decision
+            taken.reservation = reservation
+        return None
 
 
 def _check_name(name: Any) -> str:

@@ -36,6 +36,7 @@ from paceline.errors import StoreError, StoreUnavailable
 log = logging.getLogger(__name__)
 
 LimitAt = Literal["answer", "departure"]
+Note = Callable[[StoreError | None], None]
 
 SECOND = 1.0
 LATE = 3.0
@@ -94,17 +95,18 @@ class PermitRateGate:
         self._monotonic = monotonic
         self._freeing: set[asyncio.Task[None]] = set()
 
-    async def acquire(self) -> Permit:
-        return _SharedPermit(self, await self.take(token_hex(6)))
+    async def acquire(self, note: Note | None = None) -> Permit:
+        """As the port says. `note` hears of each error of the store, and None when it answers."""
+        return _SharedPermit(self, await self.take(token_hex(6), note))
 
     async def close(self) -> None:
         """Returns when the permits of all answered calls are freed."""
         await asyncio.gather(*self._freeing)
 
-    async def take(self, holder: str) -> _TimedPermit:
+    async def take(self, holder: str, note: Note | None = None) -> _TimedPermit:
         """A permit, shortly before its call may leave."""
         async with self._asking:
-            grant = await self._granted(holder)
+            grant = await self._granted(holder, note or _ignore)
         leave_us = grant.now_us + grant.delay_us
         permit = _TimedPermit(holder, self._clock.latest(leave_us), self._clock.earliest(leave_us) + LATE)
         try:
@@ -124,7 +126,7 @@ class PermitRateGate:
         if delay > 0:
             await self._pause(delay)
 
-    async def _granted(self, holder: str) -> Grant:
+    async def _granted(self, holder: str, note: Note) -> Grant:
         while True:
             requested_at = self._monotonic()
             try:
@@ -132,12 +134,14 @@ class PermitRateGate:
             except StoreUnavailable as error:
                 # Fail closed: too many calls are worse than late ones.
                 log.warning("calls to the downstream wait: %s", error)
+                note(error)
                 await self._pause(OUTAGE_PAUSE)
                 continue
             except asyncio.CancelledError:
                 self.give_back(holder)
                 raise
             self._clock.record(grant.now_us, requested_at=requested_at, answered_at=self._monotonic())
+            note(None)
             if not grant.wait_us:
                 return grant
             await self._pause(max(grant.wait_us / 1e6, SHORTEST_PAUSE))
@@ -164,6 +168,9 @@ class PermitRateGate:
     async def _free(self, holder: str, at_us: int) -> None:
         with suppress(StoreError):  # it is free after its hold, then
             await self._permits.free(holder, at_us)
+
+
+def _ignore(_: StoreError | None) -> None: ...
 
 
 class _SharedPermit:

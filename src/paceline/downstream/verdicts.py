@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import socket
 import ssl
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from math import inf
 from typing import Any, NamedTuple, Self
@@ -19,7 +19,7 @@ from paceline.errors import ConfigurationError
 
 MAX_REASON = 300
 MAX_REFERENCE = 255
-MAX_BODY = 1 << 20
+MAX_BODY = 4 << 20
 """Bytes of a body that are read as JSON."""
 DEEPEST = 8
 """Steps of the path to a member of the body."""
@@ -94,15 +94,15 @@ def verdict_of_error(error: BaseException, *, has_left: bool) -> Verdict:
     """The verdict on an attempt that ended with an error instead of an answer. Only an attempt whose first byte was
     not sent is sure to have done nothing; `has_left` must be true if that is not known."""
     reason = _short(str(error) or type(error).__name__)
-    if _any_cause(error, (ssl.SSLCertVerificationError, socket.gaierror)):
+    if any_cause(error, (ssl.SSLCertVerificationError, socket.gaierror)):
         return Verdict(Outcome.AGAIN, reason, fault=Fault.CONNECTION)
-    if not has_left or _any_cause(error, (ConnectionRefusedError,)):
+    if not has_left or any_cause(error, (ConnectionRefusedError,)):
         return Verdict(Outcome.AGAIN, reason, fault=Fault.DOWNSTREAM)
     return Verdict(Outcome.UNKNOWN, reason, fault=Fault.DOWNSTREAM)
 
 
-def _any_cause(error: BaseException | None, kinds: tuple[type[BaseException], ...]) -> bool:
-    """Clients wrap the errors of the connection."""
+def any_cause(error: BaseException | None, kinds: tuple[type[BaseException], ...]) -> bool:
+    """Whether an error, or what it was raised from, is of these kinds: clients wrap the errors of the connection."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         if isinstance(error, kinds):
@@ -126,6 +126,8 @@ class Answer(NamedTuple):
     """False if it broke off."""
     is_empty: bool = False
     """It has no body."""
+    content: bytes = b""
+    """The body as it was received, decompressed."""
 
     @classmethod
     def of(
@@ -134,7 +136,13 @@ class Answer(NamedTuple):
         """An answer whose body is still bytes."""
         body = _json_of(content)
         text = "" if body is not None else _short(content[: 4 * MAX_REASON].decode("utf-8", "replace"))
-        return cls(status, body, header, text, whole, not content)
+        return cls(status, body, header, text, whole, not content, content)
+
+    def events(self) -> Iterator[Any]:
+        """The JSON documents of a stream of server-sent events (`data: {…}`), in order; nothing of others."""
+        for line in self.content.splitlines():
+            if line.startswith(b"data:") and (document := _json_of(line[5:])) is not None:
+                yield document
 
 
 AGAIN_STATUSES = frozenset({408, 425, 429})

@@ -6,7 +6,7 @@
     @rate_limit("gold", key=header("X-API-Key"))
     async def resource(request): ...
 
-    session = aiohttp.ClientSession(middlewares=[LimitedMiddleware(limiter, "partner")])
+    session = aiohttp.ClientSession(middlewares=[LimitedMiddleware(partner)])
 
 A denied request gets 429 with `Retry-After` and a problem as its body; every limited response has the RateLimit
 fields. For the client see `LimitedMiddleware`.
@@ -14,21 +14,25 @@ fields. For the client see `LimitedMiddleware`.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import lru_cache, partial, wraps
 from itertools import pairwise
 from typing import Any, TypeVar, Unpack
 from urllib.parse import unquote
 
+from paceline.downstream.call import Call as DownstreamCall
+from paceline.downstream.client_calls import DEFAULT_TIMEOUT, Body, ClientCalls, CostsOf, KeyOf, Settle
+from paceline.downstream.downstream import DEFAULT_KEY, Downstream
+from paceline.downstream.verdicts import Answer
 from paceline.errors import ConfigurationError, RateLimitExceeded
 from paceline.extras import needed
 from paceline.integrations.denial_bodies import own_body
 from paceline.integrations.installed_limits import InstalledLimits
 from paceline.integrations.limit import (
     NO_ROUTE,
-    Cost,
     Limit,
     LimitOptions,
     OnDenied,
@@ -38,7 +42,6 @@ from paceline.integrations.limit import (
     resolved,
     scope_of,
 )
-from paceline.integrations.outbound import OutboundKey, OutboundLimiter, OutboundOptions
 from paceline.integrations.request_limiter import Refusal, RequestLimiter, ResponseCharge
 from paceline.integrations.response_fields import ResponseFields
 from paceline.integrations.route_patterns import ANYTHING, SEGMENT, Route
@@ -61,7 +64,7 @@ from paceline.limits.limiter import AsyncLimiter
 from paceline.limits.model import Decision
 
 with needed("paceline.integrations.aiohttp", "aiohttp"):
-    from aiohttp import ClientError, ClientHandlerType, ClientRequest, ClientResponse, web
+    from aiohttp import ClientError, ClientHandlerType, ClientRequest, ClientResponse, StreamReader, web
 
 __all__ = [
     "DECISION",
@@ -83,6 +86,9 @@ __all__ = [
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 PrincipalFinder = Callable[[web.Request], KeyValue | Awaitable[KeyValue]]
+
+BUFFER = 2**16
+"""Bytes of a body that wait for its reader."""
 
 Respond = Callable[[], Awaitable[Any]]
 
@@ -309,45 +315,94 @@ class _AiohttpRequest:
 
 
 class LimitedMiddleware:
-    """For `aiohttp.ClientSession(middlewares=[...])`. `key` defaults to the host and port.
+    """A `Downstream` under `aiohttp.ClientSession(middlewares=[...])`: requests wait for their turn.
 
-    A request waits for its own limit, and for the server's: after a `Retry-After`, or a `RateLimit` or `X-RateLimit-*`
-    with nothing left, calls to that server pause for the time it gives. If the wait would exceed `max_wait` seconds, it
-    raises an error that is both `RateLimitExceeded` and `aiohttp.ClientError`, and nothing is sent. Plans, key and cost
-    may be functions of the request. For the options see `OutboundOptions`.
+    `settle`, `costs`, `key` and `timeout` are those of `Downstream.transport`. A call ends when its body has been read,
+    was closed or was cut off. A request that could not leave in time raises an error that is both `RateLimitExceeded`
+    and `aiohttp.ClientError`, and nothing is sent.
+
+    Raises:
+        ConfigurationError: an option can't be used, or it is no `Downstream`.
     """
 
     def __init__(
         self,
-        limiter: AsyncLimiter,
-        plans: Plans,
+        downstream: Downstream,
+        settle: Settle | None = None,
         *,
-        key: OutboundKey | None = None,
-        cost: Cost = 1,
-        max_wait: float = 30.0,
-        **options: Unpack[OutboundOptions],
+        costs: CostsOf | None = None,
+        key: KeyOf = DEFAULT_KEY,
+        timeout: float | None = DEFAULT_TIMEOUT,
     ) -> None:
-        self._outbound = OutboundLimiter(limiter, plans, key, cost, max_wait, **options)
+        if not isinstance(downstream, Downstream):
+            raise ConfigurationError("downstream", f"aiohttp needs an event loop's Downstream, not {downstream!r}")
+        self._calls = ClientCalls(downstream, settle, costs, key, timeout)
+        self._ending: set[asyncio.Task[None]] = set()
 
     async def __call__(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
-        host = request.url.authority.rpartition("@")[2]
+        call = self._calls.call_of(request)
+        if call is None:
+            return await handler(request)
         try:
-            charges = await self._outbound.wait_async(host, request)
+            await call.enter()
         except RateLimitExceeded as error:
             raise _RequestRefused(error.decision) from None
         try:
+            await call.confirm()
             response = await handler(request)
-            self._outbound.record_response(host, response.status, response.headers.get)
-            places = await self._outbound.settle_async(charges, request, response.status, response)
-        except BaseException:
-            await self._outbound.release_async(charges)
+            call.left()
+            await call.responded(response.status, response.headers.get)
+        except BaseException as error:
+            await call.leave(error)
             raise
-        if places and response.connection is not None:
-            # aiohttp releases the connection when the body has been read, has failed, or is closed.
-            response.connection.add_callback(partial(self._outbound.release_soon, places))
-        elif places:
-            await self._outbound.release_async(places)
+        if self._calls.reads_bodies:
+            self._watch(self._copy_and_leave(call, response))
+        elif response.connection is not None:
+            # aiohttp releases the connection when the body has arrived, has failed, or is closed.
+            response.connection.add_callback(lambda: self._watch(call.leave()))
+        else:
+            await call.leave()
         return response
+
+    def _copy_and_leave(self, call: DownstreamCall, response: ClientResponse) -> Coroutine[Any, Any, None]:
+        """Gives the response another body, into which the arriving one is copied: aiohttp can't watch a body."""
+        arriving, loop = response.content, asyncio.get_running_loop()
+        handed_on = StreamReader(arriving._protocol, BUFFER, loop=loop)
+        connection, response.content = response.connection, handed_on
+        closed = asyncio.Event()
+        if connection is not None:
+            connection.add_callback(closed.set)
+
+        async def copy() -> None:
+            body, is_whole = Body(True), False
+            released = loop.create_task(closed.wait())
+            try:
+                while not arriving.at_eof():
+                    part = loop.create_task(arriving.readany())
+                    await asyncio.wait({part, released}, return_when=asyncio.FIRST_COMPLETED)
+                    if not part.done() and not arriving.is_eof():
+                        part.cancel()
+                        break
+                    data = await part
+                    body.add(data)
+                    handed_on.feed_data(data)
+                else:
+                    is_whole = True
+            except Exception as error:
+                handed_on.set_exception(error)
+            finally:
+                released.cancel()
+                handed_on.feed_eof()
+                answer = Answer.of(response.status, body.content(), response.headers.get, whole=is_whole)
+                self._calls.settle(call, answer)
+                await call.leave()
+
+        return copy()
+
+    def _watch(self, ending: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(ending)
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
 
 
 class _RequestRefused(RateLimitExceeded, ClientError):

@@ -200,14 +200,6 @@ class RequestLimiter:
         """Settles charges in an event loop. Cancelling the caller does not stop it."""
         await self._finish(self._settle(charges, response, self._call_limiter))
 
-    def settle_soon(self, charges: Iterable[ResponseCharge], response: Response | None) -> None:
-        """Settles charges in the background of an event loop; at once, if the store is in this process."""
-        work = self._settle(charges, response, self._call_limiter)
-        if self._limiter.in_process:
-            run_blocking(work)  # it never waits
-        else:
-            self._start(work)
-
     async def _admit_plain(self, limit: Limit, key: str | Awaitable[str | None] | None) -> Admission | Refusal:
         """The common case: one plan at one cost."""
         try:

@@ -1,26 +1,24 @@
-"""Outbound limits for requests: an adapter that delays requests.
+"""A `BlockingDownstream` under requests: an adapter whose requests wait for their turn.
 
     session = requests.Session()
-    session.mount("https://partner.example", LimitedAdapter(limiter, "partner"))
+    session.mount("https://partner.example", LimitedAdapter(partner))
 
-A request waits for its own limit, and for the server's: after a `Retry-After`, or a `RateLimit` or `X-RateLimit-*` with
-nothing left, calls to that server pause for the time it gives. If the wait would exceed `max_wait` seconds, it raises
-an error that is both `RateLimitExceeded` and `RequestException`, and nothing is sent. Responses are not changed; there
-are no retries.
+A call ends, and is settled, when its body has been read, was closed or was cut off. A request that could not leave in
+time raises an error that is both `RateLimitExceeded` and `RequestException`, and nothing is sent. Responses are not
+changed; there are no retries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from typing import Any
-from urllib.parse import urlsplit
 
-from paceline.errors import RateLimitExceeded
+from paceline.downstream.blocking import BlockingDownstream
+from paceline.downstream.client_calls import DEFAULT_TIMEOUT, Body, ClientCalls, CostsOf, KeyOf, Settle
+from paceline.downstream.downstream import DEFAULT_KEY
+from paceline.downstream.verdicts import Answer
+from paceline.errors import ConfigurationError, RateLimitExceeded
 from paceline.extras import needed
-from paceline.integrations.limit import Cost, Exempt, OfResponse, Plans
-from paceline.integrations.outbound import OutboundKey, OutboundLimiter
-from paceline.limits._blocking import Limiter
 from paceline.limits.model import Decision
 
 with needed("paceline.integrations.requests", "requests"):
@@ -31,74 +29,89 @@ __all__ = ["LimitedAdapter"]
 
 
 class LimitedAdapter(HTTPAdapter):
-    """For `Session.mount`. `key` defaults to the host. Plans, key and cost may be functions of the request; for
-    `exempt`, `charge_when` and `cost_of_response` see `OutboundOptions`. Other options are those of `HTTPAdapter`."""
+    """For `Session.mount`. `settle`, `costs`, `key` and `timeout` are those of `BlockingDownstream.transport`; other
+    options are those of `HTTPAdapter`. Connecting may take no longer than the downstream's `call_timeout`.
+
+    Raises:
+        ConfigurationError: an option can't be used, or it is no `BlockingDownstream`.
+    """
 
     def __init__(
         self,
-        limiter: Limiter,
-        plans: Plans,
+        downstream: BlockingDownstream,
+        settle: Settle | None = None,
         *,
-        key: OutboundKey | None = None,
-        cost: Cost = 1,
-        max_wait: float = 30.0,
-        exempt: Exempt | None = None,
-        charge_when: OfResponse[bool] | None = None,
-        cost_of_response: OfResponse[int] | None = None,
+        costs: CostsOf | None = None,
+        key: KeyOf = DEFAULT_KEY,
+        timeout: float | None = DEFAULT_TIMEOUT,
         **options: Any,
     ) -> None:
-        self._outbound = OutboundLimiter(
-            limiter,
-            plans,
-            key,
-            cost,
-            max_wait,
-            exempt=exempt,
-            charge_when=charge_when,
-            cost_of_response=cost_of_response,
-        )
+        if not isinstance(downstream, BlockingDownstream):
+            raise ConfigurationError("downstream", f"requests blocks; give a BlockingDownstream, not {downstream!r}")
+        self._calls = ClientCalls(downstream, settle, costs, key, timeout)
+        self._call_timeout = downstream.call_timeout
         super().__init__(**options)
 
-    def send(self, request: PreparedRequest, *args: Any, **kwargs: Any) -> Response:
-        host = urlsplit(request.url or "").netloc.rpartition("@")[2]
+    def send(  # type: ignore[override]  # the others are passed on
+        self, request: PreparedRequest, stream: bool = False, timeout: Any = None, **options: Any
+    ) -> Response:
+        call = self._calls.call_of(request)
+        if call is None:
+            return super().send(request, stream=stream, timeout=timeout, **options)
         try:
-            charges = self._outbound.wait(host, request)
+            call.enter()
         except RateLimitExceeded as error:
             raise _RequestRefused(error.decision, request) from None
         try:
-            response = super().send(request, *args, **kwargs)
-            self._outbound.record_response(host, response.status_code, response.headers.get)
-            places = self._outbound.settle(charges, request, response.status_code, response)
-        except BaseException:
-            self._outbound.release(charges)
+            call.confirm()
+            response = super().send(request, stream=stream, timeout=self._bounded(timeout), **options)
+            call.left()
+            call.responded(response.status_code, response.headers.get)
+        except BaseException as error:
+            call.leave(error)
             raise
-        if places:
-            _call_at_end(response, partial(self._outbound.release, places))
+        self._leave_at_end(call, response)
         return response
 
+    def _bounded(self, timeout: Any) -> Any:
+        """The timeout, with a bound for connecting: a call must not leave long after its turn."""
+        connect, read = timeout if isinstance(timeout, tuple) else (timeout, timeout)
+        return (self._call_timeout if connect is None else min(connect, self._call_timeout), read)
 
-def _call_at_end(response: Any, end: Callable[[], None]) -> None:
-    """Calls `end` when the body has been read, has failed, or is closed. `Response` has no hook for it, and a body that
-    was read is not closed."""
-    iter_content, close = response.iter_content, response.close
+    def _leave_at_end(self, call: Any, response: Any) -> None:
+        """Ends the call when the body has been read, has failed, or is closed. `Response` has no hook for it, and a
+        body that was read is not closed."""
+        iter_content, close = response.iter_content, response.close
+        body, calls = Body(self._calls.reads_bodies), [call]
 
-    def iter_and_end(*args: Any, **kwargs: Any) -> Iterator[Any]:
-        try:
-            yield from iter_content(*args, **kwargs)
-        finally:
-            end()
+        def end(is_whole: bool) -> None:
+            if calls:
+                answer = Answer.of(response.status_code, body.content(), response.headers.get, whole=is_whole)
+                self._calls.settle(call, answer)
+                calls.clear()
+                call.leave()
 
-    def close_and_end() -> None:
-        try:
-            close()
-        finally:
-            end()
+        def iter_and_end(chunk_size: int | None = 1, decode_unicode: bool = False) -> Iterator[Any]:
+            is_whole = False
+            try:
+                for part in iter_content(chunk_size, decode_unicode):
+                    body.add(part if isinstance(part, bytes) else part.encode())
+                    yield part
+                is_whole = True
+            finally:
+                end(is_whole)
 
-    response.iter_content, response.close = iter_and_end, close_and_end
+        def close_and_end() -> None:
+            try:
+                close()
+            finally:
+                end(False)
+
+        response.iter_content, response.close = iter_and_end, close_and_end
 
 
 class _RequestRefused(RateLimitExceeded, RequestException):
-    """A request that was not sent: there was no room for it within `max_wait`."""
+    """A request that was not sent: there was no room for it in time."""
 
     def __init__(self, decision: Decision, request: PreparedRequest | None = None) -> None:
         RequestException.__init__(self, str(RateLimitExceeded(decision)), request=request)
