@@ -31,7 +31,7 @@ TESTED_BY = {
     "core_command.py": ["tests/project/test_core_alone.py"],
     "dispatch/*": ["tests/contracts/queue/test_*.py", "tests/contracts/test_tasks.py"],
     "dispatch/engines/*": ["tests/contracts/test_workflow_engine_*.py", "tests/integration/test_temporal_*.py"],
-    "downstream/call.py": ["tests/unit/downstream/test_downstream.py", "tests/integration/test_integrations_clients.py"],
+    "downstream/call.py": ["tests/integration/test_integrations_clients.py"],
     "downstream/client_calls.py": ["tests/integration/test_integrations_clients.py"],
     "downstream/delivery.py": ["tests/integration/test_integrations_clients.py"],
     "downstream/httpx_transport.py": ["tests/integration/test_integrations_clients.py"],
