@@ -151,9 +151,7 @@ async def _httpx(library: Any, made: Mapping[str, Any], **options: Any) -> Async
 
 
 @asynccontextmanager
-async def _async_httpx(
-    library: Any, made: Mapping[str, Any], kind: Any = Downstream, **options: Any
-) -> AsyncIterator[Client]:
+async def _async_httpx(library: Any, kind: Any, made: Mapping[str, Any], **options: Any) -> AsyncIterator[Client]:
     downstream = kind("partner", **made)
     async with library.AsyncClient(transport=downstream.async_transport(**options), timeout=30) as client:
 
@@ -200,9 +198,9 @@ async def _aiohttp(made: Mapping[str, Any], **options: Any) -> AsyncIterator[Cli
 CLIENTS: dict[str, Any] = {
     "httpx": lambda *args, **options: _httpx(httpx, *args, **options),
     "httpx2": lambda *args, **options: _httpx(httpx2, *args, **options),
-    "httpx_async": lambda *args, **options: _async_httpx(httpx, *args, **options),
-    "httpx2_async": lambda *args, **options: _async_httpx(httpx2, *args, **options),
-    "httpx2_async_threads": lambda *args, **options: _async_httpx(httpx2, *args, kind=BlockingDownstream, **options),
+    "httpx_async": lambda *args, **options: _async_httpx(httpx, Downstream, *args, **options),
+    "httpx2_async": lambda *args, **options: _async_httpx(httpx2, Downstream, *args, **options),
+    "httpx2_async_threads": lambda *args, **options: _async_httpx(httpx2, BlockingDownstream, *args, **options),
     "requests": _requests,
     "aiohttp": _aiohttp,
 }

@@ -72,7 +72,7 @@ def test_threads_wait_are_settled_and_refused(shop: tuple[str, list[str]]) -> No
     with BlockingDownstream("shop", limits=LIMITS) as downstream:
         limited = DownstreamInterceptor(downstream, words, costs={"tokens": 10}, timeout=0)
         with grpc.insecure_channel(address) as bare:
-            channel = grpc.intercept_channel(bare, limited)
+            channel: Any = grpc.intercept_channel(bare, limited)
             assert channel.unary_unary(ONE)(b"one two three") == b"one two three"
             assert _tokens(downstream) == 97
             assert list(channel.unary_stream(MANY)(b"part")) == [b"part"] * 3
@@ -89,7 +89,8 @@ async def test_an_event_loop_has_the_same(shop: tuple[str, list[str]]) -> None:
     address, calls = shop
     async with Downstream("shop", limits=LIMITS) as downstream:
         limited = async_interceptors(downstream, words, costs={"tokens": 10}, timeout=0)
-        async with grpc.aio.insecure_channel(address, interceptors=limited) as channel:
+        async with grpc.aio.insecure_channel(address, interceptors=limited) as opened:
+            channel: Any = opened
             assert await channel.unary_unary(ONE)(b"one two three") == b"one two three"
             parts = [part async for part in _stream(channel)]
             assert parts == [b"part"] * 3
@@ -110,7 +111,7 @@ def test_pushback_pauses_the_next_call_of_its_key(shop: tuple[str, list[str]]) -
     with BlockingDownstream("shop", rate="100/second") as downstream:
         limited = DownstreamInterceptor(downstream, key=method_of, timeout=1)
         with grpc.insecure_channel(address) as bare:
-            channel = grpc.intercept_channel(bare, limited)
+            channel: Any = grpc.intercept_channel(bare, limited)
             with pytest.raises(grpc.RpcError):
                 channel.unary_unary(BUSY)(b"")
             with pytest.raises(RateLimitExceeded) as refused:

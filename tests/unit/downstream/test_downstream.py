@@ -8,7 +8,7 @@ import time
 import pytest
 
 from paceline import BreakerPolicy, Downstream
-from paceline.downstream.downstream import Call
+from paceline.downstream.call import Call
 from paceline.errors import ConfigurationError, CostExceedsCapacity, InvalidInput, RateLimitExceeded
 
 LIMITS = {"requests": "5/minute", "tokens": "1000/minute"}
