@@ -68,7 +68,7 @@ class Gateway:
 
     @property
     def intake(self) -> Intake:
-        intake: Intake = self.app.state.services.notifications.intake
+        intake: Intake = self.app.state.services.app("sms").intake
         return intake
 
     async def configure(self, user_id: Any, rate_limit: Any, time_window: Any) -> httpx.Response:

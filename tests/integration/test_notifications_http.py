@@ -36,7 +36,7 @@ async def embedded(tmp_path: Path) -> AsyncIterator[Gateway]:
 async def test_from_configuration_to_the_phone_without_any_server(
     embedded: Gateway, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "paceline")
+    caplog.set_level(logging.INFO, "paceline_sms")
     configured = await embedded.configure(101, 2, 5)
     assert configured.status_code == 200
     assert configured.headers["content-type"] == "application/json"
@@ -94,7 +94,7 @@ async def test_an_unknown_user_is_not_found(embedded: Gateway) -> None:
 
 
 async def test_any_character_reaches_the_sender(embedded: Gateway, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "paceline")
+    caplog.set_level(logging.INFO, "paceline_sms")
     await embedded.configure(1, 5, 5)
     assert (await embedded.send(1, "nul \x00, newline \n, émoji 🎉")).status_code == 200
     await eventually(lambda: r"SMS Sent: 1: nul \x00, newline \n, émoji 🎉" in caplog.messages)
@@ -104,7 +104,7 @@ async def test_a_sender_that_fails_is_started_again_counted_and_named_in_health(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """15.4: whatever it fails of."""
-    caplog.set_level(logging.INFO, "paceline")
+    caplog.set_level(logging.INFO, "paceline_sms")
     run, is_broken = Delivery.run, True
 
     async def fail(self: Delivery, stop: asyncio.Event) -> None:
@@ -252,7 +252,7 @@ async def test_a_known_user_is_served_from_redis_while_the_database_is_away(
 async def test_readers_of_one_group_share_the_topic_and_a_rebalance_loses_nothing(
     postgres_url: str, kafka_bootstrap: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "paceline")
+    caplog.set_level(logging.INFO, "paceline_sms")
     topics = {"topic": f"sms-rebalance-{new_user()}-{id(caplog)}", "kafka_delivery_seconds": 20}
     where = {"database_url": postgres_url, "kafka_bootstrap": kafka_bootstrap}
     async with gateway(**where, sms=topics | {"sender": "inline"}) as first:

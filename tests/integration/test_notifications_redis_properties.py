@@ -51,7 +51,7 @@ def key(user: int) -> str:
 async def test_property_8_the_sender_logs_what_it_sent(
     request: pytest.FixtureRequest, log: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "paceline")
+    caplog.set_level(logging.INFO, "paceline_sms")
     sms = {"sender": "inline"}
     async with gateway(**stores(request, log), sms=sms) as served:
 
