@@ -50,7 +50,8 @@ class Limiter(StoreCalls):
 
     While the store is unavailable, each plan's `on_error` decides, or else this limiter's: `open`, `closed`, or
     `fallback` to another store (memory unless given). A call to the store may take `deadline` seconds; if not given,
-    what its URL says, or else 0.5. With a `lease`, tokens are taken many at a time and spent in this process.
+    what its URL says, or else 0.5, in an SQLite file 5. With a `lease`, tokens are taken many at a time and spent in
+    this process.
 
     Raises:
         ConfigurationError: the store, its URL, the plans or an option can't be used.

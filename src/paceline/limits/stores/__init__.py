@@ -22,7 +22,7 @@ def limit_store(
     url: str, *, deadline: float | None = None, clock: Clock | None = None, option: str = "store"
 ) -> LimitStore:
     """The limit store at a URL, for threads. It connects when first used; a call may take `deadline` seconds,
-    or else as many as the URL says, or 0.5. Only memory counts by `clock`: other stores have a clock of their own. An
+    or else as many as the URL says, or 0.5, or 5 in an SQLite file. Only memory counts by `clock`: other stores have a clock of their own. An
     error about the URL names `option`."""
     scheme = url.partition(":")[0]
     if scheme == "memory":
@@ -40,7 +40,7 @@ def limit_store(
     if _is_sql(scheme):
         from paceline.limits.stores.sql import SqlLimitStore
 
-        return SqlLimitStore(url, deadline=DEFAULT_DEADLINE if deadline is None else deadline)
+        return SqlLimitStore(url, deadline=_sql_deadline(scheme) if deadline is None else deadline)
     raise _unknown(option, scheme)
 
 
@@ -48,7 +48,7 @@ def async_limit_store(
     url: str, *, deadline: float | None = None, clock: Clock | None = None, option: str = "store"
 ) -> AsyncLimitStore:
     """The limit store at a URL, for event loops. It connects when first used; a call may take `deadline` seconds,
-    or else as many as the URL says, or 0.5. Only memory counts by `clock`: other stores have a clock of their own. An
+    or else as many as the URL says, or 0.5, or 5 in an SQLite file. Only memory counts by `clock`: other stores have a clock of their own. An
     error about the URL names `option`."""
     scheme = url.partition(":")[0]
     if scheme == "memory":
@@ -66,8 +66,13 @@ def async_limit_store(
     if _is_sql(scheme):
         from paceline.limits.stores.sql import AsyncSqlLimitStore
 
-        return AsyncSqlLimitStore(url, deadline=DEFAULT_DEADLINE if deadline is None else deadline)
+        return AsyncSqlLimitStore(url, deadline=_sql_deadline(scheme) if deadline is None else deadline)
     raise _unknown(option, scheme)
+
+
+def _sql_deadline(scheme: str) -> float | None:
+    """A file has one writer at a time, and a decision waits for its turn; a server that is silent is an outage."""
+    return None if scheme.startswith("sqlite") else DEFAULT_DEADLINE
 
 
 def _is_sql(scheme: str) -> bool:

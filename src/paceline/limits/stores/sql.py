@@ -68,7 +68,7 @@ class AsyncSqlLimitStore:
             raise ConfigurationError("store", f"limits can't be kept in {self._database.dialect}; use postgresql://")
         self._deadline = DEFAULT_DEADLINE if deadline is None else deadline
         self._batcher: Batcher[_Call, Any] = Batcher(self._flush, max_batch=_BATCH)
-        self._is_new_file = self._database.is_new_file
+        self._is_file = self._database.dialect == "sqlite"
         self._pruned_at = time.monotonic()
 
     async def decide(
@@ -127,8 +127,9 @@ class AsyncSqlLimitStore:
         self, chain: Sequence[Charge], hold: HoldName | None, work: Callable[[LockedRows], Any], *, writes: bool = True
     ) -> Any:
         call = _Call(tuple(map(cell_of, chain)), hold, writes, work)
-        if self._is_new_file and not self._database.is_prepared:
-            # Creating the tables of a new file may exceed a decision's timeout, and is no outage.
+        if self._is_file and not self._database.is_prepared:
+            # Creating the tables of a file, or waiting for the process that does, may exceed a decision's timeout, and
+            # is no outage.
             await migrate.prepare_once(self._database)
         try:
             async with asyncio.timeout(self._deadline):
