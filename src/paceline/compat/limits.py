@@ -5,34 +5,51 @@
     limiter = FixedWindowRateLimiter(storage_from_string("redis://localhost"))
     if not limiter.hit(parse("10/minute"), "user", 123): ...
 
-A hit that is denied charges nothing. Time is the store's. While the store is unavailable a hit is allowed, unless the
-limiter is made with another `on_error`: see `paceline.Limiter`, which takes the same options.
+It has what slowapi and flask-limiter import from `limits`. A hit that is denied charges nothing. Time is the store's.
+While the store is unavailable a hit is allowed, unless the limiter is made with another `on_error`: see
+`paceline.Limiter`, which takes the same options.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 import time
+from dataclasses import dataclass
 from datetime import timedelta
+from functools import total_ordering
 from typing import Any, ClassVar, NamedTuple, Protocol
+from weakref import WeakSet
 
 from paceline.errors import ConfigurationError
 from paceline.limits._blocking import Limiter
-from paceline.limits.model import FixedWindow, Plan, SlidingLog, SlidingWindow, Spec
+from paceline.limits.model import MOST_LOGGED, FixedWindow, Plan, SlidingLog, SlidingWindow, Spec
 from paceline.limits.ports import LimitStore
 from paceline.limits.rate_text import parse_rate, split_rates
 from paceline.limits.stores import limit_store
 
 __all__ = [
+    "STRATEGIES",
     "FixedWindowRateLimiter",
+    "MemoryStorage",
     "MovingWindowRateLimiter",
     "RateLimitItem",
+    "RateLimitItemPerDay",
+    "RateLimitItemPerHour",
+    "RateLimitItemPerMinute",
+    "RateLimitItemPerMonth",
+    "RateLimitItemPerSecond",
+    "RateLimitItemPerYear",
+    "RateLimiter",
     "SlidingWindowCounterRateLimiter",
+    "Storage",
     "WindowStats",
     "parse",
     "parse_many",
     "storage_from_string",
 ]
+
+log = logging.getLogger("paceline.limits")
 
 _YEARS = re.compile(r"(\d*)\s*years?\s*$", re.IGNORECASE)
 DAYS_OF_A_YEAR = 360
@@ -40,7 +57,7 @@ DAYS_OF_A_YEAR = 360
 
 
 class WindowStats(NamedTuple):
-    """When the window is as new, in seconds since the epoch, and what is left in it."""
+    """When there is more, in seconds since the epoch, and what is left."""
 
     reset_time: float
     remaining: int
@@ -58,8 +75,10 @@ class _Item(Protocol):
     def get_expiry(self) -> int | float: ...
 
 
-class RateLimitItem(NamedTuple):
-    """`amount` in so many seconds."""
+@total_ordering
+@dataclass(frozen=True, eq=False)
+class RateLimitItem:
+    """`amount` in so many seconds. Ordered by the length of the window."""
 
     amount: int
     seconds: float
@@ -68,6 +87,69 @@ class RateLimitItem(NamedTuple):
     def get_expiry(self) -> float:
         """The length of its window, in seconds."""
         return self.seconds
+
+    def key_for(self, *identifiers: object) -> str:
+        """A text for the limit and its identifiers."""
+        parts = (self.namespace, *identifiers, self.amount, f"{self.seconds:g}")
+        return "/".join(str(part) for part in parts)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RateLimitItem) and self._fields == other._fields
+
+    def __hash__(self) -> int:
+        return hash(self._fields)
+
+    def __lt__(self, other: RateLimitItem) -> bool:
+        return self.seconds < other.seconds
+
+    @property
+    def _fields(self) -> tuple[int, float, str]:
+        return self.amount, self.seconds, self.namespace
+
+
+class _ItemPerUnit(RateLimitItem):
+    """`amount` in `multiples` of a unit."""
+
+    unit: ClassVar[int]
+
+    def __init__(self, amount: int, multiples: int = 1, namespace: str = "LIMITER") -> None:
+        super().__init__(amount, multiples * self.unit, namespace)
+
+
+class RateLimitItemPerSecond(_ItemPerUnit):
+    """`amount` in `multiples` of a second."""
+
+    unit = 1
+
+
+class RateLimitItemPerMinute(_ItemPerUnit):
+    """`amount` in `multiples` of a minute."""
+
+    unit = 60
+
+
+class RateLimitItemPerHour(_ItemPerUnit):
+    """`amount` in `multiples` of an hour."""
+
+    unit = 3600
+
+
+class RateLimitItemPerDay(_ItemPerUnit):
+    """`amount` in `multiples` of a day."""
+
+    unit = 86_400
+
+
+class RateLimitItemPerMonth(_ItemPerUnit):
+    """`amount` in `multiples` of 30 days."""
+
+    unit = 30 * 86_400
+
+
+class RateLimitItemPerYear(_ItemPerUnit):
+    """`amount` in `multiples` of 360 days."""
+
+    unit = DAYS_OF_A_YEAR * 86_400
 
 
 def parse(limit_string: str) -> RateLimitItem:
@@ -98,22 +180,65 @@ def _parse_one(limit_string: str) -> RateLimitItem:
     return RateLimitItem(rate.limit, rate.span.total_seconds())
 
 
-def storage_from_string(storage_string: str, **options: Any) -> LimitStore:
-    """The store at a URL: `memory://`, `host://…`, `redis://…`, `postgresql://…`, `sqlite:///…`.
+class Storage:
+    """A store of paceline behind the interface of `limits`."""
+
+    def __init__(self, uri: str = "memory://", **options: Any) -> None:
+        self.uri = uri
+        self.store = limit_store(uri, **options)
+        self._options = options
+        self._limiters: WeakSet[RateLimiter] = WeakSet()
+
+    def check(self) -> bool:
+        """Whether the store can be reached."""
+        return not Limiter(self.store, on_error="closed").peek("check", "1/second").degraded
+
+    def reset(self) -> None:
+        """Clears all counts. Only a store in memory can do that.
+
+        Raises:
+            NotImplementedError: the store is shared with other processes, whose counts are not ours to clear.
+        """
+        if not isinstance(self, MemoryStorage):
+            raise NotImplementedError(f"the counts at {self.uri.partition(':')[0]}:// are shared; clear single limits")
+        self.store = limit_store(self.uri, **self._options)
+        for limiter in self._limiters:
+            limiter.open()
+
+
+class MemoryStorage(Storage):
+    """Counts in this process."""
+
+    def __init__(self, uri: str = "memory://", **options: Any) -> None:
+        super().__init__(uri, **options)
+
+
+def storage_from_string(storage_string: str, **options: Any) -> Storage:
+    """The store at a URL: `memory://`, `host://…`, `redis://…`, `valkey://…`, `postgresql://…`, `sqlite:///…`.
 
     Raises:
         ConfigurationError: there is no such store, or the URL is wrong.
     """
-    return limit_store(storage_string, **options)
+    kind = MemoryStorage if storage_string.partition(":")[0] == "memory" else Storage
+    return kind(storage_string, **options)
 
 
-class _RateLimiter:
+class RateLimiter:
     """A strategy on a store, or on the store at a URL."""
 
     algorithm: ClassVar[type[FixedWindow] | type[SlidingLog] | type[SlidingWindow]]
 
-    def __init__(self, storage: LimitStore | str = "memory://", **options: Any) -> None:
-        self._limiter = Limiter(storage, **options)
+    def __init__(self, storage: Storage | LimitStore | str = "memory://", **options: Any) -> None:
+        self._storage = storage
+        self._options = options
+        self.open()
+        if isinstance(storage, Storage):
+            storage._limiters.add(self)
+
+    def open(self) -> None:
+        """Begins to count in the storage's present store."""
+        storage = self._storage
+        self._limiter = Limiter(storage.store if isinstance(storage, Storage) else storage, **self._options)
         self._plans: dict[str, Plan] = {}
 
     def hit(self, item: _Item, *identifiers: object, cost: int = 1) -> bool:
@@ -130,9 +255,13 @@ class _RateLimiter:
         return self._limiter.peek(_key(identifiers), self._plan(item), cost).allowed
 
     def get_window_stats(self, item: _Item, *identifiers: object) -> WindowStats:
-        """What is left, and when it is as new."""
-        decision = self._limiter.peek(_key(identifiers), self._plan(item))
-        return WindowStats(time.time() + decision.reset_after, decision.remaining)
+        """What is left; and when the window ends, or, of a window that slides, when there is one more."""
+        key, plan = _key(identifiers), self._plan(item)
+        decision = self._limiter.peek(key, plan)
+        wait = decision.reset_after
+        if not issubclass(self.algorithm, FixedWindow) and decision.remaining < item.amount:
+            wait = self._limiter.peek(key, plan, decision.remaining + 1).retry_after
+        return WindowStats(time.time() + wait, decision.remaining)
 
     def clear(self, item: _Item, *identifiers: object) -> None:
         """Makes the identifiers as new."""
@@ -141,28 +270,44 @@ class _RateLimiter:
     def _plan(self, item: _Item) -> str:
         name = f"{item.namespace}/{item.amount}/{item.get_expiry():g}"
         if name not in self._plans:
-            spec: Spec = self.algorithm(item.amount, timedelta(seconds=item.get_expiry()))
-            self._plans[name] = Plan(name, spec)
+            self._plans[name] = Plan(name, self._spec(item.amount, timedelta(seconds=item.get_expiry())))
             self._limiter.replace_plans(self._plans.values())
         return name
 
+    def _spec(self, amount: int, window: timedelta) -> Spec:
+        return self.algorithm(amount, window)
 
-class FixedWindowRateLimiter(_RateLimiter):
+
+class FixedWindowRateLimiter(RateLimiter):
     """A window opens at the first hit after the last one ended."""
 
     algorithm = FixedWindow
 
 
-class MovingWindowRateLimiter(_RateLimiter):
-    """Exact in every span of the window."""
+class MovingWindowRateLimiter(RateLimiter):
+    """Exact in every span of the window, up to 100,000 hits; beyond that estimated from two counters."""
 
     algorithm = SlidingLog
 
+    def _spec(self, amount: int, window: timedelta) -> Spec:
+        if amount <= MOST_LOGGED:
+            return SlidingLog(amount, window)
+        log.warning("%d hits are too many to remember each: the moving window is estimated from two counters", amount)
+        return SlidingWindow(amount, window)
 
-class SlidingWindowCounterRateLimiter(_RateLimiter):
+
+class SlidingWindowCounterRateLimiter(RateLimiter):
     """Estimated from two counters."""
 
     algorithm = SlidingWindow
+
+
+STRATEGIES: dict[str, type[RateLimiter]] = {
+    "fixed-window": FixedWindowRateLimiter,
+    "moving-window": MovingWindowRateLimiter,
+    "sliding-window-counter": SlidingWindowCounterRateLimiter,
+}
+"""The strategies by the names that slowapi and flask-limiter take."""
 
 
 def _key(identifiers: tuple[object, ...]) -> str:

@@ -5,8 +5,9 @@
     redis+cluster://host:port,host:port                         a cluster, found through any of these nodes
     unix://[user:password@]/path/to/socket[?db=0]               one server, by its Unix socket (or redis+unix://)
 
-`rediss` instead of `redis` speaks TLS. Options follow as a query: `timeout` in seconds, 0.5 if not given;
-`prefix` of every key of limits; `credentials`, a function that returns user name and password (`package.module:name`);
+`rediss` instead of `redis` speaks TLS; `valkey` and `valkeys` may stand for them. Options follow as a query: `timeout`
+in seconds, 0.5 if not given; `prefix` of every key of limits; `credentials`, a function that returns user name and
+password (`package.module:name`);
 `sentinel_username` and `sentinel_password`; for TLS `ssl_ca_certs`, `ssl_certfile`, `ssl_keyfile`, `ssl_cert_reqs`
 (`required` or `none`).
 """
@@ -25,6 +26,7 @@ from urllib.parse import parse_qsl, unquote
 from paceline.errors import ConfigurationError, StoreUnavailable
 
 DEFAULT_TIMEOUT = 0.5
+REDIS, VALKEY = "redis", "valkey"
 SOCKET_SCHEMES = ("unix", "redis+unix")
 _PORTS = {"sentinel": 26379}
 _OPTIONS = {
@@ -113,6 +115,8 @@ class RedisUrl:
             ConfigurationError: the URL can't be used.
         """
         scheme, separator, rest = text.partition("://")
+        if scheme.startswith(VALKEY):
+            scheme = REDIS + scheme.removeprefix(VALKEY)
         if scheme in SOCKET_SCHEMES:
             return cls._parse_socket(rest, timeout)
         base, _, topology = scheme.partition("+")

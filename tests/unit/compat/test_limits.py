@@ -8,9 +8,18 @@ from typing import Any
 import pytest
 
 from paceline.compat.limits import (
+    STRATEGIES as BY_NAME,
+)
+from paceline.compat.limits import (
     FixedWindowRateLimiter,
     MovingWindowRateLimiter,
     RateLimitItem,
+    RateLimitItemPerDay,
+    RateLimitItemPerHour,
+    RateLimitItemPerMinute,
+    RateLimitItemPerMonth,
+    RateLimitItemPerSecond,
+    RateLimitItemPerYear,
     SlidingWindowCounterRateLimiter,
     parse,
     parse_many,
@@ -104,3 +113,57 @@ def test_a_cost_that_can_never_fit_is_an_answer_and_no_error() -> None:
     assert not limiter.test(three, "q", cost=4)
     assert limiter.hit(three, "q", cost=0)
     assert limiter.hit(three, "q", cost=3)
+
+
+@pytest.mark.parametrize("name", ["fixed-window", "moving-window", "sliding-window-counter"])
+def test_a_strategy_is_found_by_its_name(name: str) -> None:
+    limiter = BY_NAME[name](storage_from_string("memory://"))
+    assert [limiter.hit(RateLimitItemPerHour(1), "user") for _ in range(2)] == [True, False]
+
+
+def test_items_by_unit() -> None:
+    kinds = [RateLimitItemPerSecond, RateLimitItemPerMinute, RateLimitItemPerHour, RateLimitItemPerDay]
+    kinds += [RateLimitItemPerMonth, RateLimitItemPerYear]
+    texts = ["7/second", "7/minute", "7/hour", "7/day", "7/month", "7/year"]
+    items = [kind(7) for kind in kinds]
+    assert items == sorted({*items}) == [parse(text) for text in texts]
+    assert RateLimitItemPerMinute(7, 2, "LOGIN") == RateLimitItem(7, 120, "LOGIN") != RateLimitItemPerMinute(7, 2)
+    assert len({RateLimitItemPerMinute(7), parse("7/minute")}) == 1
+
+
+def test_the_storage_can_be_checked_and_cleared_in_memory() -> None:
+    storage = storage_from_string("memory://")
+    limiter, item = FixedWindowRateLimiter(storage), parse("1/hour")
+    assert storage.check()
+    assert [limiter.hit(item, "user"), limiter.hit(item, "user")] == [True, False]
+    storage.reset()
+    assert limiter.hit(item, "user")
+    unreachable = storage_from_string("redis://127.0.0.1:1?timeout=0.2")
+    assert not unreachable.check()
+    with pytest.raises(NotImplementedError, match="clear single limits"):
+        unreachable.reset()
+
+
+@pytest.mark.parametrize("url", ["valkey://127.0.0.1:1", "valkeys://127.0.0.1:1", "valkey+cluster://127.0.0.1:1"])
+def test_valkey_is_a_redis(url: str) -> None:
+    assert not storage_from_string(url, deadline=0.2).check()
+
+
+def test_the_reset_of_a_moving_window_is_when_its_oldest_hit_leaves() -> None:
+    clock = FakeClock(START)
+    limiter, item = MovingWindowRateLimiter(MemoryLimitStore(clock=clock), clock=clock), parse("3/minute")
+    for _ in range(3):
+        limiter.hit(item, "user")
+        clock.advance(10)
+    assert limiter.get_window_stats(item, "user").reset_time - time.time() == pytest.approx(30, abs=1)
+    clock.advance(31)
+    stats = limiter.get_window_stats(item, "user")
+    assert stats.remaining == 1
+    assert stats.reset_time - time.time() == pytest.approx(9, abs=1)
+
+
+def test_a_moving_window_of_any_size_counts(caplog: pytest.LogCaptureFixture) -> None:
+    limiter, item = MovingWindowRateLimiter("memory://"), parse("200000/day")
+    assert limiter.hit(item, "user", cost=199_999)
+    assert [limiter.hit(item, "user") for _ in range(2)] == [True, False]
+    assert "estimated from two counters" in caplog.text

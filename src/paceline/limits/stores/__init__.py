@@ -13,8 +13,10 @@ from paceline.limits.store_health import DEFAULT_DEADLINE
 from paceline.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
 from paceline.limits.stores.server_workers import warn_of_workers
 
-REDIS_SCHEMES = {base + shape for base in ("redis", "rediss") for shape in ("", "+sentinel", "+cluster")}
-REDIS_SCHEMES |= {"unix", "redis+unix"}
+REDIS_SCHEMES = {
+    base + shape for base in ("redis", "rediss", "valkey", "valkeys") for shape in ("", "+sentinel", "+cluster")
+}
+REDIS_SCHEMES |= {"unix", "redis+unix", "valkey+unix"}
 SQL_SCHEMES = {"sqlite", "postgresql", "postgres"}
 
 
@@ -22,8 +24,8 @@ def limit_store(
     url: str, *, deadline: float | None = None, clock: Clock | None = None, option: str = "store"
 ) -> LimitStore:
     """The limit store at a URL, for threads. It connects when first used; a call may take `deadline` seconds,
-    or else as many as the URL says, or 0.5, or 5 in an SQLite file. Only memory counts by `clock`: other stores have a clock of their own. An
-    error about the URL names `option`."""
+    or else as many as the URL says, or 0.5, or 5 in an SQLite file. Only memory counts by `clock`: other stores have a
+    clock of their own. An error about the URL names `option`."""
     scheme = url.partition(":")[0]
     if scheme == "memory":
         _check_memory(option, url)
@@ -48,8 +50,8 @@ def async_limit_store(
     url: str, *, deadline: float | None = None, clock: Clock | None = None, option: str = "store"
 ) -> AsyncLimitStore:
     """The limit store at a URL, for event loops. It connects when first used; a call may take `deadline` seconds,
-    or else as many as the URL says, or 0.5, or 5 in an SQLite file. Only memory counts by `clock`: other stores have a clock of their own. An
-    error about the URL names `option`."""
+    or else as many as the URL says, or 0.5, or 5 in an SQLite file. Only memory counts by `clock`: other stores have a
+    clock of their own. An error about the URL names `option`."""
     scheme = url.partition(":")[0]
     if scheme == "memory":
         _check_memory(option, url)
@@ -98,5 +100,5 @@ def _unknown(option: str, scheme: str) -> ConfigurationError:
     return ConfigurationError(
         option,
         f"{scheme!r} is no known limit store; use memory://, host://, redis://, rediss://, redis+sentinel://, "
-        "redis+cluster://, unix://, sqlite:// or postgresql://",
+        "redis+cluster:// (or valkey for redis), unix://, sqlite:// or postgresql://",
     )
