@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from paceline.dispatch.tasks.policies import Exponential
     from paceline.dispatch.tasks.task import Task, TaskCall
     from paceline.dispatch.tasks.tasks import Tasks
+    from paceline.downstream.adaptation import Aimd
     from paceline.downstream.blocking import BlockingDownstream
     from paceline.downstream.downstream import Downstream
     from paceline.errors import (
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 __version__ = "1.0.0.dev0"
 
 __all__ = [
+    "Aimd",
     "AssignedSlot",
     "AsyncLimiter",
     "BatchOutcome",
@@ -137,6 +139,7 @@ _MODULES = {
     "dispatch.tasks.policies": ("Exponential",),
     "dispatch.tasks.task": ("Task", "TaskCall"),
     "dispatch.tasks.tasks": ("Tasks",),
+    "downstream.adaptation": ("Aimd",),
     "downstream.blocking": ("BlockingDownstream",),
     "downstream.downstream": ("Downstream",),
     "errors": (

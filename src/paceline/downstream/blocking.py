@@ -9,6 +9,7 @@ from typing import Any, Self, TypeVar
 
 from paceline.background import Background
 from paceline.circuit_breaker import BreakerPolicy
+from paceline.downstream.adaptation import Aimd
 from paceline.downstream.call import Call
 from paceline.downstream.client_calls import DEFAULT_TIMEOUT, ClientCalls, CostsOf, KeyOf, Settle
 from paceline.downstream.downstream import DEFAULT_KEY, Downstream, DownstreamStatus
@@ -38,6 +39,7 @@ class BlockingDownstream:
         burst: int = 1,
         limits: Mapping[str, str | Spec] | None = None,
         signals: Signals | None = None,
+        adapt: Aimd | None = None,
         breaker: BreakerPolicy | None = None,
         call_timeout: float = 10.0,
     ) -> None:
@@ -53,6 +55,7 @@ class BlockingDownstream:
                 burst=burst,
                 limits=limits,
                 signals=signals,
+                adapt=adapt,
                 breaker=breaker,
                 call_timeout=call_timeout,
             )
@@ -110,6 +113,10 @@ class BlockingDownstream:
     def state(self) -> DownstreamStatus:
         """What is known of it now, by the store. Raises `StoreError`."""
         return self._run(lambda downstream: downstream.state())
+
+    def set_rate(self, rate: str | None) -> None:
+        """Lowers the hard rate of all processes, within a second; None ends that. Raises as `Downstream.set_rate`."""
+        self._run(lambda downstream: downstream.set_rate(rate))
 
     def learn(self, key: str, status: int, header: Callable[[str], str | None]) -> float:
         """Reads the limits that a response reports (`signals`): all processes pause for as long as it asks for. Returns

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+CLIENT_ERRORS = 400
 TOO_MANY_REQUESTS = 429
 SERVER_ERRORS = 500
 
@@ -76,6 +77,8 @@ class Call:
         self._is_refused = False
         self._has_left = False
         self._is_answered = False
+        self._is_throttled = False
+        self._began = self._left_at = self._answered_at = 0.0
         self._trouble: str | None = None
         """Why the response counts as a failure for the breaker."""
 
@@ -95,12 +98,13 @@ class Call:
 
     def refused(self) -> None:
         """The other side refused the call for its rate: nothing of the limits was spent."""
-        self._is_refused = True
+        self._is_refused = self._is_throttled = True
 
     def answered(self) -> None:
         """The other side has answered: whatever happens in the block from now on, the call has arrived."""
         if not self._is_answered:
             self._is_answered = True
+            self._answered_at = time.monotonic()
             if self.taken.permit is not None:
                 self.taken.permit.release()
 
@@ -114,6 +118,7 @@ class Call:
             # Nothing leaves while the store is away, so no call ignores the pause meanwhile.
             log.warning("what %s said of its limits could not be shared: %s", self._downstream.name, error)
             pause = 0.0
+        self._is_throttled = status == TOO_MANY_REQUESTS or (pause > 0 and status >= CLIENT_ERRORS)
         if status >= SERVER_ERRORS and not pause:
             self._trouble = f"answered {status}"
 
@@ -122,6 +127,7 @@ class Call:
         if self.taken.permit is not None:
             await self.taken.permit.confirm()
         self._has_left = True
+        self._left_at = time.monotonic()
 
     def left(self) -> None:
         """The request was sent. A rate that is counted at the departure counts from now on."""
@@ -144,8 +150,9 @@ class Call:
             RateLimitExceeded: it could not leave within its timeout.
             StoreUnavailable: it could not, because the store could not be reached.
         """
+        self._began = time.monotonic()
         if self._timeout is not None:
-            self._deadline = time.monotonic() + self._timeout
+            self._deadline = self._began + self._timeout
         downstream = self._downstream
         downstream.waiting += 1
         try:
@@ -173,6 +180,13 @@ class Call:
             self.answered()
         if self.taken.places is not None:
             await self.taken.places.leave()
+        downstream._observations.add(
+            waited_us=round((self._left_at - self._began) * 1e6),
+            latency_us=round((self._answered_at - self._left_at) * 1e6),
+            throttled=self._is_throttled,
+            failed=self._trouble is not None,
+            unknown=unknown,
+        )
         await self._settle()
         await self._tell_breaker(error if unknown else None)
 

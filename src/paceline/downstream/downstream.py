@@ -13,16 +13,18 @@ from typing import Any, NamedTuple, Self
 
 from paceline.circuit_breaker import BreakerPolicy
 from paceline.downstream import state as shared
+from paceline.downstream.adaptation import Aimd, Report, adapted, bounded, started
 from paceline.downstream.breaker import DownstreamBreaker
 from paceline.downstream.call import Call, Taken
 from paceline.downstream.client_calls import DEFAULT_TIMEOUT, ClientCalls, CostsOf, KeyOf, Settle
 from paceline.downstream.costs import Debts, budget_of
 from paceline.downstream.httpx_transport import DownstreamTransport
+from paceline.downstream.observations import REPORT_SECONDS, Observations
 from paceline.downstream.ports import BreakerStatus, StateStore
-from paceline.downstream.rate_gate import LimitAt, PermitRateGate, longest_hold, permit_policy
+from paceline.downstream.rate_gate import LimitAt, PermitRateGate, longest_hold, paced_policy, permit_policy
 from paceline.downstream.shared_breaker import SharedBreakerStore
 from paceline.downstream.signals import Signals, StandardSignals
-from paceline.downstream.state import Reading
+from paceline.downstream.state import Reading, Totals
 from paceline.downstream.stores import open_permits, open_states
 from paceline.errors import (
     ConfigurationError,
@@ -58,6 +60,8 @@ class DownstreamStatus(NamedTuple):
 
     rate: str | None
     """The hard rate."""
+    effective: float | None
+    """Calls per second that may leave now: less than the hard rate if an operator lowered it, or if it is adaptive."""
     waiting: int
     """Calls of this process that wait."""
     running: int
@@ -68,6 +72,8 @@ class DownstreamStatus(NamedTuple):
     """Key → seconds until it may be called again, as the other side said."""
     breaker: BreakerStatus | None
     """None if it is closed, or there is none."""
+    totals: Totals
+    """What all processes have reported of their calls."""
 
 
 class Downstream:
@@ -85,6 +91,8 @@ class Downstream:
         async with llm.call({"tokens": estimate}) as call:
             response = await client.post(url, json=body)
             call.settle(tokens=response.json()["usage"]["total_tokens"])
+
+    With `adapt` the rate follows what the other side really takes: `Aimd`. Without `rate`, its ceiling is the hard one.
 
     Limits hold in every sliding window. What a call cost more than it reserved, the next ones of its process pay. A
     limit may also be an algorithm, such as a `Concurrency`: its place is held until the call ends.
@@ -107,12 +115,18 @@ class Downstream:
         burst: int = 1,
         limits: Mapping[str, str | Spec] | None = None,
         signals: Signals | None = None,
+        adapt: Aimd | None = None,
         breaker: BreakerPolicy | None = None,
         call_timeout: float = 10.0,
     ) -> None:
         self.name = _check_name(name)
         self._url = url
+        self._adapt = adapt
+        if rate is None and adapt is not None:
+            rate = adapt.ceiling
         self._rate = None if rate is None else _check_rate(rate)
+        if adapt is not None and self._rate is not None and adapt.lowest > self._rate.per_second:
+            raise ConfigurationError("adapt.floor", f"{adapt.floor} is above the rate {self._rate}")
         if counted not in ("answer", "departure"):
             raise ConfigurationError("counted", f"{counted!r} is neither 'answer' nor 'departure'")
         if not is_whole(burst) or burst < 1:
@@ -131,6 +145,7 @@ class Downstream:
             self._limiter = AsyncLimiter(
                 url, plans=[each.plan for each in self._limits.values()], on_error=OnError.CLOSED
             )
+        self._observations = Observations(self._report, lambda: self.waiting > 0)
         self._breaker_policy = breaker
         self._breaker: DownstreamBreaker | None = None
         self._stack = AsyncExitStack()
@@ -230,7 +245,21 @@ class Downstream:
         breaker = None if self._breaker is None else await self._breaker.status()
         pauses = {key: (end_us - now_us) / 1e6 for key, end_us in known.pauses.items() if end_us > now_us}
         rate = None if self._rate is None else str(self._rate)
-        return DownstreamStatus(rate, self.waiting, self.running, known.paused, pauses, breaker)
+        effective = None if self._rate is None else self._effective(known)
+        return DownstreamStatus(
+            rate, effective, self.waiting, self.running, known.paused, pauses, breaker, known.totals
+        )
+
+    async def set_rate(self, rate: str | None) -> None:
+        """Lowers the hard rate of all processes, within a second; None ends that.
+
+        Raises:
+            ConfigurationError: it is no rate, or above the one that the program has.
+            StoreError: it can't be stored.
+        """
+        if rate is not None:
+            check_rate_below(rate, self._rate)
+        await self._change(lambda known, _: known._replace(rate=rate))
 
     async def learn(self, key: str, status: int, header: Callable[[str], str | None]) -> float:
         """Reads the limits that a response reports (`signals`): all processes pause for as long as it asks for. Returns
@@ -246,6 +275,7 @@ class Downstream:
 
     async def close(self) -> None:
         """Frees the permits of calls that were answered, and closes the connections."""
+        await self._observations.close()
         for gate in self._gates.values():
             await gate.close()
         self._gates.clear()
@@ -283,6 +313,37 @@ class Downstream:
     async def _change(self, decide: Callable[[shared.State, int], shared.State]) -> None:
         self._reading = await (await self._open()).change(decide)
         self._read_at = time.monotonic()
+
+    async def _report(self, report: Report, totals: Totals) -> None:
+        """Shares what this process has seen."""
+        hard = None if self._rate is None else str(self._rate)
+
+        def merge(known: shared.State, now_us: int) -> shared.State:
+            estimate = None
+            if self._adapt is not None:
+                estimate = known.estimate or started(self._adapt, now_us - round(REPORT_SECONDS * 1e6))
+                estimate = adapted(self._adapt, estimate, report, now_us, self._hardest(known))
+            return known._replace(totals=known.totals.plus(totals), estimate=estimate, hard=hard)
+
+        await self._change(merge)
+
+    def _hardest(self, known: shared.State) -> float:
+        """The hard rate per second, or the lower one that an operator has set."""
+        own = inf if self._rate is None else float(self._rate.per_second)
+        return own if known.rate is None else min(own, float(parse_rate(known.rate).per_second))
+
+    def _effective(self, known: shared.State) -> float:
+        """Calls per second that may leave now."""
+        hardest = self._hardest(known)
+        if self._adapt is None or known.estimate is None:
+            return hardest if self._adapt is None else min(hardest, self._adapt.highest)
+        return bounded(self._adapt, known.estimate.rate, hardest)
+
+    def _pace(self, gate: PermitRateGate, known: shared.State) -> None:
+        """Lets the next permits be taken at the rate of now."""
+        if self._rate is None or (known.rate is None and self._adapt is None):
+            return
+        gate.pace(paced_policy(self._effective(known), self._burst, self._rate.span.total_seconds()))
 
     async def _gate(self, key: str) -> PermitRateGate | None:
         if self._rate is None:
@@ -355,11 +416,15 @@ class Downstream:
 
     async def _take(self, call: Call, gate: PermitRateGate | None, wait: bool) -> bool:
         """Takes what a call needs; False if it has to try again. With `wait`, it needs one kind only."""
+        if gate is not None and self._reading is not None:
+            self._pace(gate, self._reading.state)
         taken = Taken(None if gate is None else await gate.acquire(call.note))
         try:
             decision = await self._take_limits(call, taken, call.seconds_left() if wait else 0.0)
             if decision is None:
                 known, now_us = await self._read()
+                if gate is not None:
+                    self._pace(gate, known)
                 if not self._pause_left(known, now_us, call.key):  # since this call began to wait
                     call.taken = taken
                     return True
@@ -406,6 +471,19 @@ def _check_name(name: Any) -> str:
     if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or not name.isprintable() or set(name) & set("{}"):
         raise ConfigurationError("name", f"use 1 to {MAX_NAME} printable characters, no braces")
     return name
+
+
+def check_rate_below(text: str, most: Rate | None) -> None:
+    """Checks the rate that an operator sets.
+
+    Raises:
+        ConfigurationError: it is no rate, or above `most`; or there is none.
+    """
+    rate = _check_rate(text)
+    if most is None:
+        raise ConfigurationError("rate", "this downstream has limits, and no rate")
+    if rate.per_second > most.per_second:
+        raise ConfigurationError("rate", f"{text} is above the program's own rate {most}; raise that one")
 
 
 def _check_rate(text: str) -> Rate:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
-from paceline.downstream.permits import Grant
+from paceline.downstream.permits import Grant, PermitPolicy
 from paceline.downstream.state import Reading, State
 from paceline.errors import PacelineError
 
@@ -42,6 +42,9 @@ class RateGate(Protocol):
 
 class PermitStore(Protocol):
     """The permits that all processes share; `downstream.permits` is what it decides by."""
+
+    policy: PermitPolicy
+    """By which later permits are taken. It may be replaced at any time."""
 
     async def take(self, holder: str, hold: float) -> Grant:
         """Grants a permit until `hold` seconds after the call leaves, or returns how long to wait. A holder that has

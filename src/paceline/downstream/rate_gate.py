@@ -25,6 +25,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from math import ceil
 from secrets import token_hex
 from typing import Literal, NamedTuple
 
@@ -54,6 +55,12 @@ SHORTEST_PAUSE = 0.001
 def permit_policy(number: int, burst: int, window: float = SECOND) -> PermitPolicy:
     """As many permits as the limit, evenly spaced over its window: each is held at least as long."""
     return PermitPolicy(number, round(window * 1e6 / number), min(burst, number))
+
+
+def paced_policy(per_second: float, burst: int, window: float = SECOND) -> PermitPolicy:
+    """The same for a rate that is no whole number."""
+    number = max(1, ceil(per_second * window))
+    return PermitPolicy(number, ceil(1e6 / per_second), min(burst, number))
 
 
 def longest_hold(call_timeout: float, window: float = SECOND) -> float:
@@ -98,6 +105,10 @@ class PermitRateGate:
     async def acquire(self, note: Note | None = None) -> Permit:
         """As the port says. `note` hears of each error of the store, and None when it answers."""
         return _SharedPermit(self, await self.take(token_hex(6), note))
+
+    def pace(self, policy: PermitPolicy) -> None:
+        """Later permits are taken by another policy."""
+        self._permits.policy = policy
 
     async def close(self) -> None:
         """Returns when the permits of all answered calls are freed."""

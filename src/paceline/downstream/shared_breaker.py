@@ -16,7 +16,8 @@ class SharedBreakerStore:
         self._states = states
 
     async def read(self) -> BreakerStatus | None:
-        (_, _, breaker), now_us = await self._states.read()
+        known, now_us = await self._states.read()
+        breaker = known.breaker
         if breaker is None:
             return None
         since = datetime.fromtimestamp(breaker.since_us / 1e6, UTC)

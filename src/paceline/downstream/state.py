@@ -1,4 +1,4 @@
-"""What all processes know of a downstream: the switch, the pauses it asked for, its breaker. Pure.
+"""What all processes know of a downstream: the switch, the pauses it asked for, its breaker, its rate. Pure.
 
 Times are microseconds of the store's clock.
 """
@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from operator import add
 from types import MappingProxyType
 from typing import NamedTuple
+
+from paceline.downstream.adaptation import Estimate
 
 MAX_PAUSES = 1024
 """Keys whose pause is kept. Beyond it, those that end first are dropped."""
@@ -25,6 +28,27 @@ class OpenBreaker(NamedTuple):
     probe_us: int
 
 
+class Totals(NamedTuple):
+    """What all processes have seen since the state was made."""
+
+    calls: int = 0
+    """Calls that have left and ended."""
+    throttled: int = 0
+    """Calls that were refused for their rate."""
+    failed: int = 0
+    unknown: int = 0
+    """Calls that ended without an answer."""
+    waited_us: int = 0
+    """How long calls have waited for their turn, in sum."""
+
+    def plus(self, others: Totals) -> Totals:
+        """The sum."""
+        return Totals(*map(add, self, others))
+
+
+NO_CALLS = Totals()
+
+
 class State(NamedTuple):
     """The shared state of a downstream."""
 
@@ -34,10 +58,17 @@ class State(NamedTuple):
     """Key → when the downstream may be called again, as it said."""
     breaker: OpenBreaker | None = None
     """None if it is closed."""
+    rate: str | None = None
+    """The rate that an operator has set; None for the program's own."""
+    hard: str | None = None
+    """The hard rate of the program, as it was last reported."""
+    estimate: Estimate | None = None
+    """The adaptive rate; None if it is not adaptive."""
+    totals: Totals = NO_CALLS
 
     def to_text(self) -> str:
         """As it is stored."""
-        return json.dumps({"paused": self.paused, "pauses": dict(self.pauses), "breaker": self.breaker})
+        return json.dumps(self._replace(pauses=dict(self.pauses))._asdict())
 
     @classmethod
     def of_text(cls, text: str | None) -> State:
@@ -45,8 +76,12 @@ class State(NamedTuple):
         if not text:
             return NEW
         stored = json.loads(text)
-        breaker = stored.get("breaker")
-        return cls(stored.get("paused"), stored.get("pauses", {}), None if breaker is None else OpenBreaker(*breaker))
+        breaker, estimate = stored["breaker"], stored["estimate"]
+        return cls(**stored)._replace(
+            breaker=None if breaker is None else OpenBreaker(*breaker),
+            estimate=None if estimate is None else Estimate(*estimate),
+            totals=Totals(*stored["totals"]),
+        )
 
 
 NEW = State()

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from paceline import BreakerPolicy, Downstream
+from paceline import Aimd, BreakerPolicy, Downstream
 from paceline.downstream.call import Call
-from paceline.errors import ConfigurationError, CostExceedsCapacity, InvalidInput, RateLimitExceeded
+from paceline.errors import ConfigurationError, CostExceedsCapacity, InvalidInput, RateLimitExceeded, StoreUnavailable
 
 LIMITS = {"requests": "5/minute", "tokens": "1000/minute"}
 
@@ -145,6 +145,8 @@ async def test_wrong_values_name_their_field() -> None:
         ({"rate": "5/second", "burst": 0}, "burst"),
         ({"rate": "5/second", "counted": "arrival"}, "counted"),
         ({"rate": "5/second", "call_timeout": -1}, "call_timeout"),
+        ({"limits": {"tokens": "many"}}, "limits.tokens"),
+        ({"rate": "5/second", "adapt": Aimd(floor="6/second", ceiling="9/second")}, "adapt.floor"),
     ):
         with pytest.raises(ConfigurationError) as wrong:
             Downstream("bank", **options)
@@ -154,14 +156,19 @@ async def test_wrong_values_name_their_field() -> None:
     async with Downstream("llm", limits=LIMITS) as llm:
         with pytest.raises(InvalidInput, match="no limit 'token'"):
             llm.call({"token": 1})
-        with pytest.raises(CostExceedsCapacity):
-            async with llm.call({"tokens": 1001}):
-                raise AssertionError
+        with pytest.raises(InvalidInput, match=r"costs\.tokens"):
+            llm.call({"tokens": 0})
+        with pytest.raises(CostExceedsCapacity, match="llm:tokens"):
+            llm.call({"tokens": 1001})
         async with llm.call() as call:
             with pytest.raises(InvalidInput, match="words"):
                 call.settle(words=1)
             with pytest.raises(InvalidInput, match="tokens"):
                 call.settle(tokens=-1)
+
+
+def _no_field(name: str) -> str | None:
+    return None
 
 
 def _settled(call: Call) -> ValueError:
@@ -173,3 +180,59 @@ def _settled(call: Call) -> ValueError:
 async def _one(downstream: Downstream) -> None:
     async with downstream.call(timeout=5):
         pass
+
+
+async def test_an_operator_lowers_the_rate_and_not_above_the_programs_own() -> None:
+    async with Downstream("bank", rate="100/second", counted="departure") as bank:
+        await bank.set_rate("10/second")
+        assert (await bank.state()).effective == 10
+        starts = []
+        for _ in range(4):
+            async with bank.call():
+                starts.append(time.monotonic())
+        assert starts[-1] - starts[1] >= 2 / 10 - 0.01
+        for wrong in ("101/second", "often"):
+            with pytest.raises(ConfigurationError) as refused:
+                await bank.set_rate(wrong)
+            assert refused.value.field == "rate"
+        await bank.set_rate(None)
+        assert (await bank.state()).effective == 100
+
+
+async def test_the_rate_falls_for_all_when_calls_are_refused() -> None:
+    adapt = Aimd(floor="5/second", ceiling="200/second")
+    async with Downstream("api", adapt=adapt) as api:
+        assert (await api.state()).effective == 200
+        for number in range(40):
+            async with api.call() as call:
+                await call.responded(429 if number % 2 else 200, _no_field)
+        for _ in range(200):
+            if (await api.state()).totals.calls == 40:
+                break
+            await asyncio.sleep(0.01)
+        state = await api.state()
+        assert (state.totals.calls, state.totals.throttled) == (40, 20)
+        assert state.effective is not None
+        assert 5 <= state.effective < 200
+
+
+async def test_what_calls_became_is_counted() -> None:
+    bank = Downstream("bank", rate="1000/second", call_timeout=0.1)
+    async with bank:
+        async with bank.call() as call:
+            await call.responded(500, _no_field)
+        with pytest.raises(TimeoutError):
+            async with bank.call():
+                raise TimeoutError
+        await bank._observations.flush()
+        totals = (await bank.state()).totals
+        assert (totals.calls, totals.throttled, totals.failed, totals.unknown) == (2, 0, 1, 1)
+
+
+async def test_while_the_store_is_away_no_call_leaves_and_the_error_says_so() -> None:
+    for options in ({"rate": "100/second"}, {"limits": LIMITS}):
+        async with Downstream("bank", "redis://127.0.0.1:1", **options) as bank:
+            with pytest.raises(StoreUnavailable, match="no call to 'bank' leaves"):
+                async with bank.call(timeout=0.3):
+                    raise AssertionError
+            assert (bank.running, bank.waiting) == (0, 0)

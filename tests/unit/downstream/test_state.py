@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.downstream.state import MAX_PAUSES, NEW, OpenBreaker, State, opened, probed, with_pause
+from paceline.downstream.adaptation import Aimd, started
+from paceline.downstream.state import MAX_PAUSES, NEW, OpenBreaker, State, Totals, opened, probed, with_pause
 
 NOW = 1_800_000_000_000_000
 SECOND = 1_000_000
@@ -52,3 +53,10 @@ def test_a_probe_is_due_once_per_pause() -> None:
     assert again.breaker is not None
     assert (again.breaker.since_us, len(again.breaker.reason)) == (NOW, 2000)
     assert probed(NEW, 0, NOW) is NEW
+
+
+def test_rates_and_totals_are_read_as_they_were_written() -> None:
+    policy = Aimd(floor="1/second", ceiling="9/second")
+    state = NEW._replace(rate="5/second", hard="9/second", estimate=started(policy, NOW), totals=Totals(5, 1, 2, 3, 4))
+    assert State.of_text(state.to_text()) == state
+    assert state.totals.plus(Totals(1, 1, 1, 1, 1)) == Totals(6, 2, 3, 4, 5)

@@ -14,12 +14,12 @@ class MemoryPermitStore:
     """The `PermitStore` port for one process."""
 
     def __init__(self, policy: PermitPolicy, clock_us: Callable[[], int] = lambda: time.monotonic_ns() // 1000) -> None:
-        self._policy = policy
+        self.policy = policy
         self._clock_us = clock_us
         self._state = Permits({})
 
     async def take(self, holder: str, hold: float) -> Grant:
-        self._state, grant = permits.take(self._state, self._policy, holder, round(hold * 1e6), self._clock_us())
+        self._state, grant = permits.take(self._state, self.policy, holder, round(hold * 1e6), self._clock_us())
         return grant
 
     async def free(self, holder: str, at_us: int) -> None:

@@ -36,14 +36,14 @@ class RedisPermitStore:
         timeout: float | None = None,
     ) -> None:
         self._client = AsyncRedisClient(RedisUrl.parse(url, timeout=timeout))
-        self._policy = policy
+        self.policy = policy
         self._longest_hold = longest_hold
         self._key = f"downstream:{{{name}}}:permits".encode()
         self._take = Script(_LUA, "permit_take")
         self._free = Script(_LUA, "permit_free")
 
     async def take(self, holder: str, hold: float, *, now_us: int | None = None) -> Grant:
-        number, spacing, burst = self._policy
+        number, spacing, burst = self.policy
         numbers = (number, round(hold * 1e6), spacing, burst, round(self._longest_hold * 1e6), LOOK_AHEAD_US)
         given = b"" if now_us is None else b"%d" % now_us
         arguments = [holder.encode(), *(b"%d" % number for number in numbers), given]

@@ -58,7 +58,7 @@ class SqlPermitStore:
     ) -> None:
         self._database = database
         self._name = name
-        self._policy = policy
+        self.policy = policy
         self._longest_hold_us = round(longest_hold * 1e6)
         self._timeout = timeout
         self._batcher: Batcher[Request, Grant] = Batcher(self._flush)
@@ -88,10 +88,10 @@ class SqlPermitStore:
 
     async def _flush(self, work: Sequence[Request]) -> list[Grant]:
         try:
-            return await self._database.flush(self._decide, self._name, self._policy, self._longest_hold_us, work)
+            return await self._database.flush(self._decide, self._name, self.policy, self._longest_hold_us, work)
         except Conflict:
             # Two processes inserted the row concurrently; it exists now.
-            return await self._database.flush(self._decide, self._name, self._policy, self._longest_hold_us, work)
+            return await self._database.flush(self._decide, self._name, self.policy, self._longest_hold_us, work)
 
 
 def decide(
