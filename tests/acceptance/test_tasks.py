@@ -36,7 +36,7 @@ def fail(number: int) -> None:
 
 async def main() -> None:
     async with tasks:
-        await send_invoice.enqueue("inv-1", total=Decimal("12.00"), key="inv-1")
+        await send_invoice.options(key="inv-1").enqueue("inv-1", total=Decimal("12.00"))
         await fail.options(key="seven").enqueue(7)
 
 
@@ -59,6 +59,19 @@ def working(folder: Path, **variables: str) -> Iterator[None]:
             process.wait()
 
 
+OLD_APP = """
+import os
+from paceline import Tasks
+
+tasks = Tasks(os.environ["WORK_URL"])
+
+@tasks.task
+def gone() -> None: ...
+
+gone.blocking.enqueue()
+"""
+
+
 def test_tasks_run_in_a_worker_of_their_own(tmp_path: Path, database_url: str) -> None:
     (tmp_path / "my_app.py").write_text(APP)
     variables = {"WORK_URL": database_url, "PACELINE_DATABASE_URL": database_url}
@@ -76,8 +89,11 @@ def test_tasks_run_in_a_worker_of_their_own(tmp_path: Path, database_url: str) -
 
     assert workers() == {"workers": [], "unattended": ["FAIL", "SEND_INVOICE"]}
     assert "(nobody works on it)" in run(tmp_path, "queue", "stats", "FAIL", **variables).stdout
+    (tmp_path / "old.py").write_text(OLD_APP)
+    subprocess.run([sys.executable, "old.py"], cwd=tmp_path, env=environment(**variables), check=True, timeout=60)
     with working(tmp_path, **variables):
         until(lambda: "is working on SEND_INVOICE, FAIL" in (tmp_path / "worker.log").read_text())
+        until(lambda: "nobody serves GONE: 1 items are READY" in (tmp_path / "worker.log").read_text())
         until(lambda: shown("SEND_INVOICE", "inv-1")["status"] == "COMPLETED")
         until(lambda: shown("FAIL", "seven")["status"] == "DEAD_LETTER")
         until(lambda: workers()["workers"])
@@ -87,7 +103,7 @@ def test_tasks_run_in_a_worker_of_their_own(tmp_path: Path, database_url: str) -
     assert shown("FAIL", "seven")["lastError"] == "ValueError: no 7"
     with Service(tmp_path, **variables) as service, service.client() as client:
         item = client.get("/admin/dispatch/SEND_INVOICE/items/inv-1").json()
-        assert client.get("/admin/workers").json()["unattended"] == ["FAIL", "SEND_INVOICE"]
+        assert client.get("/admin/workers").json()["unattended"] == ["FAIL", "GONE", "SEND_INVOICE"]
     assert item == shown("SEND_INVOICE", "inv-1")
     assert (item["progress"], item["result"], item["attempt"]) == (
         {"fraction": 0.5, "text": "half way"},
@@ -105,6 +121,9 @@ def test_a_wrong_name_is_one_line(tmp_path: Path) -> None:
         (["worker", "my_app:nobody"], "nobody"),
         (["worker", "empty_app:tasks"], "there is no task"),
         (["worker", "my_app:tasks", "--domain", "a:b"], "--domain"),
+        (["worker", "my_app:tasks", "--queues", "mail"], "queues: no task is in the queue 'mail'; there are default"),
+        (["worker", "my_app:tasks", "--concurrency", "0"], "concurrency: must be a whole number"),
+        (["worker", "dispatch", "--queues", "mail"], "--queues: is for tasks of your own"),
         (["worker", "everything"], "'everything' is unknown"),
     ]:
         ended = run(tmp_path, *arguments, WORK_URL="memory://")

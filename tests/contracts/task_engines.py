@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import pytest
 
 from paceline import CurrentTask, Task, TaskEvent, Tasks
 from paceline.dispatch.model import ItemDetail
-from paceline.dispatch.ports import DispatchObserver
 from paceline.dispatch.status import Status
+from paceline.dispatch.tasks.tasks import RunOptions
 from paceline.testing import eventually
 
 if TYPE_CHECKING:
@@ -45,11 +45,10 @@ class EngineTasks(Tasks):
             self.seen.append(f"after {task.item_id}")
 
     @asynccontextmanager
-    async def running(
-        self, *, observer: DispatchObserver | None = None, temporal: TemporalConnection | None = None
-    ) -> AsyncIterator[None]:
-        async with super().running(observer=observer, temporal=temporal or self.temporal):
-            yield
+    async def running(self, **options: Unpack[RunOptions]) -> AsyncIterator[list[str]]:
+        options.setdefault("temporal", self.temporal)
+        async with super().running(**options) as served:
+            yield served
 
 
 @asynccontextmanager

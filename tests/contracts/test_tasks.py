@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from paceline import Conflict, Discard, InvalidInput, Retry, Snooze, Tasks, current_task
+from paceline import ConfigurationError, Conflict, Discard, InvalidInput, Retry, Snooze, Tasks, current_task
 from paceline.dispatch.model import ItemDetail
 from paceline.dispatch.periodic import Periodic
 from paceline.dispatch.status import Status
@@ -416,3 +416,86 @@ async def test_an_operators_settings_outlive_the_start_of_a_worker(tasks: Tasks)
         config = await queue.config("CALL_API")
         assert (config.concurrency, config.max_dispatch_retries, config.rate) == (2, 2, "2/second")
     assert all(later - first >= 0.99 for first, later in zip(began, began[2:], strict=False))
+
+
+async def test_a_plain_function_learns_that_it_was_cancelled(tasks: Tasks) -> None:
+    """It can't be interrupted, so it asks."""
+    saw: list[str] = []
+
+    @tasks.task
+    def patient() -> None:
+        current = current_task()
+        saw.append("began")
+        while not current.cancelled:
+            time.sleep(0.01)
+        saw.append("cancelled")
+
+    @tasks.task(timeout=0.2, retries=0)
+    def late() -> None:
+        current = current_task()
+        while not current.cancelled:
+            time.sleep(0.01)
+        saw.append("timed out")
+
+    await patient.options(key="one").enqueue()
+    async with working(tasks):
+        await eventually(lambda: saw == ["began"])
+        await (await tasks.queue()).cancel("PATIENT", ["one"])
+        await eventually(lambda: saw == ["began", "cancelled"])
+        await late.options(key="two").enqueue()
+        await eventually(lambda: saw[-1] == "timed out")
+
+
+async def test_a_plain_function_learns_that_its_worker_stops(tasks: Tasks) -> None:
+    saw: list[str] = []
+
+    @tasks.task
+    def patient() -> None:
+        current = current_task()
+        saw.append("began")
+        while not current.stopping:
+            time.sleep(0.01)
+        saw.append("stopping")
+        raise Snooze(0)
+
+    await patient.options(key="one").enqueue()
+    async with working(tasks):
+        await eventually(lambda: saw == ["began"])
+    assert saw == ["began", "stopping"]
+
+
+async def test_a_worker_serves_the_queues_that_it_is_given(tasks: Tasks) -> None:
+    ran: list[str] = []
+
+    @tasks.task(queue="mail")
+    async def send() -> None:
+        ran.append("send")
+
+    @tasks.task
+    async def other() -> None:
+        ran.append("other")
+
+    @tasks.task(queue="slow")
+    async def moved() -> None:
+        ran.append("moved")
+
+    queue = await tasks.queue()
+    for task in (send, other, moved):
+        await task.options(key="one").enqueue()
+    # An operator decides: the settings count, not the decorator.
+    await queue.configure("MOVED", queue="mail")
+    async with tasks.running(queues=["mail"], concurrency=2) as served:
+        assert served == ["SEND", "MOVED"]
+        await ended(send, "one")
+        await ended(moved, "one")
+        (worker,), unattended = await queue.workers()
+        assert (worker.info.item_types, worker.info.concurrency, unattended) == (("MOVED", "SEND"), 2, ["OTHER"])
+        assert await queue.unserved() == {"OTHER": 1}
+    assert sorted(ran) == ["moved", "send"]
+    assert await queue.unserved(["OTHER"]) == {}
+    with pytest.raises(ConfigurationError, match="queues: no task is in the queue 'mial'; there are default, mail"):
+        async with tasks.running(queues=["mail", "mial"]):
+            pass
+    with pytest.raises(ConfigurationError, match="concurrency"):
+        async with tasks.running(concurrency=0):
+            pass

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Any, Unpack
 
@@ -311,6 +311,10 @@ class BlockingDispatchQueue(BackgroundQueue):
             NotFound: there is no such item type.
         """
         return self._run(lambda queue: queue.count(item_type, **matching))
+
+    def unserved(self, served: Collection[str] = ()) -> dict[str, int]:
+        """By item type: the number of READY items that no live worker serves, apart from the types in `served`."""
+        return self._run(lambda queue: queue.unserved(served))
 
     def error_groups(self, item_type: str) -> Sequence[ErrorGroup]:
         """Dead letters grouped by their errors, the largest group first. What differs between the errors of a group,

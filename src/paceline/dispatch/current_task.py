@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import ContextVar
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from paceline.dispatch.model import Claim, Progress
@@ -25,6 +25,10 @@ log = logging.getLogger("paceline.dispatch")
 _current: ContextVar[CurrentTask | None] = ContextVar("paceline_current_task", default=None)
 
 
+def never() -> bool:
+    return False
+
+
 class CurrentTask:
     """The item that is being executed: its type, id, attempt, lane, priority and deadline.
 
@@ -38,8 +42,11 @@ class CurrentTask:
         lane: str = DEFAULT_LANE,
         priority: int = DEFAULT_PRIORITY,
         place: Place | None = None,
+        stopping: Callable[[], bool] = never,
     ) -> None:
         self._claim = claim
+        self._stopping = stopping
+        self._abandoned = False
         self._place = place
         self.lane = lane
         """A tenant, say."""
@@ -63,11 +70,28 @@ class CurrentTask:
         """Counted from 1. A snoozed task runs again under the same number."""
         return self._claim().retries + 1
 
+    @property
+    def stopping(self) -> bool:
+        """Whether its worker ends: the task has the grace period to come to an end, or raises `Snooze` to go on
+        elsewhere. Callable from a `def` task's thread."""
+        return self._stopping()
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether its outcome has no effect any more: the item was cancelled, taken over by another worker, or timed
+        out. A `def` task, which can't be interrupted, should ask from time to time, and return."""
+        timed_out = self.deadline is not None and datetime.now(UTC) >= self.deadline
+        return timed_out or self._abandoned
+
     async def run_on_thread(self, function: Callable[[], R], *, timeout: float | None = None) -> R:
         """What a plain function returns or raises, on the thread that this execution holds."""
-        if self._place is None:
-            return await run_on_thread(function, timeout=timeout)
-        return await self._place.run(function, timeout=timeout)
+        try:
+            if self._place is None:
+                return await run_on_thread(function, timeout=timeout)
+            return await self._place.run(function, timeout=timeout)
+        except (asyncio.CancelledError, TimeoutError):
+            self._abandoned = True  # its thread goes on, and may ask
+            raise
 
     def progress(self, fraction: float, text: str = "") -> ProgressReport:
         """Records how far the task is, from 0 to 1, with a text. `await` it in an `async def` task; in a `def` task,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Unpack
 
@@ -116,6 +116,15 @@ class QueueViews:
         """
         await self._check_known(checked_type(item_type))
         return await self.store.count(item_type, checked_filter(**matching), MOST_COUNTED + 1)
+
+    async def unserved(self, served: Collection[str] = ()) -> dict[str, int]:
+        """By item type: the number of READY items that no live worker serves, apart from the types in `served`."""
+        _, unattended = await self.workers()
+        ready: dict[str, int] = {}
+        for item_type in set(unattended).difference(served):
+            if count := (await self.store.stats(item_type)).depth.get(Status.READY, 0):
+                ready[item_type] = count
+        return dict(sorted(ready.items()))
 
     async def error_groups(self, item_type: str) -> Sequence[ErrorGroup]:
         """Dead letters grouped by their errors, the largest group first. What differs between the errors of a group,

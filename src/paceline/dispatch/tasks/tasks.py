@@ -8,8 +8,9 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypedDict, TypeVar, Unpack, overload
 
+from paceline.dispatch.config import DEFAULT_QUEUE
 from paceline.dispatch.encryption import encryption_of
 from paceline.dispatch.model import EnqueueRequest, EnqueueResult
 from paceline.dispatch.periodic import checked_name
@@ -59,6 +60,15 @@ LIMITER_DEADLINE = 5.0
 
 DEFINING_SECONDS = 2.0
 """How long a call in a transaction on SQLite waits to make its task known to the database, which has one writer."""
+
+
+class RunOptions(TypedDict, total=False):
+    """The options of `Tasks.run` and `Tasks.running`."""
+
+    queues: Collection[str] | None
+    concurrency: int | None
+    observer: DispatchObserver | None
+    temporal: TemporalConnection | None
 
 
 @dataclass(slots=True)
@@ -113,8 +123,7 @@ class Tasks:
                 "url", "must be a database URL such as sqlite:///work.db or postgresql://host/name"
             )
         for option, value in (("concurrency", concurrency), ("threads", threads)):
-            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 10_000:
-                raise ConfigurationError(option, "must be a whole number from 1 to 10000")
+            _check_count(option, value)
         if prefetch is not None and (not is_whole(prefetch) or not 0 <= prefetch <= MAX_PREFETCH):
             raise ConfigurationError("prefetch", f"must be a whole number from 0 to {MAX_PREFETCH}")
         check_wait("cancel_seconds", cancel_seconds)
@@ -154,6 +163,7 @@ class Tasks:
         lane: str | None = None,
         concurrency: int | None = None,
         lane_concurrency: int | None = None,
+        queue: str = DEFAULT_QUEUE,
         unique: str | None = None,
         unique_period: Duration | None = None,
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
@@ -172,6 +182,7 @@ class Tasks:
         lane: str | None = None,
         concurrency: int | None = None,
         lane_concurrency: int | None = None,
+        queue: str = DEFAULT_QUEUE,
         unique: str | None = None,
         unique_period: Duration | None = None,
     ) -> Any:
@@ -183,7 +194,8 @@ class Tasks:
         or `name`, in upper case.
 
         `priority` and `lane` are the defaults of its calls. At most `concurrency` of its items are in flight at once,
-        over all processes, and `lane_concurrency` per lane. With `unique="arguments"`, calls with the same arguments
+        over all processes, and `lane_concurrency` per lane. `queue` is the named queue of the task: a
+        worker may serve some of them. With `unique="arguments"`, calls with the same arguments
         are one item; with `unique_period`, calls with the same key or arguments are one item per period.
 
         Raises:
@@ -204,7 +216,12 @@ class Tasks:
             if item_type in self._tasks:
                 raise ConfigurationError("name", f"two tasks have the item type {item_type}; give one of them a name=")
             config = declared_config(
-                item_type, retries, rate=rate, concurrency=concurrency, lane_concurrency=lane_concurrency
+                item_type,
+                retries,
+                rate=rate,
+                concurrency=concurrency,
+                lane_concurrency=lane_concurrency,
+                queue=queue,
             )
             task = Task(self, function, Definition(config, seconds, policy, priority, lane, same))
             self._tasks[item_type] = task
@@ -472,45 +489,54 @@ class Tasks:
 
     # -- running -------------------------------------------------------------------------------------------------
 
-    async def run(
-        self,
-        stop: asyncio.Event,
-        *,
-        observer: DispatchObserver | None = None,
-        temporal: TemporalConnection | None = None,
-    ) -> None:
+    async def run(self, stop: asyncio.Event, **options: Unpack[RunOptions]) -> None:
         """Runs tasks in this process until `stop` is set; then gives running tasks the grace period, and releases the
-        rest. With `temporal`, each execution is a workflow there, and this process a worker of it.
+        rest. With `queues`, it runs the tasks of these named queues only, and with `concurrency` that many at
+        once. With `temporal`, each execution is a workflow there, and this process a worker of it.
 
         Raises:
-            ConfigurationError: there is no task, or an annotation of one can't be used.
+            ConfigurationError: there is no task, or none in these queues, or an annotation of one can't be used.
             StoreUnavailable: Temporal does not answer.
         """
-        async with self.running(observer=observer, temporal=temporal):
+        async with self.running(**options):
             await stop.wait()
 
     @asynccontextmanager
-    async def running(
-        self, *, observer: DispatchObserver | None = None, temporal: TemporalConnection | None = None
-    ) -> AsyncIterator[None]:
-        """Runs tasks inside the block, as `run` does."""
+    async def running(self, **options: Unpack[RunOptions]) -> AsyncIterator[list[str]]:
+        """Runs tasks inside the block, as `run` does. Gives the item types that it serves."""
         if not self._tasks:
             raise ConfigurationError("tasks", "there is no task; decorate a function with @tasks.task()")
         for task in self._tasks.values():
             task.arguments.check()
+        if (concurrency := options.get("concurrency")) is not None:
+            _check_count("concurrency", concurrency)
         queue = await self.queue()
-        async with self._guard(queue) as guard, self._dispatching(queue, guard, observer, temporal):
+        served = await self._served(queue, options.get("queues"))
+        async with self._guard(queue) as guard, self._dispatching(queue, served, guard, options):
             await declare_schedules(queue, self._periodic)
-            yield
+            yield [domain.item_type for domain in served]
+
+    async def _served(self, queue: DispatchQueue, queues: Iterable[str] | None) -> list[Domain]:
+        """The tasks in these queues, by their settings now: an operator may have moved one."""
+        wanted = None if queues is None else set(queues)
+        found: set[str] = set()
+        served: list[Domain] = []
+        for domain in self.domains():
+            name = (await queue.declare(domain.config)).queue
+            found.add(name)
+            if wanted is None or name in wanted:
+                served.append(domain)
+        if wanted is not None and (unknown := sorted(wanted - found)):
+            raise ConfigurationError(
+                "queues", f"no task is in the queue {unknown[0]!r}; there are {', '.join(sorted(found))}"
+            )
+        return served
 
     def _dispatching(
-        self,
-        queue: DispatchQueue,
-        guard: Guard | None,
-        observer: DispatchObserver | None,
-        temporal: TemporalConnection | None,
+        self, queue: DispatchQueue, domains: Sequence[Domain], guard: Guard | None, options: RunOptions
     ) -> AbstractAsyncContextManager[Any]:
-        domains, concurrency = self.domains(), self._concurrency
+        observer, temporal = options.get("observer"), options.get("temporal")
+        concurrency = options.get("concurrency") or self._concurrency
         if temporal is None:
             return dispatching(
                 queue,
@@ -570,3 +596,8 @@ class Tasks:
                 yield self._in_memory
             finally:
                 self._in_memory = None
+
+
+def _check_count(option: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 10_000:
+        raise ConfigurationError(option, "must be a whole number from 1 to 10000")

@@ -113,6 +113,10 @@ class LocalEngine:
             self._sink.learn(requests[0].config, requested_at)
         return [self._start(request) for request in requests]
 
+    def is_closing(self) -> bool:
+        """Whether it takes no more work, and running executions have the grace period."""
+        return self._closing
+
     def _start(self, request: StartRequest) -> StartOutcome:
         item_type = request.claim.item_type
         if self._closing:
@@ -341,7 +345,8 @@ class LocalEngine:
 
     async def _call(self, run: Run, context: Any, place: Place) -> Any:
         item_type, item_id = run.claim.item_type, run.claim.item_id
-        enter_task(CurrentTask(run.current_claim, self._sink, run.request.lane, run.request.priority, place))
+        request = run.request
+        enter_task(CurrentTask(run.current_claim, self._sink, request.lane, request.priority, place, self.is_closing))
         if not tracing.is_on():
             return await execute_on(place, run.execute, item_id, context)
         attributes = {"paceline.item_type": item_type, "paceline.item_id": item_id}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from paceline.dispatch.registry import Registry
-from paceline.dispatch.tasks.tasks import Tasks
+from paceline.dispatch.tasks.tasks import RunOptions, Tasks
 from paceline.errors import ConfigurationError
 from paceline.server import logs
 from paceline.server.apps import app_roles, check_apps, part
@@ -67,9 +67,18 @@ def _or(words: list[str]) -> str:
     about=f"Which work to do: {_or(_roles())}; or tasks of your own, such as my_app:tasks.",
 )
 @click.option("--domain", "domains", multiple=True, help="Item types of your own, as package.module:name.")
+@click.option("--queues", help="Of your own tasks, run those in these named queues only: default,mail.")
+@click.option("--concurrency", type=int, help="How many of your own tasks run at once in this process.")
 @click.option("--metrics-port", type=int, help="Serve Prometheus metrics on this port.")
 @click.option("--migrate", is_flag=True, help="Migrate the database first, also one that other programs share.")
-def worker(work: str, domains: tuple[str, ...], metrics_port: int | None, migrate: bool) -> None:
+def worker(
+    work: str,
+    domains: tuple[str, ...],
+    queues: str | None,
+    concurrency: int | None,
+    metrics_port: int | None,
+    migrate: bool,
+) -> None:
     """Work until stopped (Ctrl+C, SIGTERM); what is in flight is finished or given back first.
 
     With Temporal, dispatch, init and exec are workers of their own. Without it, one process dispatches and executes.
@@ -79,8 +88,12 @@ def worker(work: str, domains: tuple[str, ...], metrics_port: int | None, migrat
     settings = Settings.load()
     permit(settings, migrate)
     if ":" in work:
-        _run_tasks(settings, work, domains, metrics_port)
+        options = RunOptions(queues=None if queues is None else _names(queues), concurrency=concurrency)
+        _run_tasks(settings, work, domains, metrics_port, options)
         return
+    for option, value in (("--queues", queues), ("--concurrency", concurrency)):
+        if value is not None:
+            raise ConfigurationError(option, "is for tasks of your own: paceline worker MODULE:NAME")
     chosen = _role(work)
     if domains:
         named = ",".join([*filter(None, [settings.dispatch.domains]), *domains])
@@ -108,13 +121,22 @@ def _role(name: str) -> str:
     return name
 
 
+def _names(queues: str) -> list[str]:
+    names = [name.strip() for name in queues.split(",") if name.strip()]
+    if not names:
+        raise ConfigurationError("--queues", "must name a queue, such as default,mail")
+    return names
+
+
 def _ignore_signals() -> None:
     """Called at the end: a second signal must not change the exit status."""
     for signum in SIGNALS:
         signal.signal(signum, signal.SIG_IGN)
 
 
-def _run_tasks(settings: Settings, name: str, domains: tuple[str, ...], metrics_port: int | None) -> None:
+def _run_tasks(
+    settings: Settings, name: str, domains: tuple[str, ...], metrics_port: int | None, options: RunOptions
+) -> None:
     if domains:
         raise ConfigurationError("--domain", "is for item types; start another worker for them")
     require_extras(settings, *([] if metrics_port is None else ["server"]))
@@ -124,13 +146,15 @@ def _run_tasks(settings: Settings, name: str, domains: tuple[str, ...], metrics_
     tasks = load_tasks(name)
     own = settings.model_copy(update={"database_url": tasks.url})
     shown = None if metrics_port is None else _MetricsListener.on(own, metrics_port)
-    run(_work_on_tasks(settings, tasks, name, shown))
+    run(_work_on_tasks(settings, tasks, name, shown, options))
     _ignore_signals()
     if settings.temporal_address is not None:
         end_process()
 
 
-async def _work_on_tasks(settings: Settings, tasks: Tasks, name: str, shown: _MetricsListener | None) -> None:
+async def _work_on_tasks(
+    settings: Settings, tasks: Tasks, name: str, shown: _MetricsListener | None, options: RunOptions
+) -> None:
     stop = asyncio.Event()
     stop_on_signals(stop, settings.dispatch.shutdown_seconds)
     registry = None if shown is None else shown.registry
@@ -141,9 +165,11 @@ async def _work_on_tasks(settings: Settings, tasks: Tasks, name: str, shown: _Me
         _show(shown),
         open_dispatch_observer(own, registry) as observer,
         tasks,
-        tasks.running(observer=observer, temporal=temporal),
+        tasks.running(**options | {"observer": observer, "temporal": temporal}) as served,
     ):
-        print_status(f"paceline worker {name} is working on {', '.join(tasks.item_types)}")
+        print_status(f"paceline worker {name} is working on {', '.join(served)}")
+        for item_type, ready in (await (await tasks.queue()).unserved(served)).items():
+            print_status(f"nobody serves {item_type}: {ready} items are READY, and no worker runs that knows it")
         await _hasten(settings, stop)
 
 

@@ -4,7 +4,8 @@ Inside the activity, `current_task()` is the execution's item."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator, Mapping
+import contextvars
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -71,7 +72,7 @@ class ActivityGuard(ActivityInboundInterceptor):
 
     def _enter(self, memo: ClaimMemo, place: Place | None) -> None:
         if self._sink is not None:
-            enter_task(CurrentTask(lambda: memo.claim, self._sink, memo.lane, memo.priority, place))
+            enter_task(CurrentTask(lambda: memo.claim, self._sink, memo.lane, memo.priority, place, _stopping()))
 
     async def _place_of(self, memo: ClaimMemo) -> Place | None:
         """A thread for an item's own function, before all other waits."""
@@ -136,6 +137,12 @@ def _heartbeats(info: activity.Info) -> Iterator[None]:
         yield
     finally:
         heartbeats.cancel()
+
+
+def _stopping() -> Callable[[], bool]:
+    """Whether the activity's worker ends, for any thread: only the activity's own context can tell."""
+    context = contextvars.copy_context()
+    return lambda: bool(context.copy().run(activity.is_worker_shutdown))
 
 
 def _refusal(type: str, message: str, *, attempts: int = 0, pause: timedelta | None = None) -> ApplicationError:
