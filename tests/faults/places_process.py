@@ -40,6 +40,11 @@ def shop(url: str, port: int, concurrency: int = 100, threads: int = 2) -> Tasks
         await asyncio.to_thread(began, "SECOND")
         await asyncio.sleep(1)
 
+    @tasks.task(name="LONG", retries=0)
+    async def long(number: int) -> None:
+        await asyncio.to_thread(began, f"LONG {number}")
+        await asyncio.sleep(600)
+
     return tasks
 
 

@@ -94,6 +94,31 @@ async def test_one_second_after_a_pause_was_acknowledged_no_plain_function_begin
     assert late == []
 
 
+async def test_what_a_killed_worker_never_began_goes_back_uncounted(url: str, recorder: Recorder) -> None:
+    await enqueue(url, "LONG", [float(n) for n in range(100)])
+    async with DispatchQueue.open(url) as queue:
+        await queue.configure("LONG", stale_claim_threshold_mins=0.02)
+        with worker(url, recorder, concurrency=3) as killed:
+            await eventually(lambda: recorder.count() == 3)
+            killed.kill()
+        await queue.configure("LONG", concurrency=4)
+        with worker(url, recorder) as second:
+
+            async def recovered() -> bool:
+                return Status.DEAD_LETTER in (await queue.stats("LONG")).depth and recorder.count() >= 7
+
+            await eventually(recovered, within=60)
+            second.kill()
+        items = await queue.list("LONG", limit=200)
+    lines = recorder.lines()
+    begun = {float(line.split()[1]) for _, line in lines}
+    dead = [item for item in items if item.status is Status.DEAD_LETTER]
+    assert len(items) == 100
+    assert {float(item.item_id[1:]) for item in dead} <= begun
+    assert len(dead) == 3
+    assert {item.retry_count for item in items if item not in dead} == {0}
+
+
 async def test_workers_share_what_one_of_them_could_not_run_at_once(url: str, recorder: Recorder) -> None:
     async with DispatchQueue.open(url) as queue:
         with (

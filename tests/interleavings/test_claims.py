@@ -13,7 +13,7 @@ import pytest
 
 from paceline.dispatch import changes, decisions
 from paceline.dispatch.config import DispatchConfig
-from paceline.dispatch.model import Change, Claim
+from paceline.dispatch.model import Change, Claim, SilentClaim
 from paceline.dispatch.ports import STARTED, Execution, ExecutionState
 from paceline.dispatch.status import FINISHED, IN_FLIGHT, Status, may
 from paceline.errors import Conflict
@@ -91,7 +91,7 @@ def steps(world: World, *, fenced: bool = True) -> Iterator[tuple[str, World]]:
         yield f"{change.action} is lost", world._replace(reports=world.reports - {change})
     if world.status in IN_FLIGHT:
         # Silent for too long: dead, or frozen and taken for dead.
-        recovery = decisions.after_silence(_claim(world), world.status, LOST, CONFIG)
+        recovery = decisions.after_silence(SilentClaim(_claim(world), world.status, True), LOST, CONFIG)
         if recovery is not None:
             yield "recover", _reporting(world, recovery)
     yield from _operator(world)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from paceline import __version__
 from paceline.clock import Clock, SystemClock
 from paceline.dispatch.changes import ChangeResult, ItemChange, Preview, checked_redirection, redirected
 from paceline.dispatch.config import DispatchConfig, declared
@@ -34,11 +35,13 @@ from paceline.dispatch.model import (
     Progress,
     PruneResult,
     QueueStats,
+    SilentClaim,
 )
 from paceline.dispatch.portions import callback_of, is_batch, is_group
 from paceline.dispatch.ports import Follower
 from paceline.dispatch.search import BY_ID, ErrorGroup, ItemFilter, ItemOrder, LaneDepth, grouped, lane_depths
 from paceline.dispatch.status import FINISHED, IN_FLIGHT, Status
+from paceline.dispatch.stores.rows import worker_name
 from paceline.dispatch.turns import UNLIMITED, Places, in_turns, rotated
 from paceline.dispatch.worker.heartbeats import is_attended, of_type
 from paceline.durations import EPOCH
@@ -118,6 +121,7 @@ class MemoryQueueStore:
         look_ahead: timedelta,
         *,
         places: Places = UNLIMITED,
+        begins: bool = False,
         now: datetime | None = None,
     ) -> Batch:
         now = self._now(now)
@@ -138,13 +142,23 @@ class MemoryQueueStore:
                 claimed_at=now,
                 seen_at=now,
                 updated_at=now,
+                begun_at=now if begins and before.due_at <= now else None,
+                worker=worker_name(),
+                code_version=__version__,
             )
             self._put(item)
             self._log(item_type, item_id, batch_id, Action.CLAIMED, before.status, item.status, None, now)
             claim = Claim(item_type, item_id, item.claim_epoch, item.retry_count)
             context = self._contexts.get((item_type, item_id))
             shown = ClaimedItem(claim, item.execute_at, item.slotted, context, item.traceparent)
-            items.append(shown._replace(lane=item.lane, priority=item.priority))
+            items.append(
+                shown._replace(
+                    lane=item.lane,
+                    priority=item.priority,
+                    has_begun=item.begun_at is not None,
+                    is_unknown=item.unknown_since is not None,
+                )
+            )
         return Batch(batch_id, now, items, is_cut=taken < len(due))
 
     def _due(self, item_type: str, limit: int, until: datetime, places: Places) -> list[str]:
@@ -167,7 +181,7 @@ class MemoryQueueStore:
 
     async def stale(
         self, item_type: str, stale_after: timedelta, limit: int, *, now: datetime | None = None
-    ) -> list[tuple[Claim, Status]]:
+    ) -> list[SilentClaim]:
         deadline = self._now(now) - stale_after
         silent = sorted(
             (item.seen_at or EPOCH, item.item_id)
@@ -175,7 +189,14 @@ class MemoryQueueStore:
             if item.item_type == item_type and item.status in IN_FLIGHT and (item.seen_at or EPOCH) <= deadline
         )
         rows = [self._items[item_type, item_id] for _, item_id in silent[:limit]]
-        return [(Claim(item_type, item.item_id, item.claim_epoch, item.retry_count), item.status) for item in rows]
+        return [
+            SilentClaim(
+                Claim(item_type, item.item_id, item.claim_epoch, item.retry_count),
+                item.status,
+                item.begun_at is not None,
+            )
+            for item in rows
+        ]
 
     async def settle(
         self,
@@ -235,14 +256,14 @@ class MemoryQueueStore:
         self._log(claim.item_type, claim.item_id, batch_id, change.action, before.status, status, change.detail, now)
         return True
 
-    async def touch(self, claims: Sequence[Claim], *, now: datetime | None = None) -> list[bool]:
+    async def touch(self, claims: Sequence[Claim], *, begins: bool = False, now: datetime | None = None) -> list[bool]:
         now = self._now(now)
         alive = []
         for claim in claims:
             item = self._held(claim)
             alive.append(item is not None)
             if item is not None:
-                self._put(replace(item, seen_at=now))
+                self._put(replace(item, seen_at=now, begun_at=item.begun_at or (now if begins else None)))
         return alive
 
     async def holds(self, claims: Sequence[Claim]) -> list[bool]:

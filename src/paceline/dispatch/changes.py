@@ -135,6 +135,10 @@ def redirected(item: Item, to: Status, now: datetime) -> Item:
         retry_count=0,
         last_attempt=None,
         last_error=None,
+        begun_at=None,
+        worker=None,
+        code_version=None,
+        unknown_since=None,
         updated_at=now,
     )
 

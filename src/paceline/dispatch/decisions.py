@@ -16,6 +16,7 @@ from paceline.dispatch.model import (
     Change,
     Claim,
     ClaimedItem,
+    SilentClaim,
     shortened,
 )
 from paceline.dispatch.ports import Execution, ExecutionState, Start, StartOutcome
@@ -57,8 +58,10 @@ def after_failure(claim: Claim, config: DispatchConfig, error: str, pause: timed
     return _counted(claim, config, Action.FAILED, error, (Status.FAILED,), pause=pause)
 
 
-def after_silence(claim: Claim, status: Status, state: ExecutionState, config: DispatchConfig) -> Change | None:
-    """The claim had no heartbeat, and the engine reported `state`; None if the execution is alive."""
+def after_silence(silent: SilentClaim, state: ExecutionState, config: DispatchConfig) -> Change | None:
+    """The claim had no heartbeat, and the engine reported `state`; None if the execution is alive. An execution whose
+    body has not begun counts no retry."""
+    claim, status, has_begun = silent
     if state.execution is Execution.COMPLETED:
         result = None if state.completion is None else state.completion.result_json
         return after_success(claim, "found completed", result)
@@ -69,10 +72,9 @@ def after_silence(claim: Claim, status: Status, state: ExecutionState, config: D
         return Change(claim, STARTED, Action.ADOPTED, claim.retries, detail=detail, seen=status)
     if state.execution is not Execution.NOT_FOUND:
         return None
-    lost = status is Status.DISPATCHED
-    error = "execution lost" if lost else "claimed, never started"
-    through = (Status.FAILED,) if lost else ()
-    return _counted(claim, config, Action.STALE_RECOVERED, error, through)._replace(seen=status)
+    if not has_begun:
+        return released(claim, "claimed, never begun")._replace(action=Action.STALE_RECOVERED, seen=status)
+    return _counted(claim, config, Action.STALE_RECOVERED, "execution lost", (Status.FAILED,))._replace(seen=status)
 
 
 def released(claim: Claim, detail: str, batch_id: str | None = None, pause: timedelta | None = None) -> Change:

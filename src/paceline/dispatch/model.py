@@ -123,6 +123,19 @@ class ClaimedItem(NamedTuple):
     context_version: int = CONTEXT_VERSION
     lane: str = DEFAULT_LANE
     priority: int = DEFAULT_PRIORITY
+    has_begun: bool = False
+    """Its body begins at once: that is written with the claim."""
+    is_unknown: bool = False
+    """An earlier attempt began, and nobody knows its effect."""
+
+
+class SilentClaim(NamedTuple):
+    """A claim in flight without a heartbeat."""
+
+    claim: Claim
+    status: Status
+    has_begun: bool
+    """The body of its execution began."""
 
 
 class Batch(NamedTuple):
@@ -134,7 +147,7 @@ class Batch(NamedTuple):
     claim_requested_at: float | None = None
     """When this process requested them, by `uptime`; set by the cycle."""
     is_cut: bool = False
-    """The bound on bytes, not on items, ended it: more is due."""
+    """A bound, on items or bytes, ended it: more may be due."""
 
 
 class GiveUp(PacelineError):

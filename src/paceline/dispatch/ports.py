@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
@@ -25,6 +26,7 @@ from paceline.dispatch.model import (
     Progress,
     PruneResult,
     QueueStats,
+    SilentClaim,
 )
 from paceline.dispatch.periodic import PeriodicStore
 from paceline.dispatch.search import BY_ID, ErrorGroup, ItemFilter, ItemOrder, LaneDepth
@@ -79,17 +81,19 @@ class QueueStore(Protocol):
         look_ahead: timedelta,
         *,
         places: Places = UNLIMITED,
+        begins: bool = False,
         now: datetime | None = None,
     ) -> Batch:
         """Claims up to `limit` items that are due before `look_ahead` from now, with their contexts, and ends before
         the contexts have more bytes than the store's bound. Lanes take turns; in a lane, they come by priority, then
-        by time. No item is claimed twice. Concurrent claims do not wait for each other, unless `places` are limited:
-        then no more items than that are in flight, over all processes."""
+        by time. With `begins`, those that are due now begin with the claim. No item is claimed twice. Concurrent claims
+        do not wait for each other, unless `places` are limited: then no more items than that are in flight, over all
+        processes."""
         ...
 
     async def stale(
         self, item_type: str, stale_after: timedelta, limit: int, *, now: datetime | None = None
-    ) -> list[tuple[Claim, Status]]:
+    ) -> list[SilentClaim]:
         """Claims in flight without a heartbeat for `stale_after`, the oldest heartbeat first."""
         ...
 
@@ -106,8 +110,9 @@ class QueueStore(Protocol):
         to one item one is written."""
         ...
 
-    async def touch(self, claims: Sequence[Claim], *, now: datetime | None = None) -> list[bool]:
-        """Records a heartbeat of each claim; False where the claim is lost."""
+    async def touch(self, claims: Sequence[Claim], *, begins: bool = False, now: datetime | None = None) -> list[bool]:
+        """Records a heartbeat of each claim, and with `begins` that the body of its execution begins; False where the
+        claim is lost."""
         ...
 
     async def holds(self, claims: Sequence[Claim]) -> list[bool]:
@@ -264,6 +269,10 @@ class StartRequest(NamedTuple):
     then. None for just now."""
     lane: str = DEFAULT_LANE
     priority: int = DEFAULT_PRIORITY
+    has_begun: bool = False
+    """That its body begins was written with the claim."""
+    is_unknown: bool = False
+    """An earlier attempt began, and nobody knows its effect."""
     config_requested_at: float | None = None
     """When this process requested the config, by `uptime`; None if another one did."""
 
@@ -340,6 +349,11 @@ class WorkflowEngine(Protocol):
         """How many more items of this type it would take now; None for any number."""
         ...
 
+    def reserved(self, config: DispatchConfig, limit: int) -> AbstractContextManager[int]:
+        """Inside the block, so many items of this type, at most `limit`, would begin without any further wait, if they
+        are due. What was claimed for these places is started right after the block."""
+        ...
+
     def looks_ahead(self, item_type: str) -> bool:
         """Whether it would take items before their time now."""
         ...
@@ -381,6 +395,11 @@ class OutcomeSink(Protocol):
 
     async def alive(self, claims: Sequence[Claim]) -> list[bool]:
         """A heartbeat of running executions; False where the claim is lost."""
+        ...
+
+    async def begins(self, claim: Claim) -> bool:
+        """The body of the execution is about to begin: from here on its attempt counts, whatever becomes of this
+        process. False if the claim is lost."""
         ...
 
     async def holds(self, claims: Sequence[Claim]) -> list[bool]:

@@ -64,7 +64,7 @@ async def test_an_execution_whose_item_was_cancelled_changes_nothing_any_more(st
     late = [after_success(one), after_failure(one, CONFIG, "late")]
     assert await store.settle(late, now=T) == [False, False]
     assert (await get(store, one.item_id)).status is Status.CANCELLED
-    assert await store.stale("PAY", MINUTE, 10, now=T + 10 * MINUTE) == [(two, Status.CLAIMED)]
+    assert await store.stale("PAY", MINUTE, 10, now=T + 10 * MINUTE) == [(two, Status.CLAIMED, False)]
 
 
 async def test_an_item_that_was_cancelled_while_it_ran_keeps_its_attempt(store: QueueStore) -> None:

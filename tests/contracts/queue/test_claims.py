@@ -7,10 +7,11 @@ from datetime import timedelta
 
 import pytest
 
-from paceline.dispatch.decisions import after_start, after_success
+from paceline.dispatch.decisions import after_start, after_success, released
 from paceline.dispatch.model import EnqueueRequest
 from paceline.dispatch.ports import STARTED, QueueStore
 from paceline.dispatch.status import Status
+from paceline.dispatch.stores.rows import worker_name
 from tests.contracts.queue.items import (
     CONFIG,
     MINUTE,
@@ -102,11 +103,11 @@ async def test_silent_claims_are_found_oldest_first_capped_and_of_one_type(store
         await claims(store, 1, now=T + n * SECOND)
     await claims(store, now=T, item_type="OTHER")
     now = T + 2 * MINUTE + 3 * SECOND
-    assert [claim.item_id for claim, _ in await store.stale("PAY", 2 * MINUTE, 10, now=now)] == [
+    assert [claim.item_id for claim, *_ in await store.stale("PAY", 2 * MINUTE, 10, now=now)] == [
         "p000", "p001", "p002", "p003",
     ]  # fmt: skip
-    assert [claim.item_id for claim, _ in await store.stale("PAY", 2 * MINUTE, 2, now=now)] == ["p000", "p001"]
-    assert {status for _, status in await store.stale("PAY", 2 * MINUTE, 10, now=now)} == {Status.CLAIMED}
+    assert [claim.item_id for claim, *_ in await store.stale("PAY", 2 * MINUTE, 2, now=now)] == ["p000", "p001"]
+    assert {status for _, status, _ in await store.stale("PAY", 2 * MINUTE, 10, now=now)} == {Status.CLAIMED}
 
 
 async def test_a_touched_claim_is_not_silent_and_dispatched_ones_may_be(store: QueueStore) -> None:
@@ -115,10 +116,31 @@ async def test_a_touched_claim_is_not_silent_and_dispatched_ones_may_be(store: Q
     await store.settle([after_start(one, STARTED, CONFIG, "B"), after_success(three)], now=T)
     later = T + 3 * MINUTE
     silent = await store.stale("PAY", 2 * MINUTE, 10, now=later)
-    assert sorted(silent) == [(one, Status.DISPATCHED), (two, Status.CLAIMED)]
+    assert sorted(silent) == [(one, Status.DISPATCHED, False), (two, Status.CLAIMED, False)]
     assert await store.touch([two, three, one], now=later) == [True, False, True]
     assert await store.stale("PAY", 2 * MINUTE, 10, now=later + MINUTE) == []
     assert len(await store.stale("PAY", 2 * MINUTE, 10, now=later + 2 * MINUTE)) == 2
+
+
+async def test_only_an_execution_whose_body_began_has_begun(store: QueueStore) -> None:
+    await store.enqueue([*wants(3), EnqueueRequest.of("PAY", "soon", {}, T + MINUTE)], now=T)
+    one, two, three, soon = (await store.claim("PAY", 4, MINUTE, begins=True, now=T)).items
+    assert [item.has_begun for item in (one, two, three, soon)] == [True, True, True, False]
+    await store.settle([released(three.claim, "off")], now=T)
+    (again,) = (await store.claim("PAY", 4, SECOND, now=T)).items
+    assert (again.claim.item_id, again.has_begun) == (three.claim.item_id, False)
+    silent = await store.stale("PAY", MINUTE, 10, now=T + MINUTE)
+    assert {one.claim.item_id: one.has_begun for one in silent} == {
+        "p000": True,
+        "p001": True,
+        "p002": False,
+        "soon": False,
+    }
+    assert await store.touch([again.claim, three.claim], begins=True, now=T + SECOND) == [True, False]
+    item = await get(store, "p002")
+    assert (item.begun_at, item.seen_at, item.worker) == (T + SECOND, T + SECOND, worker_name())
+    assert await store.touch([again.claim], begins=True, now=T + MINUTE) == [True]
+    assert (await get(store, "p002")).begun_at == T + SECOND
 
 
 async def test_only_what_is_silent_still_is_recovered(store: QueueStore) -> None:
@@ -126,7 +148,7 @@ async def test_only_what_is_silent_still_is_recovered(store: QueueStore) -> None
     await store.enqueue(wants(2), now=T)
     one, two = await claims(store)
     later = T + 3 * MINUTE
-    assert sorted(claim for claim, _ in await store.stale("PAY", 2 * MINUTE, 10, now=later)) == [one, two]
+    assert sorted(claim for claim, *_ in await store.stale("PAY", 2 * MINUTE, 10, now=later)) == [one, two]
     assert await store.touch([one], now=later) == [True]
     changes = [after_success(one), after_success(two)]
     assert await store.settle(changes, silent_for=2 * MINUTE, now=later) == [False, True]

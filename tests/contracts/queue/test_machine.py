@@ -92,7 +92,7 @@ class History:
         silent = [sorted(await store.stale("PAY", 3 * SECOND, 100, now=self.now)) for store in self.stores]
         assert silent[0] == silent[1]
         lost = ExecutionState(Execution.NOT_FOUND)
-        changes = [after_silence(claim, status, lost, CONFIG) for claim, status in silent[0]]
+        changes = [after_silence(one, lost, CONFIG) for one in silent[0]]
         written = [change for change in changes if change is not None]
         done = [await store.settle(written, silent_for=3 * SECOND, now=self.now) for store in self.stores]
         assert done[0] == done[1] == [True] * len(silent[0])

@@ -24,7 +24,7 @@ from paceline.dispatch.decisions import (
     within_bytes,
 )
 from paceline.dispatch.encryption import PREFIX
-from paceline.dispatch.model import ENCRYPTED_VERSION, Action, Change, Claim, ClaimedItem, Completion
+from paceline.dispatch.model import ENCRYPTED_VERSION, Action, Change, Claim, ClaimedItem, Completion, SilentClaim
 from paceline.dispatch.ports import Execution, ExecutionState, Start, StartOutcome
 from paceline.dispatch.status import Status
 
@@ -97,7 +97,7 @@ def test_an_execution_that_failed_is_retried_after_its_own_pause_or_the_configs(
 
 def test_a_silent_claim_is_what_the_engine_says() -> None:
     def seen(execution: Execution, status: Status, **state: object) -> Change | None:
-        return after_silence(FIRST, status, ExecutionState(execution, **state), CONFIG)  # type: ignore[arg-type]
+        return after_silence(SilentClaim(FIRST, status, True), ExecutionState(execution, **state), CONFIG)  # type: ignore[arg-type]
 
     claimed, dispatched = Status.CLAIMED, Status.DISPATCHED
     assert seen(Execution.COMPLETED, claimed) == after_success(FIRST, "found completed")
@@ -112,22 +112,22 @@ def test_a_silent_claim_is_what_the_engine_says() -> None:
     assert seen(Execution.UNKNOWN, dispatched) is None
 
 
-@pytest.mark.parametrize(
-    ("status", "path", "error"),
-    [
-        (Status.CLAIMED, (READY,), "claimed, never started"),
-        (Status.DISPATCHED, (FAILED, READY), "execution lost"),
-    ],
-)
-def test_a_lost_execution_counts_a_retry_if_nobody_changed_the_item_since(
-    status: Status, path: tuple[Status, ...], error: str
-) -> None:
-    change = after_silence(FIRST, status, ExecutionState(Execution.NOT_FOUND), CONFIG)
-    pause = timedelta(seconds=10) + LOOK_AHEAD
-    assert change == Change(FIRST, path, Action.STALE_RECOVERED, 1, error, pause, None, error, status)
-    last = after_silence(LAST, status, ExecutionState(Execution.NOT_FOUND), CONFIG)
+@pytest.mark.parametrize("status", [Status.CLAIMED, Status.DISPATCHED])
+def test_a_lost_execution_counts_a_retry_if_nobody_changed_the_item_since(status: Status) -> None:
+    lost = ExecutionState(Execution.NOT_FOUND)
+    change = after_silence(SilentClaim(FIRST, status, True), lost, CONFIG)
+    pause, error = timedelta(seconds=10) + LOOK_AHEAD, "execution lost"
+    assert change == Change(FIRST, (FAILED, READY), Action.STALE_RECOVERED, 1, error, pause, None, error, status)
+    last = after_silence(SilentClaim(LAST, status, True), lost, CONFIG)
     assert last is not None
     assert (last.path[-1], last.action, last.seen) == (DEAD, Action.DEAD_LETTERED, status)
+
+
+@pytest.mark.parametrize("status", [Status.CLAIMED, Status.DISPATCHED])
+def test_a_lost_execution_that_never_began_counts_nothing(status: Status) -> None:
+    change = after_silence(SilentClaim(LAST, status, False), ExecutionState(Execution.NOT_FOUND), CONFIG)
+    detail = "claimed, never begun"
+    assert change == Change(LAST, (READY,), Action.STALE_RECOVERED, LAST.retries, detail=detail, seen=status)
 
 
 def test_a_released_item_goes_back_as_it_was() -> None:

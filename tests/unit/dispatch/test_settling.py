@@ -9,7 +9,7 @@ import pytest
 
 from paceline.dispatch.config import DispatchConfig
 from paceline.dispatch.decisions import after_failure, after_silence, after_start, after_success, gave_up, released
-from paceline.dispatch.model import Action, BatchSummary, Change, Claim
+from paceline.dispatch.model import Action, BatchSummary, Change, Claim, SilentClaim
 from paceline.dispatch.ports import STARTED, Execution, ExecutionState
 from paceline.dispatch.settling import JoinedChanges, Settling, start_and_outcome
 from paceline.dispatch.status import Status
@@ -29,7 +29,7 @@ def start(name: str, epoch: int = 1) -> Change:
 
 
 def adopted(name: str) -> Change:
-    change = after_silence(claim(name), Status.CLAIMED, ExecutionState(Execution.RUNNING), CONFIG)
+    change = after_silence(SilentClaim(claim(name), Status.CLAIMED, True), ExecutionState(Execution.RUNNING), CONFIG)
     assert change is not None
     return change
 

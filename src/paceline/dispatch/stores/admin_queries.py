@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from paceline.dispatch.changes import checked_redirection, redirected
 from paceline.dispatch.config import DispatchConfig, declared
-from paceline.dispatch.model import Action, AuditEntry, Claim, Item, QueueStats
+from paceline.dispatch.model import Action, AuditEntry, Claim, Item, QueueStats, SilentClaim
 from paceline.dispatch.ports import Follower
 from paceline.dispatch.status import Status
 from paceline.dispatch.stores import batches, booked_slots, following
@@ -126,7 +126,7 @@ def silent_claims(item_type: str, deadline: datetime, limit: int, dialect: str) 
     """Claims in flight without a heartbeat since `deadline`, the oldest heartbeat first."""
     item_type_, seen_at = (only(IN_FLIGHT, name, dialect) for name in ("item_type", "seen_at"))
     return (
-        sa.select(queue.c.item_id, queue.c.claim_epoch, queue.c.retry_count, queue.c.queue_status)
+        sa.select(queue.c.item_id, queue.c.claim_epoch, queue.c.retry_count, queue.c.queue_status, queue.c.begun_at)
         .where(among(IN_FLIGHT, dialect), item_type_ == item_type, seen_at <= deadline)
         .order_by(seen_at)
         .limit(limit)
@@ -135,10 +135,17 @@ def silent_claims(item_type: str, deadline: datetime, limit: int, dialect: str) 
 
 def stale(
     connection: sa.Connection, item_type: str, stale_after: timedelta, limit: int, now: datetime | None
-) -> list[tuple[Claim, Status]]:
+) -> list[SilentClaim]:
     deadline = (now or database_clock(connection)) - stale_after
     rows = connection.execute(silent_claims(item_type, deadline, limit, connection.dialect.name))
-    return [(Claim(item_type, row.item_id, row.claim_epoch, row.retry_count), Status(row.queue_status)) for row in rows]
+    return [
+        SilentClaim(
+            Claim(item_type, row.item_id, row.claim_epoch, row.retry_count),
+            Status(row.queue_status),
+            row.begun_at is not None,
+        )
+        for row in rows
+    ]
 
 
 def holds(connection: sa.Connection, claims: Sequence[Claim]) -> list[bool]:

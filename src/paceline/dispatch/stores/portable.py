@@ -203,11 +203,14 @@ _TOUCH = (
         queue.c.claim_epoch == sa.bindparam("b_epoch"),
         sa.text(HELD),
     )
-    .values(seen_at=sa.bindparam("b_now"))
+    .values(
+        seen_at=sa.bindparam("b_now"),
+        begun_at=sa.func.coalesce(queue.c.begun_at, sa.bindparam("b_begun", type_=queue.c.begun_at.type)),
+    )
 )
 
 
-def touch(connection: sa.Connection, claims: Sequence[Claim], now: datetime | None) -> list[bool]:
+def touch(connection: sa.Connection, claims: Sequence[Claim], now: datetime | None, begins: bool = False) -> list[bool]:
     moment = now or database_clock(connection)
     rows = locked(connection, claims)
     done = []
@@ -218,7 +221,13 @@ def touch(connection: sa.Connection, claims: Sequence[Claim], now: datetime | No
         connection,
         _TOUCH,
         [
-            {"b_type": claim.item_type, "b_id": claim.item_id, "b_epoch": claim.epoch, "b_now": moment}
+            {
+                "b_type": claim.item_type,
+                "b_id": claim.item_id,
+                "b_epoch": claim.epoch,
+                "b_now": moment,
+                "b_begun": moment if begins else None,
+            }
             for claim, ok in zip(claims, done, strict=True)
             if ok
         ],

@@ -10,10 +10,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from paceline import __version__
 from paceline.dispatch.decisions import batch_name, within_bytes
 from paceline.dispatch.model import CONTEXT_VERSION, Action, Batch, Claim, ClaimedItem
 from paceline.dispatch.status import Status
-from paceline.dispatch.stores.rows import THIS_ITEM, ClaimRequest, Group, chunks, entry, write_audit
+from paceline.dispatch.stores.rows import THIS_ITEM, ClaimRequest, Group, chunks, entry, worker_name, write_audit
 from paceline.dispatch.stores.tables import IN_FLIGHT as HELD
 from paceline.dispatch.stores.tables import READY, among, config, context, only, queue
 from paceline.dispatch.turns import in_turns, rotated
@@ -73,6 +74,8 @@ def due_items(item_type: str, group: Group, until: datetime, limit: int, dialect
             queue.c.traceparent,
             queue.c.lane,
             queue.c.priority,
+            queue.c.due_at,
+            queue.c.unknown_since,
         )
         .where(
             among(READY, dialect),
@@ -166,6 +169,9 @@ _CLAIM = (
         claimed_at=sa.bindparam("b_now"),
         seen_at=sa.bindparam("b_now"),
         updated_at=sa.bindparam("b_now"),
+        begun_at=sa.bindparam("b_begun", type_=queue.c.begun_at.type),
+        worker=sa.bindparam("b_worker"),
+        code_version=sa.bindparam("b_version"),
     )
 )
 
@@ -178,7 +184,16 @@ def claim(connection: sa.Connection, request: ClaimRequest, now: datetime | None
         return Batch(batch_id, moment, [])
     rows = due[: within_bytes(_sizes(connection, item_type, [row.item_id for row in due]), request.max_bytes)]
     parameters = [
-        {"b_type": item_type, "b_id": row.item_id, "b_epoch": row.claim_epoch, "b_batch": batch_id, "b_now": moment}
+        {
+            "b_type": item_type,
+            "b_id": row.item_id,
+            "b_epoch": row.claim_epoch,
+            "b_batch": batch_id,
+            "b_now": moment,
+            "b_begun": moment if request.begins and row.due_at <= moment else None,
+            "b_worker": worker_name(),
+            "b_version": __version__,
+        }
         for row in rows
     ]
     if connection.execute(_CLAIM, parameters).rowcount != len(rows):
@@ -204,6 +219,8 @@ def claim(connection: sa.Connection, request: ClaimRequest, now: datetime | None
                 contexts.get(row.item_id, _NO_CONTEXT)[1],
                 row.lane,
                 row.priority,
+                request.begins and row.due_at <= moment,
+                row.unknown_since is not None,
             )
             for row in rows
         ],

@@ -293,7 +293,10 @@ TOUCH = Statement(
         ORDER BY q.item_type, q.item_id
         FOR UPDATE OF q
     ), touched AS (
-        UPDATE paceline_dispatch_queue AS q SET seen_at = coalesce($4::timestamptz, clock_timestamp())
+        UPDATE paceline_dispatch_queue AS q
+        SET seen_at = coalesce($4::timestamptz, clock_timestamp()),
+            begun_at = CASE WHEN $5::boolean THEN coalesce(q.begun_at, $4::timestamptz, clock_timestamp())
+                ELSE q.begun_at END
         FROM held WHERE q.item_type = held.item_type AND q.item_id = held.item_id
         RETURNING held.n
     )
@@ -302,11 +305,10 @@ TOUCH = Statement(
 )
 
 
-def touch(connection: sa.Connection, claims: Sequence[Claim], now: datetime | None) -> list[bool]:
+def touch(connection: sa.Connection, claims: Sequence[Claim], now: datetime | None, begins: bool = False) -> list[bool]:
     types, ids, epochs, _ = zip(*claims, strict=True)
-    held = {
-        int(n or 0) for (n,) in run_by_key(connection, TOUCH, [texts(types), texts(ids), numbers(epochs), instant(now)])
-    }
+    parameters = [texts(types), texts(ids), numbers(epochs), instant(now), "t" if begins else "f"]
+    held = {int(n or 0) for (n,) in run_by_key(connection, TOUCH, parameters)}
     return [n in held for n in range(1, len(claims) + 1)]
 
 

@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
+from paceline import __version__
 from paceline.dispatch.decisions import batch_name
 from paceline.dispatch.model import CONTEXT_VERSION, Batch, Claim, ClaimedItem
 from paceline.dispatch.stores.postgres import MICROSECOND, instant, run_by_key
-from paceline.dispatch.stores.rows import ClaimRequest, Group, Position
+from paceline.dispatch.stores.rows import ClaimRequest, Group, Position, worker_name
 from paceline.sql.pipeline import Statement, numbers, text_of, texts
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -125,11 +126,12 @@ CLAIM = Statement(
     ), claimed AS (
         UPDATE paceline_dispatch_queue AS q
         SET queue_status = 'CLAIMED', claim_epoch = q.claim_epoch + 1, dispatch_batch_id = $4,
-            claimed_at = clock.now, seen_at = clock.now, updated_at = clock.now
+            claimed_at = clock.now, seen_at = clock.now, updated_at = clock.now, worker = $17, code_version = $18,
+            begun_at = CASE WHEN $16::boolean AND q.due_at <= clock.now THEN clock.now END
         FROM clock
         WHERE q.ctid = ANY(ARRAY(SELECT place FROM sized WHERE bytes_before < $12::bigint)) AND q.queue_status = 'READY'
         RETURNING q.item_type, q.item_id, q.claim_epoch, q.retry_count, q.scheduled_exec_time, q.slotted, q.due_at,
-            clock.now, q.traceparent, q.lane, q.priority
+            clock.now, q.traceparent, q.lane, q.priority, q.begun_at, q.unknown_since
     ), logged AS (
         INSERT INTO paceline_dispatch_audit
             (item_type, item_id, batch_id, action, status_before, status_after, created_at)
@@ -137,7 +139,8 @@ CLAIM = Statement(
     )
     SELECT item_id, claim_epoch, retry_count, (extract(epoch FROM scheduled_exec_time) * 1000000)::bigint, slotted,
         context_json, traceparent, context_version, lane, priority,
-        (extract(epoch FROM due_at) * 1000000)::bigint, (extract(epoch FROM now) * 1000000)::bigint,
+        (extract(epoch FROM due_at) * 1000000)::bigint, begun_at IS NOT NULL, unknown_since IS NOT NULL,
+        (extract(epoch FROM now) * 1000000)::bigint,
         (SELECT quota FROM lanes LIMIT 1)::int, extract(epoch FROM (SELECT took FROM looked) + (
             SELECT sum(took) FROM (SELECT max(took) AS took FROM walked GROUP BY n) AS w))::float8,
         EXISTS (SELECT FROM sized WHERE bytes_before >= $12::bigint)
@@ -193,6 +196,9 @@ def claim(
         str(request.max_bytes),
         *(None if places_left is None else str(places_left) for places_left in places),
         str(min(request.limit, MAX_LANES)),
+        "t" if request.begins else "f",
+        worker_name(),
+        __version__,
     ]
     rows = run_by_key(connection, CLAIM, parameters, [(LOCK_PLACES, [item_type])] if places.are_limited else [])
     if not rows:
@@ -211,8 +217,25 @@ def claim(
                 None if trace is None else trace.decode(),
                 CONTEXT_VERSION if version is None else int(version),
                 *group,
+                has_begun == b"t",
+                is_unknown == b"t",
             )
-            for item_id, epoch, retries, execute_at, slotted, context, trace, version, *_ in rows_of_group
+            for (
+                item_id,
+                epoch,
+                retries,
+                execute_at,
+                slotted,
+                context,
+                trace,
+                version,
+                _lane,
+                _priority,
+                _due,
+                has_begun,
+                is_unknown,
+                *_,
+            ) in rows_of_group
         ]
         ends[group] = Position(int(rows_of_group[-1][10] or 0), items[-1].claim.item_id)
     *_, claimed_at, quota, look_seconds, is_cut = rows[-1]

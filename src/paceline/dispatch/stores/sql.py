@@ -25,6 +25,7 @@ from paceline.dispatch.model import (
     Progress,
     PruneResult,
     QueueStats,
+    SilentClaim,
 )
 from paceline.dispatch.ports import Follower
 from paceline.dispatch.search import BY_ID, ErrorGroup, ItemFilter, ItemOrder, LaneDepth
@@ -181,10 +182,11 @@ class SqlQueueStore:
         look_ahead: timedelta,
         *,
         places: Places = UNLIMITED,
+        begins: bool = False,
         now: datetime | None = None,
     ) -> Batch:
         self._wakeup(item_type)  # subscribed before the claim: later items wake `wait`
-        request = ClaimRequest(item_type, limit, look_ahead, self._claim_bytes, places)
+        request = ClaimRequest(item_type, limit, look_ahead, self._claim_bytes, places, begins)
         batch = await self._claim(request, now)
         if self._encryption is None:
             return batch
@@ -201,7 +203,7 @@ class SqlQueueStore:
 
     async def stale(
         self, item_type: str, stale_after: timedelta, limit: int, *, now: datetime | None = None
-    ) -> list[tuple[Claim, Status]]:
+    ) -> list[SilentClaim]:
         return await self._database.read(admin_queries.stale, item_type, stale_after, limit, now)
 
     async def settle(
@@ -265,10 +267,10 @@ class SqlQueueStore:
         done: list[bool] = await self._database.write(settle, changes, summaries, now)
         return done
 
-    async def touch(self, claims: Sequence[Claim], *, now: datetime | None = None) -> list[bool]:
+    async def touch(self, claims: Sequence[Claim], *, begins: bool = False, now: datetime | None = None) -> list[bool]:
         if not claims:
             return []
-        done: list[bool] = await self._database.flush(self._statements.touch, claims, now)
+        done: list[bool] = await self._database.flush(self._statements.touch, claims, now, begins)
         return done
 
     async def holds(self, claims: Sequence[Claim]) -> list[bool]:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from paceline import __version__
 from paceline.dispatch.decisions import batch_name
 from paceline.dispatch.model import (
     CONTEXT_VERSION,
@@ -31,7 +32,7 @@ from paceline.dispatch.status import Status
 from paceline.dispatch.stores import booked_slots
 from paceline.dispatch.stores.encrypting import context_version
 from paceline.dispatch.stores.portable_claims import due_in_turns
-from paceline.dispatch.stores.rows import ClaimRequest
+from paceline.dispatch.stores.rows import ClaimRequest, worker_name
 from paceline.sql.schema import now as database_clock
 from paceline.sql.schema import sqlite_connection
 
@@ -89,7 +90,8 @@ def enqueue(
 # -- claim -------------------------------------------------------------------------------------------------------
 
 _DUE = """
-    SELECT rowid, item_id, claim_epoch, retry_count, scheduled_exec_time, slotted, traceparent, lane, priority
+    SELECT rowid, item_id, claim_epoch, retry_count, scheduled_exec_time, slotted, traceparent, lane, priority, due_at,
+        unknown_since
     FROM paceline_dispatch_queue INDEXED BY paceline_dispatch_queue_turn_ix
     WHERE queue_status = 'READY' AND item_type = ? AND lane = ? AND priority = ? AND due_at <= ?
     ORDER BY due_at, item_id LIMIT ? OFFSET ?
@@ -131,7 +133,7 @@ _NEXT_PRIORITY = """
 _CLAIM = """
     UPDATE paceline_dispatch_queue
     SET queue_status = 'CLAIMED', claim_epoch = claim_epoch + 1, dispatch_batch_id = ?, claimed_at = ?, seen_at = ?,
-        updated_at = ?
+        updated_at = ?, worker = ?, code_version = ?, begun_at = CASE WHEN ? AND due_at <= ? THEN ? END
     WHERE rowid IN (SELECT value FROM json_each(?)) AND queue_status = 'READY'
 """
 
@@ -151,7 +153,7 @@ def claim(connection: sa.Connection, request: ClaimRequest, now: datetime | None
             break
         if context is not None:
             size += len(context) if context.isascii() else len(context.encode())
-        row, item_id, epoch, retries, execute_at, slotted, trace, lane, priority = picked[number]
+        row, item_id, epoch, retries, execute_at, slotted, trace, lane, priority, due_at, unknown = picked[number]
         rows.append(row)
         items.append(
             ClaimedItem(
@@ -163,10 +165,13 @@ def claim(connection: sa.Connection, request: ClaimRequest, now: datetime | None
                 CONTEXT_VERSION if version is None else version,
                 lane,
                 priority,
+                request.begins and due_at <= at,
+                unknown is not None,
             )
         )
     if rows:
-        driver.execute(_CLAIM, (batch_id, at, at, at, str(rows)))
+        begins = request.begins, at, at
+        driver.execute(_CLAIM, (batch_id, at, at, at, worker_name(), __version__, *begins, str(rows)))
         _log(driver, rows, Action.CLAIMED, Status.READY, Status.CLAIMED, None, None, at)
     return Batch(batch_id, moment, items, is_cut=is_cut)
 
@@ -336,10 +341,13 @@ def _log(
     driver.execute(_LOG, (batch_id, str(action), str(before), str(after), detail, at, str(rows)))
 
 
-_TOUCH = "UPDATE paceline_dispatch_queue SET seen_at = ? WHERE rowid IN (SELECT value FROM json_each(?))"
+_TOUCH = """
+    UPDATE paceline_dispatch_queue SET seen_at = ?, begun_at = coalesce(begun_at, ?)
+    WHERE rowid IN (SELECT value FROM json_each(?))
+"""
 
 
-def touch(connection: sa.Connection, claims: Sequence[Claim], now: datetime | None) -> list[bool]:
+def touch(connection: sa.Connection, claims: Sequence[Claim], now: datetime | None, begins: bool = False) -> list[bool]:
     driver = sqlite_connection(connection)
     held = _held(driver, claims)
     mine = [held.get((claim.item_type, claim.item_id), _NOBODY) for claim in claims]
@@ -348,7 +356,8 @@ def touch(connection: sa.Connection, claims: Sequence[Claim], now: datetime | No
         for (_, before, current), claim in zip(mine, claims, strict=True)
     ]
     rows = [row.row for row, is_held in zip(mine, done, strict=True) if is_held]
-    driver.execute(_TOUCH, (stored(now or database_clock(connection)), str(rows)))
+    at = stored(now or database_clock(connection))
+    driver.execute(_TOUCH, (at, at if begins else None, str(rows)))
     return done
 
 

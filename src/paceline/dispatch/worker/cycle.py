@@ -62,7 +62,7 @@ class CycleReport:
     config: DispatchConfig | None = None
     """The item type's settings, if it is enabled."""
     crowded: bool = False
-    """The engine had less room than a batch needs."""
+    """The engine has no room now."""
     sated: bool = False
     """The engine takes no more items before their time."""
     slow_down: bool = False
@@ -145,9 +145,9 @@ class DispatchCycle:
             failed=counts[Action.START_FAILED],
             released=counts[Action.RELEASED],
             dead_lettered=counts[Action.DEAD_LETTERED],
-            more=batch is not None and (batch.is_cut or 0 < claimed == limit),
+            more=batch is not None and batch.is_cut,
             config=config,
-            crowded=limit < config.batch_size and claimed == limit,
+            crowded=self._limit(config) == 0,
             sated=not self._engine.looks_ahead(item_type),
             slow_down=counts[Action.RELEASED] > 0,
         )
@@ -170,16 +170,16 @@ class DispatchCycle:
         self._recover_at[config.item_type] = time.monotonic() + pause
         if not silent:
             return 0
-        claims = [claim for claim, _ in silent]
+        claims = [one.claim for one in silent]
         changes: list[Change] = []
         living: list[Claim] = []
-        for (claim, status), state in zip(silent, await self._describe(claims), strict=True):
-            change = after_silence(claim, status, state, config)
+        for one, state in zip(silent, await self._describe(claims), strict=True):
+            change = after_silence(one, state, config)
             if change is not None:
                 changes.append(change)
             else:
                 # Given a heartbeat, so that live claims don't use up the next cycle's share of recovery.
-                living.append(claim)
+                living.append(one.claim)
         if living:
             await self._store.touch(living, now=now)
         # Their owners may have sent a heartbeat since they were read.
@@ -218,10 +218,15 @@ class DispatchCycle:
         """Claims due items, with their contexts."""
         claim_requested_at = uptime()
         look_ahead = config.look_ahead if self._engine.looks_ahead(config.item_type) else timedelta(0)
-        batch = await self._store.claim(config.item_type, limit, look_ahead, places=config.places, now=now)
+        with self._engine.reserved(config, limit) as at_once:
+            limit = at_once or limit
+            batch = await self._store.claim(
+                config.item_type, limit, look_ahead, places=config.places, begins=at_once > 0, now=now
+            )
+        is_cut = batch.is_cut or len(batch.items) == limit
         if batch.items:
             self._observer.claimed(config.item_type, len(batch.items))
-        return batch._replace(claim_requested_at=claim_requested_at)
+        return batch._replace(claim_requested_at=claim_requested_at, is_cut=is_cut)
 
     async def start(
         self, config: DispatchConfig, batch: Batch, config_requested_at: float | None = None
@@ -251,6 +256,8 @@ class DispatchCycle:
                     batch.claim_requested_at,
                     item.lane,
                     item.priority,
+                    item.has_begun,
+                    item.is_unknown,
                     config_requested_at,
                 )
             )

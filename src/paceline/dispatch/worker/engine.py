@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -89,6 +89,8 @@ class LocalEngine:
         """By item type: runs whose time has come, and that have no place."""
         self._waiting_for: Counter[bool] = Counter()
         """Those of them that need no permit, by whether they need a thread."""
+        self._reserved: Counter[bool] = Counter()
+        """Places for items that are being claimed, by whether they need a thread."""
         self._ahead: Counter[bool] = Counter()
         """Runs whose time has not come, by whether they need a thread."""
         self._context_bytes: Counter[str] = Counter()
@@ -132,6 +134,7 @@ class LocalEngine:
             seen,
             execution_id,
             on_thread=self._needs_thread(item_type),
+            counts=request.has_begun,
         )
         running = self._runs.get(execution_id)
         if running is not None:
@@ -179,8 +182,20 @@ class LocalEngine:
             free = self._places.free_at_permit(item_type, on_thread=on_thread)
         else:
             # Others of this kind, which were here first.
-            free -= self._waiting_for[on_thread] - mine
+            free -= self._waiting_for[on_thread] - mine + self._reserved.total()
         return self._start_check.room(item_type, max(0, max(0, free) + self._pace.prefetch(item_type) - mine))
+
+    @contextlib.contextmanager
+    def reserved(self, config: DispatchConfig, limit: int) -> Iterator[int]:
+        on_thread = self._needs_thread(config.item_type)
+        free = self._places.free(on_thread=on_thread) - self._waiting_for[on_thread] - self._reserved.total()
+        waits = needs_permit(config) or config.jitter_window_ms or self._waiting[config.item_type]
+        places = 0 if waits else min(limit, max(0, free))
+        self._reserved[on_thread] += places
+        try:
+            yield places
+        finally:
+            self._reserved[on_thread] -= places
 
     def looks_ahead(self, item_type: str) -> bool:
         on_thread = self._needs_thread(item_type)

@@ -52,6 +52,7 @@ class OutcomeReporter:
         self._clock = clock
         self._batcher: Batcher[Change, bool] = Batcher(self._flush, max_batch=max_batch)
         self._progress: Batcher[tuple[Claim, Progress], bool] = Batcher(store.record_progress, max_batch=max_batch)
+        self._begins: Batcher[Claim, bool] = Batcher(self._begin, max_batch=max_batch)
         self._cached: dict[str, _CachedConfig] = {}
         self._loading: dict[str, asyncio.Task[DispatchConfig]] = {}
         self._unread_logged: dict[str, float] = {}
@@ -89,6 +90,12 @@ class OutcomeReporter:
 
     async def alive(self, claims: Sequence[Claim]) -> list[bool]:
         return await self._store.touch(claims)
+
+    async def begins(self, claim: Claim) -> bool:
+        return await self._begins.submit(claim)
+
+    async def _begin(self, claims: Sequence[Claim]) -> list[bool]:
+        return await self._store.touch(claims, begins=True)
 
     async def holds(self, claims: Sequence[Claim]) -> list[bool]:
         return await self._store.holds(claims)

@@ -29,6 +29,8 @@ class Run:
     after: asyncio.Task[None] | None = None
     """An earlier run of the same item whose task has not ended yet."""
     task: asyncio.Task[None] | None = None
+    counts: bool = False
+    """That its body begins is written."""
     begun: bool = False
     executed: bool = False
     """It was executed; only the report is missing."""

@@ -57,6 +57,10 @@ class StartCheck:
                     raise StartRefused("its claim was lost", lost=True)
                 if not await self._sink.enabled(item_type):
                     raise StartRefused("the kill switch was off at its time")
+                if not (run.counts or await self._begins(run)):
+                    raise StartRefused("its claim was lost", lost=True)
+                if not self._sink.was_on(item_type):
+                    continue  # the store was slow
                 # Checked again after the wait, without the store: this process may have been frozen meanwhile.
                 if (plan is None or await self._admitted(run, plan)) and not run.silent:
                     self._no_plan.pop(item_type, None)
@@ -64,6 +68,17 @@ class StartCheck:
             except StoreError:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
+
+    async def _begins(self, run: Run) -> bool:
+        """Writes that the body begins. Before the wait for the permit: a call must leave at once when it has that."""
+        claim, sent_at = run.claim, uptime()
+        run.counts = await self._sink.begins(claim)
+        if run.claim is not claim:
+            run.counts = False
+            return True  # by the claim that took the run over meanwhile
+        if run.counts:
+            run.seen = sent_at
+        return run.counts
 
     async def _renew(self, run: Run) -> bool:
         claim, sent_at = run.claim, uptime()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from paceline.dispatch.config import DispatchConfig
 from paceline.dispatch.decisions import after_start, newer_context
-from paceline.dispatch.model import Action, Claim, ClaimedItem, EnqueueRequest
+from paceline.dispatch.model import Action, Claim, ClaimedItem, EnqueueRequest, SilentClaim
 from paceline.dispatch.ports import (
     STARTED,
     Execution,
@@ -52,6 +53,9 @@ class ScriptedEngine:
         return [ExecutionState(self.states.get(claim.item_id, Execution.NOT_FOUND), "told") for claim in claims]
 
     async def stop(self, claims: Sequence[Claim], *, running: bool = False) -> None: ...
+
+    def reserved(self, config: DispatchConfig, limit: int) -> AbstractContextManager[int]:
+        return nullcontext(0)
 
     def looks_ahead(self, item_type: str) -> bool:
         return True
@@ -221,7 +225,7 @@ async def test_no_more_is_claimed_than_the_engine_has_room_for(bench: Bench) -> 
     await put(bench, "a", "b", "c")
     bench.engine.free = 2
     report = await bench.cycle.run("PAY", now=T)
-    assert (report.claimed, report.crowded) == (2, True)
+    assert (report.claimed, report.more, report.crowded) == (2, True, False)
     bench.engine.free = 0
     report = await bench.cycle.run("PAY", now=T)
     assert (report.claimed, report.crowded) == (0, True)
@@ -238,7 +242,7 @@ async def test_a_full_batch_says_there_is_more(bench: Bench) -> None:
 
 async def claimed(bench: Bench, *item_ids: str, dispatched: bool = False) -> list[Claim]:
     await put(bench, *item_ids)
-    batch = await bench.store.claim("PAY", 10, timedelta(0), now=T)
+    batch = await bench.store.claim("PAY", 10, timedelta(0), begins=True, now=T)
     claims = [item.claim for item in batch.items]
     if dispatched:
         await bench.store.settle([after_start(c, STARTED, CONFIG, batch.batch_id) for c in claims], now=T)
@@ -273,7 +277,7 @@ async def test_a_silent_claim_is_looked_into(
 async def test_recovery_counts_retries_and_ends_as_dead_letter(bench: Bench) -> None:
     await claimed(bench, "a")
     assert await bench.cycle.recover(CONFIG, now=LATER) == 1
-    assert len((await bench.store.claim("PAY", 1, timedelta(0), now=LATER + 60 * SECOND)).items) == 1
+    assert len((await bench.store.claim("PAY", 1, timedelta(0), begins=True, now=LATER + 60 * SECOND)).items) == 1
     assert await bench.cycle.recover(CONFIG, now=LATER + 600 * SECOND) == 1
     assert await bench.status("a") is Status.DEAD_LETTER
     assert [events for events in bench.observer.events if events[0] != "cycled"] == [
@@ -281,6 +285,14 @@ async def test_recovery_counts_retries_and_ends_as_dead_letter(bench: Bench) -> 
         ("recovered", 1),
         ("dead_lettered", 1),
     ]
+
+
+async def test_what_never_began_is_given_back_uncounted(bench: Bench) -> None:
+    await put(bench, "a")
+    for round in range(3):
+        assert len((await bench.store.claim("PAY", 1, timedelta(0), now=T + round * 600 * SECOND)).items) == 1
+        assert await bench.cycle.recover(CONFIG, now=T + (round * 600 + 300) * SECOND) == 1
+    assert (await bench.status("a"), await bench.retries("a")) == (Status.READY, 0)
 
 
 async def test_long_running_items_do_not_starve_recovery_of_others(bench: Bench) -> None:
@@ -311,9 +323,9 @@ async def test_stale_claims_are_looked_for_every_cycle_only_while_there_are_some
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uptime, looks = 1000.0, []
-    found: list[tuple[Claim, Status]] = []
+    found: list[SilentClaim] = []
 
-    async def stale(*_: object, now: object) -> list[tuple[Claim, Status]]:
+    async def stale(*_: object, now: object) -> list[SilentClaim]:
         looks.append(uptime)
         return found
 
@@ -324,7 +336,7 @@ async def test_stale_claims_are_looked_for_every_cycle_only_while_there_are_some
         await bench.cycle.recover(config)
         uptime += 1.0
     assert looks == [1000.0, 1006.0]
-    found.append((Claim("PAY", "a", 1, 0), Status.CLAIMED))
+    found.append(SilentClaim(Claim("PAY", "a", 1, 0), Status.CLAIMED, True))
     looks.clear()
     for _ in range(9):
         await bench.cycle.recover(config)

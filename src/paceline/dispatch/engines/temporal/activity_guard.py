@@ -22,7 +22,7 @@ from paceline.dispatch.engines.temporal.item_places import ItemPlaces
 from paceline.dispatch.engines.temporal.item_workflow import EXECUTE
 from paceline.dispatch.engines.temporal.outcome_activities import OFF
 from paceline.dispatch.kill_switch import SWITCH_SECONDS, admitted
-from paceline.dispatch.model import Postponed
+from paceline.dispatch.model import Claim, Postponed
 from paceline.dispatch.ports import Guard, OutcomeSink
 from paceline.dispatch.worker.places import Place
 from paceline.errors import StoreError
@@ -86,20 +86,24 @@ class ActivityGuard(ActivityInboundInterceptor):
         info = activity.info()
         # An earlier attempt may have made the call.
         first = call.first and info.attempt == 1
-        item_type, plan = call.memo.claim.item_type, call.memo.plan
+        item_type = call.memo.claim.item_type
         names = self._guarded.get(item_type)
         if names is None or info.activity_type in names:
-            await self._wait(plan, item_type, first)
+            await self._wait(call.memo, first)
         elif first and not await self._enabled(item_type):
             raise _refusal(SWITCHED_OFF, OFF)
+        elif first:
+            await self._begin(call.memo.claim)
 
-    async def _wait(self, plan: str | None, item_type: str, first: bool) -> None:
+    async def _wait(self, memo: ClaimMemo, first: bool) -> None:
         """Waits for the kill switch and the plan, and gives the attempt back before the activity times out."""
-        info = activity.info()
+        info, plan, item_type = activity.info(), memo.plan, memo.claim.item_type
         limit = _wait_timeout(info)
         try:
             with _heartbeats(info):
                 async with asyncio.timeout(limit):
+                    if first and await self._enabled(item_type):
+                        await self._begin(memo.claim)
                     while not await self._admitted(plan, item_type):
                         if first:
                             raise _refusal(SWITCHED_OFF, OFF)
@@ -119,6 +123,15 @@ class ActivityGuard(ActivityInboundInterceptor):
                     await self._guard.admit(plan, item_type)
                     return True
                 return await self._enabled(item_type) and await admitted(self._guard, self._sink, plan, item_type)
+            except StoreError:
+                await asyncio.sleep(STORE_PAUSE)
+
+    async def _begin(self, claim: Claim) -> None:
+        """From here on the attempt counts."""
+        while self._sink is not None:
+            try:
+                await self._sink.begins(claim)
+                return
             except StoreError:
                 await asyncio.sleep(STORE_PAUSE)
 

@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -97,6 +98,9 @@ class TemporalEngine:
 
     def room(self, config: DispatchConfig) -> int | None:
         return None
+
+    def reserved(self, config: DispatchConfig, limit: int) -> AbstractContextManager[int]:
+        return nullcontext(0)
 
     def looks_ahead(self, item_type: str) -> bool:
         return True
