@@ -12,7 +12,6 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from paceline import __version__
 from paceline.clock import Clock, SystemClock
 from paceline.dispatch.changes import ChangeResult, ItemChange, Preview, checked_redirection, redirected
 from paceline.dispatch.config import DispatchConfig, declared
@@ -43,7 +42,7 @@ from paceline.dispatch.search import BY_ID, ErrorGroup, ItemFilter, ItemOrder, L
 from paceline.dispatch.status import FINISHED, IN_FLIGHT, Status
 from paceline.dispatch.stores.rows import worker_name
 from paceline.dispatch.turns import UNLIMITED, Places, in_turns, rotated
-from paceline.dispatch.worker.heartbeats import is_attended, of_type
+from paceline.dispatch.worker.heartbeats import code_version, is_attended, of_type
 from paceline.durations import EPOCH
 from paceline.errors import Conflict, InvalidInput, NotFound
 from tests.models.periodic_store import MemoryPeriodicStore
@@ -144,7 +143,7 @@ class MemoryQueueStore:
                 updated_at=now,
                 begun_at=now if begins and before.due_at <= now else None,
                 worker=worker_name(),
-                code_version=__version__,
+                code_version=code_version(),
             )
             self._put(item)
             self._log(item_type, item_id, batch_id, Action.CLAIMED, before.status, item.status, None, now)

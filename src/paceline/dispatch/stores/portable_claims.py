@@ -10,7 +10,6 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from paceline import __version__
 from paceline.dispatch.decisions import batch_name, within_bytes
 from paceline.dispatch.model import CONTEXT_VERSION, Action, Batch, Claim, ClaimedItem
 from paceline.dispatch.status import Status
@@ -18,6 +17,7 @@ from paceline.dispatch.stores.rows import THIS_ITEM, ClaimRequest, Group, chunks
 from paceline.dispatch.stores.tables import IN_FLIGHT as HELD
 from paceline.dispatch.stores.tables import READY, among, config, context, only, queue
 from paceline.dispatch.turns import in_turns, rotated
+from paceline.dispatch.worker.heartbeats import code_version
 from paceline.errors import Conflict
 from paceline.sql.schema import now as database_clock
 
@@ -192,7 +192,7 @@ def claim(connection: sa.Connection, request: ClaimRequest, now: datetime | None
             "b_now": moment,
             "b_begun": moment if request.begins and row.due_at <= moment else None,
             "b_worker": worker_name(),
-            "b_version": __version__,
+            "b_version": code_version(),
         }
         for row in rows
     ]

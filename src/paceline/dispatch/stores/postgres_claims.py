@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from paceline import __version__
 from paceline.dispatch.decisions import batch_name
 from paceline.dispatch.model import CONTEXT_VERSION, Batch, Claim, ClaimedItem
 from paceline.dispatch.stores.postgres import MICROSECOND, instant, run_by_key
 from paceline.dispatch.stores.rows import ClaimRequest, Group, Position, worker_name
+from paceline.dispatch.worker.heartbeats import code_version
 from paceline.sql.pipeline import Statement, numbers, text_of, texts
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -198,7 +198,7 @@ def claim(
         str(min(request.limit, MAX_LANES)),
         "t" if request.begins else "f",
         worker_name(),
-        __version__,
+        code_version(),
     ]
     rows = run_by_key(connection, CLAIM, parameters, [(LOCK_PLACES, [item_type])] if places.are_limited else [])
     if not rows:

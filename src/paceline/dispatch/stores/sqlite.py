@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from paceline import __version__
 from paceline.dispatch.decisions import batch_name
 from paceline.dispatch.model import (
     CONTEXT_VERSION,
@@ -33,6 +32,7 @@ from paceline.dispatch.stores import booked_slots
 from paceline.dispatch.stores.encrypting import context_version
 from paceline.dispatch.stores.portable_claims import due_in_turns
 from paceline.dispatch.stores.rows import ClaimRequest, worker_name
+from paceline.dispatch.worker.heartbeats import code_version
 from paceline.sql.schema import now as database_clock
 from paceline.sql.schema import sqlite_connection
 
@@ -171,7 +171,7 @@ def claim(connection: sa.Connection, request: ClaimRequest, now: datetime | None
         )
     if rows:
         begins = request.begins, at, at
-        driver.execute(_CLAIM, (batch_id, at, at, at, worker_name(), __version__, *begins, str(rows)))
+        driver.execute(_CLAIM, (batch_id, at, at, at, worker_name(), code_version(), *begins, str(rows)))
         _log(driver, rows, Action.CLAIMED, Status.READY, Status.CLAIMED, None, None, at)
     return Batch(batch_id, moment, items, is_cut=is_cut)
 

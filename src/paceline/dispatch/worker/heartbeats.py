@@ -54,7 +54,7 @@ class WorkerInfo:
         """A worker in this process."""
         host = socket.gethostname()[:LONGEST_HOST]
         names = tuple(sorted(roles)), tuple(sorted(item_types))
-        return cls(uuid.uuid4().hex, host, os.getpid(), _version(), engine, *names, concurrency)
+        return cls(uuid.uuid4().hex, host, os.getpid(), code_version(), engine, *names, concurrency)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +143,6 @@ async def _beat(
 
 
 @cache
-def _version() -> str:
+def code_version() -> str:
     """Of paceline. To look it up, the package's whole metadata is parsed."""
     return version("paceline")
