@@ -6,13 +6,15 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 from paceline.clock import Clock, SystemClock
 from paceline.dispatch.model import ItemMove
 from paceline.dispatch.status import Status
 from paceline.durations import LATEST, from_ms, to_ms
-from paceline.errors import Conflict, NotFound
+from paceline.errors import Conflict, InvalidInput, NotFound
+from paceline_payments.intake_limits import UNPAID_STATUSES, Spending, duplicate_queries, refusals
 from paceline_payments.lifecycle import dead_letter_event, refusal, transition
 from paceline_payments.model import (
     FINAL_STATUSES,
@@ -26,7 +28,7 @@ from paceline_payments.model import (
     StatusChange,
     slot_id,
 )
-from paceline_payments.ports import DuplicateQuery, NewPayment, PaymentLoad
+from paceline_payments.ports import DuplicateQuery, IntakeLimits, NewPayment, PaymentLoad
 from tests.models.queue_store import MemoryQueueStore
 from tests.models.slot_store import MemorySlotStore
 
@@ -90,10 +92,14 @@ class MemoryPaymentStore:
                     duplicates.setdefault(query.payment_id, other)
         return duplicates
 
-    async def schedule(self, payments: Sequence[NewPayment]) -> None:
+    async def schedule(
+        self, payments: Sequence[NewPayment], limits: IntakeLimits | None = None
+    ) -> dict[str, InvalidInput]:
         for new in payments:
             if new.payment.payment_id in self._records:
                 raise Conflict(f"payment {new.payment.payment_id!r} exists")
+        refused = {} if limits is None else await self._refusals(payments, limits)
+        payments = [new for new in payments if new.payment.payment_id not in refused]
         await self._queue.enqueue([new.item for new in payments])
         now = self._now()
         for payment, terms, scheduled_time, fingerprint, _, feed_id in payments:
@@ -103,6 +109,18 @@ class MemoryPaymentStore:
             self._alike[fingerprint].append(payment.payment_id)
             entry = PaymentAudit(None, PaymentStatus.SCHEDULED.value, ACCEPTED_DETAIL, now)
             self._audit[payment.payment_id].append(entry)
+        return refused
+
+    async def _refusals(self, payments: Sequence[NewPayment], limits: IntakeLimits) -> dict[str, InvalidInput]:
+        duplicates: dict[str, str] = {}
+        if limits.duplicate_window is not None:
+            duplicates = await self.find_duplicates(duplicate_queries(payments), limits.duplicate_window)
+        spent: dict[Spending, Decimal] = defaultdict(Decimal)
+        for record in self._records.values():
+            if record.status not in UNPAID_STATUSES:
+                source = record.payment
+                spent[Spending(source.payer.number, source.currency, str(record.terms.value_date))] += source.decimal
+        return refusals(payments, limits, duplicates=duplicates, spent=spent)
 
     async def advance(self, steps: Sequence[StatusChange]) -> list[bool]:
         return [self._advance(step) for step in steps]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from itertools import product
 
 import pytest
@@ -23,7 +25,7 @@ from paceline_payments.model import (
     Terms,
     slot_id,
 )
-from paceline_payments.ports import DuplicateQuery
+from paceline_payments.ports import DuplicateQuery, IntakeLimits
 from paceline_payments.rules import fingerprint
 from paceline_payments.stores import statements, unused_slots
 from tests.contracts.payments.records import AT, TERMS, Bench, new, payment
@@ -245,3 +247,18 @@ async def test_retention_forgets_what_is_over_and_out_of_the_queue_and_nothing_e
     assert (await bench.store.find_duplicates([DuplicateQuery(print_, "x", past)], timedelta(hours=1)))["x"] in kept
     await bench.store.schedule([new(payment("paid"))])
     assert len(await bench.store.history("paid")) == 1, "who comes again is new"
+
+
+async def test_chunks_at_a_time_store_a_duplicate_once_and_stay_within_a_days_limit(bench: Bench) -> None:
+    limits = IntakeLimits(timedelta(days=1), {"EUR": Decimal("30.00")})
+    chunks = [
+        [new(payment(f"alike-{name}", "5.00")), new(payment(f"own-{name}", amount))]
+        for name, amount in {"a": "11.00", "b": "12.00", "c": "13.00"}.items()
+    ]
+    refused = await asyncio.gather(*(bench.store.schedule(chunk, limits) for chunk in chunks))
+    stored = await bench.store.find([one.payment.payment_id for chunk in chunks for one in chunk])
+    assert sorted(payment_id.partition("-")[0] for payment_id in stored) == ["alike", "own", "own"]
+    assert {payment_id for some in refused for payment_id in some} == {
+        one.payment.payment_id for chunk in chunks for one in chunk
+    } - stored.keys()
+    assert (await bench.queue.stats(ITEM_TYPE)).depth[Status.READY] == len(stored)

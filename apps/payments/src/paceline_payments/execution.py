@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from paceline.batching import Batcher
 from paceline.dispatch.model import GiveUp, Postponed
 from paceline.downstream.ports import DownstreamObserver, NullDownstreamObserver
-from paceline.errors import NotFound, StoreError
+from paceline.errors import InvalidInput, NotFound, StoreError
 from paceline_payments.history import NO_HISTORY, History
 from paceline_payments.model import Payment, PaymentEvent, PaymentRecord, PaymentStatus, StatusChange
 from paceline_payments.notifier import notices_for
@@ -35,6 +35,8 @@ from paceline_payments.ports import (
     PaymentUnsendable,
     Pending,
 )
+from paceline_payments.rules import RuleBook
+from paceline_payments.screening import Screener, Screening
 from paceline_payments.serialization import read_context
 
 log = logging.getLogger(__name__)
@@ -43,6 +45,8 @@ LONGEST_REASON = 2000
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 FIRST_INQUIRY, LAST_INQUIRY = timedelta(seconds=2), timedelta(minutes=5)
 """The pauses between inquiries about a PENDING payment."""
+HELD_FOR = timedelta(seconds=30)
+"""The pause before a payment is screened again that the screening holds."""
 WRITE_ATTEMPTS = 12
 """Attempts to write the downstream's response while the store is unavailable: about half a minute."""
 
@@ -69,8 +73,12 @@ class PaymentExecution:
         downstream: Downstream,
         notifier: Notifier,
         *,
+        rules: Callable[[], RuleBook] | None = None,
+        screening: Screener | None = None,
         observer: DownstreamObserver | None = None,
     ) -> None:
+        self._rules = rules or RuleBook
+        self._screening = screening
         self._store = store
         self._downstream = downstream
         self._notifier = notifier
@@ -88,11 +96,11 @@ class PaymentExecution:
         """SCHEDULED → ACCEPTED if the downstream executes the payment. True if it is accepted.
 
         Raises:
-            GiveUp: The downstream rejected the payment, no request can carry it, or only an inquiry could decide it,
-                which was not answered.
+            GiveUp: A rule, the screening or the downstream rejected the payment, no request can carry it, or only an
+                inquiry could decide it, which was not answered.
             DownstreamBusy: The outcome is unknown. A retry has the same idempotency key.
-            Postponed: It is pending, or it was not the payment's fault: switch, breaker, connection or store. Nothing
-                is counted.
+            Postponed: It is pending, the screening holds it, or it was not the payment's fault: switch, breaker,
+                connection or store. Nothing is counted.
         """
         try:
             record = await self._begins.submit(payment.payment_id)
@@ -103,6 +111,8 @@ class PaymentExecution:
             return await self._await_decision(record, payment, wait)
         if record.status is not PaymentStatus.SCHEDULED:
             return record.status is PaymentStatus.ACCEPTED
+        if (refusal := await self._refusal(record, payment)) is not None:
+            return await self._end_unpaid(record, payment, refusal, wait)
         try:
             receipt = await self._downstream.pay(payment, history=_history(record), wait=wait)
         except PaymentRefused as refusal:
@@ -136,6 +146,47 @@ class PaymentExecution:
             raise Postponed(detail, FIRST_INQUIRY)
         await self._executed(record, receipt.reference)
         return True
+
+    async def _refusal(self, record: PaymentRecord, payment: Payment) -> str | None:
+        """Why the payment must not be paid now, although it was accepted; None if it may be.
+
+        Raises:
+            Postponed: The screening holds it.
+        """
+        try:
+            self._rules().check_execution(payment)
+        except InvalidInput as error:
+            return str(error)
+        if self._screening is None:
+            return None
+        found = await self._screening.screen(payment)
+        if found.verdict is Screening.HOLD:
+            self._observer.settled("POSTPONED")
+            await self._withdraw(record)
+            raise Postponed(found.describe(), HELD_FOR)
+        return found.describe() if found.verdict is Screening.REFUSE else None
+
+    async def _end_unpaid(self, record: PaymentRecord, payment: Payment, refusal: str, wait: float | None) -> bool:
+        """Ends a payment that must not be paid. If an earlier attempt may have paid it, the inquiry decides."""
+        if record.sent_at is None:
+            await self._withdraw(record)
+            raise self._refused(payment, refusal)
+        try:
+            found = await self._downstream.inquire(payment, wait=wait)
+        except DownstreamBusy as silence:
+            raise GiveUp(
+                f"{refusal}; it was sent before, and {silence}"[:LONGEST_REASON], PaymentEvent.LOST
+            ) from silence
+        if found.status is InquiryStatus.EXECUTED:
+            await self._executed(record, found.reference)
+            return True
+        if found.status is InquiryStatus.PENDING:
+            detail = f"{refusal}; it was sent before, and is pending"[:LONGEST_REASON]
+            await self._change(
+                StatusChange.by(PaymentEvent.PENDING, payment.payment_id, record.status, detail, found.reference)
+            )
+            raise Postponed(detail, FIRST_INQUIRY)
+        raise self._refused(payment, refusal)
 
     async def _await_decision(self, record: PaymentRecord, payment: Payment, wait: float | None) -> bool:
         """Asks for the outcome of a PENDING payment; nothing is sent."""

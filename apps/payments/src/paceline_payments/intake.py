@@ -38,8 +38,9 @@ from paceline_payments.model import (
     Terms,
     slot_id,
 )
-from paceline_payments.ports import DuplicateQuery, NewPayment, PaymentStore
+from paceline_payments.ports import DuplicateQuery, IntakeLimits, NewPayment, PaymentStore, duplicate_of
 from paceline_payments.rules import RuleBook, fingerprint
+from paceline_payments.screening import Screener, Screening
 from paceline_payments.serialization import context_json
 
 MAX_TRIES = 5
@@ -97,14 +98,16 @@ class PaymentIntake:
         store: PaymentStore,
         slots: SlotScheduler,
         *,
-        rules: RuleBook | None = None,
+        rules: Callable[[], RuleBook] | None = None,
+        screening: Screener | None = None,
         slot_config: str = "default",
         start: StartPayments = leave_to_dispatcher,
         batch: int = 1000,
     ) -> None:
         self._store = store
         self._slots = slots
-        self._rules = rules or RuleBook()
+        self._rules = rules or RuleBook
+        self._screening = screening
         self._slot_config = slot_config
         self._start = start
         self._singles: Batcher[tuple[Payment, Origin | None], AcceptedPayment] = Batcher(
@@ -196,8 +199,10 @@ class PaymentIntake:
         for attempt in range(1, MAX_TRIES + 1):
             await self._find_existing(payments, results)
             payments = {index: payment for index, payment in payments.items() if index not in results}
-            terms = await self._apply_rules(payments, results)
-            slots = await self._book({index: payments[index] for index in terms}, results, origins)
+            times = await self._apply_rules(payments, results)
+            slots = await self._book(payments, times, results, origins)
+            terms = await self._apply_terms(payments, slots, results)
+            slots = {index: slot for index, slot in slots.items() if index in terms}
             spans = self._begin_spans(payments, slots, origins)
             fresh = [
                 _new(payments[index], terms[index], slot, workflow_id, spans.get(index), feed_id)
@@ -207,15 +212,20 @@ class PaymentIntake:
                 return
             try:
                 with _end_spans(spans):
-                    await self._store.schedule(fresh)
+                    refused = await self._store.schedule(fresh, self._limits())
             except Conflict:
                 # Another process stored one of them meanwhile: the next round finds it.
                 if attempt == MAX_TRIES:
                     raise
                 continue
             for index, new in zip(slots, fresh, strict=True):
-                results[index] = AcceptedPayment(new.payment.payment_id, PaymentStatus.SCHEDULED, new.scheduled_time)
-            await self._start(fresh)
+                payment_id = new.payment.payment_id
+                if payment_id in refused:
+                    results[index] = refused[payment_id]
+                    await self._give_back(slots[index])
+                else:
+                    results[index] = AcceptedPayment(payment_id, PaymentStatus.SCHEDULED, new.scheduled_time)
+            await self._start([new for new in fresh if new.payment.payment_id not in refused])
             return
 
     async def _find_existing(self, payments: dict[int, Payment], results: dict[int, IntakeResult]) -> None:
@@ -233,38 +243,69 @@ class PaymentIntake:
             else:
                 results[index] = PaymentExists(payment.payment_id)
 
-    async def _apply_rules(self, payments: dict[int, Payment], results: dict[int, IntakeResult]) -> dict[int, Terms]:
-        """The terms of the payments that the rules allow."""
-        now, terms = datetime.now(UTC), dict[int, Terms]()
+    async def _apply_rules(self, payments: dict[int, Payment], results: dict[int, IntakeResult]) -> dict[int, datetime]:
+        """Of the payments that the rules allow: from when a slot is booked."""
+        now, rules, times = datetime.now(UTC), self._rules(), dict[int, datetime]()
         for index, payment in payments.items():
             try:
-                self._rules.check(payment, now)
-                terms[index] = self._rules.terms(payment)
+                rules.check(payment, now)
+                times[index] = rules.booking_time(payment, now)
             except InvalidInput as error:
                 results[index] = error
-        if self._rules.reject_duplicates:
-            await self._refuse_duplicates({index: payments[index] for index in terms}, results)
-            terms = {index: own for index, own in terms.items() if index not in results}
+        if self._screening is not None:
+            await self._screen({index: payments[index] for index in times}, results)
+            times = {index: time for index, time in times.items() if index not in results}
+        if rules.reject_duplicates:
+            await self._refuse_duplicates({index: payments[index] for index in times}, results)
+            times = {index: time for index, time in times.items() if index not in results}
+        return times
+
+    async def _screen(self, payments: dict[int, Payment], results: dict[int, IntakeResult]) -> None:
+        """Rejects what the screening refuses. What it holds is accepted: it is screened again before it is paid."""
+        assert self._screening is not None
+        screened = await asyncio.gather(*(self._screening.screen(payment) for payment in payments.values()))
+        for index, found in zip(payments, screened, strict=True):
+            if found.verdict is Screening.REFUSE:
+                results[index] = InvalidInput("payment", found.describe())
+
+    async def _apply_terms(
+        self, payments: dict[int, Payment], slots: Mapping[int, AssignedSlot], results: dict[int, IntakeResult]
+    ) -> dict[int, Terms]:
+        """The terms of the payments by their slots. A slot on a day that is rejected is given back."""
+        rules, terms = self._rules(), dict[int, Terms]()
+        for index, slot in slots.items():
+            try:
+                rules.clearing_of(payments[index].currency).check_slot(slot.scheduled_time)
+                terms[index] = rules.terms(payments[index], slot.scheduled_time)
+            except InvalidInput as error:
+                results[index] = error
+                await self._give_back(slot)
         return terms
 
+    async def _give_back(self, slot: AssignedSlot) -> None:
+        with suppress(NotFound):
+            await self._slots.cancel(slot.event_id, owner=OWNER)
+
+    def _limits(self) -> IntakeLimits | None:
+        """What is checked again in the transaction that stores payments, together with all that are stored."""
+        rules = self._rules()
+        window = rules.duplicate_window if rules.reject_duplicates else None
+        return IntakeLimits(window, rules.daily_limits) if window is not None or rules.daily_limits else None
+
     async def _refuse_duplicates(self, payments: dict[int, Payment], results: dict[int, IntakeResult]) -> None:
-        """Rejects payments with the same accounts, amount and currency as another. If two arrive concurrently in
-        different chunks, both may pass: the rule is for mistakes in feeds. The payment's id is what makes intake
-        idempotent."""
+        """Rejects payments with the same accounts, amount and currency as another, before they get slots. Two that
+        arrive concurrently are found by the store."""
+        window = self._rules().duplicate_window
         queries = {index: DuplicateQuery(fingerprint(p), p.payment_id, p.execute_at) for index, p in payments.items()}
-        duplicates = (
-            await self._store.find_duplicates(list(queries.values()), self._rules.duplicate_window) if queries else {}
-        )
+        duplicates = await self._store.find_duplicates(list(queries.values()), window) if queries else {}
         seen: dict[int, list[Payment]] = defaultdict(list)
         for index, payment in payments.items():
             duplicate = duplicates.get(payment.payment_id)
             for other in seen[queries[index].fingerprint]:
-                if abs(other.execute_at - payment.execute_at) <= self._rules.duplicate_window:
+                if abs(other.execute_at - payment.execute_at) <= window:
                     duplicate = duplicate or other.payment_id
             if duplicate is not None:
-                results[index] = InvalidInput(
-                    "payment", f"duplicates {duplicate!r}: same accounts, amount and currency"
-                )
+                results[index] = duplicate_of(duplicate)
             else:
                 seen[queries[index].fingerprint].append(payment)
 
@@ -279,14 +320,19 @@ class PaymentIntake:
         }
 
     async def _book(
-        self, payments: dict[int, Payment], results: dict[int, IntakeResult], origins: Mapping[int, Origin]
+        self,
+        payments: Mapping[int, Payment],
+        times: Mapping[int, datetime],
+        results: dict[int, IntakeResult],
+        origins: Mapping[int, Origin],
     ) -> dict[int, AssignedSlot]:
         by_config: dict[ConfigNames, dict[int, SlotRequest]] = defaultdict(dict)
-        for index, payment in payments.items():
-            request = SlotRequest(slot_id(payment.payment_id), to_ms(payment.execute_at))
+        for index, time in times.items():
+            payment = payments[index]
+            request = SlotRequest(slot_id(payment.payment_id), to_ms(time))
             if index in origins:
                 request = TracedRequest.within(origins[index], request)
-            names = self._rules.slot_configs.names(payment.config_name or self._slot_config, payment)
+            names = self._rules().slot_configs.names(payment.config_name or self._slot_config, payment)
             by_config[names][index] = request
         slots: dict[int, AssignedSlot] = {}
         for names, requests in by_config.items():

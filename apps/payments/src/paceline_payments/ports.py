@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from decimal import Decimal
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 from paceline.dispatch.model import EnqueueRequest, Postponed
-from paceline.errors import PacelineError
+from paceline.errors import InvalidInput, PacelineError
 from paceline_payments.history import NO_HISTORY, History
 from paceline_payments.model import (
     AcceptedPayment,
@@ -41,6 +42,21 @@ class DuplicateQuery(NamedTuple):
     fingerprint: int
     payment_id: str
     execute_at: datetime
+
+
+class IntakeLimits(NamedTuple):
+    """Rules about several payments together. They hold over all processes, as they are checked in the transaction that
+    stores."""
+
+    duplicate_window: timedelta | None
+    """None: equal payments are allowed."""
+    daily: Mapping[str, Decimal]
+    """By currency: the most that one payer's account may move on one value date."""
+
+
+def duplicate_of(payment_id: str) -> InvalidInput:
+    """Why a payment is rejected that equals another one."""
+    return InvalidInput("payment", f"duplicates {payment_id!r}: same accounts, amount and currency")
 
 
 class PaymentLoad(NamedTuple):
@@ -81,9 +97,11 @@ class PaymentStore(Protocol):
         """By payment id: another payment with the same fingerprint and a time within the span."""
         ...
 
-    async def schedule(self, payments: Sequence[NewPayment]) -> None:
-        """Stores the payments as SCHEDULED, with their audit, and queues them; all or none. `Conflict` if another
-        process stored one of them concurrently."""
+    async def schedule(
+        self, payments: Sequence[NewPayment], limits: IntakeLimits | None = None
+    ) -> dict[str, InvalidInput]:
+        """Stores the payments as SCHEDULED, with their audit, and queues them. Returns, by id, why some break the
+        limits: these are not stored. `Conflict` if another process stored one of them concurrently; then none is."""
         ...
 
     async def advance(self, changes: Sequence[StatusChange]) -> list[bool]:

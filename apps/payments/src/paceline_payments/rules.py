@@ -5,10 +5,15 @@ A rule book is a TOML file (`PACELINE_PAYMENTS_RULES`):
     duplicates = "reject"            # another payment alike within duplicate_window: "allow" (default) or "reject"
     duplicate_window = "P1D"
     horizon = "P366D"                # how far ahead a payment may be requested
+    past = "P7D"                     # how long ago its requested time may be
+    on_closed_day = "next"           # or "previous", or "reject": a payment for a day that the clearing calendar closes
     configs = ["payer-{payerIban}", "scheme-{scheme}"]   # slot configs that count beside the global one
 
     [limits]                         # the most one payment may move, by currency
     EUR = "1000000.00"
+
+    [daily_limits]                   # the most that one payer's account may move on one value date, by currency
+    EUR = "5000000.00"
 
     [blocked]
     ibans = ["GB33BUKB20201555555555"]
@@ -34,8 +39,6 @@ A rule book is a TOML file (`PACELINE_PAYMENTS_RULES`):
 from __future__ import annotations
 
 import tomllib
-import unicodedata
-import zoneinfo
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
@@ -45,21 +48,25 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from paceline.durations import from_ms, parse_duration, to_ms
+from paceline.durations import parse_duration
 from paceline.errors import ConfigurationError, InvalidInput
 from paceline.slots.calendars import Calendar
+from paceline_payments.clearing import Clearing, ClosedDay
 from paceline_payments.currencies import MINOR_UNITS
 from paceline_payments.model import Party, Payment, Terms
+from paceline_payments.names import name_key
 from paceline_payments.parsing import checked_amount, checked_iban
 from paceline_payments.slot_configs import SlotConfigs, checked_slot_configs
 
-MINUTE_MS = 60_000
 KNOWN = {
     "duplicates",
     "duplicate_window",
     "horizon",
+    "past",
+    "on_closed_day",
     "configs",
     "limits",
+    "daily_limits",
     "blocked",
     "fees",
     "clearing",
@@ -69,6 +76,9 @@ KNOWN = {
 WEEKDAYS_UNTIL_SIX = Calendar.from_json(
     {"zone": "UTC", "open": [{"days": ["MON", "TUE", "WED", "THU", "FRI"], "from": "00:00", "to": "18:00"}]}
 )
+
+NO_CALENDAR = Clearing(WEEKDAYS_UNTIL_SIX)
+"""Without a calendar, payments are booked as they are requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,16 +102,19 @@ class RuleBook:
     """All rules, checked. The defaults cost nothing, clear on weekdays until 18:00 UTC, and reject nothing."""
 
     limits: Mapping[str, Decimal] = field(default_factory=dict)
+    daily_limits: Mapping[str, Decimal] = field(default_factory=dict)
+    """The most that one payer's account may move on one value date."""
     blocked_ibans: frozenset[str] = frozenset()
     blocked_names: frozenset[str] = frozenset()
-    """Folded: case, accents and spacing don't matter."""
+    """By `name_key`."""
     tariffs: Mapping[str, Tariff] = field(default_factory=dict)
     tariff: Tariff = Tariff()
-    calendars: Mapping[str, Calendar] = field(default_factory=dict)
-    calendar: Calendar = WEEKDAYS_UNTIL_SIX
+    clearings: Mapping[str, Clearing] = field(default_factory=dict)
+    clearing: Clearing = NO_CALENDAR
     reject_duplicates: bool = False
     duplicate_window: timedelta = timedelta(days=1)
     horizon: timedelta | None = None
+    past: timedelta | None = None
     subscribers: Mapping[str, int] = field(default_factory=dict)
     slot_configs: SlotConfigs = field(default_factory=SlotConfigs)
 
@@ -110,58 +123,75 @@ class RuleBook:
         object.__setattr__(self, "_value_date", lru_cache(maxsize=4096)(self._find_value_date))
         object.__setattr__(self, "_flat_terms", lru_cache(maxsize=4096)(self._terms_of_any_amount))
 
+    def itself(self) -> RuleBook:
+        """These rules, for those who ask which hold now."""
+        return self
+
     def check(self, payment: Payment, now: datetime) -> None:
-        """Raises `InvalidInput` for a payment these rules don't allow."""
+        """Raises `InvalidInput` for a payment that these rules don't accept."""
+        self.check_execution(payment)
+        if self.horizon is not None and payment.execute_at > now + self.horizon:
+            raise InvalidInput("executeAt", f"is more than {self.horizon.days} days ahead")
+        if self.past is not None and payment.execute_at < now - self.past:
+            raise InvalidInput("executeAt", f"is more than {self.past.days} days ago")
+
+    def check_execution(self, payment: Payment) -> None:
+        """Raises `InvalidInput` for a payment that these rules don't let through: they may have changed since it was
+        accepted."""
         limit = self.limits.get(payment.currency)
         if limit is not None and payment.decimal > limit:
             raise InvalidInput("amount", f"{payment.amount} {payment.currency} is above the limit of {limit}")
         if self.blocked_ibans or self.blocked_names:
             self._check_party(payment.payer, "payer")
             self._check_party(payment.payee, "payee")
-        if self.horizon is not None and payment.execute_at > now + self.horizon:
-            raise InvalidInput("executeAt", f"is more than {self.horizon.days} days ahead")
 
-    def terms(self, payment: Payment) -> Terms:
-        """The payment's fee and value date."""
+    def booking_time(self, payment: Payment, now: datetime) -> datetime:
+        """From when its slot is booked: the requested time, or another one if that is on a closed day.
+
+        Raises:
+            InvalidInput: Its day is closed, and such payments are rejected.
+        """
+        return self.clearing_of(payment.currency).booking_time(payment.execute_at, now)
+
+    def terms(self, payment: Payment, scheduled: datetime) -> Terms:
+        """The payment's fee, and its value date by its slot."""
         tariff = self.tariffs.get(payment.currency, self.tariff)
+        minute = scheduled.replace(second=0, microsecond=0)
         if not tariff.percent:
-            terms: Terms = self._flat_terms(payment.currency, payment.execute_at)  # type: ignore[attr-defined]
+            terms: Terms = self._flat_terms(payment.currency, minute)  # type: ignore[attr-defined]
             return terms
-        return self._terms(tariff, payment.decimal, payment.currency, payment.execute_at)
+        return self._terms(tariff, payment.decimal, payment.currency, minute)
 
-    def _terms_of_any_amount(self, currency: str, execute_at: datetime) -> Terms:
-        return self._terms(self.tariffs.get(currency, self.tariff), Decimal(0), currency, execute_at)
+    def clearing_of(self, currency: str) -> Clearing:
+        """The clearing days of a currency."""
+        return self.clearings.get(currency, self.clearing)
 
-    def _terms(self, tariff: Tariff, amount: Decimal, currency: str, execute_at: datetime) -> Terms:
-        value_date: date = self._value_date(currency, execute_at)  # type: ignore[attr-defined]
+    def _terms_of_any_amount(self, currency: str, minute: datetime) -> Terms:
+        return self._terms(self.tariffs.get(currency, self.tariff), Decimal(0), currency, minute)
+
+    def _terms(self, tariff: Tariff, amount: Decimal, currency: str, minute: datetime) -> Terms:
+        value_date: date = self._value_date(currency, minute)  # type: ignore[attr-defined]
         return Terms(tariff.fee(amount, currency), value_date)
 
     def _check_party(self, party: Party, role: str) -> None:
         if party.number in self.blocked_ibans:
             raise InvalidInput(f"{role}.{'iban' if party.iban else 'account'}", "is blocked")
-        if self.blocked_names and fold_name(party.name) in self.blocked_names:
+        if self.blocked_names and name_key(party.name) in self.blocked_names:
             raise InvalidInput(f"{role}.name", "is blocked")
 
-    def _find_value_date(self, currency: str, execute_at: datetime) -> date:
-        """The local day of the first clearing minute at or after the payment's time: after the cut-off, on a weekend
-        or on a holiday that is a later day."""
-        calendar = self.calendars.get(currency, self.calendar)
-        minute = calendar.next_open_window(to_ms(execute_at), MINUTE_MS)
-        if minute is None:
-            raise InvalidInput("executeAt", f"no clearing day of {currency} follows it")
-        return from_ms(minute).astimezone(zoneinfo.ZoneInfo(calendar.zone)).date()
+    def _find_value_date(self, currency: str, minute: datetime) -> date:
+        return self.clearing_of(currency).value_date(minute)
+
+
+def account_key(number: str) -> int:
+    """A number that is equal for equal accounts, to sum up what one of them moves."""
+    return int.from_bytes(blake2b(number.encode(), digest_size=8).digest(), "big", signed=True)
 
 
 def fingerprint(payment: Payment) -> int:
     """A number that is equal for payments with the same accounts, amount and currency, to find duplicates."""
     identity = f"{payment.payer.number}|{payment.payee.number}|{payment.amount}|{payment.currency}"
     return int.from_bytes(blake2b(identity.encode(), digest_size=8).digest(), "big", signed=True)
-
-
-def fold_name(name: str) -> str:
-    """A name without case, accents and spacing."""
-    plain = "".join(c for c in unicodedata.normalize("NFKD", name.casefold()) if not unicodedata.combining(c))
-    return " ".join(plain.split())
 
 
 def load_rules(path: Path | str) -> RuleBook:
@@ -184,30 +214,47 @@ def rules_of(document: Mapping[str, Any]) -> RuleBook:
     blocked = _table(document, "blocked")
     _only(blocked, {"ibans", "names"}, "blocked")
     tariffs = {code: _tariff(code, table) for code, table in _by_currency(document, "fees", default=True)}
-    calendars = {code: _calendar(code, table) for code, table in _by_currency(document, "clearing", default=True)}
+    closed_day = _closed_day(document)
+    clearings = {
+        code: Clearing(_calendar(code, table), closed_day)
+        for code, table in _by_currency(document, "clearing", default=True)
+    }
     book = RuleBook()
     return RuleBook(
-        limits={
-            code: Decimal(_checked(f"limits.{code}", checked_amount, value, code))
-            for code, value in _by_currency(document, "limits")
-        },
+        limits=_amounts(document, "limits"),
+        daily_limits=_amounts(document, "daily_limits"),
         blocked_ibans=frozenset(
             _checked("blocked.ibans", checked_iban, iban, "iban") for iban in _texts(blocked, "ibans")
         ),
-        blocked_names=frozenset(fold_name(name) for name in _texts(blocked, "names")),
+        blocked_names=frozenset(name_key(name) for name in _texts(blocked, "names")),
         tariff=tariffs.pop("default", book.tariff),
         tariffs=tariffs,
-        calendar=calendars.pop("default", book.calendar),
-        calendars=calendars,
+        clearing=clearings.pop("default", book.clearing),
+        clearings=clearings,
         reject_duplicates=duplicates == "reject",
         duplicate_window=_span(document, "duplicate_window") or book.duplicate_window,
         horizon=_span(document, "horizon"),
+        past=_span(document, "past"),
         subscribers={
             _checked(f"subscribers.{iban}", checked_iban, iban, "iban"): _user(iban, user)
             for iban, user in _table(document, "subscribers").items()
         },
         slot_configs=checked_slot_configs(document.get("configs", []), _table(document, "schemes")),
     )
+
+
+def _amounts(document: Mapping[str, Any], name: str) -> dict[str, Decimal]:
+    return {
+        code: Decimal(_checked(f"{name}.{code}", checked_amount, value, code))
+        for code, value in _by_currency(document, name)
+    }
+
+
+def _closed_day(document: Mapping[str, Any]) -> ClosedDay:
+    try:
+        return ClosedDay(document.get("on_closed_day", ClosedDay.NEXT))
+    except ValueError:
+        raise ConfigurationError("on_closed_day", f"must be one of {', '.join(ClosedDay)}") from None
 
 
 def _user(iban: str, user: Any) -> int:

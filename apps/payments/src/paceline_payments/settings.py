@@ -54,6 +54,8 @@ class PaymentSettings(Section):
     """Where the limit is counted: at the downstream, whatever the network does, or when calls leave."""
     rules: str | None = None
     """A TOML file with limits, blocked parties, fees and clearing calendars; unset, nothing is refused."""
+    screening: ProviderUrl | str | None = Field(None, repr=False)
+    """Who screens payments before they are accepted, and again before they are paid: `module:function`, or a URL."""
     worker: Literal["auto", "inline", "worker"] = "auto"
     """Which process executes: the service itself (`inline`), or `paceline worker`. `auto`: the service, unless there is
     Temporal."""

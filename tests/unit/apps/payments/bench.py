@@ -39,7 +39,7 @@ class Bench:
         self.operations = PaymentOperations(self.store)
 
     def ruled(self, **rules: Any) -> PaymentIntake:
-        return PaymentIntake(self.store, self.slots, rules=rules_of(rules))
+        return PaymentIntake(self.store, self.slots, rules=rules_of(rules).itself)
 
     async def depth(self) -> int:
         return (await self.queue.stats(ITEM_TYPE)).depth.get(Status.READY, 0)

@@ -36,11 +36,11 @@ PAYMENT = Payment(
 )
 def test_a_fee_is_rounded_half_up_to_the_smallest_unit(amount: str, currency: str, fee: str) -> None:
     rules = RuleBook(tariff=Tariff(Decimal("0.1")))
-    assert rules.terms(PAYMENT._replace(amount=amount, currency=currency)).fee == fee
+    assert rules.terms(PAYMENT._replace(amount=amount, currency=currency), NOW).fee == fee
 
 
 def test_without_a_rule_there_is_no_fee() -> None:
-    assert RuleBook().terms(PAYMENT).fee == "0.00"
+    assert RuleBook().terms(PAYMENT, NOW).fee == "0.00"
 
 
 def test_a_fee_stays_within_its_bounds() -> None:
@@ -75,12 +75,12 @@ BRUSSELS = rules_of(
     ],
 )
 def test_the_value_date_follows_cut_off_weekend_holiday_and_zone(at: datetime, value_date: date) -> None:
-    assert BRUSSELS.terms(PAYMENT._replace(execute_at=at)).value_date == value_date
+    assert BRUSSELS.terms(PAYMENT, at).value_date == value_date
 
 
 def test_other_currencies_clear_by_the_default() -> None:
     late = PAYMENT._replace(currency="USD", execute_at=datetime(2027, 3, 1, 18, 0, tzinfo=UTC))
-    assert BRUSSELS.terms(late).value_date == date(2027, 3, 2)
+    assert BRUSSELS.terms(late, late.execute_at).value_date == date(2027, 3, 2)
 
 
 def test_a_limit_is_the_most_that_may_pass() -> None:
@@ -174,7 +174,7 @@ def test_rules_are_read_from_a_file(tmp_path: Path) -> None:
     path.write_text('duplicates = "reject"\n[fees.default]\npercent = "1"\n[limits]\nJPY = "100"\n')
     book = load_rules(path)
     assert book.reject_duplicates
-    assert book.terms(PAYMENT).fee == "10.00"
+    assert book.terms(PAYMENT, NOW).fee == "10.00"
     assert book.limits == {"JPY": Decimal(100)}
     path.write_text("duplicates = ")
     with pytest.raises(ConfigurationError, match="not valid TOML"):

@@ -7,7 +7,7 @@ from paceline.server.cli.doctor.finding import Finding, loaded, not_loaded
 from paceline.server.cli.doctor.servers import reachable
 from paceline.server.settings import Settings, spelled
 from paceline_payments.service.wiring.downstream import check_downstream
-from paceline_payments.service.wiring.payments import rule_book
+from paceline_payments.service.wiring.payments import rule_source
 from paceline_payments.settings import PaymentSettings
 
 
@@ -15,7 +15,7 @@ async def examine(settings: Settings) -> list[Finding]:
     """A finding about the rules, and one about the downstream. Nothing is sent."""
 
     def rules() -> str:
-        rule_book(settings)
+        rule_source(settings)
         return settings.section(PaymentSettings).rules or "not configured: nothing is refused"
 
     return [loaded("payment rules", rules), *await _downstream(settings)]

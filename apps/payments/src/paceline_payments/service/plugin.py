@@ -11,7 +11,7 @@ from paceline.server.opened_apps import AppContext, OpenedApp
 from paceline.server.settings import Settings
 from paceline_payments.intake_topic import rejected_topic
 from paceline_payments.service.wiring.downstream import check_downstream
-from paceline_payments.service.wiring.payments import open_payments, prune_payments, rule_book
+from paceline_payments.service.wiring.payments import open_payments, prune_payments, rule_source, screener
 from paceline_payments.settings import PaymentSettings
 
 DOWNSTREAM = "downstream"
@@ -19,9 +19,10 @@ DOWNSTREAM = "downstream"
 
 
 def check(settings: Settings) -> None:
-    """Checks the downstream's settings and the rules."""
+    """Checks the downstream's settings, the rules and the screening."""
     check_downstream(settings)
-    rule_book(settings)
+    rule_source(settings)
+    screener(settings)
 
 
 def extras(settings: Settings) -> Iterator[str]:

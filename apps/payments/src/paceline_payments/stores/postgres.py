@@ -15,6 +15,7 @@ from paceline.sql.pipeline import Raw, copy, run_async
 from paceline.sql.schema import now as database_clock
 from paceline_payments.model import ITEM_TYPE, Party, Terms
 from paceline_payments.ports import NewPayment
+from paceline_payments.rules import account_key
 from paceline_payments.stores.statements import ACCEPTED_DETAIL, to_minor
 
 SOON = timedelta(seconds=5)
@@ -22,8 +23,8 @@ SOON = timedelta(seconds=5)
 
 COPY_PAYMENTS = """
     COPY paceline_payment (payment_id, amount_minor, currency, payer_name, payer_iban, payer_account,
-        payee_name, payee_iban, payee_account, execute_at, fee_minor, value_date, fingerprint, status, scheduled_at,
-        created_at, updated_at, config_name, feed_id, instruction)
+        payee_name, payee_iban, payee_account, execute_at, fee_minor, value_date, fingerprint, payer_key, status,
+        scheduled_at, created_at, updated_at, config_name, feed_id, instruction)
     FROM STDIN
 """
 NULL = "\\N"
@@ -54,8 +55,8 @@ def _copy_texts(payments: Sequence[NewPayment], moment: datetime) -> tuple[str, 
         payment_id, amount, currency, payer, payee, execute_at, config_name, instruction = payment
         row = (
             f"{_escape(payment_id)}\t{amount.replace('.', '')}\t{currency}\t{_copy_party(payer)}\t{_copy_party(payee)}"
-            f"\t{_same_for_many(execute_at, terms)}\t{print_}\tSCHEDULED\t{format_ms(to_ms(scheduled))}"
-            f"\t{now}\t{now}"
+            f"\t{_same_for_many(execute_at, terms)}\t{print_}\t{account_key(payer.number)}\tSCHEDULED"
+            f"\t{format_ms(to_ms(scheduled))}\t{now}\t{now}"
         )
         config = NULL if config_name is None else _escape(config_name)
         said = NULL if instruction is None else _escape(instruction)

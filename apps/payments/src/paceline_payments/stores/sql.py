@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+from sqlalchemy.engine import Connection
+
 from paceline.dispatch.encryption import Encryption
+from paceline.errors import InvalidInput
 from paceline.sql.engine import Database
 from paceline_payments.model import (
     PaymentAudit,
@@ -15,8 +18,8 @@ from paceline_payments.model import (
     PaymentStatus,
     StatusChange,
 )
-from paceline_payments.ports import DuplicateQuery, NewPayment, PaymentLoad
-from paceline_payments.stores import moves, statements
+from paceline_payments.ports import DuplicateQuery, IntakeLimits, NewPayment, PaymentLoad
+from paceline_payments.stores import intake_limits, moves, statements
 from paceline_payments.stores.unused_slots import unused_slots
 
 
@@ -50,9 +53,20 @@ class SqlPaymentStore:
     async def find_duplicates(self, queries: Sequence[DuplicateQuery], within: timedelta) -> dict[str, str]:
         return await self._database.read(statements.find_duplicates, queries, within)
 
-    async def schedule(self, payments: Sequence[NewPayment]) -> None:
+    async def schedule(
+        self, payments: Sequence[NewPayment], limits: IntakeLimits | None = None
+    ) -> dict[str, InvalidInput]:
         ordered = sorted(payments, key=lambda new: new.payment.payment_id)
-        await self._database.write(self._schedule_many, ordered, self._encryption)
+        return await self._database.write(self._schedule, ordered, limits)
+
+    def _schedule(
+        self, connection: Connection, payments: Sequence[NewPayment], limits: IntakeLimits | None
+    ) -> dict[str, InvalidInput]:
+        refused = {} if limits is None else intake_limits.refusals(connection, payments, limits)
+        left = [new for new in payments if new.payment.payment_id not in refused]
+        if left:
+            self._schedule_many(connection, left, self._encryption)
+        return refused
 
     async def advance(self, changes: Sequence[StatusChange]) -> list[bool]:
         return await self._database.write(statements.advance, changes)

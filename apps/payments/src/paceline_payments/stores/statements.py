@@ -31,6 +31,7 @@ from paceline_payments.model import (
     Terms,
 )
 from paceline_payments.ports import DuplicateQuery, NewPayment, PaymentLoad
+from paceline_payments.rules import account_key
 from paceline_payments.stores.tables import payment, payment_audit
 
 PRUNE_PAGE = 2000
@@ -247,6 +248,7 @@ def _new_row(new: NewPayment, moment: datetime) -> dict[str, Any]:
         "fee_minor": to_minor(new.terms.fee),
         "value_date": new.terms.value_date.isoformat(),
         "fingerprint": new.fingerprint,
+        "payer_key": account_key(source.payer.number),
         "status": PaymentStatus.SCHEDULED.value,
         "scheduled_at": new.scheduled_time,
         "feed_id": new.feed_id,

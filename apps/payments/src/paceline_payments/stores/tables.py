@@ -26,6 +26,7 @@ payment = sa.Table(
     sa.Column("fee_minor", sa.BigInteger, nullable=False),
     sa.Column("value_date", sa.String(10), nullable=False),
     sa.Column("fingerprint", sa.BigInteger, nullable=False),
+    sa.Column("payer_key", sa.BigInteger, nullable=False),
     sa.Column("status", sa.String(16), nullable=False),
     sa.Column("scheduled_at", Instant, nullable=False),
     sa.Column("reference", sa.String(255)),
@@ -37,7 +38,10 @@ payment = sa.Table(
     sa.Column("feed_id", sa.String(64)),
     sa.Index("paceline_payment_fingerprint_ix", "fingerprint"),
     sa.Index("paceline_payment_feed_ix", "feed_id", "payment_id"),
-    info={"about": "One row per payment. fingerprint is equal for equal accounts, amount and currency."},
+    sa.Index("paceline_payment_payer_ix", "payer_key", "value_date"),
+    info={
+        "about": "One row per payment. fingerprint is equal for equal accounts, amount and currency, payer_key for one payer's account."
+    },
 )
 
 payment_audit = sa.Table(

@@ -539,6 +539,7 @@ def _payments() -> None:
         sa.Column("fee_minor", sa.BigInteger, nullable=False),
         sa.Column("value_date", sa.String(10), nullable=False),
         sa.Column("fingerprint", sa.BigInteger, nullable=False),
+        sa.Column("payer_key", sa.BigInteger, nullable=False),
         sa.Column("status", sa.String(16), nullable=False),
         sa.Column("scheduled_at", Instant, nullable=False),
         sa.Column("reference", sa.String(255)),
@@ -552,6 +553,7 @@ def _payments() -> None:
     )
     op.create_index("paceline_payment_feed_ix", "paceline_payment", ["feed_id", "payment_id"])
     op.create_index("paceline_payment_fingerprint_ix", "paceline_payment", ["fingerprint"])
+    op.create_index("paceline_payment_payer_ix", "paceline_payment", ["payer_key", "value_date"])
     op.create_table(
         "paceline_payment_audit",
         sa.Column("audit_id", IDENTITY, sa.Identity(), nullable=False),

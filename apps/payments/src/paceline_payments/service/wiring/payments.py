@@ -20,6 +20,7 @@ from paceline.downstream.stores.sql_states import SqlStateStore
 from paceline.durations import EPOCH
 from paceline.errors import ConfigurationError
 from paceline.extras import require
+from paceline.server.apps import part
 from paceline.server.settings import Settings, spelled
 from paceline.server.wiring.database import shared_database
 from paceline.slots.scheduler import SlotScheduler
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from paceline_payments.intake import PaymentIntake
     from paceline_payments.ports import Intake, Notifier, PaymentStore
     from paceline_payments.rules import RuleBook
+    from paceline_payments.screening import Screener
     from paceline_sms.service.wiring.notifications import Notifications
 
 from paceline.server.wiring.kafka import lag_observer
@@ -107,7 +109,7 @@ async def open_payments(
     from paceline_payments.notifier import GatewayNotifier, LogNotifier
 
     payment_settings = settings.section(PaymentSettings)
-    rules = rule_book(settings)
+    rules = rule_source(settings)
     async with AsyncExitStack() as stack:
         watcher = await stack.enter_async_context(open_downstream_observer(settings, registry))
         store = await _payment_store(settings, stack)
@@ -116,9 +118,12 @@ async def open_payments(
             settings, queue, breaker_store, simulator, watcher, observer or NullObserver(), stack
         )
         notifier: Notifier = LogNotifier()
-        if notifications is not None and rules.subscribers:
-            notifier = GatewayNotifier(notifications.intake.send, rules.subscribers)
-        execution = PaymentExecution(store, bank, notifier, observer=watcher)
+        if notifications is not None and rules().subscribers:
+            notifier = GatewayNotifier(notifications.intake.send, rules().subscribers)
+        screening = screener(settings)
+        if screening is not None:
+            stack.push_async_callback(screening.close)
+        execution = PaymentExecution(store, bank, notifier, rules=rules, screening=screening, observer=watcher)
         stack.push_async_callback(execution.close)
         domain = payment_domain(execution)
         await queue.define(domain.config)
@@ -142,7 +147,9 @@ async def open_payments(
         start: StartPayments = leave_to_dispatcher
         if direct and engine is not None:
             start = DirectStart(queue.store, engine)
-        local_intake = PaymentIntake(store, slots, rules=rules, slot_config=payment_settings.config, start=start)
+        local_intake = PaymentIntake(
+            store, slots, rules=rules, screening=screening, slot_config=payment_settings.config, start=start
+        )
         stack.push_async_callback(local_intake.close)
         stop = _stop_executions(engine)
         operations = PaymentOperations(store, OperatorInquiry(bank), stop)
@@ -283,17 +290,41 @@ async def _maintenance(
             await asyncio.gather(*tasks)
 
 
-def rule_book(settings: Settings) -> RuleBook:
-    """The bank's rules, as the settings name them; `ConfigurationError` names the setting."""
-    from paceline_payments.rules import RuleBook, load_rules
+def rule_source(settings: Settings) -> Callable[[], RuleBook]:
+    """The bank's rules as they are now; the file that the settings name is read again when it changes.
+
+    Raises:
+        ConfigurationError: The file has an error; the error names the setting.
+    """
+    from paceline_payments.rule_file import RuleFile
+    from paceline_payments.rules import RuleBook
 
     path = settings.section(PaymentSettings).rules
     if path is None:
-        return RuleBook()
+        return RuleBook().itself
     try:
-        return load_rules(path)
+        return RuleFile(path)
     except ConfigurationError as error:
         raise ConfigurationError(spelled("payments", "rules"), str(error)) from None
+
+
+def screener(settings: Settings) -> Screener | None:
+    """The screening that the settings name.
+
+    Raises:
+        ConfigurationError: Its function can't be imported; the error names the setting.
+    """
+    from paceline_payments.screening import FunctionScreening, HttpScreening
+
+    place = settings.section(PaymentSettings).screening
+    if place is None:
+        return None
+    if place.startswith(("http://", "https://")):
+        return HttpScreening(place)
+    try:
+        return FunctionScreening(part(place))
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigurationError(spelled("payments", "screening"), f"{place} can't be imported: {error}") from None
 
 
 def payment_domain(execution: PaymentExecution) -> Domain:
