@@ -39,9 +39,7 @@ payment = sa.Table(
     sa.Index("paceline_payment_fingerprint_ix", "fingerprint"),
     sa.Index("paceline_payment_feed_ix", "feed_id", "payment_id"),
     sa.Index("paceline_payment_payer_ix", "payer_key", "value_date"),
-    info={
-        "about": "One row per payment. fingerprint is equal for equal accounts, amount and currency, payer_key for one payer's account."
-    },
+    info={"about": "One row per payment. fingerprint is equal for equal payments, payer_key for equal payers."},
 )
 
 payment_audit = sa.Table(
