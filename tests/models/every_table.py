@@ -17,7 +17,7 @@ from paceline.sql.schema import metadata
 def every_table() -> sa.MetaData:
     """The metadata, once every module of tables is imported."""
     for root in (paceline, paceline_payments, paceline_sms):
-        package = Path(root.__file__).parent
+        package = Path(str(root.__file__)).parent
         for file in package.rglob("*tables.py"):
             importlib.import_module(".".join((root.__name__, *file.relative_to(package).with_suffix("").parts)))
     return metadata
