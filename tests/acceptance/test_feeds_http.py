@@ -98,6 +98,22 @@ def test_a_pain001_document_over_http(paying: httpx.Client) -> None:
     assert paying.post("/api/v1/feeds", content="{}", headers={"Content-Type": "application/json"}).status_code == 415
 
 
+def test_a_pain001_document_of_any_size_is_streamed(paying: httpx.Client) -> None:
+    """Above 16 MiB it was a 413."""
+    from tests.contracts.payments.test_feeds import pain
+
+    def body() -> Iterator[bytes]:
+        head, tail = pain("large").split("<PmtInf>")
+        yield head.encode()
+        for _ in range(300):
+            yield b"<!--" + b"x" * 60_000 + b"-->"
+        yield f"<PmtInf>{tail}".encode()
+
+    answer = paying.post("/api/v1/feeds", content=body(), headers={"Content-Type": "application/xml"})
+    assert answer.status_code == 202, answer.text
+    assert done(paying, answer.json()["feedId"])["accepted"] == 1
+
+
 def test_discarding_an_item_takes_its_payment_along(paying: httpx.Client) -> None:
     """Fault 5: the payment stayed SCHEDULED for ever, its slot booked, and could not be cancelled."""
     body = {

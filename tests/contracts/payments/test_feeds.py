@@ -43,12 +43,13 @@ HEADER = ",".join(COLUMNS)
 REST = "Alice,DE89370400440532013000,Bob,GB29NWBK60161331926819,2030-03-01T16:00:00Z"
 PAIN = """<?xml version="1.0" encoding="UTF-8"?>
 <Document xmlns="urn:iso:std:iso:20022:tech:xsd:pain.001.001.09"><CstmrCdtTrfInitn>
-<GrpHdr><MsgId>MSG-1</MsgId><CreDtTm>2030-02-28T10:00:00</CreDtTm><NbOfTxs>{count}</NbOfTxs>{sum}</GrpHdr>
+<GrpHdr><MsgId>MSG-1</MsgId><CreDtTm>2030-02-28T10:00:00</CreDtTm><NbOfTxs>{count}</NbOfTxs>{sum}<InitgPty><Nm>Alice</Nm></InitgPty></GrpHdr>
 <PmtInf><PmtInfId>P</PmtInfId><PmtMtd>TRF</PmtMtd>{own}<ReqdExctnDt><Dt>2030-03-01</Dt></ReqdExctnDt>
 <Dbtr><Nm>Alice &amp; Co</Nm></Dbtr><DbtrAcct><Id><IBAN>DE89370400440532013000</IBAN></Id></DbtrAcct>
+<DbtrAgt><FinInstnId><BICFI>COBADEFF</BICFI></FinInstnId></DbtrAgt>
 {transactions}
 </PmtInf></CstmrCdtTrfInitn></Document>"""
-TRANSACTION = """<CdtTrfTxInf><PmtId><InstrId>i</InstrId><EndToEndId>{id}</EndToEndId></PmtId>
+TRANSACTION = """<CdtTrfTxInf><PmtId><InstrId>{id}</InstrId><EndToEndId>{id}</EndToEndId></PmtId>
 <Amt><InstdAmt Ccy="{currency}">{amount}</InstdAmt></Amt><CdtrAgt><FinInstnId><BICFI>NWBKGB2L</BICFI></FinInstnId>
 </CdtrAgt><Cdtr><Nm>Bob</Nm></Cdtr><CdtrAcct><Id><IBAN>{iban}</IBAN></Id></CdtrAcct>
 <RmtInf><Ustrd>invoice</Ustrd></RmtInf></CdtTrfTxInf>"""
@@ -337,7 +338,8 @@ async def test_a_pain001_document_is_a_feed(bench: Bench) -> None:
     feed = await accepted_pain(bench, pain(*names, total="14808.00"))
     assert (feed.state, feed.accepted, feed.name) == (FeedState.DONE, 1200, "MSG-1")
     assert dict(feed.totals) == {"EUR": "14808.00"}
-    record = (await bench.payments.find(["e2e-0007"]))["e2e-0007"]
+    (payment_id,) = [payment_id for payment_id in await bench.ids() if payment_id.startswith("MSG_1-P-e2e_0007-")]
+    record = (await bench.payments.find([payment_id]))[payment_id]
     assert (record.payment.payer.name, record.payment.payee.name) == ("Alice & Co", "Bob")
     assert record.payment.payee.iban == "GB29NWBK60161331926819"
     assert record.payment.execute_at.isoformat() == "2030-03-01T00:00:00+00:00"
@@ -347,10 +349,12 @@ async def test_a_bad_transaction_of_a_pain001_document_comes_back_as_a_line_to_c
     feed = await accepted_pain(bench, pain("a", "b", total="24.68", iban="GB00"))
     assert (feed.accepted, feed.rejected) == (1, 1)
     (reject,) = await bench.feeds.rejects(feed.feed_id)
-    assert (reject.line, reject.payment_id) == (1, "a")
+    assert (reject.line, (reject.payment_id or "").startswith("MSG_1-P-a-")) == (1, True)
     assert reject.reason.startswith("CdtrAcct.Id.IBAN:")
-    corrected = HEADER + "\n" + reject.raw.replace("GB00", "GB29NWBK60161331926819")
-    assert (await bench.feeds.accept(await bench.receive(corrected))).accepted == 1
+    corrected = reject.raw.replace("GB00", "GB29NWBK60161331926819")
+    assert (await bench.feeds.accept(await bench.receive(corrected, FeedFormat.JSONL))).accepted == 1
+    record = (await bench.payments.find([reject.payment_id or ""]))[reject.payment_id or ""]
+    assert record.payment.whole_instruction["RmtInf"] == {"Ustrd": ["invoice"]}
 
 
 @pytest.mark.parametrize(
@@ -360,7 +364,7 @@ async def test_a_bad_transaction_of_a_pain001_document_comes_back_as_a_line_to_c
         (pain("a", total="12.35"), "controlSum: is 12.35"),
         (pain("a", own="<NbOfTxs>2</NbOfTxs>"), "PmtInf.NbOfTxs"),
         (pain("a", own="<CtrlSum>1</CtrlSum>"), "PmtInf.CtrlSum"),
-        (pain("a").replace("<NbOfTxs>1</NbOfTxs>", ""), "GrpHdr.NbOfTxs"),
+        (pain("a").replace("<NbOfTxs>1</NbOfTxs>", ""), "GrpHdr: has no NbOfTxs"),
         (pain("a")[:-20], "not well-formed"),
         ("", "not well-formed"),
         ("<a/>", "must be a Document"),
@@ -370,8 +374,9 @@ async def test_a_bad_transaction_of_a_pain001_document_comes_back_as_a_line_to_c
             pain("a").replace("<Document", '<!DOCTYPE d SYSTEM "file:///etc/passwd"><Document', 1),
             "document type declaration",
         ),
-        (pain("a").replace("<PmtMtd>", "<x>" * 50 + "</x>" * 50 + "<PmtMtd>"), "deeper than"),
-        (pain("a" * 2000), "more than 1000 characters"),
+        (pain("a").replace("<PmtMtd>", "<x>" * 50 + "</x>" * 50 + "<PmtMtd>"), "has x, which is not allowed"),
+        (pain("a").replace("<Amt>", "<x>" * 50 + "</x>" * 50 + "<Amt>"), "deeper than"),
+        (pain("a" * 200_000), "more than 100000 characters"),
         (pain("a").replace("<PmtMtd>", f'<PmtMtd a="{"x" * 3_000_000}">'), "more than 1048576 bytes"),
     ],
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 
@@ -26,8 +26,17 @@ from paceline_payments.model import (
     StatusChange,
     slot_id,
 )
+from paceline_payments.operations import PaymentOperations
 from paceline_payments.reconciliation.comparing import reconcile
-from paceline_payments.reconciliation.model import Difference, GroupKey, Kind, Reconciliation
+from paceline_payments.reconciliation.model import (
+    Difference,
+    GroupKey,
+    Kind,
+    Reconciliation,
+    Return,
+    StatementInfo,
+    StatementSummary,
+)
 from paceline_payments.reconciliation.statement import COLUMNS, StatementFormat, statement_lines
 from paceline_payments.stores.moves import PaymentFollower
 from paceline_payments.stores.reconciliation import SqlReconciliationStore
@@ -41,7 +50,8 @@ CAMT = """<?xml version="1.0"?><Document xmlns="urn:iso:std:iso:20022:tech:xsd:c
 <Ntry><Amt Ccy="EUR">24.60</Amt><CdtDbtInd>DBIT</CdtDbtInd><Sts><Cd>BOOK</Cd></Sts>
 <BookgDt><Dt>2030-03-01</Dt></BookgDt><AcctSvcrRef>BANK-a</AcctSvcrRef><NtryDtls>
 <TxDtls><Refs><AcctSvcrRef>BANK-a</AcctSvcrRef><EndToEndId>a</EndToEndId></Refs><Amt Ccy="EUR">12.30000</Amt></TxDtls>
-<TxDtls><Refs><EndToEndId>b</EndToEndId></Refs><AmtDtls><TxAmt><Amt Ccy="EUR">12.30</Amt></TxAmt></AmtDtls></TxDtls>
+<TxDtls><Refs><AcctSvcrRef>BANK-a</AcctSvcrRef><EndToEndId>b</EndToEndId></Refs>
+<AmtDtls><TxAmt><Amt Ccy="EUR">12.30</Amt></TxAmt></AmtDtls></TxDtls>
 </NtryDtls></Ntry>
 <Ntry><Amt Ccy="EUR">3.00</Amt><Sts>BOOK</Sts><AddtlNtryInf>monthly fee</AddtlNtryInf></Ntry>
 <Ntry><Amt Ccy="EUR">12.30</Amt><Sts>PDNG</Sts><NtryDtls><TxDtls><Refs><EndToEndId>c</EndToEndId></Refs></TxDtls>
@@ -70,9 +80,9 @@ class Bench:
     async def run(
         self, body: str, kind: StatementFormat = StatementFormat.CSV, selection: PaymentFilter | None = None
     ) -> tuple[Reconciliation, list[Difference]]:
-        differences: list[Difference] = []
-        store = SqlReconciliationStore(self.database)
-        result = await reconcile(store, statement_lines(blocks(body), kind), differences.append, selection)
+        differences, summary = list[Difference](), StatementSummary()
+        store, lines = SqlReconciliationStore(self.database), statement_lines(blocks(body), kind, summary)
+        result = await reconcile(store, lines, differences.append, selection, summary=summary)
         return result, differences
 
 
@@ -213,6 +223,69 @@ async def test_a_camt053_statement(bench: Bench) -> None:
     result, differences = await bench.run(CAMT, StatementFormat.CAMT053)
     assert [(one.payment_id, one.field, one.bank) for one in differences] == [("b", "reference", "BANK-a")]
     assert result.matched == 2
+
+
+CAMT054 = """<Document xmlns="urn:iso:std:iso:20022:tech:xsd:camt.054.001.08"><BkToCstmrDbtCdtNtfctn>
+<GrpHdr><MsgId>N</MsgId></GrpHdr><Ntfctn><Id>7</Id>
+<FrToDt><FrDtTm>2030-03-01T00:00:00</FrDtTm><ToDtTm>2030-03-02T00:00:00</ToDtTm></FrToDt>
+<Acct><Id><IBAN>DE89370400440532013000</IBAN></Id></Acct>
+<Ntry><Amt Ccy="EUR">12.30</Amt><CdtDbtInd>CRDT</CdtDbtInd><Sts><Cd>BOOK</Cd></Sts><NtryDtls><TxDtls>
+<Refs><EndToEndId>NOTPROVIDED</EndToEndId><TxId>BANK-a</TxId></Refs><Amt Ccy="EUR">12.30</Amt>
+<RtrInf><Rsn><Cd>AC04</Cd></Rsn><AddtlInf>account closed</AddtlInf></RtrInf>
+<SplmtryData><Envlp><x xmlns="urn:x"><Refs><EndToEndId>b</EndToEndId></Refs></x></Envlp></SplmtryData>
+</TxDtls></NtryDtls></Ntry>
+<Ntry><Amt Ccy="EUR">99.00</Amt><CdtDbtInd>CRDT</CdtDbtInd><Sts><Cd>BOOK</Cd></Sts><NtryDtls><TxDtls>
+<Refs><EndToEndId>b</EndToEndId></Refs></TxDtls></NtryDtls></Ntry>
+<Ntry><Amt Ccy="EUR">3.00</Amt><CdtDbtInd>DBIT</CdtDbtInd><Sts><Cd>BOOK</Cd></Sts><AcctSvcrRef>FEE</AcctSvcrRef></Ntry>
+</Ntfctn></BkToCstmrDbtCdtNtfctn></Document>"""
+
+
+async def test_a_return_is_no_execution(bench: Bench) -> None:
+    """A credit that says what it returns was matched as executed."""
+    await bench.keep("a", "b")
+    summary, returns = StatementSummary(), list[Return]()
+
+    async def record(some: Sequence[Return]) -> None:
+        returns.extend(some)
+        await PaymentOperations(bench.payments).record_returns(some)
+
+    for number in (1, 0):  # the same notification again returns nothing more
+        differences: list[Difference] = []
+        lines = statement_lines(blocks(CAMT054), StatementFormat.CAMT053, summary)
+        store = SqlReconciliationStore(bench.database)
+        result = await reconcile(store, lines, differences.append, summary=summary, record_returns=record)
+        assert (result.returned, [(one.payment_id, one.kind) for one in differences]) == (
+            number,
+            [("b", Kind.MISSING_AT_BANK)],
+        )
+    assert returns == [Return("a", 1230, "EUR", "AC04: account closed")]
+    records = await bench.payments.find(["a", "b"])
+    assert (records["a"].status, records["a"].reason) == (PaymentStatus.RETURNED, "AC04: account closed")
+    assert records["b"].status is PaymentStatus.ACCEPTED
+    assert summary.statements[0] == StatementInfo(
+        "7", "DE89370400440532013000", "2030-03-01T00:00:00", "2030-03-02T00:00:00"
+    )
+    assert summary.others == 4  # incoming money and a fee, twice
+
+
+DIGEST = "0123456789abcdef"
+
+
+async def test_payments_of_a_document_are_found_by_its_ids_and_as_a_batch(bench: Bench) -> None:
+    await bench.keep(*(f"M1-P1-{name}-{DIGEST}" for name in ("i1", "i2")), f"M1-P2-i1-{DIGEST}")
+    refs = "<MsgId>M1</MsgId><PmtInfId>P2</PmtInfId><InstrId>i1</InstrId><EndToEndId>SALARY</EndToEndId>"
+    batch = "<Btch><MsgId>M1</MsgId><PmtInfId>P1</PmtInfId><NbOfTxs>{}</NbOfTxs></Btch>"
+    entry = "<Ntry><Amt Ccy='EUR'>{}</Amt><CdtDbtInd>DBIT</CdtDbtInd><Sts>BOOK</Sts><NtryDtls>{}</NtryDtls></Ntry>"
+    single = entry.format("12.30", f"<TxDtls><Refs>{refs}</Refs></TxDtls>")
+    head, tail = CAMT.partition("<Ntry>")[0], "</Stmt></BkToCstmrStmt></Document>"
+    body = f"{head}{entry.format('24.60', batch.format(2))}{single}{tail}"
+    result, differences = await bench.run(body, StatementFormat.CAMT053)
+    assert (result.matched, differences) == (3, [])
+    body = f"{head}{entry.format('36.90', batch.format(3))}{single}{tail}"
+    result, differences = await bench.run(body, StatementFormat.CAMT053)
+    assert [(one.payment_id, one.field, one.here, one.bank) for one in differences] == [
+        ("P1", "batch", "2 payments, 24.60 EUR", "3 payments, 36.90 EUR")
+    ]
 
 
 @pytest.mark.parametrize(

@@ -79,10 +79,10 @@ def without_own_members(instruction: Instruction, own: Mapping[tuple[str, ...], 
     """
     rest: Instruction = json.loads(json.dumps(instruction))
     for path, said in own.items():
-        if (value := _taken(rest, path)) is not None and not _is_same(path, value, said):
+        if (value := take_member(rest, path)) is not None and not _is_same(path, value, said):
             raise InvalidInput(f"instruction.{'.'.join(path)}", f"is {value!r:.80}, but the payment says {said!r:.80}")
     for path in _others(own):
-        if _taken(rest, path) is not None:
+        if take_member(rest, path) is not None:
             raise InvalidInput(f"instruction.{'.'.join(path)}", "contradicts the payment's own members")
     return rest
 
@@ -106,7 +106,7 @@ def whole_instruction(text: str | None, own: Mapping[tuple[str, ...], str]) -> I
     return whole
 
 
-def _taken(rest: Instruction, path: tuple[str, ...]) -> object:
+def take_member(rest: Instruction, path: tuple[str, ...]) -> object:
     """Removes a path and what it leaves empty; returns what was there."""
     place: object = rest
     parents: list[tuple[Instruction, str]] = []

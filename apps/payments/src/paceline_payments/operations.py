@@ -14,10 +14,12 @@ from paceline_payments.model import (
 )
 from paceline_payments.parsing import checked_payment_id
 from paceline_payments.ports import Inquiry, InquiryStatus, PaymentStore
+from paceline_payments.reconciliation.model import Return
 
 LONGEST_PAGE = 1000
 MOST_COUNTED = 100_001
 """A listing counts up to this many: more are "more than 100,000"."""
+LONGEST_REASON = 2000
 SORTS = ("id", "-id")
 """How a listing may be sorted; with `-`, the last first."""
 DECIDED = {
@@ -112,6 +114,14 @@ class PaymentOperations:
         if record.status is PaymentStatus.PENDING:
             raise Conflict(f"payment {payment_id!r} is PENDING: the inquiry is repeated until the downstream decides")
         return await self._move(payment_id, PaymentEvent.RETRY, f"retried by {by}")
+
+    async def record_returns(self, returns: Sequence[Return]) -> None:
+        """Makes payments RETURNED that a statement shows as such. One that was recorded before stays as it is."""
+        by_reason: dict[str, list[str]] = {}
+        for one in returns:
+            by_reason.setdefault(one.reason, []).append(one.payment_id)
+        for reason, payment_ids in by_reason.items():
+            await self._store.move(payment_ids, PaymentEvent.RETURNED, reason[:LONGEST_REASON])
 
     async def _decide(self, record: PaymentRecord, by: str) -> PaymentRecord:
         payment_id = record.payment.payment_id

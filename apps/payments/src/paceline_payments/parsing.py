@@ -55,7 +55,7 @@ def payment_of_json(value: object) -> Payment:
         checked_amount(_required(value, "amount"), currency),
         currency,
         payer := _party(_required(value, "payer"), "payer"),
-        _other_party(payer, _party(_required(value, "payee"), "payee"), "payee.iban"),
+        other_party(payer, _party(_required(value, "payee"), "payee"), "payee.iban"),
         checked_time(_required(value, "executeAt")),
         None if config_name is None else refuse_template(checked_name(config_name, "configName"), "configName"),
     )
@@ -76,7 +76,7 @@ def payment_of_fields(fields: Sequence[str], columns: Columns = COLUMNS) -> Paym
         checked_amount(amount, currency),
         currency,
         payer := _party_of_fields(payer_name, payer_iban, further.pop("payerAccount", ""), "payer"),
-        _other_party(payer, payee, "payeeIban"),
+        other_party(payer, payee, "payeeIban"),
         checked_time(execute_at),
     )
     return with_instruction(payment, instruction_of_fields(further)) if any(further.values()) else payment
@@ -186,7 +186,8 @@ def _time(value: str) -> datetime:
     return from_ms(to_ms(parse_instant(value, "executeAt")))
 
 
-def _other_party(payer: Party, payee: Party, field: str) -> Party:
+def other_party(payer: Party, payee: Party, field: str) -> Party:
+    """The payee, who has another account than the payer."""
     if payee.number == payer.number:
         raise InvalidInput(field, "is the payer's own account; a payment goes to another one")
     return payee

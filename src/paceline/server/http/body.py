@@ -16,7 +16,7 @@ from paceline.server.http.problem import Problem, invalid, too_large, unsupporte
 from paceline.server.http.services import FIELDS
 
 NDJSON = "application/x-ndjson"
-STREAMED = (NDJSON.encode(), b"application/ndjson", b"application/jsonl", b"text/csv")
+STREAMED = (NDJSON.encode(), b"application/ndjson", b"application/jsonl", b"text/csv", b"application/xml", b"text/xml")
 """Media types that are read as a stream, and so need no limit."""
 MAX_LEVELS = 32
 """The maximum depth of nested lists and objects. Our deepest document, a config's calendar, has five levels."""

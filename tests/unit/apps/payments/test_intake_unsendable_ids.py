@@ -24,7 +24,6 @@ from paceline_payments.downstream.connection import DownstreamConnection
 from paceline_payments.downstream.simulator import Behaviour, Simulator, SimulatorTransport
 from paceline_payments.execution import PaymentExecution
 from paceline_payments.feed import FeedFormat, Line, parse
-from paceline_payments.feeds.pain001 import Pain001Parser
 from paceline_payments.intake_topic import PaymentTopic, rejected_topic
 from paceline_payments.model import ITEM_TYPE, IntakeResult, Party, Payment, PaymentEvent, PaymentStatus, Terms
 from paceline_payments.operations import PaymentOperations
@@ -87,22 +86,6 @@ def test_a_line_of_a_feed_with_such_an_id_is_rejected_and_shown(payment_id: str)
         assert accepted == []
         assert (rejection.line, rejection.payment_id) == (2, payment_id)
         assert rejection.reason.startswith("paymentId: ")
-
-
-def test_a_pain001_transaction_with_such_an_id_is_rejected_by_its_own_name() -> None:
-    parser = Pain001Parser()
-    parser.feed(
-        f"""<Document xmlns="urn:iso:std:iso:20022:tech:xsd:pain.001.001.09"><CstmrCdtTrfInitn><GrpHdr><MsgId>M</MsgId>
-        <NbOfTxs>1</NbOfTxs></GrpHdr><PmtInf><ReqdExctnDt><Dt>2030-03-01</Dt></ReqdExctnDt><Dbtr><Nm>Alice</Nm></Dbtr>
-        <DbtrAcct><Id><IBAN>{ALICE.iban}</IBAN></Id></DbtrAcct><CdtTrfTxInf><PmtId><EndToEndId>Zahlung-Ä</EndToEndId>
-        </PmtId><Amt><InstdAmt Ccy="EUR">1.00</InstdAmt></Amt><Cdtr><Nm>Bob</Nm></Cdtr><CdtrAcct><Id>
-        <IBAN>{BOB.iban}</IBAN></Id></CdtrAcct></CdtTrfTxInf></PmtInf></CstmrCdtTrfInitn></Document>""".encode()
-    )
-    parser.finish()
-    accepted, (reject,) = parser.take()
-    assert accepted == []
-    assert reject.reason.startswith("PmtId.EndToEndId: ")
-    assert "visible ASCII" in reject.reason
 
 
 async def test_a_record_of_a_topic_with_such_an_id_is_published_as_rejected() -> None:

@@ -17,7 +17,7 @@ from paceline.slots.model import checked_id
 from paceline_payments.feed import FeedFormat, reject_reason
 from paceline_payments.feeds.model import Feed, FeedReject, FeedState, checked_state
 from paceline_payments.feeds.ports import FeedStore
-from paceline_payments.feeds.staging import StagedPayment, csv_line, read_staged
+from paceline_payments.feeds.staging import StagedPayment, json_line, read_staged
 from paceline_payments.model import (
     AcceptedPayment,
     IntakeResult,
@@ -259,5 +259,5 @@ def _with_config(payment: Payment, config_name: str | None) -> Payment:
 
 def _rejected(staged: StagedPayment, error: IntakeResult, kind: FeedFormat) -> FeedReject:
     assert not isinstance(error, AcceptedPayment)
-    raw = csv_line(staged.payment) if staged.raw is None else staged.raw
+    raw = json_line(staged.payment) if staged.raw is None else staged.raw
     return FeedReject(staged.line, reject_reason(error, kind), staged.payment.payment_id, raw)

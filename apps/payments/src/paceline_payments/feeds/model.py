@@ -52,7 +52,7 @@ class FeedReject(NamedTuple):
     reason: str
     payment_id: str | None
     raw: str
-    """The record as it came, to be corrected and sent again; of a pain.001 document, as a line of CSV."""
+    """The record as it came, to be corrected and sent again; of a pain.001 document, as a line of NDJSON."""
 
 
 @dataclass(slots=True)

@@ -2,47 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from decimal import Decimal
+from typing import Any
 
 from paceline.errors import InvalidInput
+from paceline_payments.amounts import plain_amount
+from paceline_payments.feeds.corrections import correctable_line
+from paceline_payments.feeds.identity import payment_id_of
 from paceline_payments.feeds.model import Control, FeedReject, Figures, checked_sum
-from paceline_payments.feeds.staging import StagedPayment, csv_fields
-from paceline_payments.iso20022 import NOT_PROVIDED, DocumentStream
-from paceline_payments.parsing import payment_of_fields
+from paceline_payments.feeds.staging import MAX_RAW, StagedPayment
+from paceline_payments.feeds.versions import root_of
+from paceline_payments.instruction import Instruction
+from paceline_payments.iso20022.reader import Problem, RecordReader, Values
+from paceline_payments.model import Party, Payment
+from paceline_payments.parsing import (
+    checked_account,
+    checked_amount,
+    checked_currency,
+    checked_iban,
+    checked_new_id,
+    checked_party_name,
+    checked_time,
+    other_party,
+    with_instruction,
+)
 
-NAMESPACE = "urn:iso:std:iso:20022:tech:xsd:pain.001.001."
-
-_TRANSACTION = "CdtTrfTxInf"
-_INFORMATION = "PmtInf"
-_HEADER = "GrpHdr"
-_ROOT = "CstmrCdtTrfInitn"
-_TEXTS = {
-    (_HEADER, "MsgId"): "message",
-    (_HEADER, "NbOfTxs"): "count",
-    (_HEADER, "CtrlSum"): "sum",
-    (_INFORMATION, "NbOfTxs"): "own_count",
-    (_INFORMATION, "CtrlSum"): "own_sum",
-    (_INFORMATION, "ReqdExctnDt"): "date",
-    ("ReqdExctnDt", "Dt"): "date",
-    ("ReqdExctnDt", "DtTm"): "date",
-    ("Dbtr", "Nm"): "payer",
-    ("PmtId", "InstrId"): "instruction",
-    ("PmtId", "EndToEndId"): "end_to_end",
-    ("Amt", "InstdAmt"): "amount",
-    ("Cdtr", "Nm"): "payee",
-    ("DbtrAcct", "IBAN"): "payer_iban",
-    ("CdtrAcct", "IBAN"): "payee_iban",
-}
-"""(parent, element) → what its text is."""
-_OF_TRANSACTION = ("instruction", "end_to_end", "amount", "currency", "payee", "payee_iban")
+_INITIATION = "CstmrCdtTrfInitn"
+_BELOW_ROOT = (("GrpHdr",), ("PmtInf",), ("PmtInf", "CdtTrfTxInf"))
+_RECORDS = {(*before, *path): path[-1] == "CdtTrfTxInf" for path in _BELOW_ROOT for before in ((_INITIATION,), ())}
+"""Italian documents have no element between the root and these."""
+_FIGURES = ("NbOfTxs", "CtrlSum")
+_EITHER = ("PmtTpInf", "UltmtDbtr", "ChrgBr", "InstrForDbtrAgt")
+"""Said for the payment information or for a transaction, not for both."""
 _FIELDS = {
-    "paymentId": "PmtId.EndToEndId",
+    "paymentId": "PmtId",
     "amount": "Amt.InstdAmt",
     "currency": "Amt.InstdAmt.Ccy",
-    "payerName": "Dbtr.Nm",
-    "payerIban": "DbtrAcct.Id.IBAN",
-    "payeeName": "Cdtr.Nm",
-    "payeeIban": "CdtrAcct.Id.IBAN",
     "executeAt": "ReqdExctnDt",
 }
 """A field of a payment → where a pain.001 document has it."""
@@ -51,27 +47,31 @@ _FIELDS = {
 class Pain001Parser:
     """Takes a document in blocks and collects its transactions; `take` returns them.
 
-    The document's own control figures are checked by `finish`, which raises `InvalidInput` if they are wrong.
+    A transaction that the schema does not allow, or that can't be carried, is rejected. A problem anywhere else refuses
+    the document. Its own control figures are checked by `finish`, which raises `InvalidInput` if they are wrong.
     """
 
     def __init__(self) -> None:
         self.message: str | None = None
         self.control = Control()
+        self.document: dict[str, str] = {}
+        """What the document says of itself."""
         self._payments: list[StagedPayment] = []
         self._rejects: list[FeedReject] = []
+        self._rejected_amounts = Decimal(0)
         self._number = 0
         self._own: tuple[int, Decimal] = (0, Decimal(0))
-        self._seen_root = False
-        self._document = DocumentStream(NAMESPACE, _TEXTS, start=self._start, end=self._end)
-        self._values = self._document.values
+        self._header: Values = {}
+        self._information: _Information | None = None
+        self._reader = RecordReader(self._root_of, _RECORDS, self._record)
 
     def feed(self, block: bytes) -> None:
         """Parses a block.
 
         Raises:
-            InvalidInput: It is no pain.001 document.
+            InvalidInput: It is no pain.001 document, or its schema does not allow it.
         """
-        self._document.feed(block)
+        self._reader.feed(block)
 
     def finish(self) -> None:
         """Ends the document.
@@ -79,9 +79,7 @@ class Pain001Parser:
         Raises:
             InvalidInput: It is truncated, or no pain.001 document.
         """
-        self._document.finish()
-        if not self._seen_root:
-            raise InvalidInput("document", f"is no pain.001: it has no {_ROOT}")
+        self._reader.finish()
 
     def take(self) -> tuple[list[StagedPayment], list[FeedReject]]:
         """The transactions since the last call."""
@@ -89,90 +87,145 @@ class Pain001Parser:
         self._payments, self._rejects = [], []
         return taken
 
-    def add_to(self, figures: Figures, rejects: list[FeedReject]) -> None:
-        """Adds the amounts of rejected transactions to the figures."""
-        for reject in rejects:
-            figures.other += _readable(reject.raw.split(",")[1]) if reject.raw.count(",") else Decimal(0)
+    def add_to(self, figures: Figures) -> None:
+        """Adds the amounts of the transactions that were rejected since the last call."""
+        figures.other += self._rejected_amounts
+        self._rejected_amounts = Decimal(0)
 
     @property
     def waiting(self) -> int:
         return len(self._payments) + len(self._rejects)
 
-    def _start(self, name: str, attributes: dict[str, str]) -> None:
-        if name == _TRANSACTION:
-            for key in _OF_TRANSACTION:
-                self._values.pop(key, None)
-        elif name == _INFORMATION:
-            self._values.clear()
-            self._own = (0, Decimal(0))
-        elif name == _ROOT:
-            self._seen_root = True
-        elif name == "InstdAmt":
-            self._values["currency"] = attributes.get("Ccy", "")
+    def _root_of(self, namespace: str, name: str) -> Any:
+        root = root_of(namespace, name)
+        self.document["MsgNmId"] = namespace.rpartition(":")[2].rpartition("/")[2]
+        return root
 
-    def _end(self, name: str) -> None:
-        if name == _TRANSACTION:
-            self._transaction()
-        elif name == _HEADER:
-            self._header()
-        elif name == _INFORMATION:
-            self._check_own()
+    def _record(self, path: tuple[str, ...], values: Values, problem: Problem | None) -> None:
+        if path[-1] == "GrpHdr":
+            self._read_header(values)
+        elif path[-1] == "PmtInf":
+            self._check_own(values)
+            self._information, self._own = None, (0, Decimal(0))
+        else:
+            if self._information is None:
+                self._information = _Information(self._header, self._reader.outer(len(path) - 1))
+            self._read_transaction(self._information, values, problem)
 
-    def _header(self) -> None:
-        values = self._values
-        self.message = values.get("message")
-        count = values.get("count", "")
-        if not (count.isascii() and count.isdigit() and len(count) <= 15):
-            raise InvalidInput("GrpHdr.NbOfTxs", "is required, and must be a whole number")
-        total = values.get("sum")
-        self.control = Control(int(count), None if total is None else checked_sum(total))
+    def _read_header(self, values: Values) -> None:
+        self._header = {name: value for name, value in values.items() if name not in _FIGURES}
+        self.message = values["MsgId"]
+        self.control = Control(int(values["NbOfTxs"]), _sum(values.get("CtrlSum"), "GrpHdr.CtrlSum"))
+        self.document |= {name: values[name] for name in ("MsgId", "CreDtTm", *_FIGURES) if name in values}
 
-    def _transaction(self) -> None:
+    def _read_transaction(self, information: _Information, values: Values, problem: Problem | None) -> None:
         self._number += 1
-        values = self._values
-        end_to_end = values.get("end_to_end", "")
-        if end_to_end in ("", NOT_PROVIDED):
-            end_to_end = values.get("instruction", "")
-        amount = values.get("amount", "")
-        fields = (
-            end_to_end,
-            amount,
-            values.get("currency", ""),
-            values.get("payer", ""),
-            values.get("payer_iban", ""),
-            values.get("payee", ""),
-            values.get("payee_iban", ""),
-            _instant(values.get("date", "")),
-        )
         count, total = self._own
-        self._own = count + 1, total + _readable(amount)
+        position, amount = count + 1, _readable_amount(values)
+        self._own = position, total + amount
+        payment_id = payment_id_of(self._header, information.values, values, position)
         try:
-            self._payments.append(StagedPayment(self._number, None, payment_of_fields(fields)))
+            if problem is not None:
+                raise InvalidInput(_short(problem.path), problem.words)
+            payment = information.payment(payment_id, values)
         except InvalidInput as error:
-            reason = f"{_FIELDS.get(error.field, error.field)}: {error.problem}"
-            self._rejects.append(FeedReject(self._number, reason, end_to_end or None, csv_fields(fields)))
+            self._rejected_amounts += amount
+            reason = f"{_FIELDS.get(error.field, error.field.removeprefix('instruction.'))}: {error.problem}"
+            raw = correctable_line(payment_id, information.instruction(values))
+            self._rejects.append(FeedReject(self._number, reason, payment_id, raw[:MAX_RAW]))
+        else:
+            self._payments.append(StagedPayment(self._number, None, payment))
 
-    def _check_own(self) -> None:
+    def _check_own(self, values: Values) -> None:
         """The control figures of one PmtInf, where it has them."""
         count, total = self._own
-        own_count, own_sum = self._values.get("own_count"), self._values.get("own_sum")
-        if own_count is not None and own_count != str(count):
+        own_count, own_sum = values.get("NbOfTxs"), _sum(values.get("CtrlSum"), "PmtInf.CtrlSum")
+        if own_count is not None and int(own_count) != count:
             raise InvalidInput("PmtInf.NbOfTxs", f"is {own_count}, but there are {count} transactions")
-        if own_sum is not None and checked_sum(own_sum) != total:
+        if own_sum is not None and own_sum != total:
             raise InvalidInput("PmtInf.CtrlSum", f"is {own_sum}, but the amounts add up to {total}")
 
 
-def _instant(date: str) -> str:
-    """A date is its first instant in UTC; a time without a zone is one in UTC."""
-    if len(date) == 10:
-        return f"{date}T00:00:00Z"
-    if "T" in date and not date.endswith("Z") and "+" not in date and date.count("-") < 3:
-        return f"{date}Z"
-    return date
+class _Information:
+    """What the transactions of one payment information have in common."""
+
+    def __init__(self, header: Values, values: Values) -> None:
+        self.values = {name: value for name, value in values.items() if name not in _FIGURES}
+        self._common = header | self.values
+        self._payer: Party | None = None
+
+    def instruction(self, transaction: Values) -> Instruction:
+        return self._common | transaction
+
+    def payment(self, payment_id: str, transaction: Values) -> Payment:
+        """The payment that a transaction asks for.
+
+        Raises:
+            InvalidInput: It can't be carried.
+        """
+        if self.values["PmtMtd"] != "TRF":
+            raise InvalidInput("PmtMtd", f"{self.values['PmtMtd']} is no credit transfer; only TRF can be made")
+        for name in _EITHER:
+            if name in self.values and self.values[name] != transaction.get(name, self.values[name]):
+                raise InvalidInput(name, "is said for the payment information and for the transaction; one may")
+        amount = transaction["Amt"].get("InstdAmt")
+        if amount is None:
+            raise InvalidInput("Amt.EqvtAmt", "can't be carried; give the amount to be paid as InstdAmt")
+        currency = checked_currency(amount["Ccy"])
+        value = plain_amount(amount["amt"], currency)
+        if self._payer is None:
+            self._payer = _party(self.values, "Dbtr")
+        payee = other_party(self._payer, _party(transaction, "Cdtr"), "CdtrAcct.Id")
+        return with_instruction(
+            Payment(
+                checked_new_id(payment_id),
+                checked_amount(value, currency),
+                currency,
+                self._payer,
+                payee,
+                checked_time(_instant(self.values["ReqdExctnDt"])),
+            ),
+            self.instruction(transaction | {"Amt": {"InstdAmt": {"Ccy": currency, "amt": value}}}),
+        )
 
 
-def _readable(amount: str) -> Decimal:
+def _party(values: Mapping[str, Any], role: str) -> Party:
+    name = checked_party_name(values.get(role, {}).get("Nm"), f"{role}.Nm")
+    account = values.get(f"{role}Acct")
+    if account is None or "Id" not in account:
+        raise InvalidInput(f"{role}Acct.Id", "is required: a transfer goes from one account to another")
+    if "IBAN" in account["Id"]:
+        return Party(name, checked_iban(account["Id"]["IBAN"], f"{role}Acct.Id.IBAN"))
+    return Party(name, "", checked_account(account["Id"]["Othr"]["Id"], f"{role}Acct.Id.Othr.Id"))
+
+
+def _short(path: str) -> str:
+    """A path from the transaction on."""
+    return path.partition("CdtTrfTxInf.")[2] or path
+
+
+def _sum(text: str | None, field: str) -> Decimal | None:
+    if text is None:
+        return None
+    if (total := Decimal(text)) < 0:
+        raise InvalidInput(field, "is less than zero")
+    return total
+
+
+def _instant(date: str | Mapping[str, str]) -> str:
+    """A date is its first instant, by default in UTC; a time without a zone is one in UTC."""
+    if not isinstance(date, str):
+        date = date.get("Dt") or date["DtTm"]
+    day, _, time = date.partition("T")
+    zone = "" if date.endswith("Z") or "+" in date or (time or day[10:]).count("-") else "Z"
+    return f"{date}{zone}" if time else f"{day[:10]}T00:00:00{day[10:]}{zone}"
+
+
+def _readable_amount(values: Values) -> Decimal:
+    amount = values.get("Amt")
+    amount = amount.get("InstdAmt") if isinstance(amount, dict) else None
+    text = amount.get("amt") if isinstance(amount, dict) else None
     try:
-        return checked_sum(amount)
+        return checked_sum(text) if isinstance(text, str) and "e" not in text.lower() else Decimal(0)
     except InvalidInput:
         return Decimal(0)

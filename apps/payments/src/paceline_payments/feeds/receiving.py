@@ -113,5 +113,5 @@ async def _transactions(
 
 def _staged(parser: Pain001Parser, figures: Figures) -> StagedChunk:
     payments, rejects = parser.take()
-    parser.add_to(figures, rejects)
+    parser.add_to(figures)
     return stage(payments, rejects, figures)

@@ -7,16 +7,16 @@ import json
 import zlib
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
-from io import StringIO
 from typing import Any, NamedTuple
 
-from paceline.durations import format_instant, from_ms, to_ms
+from paceline.durations import from_ms, to_ms
 from paceline_payments.feed import FeedFormat, Line, parse
 from paceline_payments.feeds.model import FeedReject, Figures
 from paceline_payments.instruction_columns import Columns
 from paceline_payments.model import Party, Payment
+from paceline_payments.serialization import payment_to_json
 
-LONGEST_RAW = 4000
+MAX_RAW = 60_000
 """Characters of a rejected record that are kept."""
 
 
@@ -33,7 +33,7 @@ class StagedPayment(NamedTuple):
 
     line: int
     raw: str | None
-    """None: as `csv_line` writes it."""
+    """None: as `json_line` writes it."""
     payment: Payment
 
 
@@ -45,7 +45,7 @@ def stage_lines(lines: Sequence[Line], columns: Columns, kind: FeedFormat, figur
     for number, reason, payment_id in rejected:
         raw = _text(texts[number])
         figures.other += _amount(raw, kind)
-        rejects.append(FeedReject(number, reason, payment_id, raw[:LONGEST_RAW]))
+        rejects.append(FeedReject(number, reason, payment_id, raw[:MAX_RAW]))
     return stage(payments, rejects, figures)
 
 
@@ -95,23 +95,9 @@ def read_staged(payload: bytes) -> list[StagedPayment]:
     return list(map(StagedPayment, lines, raws, payments))
 
 
-def csv_line(payment: Payment) -> str:
-    """The payment as a line of a CSV feed."""
-    fields = (
-        payment.payment_id,
-        payment.amount,
-        payment.currency,
-        *payment.payer,
-        *payment.payee,
-        format_instant(payment.execute_at),
-    )
-    return csv_fields(fields)
-
-
-def csv_fields(fields: Sequence[str]) -> str:
-    text = StringIO()
-    csv.writer(text, lineterminator="").writerow(fields)
-    return text.getvalue()
+def json_line(payment: Payment) -> str:
+    """The payment as a line of an NDJSON feed."""
+    return json.dumps(payment_to_json(payment), ensure_ascii=False)
 
 
 def _text(raw: bytes | None) -> str:

@@ -7,31 +7,43 @@ page by page; lines that belong to no page are looked up at the end.
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
 import tempfile
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from paceline.clock import Clock, SystemClock
 from paceline.durations import from_ms
+from paceline_payments.lifecycle import TABLE, PaymentEvent, PaymentStatus
 from paceline_payments.model import OWNER, SLOT_PREFIX, PaymentFilter
 from paceline_payments.reconciliation.model import (
+    EXECUTED_HERE,
     BankStatus,
+    BatchLine,
     Difference,
     Kind,
     PaymentRow,
     Reconciliation,
+    Return,
     StatementLine,
+    StatementSummary,
+    batch_of,
     compare,
     count,
+    keys_of,
     money,
 )
 
 PAGE = 2000
+MAY_RETURN = frozenset(row.before for row in TABLE if row.event is PaymentEvent.RETURNED)
+"""Statuses of payments that a statement can make RETURNED."""
 
 Report = Callable[[Difference], None]
 """Called for every difference."""
+RecordReturns = Callable[[Sequence[Return]], Awaitable[None]]
+"""Makes these payments RETURNED."""
 
 
 class ReconciliationStore(Protocol):
@@ -39,10 +51,6 @@ class ReconciliationStore(Protocol):
 
     async def rows(self, selection: PaymentFilter, limit: int, after: str | None) -> list[PaymentRow]:
         """A page of payments in order of their ids, past the id `after`."""
-        ...
-
-    async def rows_of(self, payment_ids: Sequence[str]) -> list[PaymentRow]:
-        """Those of these payments that exist."""
         ...
 
     async def leaked_slots(self, owner: str, prefix: str) -> list[str]:
@@ -56,33 +64,50 @@ async def reconcile(
     report: Report,
     selection: PaymentFilter | None = None,
     *,
+    summary: StatementSummary | None = None,
+    record_returns: RecordReturns | None = None,
     clock: Clock | None = None,
 ) -> Reconciliation:
-    """Compares the payments of a selection with a statement; `report` is called for every difference.
+    """Compares the payments of a selection with a statement; `report` is called for every difference. Payments that the
+    statement shows as returned are passed to `record_returns`. `summary` is what the reader of the statement adds to.
 
     Raises:
         InvalidInput: The statement can't be read.
     """
     result, now = Reconciliation(), from_ms((clock or SystemClock()).now_us() // 1000)
-    selection = selection or PaymentFilter()
+    selection, summary = selection or PaymentFilter(), summary or StatementSummary()
     with tempfile.TemporaryDirectory(prefix="paceline-statement-") as directory:
         lines = await asyncio.to_thread(_Lines, Path(directory) / "lines.db")
         try:
             async for some in statement:
-                for difference in await asyncio.to_thread(lines.add, some):
-                    result.counts[difference.kind] += 1
-                    report(difference)
+                await asyncio.to_thread(lines.add, some)
+            batches = _Batches(summary.batches)
             after: str | None = None
             while page := await store.rows(selection, PAGE, after):
                 after = page[-1].payment_id
-                lines_by_id = await asyncio.to_thread(lines.take, [row.payment_id for row in page])
+                lines_by_id = await asyncio.to_thread(lines.take, page)
+                returns: list[Return] = []
                 for row in page:
-                    line = lines_by_id.get(row.payment_id)
+                    line, is_twice = lines_by_id.get(row.payment_id, (None, False))
+                    line = line or batches.line_of(row)
+                    if line is not None and line.status is BankStatus.RETURNED and row.status in MAY_RETURN:
+                        returns.append(_return(row, line))
+                        row = row._replace(status=PaymentStatus.RETURNED)
                     differences = compare(row, line, now)
+                    if is_twice:
+                        differences.append(Difference(Kind.DIFFERENT, row.payment_id, "twice", None, "executed twice"))
                     count(result, row, line, differences)
                     for difference in differences:
                         report(difference)
-            await _compare_rest(store, lines, result, report, selection)
+                if returns and record_returns is not None:
+                    await record_returns(returns)
+                result.returned += len(returns)
+            if selection != PaymentFilter():
+                await _take_others(store, lines)
+            await _compare_rest(lines, result, report, summary)
+            for difference in batches.differences():
+                result.counts[difference.kind] += 1
+                report(difference)
         finally:
             await asyncio.to_thread(lines.close)
     for event_id in await store.leaked_slots(OWNER, SLOT_PREFIX):
@@ -91,84 +116,160 @@ async def reconcile(
     return result
 
 
-async def _compare_rest(
-    store: ReconciliationStore, lines: _Lines, result: Reconciliation, report: Report, selection: PaymentFilter
-) -> None:
-    """Compares lines of no payment in the selection. Those of other payments are skipped."""
-    after = ""
+def _return(row: PaymentRow, line: StatementLine) -> Return:
+    return Return(row.payment_id, line.amount_minor, line.currency, line.reason or "returned", row.feed_id)
+
+
+async def _take_others(store: ReconciliationStore, lines: _Lines) -> None:
+    """Takes the lines of payments outside of the selection."""
+    after: str | None = None
+    while await asyncio.to_thread(lines.rest, 0, 1) and (page := await store.rows(PaymentFilter(), PAGE, after)):
+        after = page[-1].payment_id
+        await asyncio.to_thread(lines.take, page)
+
+
+async def _compare_rest(lines: _Lines, result: Reconciliation, report: Report, summary: StatementSummary) -> None:
+    """Reports lines of no payment."""
+    after = 0
     while rest := await asyncio.to_thread(lines.rest, after, PAGE):
-        after = rest[-1].payment_id
-        known = set()
-        if selection != PaymentFilter():
-            known = {row.payment_id for row in await store.rows_of([line.payment_id for line in rest])}
-        for line in rest:
-            if line.payment_id not in known and line.status is not BankStatus.REJECTED:
-                result.counts[Kind.MISSING_HERE] += 1
-                shown = f"{line.status} {money(line.amount_minor, line.currency)}"
-                report(Difference(Kind.MISSING_HERE, line.payment_id, "payment", None, shown))
+        after = rest[-1][0]
+        for _, line in rest:
+            if line.status is BankStatus.REJECTED:
+                continue
+            if not line.is_named:
+                summary.others += 1
+                continue
+            result.counts[Kind.MISSING_HERE] += 1
+            shown = f"{line.status} {money(line.amount_minor, line.currency)}"
+            report(Difference(Kind.MISSING_HERE, line.payment_id, "payment", None, shown))
+
+
+class _Batches:
+    """Bookings of many payments as one sum, compared with the payments that were executed here."""
+
+    def __init__(self, batches: Iterable[BatchLine]) -> None:
+        self._batches = {batch.key: batch for batch in batches}
+        self._found: dict[str, tuple[int, int]] = {}
+
+    def line_of(self, row: PaymentRow) -> StatementLine | None:
+        """The part of its batch that an executed payment is; None if no batch has it."""
+        key = batch_of(row.payment_id) if self._batches and row.status in EXECUTED_HERE else None
+        batch = self._batches.get(key) if key is not None else None
+        if key is None or batch is None or batch.currency != row.currency:
+            return None
+        number, minor = self._found.get(key, (0, 0))
+        self._found[key] = number + 1, minor + row.amount_minor
+        return StatementLine(row.payment_id, row.amount_minor, row.currency, BankStatus.EXECUTED, None, None)
+
+    def differences(self) -> list[Difference]:
+        """Batches whose count or sum is another one here."""
+        differences = []
+        for key, batch in self._batches.items():
+            number, minor = self._found.get(key, (0, 0))
+            expected = number if batch.payments is None else batch.payments
+            if (number, minor) == (expected, batch.amount_minor):
+                continue
+            here = f"{number} payments, {money(minor, batch.currency)}" if number else None
+            bank = f"{expected} payments, {money(batch.amount_minor, batch.currency)}"
+            kind = Kind.DIFFERENT if number else Kind.MISSING_HERE
+            differences.append(Difference(kind, batch.name, "batch", here, bank))
+        return differences
 
 
 class _Lines:
-    """A statement's lines by payment, in a file."""
+    """A statement's lines by their keys, in a file."""
 
     def __init__(self, path: Path) -> None:
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         for pragma in ("journal_mode=OFF", "synchronous=OFF"):
             self._connection.execute(f"PRAGMA {pragma}")
         self._connection.execute(
-            "CREATE TABLE line (payment_id TEXT PRIMARY KEY, amount INTEGER, currency TEXT, status TEXT,"
-            " reference TEXT, executed_at TEXT, seen INTEGER DEFAULT 0) WITHOUT ROWID"
+            "CREATE TABLE line (number INTEGER PRIMARY KEY, payment_id TEXT, amount INTEGER, currency TEXT,"
+            " status TEXT, reference TEXT, executed_at TEXT, reason TEXT, keys TEXT, is_named INTEGER,"
+            " seen INTEGER DEFAULT 0)"
         )
+        self._connection.execute("CREATE TABLE key (key TEXT, line INTEGER, PRIMARY KEY (key, line)) WITHOUT ROWID")
 
-    def add(self, lines: Sequence[StatementLine]) -> list[Difference]:
-        """Keeps lines; a second line of the same payment is a difference, unless it is the first one's end."""
-        differences = []
+    def add(self, lines: Sequence[StatementLine]) -> None:
+        """Keeps lines."""
         self._connection.execute("BEGIN")
         for line in lines:
-            kept = self._connection.execute(
-                "INSERT INTO line VALUES (?, ?, ?, ?, ?, ?, 0) ON CONFLICT DO NOTHING", line
-            )
-            if kept.rowcount != 1:
-                (status,) = self._connection.execute(
-                    "SELECT status FROM line WHERE payment_id = ?", (line.payment_id,)
-                ).fetchone()
-                if status == BankStatus.EXECUTED and line.status is BankStatus.EXECUTED:
-                    differences.append(Difference(Kind.DIFFERENT, line.payment_id, "twice", None, "executed twice"))
-                else:
-                    self._connection.execute(
-                        "UPDATE line SET status = ? WHERE payment_id = ?", (line.status, line.payment_id)
-                    )
+            number = self._connection.execute(
+                "INSERT INTO line VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)",
+                (*line[:-2], json.dumps(line.keys), line.is_named),
+            ).lastrowid
+            keys = [(key, number) for key in {line.payment_id, *line.keys}]
+            self._connection.executemany("INSERT INTO key VALUES (?, ?)", keys)
         self._connection.execute("COMMIT")
-        return differences
 
-    def take(self, payment_ids: Sequence[str]) -> dict[str, StatementLine]:
-        """The lines of these payments, which are marked as seen."""
-        lines = {}
+    def take(self, rows: Sequence[PaymentRow]) -> dict[str, tuple[StatementLine, bool]]:
+        """The lines of these payments, by their surest key, and whether one was executed twice. They are marked as
+        seen."""
+        keys = {row.payment_id: keys_of(row) for row in rows}
+        numbers = self._numbers([key for own in keys.values() for key in own])
+        taken: set[int] = set()
+        lines: dict[str, tuple[StatementLine, bool]] = {}
         self._connection.execute("BEGIN")
-        for first in range(0, len(payment_ids), 500):
-            some = payment_ids[first : first + 500]
-            marks = ",".join("?" * len(some))
-            rows = self._connection.execute(
-                f"SELECT payment_id, amount, currency, status, reference, executed_at FROM line"  # noqa: S608
-                f" WHERE payment_id IN ({marks})",
-                some,
-            ).fetchall()
-            for row in rows:
-                lines[row[0]] = StatementLine(row[0], row[1], row[2], BankStatus(row[3]), row[4], row[5])
-        self._connection.executemany(
-            "UPDATE line SET seen = 1 WHERE payment_id = ?", [(payment_id,) for payment_id in lines]
-        )
+        for payment_id, own in keys.items():
+            of_payment = next(([n for n in numbers[key] if n not in taken] for key in own if key in numbers), [])
+            if of_payment:
+                taken.update(of_payment)
+                lines[payment_id] = _merged([self._line(number) for number in of_payment])
+        self._connection.executemany("UPDATE line SET seen = 1 WHERE number = ?", [(number,) for number in taken])
         self._connection.execute("COMMIT")
         return lines
 
-    def rest(self, after: str, limit: int) -> list[StatementLine]:
-        """Lines that were not taken, in order of their payments."""
+    def _numbers(self, keys: Sequence[str]) -> dict[str, list[int]]:
+        """The lines that were not taken, by key."""
+        numbers: dict[str, list[int]] = {}
+        for first in range(0, len(keys), 500):
+            some = keys[first : first + 500]
+            marks = ",".join("?" * len(some))
+            found = self._connection.execute(
+                f"SELECT key, line FROM key JOIN line ON number = line"  # noqa: S608
+                f" WHERE key IN ({marks}) AND seen = 0 ORDER BY line",
+                some,
+            )
+            for key, number in found:
+                numbers.setdefault(key, []).append(number)
+        return numbers
+
+    def _line(self, number: int) -> StatementLine:
+        row = self._connection.execute(f"SELECT {_COLUMNS} FROM line WHERE number = ?", (number,)).fetchone()  # noqa: S608
+        return _line(row)
+
+    def rest(self, after: int, limit: int) -> list[tuple[int, StatementLine]]:
+        """Lines that were not taken, past a number."""
         rows = self._connection.execute(
-            "SELECT payment_id, amount, currency, status, reference, executed_at FROM line"
-            " WHERE seen = 0 AND payment_id > ? ORDER BY payment_id LIMIT ?",
+            f"SELECT number, {_COLUMNS} FROM line WHERE seen = 0 AND number > ? ORDER BY number LIMIT ?",  # noqa: S608
             (after, limit),
         )
-        return [StatementLine(row[0], row[1], row[2], BankStatus(row[3]), row[4], row[5]) for row in rows]
+        return [(row[0], _line(row[1:])) for row in rows]
 
     def close(self) -> None:
         self._connection.close()
+
+
+_COLUMNS = "payment_id, amount, currency, status, reference, executed_at, reason, keys, is_named"
+
+
+def _line(row: Sequence[Any]) -> StatementLine:
+    payment_id, amount, currency, status, reference, executed_at, reason, keys, is_named = row
+    return StatementLine(
+        payment_id,
+        amount,
+        currency,
+        BankStatus(status),
+        reference,
+        executed_at,
+        reason,
+        tuple(json.loads(keys)),
+        bool(is_named),
+    )
+
+
+def _merged(lines: Sequence[StatementLine]) -> tuple[StatementLine, bool]:
+    """One line of several of the same payment: the last, a return before all; and whether it was executed twice."""
+    executed = [line for line in lines if line.status is BankStatus.EXECUTED]
+    returned = [line for line in lines if line.status is BankStatus.RETURNED]
+    return (returned or lines)[-1], len(executed) > 1

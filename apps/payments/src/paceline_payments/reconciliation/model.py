@@ -29,6 +29,11 @@ MAY_BE_GONE = (PaymentStatus.PROCESSING, PaymentStatus.FAILED, PaymentStatus.CAN
 """Retention deletes finished items before their payments."""
 
 
+BANK, FILE = "bank:", "file:"
+"""The prefixes of keys that are no payment's id: the bank's reference, and the ids of a pain.001 document."""
+DIGEST_LENGTH = 16
+
+
 class BankStatus(StrEnum):
     """A payment's status on the statement."""
 
@@ -36,17 +41,68 @@ class BankStatus(StrEnum):
     REJECTED = "REJECTED"
     PENDING = "PENDING"
     REVERSED = "REVERSED"
+    RETURNED = "RETURNED"
+    """Executed, and the money came back."""
 
 
 class StatementLine(NamedTuple):
     """One payment on the downstream's statement."""
 
     payment_id: str
+    """How the difference is named if there is no such payment."""
     amount_minor: int
     currency: str
     status: BankStatus
     reference: str | None
+    """The bank's own."""
     executed_at: str | None
+    reason: str | None = None
+    """Why it was returned."""
+    keys: tuple[str, ...] = ()
+    """Other ids under which it may be known here: see `keys_of`."""
+    is_named: bool = True
+    """Whether it names a payment. The bank's own entries, such as fees, do not."""
+
+
+class BatchLine(NamedTuple):
+    """A booking of many payments as one sum, without its parts."""
+
+    key: str
+    """As `batch_of` of its payments."""
+    name: str
+    payments: int | None
+    amount_minor: int
+    currency: str
+
+
+@dataclass(frozen=True, slots=True)
+class StatementInfo:
+    """What a statement says of itself."""
+
+    statement_id: str | None
+    account: str | None
+    from_time: str | None
+    to_time: str | None
+
+
+@dataclass(slots=True)
+class StatementSummary:
+    """What was read beside the lines."""
+
+    statements: list[StatementInfo] = field(default_factory=list)
+    batches: list[BatchLine] = field(default_factory=list)
+    others: int = 0
+    """Entries that concern no payment: fees, interest, incoming money."""
+
+
+class Return(NamedTuple):
+    """A payment that came back."""
+
+    payment_id: str
+    amount_minor: int
+    currency: str
+    reason: str
+    feed_id: str | None = None
 
 
 class PaymentRow(NamedTuple):
@@ -111,6 +167,7 @@ class Reconciliation:
     """The result of the comparison."""
 
     matched: int = 0
+    returned: int = 0
     counts: dict[Kind, int] = field(default_factory=lambda: dict.fromkeys(Kind, 0))
     groups: dict[GroupKey, Group] = field(default_factory=dict)
 
@@ -152,7 +209,27 @@ def _agree(here: PaymentStatus, bank: BankStatus) -> bool:
     """A rejected payment is FAILED here; one that the bank has not decided can't be compared yet."""
     if bank is BankStatus.REJECTED:
         return here in (PaymentStatus.FAILED, PaymentStatus.CANCELLED)
+    if bank is BankStatus.RETURNED:
+        return here is PaymentStatus.RETURNED
     return bank is BankStatus.PENDING and here not in EXECUTED_HERE
+
+
+def keys_of(row: PaymentRow) -> tuple[str, ...]:
+    """What a statement may call the payment, the surest first: its id, the bank's reference, and the ids of its
+    file."""
+    own, _, digest = row.payment_id.rpartition("-")
+    keys = [row.payment_id]
+    if row.reference:
+        keys.append(f"{BANK}{row.reference}")
+    if len(digest) == DIGEST_LENGTH and own.count("-") == 2:
+        keys.append(f"{FILE}{own}")
+    return tuple(keys)
+
+
+def batch_of(payment_id: str) -> str | None:
+    """The message and payment information of a payment that a pain.001 document brought."""
+    parts = payment_id.split("-")
+    return f"{parts[0]}-{parts[1]}" if len(parts) == 4 and len(parts[3]) == DIGEST_LENGTH else None
 
 
 def _inner(row: PaymentRow, now: datetime) -> list[Difference]:

@@ -28,9 +28,6 @@ class SqlReconciliationStore:
     async def rows(self, selection: PaymentFilter, limit: int, after: str | None) -> list[PaymentRow]:
         return await self._database.read(_rows, selection, limit, after)
 
-    async def rows_of(self, payment_ids: Sequence[str]) -> list[PaymentRow]:
-        return await self._database.read(_rows_of, payment_ids)
-
     async def leaked_slots(self, owner: str, prefix: str) -> list[str]:
         unused = (None, PaymentStatus.CANCELLED.value)
         return await unused_slots(self._database, owner, prefix, lambda use, _: use.status in unused)
@@ -52,13 +49,6 @@ def _rows(connection: Connection, selection: PaymentFilter, limit: int, after: s
     if after is not None:
         statement = statement.where(payment.c.payment_id > after)
     return _with_items(connection, connection.execute(statement).all())
-
-
-def _rows_of(connection: Connection, payment_ids: Sequence[str]) -> list[PaymentRow]:
-    rows: list[PaymentRow] = []
-    for some in where_in(connection, payment.c.payment_id, payment_ids):
-        rows += _with_items(connection, connection.execute(sa.select(*_COLUMNS).where(some)).all())
-    return rows
 
 
 def _with_items(connection: Connection, rows: Sequence[Any]) -> list[PaymentRow]:

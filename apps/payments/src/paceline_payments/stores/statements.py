@@ -35,6 +35,7 @@ from paceline_payments.rules import account_key
 from paceline_payments.stores.tables import payment, payment_audit
 
 PRUNE_PAGE = 2000
+_WITH_REASON = (PaymentStatus.FAILED, PaymentStatus.CANCELLED, PaymentStatus.UNKNOWN, PaymentStatus.RETURNED)
 ACCEPTED_DETAIL = "checked, slotted and queued"
 
 
@@ -148,7 +149,7 @@ def advance(connection: Connection, changes: Sequence[StatusChange]) -> list[boo
 
 def reason_columns(after: PaymentStatus, detail: str | None) -> dict[str, Any]:
     """The columns that a change of status writes beside it: the reason, or the start of a new attempt."""
-    if after in (PaymentStatus.FAILED, PaymentStatus.CANCELLED, PaymentStatus.UNKNOWN):
+    if after in _WITH_REASON:
         return {"reason": detail}
     if after is PaymentStatus.SCHEDULED:
         return {"reason": None, "begun_at": None}

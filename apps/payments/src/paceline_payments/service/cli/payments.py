@@ -194,7 +194,7 @@ def list_(
 
 
 @app.command("reconcile")
-@click.argument("statement", cls=Argument, type=PATH, about="The bank's statement: a .csv or camt.053 .xml file.")
+@click.argument("statement", cls=Argument, type=PATH, about="The bank's statement: .csv, or camt.053 or camt.054 .xml.")
 @click.option(
     "--format",
     "kind",
@@ -217,7 +217,10 @@ def reconcile(
     plot: Path | None,
     as_json: bool,
 ) -> None:
-    """Compare payments with the bank's statement; exit status 1 if anything differs. Changes nothing."""
+    """Compare payments with the bank's statement; exit status 1 if anything differs.
+
+    Payments that came back become RETURNED. Nothing else is changed.
+    """
     from paceline_payments.service.cli.reconcile import compare_file, print_reconciliation, statement_format
     from paceline_payments.service.cli.reconciliation_plot import picture
 
@@ -233,7 +236,8 @@ def reconcile(
             return await compare_file(payments, file, chosen, selection, written)
 
     with contextlib.ExitStack() as stack:
-        settings = stack.enter_context(read_only_settings())
+        settings = Settings.load()
+        require_extras(settings, "payments")
         file = stack.enter_context(_opened(statement, "STATEMENT"))
         written = None
         if differences is not None:

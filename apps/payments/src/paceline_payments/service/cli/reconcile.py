@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -25,11 +26,17 @@ SUFFIXES = {".csv": "csv", ".xml": "camt053"}
 async def compare_file(
     payments: Payments, file: IO[bytes], kind: str, selection: PaymentFilter, all_differences: IO[bytes] | None
 ) -> ReconciliationShown:
-    """Compares a statement; `all_differences` gets each one as a line of JSON."""
+    """Compares a statement, and records what was returned; `all_differences` gets each one as a line of JSON."""
     from paceline_payments.reconciliation.comparing import reconcile
+    from paceline_payments.reconciliation.model import Return, StatementSummary
     from paceline_payments.reconciliation.statement import StatementFormat, statement_lines
 
     lists: dict[Kind, list[Difference]] = defaultdict(list)
+    summary, returns = StatementSummary(), list[Return]()
+
+    async def record(some: Sequence[Return]) -> None:
+        await payments.operations.record_returns(some)
+        returns.extend(some[: MAX_LISTED - len(returns)])
 
     def keep(difference: Difference) -> None:
         if len(lists[difference.kind]) < MAX_LISTED:
@@ -39,9 +46,9 @@ async def compare_file(
             all_differences.write(b'{"kind":"%s",%s\n' % (difference.kind.encode(), shown[1:]))
 
     with Meter("statement", size_of(file)) as meter:
-        lines = statement_lines(file_blocks(file, meter), StatementFormat(kind))
-        result = await reconcile(payments.statements, lines, keep, selection)
-    return ReconciliationShown.of_result(result, lists)
+        lines = statement_lines(file_blocks(file, meter), StatementFormat(kind), summary)
+        result = await reconcile(payments.statements, lines, keep, selection, summary=summary, record_returns=record)
+    return ReconciliationShown.of_result(result, lists, summary, returns)
 
 
 def statement_format(path: Path, kind: str | None) -> str:
@@ -80,6 +87,13 @@ def print_reconciliation(report: ReconciliationShown, as_json: bool) -> None:
         for difference in differences[:SHOWN]:
             sides = f"here {difference.here or '-'}, bank {difference.bank or '-'}"
             print_line(f"{name}: {difference.payment_id} ({difference.field}): {sides}")
-    print_line(f"{report.matched} matched, {sum(report.counts.values())} differences")
+    for returned in report.returned[:SHOWN]:
+        print_line(f"returned: {returned.payment_id}: {returned.amount} {returned.currency}, {returned.reason}")
+    for info in report.statements:
+        print_status(f"statement {info.id} of {info.account}, {info.from_time or '-'} to {info.to_time or '-'}")
+    if report.other_entries:
+        print_status(f"{report.other_entries} entries concern no payment: fees, interest, incoming money")
+    returned_words = f", {report.returned_count} returned" if report.returned_count else ""
+    print_line(f"{report.matched} matched{returned_words}, {sum(report.counts.values())} differences")
     if any(len(differences) > SHOWN for differences in lists.values()) or report.truncated:
         print_status("there are more: --differences FILE writes all of them")

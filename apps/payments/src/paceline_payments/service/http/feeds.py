@@ -156,7 +156,7 @@ async def show(request: Request) -> Response:
 )
 async def rejects(request: Request) -> Response:
     """One JSON object per record, with its line, the reason and the original record; or, with `format=feed`, the
-    records alone: correct the file and send it as a new feed. Records of a pain.001 document are CSV.
+    records alone: correct the file and send it as a new feed. Records of a pain.001 document are NDJSON.
     """
     form = request.query_params.get("format", "ndjson")
     if form not in ("ndjson", "feed"):
@@ -165,7 +165,7 @@ async def rejects(request: Request) -> Response:
     feed = await feeds.show(request.path_params["feedId"])
     if form == "ndjson":
         return StreamingResponse(_documents(feeds, feed), media_type="application/x-ndjson")
-    as_json = feed.format == FeedFormat.JSONL
+    as_json = feed.format != FeedFormat.CSV
     media = "application/x-ndjson" if as_json else "text/csv"
     name = f'attachment; filename="{feed.feed_id}-rejects.{"jsonl" if as_json else "csv"}"'
     return StreamingResponse(_records(feeds, feed, as_json), media_type=media, headers={"Content-Disposition": name})

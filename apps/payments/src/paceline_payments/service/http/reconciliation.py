@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 from starlette.requests import Request
 from starlette.routing import BaseRoute
@@ -15,7 +16,7 @@ from paceline.server.http.raw_routes import add_raw_route, send_json
 from paceline.slots.model import checked_id
 from paceline_payments.model import PaymentFilter
 from paceline_payments.reconciliation.comparing import reconcile
-from paceline_payments.reconciliation.model import Difference, Kind
+from paceline_payments.reconciliation.model import Difference, Kind, Return, StatementSummary
 from paceline_payments.reconciliation.statement import COLUMNS, StatementFormat, statement_lines
 from paceline_payments.service.http.parts import payments_of
 from paceline_payments.service.http.payments import FEED_ID, FROM, TO, body_blocks
@@ -31,10 +32,10 @@ MAX_LISTED = 10_000
 CSV = {
     "type": "string",
     "pattern": f"^{','.join(COLUMNS)}(\\r?\\n|$)",
-    "description": "One payment per line; status is EXECUTED, REJECTED, PENDING or REVERSED.",
+    "description": "One payment per line; status is EXECUTED, REJECTED, PENDING, REVERSED or RETURNED.",
     "example": ",".join(COLUMNS),
 }
-XML = {"type": "string", "description": "ISO 20022 camt.053 (bank to customer statement)."}
+XML = {"type": "string", "description": "ISO 20022 camt.053 (statement) or camt.054 (notification)."}
 
 
 def install(routes: list[BaseRoute]) -> None:
@@ -59,11 +60,13 @@ def install(routes: list[BaseRoute]) -> None:
 
 
 async def compare_statement(scope: Scope, receive: Receive, send: Send) -> None:
-    """Planned = executed = bank, per feed, day and currency, with every difference; changes nothing.
+    """Planned = executed = bank, per feed, day and currency, with every difference. Payments that came back become
+    RETURNED; nothing else is changed.
 
-    The statement is CSV with the columns paymentId, amount, currency, status, reference, executedAt, or camt.053, whose
-    EndToEndId is the payment's id. `feed`, `from` and `to` choose the payments; the default is all. 404 if there is no
-    such feed.
+    The statement is CSV with the columns paymentId, amount, currency, status, reference, executedAt, or camt.053 or
+    camt.054. There a payment is known by its UETR, InstrId, EndToEndId or TxId, if that is its id; by the bank's
+    reference; or by MsgId, PmtInfId and InstrId of its file. `feed`, `from` and `to` choose the payments; the default
+    is all. 404 if there is no such feed.
     """
     kind = FORMATS.get(media_type(scope))
     if kind is None:
@@ -84,6 +87,12 @@ async def compare_statement(scope: Scope, receive: Receive, send: Send) -> None:
         if len(lists[difference.kind]) < MAX_LISTED:
             lists[difference.kind].append(difference)
 
-    lines = statement_lines(body_blocks(receive), kind)
-    result = await reconcile(payments.statements, lines, keep, selection)
-    await send_json(send, ReconciliationShown.of_result(result, lists).dump_json())
+    summary, returns = StatementSummary(), list[Return]()
+
+    async def record(some: Sequence[Return]) -> None:
+        await payments.operations.record_returns(some)
+        returns.extend(some[: MAX_LISTED - len(returns)])
+
+    lines = statement_lines(body_blocks(receive), kind, summary)
+    result = await reconcile(payments.statements, lines, keep, selection, summary=summary, record_returns=record)
+    await send_json(send, ReconciliationShown.of_result(result, lists, summary, returns).dump_json())

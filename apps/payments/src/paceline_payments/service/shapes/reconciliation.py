@@ -8,7 +8,7 @@ from typing import Self
 
 from paceline.server.shapes.shape import Shape
 from paceline_payments.feeds.model import decimal_of
-from paceline_payments.reconciliation.model import Difference, Kind, Reconciliation
+from paceline_payments.reconciliation.model import Difference, Kind, Reconciliation, Return, StatementSummary
 
 
 class DifferenceShown(Shape):
@@ -40,9 +40,36 @@ class GroupShown(Shape):
     differences: int
 
 
+class StatementShown(Shape):
+    """What a camt document says of itself."""
+
+    id: str | None
+    account: str | None
+    from_time: str | None
+    to_time: str | None
+
+
+class ReturnShown(Shape):
+    """A payment that came back, and is RETURNED now."""
+
+    payment_id: str
+    amount: str
+    currency: str
+    reason: str
+    feed_id: str | None
+
+
 class ReconciliationShown(Shape):
     """The figures of a reconciliation, and every difference."""
 
+    statements: list[StatementShown]
+    """The statements of a camt document, with account and period."""
+    other_entries: int
+    """Entries that concern no payment: fees, interest, incoming money."""
+    returned: list[ReturnShown]
+    """Payments that this call made RETURNED."""
+    returned_count: int
+    """All of them, also those that the list leaves out."""
     matched: int
     missing_at_bank: list[DifferenceShown]
     """Executed here, and not on the statement."""
@@ -64,7 +91,16 @@ class ReconciliationShown(Shape):
     groups: list[GroupShown]
 
     @classmethod
-    def of_result(cls, result: Reconciliation, lists: Mapping[Kind, Sequence[Difference]]) -> Self:
+    def of_result(
+        cls,
+        result: Reconciliation,
+        lists: Mapping[Kind, Sequence[Difference]],
+        summary: StatementSummary | None = None,
+        returns: Sequence[Return] = (),
+    ) -> Self:
+        summary = summary or StatementSummary()
+        statements = [StatementShown.of(info, id=info.statement_id) for info in summary.statements]
+        returned = [ReturnShown.of(one, amount=str(decimal_of(one.amount_minor, one.currency))) for one in returns]
         shown = {kind: [DifferenceShown.of(difference) for difference in lists.get(kind, ())] for kind in Kind}
         groups = [
             GroupShown(
@@ -81,6 +117,10 @@ class ReconciliationShown(Shape):
             )
         ]
         return cls(
+            statements=statements,
+            other_entries=summary.others,
+            returned=returned,
+            returned_count=result.returned,
             matched=result.matched,
             missing_at_bank=shown[Kind.MISSING_AT_BANK],
             missing_here=shown[Kind.MISSING_HERE],
