@@ -23,7 +23,7 @@ from paceline.testing.servers.postgres import PostgresServer
 
 SOURCE = f"{Path(paceline.__file__).parent}/"
 REPEATS = 5
-COMMIT = {"DedicatedConnection._read", "_results"}
+COMMIT = {"_results"}
 """The functions that read the server's confirmation of the commit."""
 
 Step = tuple[str, str]

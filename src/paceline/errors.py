@@ -186,6 +186,10 @@ class StoreLagging(StoreUnavailable):
     """A database answers reads, and does not finish writes in time."""
 
 
+class LockTimeout(StoreUnavailable):
+    """A lock in the database did not become free in time; nothing was changed."""
+
+
 class StoreRefused(StoreError):
     """A store rejects this login, or does not grant it the permissions paceline needs. `setting` names what to
     correct."""

@@ -38,7 +38,7 @@ LIMITS = {"bank": [40, 60, 25], "Scheme": [30, 20, 35], "merchant-*": [5, 7]}
 """What the limits are set to, again and again. The names are in no order that all collations agree on."""
 SIZES = {"bank": 4000, "Scheme": 7000, "merchant-*": 10_000}
 RESIZED = ["PT2S", "PT5S", "PT30S"]
-MERCHANTS = 3
+MERCHANTS = 40
 SETS = [
     ["bank"],
     ["resized"],

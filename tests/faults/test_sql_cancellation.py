@@ -18,7 +18,7 @@ from sqlalchemy.engine import Connection
 from paceline.errors import Conflict, StoreError, StoreUnavailable
 from paceline.slots.model import SlotRequest, WindowPolicy
 from paceline.slots.stores import slot_store
-from paceline.slots.stores.postgres import COPY_FROM
+from paceline.slots.stores.postgres_windows import COPY_FROM
 from paceline.slots.stores.sql import SqlSlotStore
 from paceline.slots.stores.tables import slot
 from paceline.sql.engine import Database

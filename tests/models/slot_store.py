@@ -12,14 +12,15 @@ from typing import TypeVar
 
 from paceline.clock import Clock, SystemClock
 from paceline.durations import LATEST_MS, from_ms
-from paceline.errors import Conflict, InvalidInput, NotFound, SlotOwned
+from paceline.errors import Conflict, InvalidInput, NotFound, PacelineError, SlotOwned
+from paceline.slots.group_packing import GroupPacker, event_ids_of, names_of
 from paceline.slots.impact import WindowGroup, windows_ahead
-from paceline.slots.joint import JointPacker, JointSide
+from paceline.slots.joint import JointSide
 from paceline.slots.listing import NO_CAUSE, Cancellation, Cursor, ListedSlot, SlotFilter
-from paceline.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
+from paceline.slots.model import AssignedSlot, BookingGroup, PolicyVersion, SlotRequest, WindowPolicy
 from paceline.slots.occupancy import FullRun, Occupancy, WindowCount, full_runs
-from paceline.slots.packing import Booking, Packer, RequestPacker, book_all, unbooked
-from paceline.slots.ports import PruneResult
+from paceline.slots.packing import Booking
+from paceline.slots.ports import LockHolder, PruneResult
 from paceline.slots.templates import best_template, is_template
 from paceline.slots.windows import align
 
@@ -157,23 +158,38 @@ class MemorySlotStore:
         now_ms: int | None = None,
         owner: str | None = None,
     ) -> list[Booking]:
-        names = [names] if isinstance(names, str) else names
-        existing = {event_id: slot for event_id, _ in requests if (slot := self._slots.get(event_id))}
-        for name in names:
-            if name not in self._configs:
-                return unbooked(name, requests, existing)
-        configs = [self._configs[name] for name in names]
-        sides = [JointSide(config.active, Occupancy(config.active.policy, config)) for config in configs]
-        now_ms = self._now(now_ms)
-        packer: RequestPacker = JointPacker(sides, now_ms, self._uniform)
-        if len(sides) == 1:
-            packer = Packer(configs[0].active.policy, sides[0].occupancy, now_ms, self._uniform)
-        bookings, fresh = book_all(configs[0].active, packer, requests, existing, owner, ", ".join(names))
-        for config, side in zip(configs, sides, strict=True):
-            config.write(side.occupancy)
-        self._slots.update((slot.event_id, slot) for slot in fresh)
-        self._created.update((slot.event_id, self._now(now_ms)) for slot in fresh)
+        all_names = (names,) if isinstance(names, str) else tuple(names)
+        (bookings,) = await self.book_groups([BookingGroup(all_names, requests, owner)], now_ms=now_ms)
         return bookings
+
+    async def book_groups(
+        self, groups: Sequence[BookingGroup], *, now_ms: int | None = None, template_configs: int = 0
+    ) -> list[list[Booking]]:
+        now_ms = self._now(now_ms)
+        existing = {event_id: slot for event_id in event_ids_of(groups) if (slot := self._slots.get(event_id))}
+        refused: dict[str, PacelineError] = {}
+        for names, requests, _ in groups:
+            is_new = any(event_id not in existing for event_id, _ in requests)
+            for name in names if is_new and template_configs else ():
+                try:
+                    if name not in self._configs:
+                        await self.make_from_template(name, template_configs)
+                except InvalidInput as error:
+                    refused[name] = error
+        configs = {name: self._configs[name] for name in names_of(groups) if name in self._configs}
+        sides = {
+            name: JointSide(config.active, Occupancy(config.active.policy, config)) for name, config in configs.items()
+        }
+        packer = GroupPacker(sides, refused, now_ms, self._uniform)
+        outcomes = packer.book(groups, existing)
+        for name, side in sides.items():
+            configs[name].write(side.occupancy)
+        self._slots.update((slot.event_id, slot) for slot in packer.fresh)
+        self._created.update((slot.event_id, now_ms) for slot in packer.fresh)
+        return outcomes
+
+    async def lock_holders(self, names: Sequence[str]) -> dict[str, LockHolder]:
+        return {}
 
     async def find(self, event_id: str) -> AssignedSlot | None:
         return self._existing(event_id)

@@ -12,6 +12,11 @@ ConfigNames = str | tuple[str, ...]
 """One name, or several in the order in which they were given."""
 
 
+def name_tuple(names: ConfigNames) -> tuple[str, ...]:
+    """The names in one form."""
+    return (names,) if isinstance(names, str) else names
+
+
 def booking_names(config_name: str | Sequence[str], config_names: Sequence[str] = ()) -> ConfigNames:
     """The configs of a booking, checked: a name, or several.
 

@@ -10,6 +10,7 @@ from paceline.durations import format_instant, from_ms
 from paceline.errors import PacelineError, SlotsExhausted
 from paceline.slots.model import AssignedSlot, PolicyVersion, SlotRequest, TracedRequest
 from paceline.slots.packing import Booking
+from paceline.slots.ports import LockHolder
 from paceline.tracing import Attributes
 
 log = logging.getLogger("paceline.slots")
@@ -46,6 +47,10 @@ def log_bookings(name: str, batch: Sequence[SlotRequest], bookings: Sequence[Boo
 
 def log_contention(name: str) -> None:
     log.warning("Window contention on %s: another writer was first, trying again", name, extra={"config": name})
+
+
+def log_stuck(name: str, holder: LockHolder) -> None:
+    log.warning("The config %s is locked by %s: its bookings wait", name, holder, extra={"config": name})
 
 
 def log_cache_miss(name: str) -> None:

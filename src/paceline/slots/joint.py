@@ -103,6 +103,10 @@ class JointPacker:
         """The instant at which the last search ended."""
         return self._reached_ms
 
+    def look_again(self) -> None:
+        """Must be called when others have taken places in the same windows."""
+        self._places = 0
+
     def place(self, requested_ms: int) -> Place | Full:
         """Takes a place in a window of each config, or nothing at all."""
         places = self.take_places(requested_ms, 1)

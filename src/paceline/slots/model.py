@@ -219,6 +219,14 @@ class TracedRequest(SlotRequest):
         return traced
 
 
+class BookingGroup(NamedTuple):
+    """Requests under the same configs, in the order in which they came; their new slots belong to `owner`."""
+
+    names: tuple[str, ...]
+    requests: Sequence[SlotRequest]
+    owner: str | None = None
+
+
 class SlotWindow(NamedTuple):
     """A window that a slot is charged in: of which config, by which version of it."""
 

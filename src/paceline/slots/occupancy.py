@@ -320,6 +320,11 @@ class Occupancy:
         return WindowCount(start_ms, *(counts or (0, 0)))
 
     @property
+    def is_changed(self) -> bool:
+        """Whether places were taken or freed."""
+        return bool(self._changed)
+
+    @property
     def changes_runs(self) -> bool:
         """Whether a window was filled, or a full one has room again."""
         return bool(self._filled or self._opened)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.slots.model import SlotRequest
+from paceline.slots.model import BookingGroup
 
 TARGET_SECONDS = 0.25
+Position = tuple[int, int]
+"""A group, and the number of its requests that are done."""
 LEAST = 50
 FIRST_SPARSE = 1000
 
@@ -39,9 +41,45 @@ class Paces:
         self._crowded = Pace(max_size, max_size)
         self._sparse = Pace(FIRST_SPARSE, max_size)
 
-    def next(self, requests: Sequence[SlotRequest], first: int) -> tuple[Sequence[SlotRequest], Pace]:
-        """The requests of the next transaction, from the `first` on, and the pace that learns from it."""
-        batch = requests[first : first + self._crowded.size]
-        if len(batch) > self._sparse.size and 2 * len({requested for _, requested in batch}) > len(batch):
-            return batch[: self._sparse.size], self._sparse
-        return batch, self._crowded
+    @property
+    def size(self) -> int:
+        """The most requests that one transaction should have, whatever they are."""
+        return min(self._crowded.size, self._sparse.size)
+
+    def next(
+        self, groups: Sequence[BookingGroup], at: Position, max_configs: int
+    ) -> tuple[list[BookingGroup], Position]:
+        """The groups of the next transaction, from a position on, the last one maybe in part; and where to continue."""
+        portion = _portion(groups, at, self._crowded.size, max_configs)
+        if sum(len(group.requests) for group in portion) > self._sparse.size and _are_sparse(portion):
+            portion = _portion(groups, at, self._sparse.size, max_configs)
+        last = at[0] + len(portion) - 1
+        done = len(portion[-1].requests) + (at[1] if len(portion) == 1 else 0)
+        return portion, (last, done) if done < len(groups[last].requests) else (last + 1, 0)
+
+    def learn(self, groups: Sequence[BookingGroup], seconds: float) -> None:
+        """Learns that a transaction of these groups took that long."""
+        pace = self._sparse if _are_sparse(groups) else self._crowded
+        pace.learn(sum(len(group.requests) for group in groups), seconds)
+
+
+def _portion(groups: Sequence[BookingGroup], at: Position, size: int, max_configs: int) -> list[BookingGroup]:
+    """Up to `size` requests from a position on, under up to `max_configs` configs; at least one group."""
+    portion: list[BookingGroup] = []
+    names: set[str] = set()
+    first = at[1]
+    for group in groups[at[0] :]:
+        names.update(group.names)
+        if size <= 0 or (portion and len(names) > max_configs):
+            break
+        requests = group.requests[first : first + size] if first or len(group.requests) > size else group.requests
+        portion.append(group._replace(requests=requests))
+        size -= len(requests)
+        first = 0
+    return portion
+
+
+def _are_sparse(groups: Sequence[BookingGroup]) -> bool:
+    """Whether most requests are for different times, or under different configs."""
+    total = sum(len(group.requests) for group in groups)
+    return 2 * sum(len({requested for _, requested in group.requests}) for group in groups) > total

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from paceline.durations import LATEST_MS, from_ms
-from paceline.errors import NotFound, PacelineError, SlotsExhausted
+from paceline.errors import PacelineError, SlotsExhausted
 from paceline.slots.first_window import Offer, SpacedWindow, offer, spaced_time
 from paceline.slots.model import (
     AssignedSlot,
@@ -80,6 +81,10 @@ class Packer:
     """The result of the last search, for the time above."""
     _places: int = 0
     """The number of places that the room still has."""
+
+    def look_again(self) -> None:
+        """Must be called when others have taken places in the same windows."""
+        self._effective_ms = -1
 
     def place(self, requested_ms: int) -> Place | Full:
         """Takes a place for an event with this requested time, or nothing at all."""
@@ -164,6 +169,10 @@ class RequestPacker(Protocol):
         """Takes up to `max_places` places at once for one requested time, all in the earliest windows with room."""
         ...
 
+    def look_again(self) -> None:
+        """Must be called when others have taken places in the same windows."""
+        ...
+
 
 def book_all(
     active: PolicyVersion,
@@ -238,11 +247,12 @@ def _book_new(
     return bookings
 
 
-def unbooked(name: str, requests: Sequence[SlotRequest], existing: Mapping[str, AssignedSlot]) -> list[Booking]:
-    """The outcomes of requests for a config that does not exist: the slots their events have, or `NotFound`."""
+def unbooked(
+    error: PacelineError, requests: Sequence[SlotRequest], existing: Mapping[str, AssignedSlot]
+) -> list[Booking]:
+    """The outcomes of requests for a config that can't be used: the slots their events have, or the error."""
     return [
-        existing[event_id]._replace(existing=True) if event_id in existing else NotFound("config", name)
-        for event_id, _ in requests
+        existing[event_id]._replace(existing=True) if event_id in existing else copy(error) for event_id, _ in requests
     ]
 
 

@@ -9,7 +9,7 @@ from paceline.errors import PacelineError
 from paceline.slots.impact import WindowGroup
 from paceline.slots.joint import JointSide
 from paceline.slots.listing import NO_CAUSE, Cancellation, Cursor, ListedSlot, SlotFilter
-from paceline.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
+from paceline.slots.model import AssignedSlot, BookingGroup, PolicyVersion, SlotRequest, WindowPolicy
 from paceline.slots.occupancy import Occupancy
 from paceline.slots.packing import Booking
 
@@ -21,6 +21,22 @@ class PruneResult(NamedTuple):
 
     slots: int
     windows: int
+
+
+class LockHolder(NamedTuple):
+    """A database session that holds a config's lock."""
+
+    process: int
+    """Its process on the database's server."""
+    application: str
+    query_seconds: float
+    """The age of its last query."""
+    held_seconds: float
+    """The age of its transaction."""
+
+    def __str__(self) -> str:
+        application, age = self.application or "unnamed", self.query_seconds
+        return f"process {self.process} ({application}), whose last query began {age:.1f} s ago"
 
 
 class SlotStore(Protocol):
@@ -70,14 +86,26 @@ class SlotStore(Protocol):
         now_ms: int | None = None,
         owner: str | None = None,
     ) -> list[Booking]:
-        """Books a slot for each request, in order, exactly packed; one that has a slot keeps it. New slots belong to
-        `owner`. Under several names a slot is charged in a window of each, or in none.
+        """`book_groups` of one group, whose configs must be there."""
+        ...
+
+    async def book_groups(
+        self, groups: Sequence[BookingGroup], *, now_ms: int | None = None, template_configs: int = 0
+    ) -> list[list[Booking]]:
+        """Books a slot for each request, in order, exactly packed; one that has a slot keeps it. Under several names a
+        slot is charged in a window of each, or in none. A config that is not there is made from its template, which may
+        have up to `template_configs` configs; with 0, none is made.
 
         Serialised per name.
 
         Raises:
             Conflict: another writer was booking the same event; nothing was booked; retry.
+            LockTimeout: the lock of one of the configs did not become free in time; nothing was booked.
         """
+        ...
+
+    async def lock_holders(self, names: Sequence[str]) -> dict[str, LockHolder]:
+        """The sessions that hold the locks of these configs now, as far as the store knows them."""
         ...
 
     async def find(self, event_id: str) -> AssignedSlot | None:

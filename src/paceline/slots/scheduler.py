@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import logging
 import sys
@@ -10,16 +9,14 @@ import time
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
-from functools import partial
 from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack
 
 from paceline import tracing
-from paceline.batching import Batcher, in_batches
+from paceline.batching import in_batches
 from paceline.durations import parse_instant, to_ms
 from paceline.errors import (
     ConfigurationError,
     Conflict,
-    InvalidInput,
     NotFound,
     PacelineError,
     StaleVersion,
@@ -28,13 +25,13 @@ from paceline.errors import (
 from paceline.options import check_wait, check_whole
 from paceline.slots import events
 from paceline.slots.carriers import Carriers
-from paceline.slots.config_names import ConfigNames, booking_names
+from paceline.slots.config_names import ConfigNames, booking_names, name_tuple
 from paceline.slots.inspection import check_opens, check_version
 from paceline.slots.listing import Cancellation
 from paceline.slots.maintenance import SlotMaintenance
 from paceline.slots.model import (
-    MOST_CONFIGS,
     AssignedSlot,
+    BookingGroup,
     PolicyVersion,
     SlotRequest,
     TracedRequest,
@@ -43,16 +40,10 @@ from paceline.slots.model import (
     checked_id,
     checked_name,
 )
-from paceline.slots.pace import Paces
 from paceline.slots.packing import Booking
 from paceline.slots.ports import NullObserver, SlotObserver, SlotStore
 from paceline.slots.replanning import ReplanStore
-
-MAX_TRIES = 8
-"""The maximum of attempts of a batch that conflicts with another config's writer, for which each attempt waits."""
-
-MAX_WRITERS = 10_000
-"""The maximum of idle writers that are kept, one per config or set of configs."""
+from paceline.slots.writer import MAX_TRIES, SlotWriter
 
 MAX_POLICIES = 10_000
 """The maximum of policies that are cached for display."""
@@ -107,11 +98,10 @@ class SlotScheduler(SlotMaintenance):
         self._observer = observer or NullObserver()
         self._batch = batch
         self._bulk_batch = bulk_batch
-        self._paces = Paces(bulk_batch)
-        self._joint_paces = Paces(bulk_batch)
         self._cache_ttl = cache_ttl
-        self._template_configs = template_configs
-        self._writers: dict[ConfigNames, Batcher[SlotRequest, AssignedSlot]] = {}
+        self._writer = SlotWriter(
+            store, self._observer, max_batch=batch, bulk_batch=bulk_batch, template_configs=template_configs
+        )
         self._policies: dict[str, tuple[float, PolicyVersion]] = {}
 
     @classmethod
@@ -152,7 +142,7 @@ class SlotScheduler(SlotMaintenance):
 
     async def close(self) -> None:
         """Lets accepted assignments finish, then closes the store."""
-        await asyncio.gather(*(writer.close() for writer in self._writers.values()))
+        await self._writer.close()
         await self._store.close()
 
     # -- policies ------------------------------------------------------------------------------------------------
@@ -304,21 +294,9 @@ class SlotScheduler(SlotMaintenance):
         if tracing.API in sys.modules and (origin := tracing.origin()) is not None:
             request = TracedRequest.within(origin, request)
         started = time.perf_counter()
-        if isinstance(config_name, str) and not config_names and config_name in self._writers:
-            names: ConfigNames = config_name
-        else:
-            names = booking_names(config_name, config_names)
-        writer = self._writers.get(names) or self._add_writer(names)
-        slot: AssignedSlot | None = None
-        try:
-            slot = await writer.submit(request)
-        finally:
-            # Typing mistakes make any number of names: only names of existing configs keep their writer.
-            is_known = slot is not None and (slot.config_name == names or slot.config_names == names)
-            if not is_known and not writer.is_busy:
-                self._remove_writer(names, writer)
-            elif not is_known and writer.when_idle is None:  # this caller was cancelled, or is not the last one
-                writer.when_idle = partial(self._remove_writer, names, writer)
+        names = name_tuple(booking_names(config_name, config_names))
+        ((booking,),) = await self._writer.submit([BookingGroup(names, (request,))])
+        slot = _slot_or_raise(booking)
         # Under the slot's own config: the requested one need not exist, if the event had a slot before.
         self._observer.assigned(slot.config_name, time.perf_counter() - started)
         return slot
@@ -356,15 +334,20 @@ class SlotScheduler(SlotMaintenance):
         Raises:
             StoreUnavailable: the store does not answer; slots of earlier transactions stay booked.
         """
-        names = booking_names(config_name)
-        paces = self._paces if isinstance(names, str) else self._joint_paces
-        bookings: list[Booking] = []
-        while len(bookings) < len(requests):
-            batch, pace = paces.next(requests, len(bookings))
-            started = time.perf_counter()
-            bookings += await self._flush(names, batch, owner)
-            pace.learn(len(batch), time.perf_counter() - started)
-        return bookings
+        group = BookingGroup(name_tuple(booking_names(config_name)), requests, owner)
+        return (await self.book_groups([group]))[0]
+
+    async def book_groups(self, groups: Sequence[BookingGroup]) -> list[list[Booking]]:
+        """As `book`, for requests under any number of sets of configs: the outcomes of each group, in order. Groups
+        share transactions, so a thousand lines with a thousand payers take a few.
+
+        Raises:
+            InvalidInput: a name is wrong, or is a template's.
+            StoreUnavailable: the store does not answer; slots of earlier transactions stay booked.
+        """
+        for group in groups:
+            booking_names(group.names)
+        return await self._writer.book(groups)
 
     async def assign_stream(
         self,
@@ -407,61 +390,6 @@ class SlotScheduler(SlotMaintenance):
         if slot is None:
             raise NotFound("slot", event_id)
         return slot
-
-    # -- group commit --------------------------------------------------------------------------------------------
-
-    def _add_writer(self, names: ConfigNames) -> Batcher[SlotRequest, AssignedSlot]:
-        if len(self._writers) >= MAX_WRITERS:
-            self._writers = {names: writer for names, writer in self._writers.items() if writer.is_busy}
-        writer: Batcher[SlotRequest, AssignedSlot] = Batcher(partial(self._flush, names), max_batch=self._batch)
-        self._writers[names] = writer
-        return writer
-
-    def _remove_writer(self, names: ConfigNames, writer: Batcher[SlotRequest, AssignedSlot]) -> None:
-        if self._writers.get(names) is writer:
-            del self._writers[names]
-
-    async def _flush(self, names: ConfigNames, batch: Sequence[SlotRequest], owner: str | None = None) -> list[Booking]:
-        """Books in one transaction, and reports the outcomes."""
-        started = time.perf_counter()
-        name, label = (names, names) if isinstance(names, str) else (names[0], ", ".join(names))
-        try:
-            bookings = await self._book(names, name, batch, owner)
-        except PacelineError as error:
-            self._observer.failed(name, len(batch), error)
-            if tracing.is_on():
-                events.trace_bookings(label, batch, error)
-            raise
-        self._observer.booked(name, bookings, time.perf_counter() - started)
-        events.log_bookings(label, batch, bookings)
-        if tracing.is_on():
-            events.trace_bookings(label, batch, bookings)
-        return bookings
-
-    async def _book(
-        self, names: ConfigNames, name: str, batch: Sequence[SlotRequest], owner: str | None
-    ) -> list[Booking]:
-        """Books in one transaction. A config that does not exist yet is made first, if it has a template."""
-        conflicts = made = 0
-        while True:
-            try:
-                bookings = await self._store.book(names, batch, owner=owner)
-            except Conflict as conflict:
-                conflicts += 1
-                self._note_conflict(conflict, name, conflicts)
-                continue
-            if NotFound not in map(type, bookings) or made == MOST_CONFIGS:
-                return bookings
-            missing = next(booking.name for booking in bookings if isinstance(booking, NotFound))
-            try:
-                version = await self._retried(
-                    missing, self._store.make_from_template, missing, max_configs=self._template_configs
-                )
-            except InvalidInput as error:
-                return [error if isinstance(booking, NotFound) else booking for booking in bookings]
-            if version is None:
-                return bookings
-            conflicts, made = 0, made + 1
 
     async def _retried(self, name: str | None, work: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Retries a transaction that conflicts with another writer."""

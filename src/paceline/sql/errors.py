@@ -7,13 +7,16 @@ import sqlite3
 
 import sqlalchemy as sa
 
-from paceline.errors import Conflict, StoreError, StoreFull, StoreReadOnly, StoreRefused, StoreUnavailable
+from paceline.errors import Conflict, LockTimeout, StoreError, StoreFull, StoreReadOnly, StoreRefused, StoreUnavailable
 
-_RETRYABLE_STATES = {"40001", "40P01", "55P03", "23505", "22012"}
-"""PostgreSQL: serialization failure, deadlock, lock not available, unique violation; division by zero, by which our
+_RETRYABLE_STATES = {"40001", "40P01", "23505", "22012"}
+"""PostgreSQL: serialization failure, deadlock, unique violation; division by zero, by which our
 statements fail if they find fewer rows than were read."""
 _OUTAGE_CLASSES = {"08", "53", "57", "58"}
 """PostgreSQL: connection lost, insufficient resources, operator intervention, system error."""
+
+_LOCK_TIMEOUT_STATE = "55P03"
+"""PostgreSQL: lock not available, in time."""
 
 _SILENT_STATE = "25P03"
 """PostgreSQL: idle-in-transaction timeout. The session was ended, and nothing was committed."""
@@ -81,6 +84,8 @@ def fault(state: str, message: str) -> StoreError:
     summary = message.strip().partition("\n")[0][:200]
     if state in _RETRYABLE_STATES:
         return Conflict(f"conflicting write: {summary}")
+    if state == _LOCK_TIMEOUT_STATE:
+        return LockTimeout(f"database unavailable: {summary}")
     if state in _REFUSED_STATES or state[:2] == _REFUSED_CLASS:
         return StoreRefused("database_url", f"the database refuses: {summary}")
     if state == _READ_ONLY_STATE:

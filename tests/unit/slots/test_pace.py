@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from paceline.slots import SlotRequest
+from paceline.slots.model import BookingGroup
 from paceline.slots.pace import LEAST, TARGET_SECONDS, Paces
 
 
 def drained(paces: Paces, requests: list[SlotRequest], seconds_each: float) -> list[int]:
     """The sizes of the transactions that carry `requests`, if each request takes that long."""
     sizes: list[int] = []
-    while sum(sizes) < len(requests):
-        batch, pace = paces.next(requests, sum(sizes))
-        sizes.append(len(batch))
-        pace.learn(len(batch), len(batch) * seconds_each)
+    groups, at = [BookingGroup(("bank",), requests)], (0, 0)
+    while at[0] < len(groups):
+        portion, at = paces.next(groups, at, 500)
+        sizes.append(sum(len(group.requests) for group in portion))
+        paces.learn(portion, sizes[-1] * seconds_each)
     return sizes
 
 
@@ -43,3 +45,18 @@ def test_a_small_transaction_that_was_quick_says_nothing() -> None:
     for _ in range(5):
         drained(paces, CROWDED[:3], 0.01)
     assert drained(paces, CROWDED, 0.000_02) == [10_000]
+
+
+def test_a_transaction_ends_with_the_most_configs_and_continues_within_a_group() -> None:
+    paces = Paces(25)
+    groups = [BookingGroup((f"c{n}", "bank"), CROWDED[:10]) for n in range(5)]
+    portions, at = [], (0, 0)
+    while at[0] < len(groups):
+        portion, at = paces.next(groups, at, 3)
+        portions.append([(group.names[0], len(group.requests)) for group in portion])
+    assert portions == [[("c0", 10), ("c1", 10)], [("c2", 10), ("c3", 10)], [("c4", 10)]]
+    portion, at = paces.next(groups, (0, 0), 500)
+    assert ([len(group.requests) for group in portion], at) == ([10, 10, 5], (2, 5))
+    portion, at = paces.next(groups, at, 500)
+    assert ([len(group.requests) for group in portion], at) == ([5, 10, 10], (5, 0))
+    assert portion[0].requests == CROWDED[5:10]

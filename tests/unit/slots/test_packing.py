@@ -262,6 +262,9 @@ class Handing:
         self.places = list(places)
         self.asked: list[tuple[int, int]] = []
 
+    def look_again(self) -> None:
+        """Nothing to look at."""
+
     def take_places(self, requested_ms: int, max_places: int) -> Places | Full:
         self.asked.append((requested_ms, max_places))
         return self.places.pop(0)
@@ -291,7 +294,7 @@ def test_more_places_than_were_asked_for_are_a_mistake() -> None:
 
 def test_without_a_config_only_events_with_a_slot_get_one() -> None:
     known = AssignedSlot("b", "other", 1, 5, 6, 7, False, None)
-    missing, kept = unbooked("bank", requested("a", "b"), {"b": known})
+    missing, kept = unbooked(NotFound("config", "bank"), requested("a", "b"), {"b": known})
     assert isinstance(missing, NotFound)
     assert (missing.kind, missing.name) == ("config", "bank")
     assert kept == known._replace(existing=True)

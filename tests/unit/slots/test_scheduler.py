@@ -13,6 +13,7 @@ import pytest
 from paceline.durations import to_ms
 from paceline.errors import ConfigurationError, Conflict, InvalidInput, NotFound, SlotsExhausted, StoreUnavailable
 from paceline.slots import AssignedSlot, PolicyVersion, SlotRequest, SlotScheduler, WindowPolicy
+from paceline.slots.model import BookingGroup
 from paceline.slots.packing import Booking
 from paceline.testing import FakeClock
 from tests.models.slot_store import MemorySlotStore
@@ -40,20 +41,15 @@ class Watched(MemorySlotStore):
         self.lookups = 0
         self.unavailable = False
 
-    async def book(
-        self,
-        names: str | Sequence[str],
-        requests: Sequence[SlotRequest],
-        *,
-        now_ms: int | None = None,
-        owner: str | None = None,
-    ) -> list[Booking]:
+    async def book_groups(
+        self, groups: Sequence[BookingGroup], *, now_ms: int | None = None, template_configs: int = 0
+    ) -> list[list[Booking]]:
         await asyncio.sleep(0)
         if self.conflicts:
             self.conflicts -= 1
             raise Conflict
-        self.batches.append(len(requests))
-        return await super().book(names, requests, now_ms=now_ms, owner=owner)
+        self.batches.append(sum(len(group.requests) for group in groups))
+        return await super().book_groups(groups, now_ms=now_ms, template_configs=template_configs)
 
     async def history(self, name: str) -> list[PolicyVersion]:
         self.lookups += 1
@@ -109,19 +105,6 @@ async def test_unknown_names_are_not_found_and_leave_nothing_behind(slots: SlotS
         await slots.find("e")
     with pytest.raises(NotFound):
         await slots.cancel("e")
-    assert set(slots._writers) == set()
-
-
-async def test_callers_that_stop_waiting_leave_nothing_of_unknown_names_behind(slots: SlotScheduler) -> None:
-    await slots.assign("e", "default", T)
-    calls = [asyncio.create_task(slots.assign("e", names, T)) for names in ("nope", ["default", "nope"])]
-    await asyncio.sleep(0)
-    assert len(slots._writers) == 3, "both are in flight"
-    for call in calls:
-        call.cancel()
-    await asyncio.wait(calls)
-    await asyncio.gather(*(writer.settled() for writer in slots._writers.values()))
-    assert set(slots._writers) == {"default"}
 
 
 async def test_a_conflicting_writer_costs_another_try(slots: SlotScheduler, store: Watched) -> None:

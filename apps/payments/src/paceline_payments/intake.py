@@ -22,8 +22,8 @@ from paceline.dispatch.queue import enqueue_span
 from paceline.dispatch.worker.cycle import DispatchCycle
 from paceline.durations import to_ms
 from paceline.errors import Conflict, InvalidInput, NotFound, PacelineError, StoreError
-from paceline.slots.config_names import ConfigNames
-from paceline.slots.model import AssignedSlot, SlotRequest, TracedRequest
+from paceline.slots.config_names import ConfigNames, name_tuple
+from paceline.slots.model import AssignedSlot, BookingGroup, SlotRequest, TracedRequest
 from paceline.slots.scheduler import SlotScheduler
 from paceline.tracing import Origin, Span
 from paceline_payments.model import (
@@ -335,9 +335,10 @@ class PaymentIntake:
             names = self._rules().slot_configs.names(payment.config_name or self._slot_config, payment)
             by_config[names][index] = request
         slots: dict[int, AssignedSlot] = {}
-        for names, requests in by_config.items():
-            own = (names,) if isinstance(names, str) else names
-            bookings = await self._slots.book(list(requests.values()), names, owner=OWNER)
+        groups = [BookingGroup(name_tuple(names), list(some.values()), OWNER) for names, some in by_config.items()]
+        outcomes = await self._slots.book_groups(groups)
+        for (names, requests), group, bookings in zip(by_config.items(), groups, outcomes, strict=True):
+            own = group.names
             for (index, request), booking in zip(requests.items(), bookings, strict=True):
                 if isinstance(booking, PacelineError):
                     results[index] = booking

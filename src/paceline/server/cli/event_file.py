@@ -9,8 +9,8 @@ from typing import IO, Any, NamedTuple
 from paceline.errors import InvalidInput
 from paceline.server.shapes import slots as shapes
 from paceline.slots import SlotRequest, SlotScheduler
-from paceline.slots.config_names import ConfigNames
-from paceline.slots.model import checked_id
+from paceline.slots.config_names import ConfigNames, name_tuple
+from paceline.slots.model import BookingGroup, checked_id
 from paceline.slots.packing import Booking
 
 LONGEST_LINE = 64 * 1024
@@ -120,7 +120,7 @@ async def book(slots: SlotScheduler, lines: list[Event | InvalidLine]) -> list[B
             by_config.setdefault(line.config_names, {})[index] = line.request
         else:
             outcomes[index] = line.error
-    for names, requests in by_config.items():
-        bookings = await slots.book(list(requests.values()), names)
+    groups = [BookingGroup(name_tuple(names), list(requests.values())) for names, requests in by_config.items()]
+    for requests, bookings in zip(by_config.values(), await slots.book_groups(groups), strict=True):
         outcomes |= zip(requests, bookings, strict=True)
     return [outcomes[index] for index in range(len(lines))]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import AsyncIterator
+from itertools import chain
 from typing import NamedTuple
 
 from starlette.requests import ClientDisconnect
@@ -21,7 +22,8 @@ from paceline.server.http.body import NDJSON, parsed_object
 from paceline.server.http.problem import Problem
 from paceline.server.shapes import slots as shapes
 from paceline.slots import AssignedSlot, SlotRequest, SlotScheduler
-from paceline.slots.config_names import ConfigNames
+from paceline.slots.config_names import ConfigNames, booking_names, name_tuple
+from paceline.slots.model import BookingGroup
 from paceline.slots.packing import Booking
 
 LONGEST_LINE = 64 * 1024
@@ -209,25 +211,27 @@ def _too_many_bad_lines() -> Problem:
 async def _booked(slots: SlotScheduler, lines: list[Line]) -> dict[int, Booking | Problem]:
     """The outcome of each line, by its number."""
     outcomes: dict[int, Booking | Problem] = {}
-    rounds: dict[tuple[int, ConfigNames], dict[int, SlotRequest]] = {}
-    last: dict[str, tuple[int, ConfigNames]] = {}
+    booked: list[Line] = []
+    groups: list[tuple[ConfigNames, list[SlotRequest]]] = []
     for line in lines:
         if isinstance(line.request, Problem):
             outcomes[line.number] = line.request
             continue
-        # Configs are booked one after another. An event that is repeated under another config is booked in a later
-        # round, so that its first line gets the slot.
-        event_id, names = line.request.event_id, line.config_names
-        turn, before = last.get(event_id, (0, names))
-        last[event_id] = turn + (before != names), names
-        rounds.setdefault(last[event_id], {})[line.number] = line.request
-    for (_, names), requests in sorted(rounds.items(), key=lambda group: group[0][0]):
         try:
-            bookings = await slots.book(list(requests.values()), names)
+            names = booking_names(line.config_names)
         except PacelineError as error:
-            outcomes |= dict.fromkeys(requests, error)
-        else:
-            outcomes |= zip(requests, bookings, strict=True)
+            outcomes[line.number] = error
+            continue
+        booked.append(line)
+        if not groups or groups[-1][0] != names:
+            groups.append((names, []))
+        groups[-1][1].append(line.request)
+    numbers = [line.number for line in booked]
+    try:
+        bookings = await slots.book_groups([BookingGroup(name_tuple(names), requests) for names, requests in groups])
+    except PacelineError as error:
+        return outcomes | dict.fromkeys(numbers, error)
+    outcomes |= zip(numbers, chain.from_iterable(bookings), strict=True)
     return outcomes
 
 

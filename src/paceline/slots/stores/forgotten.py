@@ -6,7 +6,7 @@ gone, nobody knows how many, and nothing more is booked in it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -35,6 +35,16 @@ def load(connection: Connection, name: str) -> Forgotten:
     query = sa.select(slot_forgotten.c.slots_until, slot_forgotten.c.counters_until)
     row = connection.execute(query.where(slot_forgotten.c.config_name == name)).first()
     return NOTHING if row is None else Forgotten(to_ms(row.slots_until), to_ms(row.counters_until))
+
+
+def missing_after(connection: Connection, names: Sequence[str], after_ms: int) -> list[str]:
+    """Those of these configs of which slots or counters after a time may be missing."""
+    missing: list[str] = []
+    after = from_ms(after_ms)
+    for these in where_in(connection, slot_forgotten.c.config_name, names):
+        is_after = (slot_forgotten.c.slots_until > after) | (slot_forgotten.c.counters_until > after)
+        missing += connection.execute(sa.select(slot_forgotten.c.config_name).where(these, is_after)).scalars()
+    return missing
 
 
 def note_slots(connection: Connection, until_ms: Mapping[str, int]) -> None:

@@ -6,7 +6,7 @@ this order before any other work, so writers of overlapping sets wait for each o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import sqlalchemy as sa
@@ -14,48 +14,12 @@ from sqlalchemy.engine import Connection
 
 from paceline.durations import from_ms, to_ms
 from paceline.slots.carriers import Carriers
-from paceline.slots.joint import JointPacker, JointSide
-from paceline.slots.model import AssignedSlot, PolicyVersion, SlotRequest
-from paceline.slots.occupancy import Occupancy
-from paceline.slots.packing import Booking, book_all
+from paceline.slots.model import AssignedSlot
 from paceline.slots.stores.other_windows import parse_other_windows
 from paceline.slots.stores.pruning import remove_finished
 from paceline.slots.stores.tables import slot
-from paceline.slots.stores.window_rows import FEW_WINDOWS, SqlWindowReader, read_ahead, window_queries, write_occupancy
 
 Cursor = tuple[int, str]
-
-
-def book_under(
-    connection: Connection,
-    actives: Sequence[PolicyVersion],
-    requests: Sequence[SlotRequest],
-    existing: Mapping[str, AssignedSlot],
-    now_ms: int,
-    owner: str | None,
-    uniform: Callable[[], float],
-) -> tuple[list[Booking], list[AssignedSlot]]:
-    """Books every request under several configs, whose rows are locked. Writes the windows; the caller writes the new
-    slots."""
-    sides: list[JointSide] = []
-    is_sparse = len({requested for _, requested in requests}) > FEW_WINDOWS
-    for active in actives:
-        reader = SqlWindowReader(connection, active.name)
-        occupancy = Occupancy(active.policy, reader)
-        if is_sparse and connection.dialect.name == "sqlite":
-            read_ahead(reader, occupancy, window_queries(active.policy, requests, now_ms))
-        sides.append(JointSide(active, occupancy))
-    packer = JointPacker(sides, now_ms, uniform)
-    bookings, fresh = book_all(actives[0], packer, requests, existing, owner, joint_label(actives))
-    if fresh:
-        for side in sides:
-            write_occupancy(connection, side.active.name, side.occupancy)
-    return bookings, fresh
-
-
-def joint_label(actives: Iterable[PolicyVersion]) -> str:
-    """The configs of a set, in an error."""
-    return ", ".join(active.name for active in actives)
 
 
 class PrunedPage(NamedTuple):

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
+from paceline.errors import Conflict
 from paceline.slots.model import PolicyVersion, WindowPolicy
 from paceline.slots.stores.tables import slot_config, slot_policy
+from paceline.sql.in_lists import where_in
 
 LOCK = sa.select(slot_config.c.version).where(slot_config.c.name == sa.bindparam("name")).with_for_update()
 _POLICY = sa.select(slot_policy).where(
@@ -56,6 +58,47 @@ def lock_all(connection: Connection, names: Iterable[str]) -> dict[str, PolicyVe
     """Locks the rows of several configs, in the order of their names, and returns the active versions."""
     locked = {name: lock_active(connection, name) for name in sorted(names)}
     return {name: active for name, active in locked.items() if active is not None}
+
+
+def lock_versions(connection: Connection, names: Sequence[str]) -> dict[str, int]:
+    """Locks the rows of those configs that there are, in the order of the names, and returns their active versions."""
+    if connection.dialect.name == "sqlite":  # the whole database is locked
+        return _versions(connection, names)
+    versions = {name: connection.execute(LOCK, {"name": name}).scalar() for name in sorted(names)}
+    return {name: version for name, version in versions.items() if version is not None}
+
+
+def lock_new(connection: Connection, names: Sequence[str]) -> dict[str, int]:
+    """As `lock_versions`, of configs that were not there before; without waiting, as the caller holds later locks.
+
+    Raises:
+        Conflict: another transaction has locked one of them.
+    """
+    locked: dict[str, int] = {}
+    for these in where_in(connection, slot_config.c.name, sorted(names)):
+        query = sa.select(slot_config.c.name, slot_config.c.version).where(these)
+        locked.update((name, version) for name, version in connection.execute(query.with_for_update(skip_locked=True)))
+    if len(locked) < len(_versions(connection, names)):
+        raise Conflict
+    return locked
+
+
+def _versions(connection: Connection, names: Sequence[str]) -> dict[str, int]:
+    versions: dict[str, int] = {}
+    for these in where_in(connection, slot_config.c.name, names):
+        rows = connection.execute(sa.select(slot_config.c.name, slot_config.c.version).where(these))
+        versions.update((name, version) for name, version in rows)
+    return versions
+
+
+def load_all(connection: Connection, names: Sequence[str]) -> list[PolicyVersion]:
+    """The active versions of configs whose rows are locked."""
+    active = (slot_config.c.name == slot_policy.c.name) & (slot_config.c.version == slot_policy.c.version)
+    loaded: list[PolicyVersion] = []
+    for these in where_in(connection, slot_config.c.name, names):
+        rows = connection.execute(sa.select(slot_policy).join(slot_config, active).where(these))
+        loaded += map(_policy_version, rows)
+    return loaded
 
 
 def load_policy(connection: Connection, name: str, version: int) -> PolicyVersion:

@@ -25,7 +25,6 @@ from paceline.slots.stores.move_records import record_of
 from paceline.slots.stores.other_windows import other_windows_text, parse_other_windows
 from paceline.slots.stores.policies import policy_from_json
 from paceline.slots.stores.postgres import PostgresWindowReader
-from paceline.slots.stores.postgres_joint import LOCK, WRITE_WINDOWS, WindowReads, changed_windows, run_calls
 from paceline.slots.stores.postgres_replan_sql import (
     AWAITED,
     LOCK_SLOTS,
@@ -40,6 +39,7 @@ from paceline.slots.stores.postgres_replan_sql import (
     TARGETS,
     WAIT_BRIEFLY,
 )
+from paceline.slots.stores.postgres_windows import LOCK, WRITE_WINDOWS, WindowReads, changed_windows, run_calls
 from paceline.slots.stores.replanning import (
     KEY,
     TOPIC,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.slots.stores.postgres_joint import LOCK
+from paceline.slots.stores.postgres_windows import LOCK
 from paceline.sql.pipeline import Statement
 
 # All rows in one text: fetching one value per column and row would take longer than reading them. No id, name or JSON

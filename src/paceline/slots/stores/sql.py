@@ -9,27 +9,29 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from paceline.durations import from_ms, to_ms
-from paceline.errors import Conflict, NotFound
+from paceline.errors import Conflict, NotFound, PacelineError
 from paceline.slots.carriers import Carriers
+from paceline.slots.group_packing import GroupPacker, event_ids_of, names_of, requests_by_config
 from paceline.slots.impact import WindowGroup
 from paceline.slots.joint import JointSide
 from paceline.slots.listing import NO_CAUSE, Cancellation, Cursor, ListedSlot, SlotFilter
-from paceline.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
+from paceline.slots.model import AssignedSlot, BookingGroup, PolicyVersion, SlotRequest, WindowPolicy
 from paceline.slots.occupancy import Occupancy
-from paceline.slots.packing import Booking, Packer, book_all, unbooked
-from paceline.slots.ports import PruneResult
+from paceline.slots.packing import Booking
+from paceline.slots.ports import LockHolder, PruneResult
 from paceline.slots.stores import followers, forgotten, policies, pruning, slot_records, templates
 from paceline.slots.stores.cancelling import cancel_with_work
-from paceline.slots.stores.joint import PrunedPage, book_under, prune_joint
+from paceline.slots.stores.joint import PrunedPage, prune_joint
+from paceline.slots.stores.lock_holders import lock_holders
 from paceline.slots.stores.other_windows import other_windows_text, parse_other_windows
 from paceline.slots.stores.tables import slot, slot_config
 from paceline.slots.stores.window_rows import (
@@ -43,9 +45,6 @@ from paceline.slots.windows import align
 from paceline.sql.engine import Database
 from paceline.sql.in_lists import MAX_IN_LIST
 from paceline.sql.schema import insert_rows, instant_form, now
-
-if TYPE_CHECKING:
-    from paceline.slots.stores.postgres_lone import LoneBooker
 
 T = TypeVar("T")
 
@@ -80,13 +79,11 @@ class SqlSlotStore:
         self._owns_database = owns_database
         uniform = random.Random().random
         self._booker = Booker(uniform)
-        self._lone: LoneBooker | None = None
         # Imported here: they import this module, and PostgreSQL's driver is an optional extra.
         if database.dialect == "postgresql":
             from paceline.slots.stores.postgres import PostgresBooker
 
-            booker = PostgresBooker(database, uniform)
-            self._booker, self._lone = booker, booker.lone
+            self._booker = PostgresBooker(uniform)
         elif database.dialect == "sqlite":
             from paceline.slots.stores.sqlite import SqliteBooker
 
@@ -108,7 +105,10 @@ class SqlSlotStore:
         # Read first: most unknown names are typing mistakes, and a write would wait for other writers.
         if await self._database.read(templates.find_template, name) is None:
             return None
-        return await self._database.write(_make_from_template, name, max_configs)
+        made = await self._database.write(templates.make_all, [name], max_configs)
+        if name in made.refused:
+            raise made.refused[name]
+        return made.versions.get(name)
 
     async def active_version(self, name: str) -> int | None:
         return await self._database.read(policies.active_version, name)
@@ -127,16 +127,21 @@ class SqlSlotStore:
         now_ms: int | None = None,
         owner: str | None = None,
     ) -> list[Booking]:
-        if not requests:
-            return []
         all_names = (names,) if isinstance(names, str) else tuple(names)
-        if self._lone is not None and len(requests) == 1:
-            slot = await self._lone.book(all_names, requests[0], now_ms, owner)
-            if slot is not None:
-                return [slot]
-        if len(all_names) == 1:
-            return await self._database.write(self._booker.book, all_names[0], requests, now_ms, owner)
-        return await self._database.write(self._booker.book_joint, all_names, requests, now_ms, owner)
+        (bookings,) = await self.book_groups([BookingGroup(all_names, requests, owner)], now_ms=now_ms)
+        return bookings
+
+    async def book_groups(
+        self, groups: Sequence[BookingGroup], *, now_ms: int | None = None, template_configs: int = 0
+    ) -> list[list[Booking]]:
+        if not any(group.requests for group in groups):
+            return [[] for _ in groups]
+        return await self._database.write(self._booker.book, groups, now_ms, template_configs)
+
+    async def lock_holders(self, names: Sequence[str]) -> dict[str, LockHolder]:
+        if self._database.dialect != "postgresql":
+            return {}
+        return await self._database.read(lock_holders, names)
 
     async def find(self, event_id: str) -> AssignedSlot | None:
         return (await self._database.read(_find_all, [event_id])).get(event_id)
@@ -268,19 +273,6 @@ def _follow(connection: Connection, name: str, template_name: str, now_ms: int |
     _activate(connection, active, fresh, now_ms, template_name)
 
 
-def _make_from_template(connection: Connection, name: str, max_configs: int) -> PolicyVersion | None:
-    """Makes the config from the template that matches it best; None if none does."""
-    template_name = templates.find_template(connection, name)
-    # The template's lock is taken first: if two callers make the same config, the second one finds it.
-    template = None if template_name is None else policies.lock_active(connection, template_name)
-    if template is None:
-        return None
-    version = policies.active_version(connection, name)
-    if version is not None:
-        return policies.load_policy(connection, name, version)
-    return templates.insert_from_template(connection, name, template, max_configs)
-
-
 class Booker:
     """Books one statement after another. Caches each config's last policy: a version never changes."""
 
@@ -289,57 +281,71 @@ class Booker:
         self._policies: dict[str, PolicyVersion] = {}
 
     def book(
-        self, connection: Connection, name: str, requests: Sequence[SlotRequest], now_ms: int | None, owner: str | None
-    ) -> list[Booking]:
+        self, connection: Connection, groups: Sequence[BookingGroup], now_ms: int | None, template_configs: int
+    ) -> list[list[Booking]]:
         """Books every request in this transaction."""
-        version = connection.execute(policies.LOCK, {"name": name}).scalar()
-        existing = _find_all(connection, [event_id for event_id, _ in requests])
-        if version is None:
-            return unbooked(name, requests, existing)
-        active = self.policy(connection, name, version)
+        versions = policies.lock_versions(connection, names_of(groups))
+        existing = self._existing(connection, event_ids_of(groups))
+        actives, unusable = self.actives(connection, groups, versions, existing, template_configs)
         now_ms = to_ms(now(connection)) if now_ms is None else now_ms
-        reader = SqlWindowReader(connection, name)
-        occupancy = Occupancy(active.policy, reader)
-        packer = Packer(active.policy, occupancy, now_ms, self._uniform)
-        bookings, fresh = book_all(active, packer, requests, existing, owner)
-        if fresh:
-            _insert_slots(connection, fresh, now_ms)
-            write_occupancy(connection, name, occupancy)
-        return bookings
+        requests = requests_by_config(groups)
+        sides = {name: self._side(connection, active, requests[name], now_ms) for name, active in actives.items()}
+        packer = GroupPacker(sides, unusable, now_ms, self._uniform)
+        outcomes = packer.book(groups, existing)
+        if packer.fresh:
+            self._write(connection, packer.fresh, sides, now_ms)
+        return outcomes
 
-    def book_joint(
+    def actives(
         self,
         connection: Connection,
-        names: Sequence[str],
-        requests: Sequence[SlotRequest],
-        now_ms: int | None,
-        owner: str | None,
-    ) -> list[Booking]:
-        """Books every request under several configs in this transaction."""
-        versions: dict[str, int | None] = {
-            name: connection.execute(policies.LOCK, {"name": name}).scalar() for name in sorted(names)
+        groups: Sequence[BookingGroup],
+        versions: Mapping[str, int],
+        existing: Mapping[str, AssignedSlot],
+        template_configs: int,
+    ) -> tuple[dict[str, PolicyVersion], dict[str, PacelineError]]:
+        """The policies of the configs whose rows are locked, and of those that are made here from their templates; and
+        the errors of configs that can't be made. A config is made only for an event without a slot."""
+        missing = {
+            name
+            for group in groups
+            for name in group.names
+            if name not in versions and any(event_id not in existing for event_id, _ in group.requests)
         }
-        existing = _find_all(connection, [event_id for event_id, _ in requests])
-        actives = []
-        for name in names:
-            version = versions[name]
-            if version is None:
-                return unbooked(name, requests, existing)
-            actives.append(self.policy(connection, name, version))
-        now_ms = to_ms(now(connection)) if now_ms is None else now_ms
-        bookings, fresh = book_under(connection, actives, requests, existing, now_ms, owner, self._uniform)
-        if fresh:
-            _insert_slots(connection, fresh, now_ms)
-        return bookings
+        refused: dict[str, PacelineError] = {}
+        if missing and template_configs:
+            made = templates.make_all(connection, sorted(missing), template_configs)
+            refused = made.refused
+            self._remember(made.versions.values())
+            versions = {**versions, **{name: version.version for name, version in made.versions.items()}}
+        cached = self._policies
+        unknown = [name for name, version in versions.items() if name not in cached or cached[name].version != version]
+        if unknown:
+            self._remember(policies.load_all(connection, unknown))
+        return {name: self._policies[name] for name in versions}, refused
 
-    def policy(self, connection: Connection, name: str, version: int) -> PolicyVersion:
-        """The policy of a config whose row is locked."""
-        active = self._policies.get(name)
-        if active is None or active.version != version:
-            if len(self._policies) >= MAX_POLICIES:
-                self._policies.clear()
-            active = self._policies[name] = policies.load_policy(connection, name, version)
-        return active
+    def _remember(self, versions: Collection[PolicyVersion]) -> None:
+        if len(self._policies) + len(versions) > MAX_POLICIES:
+            self._policies = {}
+        self._policies.update((version.name, version) for version in versions)
+
+    def _existing(self, connection: Connection, event_ids: Sequence[str]) -> dict[str, AssignedSlot]:
+        return _find_all(connection, event_ids)
+
+    def _side(
+        self, connection: Connection, active: PolicyVersion, _requests: Sequence[SlotRequest], _now_ms: int
+    ) -> JointSide:
+        """A config whose row is locked."""
+        return JointSide(active, Occupancy(active.policy, SqlWindowReader(connection, active.name)))
+
+    def _write(
+        self, connection: Connection, fresh: Sequence[AssignedSlot], sides: Mapping[str, JointSide], now_ms: int
+    ) -> None:
+        """Writes new slots, counters and runs."""
+        _insert_slots(connection, fresh, now_ms)
+        for name, side in sides.items():
+            if side.occupancy.is_changed:
+                write_occupancy(connection, name, side.occupancy)
 
 
 def _find_all(connection: Connection, event_ids: Sequence[str]) -> dict[str, AssignedSlot]:

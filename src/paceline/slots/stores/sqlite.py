@@ -6,21 +6,19 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy.engine import Connection
 
-from paceline.durations import to_ms
-from paceline.slots.model import AssignedSlot, SlotRequest
+from paceline.slots.joint import JointSide
+from paceline.slots.model import AssignedSlot, PolicyVersion, SlotRequest
 from paceline.slots.occupancy import FullRun, Occupancy, RunChanges, WindowCount
-from paceline.slots.packing import Booking, Packer, book_all, unbooked
-from paceline.slots.stores.other_windows import name_in_text, parse_other_windows
+from paceline.slots.stores.other_windows import name_in_text, other_windows_text, parse_other_windows
 from paceline.slots.stores.sql import Booker
 from paceline.slots.stores.window_rows import FEW_WINDOWS, SqlWindowReader, read_ahead, window_queries
-from paceline.sql.schema import instant_ms, instant_text, now, sqlite_connection
+from paceline.sql.schema import instant_ms, instant_text, sqlite_connection
 
-_VERSION = "SELECT version FROM paceline_slot_config WHERE name = ?"
 # A cross join, which SQLite never reorders; for an IN list it would sort the ids first.
 _SLOTS = """
     SELECT event_id, config_name, config_version, requested_at, window_start, scheduled_at, owner, other_windows
@@ -32,10 +30,10 @@ _INSERT_SLOT = """
         created_at)
     VALUES (?, ?, ?, ?, ?, ?, ?)
 """
-_INSERT_OWNED_SLOT = """
+_INSERT_OTHER_SLOT = """
     INSERT INTO paceline_slot (event_id, config_name, config_version, requested_at, window_start, scheduled_at,
-        created_at, owner)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+        created_at, owner, other_windows)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _WINDOWS_FROM = """
     SELECT window_start, taken, placed FROM paceline_slot_window
@@ -63,27 +61,27 @@ FIRST_CHUNK = 2
 class SqliteBooker(Booker):
     """Books in the one write transaction that SQLite allows at a time."""
 
-    def book(
-        self, connection: Connection, name: str, requests: Sequence[SlotRequest], now_ms: int | None, owner: str | None
-    ) -> list[Booking]:
-        driver = sqlite_connection(connection)
-        row = driver.execute(_VERSION, (name,)).fetchone()
-        existing = _existing(driver, [event_id for event_id, _ in requests])
-        if row is None:
-            return unbooked(name, requests, existing)
-        active = self.policy(connection, name, row[0])
-        now_ms = to_ms(now(connection)) if now_ms is None else now_ms
-        reader = SqliteWindowReader(connection, name, driver)
+    def _existing(self, connection: Connection, event_ids: Sequence[str]) -> dict[str, AssignedSlot]:
+        return _existing(sqlite_connection(connection), event_ids)
+
+    def _side(
+        self, connection: Connection, active: PolicyVersion, requests: Sequence[SlotRequest], now_ms: int
+    ) -> JointSide:
+        reader = SqliteWindowReader(connection, active.name, sqlite_connection(connection))
         occupancy = Occupancy(active.policy, reader, first_chunk=FIRST_CHUNK)
         if len({requested_ms for _, requested_ms in requests}) > FEW_WINDOWS:
             read_ahead(reader, occupancy, window_queries(active.policy, requests, now_ms))
-        packer = Packer(active.policy, occupancy, now_ms, self._uniform)
-        bookings, fresh = book_all(active, packer, requests, existing, owner)
-        if fresh:
-            _insert_slots(driver, fresh, now_ms, owner)
-            _write_counts(driver, name, occupancy)
-            _write_runs(driver, name, occupancy.changed_runs())
-        return bookings
+        return JointSide(active, occupancy)
+
+    def _write(
+        self, connection: Connection, fresh: Sequence[AssignedSlot], sides: Mapping[str, JointSide], now_ms: int
+    ) -> None:
+        driver = sqlite_connection(connection)
+        _insert_slots(driver, fresh, now_ms)
+        for name, side in sides.items():
+            if side.occupancy.is_changed:
+                _write_counts(driver, name, side.occupancy)
+                _write_runs(driver, name, side.occupancy.changed_runs())
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,19 +114,19 @@ def _existing(driver: sqlite3.Connection, event_ids: Sequence[str]) -> dict[str,
     return slots
 
 
-def _insert_slots(driver: sqlite3.Connection, slots: Sequence[AssignedSlot], now_ms: int, owner: str | None) -> None:
-    """Writes the new slots of one config, which all belong to `owner`."""
+def _insert_slots(driver: sqlite3.Connection, slots: Sequence[AssignedSlot], now_ms: int) -> None:
     created_at = instant_text(now_ms)
     # Many events have the same requested time, or lie in the same window.
     texts = {ms: instant_text(ms) for ms in {slot[3] for slot in slots} | {slot[4] for slot in slots}}
-    rows = (
-        (event_id, name, version, texts[at], texts[window], instant_text(place), created_at)
-        for event_id, name, version, at, window, place, _, _, _ in slots
-    )
-    if owner is None:
-        driver.executemany(_INSERT_SLOT, rows)
-    else:
-        driver.executemany(_INSERT_OWNED_SLOT, ((*row, owner) for row in rows))
+    plain, others = [], []
+    for event_id, name, version, at, window, place, _, owner, windows in slots:
+        row = (event_id, name, version, texts[at], texts[window], instant_text(place), created_at)
+        if owner is None and not windows:
+            plain.append(row)
+        else:
+            others.append((*row, owner, other_windows_text(windows)))
+    driver.executemany(_INSERT_SLOT, plain)
+    driver.executemany(_INSERT_OTHER_SLOT, others)
 
 
 def _write_counts(driver: sqlite3.Connection, name: str, occupancy: Occupancy) -> None:

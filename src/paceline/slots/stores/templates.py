@@ -7,20 +7,22 @@ deleted and made again can't give an old version's number to another policy.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import timedelta
+from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from paceline.durations import from_ms, to_ms
-from paceline.errors import InvalidInput
+from paceline.errors import InvalidInput, PacelineError
 from paceline.slots.model import PolicyVersion
 from paceline.slots.stores import forgotten, policies
 from paceline.slots.stores.tables import slot_config, slot_policy, slot_run, slot_window
 from paceline.slots.stores.window_rows import rebuild_runs, recount
 from paceline.slots.templates import WILDCARD, best_template, is_template
 from paceline.slots.windows import align
-from paceline.sql.schema import now
+from paceline.sql.schema import insert_rows, instant_form, now
 
 MAX_EVICTED = 100
 """The number of idle configs that are evicted at once when a template reaches its maximum."""
@@ -28,12 +30,12 @@ MIN_IDLE_AGE = timedelta(minutes=1)
 """A config younger than this is not idle: its first booking may be in flight."""
 
 
+_TEMPLATES = sa.select(slot_config.c.name).where(slot_config.c.name.contains(WILDCARD, autoescape=True))
+
+
 def find_template(connection: Connection, name: str) -> str | None:
     """The template that a config of this name would be made from."""
-    templates = connection.execute(
-        sa.select(slot_config.c.name).where(slot_config.c.name.contains(WILDCARD, autoescape=True))
-    ).scalars()
-    return best_template(templates.all(), name)
+    return best_template(connection.execute(_TEMPLATES).scalars().all(), name)
 
 
 def version_of(connection: Connection, name: str) -> int:
@@ -43,27 +45,65 @@ def version_of(connection: Connection, name: str) -> int:
     return (template and policies.active_version(connection, template)) or 0
 
 
-def insert_from_template(connection: Connection, name: str, template: PolicyVersion, max_configs: int) -> PolicyVersion:
-    """Makes a config from a template, whose row is locked.
+class MadeConfigs(NamedTuple):
+    """The configs that were made from templates, and those that could not be."""
 
-    Raises:
-        InvalidInput: the template has its maximum of configs, and none of them is idle.
-    """
+    versions: dict[str, PolicyVersion]
+    refused: dict[str, PacelineError]
+
+
+def make_all(connection: Connection, names: Sequence[str], max_configs: int) -> MadeConfigs:
+    """Makes each of these configs from the template that matches it best, if there is one. Locks the templates after
+    all configs that the caller has locked: nobody who holds a template's lock waits for a config's."""
+    found = connection.execute(_TEMPLATES).scalars().all()
+    by_template: dict[str, list[str]] = {}
+    for name in names:
+        template_name = best_template(found, name)
+        if template_name is not None:
+            by_template.setdefault(template_name, []).append(name)
+    made = MadeConfigs({}, {})
+    for template_name, followers_names in sorted(by_template.items()):
+        template = policies.lock_active(connection, template_name)
+        if template is None:
+            continue
+        # Made by another process meanwhile.
+        there = policies.lock_new(connection, followers_names)
+        made.versions.update((version.name, version) for version in policies.load_all(connection, sorted(there)))
+        new = [name for name in followers_names if name not in there]
+        if new:
+            _insert_followers(connection, new, template, max_configs, made)
+    return made
+
+
+def _insert_followers(
+    connection: Connection, names: Sequence[str], template: PolicyVersion, max_configs: int, made: MadeConfigs
+) -> None:
+    """Makes configs from a template, whose row is locked, as far as it may have more of them."""
     moment = now(connection)
     following = sa.select(sa.func.count()).select_from(slot_config).where(slot_config.c.template == template.name)
-    if connection.execute(following).scalar_one() >= max_configs:
-        ended = moment - template.policy.window
-        if not remove_idle(connection, to_ms(ended), to_ms(moment - MIN_IDLE_AGE), MAX_EVICTED, template.name):
-            raise InvalidInput(
-                "config_name",
-                f"{name!r} can't be made from {template.name!r}, which has {max_configs} configs in use;"
-                f" configure {name!r} by itself, or raise PACELINE_SLOTS_TEMPLATE_CONFIGS",
-            )
-    version = PolicyVersion(name, template.version, template.policy, moment)
-    insert_policy(connection, version)
-    connection.execute(slot_config.insert().values(name=name, version=version.version, template=template.name))
-    count_former_slots(connection, version, to_ms(moment))
-    return version
+    room = max_configs - connection.execute(following).scalar_one()
+    if room < len(names):
+        ended, young = to_ms(moment - template.policy.window), to_ms(moment - MIN_IDLE_AGE)
+        most = max(MAX_EVICTED, len(names) - room)
+        room += remove_idle(connection, ended, young, most, template.name)
+    for name in names[max(room, 0) :]:
+        made.refused[name] = InvalidInput(
+            "config_name",
+            f"{name!r} can't be made from {template.name!r}, which has {max_configs} configs in use;"
+            f" configure {name!r} by itself, or raise PACELINE_SLOTS_TEMPLATE_CONFIGS",
+        )
+    new = {name: PolicyVersion(name, template.version, template.policy, moment) for name in names[: max(room, 0)]}
+    text = json.dumps(template.policy.to_json(), sort_keys=True)
+    columns = ("name", "version", "policy", "created_at")
+    created_at = instant_form(connection)(to_ms(moment))
+    insert_rows(connection, slot_policy, columns, [(name, template.version, text, created_at) for name in new])
+    rows = [(name, template.version, template.name) for name in new]
+    insert_rows(connection, slot_config, ("name", "version", "template"), rows)
+    now_ms = to_ms(moment)
+    for name in forgotten.missing_after(connection, list(new), align(now_ms, template.policy.size_ms)):
+        recount(connection, name, template.policy, now_ms)
+        rebuild_runs(connection, name, template.policy, now_ms)
+    made.versions.update(new)
 
 
 def count_former_slots(connection: Connection, version: PolicyVersion, now_ms: int) -> None:

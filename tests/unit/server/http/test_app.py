@@ -246,7 +246,7 @@ async def test_a_stream_that_breaks_leaves_no_task_behind() -> None:
     """With more lines waiting than the queue holds, the reader must not wait for room that is never made."""
 
     class Broken:
-        async def book(self, *_: object) -> None:
+        async def book_groups(self, *_: object) -> None:
             raise KeyError("broken")
 
     line = b'{"eventId":"x","requestedTime":"2027-01-01T00:00:00Z"}\n'

@@ -12,7 +12,8 @@ from starlette.types import Message
 
 from paceline.server.http import stream
 from paceline.server.http.stream import LINES_PER_TURN, MAX_BAD_LINES, book_stream
-from paceline.slots import AssignedSlot, SlotRequest
+from paceline.slots import AssignedSlot
+from paceline.slots.model import BookingGroup
 
 GOOD = b'{"eventId": "e-%d", "requestedTime": "2027-01-01T00:00:00Z"}'
 
@@ -20,12 +21,10 @@ GOOD = b'{"eventId": "e-%d", "requestedTime": "2027-01-01T00:00:00Z"}'
 class EmptyWindows:
     """Books every event at its requested time, without yielding to the event loop."""
 
-    async def book(self, requests: Sequence[SlotRequest], config_name: str) -> list[AssignedSlot]:
+    async def book_groups(self, groups: Sequence[BookingGroup]) -> list[list[AssignedSlot]]:
         return [
-            AssignedSlot(
-                request.event_id, config_name, 1, request.requested_ms, request.requested_ms, request.requested_ms
-            )
-            for request in requests
+            [AssignedSlot(event_id, names[0], 1, at, at, at) for event_id, at in requests]
+            for names, requests, _ in groups
         ]
 
 

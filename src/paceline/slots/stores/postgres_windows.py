@@ -1,25 +1,19 @@
-"""Booking under several configs on PostgreSQL in two flushes, as in `postgres.py` under one.
-
-Each statement covers all configs, so a further config costs rows and no round trip. Where the search will end is
-guessed from the last booking of the same configs; a wrong guess costs another flush, never a wrong booking.
+"""Windows, runs and new slots of any number of configs on PostgreSQL, by statements that cover all of them: a further
+config costs rows and no round trip.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
-
-from sqlalchemy.engine import Connection
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from paceline.slots.joint import JointSide
-from paceline.slots.model import AssignedSlot, PolicyVersion, SlotRequest
-from paceline.slots.occupancy import FullRun, Occupancy, RunChanges, WindowCount
-from paceline.slots.stores.other_windows import other_windows_text
+from paceline.slots.model import AssignedSlot, PolicyVersion, SlotRequest, Spread
+from paceline.slots.occupancy import MAX_TIMES, FullRun, Occupancy, RunChanges, WindowCount
+from paceline.slots.stores.other_windows import name_in_text, other_windows_text
 from paceline.slots.stores.window_rows import WindowQuery, window_queries
-from paceline.slots.windows import align
+from paceline.slots.windows import Spacing, align
 from paceline.sql.pipeline import (
-    BEGIN,
-    BY_KEY,
     COMMIT,
     Raw,
     Rows,
@@ -27,17 +21,21 @@ from paceline.sql.pipeline import (
     copy,
     execute_pipeline,
     numbers,
-    run_async,
-    text_of,
     texts,
     whole_of,
 )
 from paceline.sql.schema import instant_text
 
+COPY_FROM = 400
+"""The number of slots in a transaction from which COPY, which a pipeline can't contain, is worth a round trip."""
+MAX_TIME_QUERIES = 1000
+"""The first windows of one config whose slots' times are read in advance; those of further ones, when needed."""
+_NULL = "\\N"
+
 # In the order of the given names, which are sorted: rows are locked in this order. The last row's clock is read when
 # all are locked.
 LOCK = Statement(
-    "paceline_slot_lock_joint",
+    "paceline_slot_lock",
     """
     SELECT name, version, ceil(extract(epoch FROM clock_timestamp()) * 1000)::bigint
     FROM (
@@ -49,7 +47,7 @@ LOCK = Statement(
     """,
 )
 WINDOWS = Statement(
-    "paceline_slot_windows_joint",
+    "paceline_slot_windows",
     """
     SELECT query.place, (extract(epoch FROM run.window_start) * 1000)::bigint,
         (extract(epoch FROM run.resume_at) * 1000)::bigint,
@@ -78,36 +76,53 @@ WRITE_WINDOWS_SQL = """
     FROM unnest($1::text[], $2::bigint[], $3::int[], $4::int[]) AS new(name, start, taken, placed)
     ON CONFLICT (config_name, window_start) DO UPDATE SET taken = EXCLUDED.taken, placed = EXCLUDED.placed
 """
-WRITE_WINDOWS = Statement("paceline_slot_write_windows_joint", WRITE_WINDOWS_SQL)
-# Many slots share their windows: $13 has each text of other windows once, and `others` indexes it.
+WRITE_WINDOWS = Statement("paceline_slot_write_windows", WRITE_WINDOWS_SQL)
+# Many slots share their config and owner, and their windows: `head` and `others` index the arrays that have each once.
 INSERT_SLOTS = Statement(
-    "paceline_slot_insert_joint",
+    "paceline_slot_insert",
     f"""
     WITH booked AS (
         INSERT INTO paceline_slot (event_id, config_name, config_version, requested_at, window_start, scheduled_at,
             created_at, owner, other_windows)
-        SELECT event_id, $5, $6::int, 'epoch'::timestamptz + requested * interval '1 ms',
+        SELECT event_id, ($5::text[])[head], ($6::int[])[head], 'epoch'::timestamptz + requested * interval '1 ms',
             'epoch'::timestamptz + start * interval '1 ms', 'epoch'::timestamptz + scheduled * interval '1 ms',
-            'epoch'::timestamptz + $7::bigint * interval '1 ms', $8::text, ($13::text[])[others]
-        FROM unnest($9::text[], $10::bigint[], $11::bigint[], $12::bigint[], $14::int[])
-            AS new(event_id, requested, start, scheduled, others)
+            'epoch'::timestamptz + $8::bigint * interval '1 ms', nullif(($7::text[])[head], ''),
+            nullif(($9::text[])[others], '')
+        FROM unnest($10::text[], $11::bigint[], $12::bigint[], $13::bigint[], $14::int[], $15::int[])
+            AS new(event_id, requested, start, scheduled, head, others)
     )
     {WRITE_WINDOWS_SQL}
     """,  # noqa: S608  # of our own two halves: one statement costs less than two
+)
+# For each query: its config's slots in [since, until). The index is one of times, so other configs' slots are read too.
+TIMES = Statement(
+    "paceline_slot_times",
+    """
+    SELECT query.place, (extract(epoch FROM booked.scheduled_at) * 1000)::bigint
+    FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[]) WITH ORDINALITY
+        AS query(name, part, since, until, place)
+    CROSS JOIN LATERAL (
+        SELECT scheduled_at FROM paceline_slot
+        WHERE scheduled_at >= 'epoch'::timestamptz + query.since * interval '1 ms'
+            AND scheduled_at < 'epoch'::timestamptz + query.until * interval '1 ms'
+            AND (config_name = query.name OR strpos(other_windows, query.part) > 0)
+        ORDER BY scheduled_at LIMIT $5::int
+    ) AS booked
+    """,
 )
 COPY_SLOTS = """
     COPY paceline_slot (event_id, config_name, config_version, requested_at, window_start, scheduled_at, created_at,
         owner, other_windows) FROM STDIN
 """
 REMOVE_RUNS = Statement(
-    "paceline_slot_remove_runs_joint",
+    "paceline_slot_remove_runs",
     """
     DELETE FROM paceline_slot_run USING unnest($1::text[], $2::bigint[]) AS old(name, start)
     WHERE config_name = old.name AND window_start = 'epoch'::timestamptz + old.start * interval '1 ms'
     """,
 )
 WRITE_RUNS = Statement(
-    "paceline_slot_write_runs_joint",
+    "paceline_slot_write_runs",
     """
     INSERT INTO paceline_slot_run (config_name, window_start, resume_at)
     SELECT name, 'epoch'::timestamptz + start * interval '1 ms', 'epoch'::timestamptz + resume * interval '1 ms'
@@ -116,36 +131,30 @@ WRITE_RUNS = Statement(
 )
 
 
-class JointSnapshot(NamedTuple):
-    """The results of the first flush."""
-
-    versions: dict[str, int]
-    now_ms: int
-    existing: Rows
-    windows: Rows
-
-
 class WindowReads:
     """Reads of each config's windows, in one statement."""
 
     def __init__(self) -> None:
         self._queries: list[tuple[str, WindowQuery]] = []
+        self._firsts: set[tuple[str, int]] = set()
+        """The config and the first window of each query."""
 
     def add(self, actives: Sequence[PolicyVersion], requests: Sequence[SlotRequest], now_ms: int) -> None:
         """Adds the first windows of each config that these requests will read."""
         for active in actives:
-            self._queries += [(active.name, query) for query in window_queries(active.policy, requests, now_ms)]
+            for query in window_queries(active.policy, requests, now_ms):
+                self._add(active.name, query)
 
     def add_from(self, actives: Sequence[PolicyVersion], at_ms: int, count: int) -> None:
         """Adds the windows of each config, from a time on, that `count` requests may need."""
+        if not actives:
+            return
         slowest = max(active.policy.size_ms / active.policy.lowest_limit for active in actives)
         for active in actives:
             size = active.policy.size_ms
             first = align(at_ms, size)
-            if any(name == active.name and query.first_ms == first for name, query in self._queries):
-                continue
             rows = min(int(count * slowest / size), count) + 2
-            self._queries.append((active.name, WindowQuery(first, active.policy.next_open(first + size), rows)))
+            self._add(active.name, WindowQuery(first, active.policy.next_open(first + size), rows))
 
     def calls(self) -> list[tuple[Statement, Sequence[str]]]:
         """The statement, if there is anything to read."""
@@ -159,7 +168,12 @@ class WindowReads:
         """Adds `rows` windows of a config, from a time on."""
         size = active.policy.size_ms
         first = align(at_ms, size)
-        self._queries.append((active.name, WindowQuery(first, active.policy.next_open(first + size), rows)))
+        self._add(active.name, WindowQuery(first, active.policy.next_open(first + size), rows))
+
+    def _add(self, name: str, query: WindowQuery) -> None:
+        if (name, query.first_ms) not in self._firsts:
+            self._firsts.add((name, query.first_ms))
+            self._queries.append((name, query))
 
     def learn(self, rows: Rows, occupancies: Mapping[str, Occupancy]) -> None:
         """Adds the rows to each config's occupancy, with the end of the span that they cover."""
@@ -171,6 +185,8 @@ class WindowReads:
             if count[0] is not None:
                 counts.setdefault(index, []).append(WindowCount(*map(whole_of, count)))
         for index, (name, (first_ms, next_ms, limit)) in enumerate(self._queries):
+            if name not in occupancies:
+                continue
             occupancy, run, counted = occupancies[name], runs[index], counts.get(index, [])
             resume_ms = next_ms if run is None else max(next_ms, run.resume_ms)
             occupancy.learn_window(first_ms, next((count for count in counted if count.start_ms == first_ms), None))
@@ -178,36 +194,43 @@ class WindowReads:
             occupancy.learn_windows(resume_ms, sorted(count for count in counted if count.start_ms >= resume_ms), limit)
 
 
-async def read(raw: Raw, existing: Statement, names: Sequence[str], ids: str, reads: WindowReads) -> JointSnapshot:
-    """The first flush: begins, reads the events' existing slots, locks the configs, reads windows."""
-    calls: list[tuple[Statement, Sequence[str]]] = [
-        (BEGIN, ()),
-        (BY_KEY, ()),
-        (existing, (ids,)),
-        (LOCK, (texts(sorted(names)),)),
-        *reads.calls(),
-    ]
-    _, _, rows, locked, *windows = await execute_pipeline(raw, calls)
-    versions = {text_of(name): whole_of(version) for name, version, _ in locked}
-    now_ms = whole_of(locked[-1][2]) if locked else 0
-    return JointSnapshot(versions, now_ms, rows, windows[0] if windows else [])
+class TimeReads:
+    """Reads of the times of slots in the first windows of requests, in one statement."""
 
+    def __init__(self) -> None:
+        self._queries: list[tuple[str, int, int, int]] = []
 
-def read_on(connection: Connection, sides: Sequence[JointSide], requests: Sequence[SlotRequest], now_ms: int) -> None:
-    """Reads the windows where the search for the first request continues, if one config's full run ends after the
-    windows of the others that were read."""
-    effective = max(requests[0].requested_ms, now_ms)
-    at = max(
-        side.occupancy.first_known_free(side.active.policy.next_open(align(effective, side.size_ms) + side.size_ms))
-        for side in sides
-    )
-    if all(side.occupancy.knows(align(at, side.size_ms)) for side in sides):
-        return
-    reads = WindowReads()
-    reads.add_from([side.active for side in sides], at, len(requests))
-    calls = reads.calls()
-    (rows,) = run_async(connection, lambda raw: execute_pipeline(raw, calls))
-    reads.learn(rows, occupancies_of(sides))
+    def add(self, active: PolicyVersion, requests: Sequence[SlotRequest], now_ms: int) -> None:
+        """Adds the rests of those windows whose slots a config keeps its distance from."""
+        policy = active.policy
+        if policy.spread is not Spread.EVEN:
+            return
+        size = policy.size_ms
+        lows: dict[int, int] = {}
+        for effective in {max(requested, now_ms) for _, requested in requests}:
+            start = align(effective, size)
+            if start < effective:
+                lows[start] = min(effective, lows.get(start, effective))
+        for start, low in sorted(lows.items())[:MAX_TIME_QUERIES]:
+            since = max(start, low - Spacing.of(policy.limit_at(start), size).span_ms)
+            self._queries.append((active.name, start, since, start + size))
+
+    def calls(self) -> list[tuple[Statement, Sequence[str]]]:
+        """The statement, if there is anything to read."""
+        if not self._queries:
+            return []
+        names, _, since, until = zip(*self._queries, strict=True)
+        parts = texts(map(name_in_text, names))
+        return [(TIMES, (texts(names), parts, numbers(since), numbers(until), str(MAX_TIMES + 1)))]
+
+    def learn(self, rows: Rows, occupancies: Mapping[str, Occupancy]) -> None:
+        """Adds the rows to each config's occupancy."""
+        times: dict[int, list[int]] = {}
+        for place, at in rows:
+            times.setdefault(whole_of(place) - 1, []).append(whole_of(at))
+        for index, (name, start, since, _) in enumerate(self._queries):
+            if name in occupancies:
+                occupancies[name].learn_times(start, since, times.get(index, []))
 
 
 def occupancies_of(sides: Iterable[JointSide]) -> dict[str, Occupancy]:
@@ -217,16 +240,15 @@ def occupancies_of(sides: Iterable[JointSide]) -> dict[str, Occupancy]:
 
 async def write(
     raw: Raw,
-    sides: Sequence[JointSide],
+    occupancies: Mapping[str, Occupancy],
     fresh: Sequence[AssignedSlot],
     runs: Mapping[str, RunChanges],
     now_ms: int,
-    copy_from: int,
 ) -> None:
-    """The second flush: writes slots, counters and runs, and commits."""
-    windows = changed_windows(occupancies_of(sides))
+    """Writes slots, counters and runs, and commits."""
+    windows = changed_windows(occupancies)
     calls: list[tuple[Statement, Sequence[str | None]]] = []
-    if len(fresh) >= copy_from:
+    if len(fresh) >= COPY_FROM:
         await copy(raw, COPY_SLOTS, _copy_text(fresh, now_ms))
         calls.append((WRITE_WINDOWS, windows))
     else:
@@ -259,35 +281,42 @@ def run_calls(runs: Mapping[str, RunChanges]) -> list[tuple[Statement, Sequence[
     return calls
 
 
-def _slot_values(fresh: Sequence[AssignedSlot], now_ms: int) -> Sequence[str | None]:
-    first = fresh[0]
-    event_ids, _, _, requested, starts, scheduled, _, _, others = zip(*fresh, strict=True)
+def _slot_values(fresh: Sequence[AssignedSlot], now_ms: int) -> Sequence[str]:
+    event_ids, names, versions, requested, starts, scheduled, _, owners, others = zip(*fresh, strict=True)
+    heads = list(zip(names, versions, owners, strict=True))
+    head_places = {head: place for place, head in enumerate(dict.fromkeys(heads), 1)}
     places = {windows: place for place, windows in enumerate(dict.fromkeys(others), 1)}
+    head_names, head_versions, head_owners = zip(*head_places, strict=True)
     return (
-        first.config_name,
-        str(first.config_version),
+        texts(head_names),
+        numbers(head_versions),
+        texts(owner or "" for owner in head_owners),
         str(now_ms),
-        first.owner,
+        texts(other_windows_text(windows) or "" for windows in places),
         texts(event_ids),
         numbers(requested),
         numbers(starts),
         numbers(scheduled),
-        texts(other_windows_text(windows) or "" for windows in places),
+        numbers(head_places[head] for head in heads),
         numbers(places[windows] for windows in others),
     )
 
 
 def _copy_text(fresh: Sequence[AssignedSlot], now_ms: int) -> str:
-    """Rows in COPY's text form; only the backslash needs escaping, as in `postgres.py`."""
-    text: Callable[[int], str] = instant_text
-    name = _escaped(fresh[0].config_name)
-    version, created, owner = fresh[0].config_version, text(now_ms), fresh[0].owner or "\\N"
-    windows = {others: _escaped(other_windows_text(others) or "") for others in {slot.other_windows for slot in fresh}}
-    return "".join(
-        f"{_escaped(event_id)}\t{name}\t{version}\t{text(requested)}Z\t{text(window)}Z"
-        f"\t{text(scheduled)}Z\t{created}Z\t{owner}\t{windows[others]}\n"
-        for event_id, _, _, requested, window, scheduled, _, _, others in fresh
-    )
+    """Rows in COPY's text form. Ids and names are printable, so only the backslash needs escaping."""
+    created = f"Z\t{instant_text(now_ms)}Z\t"
+    # Many slots share their config and window, and mostly their requested time.
+    before: dict[tuple[Any, ...], str] = {}
+    after: dict[tuple[Any, ...], str] = {}
+    rows: list[str] = []
+    for event_id, name, version, requested, window, scheduled, _, owner, others in fresh:
+        head, tail = (name, version, requested, window), (owner, others)
+        if head not in before:
+            before[head] = f"\t{_escaped(name)}\t{version}\t{instant_text(requested)}Z\t{instant_text(window)}Z\t"
+        if tail not in after:
+            after[tail] = f"{created}{owner or _NULL}\t{_escaped(other_windows_text(others) or '') or _NULL}\n"
+        rows.append(f"{_escaped(event_id)}{before[head]}{instant_text(scheduled)}{after[tail]}")
+    return "".join(rows)
 
 
 def _escaped(text: str) -> str:
