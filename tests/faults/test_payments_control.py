@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import json
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+
+import pytest
 
 from tests.faults.bank import Bank
 from tests.faults.bank_stack import Installation, installation
 from tests.faults.payment_stack import HEADER
 from tests.faults.test_payments_answers import QUICK, TPS, payment
+from tests.integration.test_redis_tls import certificate
 
 CLEARING = """
 [clearing.EUR]
@@ -134,3 +142,63 @@ def test_an_account_moves_no_more_a_day_than_it_may(tmp_path: Path) -> None:
         installed.paceline("payments", "cancel", next(iter(accepted)))
         assert len(submit(installed, [line("again", FRIDAY_1530)])) == 4
         assert installed.rows("SELECT count(*) FROM paceline_slot WHERE event_id LIKE 'payment:%'") == [(3,)]
+
+
+@contextmanager
+def nothing_there(_folder: Path) -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    yield f"http://127.0.0.1:{port}"
+
+
+@contextmanager
+def unknown_host(_folder: Path) -> Iterator[str]:
+    yield "http://bank.invalid"
+
+
+@contextmanager
+def unknown_certificate(folder: Path) -> Iterator[str]:
+    """A server with a certificate that nobody trusts."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate(folder))
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = listening.accept()
+                except OSError:
+                    return
+                with suppress(OSError), context.wrap_socket(connection, server_side=True):
+                    pass
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"https://localhost:{listening.getsockname()[1]}"
+        listening.shutdown(socket.SHUT_RDWR)
+    thread.join()
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        (nothing_there, "refuses connections"),
+        (unknown_host, "the host bank.invalid is unknown"),
+        (unknown_certificate, "is not trusted"),
+    ],
+)
+def test_a_bank_that_cant_be_reached_is_named_on_the_payment_and_the_feed(
+    tmp_path: Path, place: Callable[[Path], AbstractContextManager[str]], words: str
+) -> None:
+    with place(tmp_path) as url, Bank() as bank:
+        settings = {**QUICK, "PAYMENTS_DOWNSTREAM_URL": url}
+        with installation(tmp_path, bank, "embedded", TPS, **settings) as installed:
+            serving = installed.serve()
+            submit(installed, [line(f"p{number}", soon(0.1)) for number in range(8)])
+            for number in range(8):
+                shown = f"/api/v1/payments/p{number}"
+                installed.until(lambda path=shown: words in (serving.get(path).json()["reason"] or ""))
+            assert words in installed.paceline("payments", "show", "p0")["reason"]
+            [(feed_id,)] = installed.rows("SELECT feed_id FROM paceline_feed")
+            assert words in serving.get(f"/api/v1/feeds/{feed_id}").json()["reason"]
+            assert installed.statuses() == {"SCHEDULED": 8}

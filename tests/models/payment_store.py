@@ -134,11 +134,11 @@ class MemoryPaymentStore:
                 before[payment_id] = replace(record, began_now=moment)
         return before
 
-    async def withdraw(self, payment_id: str, began: datetime) -> None:
+    async def withdraw(self, payment_id: str, began: datetime, reason: str | None = None) -> None:
         record = self._records.get(payment_id)
         if record is not None and record.status is PaymentStatus.SCHEDULED and record.begun_at == began:
             self._records[payment_id] = replace(
-                record, begun_at=None, sent_at=None if record.sent_at == began else record.sent_at
+                record, begun_at=None, sent_at=None if record.sent_at == began else record.sent_at, reason=reason
             )
 
     async def move(

@@ -122,7 +122,7 @@ class PaymentExecution:
             raise GiveUp(str(error)[:LONGEST_REASON], PaymentEvent.UNSENT) from error
         except NotExecuted as error:
             self._observer.settled("POSTPONED")
-            await self._withdraw(record)
+            await self._withdraw(record, str(error))
             if isinstance(error, ConnectionWrong):
                 await self._restore(error.failed, str(error))
             raise Postponed(str(error), error.pause) from error
@@ -135,7 +135,7 @@ class PaymentExecution:
         except DownstreamBusy as busy:
             self._observer.settled("UNKNOWN")
             if not busy.called:
-                await self._withdraw(record)
+                await self._withdraw(record, str(busy))
             raise
         if isinstance(receipt, Pending):
             self._observer.settled("PENDING")
@@ -162,14 +162,14 @@ class PaymentExecution:
         found = await self._screening.screen(payment)
         if found.verdict is Screening.HOLD:
             self._observer.settled("POSTPONED")
-            await self._withdraw(record)
+            await self._withdraw(record, found.describe())
             raise Postponed(found.describe(), HELD_FOR)
         return found.describe() if found.verdict is Screening.REFUSE else None
 
     async def _end_unpaid(self, record: PaymentRecord, payment: Payment, refusal: str, wait: float | None) -> bool:
         """Ends a payment that must not be paid. If an earlier attempt may have paid it, the inquiry decides."""
         if record.sent_at is None:
-            await self._withdraw(record)
+            await self._withdraw(record, refusal)
             raise self._refused(payment, refusal)
         try:
             found = await self._downstream.inquire(payment, wait=wait)
@@ -252,11 +252,11 @@ class PaymentExecution:
             message = "payment %s was no longer %s; another execution was first"
             log.info(message, change.payment_id, change.before, extra=ids)
 
-    async def _withdraw(self, record: PaymentRecord) -> None:
+    async def _withdraw(self, record: PaymentRecord, reason: str) -> None:
         """Undoes the beginning of an execution that had no effect, unless an earlier one may have had."""
         if record.begun_at is None and record.began_now is not None:
             with contextlib.suppress(StoreError):  # then it can't be cancelled, which is safe
-                await self._store.withdraw(record.payment.payment_id, record.began_now)
+                await self._store.withdraw(record.payment.payment_id, record.began_now, reason[:LONGEST_REASON])
 
     async def _begin(self, payment_ids: Sequence[str]) -> list[PaymentRecord | BaseException]:
         records = await self._store.begin(list(dict.fromkeys(payment_ids)))

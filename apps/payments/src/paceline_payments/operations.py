@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 
 from paceline.errors import Conflict, InvalidInput, NotFound
 from paceline_payments.model import (
@@ -33,6 +35,15 @@ StopExecutions = Callable[[Sequence[str]], Awaitable[None]]
 """Ends executions that wait in an engine for payments which have just been cancelled."""
 
 
+Outage = Callable[[], Awaitable[str | None]]
+"""Why the downstream can't be reached now; None if it can."""
+
+
+async def no_outage() -> str | None:
+    """The downstream is well."""
+    return None
+
+
 async def leave_to_execution(_payment_ids: Sequence[str]) -> None:
     """Does nothing: the execution finds the payment cancelled, and ends."""
 
@@ -45,9 +56,15 @@ class PaymentOperations:
     """
 
     def __init__(
-        self, store: PaymentStore, inquiry: Inquiry | None = None, stop: StopExecutions = leave_to_execution
+        self,
+        store: PaymentStore,
+        inquiry: Inquiry | None = None,
+        stop: StopExecutions = leave_to_execution,
+        *,
+        outage: Outage = no_outage,
     ) -> None:
         self._store = store
+        self._outage = outage
         self._inquiry = inquiry
         self._stop = stop
 
@@ -57,7 +74,8 @@ class PaymentOperations:
         Raises:
             NotFound: There is no such payment.
         """
-        return await self._find(payment_id), await self._store.history(payment_id)
+        (record,) = await self._with_outage([await self._find(payment_id)])
+        return record, await self._store.history(payment_id)
 
     async def page(
         self, selection: PaymentFilter, *, limit: int = 100, after: str | None = None, sort: str | None = None
@@ -73,6 +91,7 @@ class PaymentOperations:
         if not 1 <= limit <= LONGEST_PAGE:
             raise InvalidInput("limit", f"must be a whole number from 1 to {LONGEST_PAGE}")
         page = await self._store.page(selection, limit + 1, after, last_first=sort == "-id")
+        page = await self._with_outage(page)
         return page[:limit], page[limit - 1].payment.payment_id if len(page) > limit else None
 
     async def count(self, selection: PaymentFilter) -> int:
@@ -144,6 +163,19 @@ class PaymentOperations:
         if refused:
             raise Conflict(f"payment {payment_id!r} can't be retried: {refused[payment_id]}")
         return await self._find(payment_id)
+
+    async def _with_outage(self, records: Sequence[PaymentRecord]) -> list[PaymentRecord]:
+        """Payments that are due while the downstream can't be reached have that as their reason."""
+        now = datetime.now(UTC)
+        late = {
+            record.payment.payment_id
+            for record in records
+            if record.status is PaymentStatus.SCHEDULED and record.scheduled_time <= now
+        }
+        reason = await self._outage() if late else None
+        if reason is None:
+            return list(records)
+        return [replace(record, reason=reason) if record.payment.payment_id in late else record for record in records]
 
     async def _find(self, payment_id: str) -> PaymentRecord:
         checked_payment_id(payment_id)

@@ -115,9 +115,10 @@ class PaymentStore(Protocol):
         before."""
         ...
 
-    async def withdraw(self, payment_id: str, began: datetime) -> None:
-        """Undoes the `begin` of that time (`began_now`) of a SCHEDULED payment, because no call of it has left. If
-        another execution has begun since, nothing changes: this may arrive late."""
+    async def withdraw(self, payment_id: str, began: datetime, reason: str | None = None) -> None:
+        """Undoes the `begin` of that time (`began_now`) of a SCHEDULED payment, because no call of it has left, and
+        keeps the reason, for those who look at it. If another execution has begun since, nothing changes: this may
+        arrive late."""
         ...
 
     async def move(

@@ -8,7 +8,8 @@ import secrets
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
-from datetime import timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Protocol
 
@@ -65,7 +66,9 @@ class Feeds:
         stop: StopExecutions | None = None,
         *,
         lease: timedelta = LEASE,
+        outage: Callable[[], Awaitable[str | None]] | None = None,
     ) -> None:
+        self._outage = outage
         self._store = store
         self._payments = payments
         self._intake = intake
@@ -128,6 +131,19 @@ class Feeds:
         if feed is None:
             raise NotFound("feed", feed_id)
         return feed
+
+    async def explain(self, feed_id: str) -> Feed:
+        """`show`; with the reason why the downstream can't be reached, while payments of the feed wait for it.
+
+        Raises:
+            NotFound: There is no such feed.
+        """
+        feed = await self.show(feed_id)
+        reason = None if self._outage is None or feed.reason else await self._outage()
+        if reason is None:
+            return feed
+        due = PaymentFilter(PaymentStatus.SCHEDULED, feed_id, scheduled_to=datetime.now(UTC))
+        return replace(feed, reason=reason) if await self._payments.count_matching(due, 1) else feed
 
     async def page(
         self,

@@ -136,7 +136,7 @@ def begin(connection: Connection, payment_ids: Sequence[str]) -> dict[str, Payme
     return records
 
 
-def withdraw(connection: Connection, payment_id: str, began: datetime) -> None:
+def withdraw(connection: Connection, payment_id: str, began: datetime, reason: str | None) -> None:
     """Undoes the `begin` of that time, of a payment of which no call has left."""
     is_same = payment.c.begun_at == began
     waits = payment.c.status == PaymentStatus.SCHEDULED.value
@@ -144,7 +144,7 @@ def withdraw(connection: Connection, payment_id: str, began: datetime) -> None:
     connection.execute(
         sa.update(payment)
         .where(payment.c.payment_id == payment_id, waits, is_same)
-        .values(begun_at=None, sent_at=sent_at)
+        .values(begun_at=None, sent_at=sent_at, reason=reason)
     )
 
 

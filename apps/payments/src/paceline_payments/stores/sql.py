@@ -74,8 +74,8 @@ class SqlPaymentStore:
     async def begin(self, payment_ids: Sequence[str]) -> dict[str, PaymentRecord]:
         return await self._database.write(moves.begin, payment_ids)
 
-    async def withdraw(self, payment_id: str, began: datetime) -> None:
-        await self._database.write(moves.withdraw, payment_id, began)
+    async def withdraw(self, payment_id: str, began: datetime, reason: str | None = None) -> None:
+        await self._database.write(moves.withdraw, payment_id, began, reason)
 
     async def move(
         self, payment_ids: Sequence[str], event: PaymentEvent, detail: str, reference: str | None = None

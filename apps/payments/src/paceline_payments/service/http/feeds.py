@@ -137,7 +137,7 @@ async def list_feeds(request: Request) -> Response:
 )
 async def show(request: Request) -> Response:
     """The feed's status, its progress from 0 to 1, and its figures."""
-    return json_response(_feed_shown(await _feeds(request).show(request.path_params["feedId"])))
+    return json_response(_feed_shown(await _feeds(request).explain(request.path_params["feedId"])))
 
 
 @router.get(

@@ -152,7 +152,12 @@ async def open_payments(
         )
         stack.push_async_callback(local_intake.close)
         stop = _stop_executions(engine)
-        operations = PaymentOperations(store, OperatorInquiry(bank), stop)
+
+        async def outage() -> str | None:
+            status = await breaker_store.read()
+            return None if status is None else f"the downstream gets no calls: {status.reason}"
+
+        operations = PaymentOperations(store, OperatorInquiry(bank), stop, outage=outage)
         intake: Intake = local_intake
         if settings.temporal_address is not None:
             from paceline.dispatch.engines.temporal.client import connect
@@ -170,7 +175,7 @@ async def open_payments(
 
             intake = CountedIntake(intake, IntakeMetrics(registry))
         feed_store = await _feed_store(settings, stack)
-        feeds = Feeds(feed_store, store, intake, stop)
+        feeds = Feeds(feed_store, store, intake, stop, outage=outage)
         background = await stack.enter_async_context(_background())
         receiver = FeedReceiver(feed_store)
         statements = await _reconciliation_store(settings, stack)
