@@ -21,8 +21,9 @@ from paceline_sms.ports import (
     Status,
 )
 from paceline_sms.provider import Accepted
-from paceline_sms.quota import Quota, Recipient
+from paceline_sms.quota import Quota
 from paceline_sms.receipts import EarlyReceipt
+from paceline_sms.recipients import Recipient
 from paceline_sms.stores import message_statements, quota_statements, receipt_statements
 from paceline_sms.stores.sql import SqlDeliveryStore
 

@@ -82,7 +82,7 @@ class Gateway:
     async def row(self, user_id: int) -> Any:
         """The user's row; None if there is none. What Redis admitted is in it."""
         if self.intake.cached is not None:
-            await self.intake.cached.sync.flush()
+            await self.intake.cached.rows.flush()
         query = sa.select(notification_quota).where(notification_quota.c.user_id == user_id)
         return await self.database.read(lambda connection: connection.execute(query).one_or_none())
 

@@ -12,7 +12,7 @@ from operator import methodcaller
 import pytest
 import sqlalchemy as sa
 
-from paceline.errors import BrokerUnavailable, PacelineError, StoreUnavailable
+from paceline.errors import BrokerUnavailable, PacelineError
 from paceline.messaging import Record
 from paceline.testing import RedisServer, eventually
 from paceline_sms.service.wiring.notifications import prune_notifications
@@ -115,24 +115,17 @@ async def test_a_key_is_forgotten_after_a_day(postgres_url: str) -> None:
         assert await published(served) == {first.json()["messageId"]: 2}
 
 
-async def test_a_key_sent_by_either_path_is_known_to_the_other(postgres_url: str, own_redis: RedisServer) -> None:
+async def test_a_key_is_known_with_redis_and_without(postgres_url: str, own_redis: RedisServer) -> None:
     async with gateway(database_url=postgres_url, redis_url=own_redis.url) as served:
         user = new_user()
         await served.configure(user, 5, 10)
-        first = await served.send(user, key="by redis")
+        first = await served.send(user, key="with redis")
         await served.row(user)
         await asyncio.to_thread(own_redis.stop)
-        assert (await served.send(user, key="by redis")).json() == first.json()
-        second = await served.send(user, key="by sql")
+        assert (await served.send(user, key="with redis")).json() == first.json()
+        second = await served.send(user, key="without")
         await asyncio.to_thread(own_redis.start)
-
-        async def in_redis() -> bool:
-            await served.send(user, key="by sql")
-            with own_redis.client() as client:
-                return bool(client.exists(f"RateLimiterCache:{user}"))
-
-        await eventually(in_redis)
-        assert (await served.send(user, key="by sql")).json() == second.json()
+        assert (await served.send(user, key="without")).json() == second.json()
         assert sorted((await published(served)).values()) == [1, 1]
         assert (await served.row(user)).current_count == 2
 
@@ -156,31 +149,14 @@ async def test_what_the_broker_did_not_take_goes_to_the_outbox(
         assert sum((await published(served)).values()) == 2
 
 
-async def test_what_was_counted_and_not_published_is_published_and_not_counted_again(
-    postgres_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_key_gets_what_was_leased_to_redis_when_nothing_else_is_left(postgres_url: str, redis_url: str) -> None:
     async with gateway(database_url=postgres_url, redis_url=redis_url) as served:
         user = new_user()
-        await served.configure(user, 5, 10)
-        assert served.intake.cached is not None
-        log = served.intake.cached._log
-        publish = log.publish
-
-        async def fails(records: list[Record]) -> list[PacelineError | None]:
-            return [BrokerUnavailable()] * len(records)
-
-        async def away(*_: object) -> None:
-            raise StoreUnavailable
-
-        monkeypatch.setattr(log, "publish", fails)
-        monkeypatch.setattr(served.intake.cached._store, "publish", away)
-        answer = await served.send(user, key="k")
-        assert (answer.status_code, answer.json()["title"]) == (503, "Kafka Down : Service Unavailable")
-        assert (await served.row(user)).current_count == 1
-        monkeypatch.setattr(log, "publish", publish)
-        assert (await served.send(user, key="k")).status_code == 200
-        assert (await served.row(user)).current_count == 1
-        assert sum((await published(served)).values()) == 1
+        await served.configure(user, 30, 10)
+        answers = [await served.send(user) for _ in range(28)]  # 30 are leased: three at a time
+        answers += [await served.send(user, key=key) for key in ("a", "b", "b", "c", "a")]
+        assert [answer.status_code for answer in answers[28:]] == [200, 200, 200, 429, 200]
+        assert sum((await published(served)).values()) == 30
 
 
 async def test_only_what_has_no_effect_any_more_is_pruned(postgres_url: str) -> None:

@@ -3,7 +3,7 @@
 model.py         quotas, messages, outcomes; the window's arithmetic, pure
 ports.py         its ports: a quota store, a cache, a message log, senders, an analytics store
 intake.py        POST /api/config and POST /api/send; decided in the database, many calls in one transaction
-cached_quota.py  deciding in Redis, with the database kept in step (path_lock.py, count_sync.py)
+cached_quota.py  deciding in Redis, on budgets that the database leases
 delivery.py      the sender: at least once, each message id once; held.py: what has an unknown outcome
 attempts.py      every attempt as an event, off the send path
 analytics.py     rates, peaks and anomalies from those events

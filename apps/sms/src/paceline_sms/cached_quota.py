@@ -1,50 +1,63 @@
-"""Deciding in the cache (Redis), with the store (SQL) kept in step.
+"""Deciding in a cache (Redis), on budgets that are leased from the store (SQL).
 
-A copy of the user's row in the cache decides and counts in one step, before the message is published. A message that
-the broker does not acknowledge is counted, so it goes to the outbox instead. The count is written to the store in the
-background. Only messages in a fixed window are counted by the cache: it does no arithmetic of windows. If the cache
-does not answer, the store decides, and the copy is out of date from then on. So a copy is used only after it was
-compared with the store since
+The store counts a budget when it leases it, so whatever either of them loses, no more than the limit is admitted, by
+any number of processes that use the cache or do without it at any time. What a cache has and nobody can reach is not
+spent: an outage may cost a user up to one budget, a tenth of the limit, until the cache is back or the window ends.
 
-- this process began,
-- any call to the cache failed, or its server turned out to be another (`QuotaCache.incarnation`),
-- the store decided on this user, or a sync reported the copy as invalid.
-
-In one process no send is admitted twice over: `PathLock` keeps the paths apart, and before the store decides or a
-copy is made, whatever the cache admitted is in the store (`CountSync.flush`). For several processes the bound is in
-docs/explanation/notifications.md.
+A process spends only for the configuration that it knows to be the latest: it forgets what it knows when the database
+announces a change, and reads each time while such announcements can't arrive. A keyed message is decided by the store,
+in the transaction that remembers its key; what the store has leased to the cache is spent for it if nothing else is
+left. Only messages in a fixed window are decided by the cache: it does no arithmetic of windows.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
-from collections.abc import Awaitable
-from typing import TypeVar
+from collections import Counter, OrderedDict, deque
+from collections.abc import Awaitable, Sequence
+from enum import Enum
+from typing import NamedTuple, TypeVar
 
 from paceline.batching import Batcher
 from paceline.circuit_breaker import Breaker, BreakerPolicy
 from paceline.clock import Clock, SystemClock
 from paceline.errors import BrokerUnavailable, NotFound, StoreError
 from paceline.messaging import MessageLog, Record
-from paceline_sms.count_sync import CountSync
-from paceline_sms.model import Attempt, KeyReused, Message, Verdict
-from paceline_sms.path_lock import Path, PathLock
-from paceline_sms.ports import Busy, Hit, Miss, NotificationObserver, QuotaCache, QuotaStore
-from paceline_sms.quota import Quota, replay
+from paceline_sms.accepted_rows import AcceptedRows
+from paceline_sms.model import Attempt, Message, Verdict
+from paceline_sms.ports import Lease, LeaseRequest, NotificationObserver, QuotaCache, QuotaStore
+from paceline_sms.quota import Quota
 
-MAX_VALIDATED = 100_000
-"""Users whose validation is cached; beyond that the store is read again, which is always correct."""
-MAX_PENDING_FORGETS = 10_000
+MAX_KNOWN = 100_000
+"""Users whose configuration is kept; that of others is read again."""
+MAX_DOUBTFUL = 10_000
+"""Calls whose answer was lost, and that are refunded later; for further ones nothing is."""
 MAX_ROUNDS = 5
-BUSY_PAUSE = 0.05
-BUSY_TIMEOUT_US = 15_000_000
 _BREAKER = BreakerPolicy(failures=2, first_pause=0.5, longest_pause=5.0)
 
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
+
+
+class Path(Enum):
+    """Who decided."""
+
+    CACHE = "redis"
+    SQL = "sql"
+
+
+class _Known(NamedTuple):
+    quota: Quota
+    changes: int
+    """How many announcements had come when it was read."""
+
+
+class _Spent(NamedTuple):
+    verdict: Verdict
+    quota: Quota
+    """The configuration it was decided by."""
 
 
 class CachedQuota:
@@ -72,16 +85,20 @@ class CachedQuota:
         self._observer = observer
         self._clock = clock or SystemClock()
         self._breaker = Breaker(_BREAKER)
-        self._path_lock = PathLock()
-        self.sync = CountSync(store, observer, self._invalidate)
-        self._failures = 0
-        self._pending_forgets: dict[int, Quota] = {}
-        """Quotas configured while the cache was down, whose old copies are still to be deleted."""
-        self._forgetting: asyncio.Task[None] | None = None
-        self._validated: OrderedDict[int, tuple[int, int]] = OrderedDict()
-        """By user: the epoch in which the cache's copy was compared with the store's row."""
-        self._uncached: set[int] = set()
-        """Users whose quota is of a kind that only the store decides on."""
+        self.rows = AcceptedRows(store)
+        self._known: OrderedDict[int, _Known] = OrderedDict()
+        """By user, as of the last reading or lease."""
+        self._changes = 0
+        """Announcements of changed configurations."""
+        self._following: asyncio.Task[None] | None = None
+        self._leases: Batcher[LeaseRequest, Lease | None] = Batcher(self._lease_batch)
+        self._leasing: dict[int, asyncio.Task[None]] = {}
+        self._sending: Counter[int] = Counter()
+        """By user, the sends that the cache is deciding: a lease has room for all of them."""
+        self._ungranted: dict[int, tuple[Lease, int]] = {}
+        """By user, a lease of which nobody knows whether the cache has it, and when it was leased."""
+        self._doubtful: deque[Attempt] = deque(maxlen=MAX_DOUBTFUL)
+        self._refunding: asyncio.Task[None] | None = None
 
     async def send(self, attempt: Attempt) -> tuple[Verdict, Path]:
         """Decides, and accepts the message if allowed. Returns the verdict and the path that decided.
@@ -90,62 +107,54 @@ class CachedQuota:
             NotFound: The user has no quota.
             KeyReused: The idempotency key was used for another message.
         """
-        if attempt.user_id not in self._uncached:
-            if self._breaker.allows(self._clock.monotonic_us()):
-                try:
-                    return await self._send_by_cache(attempt), Path.CACHE
-                except _CacheUnavailable:
-                    pass
-            if attempt.user_id not in self._uncached:
-                self._observer.fell_back()
-        async with self._path_lock.hold(attempt.user_id, Path.SQL):
-            self._validated.pop(attempt.user_id, None)
-            await self.sync.flush()
-            verdict = await self._admissions.submit(attempt)
-        if verdict.is_plain:
-            self._uncached.discard(attempt.user_id)
+        if not attempt.keyed and (verdict := await self._send_by_cache(attempt)) is not None:
+            return verdict, Path.CACHE
+        verdict = await self._admissions.submit(attempt)
+        if attempt.keyed and not verdict.allowed and verdict.is_plain:
+            spent = await self._spend(attempt)
+            if spent is not None and spent.verdict.allowed:
+                verdict = await self._admissions.submit(attempt._replace(prepaid=True))
+                if verdict.replayed:
+                    self._doubtful.append(attempt)
+                return verdict, Path.CACHE
         return verdict, Path.SQL
 
     async def forget(self, quota: Quota) -> None:
-        """Deletes the copy of a quota that was reconfigured, now or when the cache answers again."""
-        self._validated.pop(quota.user_id, None)
-        self._uncached.discard(quota.user_id)
+        """Drops the copy of a quota that was reconfigured. If the cache does not answer, the copy stays, and admits
+        nobody: it has another version."""
+        self._known.pop(quota.user_id, None)
         try:
             await self._call_cache(self._cache.forget(quota))
-        except _CacheUnavailable:
-            ids = {"user_id": quota.user_id}
-            _log.warning("user %d: the old quota could not be dropped from Redis yet", quota.user_id, extra=ids)
-            self._pending_forgets[quota.user_id] = quota
-            if len(self._pending_forgets) > MAX_PENDING_FORGETS:
-                # Its copy expires when its window ends.
-                self._pending_forgets.pop(next(iter(self._pending_forgets)))
+        except StoreError:
+            _log.warning("user %d: the old quota stays in Redis until its window ends", quota.user_id)
 
     async def close(self) -> None:
-        if self._forgetting is not None:
-            await asyncio.wait([self._forgetting])
-        await self.sync.close()
+        for task in (self._following, self._refunding):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait([task])
+        await self._leases.close()
+        await self.rows.close()
 
-    async def _send_by_cache(self, attempt: Attempt) -> Verdict:
-        deadline_us = self._clock.monotonic_us() + BUSY_TIMEOUT_US
-        while not isinstance(answer := await self._spend(attempt), Hit):
-            if self._clock.monotonic_us() > deadline_us:
-                raise BrokerUnavailable("this Idempotency-Key is still being published")
-            await asyncio.sleep(BUSY_PAUSE)
-        verdict = answer.verdict
-        if not verdict.allowed or verdict.replayed:
+    # -- deciding --------------------------------------------------------------------------------------------------
+
+    async def _send_by_cache(self, attempt: Attempt) -> Verdict | None:
+        """None if the store has to decide."""
+        spent = await self._spend(attempt)
+        if spent is None:
+            return None
+        verdict, quota = spent
+        if not verdict.allowed:
             return verdict
-        message = attempt.to_message(verdict.at_ms, self._expiry_ms)
+        message = attempt.to_message(verdict.at_ms, self._expiry_ms, quota.recipient)
         record = Record(self._topic, str(attempt.user_id), message.to_record_value(), attempt.traceparent)
         (failure,) = await self._log.publish([record])
         if isinstance(failure, BrokerUnavailable):
             # Counted, and perhaps published: so it must be sent. The sender sends each message id once.
             failure = await self._publish_to_outbox(attempt, message, failure)
-        if failure is None:
-            self.sync.remember(message, attempt.fingerprint if attempt.keyed else None)
-        if attempt.keyed:
-            await self._settle(attempt, sent=failure is None)
         if failure is not None:
             raise failure
+        self.rows.add(message)
         return verdict
 
     async def _publish_to_outbox(
@@ -157,108 +166,129 @@ class CachedQuota:
             return failure
         return None
 
-    async def _spend(self, attempt: Attempt) -> Hit | Busy:
-        """The cache's decision, made on a copy that is known to be valid."""
+    async def _spend(self, attempt: Attempt) -> _Spent | None:
+        """The cache's decision; None if the store has to decide, because the quota is of another kind, or the cache
+        does not answer."""
         user_id = attempt.user_id
-        for _ in range(MAX_ROUNDS):
-            async with self._path_lock.hold(user_id, Path.CACHE):
-                if self._validated.get(user_id) != self._epoch:
-                    await self._learn(attempt)
-                if attempt.keyed and (replayed := await self._replay(attempt)) is not None:
-                    return Hit(replayed, None)
-                answer = await self._call_cache(self._cache.spend(attempt))
-                if isinstance(answer, Busy):
-                    return answer
-                if isinstance(answer, Miss):
-                    self._validated.pop(user_id, None)
-                    continue
-                if answer.spending is not None:
-                    self.sync.add(answer.spending)
-                if self._validated.get(user_id) == self._epoch:
-                    return answer
-                # The server changed during this call, or a sync found the copy invalid: what was counted stays counted,
-                # but admits no message.
-        raise _CacheUnavailable
-
-    async def _learn(self, attempt: Attempt) -> None:
-        """Makes the copy valid: the store first learns what the cache admitted, then the cache what the store has."""
-        for _ in range(MAX_ROUNDS):
-            epoch = self._epoch
-            await self.sync.flush()
-            row = await self._store.find(attempt.user_id, now_ms=attempt.now_ms)
-            if row is None:
-                raise NotFound("user", str(attempt.user_id))
-            quota, now_ms = row
-            if not quota.is_plain:
-                self._uncached.add(quota.user_id)
-                raise _CacheUnavailable
-            await self._call_cache(self._cache.learn(quota, quota.ends_ms - now_ms, now_ms=attempt.now_ms))
-            if epoch == self._epoch:
-                break
-            # This call opened the connection: it is unknown whether the write reached this server or its predecessor.
-        else:
-            raise _CacheUnavailable
-        self._validated[attempt.user_id] = epoch
-        self._validated.move_to_end(attempt.user_id)
-        if len(self._validated) > MAX_VALIDATED:
-            self._validated.popitem(last=False)
-
-    async def _replay(self, attempt: Attempt) -> Verdict | None:
-        """The verdict on a key that the store has as sent."""
-        fingerprint = await self._store.key_fingerprint(attempt.message_id, now_ms=attempt.now_ms)
-        if fingerprint is None:
-            return None
-        if fingerprint != attempt.fingerprint:
-            raise KeyReused(attempt.message_id)
-        row = await self._store.find(attempt.user_id, now_ms=attempt.now_ms)
-        if row is None:
-            raise NotFound("user", str(attempt.user_id))
-        quota, now_ms = row
-        return replay(quota, attempt, now_ms)
-
-    async def _settle(self, attempt: Attempt, *, sent: bool) -> None:
+        self._sending[user_id] += 1
         try:
-            await self._call_cache(self._cache.settle(attempt, sent=sent))
-        except _CacheUnavailable:
-            _log.warning(
-                "user %d: the outcome of message %s was not recorded in Redis",
-                attempt.user_id,
-                attempt.message_id,
-                extra={"user_id": attempt.user_id, "message_id": attempt.message_id},
-            )
+            return await self._spend_leased(attempt)
+        finally:
+            self._sending[user_id] -= 1
+            if not self._sending[user_id]:
+                del self._sending[user_id]
 
-    @property
-    def _epoch(self) -> tuple[int, int]:
-        return self._failures, self._cache.incarnation
+    async def _spend_leased(self, attempt: Attempt) -> _Spent | None:
+        for _ in range(MAX_ROUNDS):
+            if not (quota := await self._quota(attempt)).is_plain:
+                return None
+            if not self._breaker.allows(self._clock.monotonic_us()):
+                break
+            try:
+                verdict = await self._call_cache(self._cache.spend(attempt, quota))
+            except StoreError:
+                self._doubtful.append(attempt)
+                break
+            if verdict is not None:
+                return _Spent(verdict, quota)
+            try:
+                await self._lease(attempt)
+            except _CacheUnavailable:
+                break
+        else:
+            return None  # others took each budget first
+        self._observer.fell_back()
+        return None
+
+    async def _quota(self, attempt: Attempt) -> Quota:
+        """The user's configuration: as known, if no change of it can have been missed, or if the store, which alone can
+        change it, does not answer."""
+        if self._following is None:
+            self._following = asyncio.get_running_loop().create_task(self._store.follow_configurations(self._changed))
+        known = self._known.get(attempt.user_id)
+        if known is not None and known.changes == self._changes and self._store.hears_configurations:
+            return known.quota
+        changes = self._changes
+        try:
+            row = await self._store.find(attempt.user_id, renew=False, now_ms=attempt.now_ms)
+        except StoreError:
+            if known is None:
+                raise
+            return known.quota
+        if row is None:
+            self._known.pop(attempt.user_id, None)
+            raise NotFound("user", str(attempt.user_id))
+        self._keep(row[0], changes)
+        return row[0]
+
+    def _changed(self) -> None:
+        self._changes += 1
+
+    def _keep(self, quota: Quota, changes: int) -> None:
+        self._known[quota.user_id] = _Known(quota, changes)
+        self._known.move_to_end(quota.user_id)
+        if len(self._known) > MAX_KNOWN:
+            self._known.popitem(last=False)
+
+    # -- budgets -----------------------------------------------------------------------------------------------------
+
+    async def _lease(self, attempt: Attempt) -> None:
+        """Leases a budget for a user, once for all callers who want one now."""
+        user_id = attempt.user_id
+        task = self._leasing.get(user_id)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._lease_and_grant(attempt))
+            self._leasing[user_id] = task
+            task.add_done_callback(lambda _: self._leasing.pop(user_id, None))
+        await asyncio.shield(task)
+
+    async def _lease_and_grant(self, attempt: Attempt) -> None:
+        user_id = attempt.user_id
+        if user_id not in self._ungranted:
+            changes, leased_us = self._changes, self._clock.monotonic_us()
+            lease = await self._leases.submit(LeaseRequest(user_id, self._sending[user_id], attempt.now_ms))
+            if lease is None:
+                raise NotFound("user", str(user_id))
+            self._keep(lease.quota, changes)
+            self._ungranted[user_id] = lease, leased_us
+        lease, leased_us = self._ungranted[user_id]
+        lease = lease._replace(at_ms=lease.at_ms + (self._clock.monotonic_us() - leased_us) // 1000)
+        if lease.at_ms < lease.quota.ends_ms:
+            try:
+                await self._call_cache(self._cache.grant(lease, now_ms=attempt.now_ms))
+            except StoreError as error:
+                raise _CacheUnavailable from error
+        del self._ungranted[user_id]
+
+    async def _lease_batch(self, requests: Sequence[LeaseRequest]) -> Sequence[Lease | None]:
+        return await self._store.lease(requests)
+
+    # -- the cache -----------------------------------------------------------------------------------------------------
 
     async def _call_cache(self, call: Awaitable[T]) -> T:
-        """The cache's result; counts its failures."""
+        """The cache's result; its failures are counted."""
         try:
             answer = await call
         except StoreError as error:
-            self._failures += 1
             self._breaker.record_failure(self._clock.monotonic_us())
             _log.warning("REDIS DOWN — Falling back to Postgres (%s)", error)
-            raise _CacheUnavailable from error
+            raise
         self._breaker.record_success()
-        if self._pending_forgets and self._forgetting is None:
-            self._forgetting = asyncio.get_running_loop().create_task(self._forget_pending())
+        if self._doubtful and self._refunding is None:
+            self._refunding = asyncio.get_running_loop().create_task(self._refund())
         return answer
 
-    async def _forget_pending(self) -> None:
+    async def _refund(self) -> None:
+        """Gives back what calls have spent whose answers were lost: the store decided on them."""
         try:
-            while self._pending_forgets:
-                _, quota = self._pending_forgets.popitem()
-                await self._cache.forget(quota)
-        except StoreError:
-            self._pending_forgets.setdefault(quota.user_id, quota)
+            while self._doubtful:
+                await self._cache.refund(self._doubtful[0])
+                self._doubtful.popleft()
+        except StoreError as error:
+            _log.info("budgets are given back when Redis answers again: %s", error)
         finally:
-            self._forgetting = None
-
-    def _invalidate(self, users: set[int]) -> None:
-        for user_id in users:
-            self._validated.pop(user_id, None)
+            self._refunding = None
 
 
 class _CacheUnavailable(Exception):
-    """The cache did not answer; the store must decide."""
+    """The cache did not answer."""

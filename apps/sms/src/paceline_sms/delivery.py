@@ -434,14 +434,14 @@ class Delivery:
             attempt,
             from_ms(expires_ms),
             message.user_id,
-            claim.recipient.locale,
+            message.locale or claim.recipient.locale,
         )
 
     def _quiet_until(self, message: Message, claim: MessageClaim) -> int | None:
         """When the recipient's quiet hours end, if they apply now; None for urgent messages."""
         if self._quiet_hours is None or message.priority is Priority.HIGH:
             return None
-        return self._quiet_hours.ends_ms(self._now_ms(), claim.recipient.zone)
+        return self._quiet_hours.ends_ms(self._now_ms(), message.zone or claim.recipient.zone)
 
     def _now_ms(self) -> int:
         return _host_ms() + self._skew_ms

@@ -13,12 +13,11 @@ from paceline.errors import BrokerUnavailable, InvalidInput, NotFound, PacelineE
 from paceline.messaging import MessageLog
 from paceline_sms.attempts import AttemptLog
 from paceline_sms.broker_health import BrokerHealth
-from paceline_sms.cached_quota import CachedQuota
+from paceline_sms.cached_quota import CachedQuota, Path
 from paceline_sms.model import Attempt, Outcome, Priority, Verdict, checked_integer
-from paceline_sms.path_lock import Path
 from paceline_sms.ports import NotificationObserver, NullObserver, QuotaCache, QuotaStore
-from paceline_sms.quota import Quota, Recipient, Unit, decide, quota_spec
-from paceline_sms.recipients import checked_locale, checked_phone, checked_zone
+from paceline_sms.quota import Quota, Unit, decide, quota_spec
+from paceline_sms.recipients import Recipient, checked_locale, checked_phone, checked_zone
 
 TOPIC = "sms-outbound"
 EVENTS_TOPIC = "notification-events"
@@ -121,8 +120,6 @@ class Intake:
         Raises:
             NotFound: The user has none.
         """
-        if self.cached is not None:
-            await self.cached.sync.flush()
         quota, now_ms = await self._find(user_id)
         return quota.current(now_ms)
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from paceline.durations import parse_duration
 from paceline.errors import InvalidInput
-from paceline_sms.recipients import checked_phone
+from paceline_sms.recipients import NOBODY, Recipient, checked_locale, checked_phone, checked_zone
 from paceline_sms.segments import count_segments
 
 LARGEST = 2**31 - 1
@@ -56,6 +56,8 @@ class Attempt(NamedTuple):
     expires_in_ms: int | None = None
     """None: the gateway's default."""
     segments: int = 1
+    prepaid: bool = False
+    """A budget that the store has leased was spent for it: it is counted."""
     fingerprint: str = ""
     """A hash of the content: the same key with another fingerprint is an error."""
 
@@ -105,11 +107,20 @@ class Attempt(NamedTuple):
             fingerprint=hashlib.sha256(content.encode()).hexdigest()[:32],
         )
 
-    def to_message(self, at_ms: int, default_expiry_ms: int) -> Message:
-        """The message this attempt becomes when it is accepted at a time."""
+    def to_message(self, at_ms: int, default_expiry_ms: int, recipient: Recipient = NOBODY) -> Message:
+        """The message this attempt becomes when it is accepted at a time, bound to the user's present recipient."""
         expiry_ms = default_expiry_ms if self.expires_in_ms is None else self.expires_in_ms
         return Message(
-            self.user_id, self.message, self.message_id, self.to, self.priority, at_ms, at_ms + expiry_ms, self.segments
+            self.user_id,
+            self.message,
+            self.message_id,
+            self.to or recipient.phone,
+            self.priority,
+            at_ms,
+            at_ms + expiry_ms,
+            self.segments,
+            recipient.locale,
+            recipient.zone,
         )
 
 
@@ -188,12 +199,16 @@ class Message:
     text: str
     message_id: str
     to: str | None = None
-    """E.164; None: the user's own number, if there is one."""
+    """E.164, bound when it was accepted; None if there was no number then, or another program wrote the record: then it
+    is the user's own number, if there is one."""
     priority: Priority = Priority.NORMAL
     accepted_ms: int | None = None
     expires_ms: int | None = None
     """None: it never expires, as a record that another program wrote without a time."""
     segments: int = 1
+    locale: str | None = None
+    zone: str | None = None
+    """Of the recipient, as `to`."""
 
     def to_record_value(self) -> str:
         """The message as the log carries it: JSON, in ASCII so that every store can keep every character."""
@@ -206,6 +221,10 @@ class Message:
             document["acceptedAt"] = self.accepted_ms
         if self.expires_ms is not None:
             document["expiresAt"] = self.expires_ms
+        if self.locale is not None:
+            document["locale"] = self.locale
+        if self.zone is not None:
+            document["zone"] = self.zone
         return json.dumps(document)
 
     @classmethod
@@ -220,6 +239,7 @@ class Message:
             user_id, text, message_id = document["userId"], document["message"], document["messageId"]
             to, priority = document.get("to"), document.get("priority", Priority.NORMAL)
             accepted_ms, expires_ms = document.get("acceptedAt"), document.get("expiresAt")
+            locale, zone = document.get("locale"), document.get("zone")
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise InvalidInput("value", "is not a message: an object with userId, message and messageId") from None
         if not _is_id(message_id):
@@ -236,6 +256,8 @@ class Message:
             accepted_ms,
             expires_ms,
             count_segments(text).number,
+            None if locale is None else checked_locale(locale),
+            None if zone is None else checked_zone(zone),
         )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple, Protocol
@@ -18,7 +18,8 @@ from paceline.errors import PacelineError
 from paceline.messaging import Record
 from paceline_sms.analytics import MinuteCount
 from paceline_sms.model import Attempt, AttemptEvent, Message, Verdict
-from paceline_sms.quota import Quota, Recipient, Spending
+from paceline_sms.quota import Quota
+from paceline_sms.recipients import Recipient
 
 LARGEST_COPY = 500_000
 """Bytes of a dead letter on its topic."""
@@ -50,55 +51,62 @@ class QuotaStore(Protocol):
         """The user's quota, and the time. With `renew` an elapsed window is restarted, which takes a lock."""
         ...
 
-    async def sync(
-        self, spendings: Sequence[Spending], sent_keys: Mapping[str, str], messages: Sequence[Message]
-    ) -> set[int]:
-        """Counts what a cache admitted (`quota.merge_spending`), and stores the messages and the fingerprints of those
-        that were sent under an idempotency key, in one transaction. Returns the users whose copies in the cache are no
-        longer valid."""
+    async def lease(self, requests: Sequence[LeaseRequest]) -> Sequence[Lease | None]:
+        """Counts a budget for a cache to spend, as far as the limit allows, in one transaction that locks the users'
+        rows. None where the user has no quota."""
         ...
 
-    async def key_fingerprint(self, message_id: str, *, now_ms: int | None = None) -> str | None:
-        """The fingerprint of a message whose id was made from an idempotency key, if it is stored as sent."""
+    async def accepted(self, messages: Sequence[Message]) -> None:
+        """Writes rows for messages that a cache admitted and that are published, if they have none yet."""
+        ...
+
+    @property
+    def hears_configurations(self) -> bool:
+        """Whether a change by any process is announced to this one at once."""
+        ...
+
+    async def follow_configurations(self, changed: Callable[[], None]) -> None:
+        """Calls `changed` after each announcement, and whenever one may have been missed, until it is cancelled."""
         ...
 
 
-class Hit(NamedTuple):
-    """The cache decided. `spending` is what the store does not have yet, if anything was counted."""
+class LeaseRequest(NamedTuple):
+    """A wish for a budget."""
 
-    verdict: Verdict
-    spending: Spending | None
-
-
-class Miss(NamedTuple):
-    """The cache has no valid copy of this user."""
+    user_id: int
+    callers: int
+    """How many wait for it: each needs one."""
+    now_ms: int | None = None
 
 
-class Busy(NamedTuple):
-    """Another call with the same idempotency key is being published right now."""
+class Lease(NamedTuple):
+    """A budget, which the store has counted."""
+
+    quota: Quota
+    """After it."""
+    budget: int
+    """0 if the limit is reached."""
+    at_ms: int
+    lease_id: str
+    """A grant that is repeated, because its answer was lost, adds the budget once."""
 
 
 class QuotaCache(Protocol):
-    """Quotas in a cache that decides atomically, by its own clock unless `now_ms` is given. Every call may raise
-    `StoreUnavailable`; whether it took effect is then unknown."""
+    """Spends budgets, atomically, by its own clock unless `now_ms` is given. Every call may raise `StoreUnavailable`;
+    whether it took effect is then unknown. Budgets that the server got before it was restarted or replaced are void: it
+    may have lost that they were spent."""
 
-    @property
-    def incarnation(self) -> int:
-        """Grows whenever the server may have been replaced, or may have lost data."""
+    async def spend(self, attempt: Attempt, quota: Quota) -> Verdict | None:
+        """Takes one from the user's budget of the quota's version, of its window or a later one. None if there is no
+        budget; a refusal if the store had nothing left to lease either."""
         ...
 
-    async def spend(self, attempt: Attempt) -> Hit | Miss | Busy:
-        """Checks and counts in one step. An attempt under an idempotency key that was counted before is not counted
-        again: it is a replay if it was `settled` as sent, else it may be published again."""
+    async def grant(self, lease: Lease, *, now_ms: int | None = None) -> None:
+        """Adds a leased budget, unless a later version or window is known."""
         ...
 
-    async def settle(self, attempt: Attempt, *, sent: bool) -> None:
-        """Records whether a counted attempt with a key has been published."""
-        ...
-
-    async def learn(self, quota: Quota, left_ms: int, *, now_ms: int | None = None) -> None:
-        """Takes over the store's row, whose window ends in `left_ms`, unless a newer one is known; never lowers a
-        count within a window."""
+    async def refund(self, attempt: Attempt) -> None:
+        """Gives back what the attempt has spent, if it has."""
         ...
 
     async def forget(self, quota: Quota) -> None:
@@ -348,10 +356,6 @@ class NotificationObserver(Protocol):
         """Redis did not answer; the SQL path decided."""
         ...
 
-    def synced(self, users: int, failed: bool) -> None:
-        """Counts were written to the store, or could not be."""
-        ...
-
     def events_dropped(self, count: int) -> None:
         """Attempt events were lost because their queue was full."""
         ...
@@ -393,9 +397,6 @@ class NullObserver:
         pass
 
     def fell_back(self) -> None:
-        pass
-
-    def synced(self, users: int, failed: bool) -> None:
         pass
 
     def events_dropped(self, count: int) -> None:

@@ -11,12 +11,12 @@ from datetime import timedelta
 from enum import StrEnum
 from fractions import Fraction
 from functools import lru_cache
-from typing import NamedTuple
 
 from paceline.errors import ConfigurationError, InvalidInput, PacelineError
 from paceline.limits.algorithms import State, at_opened, room, take
 from paceline.limits.model import LONGEST, FixedWindow, SlidingLog, SlidingWindow, Spec, TokenBucket
 from paceline_sms.model import Attempt, Verdict
+from paceline_sms.recipients import NOBODY, Recipient
 
 ALGORITHMS = ("fixed_window", "sliding_window", "sliding_log", "token_bucket")
 _MOST_MINUTES = LONGEST // timedelta(minutes=1)
@@ -30,17 +30,6 @@ class Unit(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Recipient:
-    """A user's default recipient, unless a message names one."""
-
-    phone: str | None = None
-    """E.164."""
-    locale: str | None = None
-    zone: str | None = None
-    """IANA; quiet hours are by this zone's clock."""
-
-
-@dataclass(frozen=True, slots=True)
 class Quota:
     """What one user may send, and has sent, in the window that began at `refreshed_ms`."""
 
@@ -51,13 +40,11 @@ class Quota:
     refreshed_ms: int
     version: int = 1
     """Grows with every configuration, so that an outdated copy is recognised."""
-    generation: int = 0
-    """Grows whenever the store itself counts, so that an outdated copy is recognised."""
     algorithm: str = FixedWindow.algorithm
     unit: Unit = Unit.MESSAGE
     state: State | None = None
     """The limiter's state, unless the algorithm is a fixed window: then `count` and `refreshed_ms` are the state."""
-    recipient: Recipient = Recipient()
+    recipient: Recipient = NOBODY
 
     @property
     def spec(self) -> Spec:
@@ -121,7 +108,9 @@ def quota_spec(algorithm: str, rate_limit: int, window_minutes: int) -> Spec:
 
 
 def decide(quota: Quota, attempt: Attempt, now_ms: int) -> tuple[Quota, Verdict | PacelineError]:
-    """The decision on one attempt, and the quota after it. A refusal changes nothing."""
+    """The decision on one attempt, and the quota after it. A refusal changes nothing, nor does what a budget paid."""
+    if attempt.prepaid:
+        return quota, _verdict(quota.current(now_ms), attempt, now_ms, max(quota.ends_ms - now_ms, 0), allowed=True)
     spec, view, cost = quota.spec, quota._view(now_ms), quota.cost(attempt)
     if cost > spec.size:
         problem = f"takes {cost} segments, and the whole quota is {spec.size}; shorten it or raise the quota"
@@ -131,7 +120,6 @@ def decide(quota: Quota, attempt: Attempt, now_ms: int) -> tuple[Quota, Verdict 
     if retry_us:
         return quota, _verdict(current, attempt, now_ms, -(-retry_us // 1000), allowed=False)
     after = quota.with_state(take(spec, view, now_ms * 1000, cost), now_ms)
-    after = replace(after, generation=quota.generation + 1)
     reset_us = room(spec, after._view(now_ms), now_ms * 1000, 1).reset_after_us
     return after, _verdict(after, attempt, now_ms, reset_us // 1000, allowed=True)
 
@@ -155,31 +143,12 @@ def _verdict(quota: Quota, attempt: Attempt, now_ms: int, reset_ms: int, *, allo
     )
 
 
-class Spending(NamedTuple):
-    """Sends that a cache admitted and the store has not counted yet."""
-
-    user_id: int
-    version: int
-    refreshed_ms: int
-    generation: int
-    total: int
-    """The cache's count after the last of them."""
-    sends: int
-
-    def joined(self, later: Spending) -> Spending:
-        """Both, made on the same copy."""
-        return later._replace(total=max(self.total, later.total), sends=self.sends + later.sends)
+MAX_BUDGET = 1000
 
 
-def merge_spending(quota: Quota, spending: Spending) -> tuple[Quota, bool]:
-    """The store's row merged with a cache's count, and whether the cache's copy is valid.
-
-    On a valid copy the cache's count applies, and never lowers the row's. If the store itself has counted since the
-    copy was made, the sends are added, because the copy's count lacks the store's. Sends of another window or
-    configuration are ignored.
-    """
-    if (quota.version, quota.refreshed_ms) != (spending.version, spending.refreshed_ms):
-        return quota, False
-    if quota.generation == spending.generation:
-        return replace(quota, count=max(quota.count, spending.total)), True
-    return replace(quota, count=quota.count + spending.sends), False
+def lease(quota: Quota, callers: int, now_ms: int) -> tuple[Quota, int]:
+    """The quota after a budget was leased from it, and the budget: a tenth of the limit, or one for each caller who
+    waits; 0 if nothing is left. Only of a quota that `is_plain`."""
+    current = quota.current(now_ms)
+    budget = min(max(current.rate_limit // 10, callers, 1), MAX_BUDGET, current.rate_limit - current.count)
+    return replace(current, count=current.count + max(budget, 0)), max(budget, 0)

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from paceline.errors import InvalidInput, MissingExtra
 
 OPT_OUTS = "/api/optouts/"
+
+
+@dataclass(frozen=True, slots=True)
+class Recipient:
+    """A user's default recipient, unless a message names one."""
+
+    phone: str | None = None
+    """E.164."""
+    locale: str | None = None
+    zone: str | None = None
+    """IANA; quiet hours are by this zone's clock."""
+
+
+NOBODY = Recipient()
 _WRITE = "write it in E.164, with + and the country, as +491701234567"
 
 

@@ -12,7 +12,7 @@ from paceline.messaging import LogEntry, Record
 from paceline_sms.model import Message
 from paceline_sms.ports import Claim, DeadLetter, DeliveryOutcome, MessageClaim, Parking
 from paceline_sms.provider import Accepted, Rejected, SmsMessage, Unknown
-from paceline_sms.quota import Recipient, Spending
+from paceline_sms.recipients import Recipient
 
 
 class MemoryLog:
@@ -167,21 +167,3 @@ class ScriptedProvider:
             raise step
         self.sent.append(message)
         return Accepted(f"p-{message.id}")
-
-
-class MemorySyncs:
-    """Receives the counts of a `CountSync`; a fake of the store's one method that it needs."""
-
-    def __init__(self) -> None:
-        self.written: list[tuple[list[Spending], dict[str, str], list[Message]]] = []
-        self.down = False
-        self.outdated: set[int] = set()
-
-    async def sync(
-        self, spendings: Sequence[Spending], sent_keys: Mapping[str, str], messages: Sequence[Message]
-    ) -> set[int]:
-        await asyncio.sleep(0)
-        if self.down:
-            raise StoreUnavailable
-        self.written.append((list(spendings), dict(sent_keys), list(messages)))
-        return self.outdated

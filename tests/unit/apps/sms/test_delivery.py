@@ -19,7 +19,7 @@ from paceline_sms.ports import DeliveryOutcome, Parking, Status
 from paceline_sms.provider import Accepted, OnUnknown, Rejected, SmsMessage, Unavailable, Unknown
 from paceline_sms.provider_chain import NamedProvider, ProviderChain
 from paceline_sms.quiet_hours import QuietHours
-from paceline_sms.quota import Recipient
+from paceline_sms.recipients import Recipient
 from tests.unit.apps.sms.fakes import MemoryLog, MemoryMessages, MemorySource, ScriptedProvider
 
 QUICK = BreakerPolicy(failures=5, first_pause=0.002, longest_pause=0.004)

@@ -1,4 +1,4 @@
-"""The window's arithmetic, and the bringing in step of two counts."""
+"""The window's arithmetic, and budgets for a cache."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from paceline_sms.model import (
     Attempt,
     Verdict,
 )
-from paceline_sms.quota import Quota, Spending, decide, merge_spending
+from paceline_sms.quota import Quota, decide, lease
 
 NOW = 1_800_000_000_000
 
 MINUTE = 60_000
 
 
-def quota(count: int = 0, limit: int = 10, minutes: int = 5, generation: int = 0, version: int = 1) -> Quota:
-    return Quota(1, limit, minutes, count, NOW, version, generation)
+def quota(count: int = 0, limit: int = 10, minutes: int = 5) -> Quota:
+    return Quota(1, limit, minutes, count, NOW)
 
 
 def test_a_window_lasts_until_the_very_millisecond_it_ends() -> None:
@@ -45,21 +45,36 @@ def test_a_send_is_allowed_if_the_current_window_has_room(limit: int, count: int
     assert again.allowed
 
 
-def test_a_cache_in_step_never_lowers_the_stores_count() -> None:
-    spending = Spending(1, 1, NOW, 0, 4, 2)
-    assert merge_spending(quota(count=3), spending) == (quota(count=4), True)
-    assert merge_spending(quota(count=7), spending) == (quota(count=7), True)
+@given(st.integers(1, 50), st.lists(st.tuples(st.booleans(), st.integers(1, 30)), max_size=30))
+def test_leases_and_sends_together_never_pass_the_limit(limit: int, steps: list[tuple[bool, int]]) -> None:
+    row, admitted = quota(limit=limit), 0
+    for is_lease, callers in steps:
+        if is_lease:
+            row, budget = lease(row, callers, NOW)
+            admitted += budget
+        else:
+            row, verdict = decide(row, Attempt.of(1, "m"), NOW)
+            admitted += isinstance(verdict, Verdict) and verdict.allowed
+    assert row.count == admitted <= limit
 
 
-def test_what_a_cache_admitted_beside_the_store_is_added() -> None:
-    spending = Spending(1, 1, NOW, 0, 4, 2)
-    assert merge_spending(quota(count=5, generation=3), spending) == (quota(count=7, generation=3), False)
+@pytest.mark.parametrize(
+    ("limit", "count", "callers", "budget"),
+    [(10, 0, 1, 1), (60, 0, 1, 6), (60, 0, 9, 9), (60, 57, 1, 3), (60, 60, 5, 0), (1_000_000, 0, 1, 1000)],
+)
+def test_a_budget_is_a_tenth_of_the_limit_or_one_for_each_who_waits(
+    limit: int, count: int, callers: int, budget: int
+) -> None:
+    assert lease(quota(count, limit), callers, NOW) == (quota(count + budget, limit), budget)
 
 
-@pytest.mark.parametrize("spending", [Spending(1, 2, NOW, 0, 4, 2), Spending(1, 1, NOW - 1, 0, 4, 2)])
-def test_sends_of_another_version_or_window_no_longer_matter(spending: Spending) -> None:
-    assert merge_spending(quota(count=1), spending) == (quota(count=1), False)
+def test_a_lease_opens_the_next_window() -> None:
+    assert lease(quota(10), 1, NOW + 5 * MINUTE) == (Quota(1, 10, 5, 1, NOW + 5 * MINUTE), 1)
 
 
-def test_spendings_on_one_copy_add_up() -> None:
-    assert Spending(1, 1, NOW, 0, 6, 1).joined(Spending(1, 1, NOW, 0, 5, 1)) == Spending(1, 1, NOW, 0, 6, 2)
+def test_what_a_budget_paid_counts_nothing() -> None:
+    before = quota(count=10)
+    after, verdict = decide(before, Attempt.of(1, "m")._replace(prepaid=True), NOW)
+    assert isinstance(verdict, Verdict)
+    assert verdict.allowed
+    assert after is before

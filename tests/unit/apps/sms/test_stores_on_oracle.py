@@ -12,8 +12,8 @@ from paceline.messaging import Record
 from paceline.sql import outbox, outbox_looks
 from paceline.sql.outbox_looks import Look
 from paceline_sms.model import Attempt, AttemptEvent, Message, Outcome
-from paceline_sms.ports import DeadLetter, DeliveryOutcome, MessageFilter, Parking, Receipt, Status
-from paceline_sms.quota import Quota, Spending
+from paceline_sms.ports import DeadLetter, DeliveryOutcome, LeaseRequest, MessageFilter, Parking, Receipt, Status
+from paceline_sms.quota import Quota
 from paceline_sms.receipts import EarlyReceipt
 from paceline_sms.stores import (
     attempt_statements,
@@ -76,9 +76,8 @@ def everything(connection: Any) -> None:
     quota_statements.publish(connection, "t", [(Attempt.of(1, "m"), messages[0])])
     quota_statements.find(connection, 1, None)
     quota_statements.renew(connection, 1, None)
-    spendings = [Spending(n, 1, 0, 0, 1, 1) for n in range(2500)]
-    quota_statements.sync(connection, spendings, dict.fromkeys(ids, ""), messages)
-    quota_statements.key_fingerprint(connection, "m", None)
+    quota_statements.lease_budgets(connection, [LeaseRequest(n, 1) for n in range(2500)])
+    message_statements.insert_messages(connection, messages, keep=True)
     message_statements.claim(connection, messages, "me", timedelta(seconds=1))
     message_statements.renew(connection, ids, "me", timedelta(seconds=1))
     message_statements.release(connection, ids, "me")

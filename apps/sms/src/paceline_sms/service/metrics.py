@@ -21,12 +21,6 @@ class NotificationMetrics:
         self._fallbacks = Counter(
             "notification_redis_fallbacks", "Sends decided in SQL because Redis did not answer.", registry=registry
         )
-        self._synced = Counter(
-            "notification_count_sync_users",
-            "Counts brought from Redis to SQL, one a user and transaction.",
-            ["result"],
-            registry=registry,
-        )
         self._dropped = Counter(
             "notification_events_dropped", "Attempt events lost because their queue was full.", registry=registry
         )
@@ -101,9 +95,6 @@ class NotificationMetrics:
 
     def fell_back(self) -> None:
         self._fallbacks.inc()
-
-    def synced(self, users: int, failed: bool) -> None:
-        self._synced.labels("failed" if failed else "written").inc(users)
 
     def events_dropped(self, count: int) -> None:
         self._dropped.inc(count)

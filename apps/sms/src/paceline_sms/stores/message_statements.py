@@ -38,7 +38,7 @@ from paceline_sms.ports import (
     Parking,
     Status,
 )
-from paceline_sms.quota import Recipient
+from paceline_sms.recipients import Recipient
 from paceline_sms.stores import sqlite
 from paceline_sms.stores.rows import OutcomeRow, known_of
 from paceline_sms.stores.tables import (

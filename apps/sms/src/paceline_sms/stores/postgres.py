@@ -13,7 +13,7 @@ from paceline.sql.engine import Database
 from paceline.sql.pipeline import BY_KEY, Statement, text_of, whole_of
 from paceline_sms.model import Message
 from paceline_sms.ports import Claim, MessageClaim, Status
-from paceline_sms.quota import Recipient
+from paceline_sms.recipients import Recipient
 from paceline_sms.stores.rows import OutcomeRow
 
 # Both lock in order of the ids, as all other statements do.

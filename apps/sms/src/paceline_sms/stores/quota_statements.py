@@ -5,6 +5,7 @@ Every transaction that counts locks the users' rows first, in the order of their
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -16,33 +17,40 @@ from sqlalchemy.engine import Connection, Row
 from paceline.durations import from_ms, to_ms
 from paceline.errors import NotFound, PacelineError
 from paceline.messaging import Record
+from paceline.sql.engine import announce
 from paceline.sql.in_lists import where_in
 from paceline.sql.outbox import append
 from paceline_sms.model import Attempt, KeyReused, Message, Verdict
-from paceline_sms.quota import Quota, Recipient, Spending, Unit, decide, merge_spending, replay
+from paceline_sms.ports import Lease, LeaseRequest
+from paceline_sms.quota import Quota, Unit, decide, lease, replay
+from paceline_sms.recipients import Recipient
 from paceline_sms.stores.message_statements import insert_messages
 from paceline_sms.stores.rows import clock_ms, known_of
 from paceline_sms.stores.tables import notification_key, notification_quota
 
+CONFIGURED = "sms-configured"
+"""The hint that some quota was configured or deleted."""
 KEY_LIFE = timedelta(hours=24)
 """How long an idempotency key is kept."""
 
 
 def configure(connection: Connection, quota: Quota, now_ms: int | None) -> Quota:
     """Creates or replaces the user's row with `quota`, nothing counted, its window beginning now."""
+    announce(connection, CONFIGURED)
     earlier = _lock_rows(connection, [quota.user_id]).get(quota.user_id)
     quota = replace(quota, count=0, refreshed_ms=clock_ms(connection, now_ms), state=None)
     if earlier is None:
         # Of two transactions that create the same user, the second waits here, fails on the key, and is retried.
         connection.execute(notification_quota.insert().values(user_id=quota.user_id, **_columns(quota)))
         return quota
-    quota = replace(quota, version=earlier.version + 1, generation=earlier.generation)
+    quota = replace(quota, version=earlier.version + 1)
     _write(connection, [quota])
     return quota
 
 
 def delete(connection: Connection, user_id: int) -> bool:
     """Removes the user's row; whether there was one."""
+    announce(connection, CONFIGURED)
     return bool(connection.execute(notification_quota.delete().where(notification_quota.c.user_id == user_id)).rowcount)
 
 
@@ -79,7 +87,10 @@ def admit(
         connection,
         {a.message_id: (verdict.at_ms, a.fingerprint) for a, verdict in accepted.values() if a.keyed},
     )
-    publish(connection, topic, [(a, a.to_message(verdict.at_ms, expiry_ms)) for a, verdict in accepted.values()])
+    messages = [
+        (a, a.to_message(verdict.at_ms, expiry_ms, quotas[a.user_id].recipient)) for a, verdict in accepted.values()
+    ]
+    publish(connection, topic, messages)
     return outcomes
 
 
@@ -117,36 +128,22 @@ def renew(connection: Connection, user_id: int, now_ms: int | None) -> tuple[Quo
     return current, at_ms
 
 
-def sync(
-    connection: Connection,
-    spendings: Sequence[Spending],
-    sent_keys: Mapping[str, str],
-    messages: Sequence[Message],
-) -> set[int]:
-    """Counts what a cache admitted; returns the users whose copies are not valid."""
-    quotas = _lock_rows(connection, {spending.user_id for spending in spendings})
-    changed: dict[int, Quota] = {}
-    stale: set[int] = set()
-    for spending in spendings:
-        quota = changed.get(spending.user_id) or quotas.get(spending.user_id)
+def lease_budgets(connection: Connection, requests: Sequence[LeaseRequest]) -> list[Lease | None]:
+    """Counts budgets, as far as the limits allow; None for a user without a quota."""
+    quotas = _lock_rows(connection, {request.user_id for request in requests})
+    now_ms = clock_ms(connection, None)
+    leases: list[Lease | None] = []
+    for request in requests:
+        quota = quotas.get(request.user_id)
         if quota is None:
+            leases.append(None)
             continue
-        after, valid = merge_spending(quota, spending)
-        if not valid:
-            stale.add(spending.user_id)
-        if after != quota:
-            changed[spending.user_id] = after
-    _write(connection, changed.values())
-    if sent_keys:
-        now_ms = clock_ms(connection, None)
-        _remember(connection, {key: (now_ms, fingerprint) for key, fingerprint in sent_keys.items()})
-    insert_messages(connection, messages, keep=True)
-    return stale
-
-
-def key_fingerprint(connection: Connection, message_id: str, now_ms: int | None) -> str | None:
-    """The fingerprint of a message id that was sent, or None."""
-    return _keys(connection, [message_id], clock_ms(connection, now_ms)).get(message_id)
+        at_ms = now_ms if request.now_ms is None else request.now_ms
+        after, budget = lease(quota, request.callers, at_ms) if quota.is_plain else (quota, 0)
+        quotas[request.user_id] = after
+        leases.append(Lease(after, budget, at_ms, uuid.uuid4().hex))
+    _write(connection, quotas.values())
+    return leases
 
 
 def _lock_rows(connection: Connection, user_ids: Iterable[int]) -> dict[int, Quota]:
@@ -202,7 +199,6 @@ def _quota(row: Row[Any]) -> Quota:
         row.current_count,
         to_ms(row.last_refresh_time),
         row.version,
-        row.generation,
         row.algorithm,
         Unit(row.unit),
         tuple(map(int, row.state.split())) if row.state else None,
@@ -217,7 +213,6 @@ def _columns(quota: Quota) -> dict[str, Any]:
         "current_count": quota.count,
         "last_refresh_time": from_ms(quota.refreshed_ms),
         "version": quota.version,
-        "generation": quota.generation,
         "algorithm": quota.algorithm,
         "unit": quota.unit.value,
         "state": None if quota.state is None else " ".join(map(str, quota.state)),

@@ -17,6 +17,8 @@ from paceline_sms.ports import (
     Backlog,
     DeadLetter,
     DeliveryOutcome,
+    Lease,
+    LeaseRequest,
     MessageClaim,
     MessageFilter,
     MessageStatus,
@@ -24,7 +26,7 @@ from paceline_sms.ports import (
     Receipt,
     Suspect,
 )
-from paceline_sms.quota import Quota, Spending
+from paceline_sms.quota import Quota
 from paceline_sms.receipts import EarlyReceipt, early_topic
 from paceline_sms.stores import (
     attempt_statements,
@@ -48,6 +50,7 @@ T = TypeVar("T")
 DEFAULT_EXPIRY = timedelta(hours=24)
 LEASE = timedelta(seconds=10)
 MAX_TRIES = 5
+LISTEN_SECONDS = 3600.0
 PRUNE_BATCH = 5000
 REDRIVE_BATCH = 500
 MOST_COUNTED = 100_001
@@ -82,14 +85,23 @@ class SqlQuotaStore:
             return row
         return await self._database.write(quota_statements.renew, user_id, now_ms)
 
-    async def sync(
-        self, spendings: Sequence[Spending], sent_keys: Mapping[str, str], messages: Sequence[Message]
-    ) -> set[int]:
-        write = self._database.write
-        return await _retry_conflicts(lambda: write(quota_statements.sync, spendings, sent_keys, messages))
+    async def lease(self, requests: Sequence[LeaseRequest]) -> list[Lease | None]:
+        return await _retry_conflicts(lambda: self._database.write(quota_statements.lease_budgets, requests))
 
-    async def key_fingerprint(self, message_id: str, *, now_ms: int | None = None) -> str | None:
-        return await self._database.read(quota_statements.key_fingerprint, message_id, now_ms)
+    async def accepted(self, messages: Sequence[Message]) -> None:
+        write = self._database.write
+        await _retry_conflicts(lambda: write(message_statements.insert_messages, messages, keep=True))
+
+    @property
+    def hears_configurations(self) -> bool:
+        # Commits of other processes to an SQLite file are heard only after a while.
+        return self._database.dialect == "postgresql" and self._database.hints.are_received
+
+    async def follow_configurations(self, changed: Callable[[], None]) -> None:
+        configured = self._database.hints.subscribe(quota_statements.CONFIGURED)
+        while True:
+            if await self._database.hints.wait(configured, LISTEN_SECONDS):
+                changed()
 
     async def prune(self, before_ms: int) -> int:
         """Deletes expired idempotency keys from before a time."""

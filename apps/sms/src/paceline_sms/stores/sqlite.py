@@ -15,7 +15,7 @@ from paceline.durations import to_ms
 from paceline.sql.schema import instant_text, now, sqlite_connection
 from paceline_sms.model import Message
 from paceline_sms.ports import Claim, MessageClaim, Status
-from paceline_sms.quota import Recipient
+from paceline_sms.recipients import Recipient
 from paceline_sms.stores.rows import OutcomeRow
 
 # The messages are a JSON object of id to phone number, if a message has its own.

@@ -15,7 +15,6 @@ notification_quota = sa.Table(
     sa.Column("current_count", sa.Integer, nullable=False),
     sa.Column("last_refresh_time", Instant, nullable=False),
     sa.Column("version", sa.Integer, nullable=False),
-    sa.Column("generation", sa.BigInteger, nullable=False),
     sa.Column("algorithm", sa.String(32), nullable=False),
     sa.Column("unit", sa.String(16), nullable=False),
     sa.Column("state", sa.Text),
@@ -24,7 +23,7 @@ notification_quota = sa.Table(
     sa.Column("zone", sa.String(64)),
     info={
         "about": "One row per user: what may be sent in time_window minutes, and was sent since last_refresh_time. "
-        "version grows with each configuration, generation whenever the SQL path counts. algorithm, unit and state "
+        "What was leased to Redis is counted. version grows with each configuration. algorithm, unit and state "
         "are the limiter's; phone, locale and zone are the recipient's."
     },
 )

@@ -434,7 +434,6 @@ def _notifications() -> None:
         sa.Column("current_count", sa.Integer, nullable=False),
         sa.Column("last_refresh_time", Instant, nullable=False),
         sa.Column("version", sa.Integer, nullable=False),
-        sa.Column("generation", sa.BigInteger, nullable=False),
         sa.Column("algorithm", sa.String(32), nullable=False),
         sa.Column("unit", sa.String(16), nullable=False),
         sa.Column("state", sa.Text),

@@ -77,10 +77,7 @@ async def open_notifications(
             # Imported here: the driver is an extra.
             from paceline_sms.stores.redis import RedisQuotaCache
 
-            publish_seconds = sms_settings.kafka_delivery_seconds + 10
-            cache = RedisQuotaCache(
-                settings.redis_url, timeout=sms_settings.redis_timeout_seconds, publish_seconds=publish_seconds
-            )
+            cache = RedisQuotaCache(settings.redis_url, timeout=sms_settings.redis_timeout_seconds)
         expiry = parse_duration(sms_settings.expires_in)
         messages = _message_store(settings, shared)
         intake = Intake(
