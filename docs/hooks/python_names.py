@@ -23,6 +23,7 @@ MODULES = (
     "paceline.integrations.asgi",
     "paceline.integrations.flask",
     "paceline.integrations.django",
+    "paceline.integrations.django_tasks",
     "paceline.integrations.drf",
     "paceline.integrations.celery",
     "paceline.integrations.litestar",

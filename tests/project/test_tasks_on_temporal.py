@@ -24,8 +24,8 @@ def features() -> set[str]:
     methods = {name for name in vars(Tasks) if not name.startswith("_")}
     raised = {"Snooze", "Discard", "Retry"}
     assert raised <= set(paceline.__all__)
-    known = {"current_task", "progress", "show"}
-    assert hasattr(CurrentTask, "progress")
+    known = {"current_task", "progress", "show", "stopping", "cancelled"}
+    assert all(hasattr(CurrentTask, name) for name in ("progress", "stopping", "cancelled"))
     return (options | methods | raised | known) - BELOW - ENQUEUE
 
 
