@@ -147,6 +147,25 @@ class Facing:
 
 FACADES = (
     Facade(
+        "slots/scheduler.py",
+        "slots/_blocking.py",
+        (
+            Facing(
+                "SlotScheduler",
+                "paceline.slots.background_scheduler.BackgroundScheduler",
+                """A `SlotScheduler` whose calls block until they are done.
+
+    with BlockingSlotScheduler("sqlite:///slots.db") as slots:
+        slots.configure("default", WindowPolicy(max_per_window=100, window="PT4S"))
+        slot = slots.assign("pay-123", "default", "2027-03-01T16:00:00Z")
+
+Any number of threads may call it. Their calls share transactions. A forked process opens its own connections.""",
+                left_out=("open", "close", "assign_stream"),
+            ),
+        ),
+        bases=("slots/maintenance.py", "slots/inspection.py"),
+    ),
+    Facade(
         "dispatch/queue.py",
         "dispatch/_blocking.py",
         (
@@ -233,8 +252,8 @@ def facade(text: str, facade: Facade, *bases: str) -> str:
             if isinstance(node, ast.Import | ast.ImportFrom)
         ),
         *(f"from {home} import {parent}" for home, _, parent in (one.parent.rpartition(".") for one in facade.twins)),
-        f"from {source} import {', '.join(classes)}",
-        "from paceline.dispatch.background_queue import listed",
+        f"from {source} import {', '.join([*classes, *_aliases(modules[0])])}",
+        "from paceline.background import listed",
     ]
     lines += [ast.unparse(node) for node in modules[0].body if _is_type_variable(node)]
     for name, twin in zip(names, facade.twins, strict=True):
@@ -245,10 +264,20 @@ def facade(text: str, facade: Facade, *bases: str) -> str:
         generics = f"[{ast.unparse(used[0]).strip('()')}]" if used else ""
         parent = twin.parent.rpartition(".")[2] + generics
         lines += [f"class {name}({parent}):", _indented(f'"""{twin.docstring}\n"""')]
+        known = set(twin.left_out)
         for method in (method for each in (original, *inherited) for method in each.body):
-            if isinstance(method, ast.AsyncFunctionDef) and not method.name.startswith("_"):
-                lines += _facade_method(method, twin) if method.name not in twin.left_out else ()
+            if not isinstance(method, ast.AsyncFunctionDef) or method.name.startswith("_") or method.name in known:
+                continue
+            lines += _facade_method(method, twin)
+            known.add(method.name)
     return _formatted("\n".join(lines) + "\n", str(PACKAGE / facade.target))
+
+
+def _aliases(module: ast.Module) -> Iterator[str]:
+    """The names of types that a module defines, such as `EventTime = tuple[str, str]`."""
+    for node in module.body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Subscript):
+            yield from (target.id for target in node.targets if isinstance(target, ast.Name))
 
 
 def _is_type_variable(node: ast.stmt) -> bool:

@@ -7,7 +7,7 @@ from typing import assert_type
 
 from paceline import (
     AsyncLimiter,
-    BlockingSlots,
+    BlockingSlotScheduler,
     Decision,
     DispatchQueue,
     FixedWindow,
@@ -64,7 +64,7 @@ async def main() -> None:
         assert_type(slot.scheduled_time, datetime)
     SlotScheduler.open("sqlite:///slots.db", batch="500")  # type: ignore[arg-type]
     SlotScheduler.open("sqlite:///slots.db", bacth=500)  # type: ignore[call-arg]
-    BlockingSlots("sqlite:///slots.db", cache_ttl="a while")  # type: ignore[arg-type]
+    BlockingSlotScheduler("sqlite:///slots.db", cache_ttl="a while")  # type: ignore[arg-type]
     async with DispatchQueue.open("sqlite:///queue.db", batch=100, largest_context=1000) as queue:
         assert_type(queue, DispatchQueue)
         await queue.configure("PAYMENT", enabled=False, batch_size=10, retryBackoffSecs=0.5)

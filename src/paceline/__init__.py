@@ -53,7 +53,7 @@ if TYPE_CHECKING:
         TokenBucket,
     )
     from paceline.limits.toml_plans import TomlPlans
-    from paceline.slots.blocking import BlockingSlots
+    from paceline.slots._blocking import BlockingSlotScheduler
     from paceline.slots.calendars import Calendar
     from paceline.slots.model import AssignedSlot, SlotRequest, SlotWindow, Spread, WindowPolicy
     from paceline.slots.scheduler import SlotScheduler
@@ -67,7 +67,7 @@ __all__ = [
     "BatchOutcome",
     "BlockingDispatchQueue",
     "BlockingDownstream",
-    "BlockingSlots",
+    "BlockingSlotScheduler",
     "BreakerPolicy",
     "Calendar",
     "Concurrency",
@@ -156,7 +156,7 @@ _MODULES = {
         "StoreUnavailable",
         "TaskFailed",
     ),
-    "slots.blocking": ("BlockingSlots",),
+    "slots._blocking": ("BlockingSlotScheduler",),
     "slots.calendars": ("Calendar",),
     "slots.model": ("AssignedSlot", "SlotRequest", "SlotWindow", "Spread", "WindowPolicy"),
     "slots.scheduler": ("SlotScheduler",),

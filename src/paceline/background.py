@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import CancelledError
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from queue import SimpleQueue
@@ -120,3 +120,9 @@ async def _end(thing: _Closable) -> None:
     for call in calls:
         call.cancel()
     await asyncio.gather(*calls, return_exceptions=True)
+
+
+def listed(values: Any) -> Any:
+    """An iterable that may read from a connection of this thread, as a list; other values as they are."""
+    known = isinstance(values, str | bytes | Mapping | list | tuple) or not isinstance(values, Iterable)
+    return values if known else [*values]

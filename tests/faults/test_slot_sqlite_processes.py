@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from paceline import BlockingSlots, WindowPolicy
+from paceline import BlockingSlotScheduler, WindowPolicy
 from paceline.durations import to_ms
 from paceline.slots.stores import slot_store
 from tests.contracts.slot_windows import check_windows
@@ -48,7 +48,7 @@ async def test_processes_share_a_file(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'slots.db'}"
 
     def prepare() -> None:
-        with BlockingSlots(url) as slots:
+        with BlockingSlotScheduler(url) as slots:
             slots.configure("c", WindowPolicy(10, "PT1S"))
 
     await asyncio.to_thread(prepare)

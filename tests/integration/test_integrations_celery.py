@@ -20,7 +20,7 @@ from uuid import uuid4
 import pytest
 
 from paceline import (
-    BlockingSlots,
+    BlockingSlotScheduler,
     Concurrency,
     ConfigurationError,
     FixedWindow,
@@ -301,7 +301,7 @@ def test_calls_run_at_their_slots_and_an_id_keeps_its_own(app: Any, tmp_path: An
         return task_id
 
     start = datetime.now(UTC) + timedelta(hours=1)
-    with BlockingSlots(f"sqlite:///{tmp_path / 'slots.db'}") as slots:
+    with BlockingSlotScheduler(f"sqlite:///{tmp_path / 'slots.db'}") as slots:
         slots.configure("letters", WindowPolicy(max_per_window=2, window="PT4S"))
         call = slotted(send, slots, "letters")
         send.apply_async = record
@@ -320,7 +320,7 @@ def test_a_slotted_call_runs_on_a_worker(app: Any, tmp_path: Any) -> None:
     def send(number: int) -> int:
         return number * 2
 
-    with BlockingSlots(f"sqlite:///{tmp_path / 'slots.db'}") as slots:
+    with BlockingSlotScheduler(f"sqlite:///{tmp_path / 'slots.db'}") as slots:
         slots.configure("default", WindowPolicy(max_per_window=100, window="PT0.1S"))
         with working(app):
             assert slotted(send, slots).delay(21).get(timeout=60) == 42

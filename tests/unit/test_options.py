@@ -12,7 +12,7 @@ import pytest
 from paceline import (
     AsyncLimiter,
     BlockingDispatchQueue,
-    BlockingSlots,
+    BlockingSlotScheduler,
     BreakerPolicy,
     DispatchQueue,
     Exponential,
@@ -160,7 +160,7 @@ async def test_a_database_url_is_a_text(kind: Any, value: Any) -> None:
     assert "give a database URL" in await refusal("url", opened, value)
 
 
-@pytest.mark.parametrize("kind", [BlockingSlots, BlockingDispatchQueue])
+@pytest.mark.parametrize("kind", [BlockingSlotScheduler, BlockingDispatchQueue])
 def test_a_blocking_form_that_does_not_open_leaves_no_loop_open(kind: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"^url: None is no text; give a database URL"):
         kind(None)

@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Any, Unpack
 
-from paceline.dispatch.background_queue import BackgroundQueue, listed
+from paceline.background import listed
+from paceline.dispatch.background_queue import BackgroundQueue
 from paceline.dispatch.changes import (
     Preview,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
@@ -72,12 +72,6 @@ def check_blocking(connection: Any) -> None:
     """Raises `InvalidInput` if only an event loop can use the connection."""
     if any(kind.__name__.lower().startswith("async") for kind in type(connection).__mro__):
         raise InvalidInput("connection", "is asynchronous; await the asynchronous form, or give a blocking one")
-
-
-def listed(values: Any) -> Any:
-    """An iterable that may read from a connection of this thread, as a list; other values as they are."""
-    known = isinstance(values, str | bytes | Mapping | list | tuple) or not isinstance(values, Iterable)
-    return values if known else [*values]
 
 
 def run_inline(running: Coroutine[Any, Any, R]) -> R:

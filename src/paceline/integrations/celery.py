@@ -31,7 +31,7 @@ from paceline.limits.stores.server_workers import warn_of_processes
 from paceline.options import check_wait
 
 if TYPE_CHECKING:
-    from paceline.slots.blocking import BlockingSlots
+    from paceline.slots._blocking import BlockingSlotScheduler
 
 with needed("paceline.integrations.celery", "celery"):
     from celery import Task, current_task
@@ -196,7 +196,7 @@ def _send_back_unless_allowed(decision: Decision) -> None:
 class SlottedTask:
     """A Celery task whose calls run at booked slots. `slotted` makes one."""
 
-    def __init__(self, task: Any, slots: BlockingSlots, config: str) -> None:
+    def __init__(self, task: Any, slots: BlockingSlotScheduler, config: str) -> None:
         self._task = task
         self._slots = slots
         self._config = config
@@ -229,6 +229,6 @@ class SlottedTask:
         )
 
 
-def slotted(task: Any, slots: BlockingSlots, config: str = "default") -> SlottedTask:
+def slotted(task: Any, slots: BlockingSlotScheduler, config: str = "default") -> SlottedTask:
     """The task, with calls that run at slots of `config`: no window gets more of them than its maximum."""
     return SlottedTask(task, slots, config)

@@ -1,6 +1,6 @@
 """When may this run? Slots in time windows of limited capacity."""
 
-from paceline.slots.blocking import BlockingSlots
+from paceline.slots._blocking import BlockingSlotScheduler
 from paceline.slots.calendars import Calendar
 from paceline.slots.forecast import Forecast
 from paceline.slots.model import AssignedSlot, PolicyVersion, SlotRequest, SlotWindow, Spread, WindowPolicy
@@ -8,7 +8,7 @@ from paceline.slots.scheduler import SlotScheduler
 
 __all__ = [
     "AssignedSlot",
-    "BlockingSlots",
+    "BlockingSlotScheduler",
     "Calendar",
     "Forecast",
     "PolicyVersion",

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, ParamSpec, TypeVar
 
-from paceline.dispatch.background_queue import listed
+from paceline.background import listed
 from paceline.dispatch.tasks.background_tasks import BackgroundTasks
 from paceline.dispatch.tasks.task import Task, TaskCall
 

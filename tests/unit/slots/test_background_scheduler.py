@@ -8,18 +8,19 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from inspect import signature
 from pathlib import Path
 
 import pytest
 
-from paceline import AssignedSlot, BlockingSlots, NotFound, SlotRequest, WindowPolicy
+from paceline import AssignedSlot, BlockingSlotScheduler, NotFound, SlotRequest, SlotScheduler, WindowPolicy
 
 AT = "2027-03-01T16:00:00Z"
 
 
 def test_a_script_needs_no_event_loop(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'slots.db'}"
-    with BlockingSlots(url, bulk_batch=10) as slots:
+    with BlockingSlotScheduler(url, bulk_batch=10) as slots:
         slots.configure("default", WindowPolicy(max_per_window=5, window="PT4S"))
         first = slots.assign("a", "default", AT)
         assert [slot.event_id for slot in slots.assign_many([("b", AT), ("c", AT)], "default")] == ["b", "c"]
@@ -29,7 +30,7 @@ def test_a_script_needs_no_event_loop(tmp_path: Path) -> None:
         assert all(isinstance(slot, AssignedSlot) for batch in batches for slot in batch)
         assert slots.forecast("default", 1, AT).first_window is not None
         slots.cancel("b")
-    with BlockingSlots(url) as slots:
+    with BlockingSlotScheduler(url) as slots:
         assert slots.find("a") == first._replace(existing=True)
         assert slots.policy("default").policy.max_per_window == 5
         with pytest.raises(NotFound):
@@ -43,7 +44,7 @@ def test_requests_are_read_in_the_thread_of_the_caller(tmp_path: Path) -> None:
     def rows() -> Iterator[str]:
         return (f"{event}" for (event,) in connection.execute("SELECT 1 UNION SELECT 2 UNION SELECT 3"))
 
-    with closing(connection), BlockingSlots(f"sqlite:///{tmp_path / 'slots.db'}", bulk_batch=2) as slots:
+    with closing(connection), BlockingSlotScheduler(f"sqlite:///{tmp_path / 'slots.db'}", bulk_batch=2) as slots:
         slots.configure("default", WindowPolicy(max_per_window=5, window="PT4S"))
         assert len(slots.assign_many(((row, AT) for row in rows()), "default")) == 3
         batches = list(slots.assign_stream((SlotRequest.of(row, AT) for row in rows()), "default"))
@@ -51,7 +52,7 @@ def test_requests_are_read_in_the_thread_of_the_caller(tmp_path: Path) -> None:
 
 
 def test_threads_share_it(tmp_path: Path) -> None:
-    with BlockingSlots(f"sqlite:///{tmp_path / 'slots.db'}") as slots:
+    with BlockingSlotScheduler(f"sqlite:///{tmp_path / 'slots.db'}") as slots:
         slots.configure("default", WindowPolicy(max_per_window=5, window="PT4S"))
         threads = [threading.Thread(target=slots.assign, args=(f"e{n}", "default", AT)) for n in range(4)]
         for thread in threads:
@@ -65,7 +66,7 @@ def test_threads_share_it(tmp_path: Path) -> None:
 def test_a_forked_child_and_its_parent_book_at_once(tmp_path: Path) -> None:
     """As workers do that are forked after the application was loaded."""
     url = f"sqlite:///{tmp_path / 'slots.db'}"
-    slots = BlockingSlots(url)
+    slots = BlockingSlotScheduler(url)
     slots.configure("default", WindowPolicy(max_per_window=5, window="PT4S"))
     slots.assign("first", "default", AT)
     child = os.fork()
@@ -82,7 +83,26 @@ def test_a_forked_child_and_its_parent_book_at_once(tmp_path: Path) -> None:
         assert slots.assign(f"parent-{n}", "default", AT).event_id == f"parent-{n}"
     assert os.waitpid(child, 0)[1] == 0
     slots.close()
-    with BlockingSlots(url) as fresh:
+    with BlockingSlotScheduler(url) as fresh:
         for who in ("child", "parent"):
             for n in range(20):
                 assert fresh.find(f"{who}-{n}").existing
+
+
+def test_it_has_all_methods_of_the_asynchronous_form(tmp_path: Path) -> None:
+    def public(kind: type) -> set[str]:
+        return {name for name in dir(kind) if not name.startswith("_")}
+
+    assert public(SlotScheduler) == public(BlockingSlotScheduler)
+    for name in sorted(public(SlotScheduler) - {"open"}):
+        parameters = [signature(getattr(kind, name)).parameters for kind in (SlotScheduler, BlockingSlotScheduler)]
+        assert list(parameters[0]) == list(parameters[1]), name
+    with BlockingSlotScheduler.open(f"sqlite:///{tmp_path / 'slots.db'}") as slots:
+        slots.ensure("default", WindowPolicy(1, "PT4S"))
+        slots.change("default", {"max_per_window": 2})
+        slots.assign("a", "default", "2040-03-01T16:00:00Z")
+        assert [version.version for version in slots.history("default")] == [2, 1]
+        assert slots.count() == 1
+        assert slots.explain("a").steps == ()
+        assert slots.replan("default").moved == 0
+        slots.flush()
