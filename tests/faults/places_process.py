@@ -8,6 +8,7 @@ It prints a line when it works, and stops on SIGTERM.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import sys
@@ -17,6 +18,8 @@ from paceline import Tasks
 from tests.faults.recorder import report
 
 RATE = 10
+HEALED = os.environ.get("HEALED", "")
+"""A file: while it exists, HANG does not hang."""
 
 
 def shop(url: str, port: int, concurrency: int = 100, threads: int = 2) -> Tasks:
@@ -45,6 +48,16 @@ def shop(url: str, port: int, concurrency: int = 100, threads: int = 2) -> Tasks
         await asyncio.to_thread(began, f"LONG {number}")
         await asyncio.sleep(600)
 
+    @tasks.task(name="BLOCK", timeout=60)
+    async def block(seconds: float) -> None:
+        began("BLOCK")
+        time.sleep(seconds)
+
+    @tasks.task(name="HANG", timeout=0.5)
+    def hang(number: int) -> None:
+        began("HANG")
+        time.sleep(0 if os.path.exists(HEALED) else 600)
+
     return tasks
 
 
@@ -57,4 +70,5 @@ async def main(url: str, port: int, concurrency: int, threads: int) -> None:
 
 
 if __name__ == "__main__":
+    logging.basicConfig(level=logging.ERROR)
     asyncio.run(main(sys.argv[1], *map(int, sys.argv[2:])))

@@ -3,6 +3,8 @@ its permit, and a worker holds no more than it can run."""
 
 from __future__ import annotations
 
+import asyncio
+import os
 import subprocess
 import sys
 import time
@@ -37,25 +39,29 @@ def recorder() -> Iterator[Recorder]:
 
 @contextmanager
 def worker(
-    url: str, recorder: Recorder, *, concurrency: int = 100, threads: int = 2
+    url: str, recorder: Recorder, *, concurrency: int = 100, healed: str = ""
 ) -> Iterator[subprocess.Popen[str]]:
     """A worker process that works."""
-    words = ["-m", "tests.faults.places_process", url, str(recorder.port), str(concurrency), str(threads)]
-    process = subprocess.Popen([sys.executable, *words], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    environment = os.environ | {"HEALED": healed}
+    words = ["-m", "tests.faults.places_process", url, str(recorder.port), str(concurrency), "2"]
+    process = subprocess.Popen(
+        [sys.executable, *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
     assert process.stdout is not None
     try:
         assert process.stdout.readline()
         yield process
     finally:
         process.terminate()
-        process.communicate(timeout=60)
+        _, said = process.communicate(timeout=60)
+        sys.stderr.write(said)
 
 
 async def enqueue(url: str, item_type: str, arguments: list[float]) -> None:
     async with shop(url, 0) as tasks:
         await tasks.define()
         queue = await tasks.queue()
-        name = "seconds" if item_type == "BUSY" else "number"
+        name = "seconds" if item_type in ("BUSY", "BLOCK") else "number"
         await queue.enqueue_many(item_type, [(f"i{n}", {name: value}, None) for n, value in enumerate(arguments)])
 
 
@@ -117,6 +123,37 @@ async def test_what_a_killed_worker_never_began_goes_back_uncounted(url: str, re
     assert {float(item.item_id[1:]) for item in dead} <= begun
     assert len(dead) == 3
     assert {item.retry_count for item in items if item not in dead} == {0}
+
+
+async def test_a_blocked_event_loop_is_named_and_its_item_runs_once(
+    url: str, recorder: Recorder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await enqueue(url, "BLOCK", [6.0])
+    async with DispatchQueue.open(url) as queue:
+        await queue.configure("BLOCK", stale_claim_threshold_mins=0.02)
+        with worker(url, recorder), worker(url, recorder):
+            await eventually(lambda: completed(queue, "BLOCK", 1), within=60)
+    assert len(recorder.arrivals()) == 1
+    assert "blocked for" in (said := capsys.readouterr().err)
+    assert "by task exec-BLOCK-i0" in said
+
+
+async def test_a_worker_whose_threads_are_all_held_hands_back_says_so_and_ends(
+    url: str, recorder: Recorder, tmp_path: Path
+) -> None:
+    healed = tmp_path / "healed"
+    await enqueue(url, "HANG", [float(n) for n in range(6)])
+    async with DispatchQueue.open(url) as queue:
+        await queue.configure("HANG", retry_backoff_secs=0)
+        with worker(url, recorder, healed=str(healed)) as hung:
+            assert await asyncio.to_thread(hung.wait, 60) != 0
+            assert hung.stderr is not None
+            assert "2 threads are held by functions of HANG" in hung.stderr.read()
+        assert recorder.count() == 2
+        assert Status.READY in (await queue.stats("HANG")).depth
+        healed.touch()
+        with worker(url, recorder, healed=str(healed)):
+            await eventually(lambda: completed(queue, "HANG", 6), within=60)
 
 
 async def test_workers_share_what_one_of_them_could_not_run_at_once(url: str, recorder: Recorder) -> None:

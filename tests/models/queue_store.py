@@ -286,6 +286,9 @@ class MemoryQueueStore:
             return
         bell.clear()
 
+    def beside(self) -> None:
+        """It is in this process's memory."""
+
     async def close(self) -> None:
         """Nothing to free: the memory goes with the object."""
 

@@ -33,6 +33,7 @@ from paceline.dispatch.search import BY_ID, ErrorGroup, ItemFilter, ItemOrder, L
 from paceline.dispatch.status import Status
 from paceline.dispatch.turns import DEFAULT_LANE, DEFAULT_PRIORITY, UNLIMITED, Places
 from paceline.dispatch.worker.heartbeats import WorkerStore
+from paceline.dispatch.worker.loop_watch import HeartbeatStore
 
 
 class QueueStore(Protocol):
@@ -233,6 +234,11 @@ class QueueStore(Protocol):
 
     async def prune(self, before: datetime) -> PruneResult:
         """Deletes items that finished, and audit entries written, before a time; in batches."""
+        ...
+
+    def beside(self) -> HeartbeatStore | None:
+        """The same store with a connection of its own, for heartbeats from another event loop; None if there can be no
+        other."""
         ...
 
     async def close(self) -> None:
@@ -467,6 +473,10 @@ class DispatchObserver(Protocol):
 
     def switch_unread(self, item_type: str) -> None:
         """The kill switch could not be read, or so slowly that the result was stale: nothing begins."""
+        return
+
+    def blocked(self, task: str, seconds: float) -> None:
+        """A task had blocked the event loop for `seconds`. Called on a thread."""
         return
 
     def cycled(self, item_type: str, seconds: float) -> None:

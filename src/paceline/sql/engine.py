@@ -120,6 +120,14 @@ class Database:
             self._engine = _threaded_engine(self.url, width)
             self._threads = ThreadPoolExecutor(width, thread_name_prefix="paceline-sql")
 
+    def beside(self) -> Database | None:
+        """The same database, with one connection, for another event loop; None if it is in this process's memory."""
+        if self.dialect == "sqlite" and self._file in (None, "", ":memory:"):
+            return None
+        another = Database(self.url.render_as_string(hide_password=False), pool_size=1, deadline=self._deadline)
+        another.is_prepared = self.is_prepared
+        return another
+
     @cached_property
     def async_engine(self) -> AsyncEngine | None:
         """The pool as applications use it; only PostgreSQL's is async."""

@@ -284,6 +284,12 @@ class SqlQueueStore:
     async def wait(self, item_type: str, timeout: float) -> None:
         await self._hints.wait(self._wakeup(item_type), timeout)
 
+    def beside(self) -> SqlQueueStore | None:
+        """A store on the same database with a connection of its own, for another event loop; None if the database is in
+        this process's memory."""
+        database = self._database.beside()
+        return None if database is None else SqlQueueStore(database)
+
     async def close(self) -> None:
         await self._settling.close()
         await self._database.close()

@@ -155,7 +155,9 @@ class TaskExecution:
 
     async def _within(self, timeout: float, running: Any) -> Any:
         """Cancels it after `timeout`. If it does not end then, it is abandoned: its claim no longer waits for it."""
-        task: asyncio.Task[Any] = asyncio.ensure_future(running)
+        current = asyncio.current_task()
+        name = None if current is None else current.get_name()  # for the watch of the event loop
+        task: asyncio.Task[Any] = asyncio.create_task(running, name=name)
         try:
             if (await asyncio.wait({task}, timeout=timeout))[0]:
                 return task.result()

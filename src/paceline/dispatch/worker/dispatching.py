@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 from paceline.dispatch.model import CLAIM_BYTES
 from paceline.dispatch.periodic import ticking
-from paceline.dispatch.ports import DispatchObserver, Guard, WorkflowEngine
+from paceline.dispatch.ports import DispatchObserver, Guard, NullObserver, WorkflowEngine
 from paceline.dispatch.queue import DispatchQueue
 from paceline.dispatch.registry import Domain, Registry
 from paceline.dispatch.worker.engine import GRACE_SECONDS, LocalEngine
 from paceline.dispatch.worker.heartbeats import WorkerInfo, heartbeats
 from paceline.dispatch.worker.loop import DispatchWorker
+from paceline.dispatch.worker.loop_watch import LoopWatch
 from paceline.dispatch.worker.outcome_reporter import OutcomeReporter
 from paceline.dispatch.worker.places import DEFAULT_CONCURRENCY, DEFAULT_THREADS
+from paceline.errors import PacelineError
+
+log = logging.getLogger("paceline.dispatch")
+
+
+class ThreadsExhausted(PacelineError):
+    """All threads of the worker are held by functions that ran beyond their time-outs. It has given back what had not
+    begun; start another one in its place."""
 
 
 @asynccontextmanager
@@ -32,7 +42,11 @@ async def dispatching(
     grace: float = GRACE_SECONDS,
 ) -> AsyncIterator[WorkflowEngine]:
     """Inside, items of these domains are dispatched and executed in this process. On exit, running executions have a
-    grace period to end; the rest is released."""
+    grace period to end; the rest is released.
+
+    Raises:
+        ThreadsExhausted: all threads are held by functions that ran beyond their time-outs; the block is cancelled.
+    """
     registry = Registry(*domains)
     for domain in registry:
         await queue.declare(domain.config)
@@ -54,11 +68,31 @@ async def dispatching(
             observer.known(item_type)
     worker = DispatchWorker(queue.store, engine, item_types, observer=observer)
     info = WorkerInfo.here("local", ("dispatch", "exec"), item_types, concurrency)
+    watch = LoopWatch(
+        asyncio.get_running_loop(),
+        queue.store.beside,
+        engine.claims,
+        lambda: engine.heartbeat_interval,
+        (observer or NullObserver()).blocked,
+    )
     async with heartbeats(queue.store.workers, info, lambda: engine.running), ticking(queue):
-        running = asyncio.create_task(worker.run())
         try:
-            yield engine
+            async with asyncio.TaskGroup() as running:
+                running.create_task(worker.run())
+                exhausted = running.create_task(_end_when_exhausted(engine))
+                try:
+                    with watch.watching():
+                        yield engine
+                finally:
+                    exhausted.cancel()
+                    worker.stop()
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None
         finally:
-            worker.stop()
-            await running
             await outcomes.close()
+
+
+async def _end_when_exhausted(engine: LocalEngine) -> None:
+    message = await engine.exhausted()
+    log.error("%s", message)
+    raise ThreadsExhausted(message)

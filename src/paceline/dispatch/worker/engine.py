@@ -97,6 +97,7 @@ class LocalEngine:
         self._max_context_bytes = max_context_bytes
         self._on_thread: dict[str, bool] = {}
         self._closing = False
+        self._all_abandoned = asyncio.Event()
         self._heartbeats: asyncio.Task[None] | None = None
         self._recalls: asyncio.Task[None] | None = None
         self._cancels: asyncio.Task[None] | None = None
@@ -201,6 +202,25 @@ class LocalEngine:
         on_thread = self._needs_thread(item_type)
         places = self._places.threads if on_thread else self._places.concurrency
         return self._ahead[on_thread] < places
+
+    def claims(self) -> list[Claim]:
+        """The claims that it holds."""
+        return [run.claim for run in [*self._runs.values()] if not run.lost]
+
+    @property
+    def heartbeat_interval(self) -> float:
+        """Seconds between two heartbeats of the claim that needs them most often."""
+        return self._heartbeat_interval
+
+    async def exhausted(self) -> str:
+        """Returns when all threads are held by functions that nobody waits for any more, with a message that says so:
+        this process can run no more plain functions."""
+        await self._all_abandoned.wait()
+        types = sorted(+self._places.abandoned)
+        return (
+            f"all {self._places.threads} threads are held by functions of {', '.join(types)} that ran beyond their "
+            "time-outs: this worker gives back what has not begun, and ends"
+        )
 
     @property
     def running(self) -> int:
@@ -415,6 +435,9 @@ class LocalEngine:
                         for run in self._runs.values():
                             if run.claim.item_type == item_type:
                                 self._recall_run(run, OFF)
+            if self._places.abandoned.total() >= self._places.threads:
+                self._closing = True
+                self._all_abandoned.set()
             longest = uptime() - MAX_WAIT_FOR_PLACE
             for run in self._runs.values():
                 if run.waits_since is not None and run.waits_since < longest:

@@ -47,8 +47,8 @@ class Places:
     ) -> None:
         self.concurrency = concurrency
         self.threads = threads
-        self.abandoned = 0
-        """Threads whose functions run although nobody waits for them any more."""
+        self.abandoned: Counter[str] = Counter()
+        """By item type: threads whose functions run although nobody waits for them any more."""
         self._free = concurrency
         self._free_threads = threads
         self._most_at_permit = most_at_permit
@@ -176,7 +176,7 @@ class Place:
         def over() -> None:
             nonlocal is_over
             is_over = True
-            self._places.abandoned -= is_abandoned
+            self._places.abandoned[self._item_type] -= is_abandoned
             self.release()
 
         try:
@@ -184,7 +184,7 @@ class Place:
         finally:
             if not is_over:
                 is_abandoned = True
-                self._places.abandoned += 1
+                self._places.abandoned[self._item_type] += 1
 
     def release(self) -> None:
         """Frees the place, when its function has returned too."""

@@ -30,6 +30,11 @@ class DispatchMetrics:
             "dispatch_switch_unread",
             "Times that the kill switch could not be read, or not within 0.8 s, so that nothing could begin.",
         )
+        self._blocked = Counter(
+            "dispatch_event_loop_blocked_seconds",
+            "Seconds for which a task blocked the event loop of this process, two or more at a time.",
+            registry=registry,
+        )
         self._completed = counter("dispatch_workflow_completed", "Executions that ended well.")
         self._failed = counter("dispatch_workflow_failed", "Executions that failed.")
         self._cycles = Histogram(
@@ -99,6 +104,9 @@ class DispatchMetrics:
 
     def switch_unread(self, item_type: str) -> None:
         self._unread.labels(item_type).inc()
+
+    def blocked(self, task: str, seconds: float) -> None:
+        self._blocked.inc(seconds)
 
     def cycled(self, item_type: str, seconds: float) -> None:
         self._cycles.labels(item_type).observe(seconds)

@@ -86,8 +86,8 @@ async def test_a_function_that_nobody_waits_for_keeps_its_thread_until_it_return
     with pytest.raises(TimeoutError, match="it ran longer than"):
         await place.run(goes_on.wait, timeout=0.01)
     place.release()
-    assert (places.abandoned, places.free(on_thread=True)) == (1, 0)
+    assert (places.abandoned.total(), places.free(on_thread=True)) == (1, 0)
     goes_on.set()
     async with asyncio.timeout(10):
         (await take(places, on_thread=True)).release()
-    assert (places.abandoned, places.free()) == (0, 10)
+    assert (places.abandoned.total(), places.free()) == (0, 10)
