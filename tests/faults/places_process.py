@@ -13,12 +13,13 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 from paceline import Tasks
 from tests.faults.recorder import report
 
 RATE = 10
-HEALED = os.environ.get("HEALED", "")
+HEALED = os.environ.get("HEALED") or "none"
 """A file: while it exists, HANG does not hang."""
 
 
@@ -51,12 +52,12 @@ def shop(url: str, port: int, concurrency: int = 100, threads: int = 2) -> Tasks
     @tasks.task(name="BLOCK", timeout=60)
     async def block(seconds: float) -> None:
         began("BLOCK")
-        time.sleep(seconds)
+        time.sleep(seconds)  # noqa: ASYNC251 - it blocks the event loop
 
     @tasks.task(name="HANG", timeout=0.5)
     def hang(number: int) -> None:
         began("HANG")
-        time.sleep(0 if os.path.exists(HEALED) else 600)
+        time.sleep(0 if Path(HEALED).exists() else 600)
 
     return tasks
 
