@@ -83,6 +83,7 @@ TWINS = (
                 "For threads",
             ),
             ("async_limit_store", "limit_store"),
+            ("async_service_plans", "service_plans"),
         ),
     ),
     Twin(

@@ -10,6 +10,7 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
+from paceline import ConfigurationError, Limiter, NotFound, Plan
 from paceline.testing import eventually
 from paceline.testing.servers.redis import RedisServer
 from tests.acceptance.service import Service, run
@@ -310,3 +311,51 @@ def test_the_command_line_shares_plans_and_counts_with_the_service(tmp_path: Pat
         assert ask(client, "acquire", "k", "pair").json()["remaining"] == 0
         denied = run(tmp_path, "limits", "acquire", "k", "--plan", "pair")
         assert (denied.returncode, denied.stdout[:37]) == (1, "denied: plan pair has 0 of 2 left; re")
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    tokens = {"PACELINE_API_TOKEN": "program", "PACELINE_ADMIN_TOKEN": "operator"}
+    with Service(tmp_path_factory.mktemp("guarded"), **tokens) as service:
+        with service.client(headers={"Authorization": "Bearer operator"}) as client:
+            assert client.put("/admin/plans/hour", json=HOUR).status_code == 200
+        yield service
+
+
+def test_programs_count_together_at_a_service(guarded: Service) -> None:
+    """A limiter without plans has those of the service, and counts where its own routes count."""
+    with (
+        Limiter(guarded.url, token="program") as first,
+        Limiter(guarded.url, token="program") as second,
+        guarded.client(headers={"Authorization": "Bearer program"}) as http,
+    ):
+        assert first.acquire("together", "hour").remaining == 2
+        assert second.acquire("together", "hour").remaining == 1
+        assert ask(http, "acquire", "together", "hour").json()["remaining"] == 0
+        denied = first.acquire("together", ["hour", "100/day"])
+        assert (denied.allowed, denied.plan, denied.degraded) == (False, "hour", False)
+        first.reset("together", "hour")
+        with second.reserve("together", "hour", 3) as reservation:
+            assert reservation.settle(1)
+        assert first.peek("together", "hour").remaining == 2
+        with pytest.raises(NotFound):
+            first.acquire("together", "platinum")
+
+
+def test_a_program_needs_its_token_and_states_no_time(guarded: Service) -> None:
+    for token in (None, "wrong"):
+        with pytest.raises(ConfigurationError, match=r"^token: "):
+            Limiter(guarded.url, token=token)
+    body = {"rules": [{"plan": "hour", "spec": HOUR}], "calls": [{"op": "reset", "chain": [["u", 0, 1]], "nowUs": 1}]}
+    with guarded.client(headers={"Authorization": "Bearer program"}) as http:
+        assert http.post("/api/v1/limits/store", json=body).status_code == 403
+
+
+def test_without_the_service_the_failure_policy_decides(tmp_path: Path) -> None:
+    with Service(tmp_path, PACELINE_LIMITS_STORE="memory") as service:
+        limiter = Limiter(service.url, plans=[Plan("gold", "3/hour", on_error="fallback"), Plan("silver", "3/hour")])
+        assert [limiter.acquire("u", "gold").allowed for _ in range(4)] == [True, True, True, False]
+    with limiter:
+        assert [limiter.acquire("u", "gold").reason for _ in range(4)] == ["FALLBACK"] * 4
+        assert limiter.acquire("u", "silver").reason == "FAIL_OPEN"
+        assert limiter.breaker_state == "open"

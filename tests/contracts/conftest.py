@@ -29,6 +29,7 @@ from paceline.testing.availability import available
 from paceline.testing.plugin import SHARED
 from paceline.testing.servers.postgres import PostgresDatabases
 from paceline.testing.servers.redis_cluster import RedisClusterAddress
+from tests.acceptance.service import Service
 from tests.contracts.replanned import Stores
 from tests.contracts.task_engines import NAMESPACES, WITHOUT_SYSTEM_WORKERS, EngineTasks
 from tests.effort import is_thorough
@@ -233,6 +234,23 @@ def host_limit_store(host_location: str) -> Iterator[LimitStore]:
 @pytest.fixture(scope="module")
 def async_host_limit_store(host_location: str, runner: asyncio.Runner) -> Iterator[AsyncLimitStore]:
     yield from _awaited(host_location, runner)
+
+
+@pytest.fixture(scope="module")
+def service_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A service that counts in memory: it needs no token of those who call it from this machine."""
+    with Service(tmp_path_factory.mktemp("service"), PACELINE_LIMITS_STORE="memory") as service:
+        yield service.url
+
+
+@pytest.fixture(scope="module")
+def service_limit_store(service_url: str) -> Iterator[LimitStore]:
+    yield from _opened(service_url)
+
+
+@pytest.fixture(scope="module")
+def async_service_limit_store(service_url: str, runner: asyncio.Runner) -> Iterator[AsyncLimitStore]:
+    yield from _awaited(service_url, runner)
 
 
 @pytest.fixture(scope="module")

@@ -38,6 +38,8 @@ STORES: list[Any] = [
     "async_memory",
     "host",
     "async_host",
+    pytest.param("service", marks=pytest.mark.full),
+    pytest.param("async_service", marks=pytest.mark.full),
     "sqlite",
     "async_sqlite",
     pytest.param("postgres", marks=pytest.mark.postgres),

@@ -32,6 +32,7 @@ from paceline.limits.reservations import (
     check_ttl,
 )
 from paceline.limits.wait_queues import WaitQueues
+from paceline.service_client import is_service
 
 __all__ = ["Limiter", "Reservation"]
 
@@ -51,7 +52,8 @@ class Limiter(StoreCalls):
     While the store is unavailable, each plan's `on_error` decides, or else this limiter's: `open`, `closed`, or
     `fallback` to another store (memory unless given). A call to the store may take `deadline` seconds; if not given,
     what its URL says, or else 0.5, in an SQLite file 5. With a `lease`, tokens are taken many at a time and spent in
-    this process.
+    this process. The store may be a paceline service, `https://…`, with a `token` of the scope `assign`; without
+    `plans`, its plans are in force.
 
     Raises:
         ConfigurationError: the store, its URL, the plans or an option can't be used.
@@ -71,16 +73,19 @@ class Limiter(StoreCalls):
         lease: LeasePolicy | None = None,
         observer: AdmissionObserver | None = None,
         clock: Clock | None = None,
+        token: str | None = None,
         pause: Callable[[float], object] = sleep,
     ) -> None:
         check_options(deadline, breaker, lease, observer)
         check_plans(plans, LimitStore)
         check_store("store", store, LimitStore)
         check_store("fallback", fallback, LimitStore)
-        super().__init__(store, fallback, on_error, deadline, breaker, lease, observer, clock)
+        super().__init__(store, fallback, on_error, deadline, breaker, lease, observer, clock, token)
         self._wait_queues = WaitQueues(pause)
         self._renewals = Renewals()
         self._loader: PlanLoader | None = None
+        if plans == () and isinstance(store, str) and is_service(store):
+            plans = self._service_plans(store)
         if isinstance(plans, Iterable):
             self.replace_plans(plans)
         else:

@@ -124,6 +124,11 @@ class ActivePlans:
             return []
 
     @property
+    def store(self) -> Any:
+        """Where it counts."""
+        return self._store
+
+    @property
     def in_process(self) -> bool:
         """Whether the store is in this process's memory, so that deciding never waits for anything."""
         return self._local

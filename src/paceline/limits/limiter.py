@@ -34,6 +34,7 @@ from paceline.limits.reservations import (
 )
 from paceline.limits.store_calls import AsyncStoreCalls
 from paceline.limits.wait_queues import AsyncWaitQueues
+from paceline.service_client import is_service
 
 __all__ = ["AsyncLimiter", "AsyncReservation"]
 
@@ -54,7 +55,8 @@ class AsyncLimiter(AsyncStoreCalls):
     While the store is unavailable, each plan's `on_error` decides, or else this limiter's: `open`, `closed`, or
     `fallback` to another store (memory unless given). A call to the store may take `deadline` seconds; if not given,
     what its URL says, or else 0.5, in an SQLite file 5. With a `lease`, tokens are taken many at a time and spent in
-    this process.
+    this process. The store may be a paceline service, `https://…`, with a `token` of the scope `assign`; without
+    `plans`, its plans are in force.
 
     Raises:
         ConfigurationError: the store, its URL, the plans or an option can't be used.
@@ -74,16 +76,19 @@ class AsyncLimiter(AsyncStoreCalls):
         lease: LeasePolicy | None = None,
         observer: AdmissionObserver | None = None,
         clock: Clock | None = None,
+        token: str | None = None,
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         check_options(deadline, breaker, lease, observer)
         check_plans(plans, AsyncLimitStore)
         check_store("store", store, AsyncLimitStore)
         check_store("fallback", fallback, AsyncLimitStore)
-        super().__init__(store, fallback, on_error, deadline, breaker, lease, observer, clock)
+        super().__init__(store, fallback, on_error, deadline, breaker, lease, observer, clock, token)
         self._wait_queues = AsyncWaitQueues(pause)
         self._renewals = AsyncRenewals()
         self._loader: AsyncPlanLoader | None = None
+        if plans == () and isinstance(store, str) and is_service(store):
+            plans = self._service_plans(store)
         if isinstance(plans, Iterable):
             self.replace_plans(plans)
         else:

@@ -20,7 +20,7 @@ from paceline.limits.active_plans import ActivePlans
 from paceline.limits.local_lease import AsyncRefillLock, LeasePolicy, LocalLease, LocalLeases, smaller_request
 from paceline.limits.model import Charge, Decision, OnError
 from paceline.limits.plan_book import pieces
-from paceline.limits.ports import AdmissionObserver, AsyncLimitStore, Hold
+from paceline.limits.ports import AdmissionObserver, AsyncLimitStore, AsyncPlanRegistry, Hold
 from paceline.limits.store_health import DEFAULT_DEADLINE
 
 log = logging.getLogger("paceline.limits")
@@ -43,11 +43,13 @@ class AsyncStoreCalls(ActivePlans):
         lease: LeasePolicy | None,
         observer: AdmissionObserver | None,
         clock: Clock | None,
+        token: str | None,
     ) -> None:
         leases = LocalLeases(lease, AsyncRefillLock) if lease is not None else None
         super().__init__(on_error, breaker, leases, observer, clock)
         self._opened_stores: list[AsyncLimitStore] = []
         self._deadline = deadline
+        self._token = token
         self._given_clock = clock
         self._timeout = DEFAULT_DEADLINE if deadline is None else deadline
         self._use_store(self._open_store("store", store))
@@ -61,9 +63,16 @@ class AsyncStoreCalls(ActivePlans):
         # Imported here: stores bring their drivers, and importing paceline brings none.
         from paceline.limits.stores import async_limit_store
 
-        opened = async_limit_store(store, deadline=self._deadline, clock=self._given_clock, option=option)
+        token = self._token if option == "store" else None
+        opened = async_limit_store(store, deadline=self._deadline, clock=self._given_clock, option=option, token=token)
         self._opened_stores.append(opened)
         return opened
+
+    def _service_plans(self, url: str) -> AsyncPlanRegistry:
+        # Imported here, as above.
+        from paceline.limits.stores import async_service_plans
+
+        return async_service_plans(url, self._token)
 
     async def _close_stores(self) -> None:
         """Gives leased tokens back and closes the stores that were opened here."""

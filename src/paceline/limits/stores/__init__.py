@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from paceline.clock import Clock
 from paceline.errors import ConfigurationError
-from paceline.limits.ports import AsyncLimitStore, LimitStore
+from paceline.limits.ports import AsyncLimitStore, AsyncPlanRegistry, LimitStore, PlanRegistry
 from paceline.limits.store_health import DEFAULT_DEADLINE
 from paceline.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
 from paceline.limits.stores.server_workers import warn_of_workers
+from paceline.service_client import is_service
 
 REDIS_SCHEMES = {
     base + shape for base in ("redis", "rediss", "valkey", "valkeys") for shape in ("", "+sentinel", "+cluster")
@@ -21,11 +22,17 @@ SQL_SCHEMES = {"sqlite", "postgresql", "postgres"}
 
 
 def limit_store(
-    url: str, *, deadline: float | None = None, clock: Clock | None = None, option: str = "store"
+    url: str,
+    *,
+    deadline: float | None = None,
+    clock: Clock | None = None,
+    option: str = "store",
+    token: str | None = None,
 ) -> LimitStore:
     """The limit store at a URL, for threads. It connects when first used; a call may take `deadline` seconds,
     or else as many as the URL says, or 0.5, or 5 in an SQLite file. Only memory counts by `clock`: other stores have a
-    clock of their own. An error about the URL names `option`."""
+    clock of their own. An error about the URL names `option`. `token` is for a service."""
+    _check_token(token, url)
     scheme = url.partition(":")[0]
     if scheme == "memory":
         _check_memory(option, url)
@@ -39,6 +46,10 @@ def limit_store(
         from paceline.limits.stores.redis_blocking import RedisLimitStore
 
         return RedisLimitStore(url, deadline=deadline)
+    if is_service(url):
+        from paceline.limits.stores.service import ServiceLimitStore
+
+        return ServiceLimitStore(url, token, deadline=deadline)
     if _is_sql(scheme):
         from paceline.limits.stores.sql import SqlLimitStore
 
@@ -47,11 +58,17 @@ def limit_store(
 
 
 def async_limit_store(
-    url: str, *, deadline: float | None = None, clock: Clock | None = None, option: str = "store"
+    url: str,
+    *,
+    deadline: float | None = None,
+    clock: Clock | None = None,
+    option: str = "store",
+    token: str | None = None,
 ) -> AsyncLimitStore:
     """The limit store at a URL, for event loops. It connects when first used; a call may take `deadline` seconds,
     or else as many as the URL says, or 0.5, or 5 in an SQLite file. Only memory counts by `clock`: other stores have a
-    clock of their own. An error about the URL names `option`."""
+    clock of their own. An error about the URL names `option`. `token` is for a service."""
+    _check_token(token, url)
     scheme = url.partition(":")[0]
     if scheme == "memory":
         _check_memory(option, url)
@@ -65,11 +82,34 @@ def async_limit_store(
         from paceline.limits.stores.redis import AsyncRedisLimitStore
 
         return AsyncRedisLimitStore(url, deadline=deadline)
+    if is_service(url):
+        from paceline.limits.stores.service import AsyncServiceLimitStore
+
+        return AsyncServiceLimitStore(url, token, deadline=deadline)
     if _is_sql(scheme):
         from paceline.limits.stores.sql import AsyncSqlLimitStore
 
         return AsyncSqlLimitStore(url, deadline=_sql_deadline(scheme) if deadline is None else deadline)
     raise _unknown(option, scheme)
+
+
+def service_plans(url: str, token: str | None) -> PlanRegistry:
+    """The plans of a service, for threads."""
+    from paceline.limits.stores.service import ServicePlans
+
+    return ServicePlans(url, token)
+
+
+def async_service_plans(url: str, token: str | None) -> AsyncPlanRegistry:
+    """The plans of a service, for event loops."""
+    from paceline.limits.stores.service import AsyncServicePlans
+
+    return AsyncServicePlans(url, token)
+
+
+def _check_token(token: str | None, url: str) -> None:
+    if token is not None and not is_service(url):
+        raise ConfigurationError("token", "is for a paceline service, https://…")
 
 
 def _sql_deadline(scheme: str) -> float | None:
@@ -100,5 +140,5 @@ def _unknown(option: str, scheme: str) -> ConfigurationError:
     return ConfigurationError(
         option,
         f"{scheme!r} is no known limit store; use memory://, host://, redis://, rediss://, redis+sentinel://, "
-        "redis+cluster:// (or valkey for redis), unix://, sqlite:// or postgresql://",
+        "redis+cluster:// (or valkey for redis), unix://, sqlite://, postgresql:// or https://",
     )

@@ -28,6 +28,7 @@ from paceline.server.http import (
     dispatch,
     forecast,
     health,
+    limit_store,
     limits,
     logs,
     metrics,
@@ -103,6 +104,7 @@ def every_route() -> list[BaseRoute]:
     slots.install(routes)
     batch.install(routes)
     limits.install(routes)
+    limit_store.install(routes)
     routes += app_routes()
     routes += forecast.router.routes
     routes += search.router.routes

@@ -6,10 +6,11 @@ from typing import Annotated, Any, Self
 
 from pydantic import ConfigDict, Field, WithJsonSchema
 
-from paceline.limits.model import MOST, MOST_LOGGED, Decision, Plan
+from paceline.limits.model import MOST, MOST_LOGGED, NAME_LENGTH, Decision, Plan
 from paceline.limits.plan_book import KEY_LENGTH
 from paceline.limits.plan_documents import SEVERAL, document_of
 from paceline.limits.rates import MAX_RATES
+from paceline.limits.wire import MAX_CALLS, MAX_CHARGES, MAX_NUMBER, OPERATIONS
 from paceline.server.shapes.members import CONFIG_NAME, DURATION
 from paceline.server.shapes.shape import Expects, InvalidMember, Shape
 
@@ -262,6 +263,59 @@ PLAN_REQUEST: dict[str, Any] = {
     "example": {"algorithm": "token_bucket", "capacity": 10, "perSecond": 1},
 }
 """A plan is a document of the library: `limits.plan_documents` reads and writes it, for files and databases too."""
+
+
+_NUMBER = {"type": "integer", "minimum": 0, "maximum": MAX_NUMBER}
+_ID = {"type": "string", "minLength": 1, "maxLength": KEY_LENGTH}
+_RULE_NAME = {"type": "string", "minLength": 1, "maxLength": NAME_LENGTH}
+_LINK = {"type": "array", "minItems": 3, "maxItems": 3, "items": {"anyOf": [_KEY, _NUMBER]}}
+_CHAIN = {"type": "array", "minItems": 1, "items": _LINK, "description": "Key, number of the rule, and cost of each."}
+_STORE_RULE: dict[str, Any] = {
+    "type": "object",
+    "required": ["plan", "spec"],
+    "additionalProperties": False,
+    "properties": {
+        "plan": _RULE_NAME | {"description": "The name its counts are kept under."},
+        "owner": _RULE_NAME | {"description": "The plan's name, if it differs."},
+        "spec": {"anyOf": _NAMED},
+        "shadow": {"type": "boolean"},
+    },
+}
+_STORE_CALL: dict[str, Any] = {
+    "type": "object",
+    "required": ["op"],
+    "additionalProperties": False,
+    "properties": {
+        "op": {"type": "string", "enum": list(OPERATIONS)},
+        "chain": _CHAIN,
+        "chains": {"type": "array", "items": _CHAIN},
+        "hold": {
+            "type": "array",
+            "minItems": 3,
+            "maxItems": 3,
+            "items": {"anyOf": [_ID, _NUMBER, {"type": "boolean"}]},
+        },
+        "id": _ID,
+        "actual": {"anyOf": [_NUMBER, {"type": "array", "items": _NUMBER}]},
+        "ttlUs": _NUMBER,
+        "nowUs": _NUMBER | {"description": "A time to decide at, for tests."},
+    },
+}
+
+
+class StoreCalls(Shape):
+    """Calls to the store: `paceline.limits.wire` reads and writes them."""
+
+    rules: Annotated[list[Any], WithJsonSchema({"type": "array", "maxItems": MAX_CHARGES, "items": _STORE_RULE})]
+    calls: Annotated[
+        list[Any], WithJsonSchema({"type": "array", "minItems": 1, "maxItems": MAX_CALLS, "items": _STORE_CALL})
+    ]
+
+
+class StoreResults(Shape):
+    """A result for each call: `ok`, or `error` and `detail`."""
+
+    results: list[dict[str, Any]]
 
 
 class PlanShown(Shape):
