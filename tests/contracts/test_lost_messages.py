@@ -16,7 +16,6 @@ from paceline.sql.engine import Database
 from paceline.sql.outbox_tables import outbox
 from paceline_sms.model import Attempt
 from paceline_sms.ports import DeliveryOutcome, Parking, Status, Suspect
-from paceline_sms.quota import Quota
 from paceline_sms.stores.sql import SqlDeliveryStore, SqlQuotaStore
 from paceline_sms.topics import parked_topic
 
@@ -57,7 +56,7 @@ async def gateway(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         url = request.getfixturevalue("postgres_url")
     opened = await database(url)
     served = Gateway(opened)
-    await served.quotas.configure(Quota(7, 100, 10, 0, 0))
+    await served.quotas.configure(7, 100, 10)
     yield served
     await opened.close()
 

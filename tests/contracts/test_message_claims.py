@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import asdict
 from datetime import timedelta
 
 import pytest
@@ -21,7 +22,6 @@ from paceline_sms.ports import (
     Status,
 )
 from paceline_sms.provider import Accepted
-from paceline_sms.quota import Quota
 from paceline_sms.receipts import EarlyReceipt
 from paceline_sms.recipients import Recipient
 from paceline_sms.stores import message_statements, quota_statements, receipt_statements
@@ -50,7 +50,7 @@ async def test_a_batch_of_claims_gets_each_message_its_own_answer(store: SqlDeli
     """Queued ones are claimed by a shorter way than those that are claimed, sent or not known."""
     db, number, other = store._database, "+491701234567", "+491701234568"
     ann = Recipient(number, "de", "UTC")
-    await db.write(quota_statements.configure, Quota(1, 9, 9, 0, 0, recipient=ann), None)
+    await db.write(quota_statements.configure, 1, 9, 9, asdict(ann), None)
     ids = ("queued", "to", "aside", "busy", "mine", "done", "bob", "held")
     messages = [
         Message(2 if message_id == "bob" else 1, "hello", message_id, other if message_id == "to" else None)

@@ -331,3 +331,25 @@ async def test_a_batch_of_one_user_takes_few_round_trips_to_redis(
         assert statuses == ["Message Sent Successfully"] * 40 + [429] * 10
         assert (await served.row(user)).current_count == 40
     assert most >= 10  # in an SQLite file each send reads the configuration first
+
+
+async def test_a_configuration_keeps_what_it_leaves_out(embedded: Gateway) -> None:
+    """The seed's three members must not erase a phone number."""
+    user = new_user()
+    body = {"userId": user, "rateLimit": 5, "timeWindow": 5}
+    rest = {"phone": "+491701234567", "zone": "Europe/Berlin", "locale": "de-DE", "unit": "segment"}
+    await embedded.client.post("/api/config", json=body | rest)
+    shown = (await embedded.client.post("/api/config", json=body | {"rateLimit": 9})).json()
+    assert {name: shown[name] for name in rest} == rest
+    assert shown["rateLimit"] == 9
+    shown = (await embedded.client.post("/api/config", json=body | {"zone": None, "unit": None})).json()
+    assert (shown["phone"], "zone" in shown, "unit" in shown) == (rest["phone"], False, False)
+
+
+async def test_what_would_not_fit_the_kept_algorithm_changes_nothing(embedded: Gateway) -> None:
+    user = new_user()
+    body = {"userId": user, "rateLimit": 5, "timeWindow": 5}
+    assert (await embedded.client.post("/api/config", json=body | {"algorithm": "sliding_log"})).status_code == 200
+    answer = await embedded.client.post("/api/config", json=body | {"rateLimit": 2**31 - 1})
+    assert (answer.status_code, answer.json()["field"]) == (400, "rateLimit")
+    assert (await embedded.client.get(f"/api/config/{user}")).json()["rateLimit"] == 5

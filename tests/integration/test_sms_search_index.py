@@ -36,6 +36,8 @@ class OpenSearch:
     headers: list[dict[str, str]] = field(default_factory=list)
     away: bool = False
     requests: int = 0
+    blocked: int = 0
+    """How many documents are still refused because the index is read-only."""
     refused: set[str] = field(default_factory=set)
     busy: set[str] = field(default_factory=set)
 
@@ -52,6 +54,10 @@ class OpenSearch:
         if identity in self.busy:
             self.busy.remove(identity)
             return {"index": {**where, "status": 429, "error": {"type": "rejected_execution_exception"}}}
+        if self.blocked:
+            self.blocked -= 1
+            error = {"type": "cluster_block_exception", "reason": "index blocked: read-only / allow delete (api)"}
+            return {"index": {**where, "status": 403, "error": error}}
         if identity in self.refused:
             return {"index": {**where, "status": 400, "error": {"type": "mapper_parsing_exception"}}}
         status = 200 if identity in self.documents else 201
@@ -181,3 +187,29 @@ async def test_an_index_that_is_away_holds_up_neither_sends_nor_counts(tmp_path:
         await eventually(lambda: len(opensearch.documents) == 5)
     statuses = sorted(document["status"] for document in opensearch.documents.values())
     assert statuses == ["RATE_LIMITED", "RATE_LIMITED", "SENT", "SENT", "SENT"]
+
+
+class Retries(NullObserver):
+    def __init__(self) -> None:
+        self.retried = 0
+
+    def events_retried(self, count: int) -> None:
+        self.retried += count
+
+
+async def test_events_wait_while_the_index_is_blocked(opensearch: OpenSearch) -> None:
+    """A disk beyond the flood stage makes an index read-only: 403 for each document, until there is room again."""
+    opensearch.blocked = 3
+    event = AttemptEvent("e1", 7, Outcome.SENT, to_ms(datetime.now(UTC)))
+    source, observer, stop = MemorySource([Record("t", "7", event.to_record_value())]), Retries(), asyncio.Event()
+
+    async def join() -> MemorySource:
+        return source
+
+    index = SearchIndex(opensearch.url, "events", {})
+    reading = asyncio.create_task(IndexReader(join, index, observer).run(stop))
+    await asyncio.wait_for(source.drained.wait(), 30)
+    stop.set()
+    await asyncio.wait_for(reading, 30)
+    assert set(opensearch.documents) == {"e1"}
+    assert observer.retried == 3

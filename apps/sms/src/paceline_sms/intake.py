@@ -10,19 +10,22 @@ from paceline import tracing
 from paceline.batching import Batcher
 from paceline.clock import Clock, SystemClock
 from paceline.errors import BrokerUnavailable, InvalidInput, NotFound, PacelineError, StoreError
+from paceline.limits.model import FixedWindow
 from paceline.messaging import MessageLog
 from paceline_sms.attempts import AttemptLog
 from paceline_sms.broker_health import BrokerHealth
 from paceline_sms.cached_quota import CachedQuota, Path
 from paceline_sms.model import Attempt, Outcome, Priority, Verdict, checked_integer
 from paceline_sms.ports import NotificationObserver, NullObserver, QuotaCache, QuotaStore
-from paceline_sms.quota import Quota, Unit, decide, quota_spec
-from paceline_sms.recipients import Recipient, checked_locale, checked_phone, checked_zone
+from paceline_sms.quota import Quota, Unit, decide
+from paceline_sms.recipients import checked_locale, checked_phone, checked_zone
 
 TOPIC = "sms-outbound"
 EVENTS_TOPIC = "notification-events"
 BATCH = 500
 """Messages that are decided in one transaction."""
+KEPT: Any = object()
+"""Stands for a member of a configuration that is left out."""
 DEFAULT_EXPIRY_MS = 24 * 3_600_000
 
 
@@ -75,14 +78,15 @@ class Intake:
         rate_limit: Any,
         window_minutes: Any,
         *,
-        algorithm: Any = None,
-        unit: Any = None,
-        phone: Any = None,
-        locale: Any = None,
-        zone: Any = None,
+        algorithm: Any = KEPT,
+        unit: Any = KEPT,
+        phone: Any = KEPT,
+        locale: Any = KEPT,
+        zone: Any = KEPT,
         now_ms: int | None = None,
     ) -> Quota:
-        """The user's new quota: nothing counted, its window beginning now, whether the user is new or not.
+        """The user's new quota: nothing counted, its window beginning now, whether the user is new or not. What is left
+        out keeps its value; None is the default.
 
         Raises:
             InvalidInput: A value can't be used; nothing is changed.
@@ -90,26 +94,23 @@ class Intake:
         checked_integer(user_id, "user_id", 0)
         checked_integer(rate_limit, "rate_limit", 1)
         checked_integer(window_minutes, "time_window", 1)
-        if unit is not None and unit not in list(Unit):
-            raise InvalidInput("unit", f"must be one of {', '.join(Unit)}")
-        if algorithm is not None and not isinstance(algorithm, str):
-            raise InvalidInput("algorithm", "must be a text")
-        quota = Quota(
-            user_id,
-            rate_limit,
-            window_minutes,
-            0,
-            0,
-            algorithm="fixed_window" if algorithm is None else algorithm,
-            unit=Unit.MESSAGE if unit is None else Unit(unit),
-            recipient=Recipient(
-                None if phone is None else checked_phone(phone),
-                None if locale is None else checked_locale(locale),
-                None if zone is None else checked_zone(zone),
-            ),
-        )
-        quota_spec(quota.algorithm, rate_limit, window_minutes)
-        quota = await self._store.configure(quota, now_ms=now_ms)
+        changes: dict[str, Any] = {}
+        if unit is not KEPT:
+            if unit is not None and unit not in list(Unit):
+                raise InvalidInput("unit", f"must be one of {', '.join(Unit)}")
+            changes["unit"] = Unit.MESSAGE if unit is None else Unit(unit)
+        if algorithm is not KEPT:
+            if algorithm is not None and not isinstance(algorithm, str):
+                raise InvalidInput("algorithm", "must be a text")
+            changes["algorithm"] = FixedWindow.algorithm if algorithm is None else algorithm
+        for name, value, checked in (
+            ("phone", phone, checked_phone),
+            ("locale", locale, checked_locale),
+            ("zone", zone, checked_zone),
+        ):
+            if value is not KEPT:
+                changes[name] = None if value is None else checked(value)
+        quota = await self._store.configure(user_id, rate_limit, window_minutes, changes, now_ms=now_ms)
         if self.cached is not None:
             await self.cached.forget(quota)
         return quota

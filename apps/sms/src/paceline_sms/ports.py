@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from paceline.durations import EPOCH
 from paceline.errors import PacelineError
@@ -30,8 +30,21 @@ LARGEST_COPY = 500_000
 class QuotaStore(Protocol):
     """Quotas in a database. `now_ms` is the database's clock unless given."""
 
-    async def configure(self, quota: Quota, *, now_ms: int | None = None) -> Quota:
-        """Creates or replaces the user's quota: nothing counted, window beginning now, next version."""
+    async def configure(
+        self,
+        user_id: int,
+        rate_limit: int,
+        window_minutes: int,
+        changes: Mapping[str, Any] | None = None,
+        *,
+        now_ms: int | None = None,
+    ) -> Quota:
+        """Creates the user's quota, or changes it: nothing counted, window beginning now, next version. `changes` are
+        by name: algorithm, unit, phone, locale, zone; others keep their values.
+
+        Raises:
+            InvalidInput: Its algorithm can't keep such numbers; nothing is changed.
+        """
         ...
 
     async def delete(self, user_id: int) -> bool:
@@ -364,6 +377,10 @@ class NotificationObserver(Protocol):
         """How many events the search index accepted, refused, or got too late."""
         ...
 
+    def events_retried(self, count: int) -> None:
+        """The search index did not answer, or is blocked: these events are brought to it again."""
+        ...
+
     def delivered(self, outcome: str) -> None:
         """The sender processed a message: `sent`, `duplicate`, `retried`, `parked`, `unknown`, `opted_out` or
         `dead_lettered`."""
@@ -403,6 +420,9 @@ class NullObserver:
         pass
 
     def events_indexed(self, indexed: int, refused: int, expired: int) -> None:
+        pass
+
+    def events_retried(self, count: int) -> None:
         pass
 
     def delivered(self, outcome: str) -> None:

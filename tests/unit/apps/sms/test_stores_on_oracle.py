@@ -13,7 +13,6 @@ from paceline.sql import outbox, outbox_looks
 from paceline.sql.outbox_looks import Look
 from paceline_sms.model import Attempt, AttemptEvent, Message, Outcome
 from paceline_sms.ports import DeadLetter, DeliveryOutcome, LeaseRequest, MessageFilter, Parking, Receipt, Status
-from paceline_sms.quota import Quota
 from paceline_sms.receipts import EarlyReceipt
 from paceline_sms.stores import (
     attempt_statements,
@@ -70,7 +69,7 @@ def everything(connection: Any) -> None:
     ids = [f"m{n}" for n in range(2500)]
     messages = [Message(n, "m", message_id, "+491701234567", expires_ms=0) for n, message_id in enumerate(ids)]
     outcome = DeliveryOutcome("m", Status.SENT, 1)
-    quota_statements.configure(connection, Quota(1, 2, 3, 0, 0), None)
+    quota_statements.configure(connection, 1, 2, 3, {"phone": "+491701234567"}, None)
     quota_statements.delete(connection, 1)
     quota_statements.admit(connection, [Attempt.of(1, "m", "k")], "t", 1000)
     quota_statements.publish(connection, "t", [(Attempt.of(1, "m"), messages[0])])

@@ -26,7 +26,7 @@ class NotificationMetrics:
         )
         self._indexed = Counter(
             "notification_events_indexed",
-            "Attempt events that the search index took or refused, or that had waited for it too long.",
+            "Attempt events that the search index took or refused, that waited for it too long, or are retried.",
             ["result"],
             registry=registry,
         )
@@ -102,6 +102,9 @@ class NotificationMetrics:
     def events_indexed(self, indexed: int, refused: int, expired: int) -> None:
         for result, count in (("indexed", indexed), ("refused", refused), ("expired", expired)):
             self._indexed.labels(result).inc(count)
+
+    def events_retried(self, count: int) -> None:
+        self._indexed.labels("retried").inc(count)
 
     def delivered(self, outcome: str) -> None:
         self._delivered.labels(outcome).inc()

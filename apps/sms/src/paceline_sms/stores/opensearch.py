@@ -82,9 +82,15 @@ def outcomes(answer: Mapping[str, Any]) -> tuple[int, list[str]]:
     if not answer["errors"]:
         return 0, []
     results = [item["index"] for item in answer["items"]]
-    busy = [result for result in results if result["status"] == 429 or result["status"] >= 500]
-    refused = [result for result in results if 400 <= result["status"] < 500 and result["status"] != 429]
+    busy = [result for result in results if _is_temporary(result)]
+    refused = [result for result in results if result["status"] >= 400 and not _is_temporary(result)]
     return len(busy), [str(result.get("error", result["status"])) for result in refused]
+
+
+def _is_temporary(result: Mapping[str, Any]) -> bool:
+    """Whether a retry may help. 403 is a block of the index: its disk is full, or it is read-only for a while."""
+    status: int = result["status"]
+    return status in (403, 429) or status >= 500
 
 
 class IndexReader:
@@ -123,5 +129,9 @@ class IndexReader:
                 events.append(event)
             else:
                 expired += 1
-        refused = await self._index.add(events) if events else 0
+        try:
+            refused = await self._index.add(events) if events else 0
+        except StoreUnavailable:
+            self._observer.events_retried(len(events))
+            raise
         self._observer.events_indexed(len(events) - refused, refused, expired)

@@ -22,7 +22,7 @@ from paceline.sql.in_lists import where_in
 from paceline.sql.outbox import append
 from paceline_sms.model import Attempt, KeyReused, Message, Verdict
 from paceline_sms.ports import Lease, LeaseRequest
-from paceline_sms.quota import Quota, Unit, decide, lease, replay
+from paceline_sms.quota import Quota, Unit, decide, lease, quota_spec, replay
 from paceline_sms.recipients import Recipient
 from paceline_sms.stores.message_statements import insert_messages
 from paceline_sms.stores.rows import clock_ms, known_of
@@ -34,17 +34,39 @@ KEY_LIFE = timedelta(hours=24)
 """How long an idempotency key is kept."""
 
 
-def configure(connection: Connection, quota: Quota, now_ms: int | None) -> Quota:
-    """Creates or replaces the user's row with `quota`, nothing counted, its window beginning now."""
+def configure(
+    connection: Connection,
+    user_id: int,
+    rate_limit: int,
+    window_minutes: int,
+    changes: Mapping[str, Any],
+    now_ms: int | None,
+) -> Quota:
+    """Creates the user's row, or changes it: nothing counted, its window beginning now. What is not among `changes`
+    keeps its value."""
     announce(connection, CONFIGURED)
-    earlier = _lock_rows(connection, [quota.user_id]).get(quota.user_id)
-    quota = replace(quota, count=0, refreshed_ms=clock_ms(connection, now_ms), state=None)
+    earlier = _lock_rows(connection, [user_id]).get(user_id)
+    before = earlier or Quota(user_id, rate_limit, window_minutes, 0, 0, version=0)
+    quota = replace(
+        before,
+        rate_limit=rate_limit,
+        window_minutes=window_minutes,
+        count=0,
+        refreshed_ms=clock_ms(connection, now_ms),
+        version=before.version + 1,
+        algorithm=changes.get("algorithm", before.algorithm),
+        unit=changes.get("unit", before.unit),
+        state=None,
+        recipient=replace(
+            before.recipient, **{name: changes[name] for name in ("phone", "locale", "zone") if name in changes}
+        ),
+    )
+    quota_spec(quota.algorithm, rate_limit, window_minutes)
     if earlier is None:
         # Of two transactions that create the same user, the second waits here, fails on the key, and is retried.
         connection.execute(notification_quota.insert().values(user_id=quota.user_id, **_columns(quota)))
-        return quota
-    quota = replace(quota, version=earlier.version + 1)
-    _write(connection, [quota])
+    else:
+        _write(connection, [quota])
     return quota
 
 

@@ -65,8 +65,18 @@ class SqlQuotaStore:
         self._topic = topic
         self._expiry_ms = _milliseconds(expiry)
 
-    async def configure(self, quota: Quota, *, now_ms: int | None = None) -> Quota:
-        return await _retry_conflicts(lambda: self._database.write(quota_statements.configure, quota, now_ms))
+    async def configure(
+        self,
+        user_id: int,
+        rate_limit: int,
+        window_minutes: int,
+        changes: Mapping[str, Any] | None = None,
+        *,
+        now_ms: int | None = None,
+    ) -> Quota:
+        numbers = user_id, rate_limit, window_minutes
+        write = self._database.write
+        return await _retry_conflicts(lambda: write(quota_statements.configure, *numbers, changes or {}, now_ms))
 
     async def delete(self, user_id: int) -> bool:
         return await self._database.write(quota_statements.delete, user_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -145,7 +145,7 @@ def quota(
     if (limit is None) != (minutes is None) or (deletes and limit is not None):
         raise InvalidInput("--limit", "give --limit and --minutes together, or --delete alone")
     if limit is None and any(value is not None for value in (algorithm, unit, phone, zone)):
-        raise InvalidInput("--limit", "is needed to set anything; a quota is always set as a whole")
+        raise InvalidInput("--limit", "and --minutes are needed to set anything")
     if phone is not None:
         checked_phone(phone)
 
@@ -156,9 +156,9 @@ def quota(
             return None
         if limit is None:
             return NotificationConfig.of_quota(await intake.quota(user))
-        return NotificationConfig.of_quota(
-            await intake.configure(user, limit, minutes, algorithm=algorithm, unit=unit, phone=phone, zone=zone)
-        )
+        options = {"algorithm": algorithm, "unit": unit, "phone": phone, "zone": zone}
+        given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+        return NotificationConfig.of_quota(await intake.configure(user, limit, minutes, **given))
 
     shown = _with(work, only_reads=limit is None and not deletes)
     if shown is None:

@@ -27,6 +27,8 @@ from paceline_sms.service.shapes.notifications import (
 )
 from paceline_sms.service.wiring.notifications import Notifications
 
+OPTIONAL = ("algorithm", "unit", "phone", "locale", "zone")
+"""Members of a configuration that keep their values if they are left out."""
 IDEMPOTENCY_KEY: dict[str, Any] = {
     "name": "Idempotency-Key",
     "in": "header",
@@ -63,7 +65,9 @@ def install(routes: list[BaseRoute]) -> None:
 
 
 async def configure(scope: Scope, receive: Receive, send: Send) -> None:
-    """The user may send `rateLimit` messages in `timeWindow` minutes from now on; nothing counts as sent yet."""
+    """The user may send `rateLimit` messages in `timeWindow` minutes from now on; nothing counts as sent yet.
+
+    Members that are left out keep their values; null is the default."""
     request = NotificationConfigRequest.parse(await read_object(scope, receive))
     about(scope, user_id=request.user_id)
     with name_outages():
@@ -71,11 +75,7 @@ async def configure(scope: Scope, receive: Receive, send: Send) -> None:
             request.user_id,
             request.rate_limit,
             request.time_window,
-            algorithm=request.algorithm,
-            unit=request.unit,
-            phone=request.phone,
-            locale=request.locale,
-            zone=request.zone,
+            **{name: getattr(request, name) for name in OPTIONAL if name in request.model_fields_set},
         )
     await send_json(send, NotificationConfig.of_quota(quota).dump_json())
 
