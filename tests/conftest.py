@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -101,3 +102,13 @@ def temporal_namespace(temporal_address: str) -> Iterator[TemporalNamespace]:
     Schedules."""
     with temporal_namespaces.lent(temporal_address) as namespace:
         yield namespace
+
+
+@pytest.fixture
+def host_url() -> Iterator[str]:
+    """A `host://` of the test's own, whose files are removed afterwards."""
+    name = uuid4().hex
+    yield f"host://{name}"
+    for folder in ("/dev/shm", "/tmp"):
+        for path in Path(folder).glob(f"paceline-*-{name}*"):
+            path.unlink()

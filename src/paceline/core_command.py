@@ -29,6 +29,7 @@ NEEDS = {
     "queue": "queue",
     "periodic": "queue",
     "workers": "queue",
+    "downstreams": "queue",
     "completion": "queue",
 }
 """The other commands, and the extra that each needs."""

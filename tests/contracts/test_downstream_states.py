@@ -19,11 +19,13 @@ AN_HOUR = 3600.0
 Open = Callable[[], Any]
 
 
-@pytest.fixture(params=["sqlite", "postgresql", "redis"])
+@pytest.fixture(params=["sqlite", "postgresql", "redis", "host"])
 async def opening(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Open]:
     """Opens the state of one downstream, each time as another process would."""
     url = f"sqlite:///{tmp_path / 'state.db'}"
-    if request.param != "sqlite":
+    if request.param == "host":
+        url = request.getfixturevalue("host_url")
+    elif request.param != "sqlite":
         fixture = "postgres_url" if request.param == "postgresql" else "redis_location"
         url = str(request.getfixturevalue(fixture))
     name, opened = uuid4().hex, list[StateStore]()

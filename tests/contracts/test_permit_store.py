@@ -16,6 +16,7 @@ from sqlalchemy.dialects import oracle
 from paceline.downstream import permits
 from paceline.downstream.permits import LOOK_AHEAD_US, PermitPolicy, Permits
 from paceline.downstream.ports import PermitStore
+from paceline.downstream.stores.host import HostPermitStore
 from paceline.downstream.stores.postgres_permits import IDLE_TIMEOUT, ROW
 from paceline.downstream.stores.redis import RedisPermitStore
 from paceline.downstream.stores.sql_permits import SqlPermitStore, locked_row
@@ -34,7 +35,7 @@ LOCK: Calls = [(BEGIN, ()), (ROW, ("bank", IDLE_TIMEOUT))]
 Open = Callable[[PermitPolicy], PermitStore]
 
 
-@pytest.fixture(params=["sqlite", "postgresql", "redis"])
+@pytest.fixture(params=["sqlite", "postgresql", "redis", "host"])
 async def opened(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Open]:
     """Opens stores that share their permits, as processes do."""
     stores: list[PermitStore] = []
@@ -43,6 +44,12 @@ async def opened(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 
         def opening(policy: PermitPolicy) -> PermitStore:
             stores.append(RedisPermitStore(url, name, policy, longest_hold=0.0))
+            return stores[-1]
+    elif request.param == "host":
+        url = request.getfixturevalue("host_url")
+
+        def opening(policy: PermitPolicy) -> PermitStore:
+            stores.append(HostPermitStore(url, "bank", policy))
             return stores[-1]
     else:
         sqlite = f"sqlite:///{tmp_path / 'permits.db'}"

@@ -3,7 +3,8 @@
     python -m tests.faults.downstream_process URL PORT RATE COUNTED KIND
 
 
-KIND is `async` for `async with`, or `def` for threads. Each call is a line on a connection of its own.
+KIND is `async` for `async with`, or `def` for threads: each call is a line on a connection of its own; `httpx` and
+`httpx-def` make them by a client under which the downstream lies.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import asyncio
 import socket
 import sys
 import threading
+
+import httpx2
 
 from paceline import BlockingDownstream, Downstream
 
@@ -49,9 +52,42 @@ def call_in_threads(url: str, port: int, rate: str, counted: str) -> None:
         thread.join()
 
 
+async def call_by_transport(url: str, port: int, rate: str, counted: str) -> None:
+    async with Downstream("recorder", url, rate=rate, counted=counted, call_timeout=TIMEOUT) as downstream:  # type: ignore[arg-type]
+        transport = downstream.async_transport(timeout=None)
+        async with httpx2.AsyncClient(transport=transport, base_url=f"http://127.0.0.1:{port}") as client:
+
+            async def caller() -> None:
+                while True:
+                    await client.get("/")
+
+            await asyncio.gather(*(caller() for _ in range(CALLERS)))
+
+
+def call_by_transport_in_threads(url: str, port: int, rate: str, counted: str) -> None:
+    downstream = BlockingDownstream("recorder", url, rate=rate, counted=counted, call_timeout=TIMEOUT)  # type: ignore[arg-type]
+    client = httpx2.Client(transport=downstream.transport(timeout=None), base_url=f"http://127.0.0.1:{port}")
+
+    def caller() -> None:
+        while True:
+            client.get("/")
+
+    threads = [threading.Thread(target=caller) for _ in range(CALLERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
 if __name__ == "__main__":
     url, port, rate, counted, kind = sys.argv[1:]
-    if kind == "async":
-        asyncio.run(call_at_its_pace(url, int(port), rate, counted))
-    else:
-        call_in_threads(url, int(port), rate, counted)
+    arguments = url, int(port), rate, counted
+    match kind:
+        case "async":
+            asyncio.run(call_at_its_pace(*arguments))
+        case "httpx":
+            asyncio.run(call_by_transport(*arguments))
+        case "httpx-def":
+            call_by_transport_in_threads(*arguments)
+        case _:
+            call_in_threads(*arguments)

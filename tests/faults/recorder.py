@@ -1,7 +1,8 @@
 """Somebody else's system, as a process of its own: `python -m tests.faults.recorder LATENCY`.
 
-It prints its port, answers each line that it receives with another one, after so many seconds, and prints when each
-arrived (seconds, by the machine's monotonic clock), and the line, when its standard input is closed.
+It prints its port, answers each line that it receives with another one, and each GET with a 204, after so many
+seconds, and prints when each arrived (seconds, by the machine's monotonic clock), and the line, when its standard input
+is closed.
 """
 
 from __future__ import annotations
@@ -28,8 +29,11 @@ async def main(latency: float) -> None:
                 writer.write(b"%d\n" % len(arrivals))
                 continue
             arrivals.append((time.monotonic(), line.decode().strip()))
+            is_http = line.startswith(b"GET ")
+            while is_http and await reader.readline() != b"\r\n":
+                pass  # its fields
             await asyncio.sleep(latency)
-            writer.write(b"done\n")
+            writer.write(b"HTTP/1.1 204 No Content\r\n\r\n" if is_http else b"done\n")
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)  # noqa: T201

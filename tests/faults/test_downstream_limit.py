@@ -52,21 +52,39 @@ def forget(_: list[subprocess.Popen[bytes]], request: pytest.FixtureRequest) -> 
     request.getfixturevalue("own_redis").client().flushall()
 
 
+def restart(_: list[subprocess.Popen[bytes]], request: pytest.FixtureRequest) -> None:
+    server = request.getfixturevalue("own_redis")
+    server.kill()
+    server.start()
+
+
 @pytest.mark.parametrize(
     ("store", "fault"),
-    [("sqlite", nothing), ("postgresql", kill_one), ("postgresql", freeze_one), ("redis", forget)],
+    [
+        ("sqlite", nothing),
+        ("sqlite", kill_one),
+        ("host", kill_one),
+        ("host", freeze_one),
+        ("postgresql", kill_one),
+        ("postgresql", freeze_one),
+        ("redis", forget),
+        ("redis", restart),
+        ("redis", freeze_one),
+    ],
     ids=lambda value: getattr(value, "__name__", value),
 )
 def test_no_sliding_second_brings_more_calls_than_the_rate(
     store: str, fault: Callable[..., None], request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     url = f"sqlite:///{tmp_path / 'work.db'}"
-    if store == "postgresql":
+    if store == "host":
+        url = request.getfixturevalue("host_url")
+    elif store == "postgresql":
         url = str(request.getfixturevalue("postgres_url"))
     elif store == "redis":
         url = request.getfixturevalue("own_redis").url
     with recording(latency=0.02) as recorder:
-        with callers(url, recorder.port, "answer", ["async", "async", "def", "def"]) as processes:
+        with callers(url, recorder.port, "answer", ["async", "def", "httpx", "httpx-def"]) as processes:
             until(lambda: recorder.count() >= 3 * LIMIT)
             fault(processes, request)
             seen = recorder.count()

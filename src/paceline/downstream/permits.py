@@ -38,7 +38,19 @@ class Permits(NamedTuple):
     open_us: int = 0
     """Nothing is granted before."""
     life: str = ""
-    """The store's life in which this was written; after a restart or failover the store has another one."""
+    """The store's life in which this was written; after a restart or failover the store has another one. One word."""
+
+    def to_text(self) -> str:
+        """As it is stored."""
+        numbers = (f"{holder} {free_us}" for holder, free_us in self.held.items())
+        return " ".join((self.life, str(self.open_us), str(self.paced_us), *numbers))
+
+    @classmethod
+    def of_text(cls, text: str) -> Permits:
+        """As it was stored."""
+        life, open_us, paced_us, *rest = text.split()
+        held = {holder: int(free_us) for holder, free_us in zip(rest[::2], rest[1::2], strict=True)}
+        return cls(held, int(paced_us), int(open_us), life)
 
 
 class Grant(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
@@ -79,6 +79,22 @@ class StateStore(Protocol):
         Raises:
             StoreError: It can't be changed.
         """
+        ...
+
+    async def close(self) -> None:
+        """Closes its connections."""
+        ...
+
+
+class DownstreamDirectory(Protocol):
+    """All downstreams of a store."""
+
+    async def read_all(self) -> Mapping[str, Reading]:
+        """Their states by name. Raises `StoreError`."""
+        ...
+
+    def of(self, name: str) -> StateStore:
+        """The state of one, on this directory's connections."""
         ...
 
     async def close(self) -> None:

@@ -45,7 +45,7 @@ with TestClient(create_app(Settings.load(database_url="memory://")), base_url="h
 def test_commands_of_an_application_are_there_with_it(tmp_path: Path) -> None:
     python = environment(tmp_path, own={"greeting": "greeting:app"})
     (tmp_path / "greeting.py").write_text(GREETING)
-    assert "greet       Greet somebody\n" in python(HELP, "--help").stdout
+    assert "greet        Greet somebody\n" in python(HELP, "--help").stdout
     assert python(HELP, "greet", "ada").stdout == "hello ada\n"
     assert "greet" in python(HELP, "gret").stderr
 

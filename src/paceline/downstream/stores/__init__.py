@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from paceline.downstream.permits import PermitPolicy
-from paceline.downstream.ports import PermitStore, StateStore
+from paceline.downstream.ports import DownstreamDirectory, PermitStore, StateStore
 from paceline.downstream.stores.memory import MemoryPermitStore, MemoryStateStore
 
 TIMEOUT = 3.0
@@ -14,6 +14,10 @@ async def open_permits(url: str, name: str, policy: PermitPolicy, longest_hold: 
     """The permits of a downstream, at a URL."""
     if url.startswith("memory:"):
         return MemoryPermitStore(policy)
+    if url.startswith("host:"):
+        from paceline.downstream.stores.host import HostPermitStore
+
+        return HostPermitStore(url, name, policy)
     if _is_redis(url):
         from paceline.downstream.stores.redis import RedisPermitStore
 
@@ -28,6 +32,10 @@ async def open_states(url: str, name: str) -> StateStore:
     """The shared state of a downstream, at a URL."""
     if url.startswith("memory:"):
         return MemoryStateStore()
+    if url.startswith("host:"):
+        from paceline.downstream.stores.host import HostStateStore
+
+        return HostStateStore(url, name)
     if _is_redis(url):
         from paceline.downstream.stores.redis import RedisStateStore
 
@@ -36,6 +44,18 @@ async def open_states(url: str, name: str) -> StateStore:
     from paceline.sql.databases import database
 
     return SqlStateStore(await database(url), name)
+
+
+async def open_directory(url: str) -> DownstreamDirectory:
+    """All downstreams at a URL."""
+    if _is_redis(url):
+        from paceline.downstream.stores.redis import RedisDirectory
+
+        return RedisDirectory(url, timeout=TIMEOUT)
+    from paceline.downstream.stores.sql_states import SqlDirectory
+    from paceline.sql.databases import database
+
+    return SqlDirectory(await database(url))
 
 
 def _is_redis(url: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,13 @@ from paceline.downstream.permits import LOOK_AHEAD_US, Grant, PermitPolicy
 from paceline.downstream.state import Reading, State
 from paceline.errors import StoreUnavailable
 from paceline.redis.async_client import AsyncRedisClient
-from paceline.redis.protocol import Script
+from paceline.redis.protocol import Script, packed
 from paceline.redis.redirects import slot_of
 from paceline.redis.url import RedisUrl
 
 _LUA = Path(__file__).with_name("lua")
+NAMES = b"downstream:names"
+"""The set of all downstreams."""
 ATTEMPTS = 20
 """To change a state that other processes change at the same time."""
 
@@ -62,9 +65,13 @@ class RedisPermitStore:
 class RedisStateStore:
     """The `StateStore` port on one server, Sentinel or Cluster. It expires never: an operator's pause must not."""
 
-    def __init__(self, url: str, name: str, *, timeout: float | None = None) -> None:
-        self._client = AsyncRedisClient(RedisUrl.parse(url, timeout=timeout))
+    def __init__(
+        self, url: str, name: str, *, timeout: float | None = None, client: AsyncRedisClient | None = None
+    ) -> None:
+        self._client = client or AsyncRedisClient(RedisUrl.parse(url, timeout=timeout))
         self._key = f"downstream:{{{name}}}:state".encode()
+        self._name: bytes | None = name.encode()
+        """To be added to the set of all names; None once it was."""
         self._reading = Script(_LUA, "state_read")
         self._writing = Script(_LUA, "state_write")
 
@@ -78,6 +85,7 @@ class RedisStateStore:
             before = State.of_text(text.decode())
             after = decide(before, now_us)
             if after is before or await self._call(self._writing, [text, after.to_text().encode()]):
+                await self._add_name()
                 return Reading(after, now_us)
         raise StoreUnavailable(f"the downstream's state was changed {ATTEMPTS} times meanwhile")
 
@@ -86,3 +94,27 @@ class RedisStateStore:
 
     async def _call(self, script: Script, arguments: list[bytes]) -> Any:
         return await self._client.execute(script.call([self._key], arguments), script, slot_of(self._key))
+
+    async def _add_name(self) -> None:
+        if self._name is not None:
+            await self._client.execute(packed(b"SADD", NAMES, self._name), slot=slot_of(NAMES))
+            self._name = None
+
+
+class RedisDirectory:
+    """The `DownstreamDirectory` port on one server, Sentinel or Cluster."""
+
+    def __init__(self, url: str, *, timeout: float | None = None) -> None:
+        self._url = url
+        self._client = AsyncRedisClient(RedisUrl.parse(url, timeout=timeout))
+
+    async def read_all(self) -> dict[str, Reading]:
+        names = await self._client.execute(packed(b"SMEMBERS", NAMES), slot=slot_of(NAMES))
+        texts = sorted(name.decode() for name in names)
+        return dict(zip(texts, await asyncio.gather(*(self.of(name).read() for name in texts)), strict=True))
+
+    def of(self, name: str) -> RedisStateStore:
+        return RedisStateStore(self._url, name, client=self._client)
+
+    async def close(self) -> None:
+        await self._client.close()

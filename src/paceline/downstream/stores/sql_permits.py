@@ -112,7 +112,11 @@ def apply(row: GateRow, policy: PermitPolicy, longest_hold_us: int, work: Sequen
     """The grants, and the state to write. Pure."""
     text, life, now_us = row
     # Without the row, the database is new: no call was made before.
-    state = Permits({}, life=life) if text is None else permits.reopened(_read(text), life, longest_hold_us, now_us)
+    state = (
+        Permits({}, life=life)
+        if text is None
+        else permits.reopened(Permits.of_text(text), life, longest_hold_us, now_us)
+    )
     grants = []
     for request in work:
         if isinstance(request, Take):
@@ -120,7 +124,7 @@ def apply(row: GateRow, policy: PermitPolicy, longest_hold_us: int, work: Sequen
         else:
             state, grant = permits.free(state, request.holder, request.at_us), Grant(0)
         grants.append(grant)
-    return grants, _written(state)
+    return grants, state.to_text()
 
 
 def locked_row(name: str) -> sa.Select[Any]:
@@ -134,14 +138,3 @@ def _locked(connection: Connection, name: str) -> GateRow:
         # SQLite runs in this process, so its clock is this one; but SQLite shows only milliseconds of it.
         return GateRow(text, "-", time.time_ns() // 1000)
     return GateRow(text, "-", (database_clock(connection) - _EPOCH) // timedelta(microseconds=1))
-
-
-def _written(state: Permits) -> str:
-    numbers = (f"{holder} {free_us}" for holder, free_us in state.held.items())
-    return " ".join((state.life, str(state.open_us), str(state.paced_us), *numbers))
-
-
-def _read(text: str) -> Permits:
-    life, open_us, paced_us, *rest = text.split()
-    held = {holder: int(free_us) for holder, free_us in zip(rest[::2], rest[1::2], strict=True)}
-    return Permits(held, int(paced_us), int(open_us), life)

@@ -53,3 +53,25 @@ class SqlStateStore:
         if not connection.execute(update).rowcount:
             connection.execute(sa.insert(downstream).values(name=self._name, **row))
         return Reading(after, now_us)
+
+
+class SqlDirectory:
+    """The `DownstreamDirectory` port in SQLite, PostgreSQL or Oracle."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def read_all(self) -> dict[str, Reading]:
+        return await self._database.read(_read_all)
+
+    def of(self, name: str) -> SqlStateStore:
+        return SqlStateStore(self._database, name)
+
+    async def close(self) -> None:
+        await self._database.close()
+
+
+def _read_all(connection: Connection) -> dict[str, Reading]:
+    rows = connection.execute(sa.select(downstream.c.name, downstream.c.state)).all()
+    now_us = (database_clock(connection) - _EPOCH) // timedelta(microseconds=1)
+    return {name: Reading(State.of_text(text), now_us) for name, text in rows}

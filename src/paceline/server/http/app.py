@@ -26,6 +26,7 @@ from paceline.server.http import (
     config,
     dependencies,
     dispatch,
+    downstreams,
     forecast,
     health,
     limit_store,
@@ -49,6 +50,7 @@ from paceline.server.http.prefix import without_prefix
 from paceline.server.http.raw_routes import RawRoutes
 from paceline.server.http.services import FIELDS, SERVICES, Services
 from paceline.server.http.traces import RequestTraces
+from paceline.server.metrics.downstreams import watch as watch_downstreams
 from paceline.server.opened_apps import AppContext, open_apps
 from paceline.server.settings import Settings
 from paceline.server.shutdown import CLOSE_SECONDS, add_deadline, closing_part, end_when_hung
@@ -56,6 +58,7 @@ from paceline.server.wiring.access import console_sessions, oidc_provider, open_
 from paceline.server.wiring.database import open_write_check
 from paceline.server.wiring.dispatch import open_dispatch, rates_kept
 from paceline.server.wiring.doctor import server_probes
+from paceline.server.wiring.downstreams import open_downstreams
 from paceline.server.wiring.envoy import open_envoy
 from paceline.server.wiring.ingress import open_ingress
 from paceline.server.wiring.limits import open_limits
@@ -115,6 +118,7 @@ def every_route() -> list[BaseRoute]:
     routes += dispatch.router.routes
     routes += workers.router.routes
     routes += dependencies.router.routes
+    routes += downstreams.router.routes
     routes += periodic.router.routes
     routes += health.router.routes
     routes += metrics.router.routes
@@ -182,6 +186,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         services.queue = await stack.enter_async_context(
             open_dispatch(services.settings, guard=guard, observer=observer)
         )
+        services.downstreams = await stack.enter_async_context(open_downstreams(services.settings))
         services.backlog_ahead = BacklogAhead(services.queue.store)
         context = AppContext(
             settings=services.settings,
@@ -196,6 +201,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         services.probes["workers"] = lambda: health.count_workers(services.queue)
         watching = asyncio.create_task(health.watch(services.registry, services.probes, services.checks))
         stack.callback(watching.cancel)
+        measuring = asyncio.create_task(watch_downstreams(services.registry, services.downstreams))
+        stack.callback(measuring.cancel)
         if parent_process() is not None:
             end_when_hung(asyncio.get_running_loop())
         services.grpc_port = await stack.enter_async_context(open_envoy(services))

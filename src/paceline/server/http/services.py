@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client import CollectorRegistry
 
 from paceline.dispatch.queue import DispatchQueue
+from paceline.downstream.directory import Downstreams
 from paceline.server.access.authenticator import Authenticator
 from paceline.server.access.ports import AdminAudit
 from paceline.server.access.sessions import Sessions
@@ -55,6 +56,7 @@ class Services:
     slots: SlotScheduler = field(init=False)
     admission: Limits = field(init=False)
     queue: DispatchQueue = field(init=False)
+    downstreams: Downstreams = field(init=False)
     apps: Mapping[str, OpenedApp] = field(default_factory=dict)
     """The applications by name; their routes use `app`."""
     rollups: RollupReader = field(init=False)

@@ -1,0 +1,94 @@
+"""All downstreams of some stores, for operators: what is known of each, and its switch and rate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from paceline.downstream.downstream import check_rate_below
+from paceline.downstream.ports import DownstreamDirectory, StateStore
+from paceline.downstream.state import Reading, State
+from paceline.errors import NotFound
+from paceline.limits.rate_text import parse_rate
+
+BY_OPERATOR = "by an operator"
+
+
+class KnownDownstream(NamedTuple):
+    """A downstream that some process has called or changed."""
+
+    name: str
+    state: State
+    now_us: int
+
+    @property
+    def rate(self) -> str | None:
+        """The rate that holds: the operator's, or the program's own."""
+        return self.state.rate or self.state.hard
+
+    @property
+    def rate_per_second(self) -> float | None:
+        """The same per second."""
+        return None if self.rate is None else float(parse_rate(self.rate).per_second)
+
+    @property
+    def effective(self) -> float | None:
+        """Calls per second that may leave now; None if it has no rate."""
+        rates = [] if self.rate_per_second is None else [self.rate_per_second]
+        if self.state.estimate is not None:
+            rates.append(self.state.estimate.rate)
+        return min(rates, default=None)
+
+    @property
+    def pauses(self) -> dict[str, float]:
+        """Seconds until each key may be called again, as the other side said."""
+        return {key: (end - self.now_us) / 1e6 for key, end in self.state.pauses.items() if end > self.now_us}
+
+
+class Downstreams:
+    """The downstreams of several stores. Of one that two stores know, the first store's is shown and changed."""
+
+    def __init__(self, directories: Sequence[DownstreamDirectory]) -> None:
+        self._directories = directories
+
+    async def list(self) -> list[KnownDownstream]:
+        """All that have been called or changed, by name. Raises `StoreError`."""
+        known: dict[str, KnownDownstream] = {}
+        for directory in self._directories:
+            for name, reading in (await directory.read_all()).items():
+                known.setdefault(name, KnownDownstream(name, *reading))
+        return [known[name] for name in sorted(known)]
+
+    async def change(self, name: str, *, paused: bool | None = None, rate: str | None = "") -> KnownDownstream:
+        """Pauses or resumes all processes, and lowers their rate; within a second. `rate` None ends that; the default
+        leaves it.
+
+        Raises:
+            NotFound: no process has called it.
+            ConfigurationError: it is no rate, or above the program's own.
+            StoreError: it can't be read or changed.
+        """
+        store, reading = await self._find(name)
+        if rate:
+            hard = reading.state.hard
+            check_rate_below(rate, None if hard is None else parse_rate(hard))
+
+        def changed(state: State, _: int) -> State:
+            if paused is not None:
+                state = state._replace(paused=(state.paused or BY_OPERATOR) if paused else None)
+                state = state if paused else state._replace(pauses={})
+            return state if rate == "" else state._replace(rate=rate)
+
+        return KnownDownstream(name, *await store.change(changed))
+
+    async def close(self) -> None:
+        """Closes the stores."""
+        for directory in self._directories:
+            await directory.close()
+
+    async def _find(self, name: str) -> tuple[StateStore, Reading]:
+        for directory in self._directories:
+            reading = (await directory.read_all()).get(name)
+            if reading is not None:
+                return directory.of(name), reading
+        raise NotFound("downstream", name)
