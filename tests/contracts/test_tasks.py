@@ -499,3 +499,27 @@ async def test_a_worker_serves_the_queues_that_it_is_given(tasks: Tasks) -> None
     with pytest.raises(ConfigurationError, match="concurrency"):
         async with tasks.running(concurrency=0):
             pass
+
+
+@without_worker
+async def test_a_call_is_one_with_the_one_that_waits(tasks: Tasks) -> None:
+    @tasks.task(unique="while_waiting")
+    async def refresh(page: int) -> None: ...
+
+    first = await refresh.enqueue(1)
+    assert await refresh.enqueue(1) == first._replace(existing=True)
+    assert not (await refresh.enqueue(2)).existing
+    keyed = await refresh.options(key="k").enqueue(1)
+    assert (await refresh.options(key="k").enqueue(5)) == keyed._replace(existing=True)
+    queue = await tasks.queue()
+    await queue.cancel("REFRESH", [first.item_id])
+    engine = sa.create_engine(database_url(tasks.url))
+    with Session(engine) as session:
+        again = await refresh.options(connection=session).enqueue(1)
+        assert await refresh.options(connection=session).enqueue(1) == again._replace(existing=True)
+        session.commit()
+    engine.dispose()
+    assert not again.existing
+    assert again.item_id.startswith(f"{first.item_id}#")
+    many = await refresh.enqueue_many([1, 3, 3])
+    assert [one.existing for one in many] == [True, False, True]

@@ -35,6 +35,7 @@ from paceline.dispatch.model import (
     PruneResult,
     QueueStats,
     SilentClaim,
+    waiting_id,
 )
 from paceline.dispatch.portions import callback_of, is_batch, is_group
 from paceline.dispatch.ports import Follower
@@ -87,6 +88,8 @@ class MemoryQueueStore:
         now = self._now(now)
         results = []
         for request in requests:
+            if request.while_waiting:
+                request = self._chosen(request)
             key = request.item_type, request.item_id
             existing = key in self._items
             if not existing:
@@ -97,6 +100,17 @@ class MemoryQueueStore:
         for item_type in {request.item_type for request in requests}:
             self._bells[item_type].set()
         return results
+
+    def _chosen(self, request: EnqueueRequest) -> EnqueueRequest:
+        """Of the items of the request's key, the one that waits; else a new one."""
+        mine = [
+            item
+            for item in self._items.values()
+            if item.item_type == request.item_type and item.item_id.partition("#")[0] == request.item_id
+        ]
+        waiting = [item.item_id for item in mine if item.status is Status.READY]
+        free = request.item_id if request[:2] not in self._items else waiting_id(request.item_id)
+        return request._replace(item_id=waiting[0] if waiting else free)
 
     async def enqueue_group(
         self, head: EnqueueRequest, members: Sequence[EnqueueRequest], *, total: int = 0, within: Any = None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -14,7 +16,7 @@ from paceline.dispatch.status import Status, origins
 from paceline.dispatch.turns import DEFAULT_LANE, DEFAULT_PRIORITY, checked_lane, checked_priority
 from paceline.durations import format_instant, parse_instant
 from paceline.errors import Conflict, InvalidInput, PacelineError
-from paceline.slots.model import AssignedSlot, checked_id
+from paceline.slots.model import LONGEST_ID, AssignedSlot, checked_id
 
 CONTEXT_VERSION = 1
 """The form in which contexts are stored. Another one was written by a newer version of paceline."""
@@ -29,6 +31,8 @@ LONGEST_ERROR = 2000
 LARGEST_RESULT = 64 * 1024
 """Bytes of JSON of a task's result."""
 LONGEST_PROGRESS = 500
+LONGEST_NUMBER = 24
+"""Characters behind the key in the id of a further item of it."""
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 _scan: Callable[[str, int], tuple[Any, int]] = cast(Any, json.JSONDecoder()).scan_once
 LONGEST_WORKFLOW_ID = 400
@@ -51,6 +55,9 @@ class EnqueueRequest(NamedTuple):
     priority: int = DEFAULT_PRIORITY
     slot_id: str | None = None
     """The event of the slot that it carries, if that is not the item's own id."""
+    while_waiting: bool = False
+    """The id is a key: an item of it that is READY is this one; else a new one is queued, also beside one that runs or
+    has ended."""
 
     @classmethod
     def of(
@@ -65,6 +72,7 @@ class EnqueueRequest(NamedTuple):
         init_workflow_id: str | None = None,
         lane: str | None = None,
         priority: int | None = None,
+        while_waiting: bool = False,
         largest_context: int = LARGEST_CONTEXT,
     ) -> EnqueueRequest:
         """A checked request. A `slot` gives the time, unless `execute_at` says otherwise."""
@@ -85,7 +93,17 @@ class EnqueueRequest(NamedTuple):
                 )
         text = context_json(context, largest_context)
         place = checked_lane(lane), checked_priority(priority)
-        return cls(item_type, item_id, text, moment, bool(slotted), init_workflow_id, None, *place, slot_id)
+        if while_waiting and len(item_id) > LONGEST_ID - LONGEST_NUMBER:
+            raise InvalidInput(
+                "item_id", f"has {len(item_id)} characters; here at most {LONGEST_ID - LONGEST_NUMBER} are allowed"
+            )
+        kind = bool(slotted), init_workflow_id, None
+        return cls(item_type, item_id, text, moment, *kind, *place, slot_id, while_waiting)
+
+
+def waiting_id(key: str) -> str:
+    """The id of a further item of a key: unique, in the order of time."""
+    return f"{key}#{time.time_ns() // 1000:x}{os.urandom(3).hex()}"
 
 
 class EnqueueResult(NamedTuple):

@@ -145,12 +145,16 @@ class DispatchQueue(QueueViews):
         init_workflow_id: str | None = None,
         lane: str | None = None,
         priority: int | None = None,
+        while_waiting: bool = False,
         connection: Any = None,
     ) -> EnqueueResult:
         """Queues one item to run at `execute_at`, or at its booked `slot`; without either, now.
 
         `lane` is a tenant, say: lanes of one type take turns, so that one tenant's million items do not starve
         another's ten. In its lane, an item of `priority` 0 comes first and of 9 last; the default is 5.
+
+        With `while_waiting`, `item_id` is a key: an item of this key that waits is this one; if none does, a new one is
+        queued, also while one runs. The result has its id.
 
         With `connection`, in a transaction of yours, the item is queued if and when that commits. It is a SQLAlchemy
         `Session`, `AsyncSession`, `Connection` or `AsyncConnection`, a psycopg `Connection` or `AsyncConnection`, a
@@ -173,6 +177,7 @@ class DispatchQueue(QueueViews):
             init_workflow_id=init_workflow_id,
             lane=lane,
             priority=priority,
+            while_waiting=while_waiting,
             largest_context=self._largest_context,
         )
         if item_type not in self._known:

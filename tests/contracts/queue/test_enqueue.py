@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from datetime import timedelta
+
+import pytest
 
 from paceline.dispatch.decisions import after_success, unrunnable
-from paceline.dispatch.model import EnqueueRequest
+from paceline.dispatch.model import EnqueueRequest, EnqueueResult
 from paceline.dispatch.ports import QueueStore
+from paceline.dispatch.queue import DispatchQueue
 from paceline.dispatch.status import Status
+from paceline.errors import InvalidInput
 from tests.contracts.queue.items import (
     MINUTE,
     NOW,
@@ -80,3 +85,26 @@ async def test_an_item_keeps_its_trace_through_claims_and_a_redrive(store: Queue
     assert [item.traceparent for item in again.items] == [trace, None]
     await store.settle([after_success(item.claim) for item in again.items], now=T)
     assert (await get(store, first.item_id)).traceparent == trace, "it can be looked up when all is over"
+
+
+async def test_calls_are_one_item_while_it_waits_and_not_afterwards(store: QueueStore) -> None:
+    """A change that comes while the last one is being worked on must not be lost, nor must a hundred be a hundred."""
+    queue = DispatchQueue(store)
+
+    async def enqueue() -> EnqueueResult:
+        return await queue.enqueue("PAY", "cache", context={}, while_waiting=True)
+
+    first = await enqueue()
+    assert (first.item_id, first.existing) == ("cache", False)
+    assert await enqueue() == first._replace(existing=True)
+    await store.claim("PAY", 10, timedelta(0))
+    results = await asyncio.gather(*(enqueue() for _ in range(10)))
+    (new,) = {result.item_id for result in results}
+    assert new.startswith("cache#")
+    assert [result.existing for result in results].count(False) == 1
+    assert len(await store.items("PAY", None, 10, None)) == 2
+    await queue.cancel("PAY", [new])
+    assert not (await enqueue()).existing
+    assert (await queue.enqueue("PAY", "cache", context={})).existing
+    with pytest.raises(InvalidInput, match="item_id: has 240 characters; here at most 231"):
+        await queue.enqueue("PAY", "k" * 240, while_waiting=True)

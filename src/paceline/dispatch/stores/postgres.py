@@ -170,7 +170,7 @@ def _enqueue_parameters(
     requests: Sequence[EnqueueRequest], now: datetime | None, hints: Sequence[str]
 ) -> list[str | None]:
     """As text: the driver's own conversion matches a regular expression per quote, and contexts are full of quotes."""
-    types, ids, contexts, times, slotted, workflows, traces, lanes, priorities, slots = zip(*requests, strict=True)
+    types, ids, contexts, times, slotted, workflows, traces, lanes, priorities, slots, _ = zip(*requests, strict=True)
     same, arrays = _columns(types, [*map(instant, times)], slotted, workflows, traces, lanes, priorities, slots)
     return [*same, *arrays, texts(ids), texts(contexts), instant(now), texts(hints)]
 

@@ -45,6 +45,7 @@ from paceline.dispatch.stores import (
     search,
     sqlite,
     transactions,
+    waiting,
 )
 from paceline.dispatch.stores.identity import Identity
 from paceline.dispatch.stores.periodic import SqlPeriodicStore
@@ -121,6 +122,8 @@ class SqlQueueStore:
     async def enqueue(
         self, requests: Sequence[EnqueueRequest], *, within: Any = None, now: datetime | None = None
     ) -> list[EnqueueResult]:
+        if any(request.while_waiting for request in requests):
+            return await self._enqueue_waiting(requests, within, now)
         unique = {(request.item_type, request.item_id): request for request in reversed(requests)}
         ordered = encrypting.encrypted_requests(self._encryption, [unique[key] for key in sorted(unique)])
         if not ordered:
@@ -139,6 +142,45 @@ class SqlQueueStore:
             if self._postgres:
                 self._hints.notify_later(item_types.difference(hints))
         return _results(requests, new)
+
+    async def _enqueue_waiting(
+        self, requests: Sequence[EnqueueRequest], within: Any, now: datetime | None
+    ) -> list[EnqueueResult]:
+        """For calls that are one item while that waits, perhaps with others among them."""
+        waiting_ = [request for request in requests if request.while_waiting]
+        others = [request for request in requests if not request.while_waiting]
+        of_others = iter(await self.enqueue(others, within=within, now=now) if others else ())
+        item_types = {request.item_type for request in waiting_}
+        if within is not None:
+            results = await self._choose_within(waiting_, within, now)
+        else:
+            hints = self._hints.due(item_types)
+            write, encryption = self._statements.enqueue, self._encryption
+            results = await self._retried(
+                self._database.write, waiting.enqueue, write, encryption, waiting_, now, hints
+            )
+            self._hints.wake(item_types)
+            if self._postgres:
+                self._hints.notify_later(item_types.difference(hints))
+        of_waiting = iter(results)
+        return [next(of_waiting if request.while_waiting else of_others) for request in requests]
+
+    async def _choose_within(
+        self, requests: Sequence[EnqueueRequest], within: Any, now: datetime | None
+    ) -> list[EnqueueResult]:
+        results: dict[tuple[str, str], EnqueueResult] = {}
+        for request in sorted(requests, key=lambda one: one[:2]):
+            if request[:2] in results:
+                continue
+            chosen: list[EnqueueResult] = []
+            steps = waiting.choose_steps(request, chosen)
+            await transactions.run_steps(self._identity, self._database.dialect, within, steps)
+            result = chosen[0]
+            if not result.existing:
+                new = request._replace(item_id=result.item_id, while_waiting=False)
+                (result,) = await self.enqueue([new], within=within, now=now)
+            results[request[:2]] = result
+        return waiting.in_order(requests, results)
 
     async def _write_items(
         self, requests: Sequence[EnqueueRequest], now: datetime | None, hints: Sequence[str]

@@ -75,7 +75,7 @@ def enqueue(
     moment = stored(now or database_clock(connection))
     items, contexts = [], []
     for request in booked_slots.at_their_times(connection, new) if follow_slots else new:
-        item_type, item_id, context, execute_at, slotted, workflow, trace, lane, priority, slot = request
+        item_type, item_id, context, execute_at, slotted, workflow, trace, lane, priority, slot, _ = request
         at = moment if execute_at is None else stored(execute_at)
         due_at = max(at, moment)
         items.append(

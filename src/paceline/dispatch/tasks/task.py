@@ -280,11 +280,13 @@ def request_of(call: TaskCall) -> EnqueueRequest:
     context = task.arguments.dump(call.args, call.kwargs)
     definition = task.definition
     moment = None if options.at is None else parse_instant(options.at, "at")
+    unique = definition.unique.chosen(options.unique)
     return EnqueueRequest.of(
         task.item_type,
-        definition.unique.chosen(options.unique).item_id(options.key, context, moment),
+        unique.item_id(options.key, context, moment),
         context,
         moment,
         lane=definition.lane if options.lane is None else options.lane,
         priority=definition.priority if options.priority is None else options.priority,
+        while_waiting=unique.while_waiting,
     )

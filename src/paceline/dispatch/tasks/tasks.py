@@ -194,9 +194,9 @@ class Tasks:
         or `name`, in upper case.
 
         `priority` and `lane` are the defaults of its calls. At most `concurrency` of its items are in flight at once,
-        over all processes, and `lane_concurrency` per lane. `queue` is the named queue of the task: a
-        worker may serve some of them. With `unique="arguments"`, calls with the same arguments
-        are one item; with `unique_period`, calls with the same key or arguments are one item per period.
+        over all processes, and `lane_concurrency` per lane. `queue` is the named queue of the task: a worker may serve
+        some of them. With `unique="arguments"`, calls with the same arguments are one item, and with `while_waiting`
+        as long as that waits; with `unique_period`, calls with the same key or arguments are one item per period.
 
         Raises:
             ConfigurationError: an option or the function's signature is wrong, or the name is taken.
@@ -382,12 +382,15 @@ class Tasks:
         definition, item_type = task.definition, task.item_type
         at, connection = options.at, options.connection
         moment = None if at is None else parse_instant(at, "at")
-        item_id = definition.unique.chosen(options.unique).item_id(options.key, context, moment)
+        unique = definition.unique.chosen(options.unique)
+        item_id, while_waiting = unique.item_id(options.key, context, moment), unique.while_waiting
         lane = definition.lane if options.lane is None else options.lane
         priority = definition.priority if options.priority is None else options.priority
         if self._in_memory is not None:
             self._check_in_memory(connection)
-            request = EnqueueRequest.of(item_type, item_id, context, moment, lane=lane, priority=priority)
+            request = EnqueueRequest.of(
+                item_type, item_id, context, moment, lane=lane, priority=priority, while_waiting=while_waiting
+            )
             return (await self._in_memory.enqueue_requests([request]))[0]
         queue = await self._ready((item_type,), connection)
         return await queue.enqueue(
@@ -397,6 +400,7 @@ class Tasks:
             execute_at=at,
             lane=lane,
             priority=priority,
+            while_waiting=while_waiting,
             connection=connection,
         )
 

@@ -15,6 +15,7 @@ from paceline.dispatch.tasks.policies import Duration
 from paceline.errors import ConfigurationError, InvalidInput
 from paceline.slots.model import LONGEST_ID, checked_id
 
+WORDS = ("arguments", "while_waiting")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -24,10 +25,14 @@ class Unique:
 
     by_arguments: bool = False
     period: timedelta | None = None
+    while_waiting: bool = False
+    """A call is one item with an earlier one that waits still."""
 
     def chosen(self, word: str | None) -> Unique:
         """This policy, or what a call's `unique` says instead."""
-        return self if word is None else replace(self, by_arguments=word == "arguments")
+        if word is None:
+            return self
+        return replace(self, by_arguments=True, while_waiting=word == "while_waiting")
 
     def item_id(self, key: str | None, context: Any, moment: datetime | None) -> str:
         """The item's id, for a call that runs at `moment`, or now. Calls with the same id are one item, until that is
@@ -38,7 +43,7 @@ class Unique:
         """
         if key is not None:
             checked_id(key, "key")
-        if key is None and self.by_arguments:
+        if key is None and (self.by_arguments or self.while_waiting):
             text = json.dumps(context, sort_keys=True, ensure_ascii=True)
             key = f"arguments-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
         if self.period is None:
@@ -65,8 +70,8 @@ def new_id() -> str:
 
 def checked_words(unique: str, error: type[InvalidInput]) -> None:
     """Raises `error` if a call can't be unique by this."""
-    if unique != "arguments":
-        raise error("unique", f"{unique!r} is unknown; use 'arguments', or give a key")
+    if unique not in WORDS:
+        raise error("unique", f"{unique!r} is unknown; use 'arguments' or 'while_waiting', or give a key")
 
 
 def checked_unique(unique: str | None, period: Duration | None) -> Unique:
@@ -81,4 +86,4 @@ def checked_unique(unique: str | None, period: Duration | None) -> Unique:
             raise ConfigurationError(error.field, error.problem) from None
         if span < timedelta(seconds=1) or span % timedelta(seconds=1):
             raise ConfigurationError("unique_period", "must be a whole number of seconds, one or more")
-    return Unique(unique == "arguments", span)
+    return Unique(unique is not None, span, unique == "while_waiting")
