@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 
 from fastapi import Request, Response
@@ -49,4 +50,6 @@ async def show(request: Request) -> Response:
     if MULTIPROCESS in os.environ:
         shown = CollectorRegistry()
         multiprocess.MultiProcessCollector(shown)  # type: ignore[no-untyped-call]
-    return Response(generate_latest(shown), headers={"Content-Type": CONTENT_TYPE_LATEST})
+    # In a thread: thousands of series take longer than requests should wait for the event loop.
+    text = await asyncio.to_thread(generate_latest, shown)
+    return Response(text, headers={"Content-Type": CONTENT_TYPE_LATEST})
