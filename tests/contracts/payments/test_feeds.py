@@ -357,6 +357,13 @@ async def test_a_bad_transaction_of_a_pain001_document_comes_back_as_a_line_to_c
     assert record.payment.whole_instruction["RmtInf"] == {"Ustrd": ["invoice"]}
 
 
+async def test_a_document_for_a_day_long_ago_is_not_paid_today(bench: Bench) -> None:
+    """A date of 2019 was accepted."""
+    feed = await accepted_pain(bench, pain("a").replace("2030-03-01", "2019-03-01"))
+    (reject,) = await bench.feeds.rejects(feed.feed_id)
+    assert (feed.accepted, reject.reason) == (0, "executeAt: is more than 30 days ago")
+
+
 @pytest.mark.parametrize(
     ("document", "problem"),
     [

@@ -5,7 +5,7 @@ A rule book is a TOML file (`PACELINE_PAYMENTS_RULES`):
     duplicates = "reject"            # another payment alike within duplicate_window: "allow" (default) or "reject"
     duplicate_window = "P1D"
     horizon = "P366D"                # how far ahead a payment may be requested
-    past = "P7D"                     # how long ago its requested time may be
+    past = "P7D"                     # how long ago its requested time may be; 30 days for the date of a document
     on_closed_day = "next"           # or "previous", or "reject": a payment for a day that the clearing calendar closes
     configs = ["payer-{payerIban}", "scheme-{scheme}"]   # slot configs that count beside the global one
 
@@ -38,6 +38,7 @@ A rule book is a TOML file (`PACELINE_PAYMENTS_RULES`):
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -58,6 +59,9 @@ from paceline_payments.names import name_key
 from paceline_payments.parsing import checked_amount, checked_iban
 from paceline_payments.slot_configs import SlotConfigs, checked_slot_configs
 
+DOCUMENT_PAST = timedelta(days=30)
+"""How old the date of a document may be, unless `past` says otherwise. A time that is given alone means: from then
+on."""
 KNOWN = {
     "duplicates",
     "duplicate_window",
@@ -132,8 +136,11 @@ class RuleBook:
         self.check_execution(payment)
         if self.horizon is not None and payment.execute_at > now + self.horizon:
             raise InvalidInput("executeAt", f"is more than {self.horizon.days} days ahead")
-        if self.past is not None and payment.execute_at < now - self.past:
-            raise InvalidInput("executeAt", f"is more than {self.past.days} days ago")
+        past = self.past
+        if past is None and payment.execute_at < now - DOCUMENT_PAST and _has_date(payment):
+            past = DOCUMENT_PAST
+        if past is not None and payment.execute_at < now - past:
+            raise InvalidInput("executeAt", f"is more than {past.days} days ago")
 
     def check_execution(self, payment: Payment) -> None:
         """Raises `InvalidInput` for a payment that these rules don't let through: they may have changed since it was
@@ -186,6 +193,10 @@ class RuleBook:
 def account_key(number: str) -> int:
     """A number that is equal for equal accounts, to sum up what one of them moves."""
     return int.from_bytes(blake2b(number.encode(), digest_size=8).digest(), "big", signed=True)
+
+
+def _has_date(payment: Payment) -> bool:
+    return payment.instruction is not None and "ReqdExctnDt" in json.loads(payment.instruction)
 
 
 def fingerprint(payment: Payment) -> int:

@@ -122,6 +122,8 @@ class Feed:
     reason: str | None
     created_at: datetime
     updated_at: datetime
+    document: Mapping[str, str] = field(default_factory=dict)
+    """What a pain.001 document says of itself; for a CSV feed, its `columns`."""
 
     @property
     def progress(self) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -27,7 +27,9 @@ class FeedStore(Protocol):
         """RECEIVING → REFUSED; its chunks and rejects are deleted."""
         ...
 
-    async def complete(self, feed_id: str, digest: str, figures: Figures, name: str | None) -> str:
+    async def complete(
+        self, feed_id: str, digest: str, figures: Figures, name: str | None, document: Mapping[str, str]
+    ) -> str:
         """RECEIVING → ACCEPTING. If another feed has the same digest, this one is deleted. Returns the id of the feed
         that stays."""
         ...

@@ -59,13 +59,13 @@ class FeedReceiver:
         config_name: str | None,
     ) -> str:
         figures, digest = Figures(), sha256(f"{kind}\n{config_name or ''}\n".encode())
-        hashed = _hashed(blocks, digest)
+        hashed, document = _hashed(blocks, digest), dict[str, str]()
         if kind is FeedFormat.PAIN001:
             parser = Pain001Parser()
             chunks = _transactions(hashed, parser, figures)
         else:
             parser = None
-            chunks = _lines(hashed, kind, figures)
+            chunks = _lines(hashed, kind, figures, document)
         writing: asyncio.Task[None] | None = None
         number = 0
         try:
@@ -83,8 +83,8 @@ class FeedReceiver:
         check_control(figures, control)
         if parser is not None:
             check_control(figures, parser.control)
-            name = name or parser.message
-        return await self._store.complete(feed_id, digest.hexdigest(), figures, name)
+            name, document = name or parser.message, parser.document
+        return await self._store.complete(feed_id, digest.hexdigest(), figures, name, document)
 
 
 async def _hashed(blocks: AsyncIterator[bytes], digest: object) -> AsyncIterator[bytes]:
@@ -93,8 +93,12 @@ async def _hashed(blocks: AsyncIterator[bytes], digest: object) -> AsyncIterator
         yield block
 
 
-async def _lines(blocks: AsyncIterator[bytes], kind: FeedFormat, figures: Figures) -> AsyncIterator[StagedChunk]:
+async def _lines(
+    blocks: AsyncIterator[bytes], kind: FeedFormat, figures: Figures, document: dict[str, str]
+) -> AsyncIterator[StagedChunk]:
     async for lines, columns in line_chunks(blocks, kind, (0, 0), CHUNK):
+        if kind is FeedFormat.CSV:
+            document["columns"] = ",".join(columns)
         # On a thread, so as not to block the event loop.
         yield await asyncio.to_thread(stage_lines, lines, columns, kind, figures)
 

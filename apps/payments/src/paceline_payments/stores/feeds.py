@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -33,8 +33,10 @@ class SqlFeedStore:
     async def drop(self, feed_id: str, reason: str) -> None:
         await self._database.write(_drop, feed_id, reason)
 
-    async def complete(self, feed_id: str, digest: str, figures: Figures, name: str | None) -> str:
-        return await self._database.write(_complete, feed_id, digest, figures, name)
+    async def complete(
+        self, feed_id: str, digest: str, figures: Figures, name: str | None, document: Mapping[str, str]
+    ) -> str:
+        return await self._database.write(_complete, feed_id, digest, figures, name, document)
 
     async def claim(self, runner: str, lease: timedelta, feed_id: str | None = None) -> Feed | None:
         return await self._database.write(_claim, runner, lease, feed_id)
@@ -126,7 +128,14 @@ def _drop(connection: Connection, feed_id: str, reason: str) -> None:
     _change(connection, feed_id, FeedState.RECEIVING, state=FeedState.REFUSED.value, reason=reason)
 
 
-def _complete(connection: Connection, feed_id: str, digest: str, figures: Figures, name: str | None) -> str:
+def _complete(
+    connection: Connection,
+    feed_id: str,
+    digest: str,
+    figures: Figures,
+    name: str | None,
+    document: Mapping[str, str],
+) -> str:
     same = connection.execute(
         sa.select(feed.c.feed_id, feed.c.state, feed.c.rejected).where(feed.c.digest == digest)
     ).one_or_none()
@@ -149,6 +158,7 @@ def _complete(connection: Connection, feed_id: str, digest: str, figures: Figure
         chunks=figures.chunks,
         rejected=figures.rejected,
         planned=json.dumps(figures.totals.amounts()),
+        document=json.dumps(document),
     )
     return feed_id
 
@@ -335,4 +345,5 @@ def _record(row: Any) -> Feed:
         row.reason,
         row.created_at,
         row.updated_at,
+        json.loads(row.document or "{}"),
     )

@@ -593,6 +593,7 @@ def _payments() -> None:
         sa.Column("accepted", sa.Integer, nullable=False),
         sa.Column("planned", sa.Text),
         sa.Column("totals", sa.Text),
+        sa.Column("document", sa.Text),
         sa.Column("reason", sa.String(2000)),
         sa.Column("runner", sa.String(32)),
         sa.Column("seen_at", Instant),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -97,7 +98,7 @@ async def _write_rejects(feeds: Feeds, feed: Feed, path: Path | None) -> tuple[l
     file: IO[bytes] | None = None
     if path is not None:
         try:
-            file = path.open("wb")
+            file = await asyncio.to_thread(_open_for_owner, path)
         except OSError as error:
             print_status(f"{path} can't be written ({error.strerror}): see the feed's rejects")
     after = 0
@@ -111,6 +112,13 @@ async def _write_rejects(feeds: Feeds, feed: Feed, path: Path | None) -> tuple[l
         if file is not None:
             file.close()
     return shown, path if file is not None else None
+
+
+def _open_for_owner(path: Path) -> IO[bytes]:
+    """A new file that nobody else may read: rejected records have names and accounts."""
+    file = open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600))  # noqa: SIM115
+    os.fchmod(file.fileno(), 0o600)
+    return file
 
 
 async def file_blocks(file: IO[bytes], meter: Meter) -> AsyncIterator[bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 
 from fastapi import Request, Response
 from starlette.responses import StreamingResponse
@@ -21,6 +22,7 @@ from paceline.server.shapes.members import BOOKED_NAME
 from paceline_payments.feed import FeedFormat
 from paceline_payments.feeds.accepting import SORTS, Feeds
 from paceline_payments.feeds.model import Feed, FeedState, checked_control
+from paceline_payments.feeds.status_report import status_report
 from paceline_payments.parsing import COLUMNS
 from paceline_payments.service.http.parts import payments_of
 from paceline_payments.service.http.payments import CSV_FEED, FEED, body_blocks
@@ -48,6 +50,7 @@ AS_FEED = query(
     {"type": "string", "enum": ["ndjson", "feed"], "description": "`feed`: the records alone, to be sent again."},
 )
 XML = {"type": "string", "description": "ISO 20022 pain.001 (customer credit transfer initiation)."}
+REPORT = {"type": "string", "description": "ISO 20022 pain.002 (customer payment status report)."}
 
 router = api_router("/api/v1", "payments")
 
@@ -171,6 +174,22 @@ async def rejects(request: Request) -> Response:
     return StreamingResponse(_records(feeds, feed, as_json), media_type=media, headers={"Content-Disposition": name})
 
 
+@router.get(
+    "/feeds/{feedId}/status-report",
+    summary="The status report of a feed",
+    responses={200: {"content": {"application/xml": {"schema": REPORT}}}, **documented(400, 404)},
+    openapi_extra={"parameters": [path("feedId", FEED_ID)]},
+)
+async def report(request: Request) -> Response:
+    """ISO 20022 pain.002: the status of the file and of each transaction, with a code for each rejection. Payments that
+    another feed brought before are counted, not listed.
+    """
+    payments = payments_of(services_of(request))
+    feed = await payments.feeds.show(request.path_params["feedId"])
+    blocks = status_report(feed, payments.feeds, payments.store, datetime.now(UTC))
+    return StreamingResponse(blocks, media_type="application/xml")
+
+
 @router.delete(
     "/feeds/{feedId}",
     summary="Cancel a feed",
@@ -206,7 +225,7 @@ async def _documents(feeds: Feeds, feed: Feed) -> AsyncIterator[bytes]:
 
 async def _records(feeds: Feeds, feed: Feed, as_json: bool) -> AsyncIterator[bytes]:
     if not as_json:
-        yield ",".join(COLUMNS).encode() + b"\n"
+        yield feed.document.get("columns", ",".join(COLUMNS)).encode() + b"\n"
     after = 0
     while page := await feeds.rejects(feed.feed_id, after, PAGE):
         after = page[-1].line

@@ -72,6 +72,16 @@ def test_a_feed_that_is_cancelled_while_it_is_submitted_is_a_failure(
     assert "was cancelled" in err
 
 
+def test_rejected_records_are_for_their_owner_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    """They have names and accounts, and were readable by everybody."""
+    Path("feed.csv").write_text(HEADER + "broken\n")
+    rejects = Path("feed.csv.rejected.jsonl")
+    for _ in range(2):
+        assert submitted(capsys)[0] == 1
+        assert (rejects.stat().st_mode & 0o777, rejects.read_text().count("broken")) == (0o600, 1)
+        rejects.chmod(0o644)
+
+
 def test_a_feed_that_is_done_is_not_accepted_twice(capsys: pytest.CaptureFixture[str]) -> None:
     assert submitted(capsys)[0] == 0
     status, out, err = submitted(capsys)
