@@ -91,7 +91,12 @@ def test_a_pain001_document_over_http(paying: httpx.Client) -> None:
     headers = {"Content-Type": "application/xml"}
     answer = paying.post("/api/v1/feeds", content=pain("x1", "x2", total="24.68"), headers=headers)
     assert answer.status_code == 202, answer.text
-    assert done(paying, answer.json()["feedId"])["accepted"] == 2
+    feed_id = answer.json()["feedId"]
+    assert done(paying, feed_id)["accepted"] == 2
+    report = paying.get(f"/api/v1/feeds/{feed_id}/status-report")
+    assert (report.status_code, report.headers["content-type"]) == (200, "application/xml")
+    assert report.text.count("<OrgnlEndToEndId>x1</OrgnlEndToEndId>") == 1
+    assert paying.get("/api/v1/feeds/none/status-report").status_code == 404
     hostile = '<!DOCTYPE x [<!ENTITY a "b">]>' + pain("x3").partition("?>")[2]
     refused = paying.post("/api/v1/feeds", content=hostile, headers=headers)
     assert (refused.status_code, refused.json()["field"]) == (400, "document")

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections import Counter
-from collections.abc import Iterator
 from random import Random
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -14,14 +11,12 @@ from hypothesis import strategies as st
 from lxml import etree
 
 from paceline.errors import InvalidInput
-from paceline_payments.feeds.model import FeedReject, Figures, check_control
 from paceline_payments.feeds.pain001 import Pain001Parser
-from paceline_payments.feeds.staging import StagedPayment
 from tests.effort import examples
+from tests.unit.apps.payments.feeds.readings import check_carried, read
 from tests.unit.apps.payments.iso20022.documents import ISO, VERSIONS, document
 
 ALICE, BOB = "DE89370400440532013000", "GB29NWBK60161331926819"
-NOT_CARRIED = {"NbOfTxs", "CtrlSum", "SplmtryData", "PmtInf", "CdtTrfTxInf"}
 EITHER = ("PmtTpInf: is said", "UltmtDbtr: is said", "ChrgBr: is said", "InstrForDbtrAgt: is said")
 NEEDED = frozenset({"Nm", "Cdtr", "CdtrAcct", "Id", "InstdAmt", "IBAN"})
 PAIN = f"""<?xml version="1.0" encoding="UTF-8"?>
@@ -34,51 +29,6 @@ PAIN = f"""<?xml version="1.0" encoding="UTF-8"?>
 <Cdtr><Nm>Bob</Nm></Cdtr><CdtrAcct><Id><IBAN>{BOB}</IBAN></Id></CdtrAcct><RmtInf><Ustrd>March</Ustrd></RmtInf>
 </CdtTrfTxInf></PmtInf></CstmrCdtTrfInitn></Document>"""
 TRANSACTION = PAIN[PAIN.index("<CdtTrfTxInf>") : PAIN.index("</PmtInf>")]
-
-
-def read(raw: str | bytes) -> tuple[list[StagedPayment], list[FeedReject]]:
-    parser = Pain001Parser()
-    block = raw.encode() if isinstance(raw, str) else raw
-    for first in range(0, len(block), 1000):
-        parser.feed(block[first : first + 1000])
-    parser.finish()
-    payments, rejects = parser.take()
-    figures = Figures(records=len(payments) + len(rejects))
-    parser.add_to(figures)
-    for staged in payments:
-        figures.totals.add(staged.payment.currency, int(staged.payment.amount.replace(".", "")))
-    check_control(figures, parser.control)
-    return payments, rejects
-
-
-def of_lxml(node: etree._Element, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Every text below an element, with its path, as the independent reader has it."""
-    for child in node:
-        name = etree.QName(child).localname
-        if name in NOT_CARRIED:
-            continue
-        inner = (*path, name)
-        if len(child):
-            yield from of_lxml(child, inner)
-        elif name == "InstdAmt":
-            yield (*inner, "amt"), f"{float(child.text or ''):.2f}"
-            yield (*inner, "Ccy"), child.get("Ccy") or ""
-        elif child.attrib:
-            yield (*inner, "amt"), (child.text or "").strip()
-            yield (*inner, "Ccy"), child.get("Ccy") or ""
-        else:
-            yield inner, (child.text or "").strip()
-
-
-def of_instruction(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
-    if isinstance(value, dict):
-        for name, member in value.items():
-            yield from of_instruction(member, (*path, name))
-    elif isinstance(value, list):
-        for member in value:
-            yield from of_instruction(member, path)
-    else:
-        yield path, value.strip()
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -105,16 +55,7 @@ def test_an_accepted_payment_says_what_lxml_reads_and_nothing_else(version: str,
     assert len(payments) + len(rejects) == len(transactions)
     may_be_rejected = (*EITHER, "ReqdExctnDt: '2027-03-01T24", "CdtrAcct.Id", "DbtrAcct.Id", "CdtrAcct.Id.IBAN")
     assert all(reject.reason.startswith(may_be_rejected) for reject in rejects), rejects
-    for staged in payments:
-        transaction = transactions[staged.line - 1]
-        information = transaction.getparent()
-        assert information is not None
-        header = tree.find(".//p:GrpHdr", space)
-        assert header is not None
-        said = Counter(pair for node in (header, information, transaction) for pair in of_lxml(node) if pair[1])
-        carried = Counter(pair for pair in of_instruction(staged.payment.whole_instruction) if pair[1])
-        assert set(carried) == set(said)
-        assert all(count >= carried[pair] for pair, count in said.items())
+    check_carried(tree, payments)
 
 
 def test_a_namespace_or_an_extension_never_overrides() -> None:

@@ -184,7 +184,7 @@ async def report(request: Request) -> Response:
     """ISO 20022 pain.002: the status of the file and of each transaction, with a code for each rejection. Payments that
     another feed brought before are counted, not listed.
     """
-    payments = payments_of(services_of(request))
+    payments = payments_of(request)
     feed = await payments.feeds.show(request.path_params["feedId"])
     blocks = status_report(feed, payments.feeds, payments.store, datetime.now(UTC))
     return StreamingResponse(blocks, media_type="application/xml")
