@@ -55,6 +55,8 @@ _YEARS = re.compile(r"(\d*)\s*years?\s*$", re.IGNORECASE)
 DAYS_OF_A_YEAR = 360
 """As `limits` counts them."""
 
+_UNITS = {"year": DAYS_OF_A_YEAR * 86_400, "month": 30 * 86_400, "day": 86_400, "hour": 3600, "minute": 60, "second": 1}
+
 
 class WindowStats(NamedTuple):
     """When there is more, in seconds since the epoch, and what is left."""
@@ -76,7 +78,7 @@ class _Item(Protocol):
 
 
 @total_ordering
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class RateLimitItem:
     """`amount` in so many seconds. Ordered by the length of the window."""
 
@@ -92,6 +94,11 @@ class RateLimitItem:
         """A text for the limit and its identifiers."""
         parts = (self.namespace, *identifiers, self.amount, f"{self.seconds:g}")
         return "/".join(str(part) for part in parts)
+
+    def __repr__(self) -> str:
+        """`10 per 2 minute`, as slowapi and flask-limiter show it in their denials."""
+        unit, seconds = next(one for one in _UNITS.items() if self.seconds % one[1] == 0 or one[1] == 1)
+        return f"{self.amount} per {self.seconds / seconds:g} {unit}"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RateLimitItem) and self._fields == other._fields
@@ -173,7 +180,7 @@ def parse_many(limit_string: str) -> list[RateLimitItem]:
 
 
 def _parse_one(limit_string: str) -> RateLimitItem:
-    text = _YEARS.sub(lambda match: f"{int(match[1] or 1) * DAYS_OF_A_YEAR} days", limit_string)
+    text = _YEARS.sub(lambda match: f" {int(match[1] or 1) * DAYS_OF_A_YEAR} days", limit_string)
     rate = parse_rate(text, "limit_string")
     if rate.burst is not None:
         raise ConfigurationError("limit_string", "has a burst; use a paceline Plan")

@@ -67,6 +67,8 @@ def test_several_limits_of_one_caller_are_apart() -> None:
         ("10 per 2 hours", RateLimitItem(10, 7200)),
         ("1/month", RateLimitItem(1, 2_592_000)),
         ("5 per 2 years", RateLimitItem(5, 2 * 360 * 86_400)),
+        ("1 per year", RateLimitItem(1, 360 * 86_400)),
+        ("1 / Year", RateLimitItem(1, 360 * 86_400)),
         ("10/minute;100/hour", RateLimitItem(10, 60)),
         ("1 per second, 2/day | 3/month", RateLimitItem(1, 1)),
     ],
@@ -129,6 +131,22 @@ def test_items_by_unit() -> None:
     assert items == sorted({*items}) == [parse(text) for text in texts]
     assert RateLimitItemPerMinute(7, 2, "LOGIN") == RateLimitItem(7, 120, "LOGIN") != RateLimitItemPerMinute(7, 2)
     assert len({RateLimitItemPerMinute(7), parse("7/minute")}) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("1/second", "1 per 1 second"),
+        ("10 per 2 minutes", "10 per 2 minute"),
+        ("10/120 minutes", "10 per 2 hour"),
+        ("7/day", "7 per 1 day"),
+        ("7/month", "7 per 1 month"),
+        ("7 per 2 years", "7 per 2 year"),
+        ("3/PT0.5S", "3 per 0.5 second"),
+    ],
+)
+def test_an_item_is_shown_as_the_library_shows_it(text: str, shown: str) -> None:
+    assert str(parse(text)) == repr(parse(text)) == shown
 
 
 def test_the_storage_can_be_checked_and_cleared_in_memory() -> None:
