@@ -353,3 +353,48 @@ async def test_what_would_not_fit_the_kept_algorithm_changes_nothing(embedded: G
     answer = await embedded.client.post("/api/config", json=body | {"rateLimit": 2**31 - 1})
     assert (answer.status_code, answer.json()["field"]) == (400, "rateLimit")
     assert (await embedded.client.get(f"/api/config/{user}")).json()["rateLimit"] == 5
+
+
+@pytest.mark.parametrize("with_redis", [False, True])
+async def test_who_has_opted_out_is_refused_by_name_and_not_counted(
+    tmp_path: Path, with_redis: bool, request: pytest.FixtureRequest
+) -> None:
+    redis_url = request.getfixturevalue("redis_url") if with_redis else None
+    number, other = "+491701234567", "+491701234568"
+    async with gateway(database_url=f"sqlite:///{tmp_path / 'gateway.db'}", redis_url=redis_url) as served:
+        user = new_user()
+        body = {"userId": user, "rateLimit": 5, "timeWindow": 5, "phone": number}
+        await served.client.post("/api/config", json=body)
+        await served.client.put(f"/api/optouts/{number}")
+        message = {"userId": user, "message": "hello"}
+        for headers in ({}, {"Idempotency-Key": "k"}):
+            answer = await served.client.post("/api/send", json=message, headers=headers)
+            assert (answer.status_code, answer.json()["title"]) == (403, "Recipient Opted Out")
+            assert number not in answer.text
+        assert (await served.row(user)).current_count <= 1  # what is leased to Redis
+        assert await served.outboxed() == []
+        assert (await served.client.post("/api/send", json=message | {"to": other})).status_code == 200
+        await served.client.delete(f"/api/optouts/{number}")
+        assert (await served.client.post("/api/send", json=message)).status_code == 200
+
+
+async def test_a_batch_that_is_sent_again_sends_nothing_again(embedded: Gateway) -> None:
+    user = new_user()
+    await embedded.configure(user, 10, 5)
+    messages = [{"userId": user, "message": "one"}, {"userId": user, "message": "two", "idempotencyKey": "own"}]
+    post = embedded.client.post
+
+    async def batch(key: str | None, *messages: dict[str, Any]) -> list[Any]:
+        headers = {} if key is None else {"Idempotency-Key": key}
+        answer = await post("/api/send/batch", json={"messages": list(messages)}, headers=headers)
+        assert answer.status_code == 200
+        return list(answer.json()["results"])
+
+    first = await batch("k", *messages)
+    assert await batch("k", *messages) == first
+    assert (await batch(None, messages[1]))[0] == first[1]
+    (alone,) = [await post("/api/send", json={"userId": user, "message": "two"}, headers={"Idempotency-Key": "own"})]
+    assert alone.json() == first[1]
+    assert (await embedded.row(user)).current_count == 2
+    (changed, _) = await batch("k", messages[0] | {"message": "another"}, messages[1])
+    assert changed["status"] == 422

@@ -25,7 +25,7 @@ from paceline.clock import Clock, SystemClock
 from paceline.errors import BrokerUnavailable, NotFound, StoreError
 from paceline.messaging import MessageLog, Record
 from paceline_sms.accepted_rows import AcceptedRows
-from paceline_sms.model import Attempt, Message, Verdict
+from paceline_sms.model import Attempt, Message, OptedOut, Verdict
 from paceline_sms.ports import Lease, LeaseRequest, NotificationObserver, QuotaCache, QuotaStore
 from paceline_sms.quota import Quota
 
@@ -92,6 +92,7 @@ class CachedQuota:
         """Announcements of changed configurations."""
         self._following: asyncio.Task[None] | None = None
         self._leases: Batcher[LeaseRequest, Lease | None] = Batcher(self._lease_batch)
+        self._optouts: Batcher[str, bool] = Batcher(self._look_up_optouts)
         self._leasing: dict[int, asyncio.Task[None]] = {}
         self._sending: Counter[int] = Counter()
         """By user, the sends that the cache is deciding: a lease has room for all of them."""
@@ -106,6 +107,7 @@ class CachedQuota:
         Raises:
             NotFound: The user has no quota.
             KeyReused: The idempotency key was used for another message.
+            OptedOut: The recipient wants no messages.
         """
         if not attempt.keyed and (verdict := await self._send_by_cache(attempt)) is not None:
             return verdict, Path.CACHE
@@ -134,6 +136,7 @@ class CachedQuota:
                 task.cancel()
                 await asyncio.wait([task])
         await self._leases.close()
+        await self._optouts.close()
         await self.rows.close()
 
     # -- deciding --------------------------------------------------------------------------------------------------
@@ -182,6 +185,8 @@ class CachedQuota:
         for _ in range(MAX_ROUNDS):
             if not (quota := await self._quota(attempt)).is_plain:
                 return None
+            if await self._has_opted_out(attempt.to or quota.recipient.phone):
+                raise OptedOut(attempt.to or quota.recipient.phone or "")
             if not self._breaker.allows(self._clock.monotonic_us()):
                 break
             try:
@@ -199,6 +204,19 @@ class CachedQuota:
             return None  # others took each budget first
         self._observer.fell_back()
         return None
+
+    async def _has_opted_out(self, phone: str | None) -> bool:
+        """False while the store does not answer: the sender looks again."""
+        if phone is None:
+            return False
+        try:
+            return await self._optouts.submit(phone)
+        except StoreError:
+            return False
+
+    async def _look_up_optouts(self, phones: Sequence[str]) -> Sequence[bool]:
+        opted_out = await self._store.opted_out(sorted(set(phones)))
+        return [phone in opted_out for phone in phones]
 
     async def _quota(self, attempt: Attempt) -> Quota:
         """The user's configuration: as known, if no change of it can have been missed, or if the store, which alone can

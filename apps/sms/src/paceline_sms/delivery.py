@@ -60,6 +60,7 @@ from paceline_sms.ports import (
 from paceline_sms.provider import Accepted, OnUnknown, Rejected, SmsMessage, Unavailable, Unknown
 from paceline_sms.provider_chain import ProviderChain, ProviderResponse
 from paceline_sms.quiet_hours import QuietHours
+from paceline_sms.recipients import zones_of
 from paceline_sms.retry_rounds import retry_at_ms
 from paceline_sms.topics import held_topic, parked_topic
 
@@ -441,7 +442,10 @@ class Delivery:
         """When the recipient's quiet hours end, if they apply now; None for urgent messages."""
         if self._quiet_hours is None or message.priority is Priority.HIGH:
             return None
-        return self._quiet_hours.ends_ms(self._now_ms(), message.zone or claim.recipient.zone)
+        phone = message.to or claim.recipient.phone
+        zone = message.zone or (claim.recipient.zone if phone == claim.recipient.phone else None)
+        zones = (zone,) if zone else zones_of(phone) if phone else ()
+        return self._quiet_hours.ends_ms(self._now_ms(), zones)
 
     def _now_ms(self) -> int:
         return _host_ms() + self._skew_ms

@@ -156,6 +156,7 @@ class Intake:
             InvalidInput: A value can't be used.
             KeyReused: The key was used for another message.
             NotFound: The user has no quota.
+            OptedOut: The recipient wants no messages.
             BrokerUnavailable: The log does not answer. Nothing is counted, and nothing will be sent.
             StoreUnavailable: The database does not answer.
         """

@@ -11,8 +11,8 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from paceline.durations import parse_duration
-from paceline.errors import InvalidInput
-from paceline_sms.recipients import NOBODY, Recipient, checked_locale, checked_phone, checked_zone
+from paceline.errors import InvalidInput, PacelineError
+from paceline_sms.recipients import NOBODY, Recipient, checked_locale, checked_phone, checked_zone, masked
 from paceline_sms.segments import count_segments
 
 LARGEST = 2**31 - 1
@@ -120,7 +120,7 @@ class Attempt(NamedTuple):
             at_ms + expiry_ms,
             self.segments,
             recipient.locale,
-            recipient.zone,
+            recipient.zone if self.to in (None, recipient.phone) else None,
         )
 
 
@@ -134,6 +134,17 @@ class KeyReused(InvalidInput):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.message_id,)
+
+
+class OptedOut(PacelineError):
+    """The recipient wants no messages."""
+
+    def __init__(self, phone: str) -> None:
+        self.phone = phone
+        super().__init__(f"{masked(phone)} has opted out; nothing was sent or counted")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.phone,)
 
 
 class Outcome(StrEnum):

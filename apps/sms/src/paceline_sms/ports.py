@@ -53,7 +53,8 @@ class QuotaStore(Protocol):
 
     async def admit(self, attempts: Sequence[Attempt]) -> Sequence[Verdict | PacelineError]:
         """One outcome each, in one transaction that locks the users' rows: decides, counts what is allowed, and
-        appends it to the outbox. Unknown users are `NotFound`; a key used for another message is `KeyReused`."""
+        appends it to the outbox. Unknown users are `NotFound`; a key used for another message is `KeyReused`; a
+        recipient who has opted out is `OptedOut`."""
         ...
 
     async def publish(self, attempt: Attempt, message: Message) -> None:
@@ -67,6 +68,10 @@ class QuotaStore(Protocol):
     async def lease(self, requests: Sequence[LeaseRequest]) -> Sequence[Lease | None]:
         """Counts a budget for a cache to spend, as far as the limit allows, in one transaction that locks the users'
         rows. None where the user has no quota."""
+        ...
+
+    async def opted_out(self, phones: Sequence[str]) -> Collection[str]:
+        """Those of the numbers that have opted out."""
         ...
 
     async def accepted(self, messages: Sequence[Message]) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 from paceline.errors import ConfigurationError
 from paceline.slots.calendars import DAYS, Calendar
 
 DEFAULT_ZONE = "UTC"
+MAX_STEPS = 10
 _SECOND_MS = 1000
 
 
@@ -31,9 +33,22 @@ class QuietHours:
             raise ConfigurationError("quiet_hours", f"{error.problem}; write for example 21:00-08:00") from None
         self._default_zone = default_zone
 
-    def ends_ms(self, now_ms: int, zone: str | None) -> int | None:
-        """When the present quiet hours in `zone` end; None if there are none now."""
-        calendar = self._calendar(zone or self._default_zone)
-        if calendar.open_until(now_ms) > now_ms:
-            return None
-        return calendar.next_open_window(now_ms, _SECOND_MS)
+    def ends_ms(self, now_ms: int, zones: Sequence[str]) -> int | None:
+        """When the present quiet hours end in all of the zones; None if there are none now. Of zones that are never
+        awake together the first decides."""
+        calendars = [self._calendar(zone) for zone in zones or [self._default_zone]]
+        end_ms = now_ms
+        for _ in range(MAX_STEPS):
+            later_ms = max(_opens_ms(calendar, end_ms) for calendar in calendars)
+            if later_ms == end_ms:
+                return None if end_ms == now_ms else end_ms
+            end_ms = later_ms
+        return self.ends_ms(now_ms, zones[:1])
+
+
+def _opens_ms(calendar: Calendar, at_ms: int) -> int:
+    """From when on it is open: that instant, if it is open then."""
+    if calendar.open_until(at_ms) > at_ms:
+        return at_ms
+    opens_ms = calendar.next_open_window(at_ms, _SECOND_MS)
+    return at_ms if opens_ms is None else opens_ms

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -19,7 +20,7 @@ class Recipient:
     """E.164."""
     locale: str | None = None
     zone: str | None = None
-    """IANA; quiet hours are by this zone's clock."""
+    """IANA; quiet hours of this number are by this zone's clock. None: of the zones that the number may be in."""
 
 
 NOBODY = Recipient()
@@ -47,6 +48,23 @@ def checked_phone(value: Any, field: str = "phone") -> str:
     if not phonenumbers.is_possible_number(number):
         raise InvalidInput(field, f"is not a phone number that can exist; {_WRITE}")
     return phonenumbers.format_number(number, phonenumbers.PhoneNumberFormat.E164)
+
+
+@lru_cache(10_000)
+def zones_of(phone: str) -> tuple[str, ...]:
+    """The IANA time zones in which a number may be: one for most, all of its country's for some; none if the extra
+    `sms` is not installed, or nothing is known."""
+    try:
+        # Imported here: it is an extra, and large.
+        import phonenumbers
+        from phonenumbers import timezone
+    except ImportError:
+        return ()
+    try:
+        zones = timezone.time_zones_for_number(phonenumbers.parse(phone))
+    except phonenumbers.NumberParseException:
+        return ()
+    return tuple(zone for zone in zones if zone != timezone.UNKNOWN_TIMEZONE)
 
 
 def masked(phone: str | None) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from datetime import datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -359,6 +361,17 @@ async def test_quiet_hours_go_by_the_recipients_clock_and_spare_what_is_urgent()
     awake.store.recipient = Recipient(zone="Etc/GMT-8")
     await awake.run()
     assert awake.sent == ["bulk"]
+
+
+@pytest.mark.parametrize(("to", "sent"), [("+491701234567", []), ("+61412345678", ["bulk"]), (None, ["bulk"])])
+async def test_quiet_hours_go_by_the_zone_of_the_number_that_gets_the_message(to: str | None, sent: list[str]) -> None:
+    """The user's own zone is that of the user's own number."""
+    berlin = datetime.now(ZoneInfo("Europe/Berlin")).hour
+    hours = QuietHours(f"{berlin:02d}:00-{(berlin + 2) % 24:02d}:00")
+    bench = Bench(record(1, "bulk", to=to), quiet_hours=hours)
+    bench.store.recipient = Recipient("+61498765432", zone="Australia/Sydney")
+    await bench.run()
+    assert bench.sent == sent
 
 
 async def test_what_can_not_be_read_is_dead_lettered_as_it_is(caplog: pytest.LogCaptureFixture) -> None:

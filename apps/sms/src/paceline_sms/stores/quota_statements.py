@@ -20,13 +20,13 @@ from paceline.messaging import Record
 from paceline.sql.engine import announce
 from paceline.sql.in_lists import where_in
 from paceline.sql.outbox import append
-from paceline_sms.model import Attempt, KeyReused, Message, Verdict
+from paceline_sms.model import Attempt, KeyReused, Message, OptedOut, Verdict
 from paceline_sms.ports import Lease, LeaseRequest
 from paceline_sms.quota import Quota, Unit, decide, lease, quota_spec, replay
 from paceline_sms.recipients import Recipient
 from paceline_sms.stores.message_statements import insert_messages
 from paceline_sms.stores.rows import clock_ms, known_of
-from paceline_sms.stores.tables import notification_key, notification_quota
+from paceline_sms.stores.tables import notification_key, notification_optout, notification_quota
 
 CONFIGURED = "sms-configured"
 """The hint that some quota was configured or deleted."""
@@ -83,6 +83,8 @@ def admit(
     quotas = _lock_rows(connection, {attempt.user_id for attempt in attempts})
     now_ms = clock_ms(connection, None)
     keys = _keys(connection, [a.message_id for a in attempts if a.keyed], now_ms)
+    numbers = {a.to or quotas[a.user_id].recipient.phone for a in attempts if a.user_id in quotas}
+    opted_out = opted_out_of(connection, [number for number in numbers if number])
     outcomes: list[Verdict | PacelineError] = []
     accepted: dict[str, tuple[Attempt, Verdict]] = {}
     counted: dict[int, Quota] = {}
@@ -95,6 +97,9 @@ def admit(
         if attempt.message_id in keys:
             is_repeat = keys[attempt.message_id] == attempt.fingerprint
             outcomes.append(replay(quota, attempt, at_ms) if is_repeat else KeyReused(attempt.message_id))
+            continue
+        if (phone := attempt.to or quota.recipient.phone) in opted_out:
+            outcomes.append(OptedOut(phone or ""))
             continue
         after, outcome = decide(quota, attempt, at_ms)
         outcomes.append(outcome)
@@ -114,6 +119,11 @@ def admit(
     ]
     publish(connection, topic, messages)
     return outcomes
+
+
+def opted_out_of(connection: Connection, phones: Sequence[str]) -> set[str]:
+    """Those of the numbers that have opted out."""
+    return set(known_of(connection, notification_optout.c.phone, sorted(phones))) if phones else set()
 
 
 def publish(

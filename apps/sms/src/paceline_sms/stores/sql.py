@@ -98,6 +98,9 @@ class SqlQuotaStore:
     async def lease(self, requests: Sequence[LeaseRequest]) -> list[Lease | None]:
         return await _retry_conflicts(lambda: self._database.write(quota_statements.lease_budgets, requests))
 
+    async def opted_out(self, phones: Sequence[str]) -> set[str]:
+        return await self._database.read(quota_statements.opted_out_of, phones)
+
     async def accepted(self, messages: Sequence[Message]) -> None:
         write = self._database.write
         await _retry_conflicts(lambda: write(message_statements.insert_messages, messages, keep=True))

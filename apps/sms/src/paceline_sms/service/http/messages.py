@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import math
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -21,16 +22,16 @@ from paceline_sms.model import LARGEST
 from paceline_sms.ports import MessageFilter, Status
 from paceline_sms.receipts import EarlyReceipt
 from paceline_sms.recipients import checked_phone
-from paceline_sms.service.http.notifications import accept, name_outages
+from paceline_sms.service.http.notifications import IDEMPOTENCY_KEY, accept, idempotency_key, name_outages
 from paceline_sms.service.http.parts import gateway_of
 from paceline_sms.service.shapes.notifications import (
+    BatchedNotificationRequest,
     MessagePage,
     MessageStatus,
     NotificationBatch,
     NotificationBatchRequest,
     NotificationConfig,
     NotificationRefused,
-    NotificationRequest,
     NotificationSent,
     OptOut,
     OptOutRequest,
@@ -69,19 +70,20 @@ router = api_router("/api", "notifications")
     summary="Send several messages",
     response_model=NotificationBatch,
     responses=documented(400, 413, 415, 503),
-    openapi_extra=json_body(NotificationBatchRequest),
+    openapi_extra=json_body(NotificationBatchRequest) | {"parameters": [IDEMPOTENCY_KEY]},
 )
 async def send_batch(request: Request) -> Response:
     """Each message is decided independently, those of one user in order. The response is 200 also if some were
-    refused."""
+    refused. With an `Idempotency-Key`, or a key of its own, a message that was accepted is not sent again."""
     value = await read_large_object(request.scope, request.receive)
     messages = NotificationBatchRequest.parse(value).messages
-    parsed = [_message(message, index) for index, message in enumerate(messages)]
+    key = idempotency_key(request.scope)
+    parsed = [_message(message, index, key) for index, message in enumerate(messages)]
     return json_response(NotificationBatch(results=await _outcomes(gateway_of(request), parsed)))
 
 
 async def _outcomes(
-    gateway: Notifications, messages: Sequence[NotificationRequest]
+    gateway: Notifications, messages: Sequence[BatchedNotificationRequest]
 ) -> list[NotificationSent | NotificationRefused]:
     """One outcome per message, in order. Messages that are decided at once share a round trip, in the order of their
     calls. A user's first message goes before the others if it may have to load the user's quota into the cache."""
@@ -98,15 +100,22 @@ async def _outcomes(
     return [outcomes[index] for index in range(len(messages))]
 
 
-def _message(value: Any, index: int) -> NotificationRequest:
+def _message(value: Any, index: int, key: str | None) -> BatchedNotificationRequest:
+    """The message, with its key: its own, or the one it gets from that of the batch by its place."""
     if not isinstance(value, dict):
         raise InvalidInput(f"messages[{index}]", "must be an object")
-    return NotificationRequest.parse(value, f"messages[{index}].")
+    message = BatchedNotificationRequest.parse(value, f"messages[{index}].")
+    if message.idempotency_key is None and key is not None:
+        of_batch = hashlib.sha256(key.encode()).hexdigest()
+        return message.model_copy(update={"idempotency_key": f"batch:{of_batch}:{index}"})
+    return message
 
 
-async def _outcome(gateway: Notifications, message: NotificationRequest) -> NotificationSent | NotificationRefused:
+async def _outcome(
+    gateway: Notifications, message: BatchedNotificationRequest
+) -> NotificationSent | NotificationRefused:
     try:
-        return await accept(gateway, message, None)
+        return await accept(gateway, message, message.idempotency_key)
     except Problem as refusal:
         return _refusal_shown(refusal)
     except PacelineError as error:

@@ -16,7 +16,7 @@ from paceline.server.http.logs import about
 from paceline.server.http.parameters import json_body
 from paceline.server.http.problem import Problem, documented, invalid
 from paceline.server.http.raw_routes import add_raw_route, send_json
-from paceline_sms.model import LONGEST_KEY, KeyReused, Verdict
+from paceline_sms.model import LONGEST_KEY, KeyReused, OptedOut, Verdict
 from paceline_sms.service.http.parts import gateway_of
 from paceline_sms.service.shapes.notifications import (
     SENT,
@@ -48,7 +48,7 @@ def install(routes: list[BaseRoute]) -> None:
         tags=["notifications"],
         summary="Send a message",
         response_model=NotificationSent,
-        responses=documented(400, 404, 413, 415, 422, 429, 503),
+        responses=documented(400, 403, 404, 413, 415, 422, 429, 503),
         openapi_extra=json_body(NotificationRequest) | {"parameters": [IDEMPOTENCY_KEY]},
     )
     add_raw_route(
@@ -97,7 +97,7 @@ async def accept(gateway: Notifications, request: NotificationRequest, key: str 
     """Accepts a message.
 
     Raises:
-        Problem: It is not accepted: 422, 429, 503.
+        Problem: It is not accepted: 403, 422, 429, 503.
         InvalidInput: A member can't be used.
         NotFound: The user has no quota.
     """
@@ -116,6 +116,8 @@ async def accept(gateway: Notifications, request: NotificationRequest, key: str 
             raise Problem(
                 422, "idempotency-key-reused", "Idempotency Key Reused", detail, messageId=error.message_id
             ) from error
+        except OptedOut as error:
+            raise Problem(403, "opted-out", "Recipient Opted Out", str(error)) from error
     if not verdict.allowed:
         raise limited(verdict)
     return NotificationSent(status=SENT, message_id=verdict.message_id, segments=verdict.segments)

@@ -103,6 +103,16 @@ class NotificationSent(Shape):
     segments: int
 
 
+class BatchedNotificationRequest(NotificationRequest):
+    """A message of a batch."""
+
+    idempotency_key: Annotated[
+        str | None,
+        Field(min_length=1, max_length=255, pattern=r"^[!-~]+$", description="By default made from the header."),
+        Expects("1 to 255 printable ASCII characters"),
+    ] = None
+
+
 class NotificationBatchRequest(Shape):
     """Several messages, each decided on by itself."""
 
@@ -111,7 +121,7 @@ class NotificationBatchRequest(Shape):
         list[Any],
         Field(min_length=1, max_length=1000),
         WithJsonSchema(
-            {"type": "array", "minItems": 1, "maxItems": 1000, "items": NotificationRequest.request_schema()}
+            {"type": "array", "minItems": 1, "maxItems": 1000, "items": BatchedNotificationRequest.request_schema()}
         ),
         Expects("a list of 1 to 1000 messages"),
     ]
