@@ -13,7 +13,7 @@ import pytest
 from paceline.downstream.ports import StateStore
 from paceline.downstream.shared_breaker import SharedBreakerStore
 from paceline.downstream.state import NEW, State, with_pause
-from paceline.downstream.stores import open_states
+from paceline.downstream.stores import open_directory, open_states
 
 AN_HOUR = 3600.0
 Open = Callable[[], Any]
@@ -87,3 +87,23 @@ async def test_one_caller_gets_the_probe(opening: Open) -> None:
     status = await stores[0].read()
     assert status is not None
     assert status.probe_in > AN_HOUR
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgresql", "redis"])
+async def test_operators_find_every_downstream_that_was_changed(
+    store: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path / 'state.db'}"
+    if store != "sqlite":
+        url = str(request.getfixturevalue("postgres_url" if store == "postgresql" else "redis_location"))
+    name = f"bank-{uuid4().hex}"
+    program, directory = await open_states(url, name), await open_directory(url)
+    try:
+        assert name not in await directory.read_all()
+        await program.change(lambda state, _: state._replace(hard="50/second"))
+        assert (await directory.read_all())[name].state.hard == "50/second"
+        await directory.of(name).change(lambda state, _: state._replace(paused="by an operator"))
+        assert (await program.read()).state.paused == "by an operator"
+    finally:
+        await program.close()
+        await directory.close()

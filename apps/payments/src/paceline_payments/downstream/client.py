@@ -18,6 +18,7 @@ from paceline import tracing
 from paceline.dispatch.kill_switch import KillSwitch
 from paceline.dispatch.model import Postponed
 from paceline.downstream.breaker import DownstreamBreaker
+from paceline.downstream.delivery import limit_delivery
 from paceline.downstream.ports import DownstreamObserver, NullDownstreamObserver, Permit, RateGate
 from paceline.errors import ConfigurationError, StoreError
 from paceline.tracing import Attributes, Span
@@ -375,7 +376,7 @@ class HttpDownstream:
 
                 async def before(event: str, details: dict[str, Any]) -> None:
                     if event.endswith(".connect_tcp.complete"):
-                        _limit_delivery(details["return_value"].get_extra_info("socket"), self._connection.timeout)
+                        limit_delivery(details["return_value"].get_extra_info("socket"), self._connection.timeout)
                     if event.endswith(".send_request_headers.started"):
                         # Connecting may have taken long, so switch and permit are confirmed after it.
                         await self._confirm(departure.permit)
@@ -422,14 +423,6 @@ def _end_span(span: Span | None, outcome: int | str) -> None:
         span.end(failed=outcome)
     else:
         span.end({"http.response.status_code": outcome}, failed=str(outcome) if outcome >= 400 else None)
-
-
-def _limit_delivery(connection: Any, timeout: float) -> None:
-    """Limits TCP retransmission to the timeout. The kernel would retransmit for minutes, even after the connection was
-    closed, and a call would arrive long after its permit was freed."""
-    if connection is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
-        with suppress(OSError):
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(timeout * 1000))
 
 
 def _no_answer(error: Exception, url: str) -> _NoAnswer:

@@ -13,7 +13,7 @@ from paceline.downstream.ports import NullDownstreamObserver
 from paceline.errors import ConfigurationError
 from paceline.server.rollups.observers import DownstreamRollups, with_rollups
 from paceline.server.settings import Settings, spelled
-from paceline.server.wiring.database import shared_database
+from paceline.server.wiring.database import embedded_url
 from paceline.server.wiring.rollups import open_recorder
 from paceline_payments.model import ITEM_TYPE as PAYMENT
 from paceline_payments.model import Payment
@@ -23,7 +23,7 @@ from paceline_payments.settings import PaymentSettings, key_lifetime, statuses
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-    from paceline.downstream.ports import BreakerStore, DownstreamObserver, PermitStore
+    from paceline.downstream.ports import BreakerStore, DownstreamObserver
     from paceline_payments.downstream.connection import DownstreamConnection
     from paceline_payments.downstream.simulator import Simulator
     from paceline_payments.meter import PaymentObserver
@@ -33,8 +33,6 @@ NAME = "payments"
 """Of the downstream, where its permits and its breaker are shared."""
 INQUIRY_WAIT = 20.0
 """Seconds an operator's inquiry may wait for limit and breaker."""
-PERMIT_TIMEOUT = 3.0
-"""The timeout of the permit store, in seconds; no call is made meanwhile. It must not exceed `rate_gate.LATE`."""
 
 
 class OperatorInquiry:
@@ -131,12 +129,15 @@ async def open_downstream(
     """The bank behind its limit, kill switch and breaker: the configured one, or a simulator in this process."""
     from paceline.dispatch.kill_switch import KillSwitch
     from paceline.downstream.breaker import DownstreamBreaker
-    from paceline.downstream.rate_gate import PermitRateGate
+    from paceline.downstream.rate_gate import PermitRateGate, longest_hold, permit_policy
+    from paceline.downstream.stores import open_permits
     from paceline_payments.downstream.client import HttpDownstream
     from paceline_payments.downstream.simulator import Behaviour, Simulator, SimulatorTransport
 
     chosen, connection = settings.section(PaymentSettings), downstream_connection(settings)
-    permits = await _permits(settings, connection.timeout)
+    policy, hold = permit_policy(chosen.tps, chosen.burst), longest_hold(connection.timeout)
+    # Shared by all processes: in Redis, if there is one, else in the database.
+    permits = await open_permits(settings.redis_url or embedded_url(settings), NAME, policy, hold)
     stack.push_async_callback(permits.close)
     gate = PermitRateGate(permits, call_timeout=connection.timeout, limit_at=chosen.limit_at)
     stack.push_async_callback(gate.close)
@@ -169,19 +170,3 @@ async def open_downstream(
     )
     stack.push_async_callback(bank.close)
     return bank, simulator
-
-
-async def _permits(settings: Settings, call_timeout: float) -> PermitStore:
-    """The permits that all processes share: in Redis, if there is one, else in the database."""
-    from paceline.downstream.rate_gate import longest_hold, permit_policy
-
-    chosen = settings.section(PaymentSettings)
-    policy, hold = permit_policy(chosen.tps, chosen.burst), longest_hold(call_timeout)
-    if settings.redis_url is not None:
-        from paceline.downstream.stores.redis import RedisPermitStore
-
-        return RedisPermitStore(settings.redis_url, NAME, policy, longest_hold=hold, timeout=PERMIT_TIMEOUT)
-    from paceline.downstream.stores.sql_permits import SqlPermitStore
-
-    shared = await shared_database(settings)
-    return SqlPermitStore(shared, NAME, policy, longest_hold=hold, timeout=PERMIT_TIMEOUT)
