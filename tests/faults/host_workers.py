@@ -3,6 +3,8 @@
     python -m tests.faults.host_workers SITE STORE-URL     a site of four workers, each with "20/minute"
     python -m tests.faults.host_workers charge STORE-URL   charges two plans together until it is killed
     python -m uvicorn --workers 4 tests.faults.host_workers:app     the same as a site, STORE-URL in HOST_STORE
+    python -m gunicorn --workers 4 --preload "tests.faults.host_workers:wsgi()"     the same
+    python -m granian --workers 4 --factory tests.faults.host_workers:app           the same
 
 A site answers 200 or 429, with the process that answered in `X-Worker`. It prints its port when it listens.
 """
@@ -53,6 +55,11 @@ def flask_site(limiter: Limiter) -> Wsgi:
         return Response("", 200 if decision else 429, {"X-Worker": str(os.getpid())})
 
     return site
+
+
+def wsgi() -> Wsgi:
+    """For gunicorn, which makes the site before it forks its workers."""
+    return flask_site(Limiter(os.environ["HOST_STORE"]))
 
 
 def django_site(limiter: Limiter) -> Wsgi:
