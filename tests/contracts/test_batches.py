@@ -13,7 +13,7 @@ from paceline import BatchOutcome, InvalidInput, Task, TaskCall, Tasks
 from paceline.dispatch.status import Status
 from paceline.sql.url import database_url
 from paceline.testing import eventually
-from tests.contracts.task_engines import ended, without_worker, working
+from tests.contracts.task_engines import EngineTasks, ended, without_worker, working
 
 
 async def test_the_callback_runs_once_when_all_are_done_whatever_became_of_them(tasks: Tasks) -> None:
@@ -349,3 +349,25 @@ async def test_a_wrong_group_names_its_field_and_queues_nothing() -> None:
                 await make()
         await tasks.chain(part.call(1), part, key="k" * 253)
         assert (await part.show("k" * 253 + ":2")).result == 1
+
+
+async def test_a_chain_goes_on_to_a_task_that_only_a_newer_version_knows(tasks: EngineTasks) -> None:
+    """A rolling deploy: the old worker runs the first call, and queues the second for a new one."""
+    newer = EngineTasks(tasks.url, tasks.temporal)
+
+    async def fetch() -> int:
+        return 1
+
+    older_fetch, newer_fetch = tasks.task(fetch), newer.task(fetch)
+
+    @newer.task
+    async def added(number: int) -> int:
+        return number + 1
+
+    async with newer:
+        await newer.chain(newer_fetch.call(), added, key="c")
+        async with working(tasks):
+            assert (await ended(older_fetch, "c")).item.attempt == 1
+            assert (await added.show("c:2")).item.status is Status.READY
+        async with working(newer):
+            assert (await ended(added, "c:2")).result == 2

@@ -11,7 +11,7 @@ from paceline.errors import PacelineError, StoreFull, StoreLagging, StoreReadOnl
 from paceline.server.cli.doctor.finding import Finding, clock_finding, within
 from paceline.server.cli.read_only import sqlite_file
 from paceline.server.settings import Settings, masked
-from paceline.server.wiring.database import database_info
+from paceline.server.wiring.database import DatabaseInfo, database_info
 
 ADVICE = "check PACELINE_DATABASE_URL, that the server runs, and the user's rights"
 WRITE_ADVICE: dict[type[StoreUnavailable], str] = {
@@ -44,13 +44,19 @@ async def _query(settings: Settings, url: str, file: Path | None) -> list[Findin
     findings = [
         _listening(settings, info.tokens),
         Finding("database", True, f"{masked(url)}, {info.dialect} {info.version}"),
-        Finding("schema", False, f"lacks {', '.join(info.pending)}", "run paceline migrate up")
-        if info.pending
-        else Finding("schema", True, f"up to date at {info.revision}"),
+        _schema(info),
         clock_finding("clock", "the database's", info.now, sent, received),
         _writes(info.refuses_writes),
     ]
     return [*findings, _disk(file)] if file is not None else findings
+
+
+def _schema(info: DatabaseInfo) -> Finding:
+    if info.pending and info.revision is None:
+        return Finding("schema", True, "empty: the first service, worker or queue makes it")
+    if info.pending:
+        return Finding("schema", False, f"lacks {', '.join(info.pending)}", "run paceline migrate up")
+    return Finding("schema", True, f"up to date at {info.revision}")
 
 
 def _writes(refused: StoreUnavailable | None) -> Finding:
