@@ -202,3 +202,20 @@ def test_a_bank_that_cant_be_reached_is_named_on_the_payment_and_the_feed(
             [(feed_id,)] = installed.rows("SELECT feed_id FROM paceline_feed")
             assert words in serving.get(f"/api/v1/feeds/{feed_id}").json()["reason"]
             assert installed.statuses() == {"SCHEDULED": 8}
+
+
+def test_the_history_names_token_feed_and_line_and_an_altered_row_is_found(tmp_path: Path) -> None:
+    settings = {**QUICK, "API_TOKEN": "t" * 32, "ADMIN_TOKEN": "a" * 32, "AUDIT_KEY": "k" * 32}
+    with Bank() as bank, installation(tmp_path, bank, "embedded", TPS, **settings) as installed:
+        serving = installed.serve()
+        serving.headers["Authorization"] = "Bearer " + "t" * 32
+        feed = HEADER + f"{line('p1', soon(0.5))}\n{line('p2', soon(0.5))}\n"
+        sent = serving.post("/api/v1/feeds", content=feed, headers={"Content-Type": "text/csv"}).json()
+        installed.until_statuses(PROCESSING=2)
+        events = serving.get("/api/v1/payments/p2/history").json()["events"]
+        assert [event["statusAfter"] for event in events] == ["SCHEDULED", "ACCEPTED", "PROCESSING"]
+        assert (events[0]["actor"], events[0]["feedId"], events[0]["line"]) == (sent["submittedBy"], sent["feedId"], 3)
+        assert [event["actor"] for event in events[1:]] == ["execution", "execution"]
+        assert installed.paceline("audit", "verify")["intact"]
+        installed._write("UPDATE paceline_payment SET amount_minor = 999999 WHERE payment_id = 'p1'")
+        assert installed.try_paceline("audit", "verify") == 1

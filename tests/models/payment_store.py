@@ -102,12 +102,12 @@ class MemoryPaymentStore:
         payments = [new for new in payments if new.payment.payment_id not in refused]
         await self._queue.enqueue([new.item for new in payments])
         now = self._now()
-        for payment, terms, scheduled_time, fingerprint, _, feed_id in payments:
+        for payment, terms, scheduled_time, fingerprint, _, feed_id, by, line in payments:
             self._records[payment.payment_id] = PaymentRecord(
                 payment, terms, PaymentStatus.SCHEDULED, scheduled_time, None, None, now, now, None, feed_id
             )
             self._alike[fingerprint].append(payment.payment_id)
-            entry = PaymentAudit(None, PaymentStatus.SCHEDULED.value, ACCEPTED_DETAIL, now)
+            entry = PaymentAudit(None, PaymentStatus.SCHEDULED.value, ACCEPTED_DETAIL, now, by, feed_id, line)
             self._audit[payment.payment_id].append(entry)
         return refused
 
@@ -142,7 +142,13 @@ class MemoryPaymentStore:
             )
 
     async def move(
-        self, payment_ids: Sequence[str], event: PaymentEvent, detail: str, reference: str | None = None
+        self,
+        payment_ids: Sequence[str],
+        event: PaymentEvent,
+        detail: str,
+        reference: str | None = None,
+        *,
+        by: str | None = None,
     ) -> dict[str, str]:
         refused = {}
         for payment_id in dict.fromkeys(payment_ids):
@@ -163,6 +169,7 @@ class MemoryPaymentStore:
                 refused[payment_id] = reason
                 continue
             self._step(payment_id, event, detail, reference)
+            self._audit[payment_id][-1] = self._audit[payment_id][-1]._replace(actor=by)
         return refused
 
     def refusals(self, within: Any, moves: Sequence[ItemMove]) -> dict[str, str]:

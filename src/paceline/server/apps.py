@@ -66,9 +66,9 @@ class App:
     topics: str | None = None
     """`topics(settings)`: its topics, if there is Kafka."""
     followers: str | None = None
-    """`followers()`: by item type, the `Follower` that changes its rows in the transaction that moves an item."""
+    """`followers(settings)`: by item type, the `Follower` that changes its rows when an item moves, in that transaction."""
     carriers: str | None = None
-    """`carriers()`: by owner, the `SlotCarrier` that moves its rows with their slots."""
+    """`carriers(settings)`: by owner, the `SlotCarrier` that moves its rows with their slots."""
 
     # -- for people ----------------------------------------------------------------------------------------------
     routes: str | None = None
@@ -88,6 +88,9 @@ class App:
     """The scripts among them that export pages, in the order of their tabs. An export's name is the page's address."""
     commands: Mapping[str, AppCommand] = field(default_factory=dict)
     """Commands of `paceline` by name."""
+    verify_audit: str | None = None
+    """`async verify(settings)`: how many records of its own history there are, and what is wrong with them, for
+    `paceline audit verify`."""
     doctor: str | None = None
     """`async examine(settings)`: findings for `paceline doctor`."""
     prune: str | None = None
@@ -149,9 +152,9 @@ def app_parts(kind: str) -> Iterator[Any]:
             yield part(place)
 
 
-def app_mappings(kind: str) -> dict[Any, Any]:
-    """What the parts of this kind return, functions without arguments (`followers`, `carriers`), as one mapping."""
-    return {name: value for given in app_parts(kind) for name, value in given().items()}
+def app_mappings(kind: str, settings: Any) -> dict[Any, Any]:
+    """What the parts of this kind return for these settings (`followers`, `carriers`), as one mapping."""
+    return {name: value for given in app_parts(kind) for name, value in given(settings).items()}
 
 
 def app_commands() -> dict[str, AppCommand]:

@@ -28,6 +28,7 @@ from paceline_payments.model import (
 from paceline_payments.ports import DuplicateQuery, IntakeLimits
 from paceline_payments.rules import fingerprint
 from paceline_payments.stores import statements, unused_slots
+from paceline_payments.stores.sql import SqlPaymentStore
 from tests.contracts.payments.records import AT, TERMS, Bench, new, payment
 
 
@@ -262,3 +263,37 @@ async def test_chunks_at_a_time_store_a_duplicate_once_and_stay_within_a_days_li
         one.payment.payment_id for chunk in chunks for one in chunk
     } - stored.keys()
     assert (await bench.queue.stats(ITEM_TYPE)).depth[Status.READY] == len(stored)
+
+
+async def test_a_history_names_who_submitted_and_who_acted(bench: Bench) -> None:
+    await bench.store.schedule([new(payment("p"))._replace(by="clerk", feed_id="feed-1", line=7)])
+    await bench.store.move(["p"], PaymentEvent.CANCEL, "wrong amount", by="ann")
+    first, last = await bench.store.history("p")
+    assert (first.actor, first.feed_id, first.line) == ("clerk", "feed-1", 7)
+    assert (last.actor, last.detail) == ("ann", "wrong amount")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE paceline_payment SET amount_minor = 1 WHERE payment_id = 'p1'",
+        "UPDATE paceline_payment SET payee_iban = 'DE89370400440532013000' WHERE payment_id = 'p1'",
+        "UPDATE paceline_payment SET status = 'PROCESSING' WHERE payment_id = 'p1'",
+        "UPDATE paceline_payment_audit SET actor = 'nobody' WHERE payment_id = 'p1' AND status_before IS NULL",
+        "UPDATE paceline_payment_audit SET detail = 'another' WHERE payment_id = 'p1' AND status_after = 'ACCEPTED'",
+        "DELETE FROM paceline_payment_audit WHERE payment_id = 'p1' AND status_after = 'ACCEPTED'",
+        "DELETE FROM paceline_payment WHERE payment_id = 'p1'",
+    ],
+)
+async def test_a_changed_row_of_history_or_amount_is_found(bench: Bench, change: str) -> None:
+    if not isinstance(bench.store, SqlPaymentStore):
+        pytest.skip("the memory has no rows to be changed")
+    await bench.store.schedule([new(payment(f"p{number}"))._replace(by="clerk") for number in range(3)])
+    step = StatusChange.by(PaymentEvent.EXECUTED, "p1", PaymentStatus.SCHEDULED, "executed", "R-1")
+    assert await bench.store.advance([step]) == [True]
+    await bench.store.move(["p2"], PaymentEvent.CANCEL, "wrong", by="ann")
+    assert await bench.store.verify_history() == (3, [])
+    await bench.store._database.write(lambda connection: connection.exec_driver_sql(change))
+    _, problems = await bench.store.verify_history()
+    assert len(problems) == 1
+    assert "payment p1 " in problems[0]

@@ -34,6 +34,7 @@ app = App(
             "Submit feeds of payments; show and cancel payments.", "paceline_payments.service.cli.payments:app"
         ),
     },
+    verify_audit="paceline_payments.service.plugin:verify_audit",
     doctor="paceline_payments.service.doctor:examine",
     prune="paceline_payments.service.plugin:prune",
 )

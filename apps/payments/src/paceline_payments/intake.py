@@ -42,6 +42,7 @@ from paceline_payments.ports import DuplicateQuery, IntakeLimits, NewPayment, Pa
 from paceline_payments.rules import RuleBook, fingerprint
 from paceline_payments.screening import Screener, Screening
 from paceline_payments.serialization import context_json
+from paceline_payments.submission import current_submission
 
 MAX_TRIES = 5
 ORPHANED_AFTER = timedelta(minutes=10)
@@ -51,6 +52,8 @@ AHEAD_MINS = 10_080
 
 log = logging.getLogger(__name__)
 
+Source = tuple[str | None, int | None]
+"""Who submitted a payment, and its line in the feed."""
 StartPayments = Callable[[Sequence[NewPayment]], Awaitable[None]]
 """Called once payments are queued: `leave_to_dispatcher`, or a `DirectStart`."""
 
@@ -110,7 +113,7 @@ class PaymentIntake:
         self._screening = screening
         self._slot_config = slot_config
         self._start = start
-        self._singles: Batcher[tuple[Payment, Origin | None], AcceptedPayment] = Batcher(
+        self._singles: Batcher[tuple[Payment, Origin | None, str | None], AcceptedPayment] = Batcher(
             self._initiate_singles, max_batch=batch
         )
 
@@ -123,7 +126,7 @@ class PaymentIntake:
             SlotsExhausted: No slot is free within the policy's horizon.
             StoreUnavailable: The database does not answer.
         """
-        return await self._singles.submit((payment, tracing.origin()))
+        return await self._singles.submit((payment, tracing.origin(), current_submission().by))
 
     async def initiate(
         self, payments: Sequence[Payment], *, init_workflow_id: str | None = None, feed_id: str | None = None
@@ -135,15 +138,21 @@ class PaymentIntake:
         executed.
         """
         origin = tracing.origin() if len(payments) == 1 else None
-        return await self._initiate(payments, {} if origin is None else {0: origin}, init_workflow_id, feed_id)
+        submission = current_submission()
+        sources = [(submission.by, submission.line(index)) for index in range(len(payments))]
+        return await self._initiate(payments, sources, {} if origin is None else {0: origin}, init_workflow_id, feed_id)
 
-    async def _initiate_singles(self, singles: Sequence[tuple[Payment, Origin | None]]) -> list[IntakeResult]:
-        origins = {at: origin for at, (_, origin) in enumerate(singles) if origin is not None}
-        return await self._initiate([payment for payment, _ in singles], origins, None)
+    async def _initiate_singles(
+        self, singles: Sequence[tuple[Payment, Origin | None, str | None]]
+    ) -> list[IntakeResult]:
+        origins = {at: origin for at, (_, origin, _) in enumerate(singles) if origin is not None}
+        sources = [(by, None) for _, _, by in singles]
+        return await self._initiate([payment for payment, _, _ in singles], sources, origins, None)
 
     async def _initiate(
         self,
         payments: Sequence[Payment],
+        sources: Sequence[Source],
         origins: Mapping[int, Origin],
         workflow_id: str | None,
         feed_id: str | None = None,
@@ -154,7 +163,8 @@ class PaymentIntake:
         for index, payment in enumerate(payments):
             if first.setdefault(payment.payment_id, index) != index:
                 repeated.append(index)
-        await self._keep({index: payments[index] for index in first.values()}, results, origins, workflow_id, feed_id)
+        chosen = {index: payments[index] for index in first.values()}
+        await self._keep(chosen, sources, results, origins, workflow_id, feed_id)
         for index in repeated:
             earlier = first[payments[index].payment_id]
             results[index] = _repeat_result(payments[index], payments[earlier], results[earlier])
@@ -191,6 +201,7 @@ class PaymentIntake:
     async def _keep(
         self,
         payments: dict[int, Payment],
+        sources: Sequence[Source],
         results: dict[int, IntakeResult],
         origins: Mapping[int, Origin],
         workflow_id: str | None,
@@ -205,7 +216,7 @@ class PaymentIntake:
             slots = {index: slot for index, slot in slots.items() if index in terms}
             spans = self._begin_spans(payments, slots, origins)
             fresh = [
-                _new(payments[index], terms[index], slot, workflow_id, spans.get(index), feed_id)
+                _new(payments[index], terms[index], slot, workflow_id, spans.get(index), feed_id, sources[index])
                 for index, slot in slots.items()
             ]
             if not fresh:
@@ -375,11 +386,12 @@ def _new(
     workflow_id: str | None,
     span: Span | None = None,
     feed_id: str | None = None,
+    source: Source = (None, None),
 ) -> NewPayment:
     at, trace = slot.scheduled_time, None if span is None else span.traceparent
     context = context_json(payment, terms, slot.scheduled_ms)
     item = EnqueueRequest(ITEM_TYPE, payment.payment_id, context, at, True, workflow_id, trace)
-    return NewPayment(payment, terms, at, fingerprint(payment), item, feed_id)
+    return NewPayment(payment, terms, at, fingerprint(payment), item, feed_id, *source)
 
 
 def _repeat_result(payment: Payment, earlier: Payment, result: IntakeResult) -> IntakeResult:

@@ -16,6 +16,7 @@ from paceline.errors import InvalidInput, PacelineError, StoreError
 from paceline.messaging import LogEntry, MessageLog, Record, process_until_stopped
 from paceline_payments.model import IntakeResult, Payment, PaymentExists
 from paceline_payments.parsing import payment_of_json
+from paceline_payments.submission import submitted
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +53,8 @@ class PaymentTopic:
                 payments.append((message, _payment(message.record.value)))
             except InvalidInput as error:
                 refused.append((message, error))
-        results = await self._initiate([payment for _, payment in payments]) if payments else []
+        with submitted(f"topic:{self._topic}"):
+            results = await self._initiate([payment for _, payment in payments]) if payments else []
         for (message, _), result in zip(payments, results, strict=True):
             if isinstance(result, StoreError) and not isinstance(result, PaymentExists):
                 raise result  # not the payment's fault

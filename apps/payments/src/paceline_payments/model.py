@@ -199,6 +199,11 @@ class PaymentAudit(NamedTuple):
     status_after: str
     detail: str | None
     created_at: datetime
+    actor: str | None = None
+    """Who caused it: the submitter's token or name, an operator's, or `execution`."""
+    feed_id: str | None = None
+    line: int | None = None
+    """Its line in the feed."""
 
 
 class PaymentExists(Conflict):

@@ -17,6 +17,7 @@ from paceline_payments.model import (
 from paceline_payments.parsing import checked_payment_id
 from paceline_payments.ports import Inquiry, InquiryStatus, PaymentStore
 from paceline_payments.reconciliation.model import Return
+from paceline_payments.submission import current_submission
 
 LONGEST_PAGE = 1000
 MOST_COUNTED = 100_001
@@ -108,7 +109,7 @@ class PaymentOperations:
         record = await self._find(payment_id)
         if record.status is PaymentStatus.CANCELLED:
             return record
-        refused = await self._store.move([payment_id], PaymentEvent.CANCEL, reason)
+        refused = await self._store.move([payment_id], PaymentEvent.CANCEL, reason, by=current_submission().by)
         if not refused:
             await self._stop([payment_id])
         record = await self._find(payment_id)
@@ -132,7 +133,7 @@ class PaymentOperations:
             raise Conflict(f"payment {payment_id!r} is SCHEDULED: it will be sent by itself")
         if record.status is PaymentStatus.PENDING:
             raise Conflict(f"payment {payment_id!r} is PENDING: the inquiry is repeated until the downstream decides")
-        return await self._move(payment_id, PaymentEvent.RETRY, f"retried by {by}")
+        return await self._move(payment_id, PaymentEvent.RETRY, f"retried by {by}", by=by)
 
     async def record_returns(self, returns: Sequence[Return]) -> None:
         """Makes payments RETURNED that a statement shows as such. One that was recorded before stays as it is."""
@@ -154,12 +155,12 @@ class PaymentOperations:
             )
         reason = f": {answer.reason}" if answer.reason else ""
         detail = f"the inquiry of {by} found it {answer.status}{reason}"
-        return await self._move(payment_id, event, detail, answer.reference)
+        return await self._move(payment_id, event, detail, answer.reference, by=by)
 
     async def _move(
-        self, payment_id: str, event: PaymentEvent, detail: str, reference: str | None = None
+        self, payment_id: str, event: PaymentEvent, detail: str, reference: str | None = None, *, by: str
     ) -> PaymentRecord:
-        refused = await self._store.move([payment_id], event, detail, reference)
+        refused = await self._store.move([payment_id], event, detail, reference, by=by)
         if refused:
             raise Conflict(f"payment {payment_id!r} can't be retried: {refused[payment_id]}")
         return await self._find(payment_id)

@@ -34,6 +34,10 @@ class NewPayment(NamedTuple):
     fingerprint: int
     item: EnqueueRequest
     feed_id: str | None = None
+    by: str | None = None
+    """Who submitted it."""
+    line: int | None = None
+    """Its line in the feed."""
 
 
 class DuplicateQuery(NamedTuple):
@@ -122,7 +126,13 @@ class PaymentStore(Protocol):
         ...
 
     async def move(
-        self, payment_ids: Sequence[str], event: PaymentEvent, detail: str, reference: str | None = None
+        self,
+        payment_ids: Sequence[str],
+        event: PaymentEvent,
+        detail: str,
+        reference: str | None = None,
+        *,
+        by: str | None = None,
     ) -> dict[str, str]:
         """Moves each payment together with its queue item and its slot, by `lifecycle.TABLE`, with its audit. Returns,
         by id, why a payment could not be moved; such a payment is unchanged."""

@@ -33,6 +33,7 @@ from paceline_payments.notifier import notices_for
 from paceline_payments.parsing import payment_of_json
 from paceline_payments.ports import Notice
 from paceline_payments.serialization import payment_to_json, read_context, result_from_json, result_to_json
+from paceline_payments.submission import current_submission, submitted
 
 INITIATE = "initiate_payments"
 EXECUTE = "execute_payment"
@@ -61,10 +62,16 @@ class PaymentInitWorkflow:
     """Phase A: a chunk of a feed, or a single payment, is checked, slotted, stored and queued."""
 
     @workflow.run
-    async def run(self, payments: list[dict[str, Any]], feed_id: str | None = None) -> list[dict[str, Any]]:
+    async def run(
+        self,
+        payments: list[dict[str, Any]],
+        feed_id: str | None = None,
+        by: str | None = None,
+        lines: list[int] | None = None,
+    ) -> list[dict[str, Any]]:
         results: list[dict[str, Any]] = await workflow.execute_activity(
             INITIATE,
-            args=[payments, workflow.info().workflow_id, feed_id],
+            args=[payments, workflow.info().workflow_id, feed_id, by, lines],
             result_type=list[dict[str, Any]],
             start_to_close_timeout=INITIATE_TIMEOUT,
             retry_policy=INITIATE_RETRY,
@@ -108,7 +115,12 @@ class InitActivities:
 
     @activity.defn(name=INITIATE)
     async def initiate(
-        self, documents: list[dict[str, Any]], workflow_id: str, feed_id: str | None = None
+        self,
+        documents: list[dict[str, Any]],
+        workflow_id: str,
+        feed_id: str | None = None,
+        by: str | None = None,
+        lines: list[int] | None = None,
     ) -> list[dict[str, Any]]:
         results: dict[int, IntakeResult] = {}
         payments = {}
@@ -117,7 +129,11 @@ class InitActivities:
                 payments[index] = payment_of_json(document)
             except InvalidInput as error:
                 results[index] = error
-        accepted = await self._intake.initiate(list(payments.values()), init_workflow_id=workflow_id, feed_id=feed_id)
+        own_lines = None if lines is None else [lines[index] for index in payments]
+        with submitted(by, own_lines):
+            accepted = await self._intake.initiate(
+                list(payments.values()), init_workflow_id=workflow_id, feed_id=feed_id
+            )
         results |= zip(payments, accepted, strict=True)
         return [result_to_json(results[index]) for index in range(len(documents))]
 
@@ -178,12 +194,13 @@ class WorkflowIntake:
         """
         documents = [payment_to_json(payment) for payment in payments]
         digest = blake2b(json.dumps(documents).encode(), digest_size=12).hexdigest()
-        origin = tracing.origin()
+        origin, submission = tracing.origin(), current_submission()
+        lines = None if submission.lines is None else list(submission.lines)
         try:
             async with asyncio.timeout(self._timeout):
                 results = await self._client.execute_workflow(
                     PaymentInitWorkflow.run,
-                    args=[documents, feed_id],
+                    args=[documents, feed_id, submission.by, lines],
                     id=f"init-payment-{payments[0].payment_id}-{digest}",
                     task_queue=self._task_queue,
                     id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,

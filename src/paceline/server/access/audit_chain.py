@@ -6,15 +6,12 @@ With a key (`PACELINE_AUDIT_KEY`), which is not in the database, a writer to the
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import json
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from paceline.server.access.ports import AuditEntry
+from paceline.sql.hash_chain import GENESIS, link_hash
 
-GENESIS = "0" * 64
 MAX_PROBLEMS = 100
 
 
@@ -55,12 +52,6 @@ def begin_contents(number: int, entry: AuditEntry) -> Sequence[object]:
 def end_contents(number: int, status: int | None, detail: str | None) -> Sequence[object]:
     """What the hash of an end covers."""
     return ["end", number, status, detail]
-
-
-def link_hash(before: str, place: int, contents: Sequence[object], key: bytes = b"") -> str:
-    """The hash of a link: under the key, if there is one."""
-    text = json.dumps([before, place, *contents], ensure_ascii=True, separators=(",", ":")).encode()
-    return hmac.new(key, text, hashlib.sha256).hexdigest() if key else hashlib.sha256(text).hexdigest()
 
 
 def verify(

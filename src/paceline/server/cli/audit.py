@@ -22,6 +22,7 @@ from paceline.errors import (
     StoreUnavailable,
 )
 from paceline.server.access.audit_chain import Verification
+from paceline.server.apps import app_parts
 from paceline.server.cli.parameters import Group, as_json
 from paceline.server.cli.read_only import read_only_settings
 from paceline.server.cli.terminal import print_json, print_line, run
@@ -40,12 +41,16 @@ def app() -> None:
 @click.option("--kept", metavar="HASH", help="A last hash that was printed before: the chain must still hold it.")
 @as_json
 def verify(kept: str | None, as_json: bool) -> None:
-    """Compare the audit with its chain of hashes; exit status 1 if anything was changed, removed or inserted. Only a
-    hash that was kept shows that the newest entries were cut off."""
+    """Compare the audit, and what applications keep, with chains of hashes; exit status 1 if anything was changed,
+    removed or inserted. Only a hash that was kept shows that the newest entries were cut off."""
 
     async def work(settings: Settings) -> Verification:
         async with open_access_store(settings) as store:
-            return await store.verify_audit(kept)
+            result = await store.verify_audit(kept)
+        for verify_app in app_parts("verify_audit"):
+            count, problems = await verify_app(settings)
+            result = result._replace(entries=result.entries + count, problems=[*result.problems, *problems])
+        return result
 
     with read_only_settings() as settings:
         result = run(work(settings))

@@ -42,9 +42,9 @@ def queue_encryption(settings: Settings) -> Encryption | None:
         raise ConfigurationError(spelled("dispatch", "encryption_keys"), error.problem) from None
 
 
-def queue_followers() -> dict[str, Follower]:
+def queue_followers(settings: Settings) -> dict[str, Follower]:
     """The followers by item type: what the applications keep beside their items."""
-    return app_mappings("followers")
+    return app_mappings("followers", settings)
 
 
 async def open_queue_store(settings: Settings) -> QueueStore:
@@ -53,7 +53,7 @@ async def open_queue_store(settings: Settings) -> QueueStore:
         embedded_url(settings),
         pool_size=settings.database_pool_size,
         timeout=settings.database_timeout_seconds,
-        followers=queue_followers(),
+        followers=queue_followers(settings),
         claim_bytes=settings.dispatch.claim_bytes,
         encryption=queue_encryption(settings),
     )

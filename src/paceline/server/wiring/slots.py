@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 from paceline.server.wiring.database import embedded_url, shared_database
 
 
-def slot_carriers() -> Carriers:
+def slot_carriers(settings: Settings) -> Carriers:
     """The slot carriers by owner: items under the slot's own id, and what the applications book slots for."""
-    return {None: QueueCarrier(queue_followers()), **app_mappings("carriers")}
+    return {None: QueueCarrier(queue_followers(settings)), **app_mappings("carriers", settings)}
 
 
 @asynccontextmanager
@@ -39,7 +39,7 @@ async def slots_with_work(
 ) -> AsyncIterator[Callable[[Sequence[AssignedSlot]], Awaitable[set[str]]]]:
     """A function that returns, of some slots, the events that have work in the queue, whatever its status."""
     opened = await shared_database(settings)
-    carriers = slot_carriers()
+    carriers = slot_carriers(settings)
 
     async def started(slots: Sequence[AssignedSlot]) -> set[str]:
         known: set[str] = set()
@@ -75,7 +75,7 @@ async def open_slots(settings: Settings, *, registry: CollectorRegistry | None =
         embedded_url(settings),
         pool_size=settings.database_pool_size,
         timeout=settings.database_timeout_seconds,
-        carriers=slot_carriers(),
+        carriers=slot_carriers(settings),
     )
     async with (
         open_recorder(settings) as recorder,

@@ -28,6 +28,7 @@ from paceline_payments.model import (
     PaymentStatus,
 )
 from paceline_payments.ports import PaymentStore
+from paceline_payments.submission import current_submission, submitted
 
 SORTS = ("createdAt", "-createdAt")
 """How a listing may be sorted; with `-`, the last first."""
@@ -201,7 +202,7 @@ class Feeds:
         while page := await self._payments.page(selection, CANCEL_PAGE, after):
             ids = [record.payment.payment_id for record in page]
             after = ids[-1]
-            not_moved = await self._payments.move(ids, PaymentEvent.CANCEL, reason)
+            not_moved = await self._payments.move(ids, PaymentEvent.CANCEL, reason, by=current_submission().by)
             cancelled += len(ids) - len(not_moved)
             if self._stop is not None:
                 await self._stop([payment_id for payment_id in ids if payment_id not in not_moved])
@@ -261,7 +262,8 @@ class Feeds:
         if staged is None:
             return None
         payments = [_with_config(one.payment, feed.config_name) for one in staged]
-        results = await self._intake.initiate(payments, feed_id=feed.feed_id)
+        with submitted(feed.submitted_by, [one.line for one in staged]):
+            results = await self._intake.initiate(payments, feed_id=feed.feed_id)
         return [
             _rejected(one, result, kind)
             for one, result in zip(staged, results, strict=True)

@@ -124,6 +124,10 @@ class Feed:
     updated_at: datetime
     document: Mapping[str, str] = field(default_factory=dict)
     """What a pain.001 document says of itself; for a CSV feed, its `columns`."""
+    submitted_by: str | None = None
+    """The token or the person that sent it."""
+    released_by: str | None = None
+    """The second person, where four eyes are required."""
 
     @property
     def progress(self) -> float:

@@ -15,7 +15,9 @@ class FeedStore(Protocol):
     Time is the store's own clock. Every method is one transaction.
     """
 
-    async def open(self, feed_id: str, format: str, name: str | None, config_name: str | None) -> None:
+    async def open(
+        self, feed_id: str, format: str, name: str | None, config_name: str | None, by: str | None = None
+    ) -> None:
         """A new feed, RECEIVING."""
         ...
 

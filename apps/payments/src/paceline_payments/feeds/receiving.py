@@ -13,6 +13,7 @@ from paceline_payments.feeds.model import Control, Figures, check_control
 from paceline_payments.feeds.pain001 import Pain001Parser
 from paceline_payments.feeds.ports import FeedStore
 from paceline_payments.feeds.staging import StagedChunk, stage, stage_lines
+from paceline_payments.submission import current_submission
 
 NO_CONTROL = Control()
 
@@ -38,7 +39,7 @@ class FeedReceiver:
             InvalidInput: It is no feed of this kind, or its control figures are wrong. Nothing was kept.
         """
         feed_id = f"feed-{secrets.token_hex(8)}"
-        await self._store.open(feed_id, kind.value, name, config_name)
+        await self._store.open(feed_id, kind.value, name, config_name, current_submission().by)
         try:
             return await self._stage(feed_id, blocks, kind, control, name, config_name)
         except PacelineError as error:

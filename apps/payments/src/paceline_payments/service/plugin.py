@@ -11,7 +11,13 @@ from paceline.server.opened_apps import AppContext, OpenedApp
 from paceline.server.settings import Settings
 from paceline_payments.intake_topic import rejected_topic
 from paceline_payments.service.wiring.downstream import check_downstream
-from paceline_payments.service.wiring.payments import open_payments, prune_payments, rule_source, screener
+from paceline_payments.service.wiring.payments import (
+    open_payments,
+    prune_payments,
+    rule_source,
+    screener,
+    verify_payments,
+)
 from paceline_payments.settings import PaymentSettings
 
 DOWNSTREAM = "downstream"
@@ -38,6 +44,10 @@ def topics(settings: Settings) -> tuple[str, str]:
 
 async def prune(settings: Settings, before: datetime, now: datetime) -> dict[str, int]:
     return {"payments": await prune_payments(settings, before, now)}
+
+
+async def verify_audit(settings: Settings) -> tuple[int, list[str]]:
+    return await verify_payments(settings)
 
 
 @asynccontextmanager

@@ -24,8 +24,10 @@ class SqlFeedStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def open(self, feed_id: str, format: str, name: str | None, config_name: str | None) -> None:
-        await self._database.write(_open, feed_id, format, name, config_name)
+    async def open(
+        self, feed_id: str, format: str, name: str | None, config_name: str | None, by: str | None = None
+    ) -> None:
+        await self._database.write(_open, feed_id, format, name, config_name, by)
 
     async def stage(self, feed_id: str, number: int, payload: bytes, rejects: Sequence[FeedReject]) -> None:
         await self._database.write(_stage, feed_id, number, payload, rejects)
@@ -80,7 +82,9 @@ class SqlFeedStore:
         return await self._database.read(_rejects, feed_id, after, limit)
 
 
-def _open(connection: Connection, feed_id: str, format: str, name: str | None, config_name: str | None) -> None:
+def _open(
+    connection: Connection, feed_id: str, format: str, name: str | None, config_name: str | None, by: str | None
+) -> None:
     moment = database_clock(connection)
     connection.execute(
         sa.insert(feed).values(
@@ -89,6 +93,7 @@ def _open(connection: Connection, feed_id: str, format: str, name: str | None, c
             state=FeedState.RECEIVING.value,
             name=name,
             config_name=config_name,
+            submitted_by=by,
             records=0,
             chunks=0,
             chunks_done=0,
@@ -346,4 +351,6 @@ def _record(row: Any) -> Feed:
         row.created_at,
         row.updated_at,
         json.loads(row.document or "{}"),
+        row.submitted_by,
+        row.released_by,
     )

@@ -24,14 +24,16 @@ from paceline.errors import Conflict
 from paceline.slots.listing import Cancellation
 from paceline.slots.stores import cancelling
 from paceline.sql.in_lists import where_in
-from paceline.sql.inserting import insert_rows
 from paceline.sql.schema import Instant
 from paceline.sql.schema import now as database_clock
 from paceline_payments.lifecycle import PaymentEvent, PaymentStatus, dead_letter_event, refusal, transition
 from paceline_payments.model import ITEM_TYPE, OWNER, PaymentRecord, slot_id
-from paceline_payments.stores.statements import audit_row, reason_columns, record
-from paceline_payments.stores.tables import payment, payment_audit
+from paceline_payments.stores import seals
+from paceline_payments.stores.statements import reason_columns, record
+from paceline_payments.stores.tables import payment
 
+QUEUE = "queue"
+"""The actor of what follows from an item: a dead letter, or a change in the queue, which has an audit of its own."""
 DISCARDED = "discarded from the queue"
 REQUEUED = "requeued by an operator"
 GIVEN_UP = Cancellation("its payment will not be made", OWNER)
@@ -60,6 +62,9 @@ class PaymentFollower:
     """The `Follower` of payments: discarding, requeueing or dead-lettering a payment's item moves the payment and its
     slot, too. Items without a payment are ignored: other programs may queue items of this type."""
 
+    def __init__(self, key: bytes = b"") -> None:
+        self._key = key
+
     def refusals(self, within: Connection, moves: Sequence[ItemMove]) -> dict[str, str]:
         standings = _locked(within, [move.item_id for move in moves])
         refused: dict[str, str] = {}
@@ -83,11 +88,17 @@ class PaymentFollower:
                 continue
             detail = move.error if move.after is Status.DEAD_LETTER else _detail(move, standing.status)
             steps.append(_Step(move.item_id, standing.status, event, detail))
-        _write(within, steps, now)
+        _write(within, steps, now, actor=QUEUE, key=self._key)
 
 
 def move(
-    connection: Connection, payment_ids: Sequence[str], event: PaymentEvent, detail: str, reference: str | None = None
+    connection: Connection,
+    payment_ids: Sequence[str],
+    event: PaymentEvent,
+    detail: str,
+    reference: str | None = None,
+    by: str | None = None,
+    key: bytes = b"",
 ) -> dict[str, str]:
     """Moves each payment with its item and slot, by an event that an operator or the inquiry causes. Returns, by id,
     why a payment could not be moved; such a payment is unchanged."""
@@ -116,7 +127,7 @@ def move(
     for target, some in redirected.items():
         in_flight = event is PaymentEvent.CANCEL
         admin_queries.redirect(connection, ITEM_TYPE, some, target, moment, in_flight=in_flight)
-    _write(connection, steps, moment, reference)
+    _write(connection, steps, moment, reference, actor=by, key=key)
     return refused
 
 
@@ -148,14 +159,22 @@ def withdraw(connection: Connection, payment_id: str, began: datetime, reason: s
     )
 
 
-def _write(connection: Connection, steps: Sequence[_Step], moment: datetime, reference: str | None = None) -> None:
+def _write(
+    connection: Connection,
+    steps: Sequence[_Step],
+    moment: datetime,
+    reference: str | None = None,
+    *,
+    actor: str | None,
+    key: bytes,
+) -> None:
     """Writes decided steps: the payments, by status and reason, their audit, and the slots that are given back."""
     groups: dict[tuple[PaymentStatus, PaymentStatus, str | None, PaymentEvent], list[str]] = {}
     freed, audited = [], []
     for payment_id, before, event, detail in steps:
         row = transition(before, event)
         groups.setdefault((before, row.after, detail, event), []).append(payment_id)
-        audited.append(audit_row(payment_id, before, row.after, detail, moment))
+        audited.append(seals.Event(payment_id, before, row.after, detail, actor))
         if row.frees_slot:
             freed.append(slot_id(payment_id))
     for (before, after, detail, event), ids in groups.items():
@@ -167,7 +186,7 @@ def _write(connection: Connection, steps: Sequence[_Step], moment: datetime, ref
         if reference is not None:
             values["reference"] = reference
         _update(connection, ids, values)
-    insert_rows(connection, payment_audit, audited)
+    seals.append(connection, audited, moment, key)
     if freed:
         cancelling.cancel_many(connection, freed, OWNER, GIVEN_UP)
 

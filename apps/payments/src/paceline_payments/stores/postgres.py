@@ -16,7 +16,8 @@ from paceline.sql.schema import now as database_clock
 from paceline_payments.model import ITEM_TYPE, Party, Terms
 from paceline_payments.ports import NewPayment
 from paceline_payments.rules import account_key
-from paceline_payments.stores.statements import ACCEPTED_DETAIL, to_minor
+from paceline_payments.stores import seals
+from paceline_payments.stores.statements import ACCEPTED_DETAIL, accepted_event, facts_row, to_minor
 
 SOON = timedelta(seconds=5)
 """Payments that are due later do not wake a dispatcher."""
@@ -24,18 +25,22 @@ SOON = timedelta(seconds=5)
 COPY_PAYMENTS = """
     COPY paceline_payment (payment_id, amount_minor, currency, payer_name, payer_iban, payer_account,
         payee_name, payee_iban, payee_account, execute_at, fee_minor, value_date, fingerprint, payer_key, status,
-        scheduled_at, created_at, updated_at, config_name, feed_id, instruction)
+        scheduled_at, created_at, updated_at, config_name, feed_id, instruction, seal)
     FROM STDIN
 """
 NULL = "\\N"
-COPY_AUDIT = "COPY paceline_payment_audit (payment_id, status_after, detail, created_at) FROM STDIN"
+COPY_AUDIT = """
+    COPY paceline_payment_audit (payment_id, status_after, detail, created_at, actor, feed_id, line, seal) FROM STDIN
+"""
 
 
-def schedule(connection: Connection, payments: Sequence[NewPayment], encryption: Encryption | None = None) -> None:
+def schedule(
+    connection: Connection, payments: Sequence[NewPayment], encryption: Encryption | None = None, key: bytes = b""
+) -> None:
     """Stores and queues new payments; an existing id fails on its key. Sorted by id, so that two writers wait for each
     other instead of deadlocking."""
     moment = database_clock(connection)
-    rows, audit = _copy_texts(payments, moment)
+    rows, audit = _copy_texts(payments, moment, key)
 
     async def copy_both(raw: Raw) -> None:
         await copy(raw, COPY_PAYMENTS, rows)
@@ -47,12 +52,14 @@ def schedule(connection: Connection, payments: Sequence[NewPayment], encryption:
     enqueue_within(connection, [new.item for new in payments], hints, encryption)
 
 
-def _copy_texts(payments: Sequence[NewPayment], moment: datetime) -> tuple[str, str]:
+def _copy_texts(payments: Sequence[NewPayment], moment: datetime, key: bytes) -> tuple[str, str]:
     """Rows in COPY's text form. All texts are printable, so only the backslash needs escaping."""
     now = format_ms(to_ms(moment))
     rows, audit = [], []
-    for payment, terms, scheduled, print_, _, feed_id in payments:
+    for new in payments:
+        payment, terms, scheduled, print_, _, feed_id, by, line = new
         payment_id, amount, currency, payer, payee, execute_at, config_name, instruction = payment
+        seal = seals.first_seal(seals.facts_of(facts_row(new)), accepted_event(new), moment, key)
         row = (
             f"{_escape(payment_id)}\t{amount.replace('.', '')}\t{currency}\t{_copy_party(payer)}\t{_copy_party(payee)}"
             f"\t{_same_for_many(execute_at, terms)}\t{print_}\t{account_key(payer.number)}\tSCHEDULED"
@@ -60,8 +67,9 @@ def _copy_texts(payments: Sequence[NewPayment], moment: datetime) -> tuple[str, 
         )
         config = NULL if config_name is None else _escape(config_name)
         said = NULL if instruction is None else _escape(instruction)
-        rows.append(f"{row}\t{config}\t{feed_id or NULL}\t{said}\n")
-        audit.append(f"{_escape(payment_id)}\tSCHEDULED\t{ACCEPTED_DETAIL}\t{now}\n")
+        rows.append(f"{row}\t{config}\t{feed_id or NULL}\t{said}\t{seal}\n")
+        origin = f"{NULL if by is None else _escape(by)}\t{feed_id or NULL}\t{NULL if line is None else line}"
+        audit.append(f"{_escape(payment_id)}\tSCHEDULED\t{ACCEPTED_DETAIL}\t{now}\t{origin}\t{seal}\n")
     return "".join(rows), "".join(audit)
 
 

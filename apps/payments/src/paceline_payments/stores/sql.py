@@ -19,15 +19,16 @@ from paceline_payments.model import (
     StatusChange,
 )
 from paceline_payments.ports import DuplicateQuery, IntakeLimits, NewPayment, PaymentLoad
-from paceline_payments.stores import intake_limits, moves, statements
+from paceline_payments.stores import intake_limits, moves, seals, statements
 from paceline_payments.stores.unused_slots import unused_slots
 
 
 class SqlPaymentStore:
     """Payments in SQLite, PostgreSQL or Oracle, in the database that also holds the queue and the slots."""
 
-    def __init__(self, database: Database, *, encryption: Encryption | None = None) -> None:
+    def __init__(self, database: Database, *, encryption: Encryption | None = None, audit_key: bytes = b"") -> None:
         self._database = database
+        self._key = audit_key
         self._encryption = encryption
         self._schedule_many = statements.schedule
         if database.dialect == "postgresql":
@@ -65,11 +66,11 @@ class SqlPaymentStore:
         refused = {} if limits is None else intake_limits.refusals(connection, payments, limits)
         left = [new for new in payments if new.payment.payment_id not in refused]
         if left:
-            self._schedule_many(connection, left, self._encryption)
+            self._schedule_many(connection, left, self._encryption, self._key)
         return refused
 
     async def advance(self, changes: Sequence[StatusChange]) -> list[bool]:
-        return await self._database.write(statements.advance, changes)
+        return await self._database.write(statements.advance, changes, self._key)
 
     async def begin(self, payment_ids: Sequence[str]) -> dict[str, PaymentRecord]:
         return await self._database.write(moves.begin, payment_ids)
@@ -78,9 +79,24 @@ class SqlPaymentStore:
         await self._database.write(moves.withdraw, payment_id, began, reason)
 
     async def move(
-        self, payment_ids: Sequence[str], event: PaymentEvent, detail: str, reference: str | None = None
+        self,
+        payment_ids: Sequence[str],
+        event: PaymentEvent,
+        detail: str,
+        reference: str | None = None,
+        *,
+        by: str | None = None,
     ) -> dict[str, str]:
-        return await self._database.write(moves.move, payment_ids, event, detail, reference)
+        return await self._database.write(moves.move, payment_ids, event, detail, reference, by, self._key)
+
+    async def verify_history(self) -> tuple[int, list[str]]:
+        """How many payments there are, and those that differ from their histories."""
+        count, after, problems = 0, "", list[str]()
+        while True:
+            some, last, found = await self._database.read(seals.verify_page, after, self._key)
+            if last is None:
+                return count, problems[: seals.MAX_PROBLEMS]
+            count, after, problems = count + some, last, problems + found
 
     async def orphaned_slots(self, owner: str, prefix: str, older_than: timedelta) -> list[str]:
         return await unused_slots(

@@ -32,11 +32,14 @@ from paceline_payments.model import (
 )
 from paceline_payments.ports import DuplicateQuery, NewPayment, PaymentLoad
 from paceline_payments.rules import account_key
+from paceline_payments.stores import seals
 from paceline_payments.stores.tables import payment, payment_audit
 
 PRUNE_PAGE = 2000
 _WITH_REASON = (PaymentStatus.FAILED, PaymentStatus.CANCELLED, PaymentStatus.UNKNOWN, PaymentStatus.RETURNED)
 ACCEPTED_DETAIL = "checked, slotted and queued"
+EXECUTION = "execution"
+"""The actor of what the execution finds out."""
 
 
 def find(connection: Connection, payment_ids: Sequence[str]) -> dict[str, PaymentRecord]:
@@ -54,6 +57,9 @@ def history(connection: Connection, payment_id: str) -> list[PaymentAudit]:
             payment_audit.c.status_after,
             payment_audit.c.detail,
             payment_audit.c.created_at,
+            payment_audit.c.actor,
+            payment_audit.c.feed_id,
+            payment_audit.c.line,
         )
         .where(payment_audit.c.payment_id == payment_id)
         .order_by(payment_audit.c.audit_id)
@@ -111,19 +117,30 @@ def find_duplicates(connection: Connection, queries: Sequence[DuplicateQuery], w
     return duplicates
 
 
-def schedule(connection: Connection, payments: Sequence[NewPayment], encryption: Encryption | None = None) -> None:
+def schedule(
+    connection: Connection, payments: Sequence[NewPayment], encryption: Encryption | None = None, key: bytes = b""
+) -> None:
     """Stores and queues new payments; an existing id fails on its key."""
     moment = database_clock(connection)
-    insert_rows(connection, payment, [_new_row(new, moment) for new in payments])
-    insert_rows(
-        connection,
-        payment_audit,
-        [audit_row(new.payment.payment_id, None, PaymentStatus.SCHEDULED, ACCEPTED_DETAIL, moment) for new in payments],
-    )
+    rows, audited = [], []
+    for new in payments:
+        row, event = _new_row(new, moment), accepted_event(new)
+        row["seal"] = seals.first_seal(seals.facts_of(row), event, moment, key)
+        rows.append(row)
+        audited.append(seals.audit_row(event, row["seal"], moment))
+    insert_rows(connection, payment, rows)
+    insert_rows(connection, payment_audit, audited)
     enqueue_within(connection, [new.item for new in payments], encryption=encryption)
 
 
-def advance(connection: Connection, changes: Sequence[StatusChange]) -> list[bool]:
+def accepted_event(new: NewPayment) -> seals.Event:
+    """The event that makes a payment."""
+    return seals.Event(
+        new.payment.payment_id, None, PaymentStatus.SCHEDULED, ACCEPTED_DETAIL, new.by, new.feed_id, new.line
+    )
+
+
+def advance(connection: Connection, changes: Sequence[StatusChange], key: bytes = b"") -> list[bool]:
     moment = database_clock(connection)
     made: dict[str, bool] = {}
     # In the order of their keys, so that two writers wait for each other instead of deadlocking.
@@ -138,12 +155,12 @@ def advance(connection: Connection, changes: Sequence[StatusChange]) -> list[boo
             .values(**values)
         )
         made[change.payment_id] = changed.rowcount == 1
-    audited = [
-        audit_row(change.payment_id, change.before, change.after, change.detail, moment)
+    events = [
+        seals.Event(change.payment_id, change.before, change.after, change.detail, EXECUTION)
         for change in changes
         if made[change.payment_id]
     ]
-    insert_rows(connection, payment_audit, audited)
+    seals.append(connection, events, moment, key)
     return [made[change.payment_id] for change in changes]
 
 
@@ -231,7 +248,8 @@ def from_minor(minor: int, currency: str) -> str:
     return f"{text[:-digits]}.{text[-digits:]}"
 
 
-def _new_row(new: NewPayment, moment: datetime) -> dict[str, Any]:
+def facts_row(new: NewPayment) -> dict[str, Any]:
+    """What a payment says, as columns."""
     source = new.payment
     return {
         "payment_id": source.payment_id,
@@ -246,25 +264,19 @@ def _new_row(new: NewPayment, moment: datetime) -> dict[str, Any]:
         "execute_at": source.execute_at,
         "config_name": source.config_name,
         "instruction": source.instruction,
-        "fee_minor": to_minor(new.terms.fee),
-        "value_date": new.terms.value_date.isoformat(),
-        "fingerprint": new.fingerprint,
-        "payer_key": account_key(source.payer.number),
-        "status": PaymentStatus.SCHEDULED.value,
-        "scheduled_at": new.scheduled_time,
         "feed_id": new.feed_id,
-        "created_at": moment,
-        "updated_at": moment,
     }
 
 
-def audit_row(
-    payment_id: str, before: PaymentStatus | None, after: PaymentStatus, detail: str | None, moment: datetime
-) -> dict[str, Any]:
+def _new_row(new: NewPayment, moment: datetime) -> dict[str, Any]:
     return {
-        "payment_id": payment_id,
-        "status_before": None if before is None else before.value,
-        "status_after": after.value,
-        "detail": detail,
+        **facts_row(new),
+        "fee_minor": to_minor(new.terms.fee),
+        "value_date": new.terms.value_date.isoformat(),
+        "fingerprint": new.fingerprint,
+        "payer_key": account_key(new.payment.payer.number),
+        "status": PaymentStatus.SCHEDULED.value,
+        "scheduled_at": new.scheduled_time,
         "created_at": moment,
+        "updated_at": moment,
     }

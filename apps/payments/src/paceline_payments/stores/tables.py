@@ -36,6 +36,7 @@ payment = sa.Table(
     sa.Column("begun_at", Instant),
     sa.Column("sent_at", Instant),
     sa.Column("feed_id", sa.String(64)),
+    sa.Column("seal", sa.String(64), nullable=False),
     sa.Index("paceline_payment_fingerprint_ix", "fingerprint"),
     sa.Index("paceline_payment_feed_ix", "feed_id", "payment_id"),
     sa.Index("paceline_payment_payer_ix", "payer_key", "value_date"),
@@ -50,9 +51,13 @@ payment_audit = sa.Table(
     sa.Column("status_before", sa.String(16)),
     sa.Column("status_after", sa.String(16), nullable=False),
     sa.Column("detail", sa.String(2000)),
+    sa.Column("actor", sa.String(255)),
+    sa.Column("feed_id", sa.String(64)),
+    sa.Column("line", sa.Integer),
+    sa.Column("seal", sa.String(64), nullable=False),
     sa.Column("created_at", Instant, nullable=False),
     sa.Index("paceline_payment_audit_payment_id_ix", "payment_id"),
-    info={"about": "Every change of a payment's status. Only ever inserted."},
+    info={"about": "Every event of a payment, as a chain: seal covers the row and the one before. Only ever inserted."},
 )
 
 feed = sa.Table(
@@ -73,6 +78,8 @@ feed = sa.Table(
     sa.Column("totals", sa.Text),
     sa.Column("document", sa.Text),
     sa.Column("reason", sa.String(2000)),
+    sa.Column("submitted_by", sa.String(255)),
+    sa.Column("released_by", sa.String(255)),
     sa.Column("runner", sa.String(32)),
     sa.Column("seen_at", Instant),
     sa.Column("created_at", Instant, nullable=False),

@@ -13,12 +13,10 @@ from sqlalchemy.engine import Connection, Row
 
 from paceline.errors import Conflict, NotFound
 from paceline.server.access.audit_chain import (
-    GENESIS,
     AuditRow,
     Verification,
     begin_contents,
     end_contents,
-    link_hash,
     verify,
 )
 from paceline.server.access.model import Scope, Token
@@ -26,6 +24,7 @@ from paceline.server.access.ports import AuditEntry
 from paceline.server.access.stores.sessions import SqlSessionStore
 from paceline.server.access.stores.tables import admin_audit, audit_chain, token
 from paceline.sql.engine import Database
+from paceline.sql.hash_chain import GENESIS, link_hash
 from paceline.sql.schema import now
 
 LONGEST_DETAIL = 1000

@@ -548,6 +548,7 @@ def _payments() -> None:
         sa.Column("begun_at", Instant),
         sa.Column("sent_at", Instant),
         sa.Column("feed_id", sa.String(64)),
+        sa.Column("seal", sa.String(64), nullable=False),
         sa.PrimaryKeyConstraint("payment_id", name="paceline_payment_pk"),
     )
     op.create_index("paceline_payment_feed_ix", "paceline_payment", ["feed_id", "payment_id"])
@@ -560,6 +561,10 @@ def _payments() -> None:
         sa.Column("status_before", sa.String(16)),
         sa.Column("status_after", sa.String(16), nullable=False),
         sa.Column("detail", sa.String(2000)),
+        sa.Column("actor", sa.String(255)),
+        sa.Column("feed_id", sa.String(64)),
+        sa.Column("line", sa.Integer),
+        sa.Column("seal", sa.String(64), nullable=False),
         sa.Column("created_at", Instant, nullable=False),
         sa.PrimaryKeyConstraint("audit_id", name="paceline_payment_audit_pk"),
     )
@@ -595,6 +600,8 @@ def _payments() -> None:
         sa.Column("totals", sa.Text),
         sa.Column("document", sa.Text),
         sa.Column("reason", sa.String(2000)),
+        sa.Column("submitted_by", sa.String(255)),
+        sa.Column("released_by", sa.String(255)),
         sa.Column("runner", sa.String(32)),
         sa.Column("seen_at", Instant),
         sa.Column("created_at", Instant, nullable=False),

@@ -18,6 +18,7 @@ from pydantic.alias_generators import to_camel
 from paceline.durations import parse_instant
 from paceline.errors import InvalidInput
 from paceline.extras import require
+from paceline.server.cli.audit import audit_change, user
 from paceline.server.cli.parameters import Argument, Group, as_json, completing
 from paceline.server.cli.plots import check_plot, save_plot
 from paceline.server.cli.read_only import read_only_settings
@@ -33,6 +34,7 @@ from paceline_payments.reconciliation.statement import StatementFormat
 from paceline_payments.service.cli.submission import Submission, checked_directory, submit_feed
 from paceline_payments.service.shapes.payments import FeedReport, PaymentAndSlot, PaymentPage, PaymentShown, PaymentView
 from paceline_payments.service.wiring.payments import open_payments
+from paceline_payments.submission import submitted
 
 if TYPE_CHECKING:
     from paceline_payments.model import PaymentFilter
@@ -135,7 +137,8 @@ def cancel(payment_id: str, as_json: bool) -> None:
     async def work() -> PaymentShown:
         require("paceline payments", "payments")
         async with _payments(Settings.load()) as payments:
-            return PaymentShown.of_record(await payments.operations.cancel(payment_id), [])
+            with submitted(f"cli:{user()}"):
+                return PaymentShown.of_record(await payments.operations.cancel(payment_id), [])
 
     _show(run(work()), as_json)
 
@@ -145,7 +148,6 @@ def cancel(payment_id: str, as_json: bool) -> None:
 @as_json
 def retry(payment_id: str, as_json: bool) -> None:
     """Send a FAILED payment again; an UNKNOWN one is decided first by the downstream's status inquiry. Audited."""
-    from paceline.server.cli.audit import audit_change, user
 
     async def work() -> PaymentShown:
         require("paceline payments", "payments")

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 from paceline.errors import InvalidInput
+from paceline.server.cli.audit import user
 from paceline.server.cli.meter import Meter, size_of
 from paceline.server.cli.terminal import print_status
 from paceline_payments.service.shapes.feeds import RejectedRecord
 from paceline_payments.service.shapes.payments import FeedReport, RejectedLine
+from paceline_payments.submission import submitted
 
 if TYPE_CHECKING:
     from paceline_payments.feed import FeedFormat
@@ -41,7 +43,7 @@ async def submit_feed(payments: Payments, file: IO[bytes], submission: Submissio
     from paceline_payments.feeds.model import FeedState
 
     started = time.monotonic()
-    with Meter("received", size_of(file)) as meter:
+    with Meter("received", size_of(file)) as meter, submitted(f"cli:{user()}"):
         feed_id = await payments.receiver.receive(
             file_blocks(file, meter),
             submission.kind,

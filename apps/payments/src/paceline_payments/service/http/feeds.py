@@ -28,6 +28,7 @@ from paceline_payments.service.http.parts import payments_of
 from paceline_payments.service.http.payments import CSV_FEED, FEED, body_blocks
 from paceline_payments.service.http.payments import FORMATS as LINE_FORMATS
 from paceline_payments.service.shapes.feeds import FEED_ID, CancelledFeed, FeedPage, FeedShown, RejectedRecord
+from paceline_payments.submission import submitted
 
 FORMATS = {**LINE_FORMATS, b"application/xml": FeedFormat.PAIN001, b"text/xml": FeedFormat.PAIN001}
 ANSWER_WITHIN = 2.0
@@ -102,9 +103,10 @@ async def submit(scope: Scope, receive: Receive, send: Send) -> None:
     if name is not None and not (0 < len(name) <= 255 and name.isprintable()):
         raise invalid("name", "must be a text of 1 to 255 printable characters")
     application = payments_of(scope)
-    feed_id = await application.receiver.receive(
-        body_blocks(receive), kind, control=control, name=name, config_name=config_name
-    )
+    with submitted(scope["state"]["caller"]):
+        feed_id = await application.receiver.receive(
+            body_blocks(receive), kind, control=control, name=name, config_name=config_name
+        )
     about(scope, item_id=feed_id)
     accepting = application.background(application.feeds.accept(feed_id))
     await asyncio.wait({accepting}, timeout=ANSWER_WITHIN)
@@ -202,7 +204,8 @@ async def cancel(request: Request) -> Response:
     are in flight or finished are unchanged and are counted in `notCancelled`.
     """
     try:
-        feed, cancelled, not_cancelled = await _feeds(request).cancel(request.path_params["feedId"])
+        with submitted(request.scope["state"]["caller"]):
+            feed, cancelled, not_cancelled = await _feeds(request).cancel(request.path_params["feedId"])
     except Conflict as error:
         raise Problem(409, "feed-not-cancelled", "Feed Not Cancelled", str(error)) from None
     return json_response(CancelledFeed.of(feed, cancelled=cancelled, not_cancelled=not_cancelled))

@@ -39,6 +39,8 @@ from paceline_payments.service.shapes.payments import (
     PAYMENT_ID,
     AcceptedPayment,
     BulkResult,
+    HistoryEvent,
+    PaymentHistory,
     PaymentPage,
     PaymentRequest,
     PaymentShown,
@@ -46,6 +48,7 @@ from paceline_payments.service.shapes.payments import (
     RejectedLine,
 )
 from paceline_payments.service.wiring.payments import Payments
+from paceline_payments.submission import submitted
 
 FORMATS = {
     b"text/csv": FeedFormat.CSV,
@@ -121,7 +124,8 @@ async def submit(scope: Scope, receive: Receive, send: Send) -> None:
     payment = payment_of_json(await read_object(scope, receive))
     about(scope, item_id=payment.payment_id)
     try:
-        accepted = await payments_of(scope).intake.submit(payment)
+        with submitted(scope["state"]["caller"]):
+            accepted = await payments_of(scope).intake.submit(payment)
     except PaymentExists as error:
         raise _exists(error) from None
     await send_json(send, AcceptedPayment.of(accepted).dump_json(), 202)
@@ -148,7 +152,8 @@ async def submit_feed(scope: Scope, receive: Receive, send: Send) -> None:
                 payment._replace(config_name=config_name) if payment.config_name is None else payment
                 for payment in payments
             ]
-        return await payments_of(scope).intake.initiate(payments)
+        with submitted(scope["state"]["caller"]):
+            return await payments_of(scope).intake.initiate(payments)
 
     tally = Tally()
     with tempfile.SpooledTemporaryFile(max_size=IN_MEMORY) as rejections:
@@ -158,6 +163,21 @@ async def submit_feed(scope: Scope, receive: Receive, send: Send) -> None:
             tally.add(progress)
         rejections.seek(0)
         await _answer(send, tally, rejections)
+
+
+@router.get(
+    "/payments/{paymentId:path}/history",
+    summary="The history of a payment",
+    response_model=PaymentHistory,
+    responses=documented(400, 404),
+    openapi_extra={"parameters": [path("paymentId", PAYMENT_ID)]},
+)
+async def history(request: Request) -> Response:
+    """Every event of the payment, with who caused it: first who submitted it, with feed and line. It is a part of the
+    audit: `paceline audit verify` detects a change of it."""
+    payment_id = request.path_params["paymentId"]
+    _, events = await payments_of(request).operations.show(payment_id)
+    return json_response(PaymentHistory(payment_id=payment_id, events=[HistoryEvent.of(event) for event in events]))
 
 
 @router.get(
@@ -232,7 +252,8 @@ async def cancel(request: Request) -> Response:
     """Cancels the payment and its slot; 409 once its execution has begun."""
     payments, payment_id = payments_of(request), request.path_params["paymentId"]
     try:
-        await payments.operations.cancel(payment_id)
+        with submitted(request.scope["state"]["caller"]):
+            await payments.operations.cancel(payment_id)
     except Conflict as error:
         raise Problem(409, "payment-on-its-way", "Payment On Its Way", str(error)) from None
     return await _payment_response(payments, payment_id)

@@ -31,6 +31,8 @@ class FeedShown(Shape):
     totals: dict[str, str]
     """By currency: the sum of the payments that this feed brought; known once it is done."""
     reason: str | None
+    submitted_by: str | None
+    released_by: str | None
     created_at: Instant
     updated_at: Instant
 

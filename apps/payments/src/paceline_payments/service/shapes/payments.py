@@ -161,6 +161,23 @@ class PaymentEvent(Shape):
     created_at: Instant
 
 
+class HistoryEvent(PaymentEvent):
+    """One line of a payment's history, and who caused it."""
+
+    actor: str | None
+    """The token or person, `execution`, or `queue`."""
+    feed_id: str | None
+    line: int | None
+    """Its line in the feed."""
+
+
+class PaymentHistory(Shape):
+    """The history of a payment, oldest first."""
+
+    payment_id: str
+    events: list[HistoryEvent]
+
+
 class PaymentView(Shape):
     """A payment and its status."""
 

@@ -58,6 +58,7 @@ from paceline_payments.service.wiring.downstream import (
     open_downstream_observer,
     payment_observer,
 )
+from paceline_payments.service.wiring.rows import audit_key
 
 log = logging.getLogger(__name__)
 
@@ -344,4 +345,15 @@ async def _database(settings: Settings, stack: AsyncExitStack) -> Database:
 
 
 async def _payment_store(settings: Settings, stack: AsyncExitStack) -> PaymentStore:
-    return SqlPaymentStore(await _database(settings, stack), encryption=queue_encryption(settings))
+    return await _sql_payment_store(settings, stack)
+
+
+async def _sql_payment_store(settings: Settings, stack: AsyncExitStack) -> SqlPaymentStore:
+    database = await _database(settings, stack)
+    return SqlPaymentStore(database, encryption=queue_encryption(settings), audit_key=audit_key(settings))
+
+
+async def verify_payments(settings: Settings) -> tuple[int, list[str]]:
+    """How many payments there are, and those that differ from their histories."""
+    async with AsyncExitStack() as stack:
+        return await (await _sql_payment_store(settings, stack)).verify_history()

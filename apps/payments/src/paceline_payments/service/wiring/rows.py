@@ -4,15 +4,22 @@ little."""
 from __future__ import annotations
 
 from paceline.dispatch.ports import Follower
+from paceline.server.settings import Settings
 from paceline.slots.carriers import SlotCarrier
 from paceline_payments.model import ITEM_TYPE, OWNER
 from paceline_payments.stores.moves import PaymentFollower
 from paceline_payments.stores.slot_carrier import PaymentCarrier
 
 
-def followers() -> dict[str, Follower]:
-    return {ITEM_TYPE: PaymentFollower()}
+def followers(settings: Settings) -> dict[str, Follower]:
+    return {ITEM_TYPE: PaymentFollower(audit_key(settings))}
 
 
-def carriers() -> dict[str, SlotCarrier]:
+def carriers(_settings: Settings) -> dict[str, SlotCarrier]:
     return {OWNER: PaymentCarrier()}
+
+
+def audit_key(settings: Settings) -> bytes:
+    """The key of the audit's chains; none if there is none."""
+    key = settings.audit_key
+    return b"" if key is None else key.get_secret_value().encode()
