@@ -66,7 +66,7 @@ class App:
     topics: str | None = None
     """`topics(settings)`: its topics, if there is Kafka."""
     followers: str | None = None
-    """`followers(settings)`: by item type, the `Follower` that changes its rows when an item moves, in that transaction."""
+    """`followers(settings)`: by item type, the `Follower` that changes its rows when an item moves."""
     carriers: str | None = None
     """`carriers(settings)`: by owner, the `SlotCarrier` that moves its rows with their slots."""
 
