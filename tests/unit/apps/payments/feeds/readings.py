@@ -33,19 +33,22 @@ def read(raw: str | bytes) -> tuple[list[StagedPayment], list[FeedReject]]:
 
 def check_carried(root: etree._Element, payments: list[StagedPayment]) -> None:
     """Each payment says what lxml reads of its transaction, and nothing else."""
-    space = {"p": etree.QName(root).namespace or ""}
-    transactions = root.findall(".//p:CdtTrfTxInf", space)
-    header = root.find(".//p:GrpHdr", space)
-    assert header is not None
     for staged in payments:
-        transaction = transactions[staged.line - 1]
-        information = transaction.getparent()
-        assert information is not None
-        said = Counter(pair for node in (header, information, transaction) for pair in _of_lxml(node) if pair[1])
-        carried = Counter(pair for pair in _of_instruction(staged.payment.whole_instruction) if pair[1])
-        assert set(carried) == set(said)
-        # An element may be said equally for the information and the transaction; it is carried once.
-        assert all(count >= carried[pair] for pair, count in said.items())
+        check_said(root, staged.line, staged.payment.whole_instruction)
+
+
+def check_said(root: etree._Element, number: int, instruction: dict[str, Any]) -> None:
+    """An instruction says what lxml reads of the transaction of this number, and nothing else."""
+    space = {"p": etree.QName(root).namespace or ""}
+    transaction = root.findall(".//p:CdtTrfTxInf", space)[number - 1]
+    header, information = root.find(".//p:GrpHdr", space), transaction.getparent()
+    assert header is not None
+    assert information is not None
+    said = Counter(pair for node in (header, information, transaction) for pair in _of_lxml(node) if pair[1])
+    carried = Counter(pair for pair in _of_instruction(instruction) if pair[1])
+    assert set(carried) == set(said)
+    # An element may be said equally for the information and the transaction; it is carried once.
+    assert all(count >= carried[pair] for pair, count in said.items())
 
 
 def _of_lxml(node: etree._Element, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
