@@ -398,3 +398,25 @@ async def test_a_batch_that_is_sent_again_sends_nothing_again(embedded: Gateway)
     assert (await embedded.row(user)).current_count == 2
     (changed, _) = await batch("k", messages[0] | {"message": "another"}, messages[1])
     assert changed["status"] == 422
+
+
+async def test_opt_outs_are_shown_and_listed(embedded: Gateway) -> None:
+    get, put = embedded.client.get, embedded.client.put
+    numbers = [f"+4917012345{number}" for number in range(60, 65)]
+    assert (await get("/api/optouts")).json()["optouts"] == []
+    for number in reversed(numbers):
+        await put(f"/api/optouts/{number}", json={"reason": f"by {number[-1]}"})
+    shown = (await get(f"/api/optouts/{numbers[2]}")).json()
+    assert (shown["phone"], shown["reason"]) == (numbers[2], "by 2")
+    assert shown["createdAt"].endswith("Z")
+    answer = await get("/api/optouts/+491701234599")
+    assert (answer.status_code, answer.json()["title"]) == (404, "Opt-out Not Found")
+    listed: list[str] = []
+    after: dict[str, str] = {}
+    while True:
+        page = (await get("/api/optouts", params={"limit": "2"} | after)).json()
+        listed += [entry["phone"] for entry in page["optouts"]]
+        if not page.get("next"):
+            break
+        after = {"after": page["next"]}
+    assert listed == numbers

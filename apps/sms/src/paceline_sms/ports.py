@@ -282,6 +282,14 @@ class MessageFilter(NamedTuple):
         return [Status.QUEUED, Status.SENDING] if self.status is Status.QUEUED else [self.status]
 
 
+class OptOutEntry(NamedTuple):
+    """A number that has opted out."""
+
+    phone: str
+    reason: str
+    created_at: datetime
+
+
 class Suspect(NamedTuple):
     """A message that may be lost."""
 

@@ -35,6 +35,7 @@ from paceline_sms.ports import (
     MessageClaim,
     MessageFilter,
     MessageStatus,
+    OptOutEntry,
     Parking,
     Status,
 )
@@ -493,6 +494,23 @@ def opt_out(connection: Connection, phone: str, reason: str) -> None:
     optout = notification_optout
     if not connection.execute(optout.update().where(optout.c.phone == phone).values(values)).rowcount:
         connection.execute(optout.insert().values(phone=phone, **values))
+
+
+def opt_outs(connection: Connection, limit: int, after: str | None) -> list[OptOutEntry]:
+    """The opt-outs in order of their numbers, after a number."""
+    optout = notification_optout.c
+    query = sa.select(optout.phone, optout.reason, optout.created_at).order_by(optout.phone).limit(limit)
+    if after is not None:
+        query = query.where(optout.phone > after)
+    return [OptOutEntry(*row) for row in connection.execute(query)]
+
+
+def find_opt_out(connection: Connection, phone: str) -> OptOutEntry | None:
+    """The opt-out of a number."""
+    optout = notification_optout.c
+    query = sa.select(optout.phone, optout.reason, optout.created_at).where(optout.phone == phone)
+    row = connection.execute(query).first()
+    return None if row is None else OptOutEntry(*row)
 
 
 def opt_in(connection: Connection, phone: str) -> bool:

@@ -22,6 +22,7 @@ from paceline_sms.ports import (
     MessageClaim,
     MessageFilter,
     MessageStatus,
+    OptOutEntry,
     Parking,
     Receipt,
     Suspect,
@@ -266,6 +267,14 @@ class SqlDeliveryStore:
     async def opt_out(self, phone: str, reason: str) -> None:
         """Stores the opt-out of a number."""
         await _retry_conflicts(lambda: self._database.write(message_statements.opt_out, phone, reason))
+
+    async def opt_outs(self, limit: int, after: str | None = None) -> list[OptOutEntry]:
+        """The opt-outs in order of their numbers, after a number."""
+        return await self._database.read(message_statements.opt_outs, limit, after)
+
+    async def find_opt_out(self, phone: str) -> OptOutEntry | None:
+        """The opt-out of a number."""
+        return await self._database.read(message_statements.find_opt_out, phone)
 
     async def opt_in(self, phone: str) -> bool:
         """Removes the opt-out of a number; returns whether there was one."""

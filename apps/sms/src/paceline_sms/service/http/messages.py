@@ -26,6 +26,7 @@ from paceline_sms.service.http.notifications import IDEMPOTENCY_KEY, accept, ide
 from paceline_sms.service.http.parts import gateway_of
 from paceline_sms.service.shapes.notifications import (
     BatchedNotificationRequest,
+    KnownOptOut,
     MessagePage,
     MessageStatus,
     NotificationBatch,
@@ -34,6 +35,7 @@ from paceline_sms.service.shapes.notifications import (
     NotificationRefused,
     NotificationSent,
     OptOut,
+    OptOutPage,
     OptOutRequest,
 )
 from paceline_sms.service.wiring.notifications import Notifications
@@ -60,6 +62,10 @@ MICROSECOND = timedelta(microseconds=1)
 PROVIDER = path("provider", {"type": "string", "minLength": 1, "maxLength": 64})
 PHONE = path(
     "phone", {"type": "string", "pattern": r"^\+[1-9][0-9]{6,14}$", "description": "E.164.", "example": "+491701234567"}
+)
+
+AFTER = query(
+    "after", {"type": "string", "pattern": r"^\+[1-9][0-9]{6,14}$", "description": "`next` of the page before."}
 )
 
 router = api_router("/api", "notifications")
@@ -261,6 +267,40 @@ async def receipt(request: Request) -> Response:
         if seconds is not None and seconds >= 0:
             gateway.observer.receipt(name, known.delivered, seconds)
     return Response(status_code=204)
+
+
+@router.get(
+    "/optouts",
+    summary="List opt-outs",
+    response_model=OptOutPage,
+    responses=documented(400, 503),
+    openapi_extra={"parameters": [LIMIT.document(), AFTER]},
+)
+async def list_opt_outs(request: Request) -> Response:
+    """Numbers that get no messages, in their order; `next` of one page is `after` of the next one."""
+    limit = LIMIT.of(request)
+    after = checked_phone(request.query_params["after"], "after") if "after" in request.query_params else None
+    with name_outages():
+        page = await gateway_of(request).messages.opt_outs(limit + 1, after)
+    following = page[limit - 1].phone if len(page) > limit else None
+    return json_response(OptOutPage(optouts=[KnownOptOut.of(entry) for entry in page[:limit]], next=following))
+
+
+@router.get(
+    "/optouts/{phone}",
+    summary="Whether a number has opted out",
+    response_model=KnownOptOut,
+    responses=documented(400, 404, 503),
+    openapi_extra={"parameters": [PHONE]},
+)
+async def find_opt_out(request: Request) -> Response:
+    """The reason, and since when."""
+    phone = checked_phone(request.path_params["phone"])
+    with name_outages():
+        entry = await gateway_of(request).messages.find_opt_out(phone)
+    if entry is None:
+        raise Problem(404, "optout-not-found", "Opt-out Not Found", "this number has not opted out")
+    return json_response(KnownOptOut.of(entry))
 
 
 @router.put(

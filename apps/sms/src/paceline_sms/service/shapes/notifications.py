@@ -188,6 +188,19 @@ class OptOut(Shape):
     reason: str
 
 
+class KnownOptOut(OptOut):
+    """A number that has opted out, and since when."""
+
+    created_at: Instant
+
+
+class OptOutPage(Shape):
+    """Numbers that have opted out, in their order."""
+
+    optouts: list[KnownOptOut]
+    next: str | None
+
+
 class DeadLetter(Shape):
     """A message that will not be sent, unless an operator redrives it. Its text is not shown."""
 
