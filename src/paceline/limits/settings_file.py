@@ -34,6 +34,7 @@ TOP = frozenset(
         "admin_token",
         "api_token",
         "audit_key",
+        "database_listen_url",
         "database_migrate",
         "database_pool_size",
         "database_timeout_seconds",

@@ -68,6 +68,8 @@ class Settings(Section):
 
     # URLs may hold passwords, so they are not in the repr.
     database_url: str = Field("sqlite:///paceline.db", repr=False)
+    database_listen_url: str | None = Field(None, repr=False)
+    """Where to listen for notifications, if `database_url` goes through a pooler."""
     database_pool_size: int = Field(10, ge=1, le=1000)
     database_timeout_seconds: float = Field(10, ge=0.5, le=600)
     """How long a transaction may take on a database server, with the wait for a connection; not on SQLite."""
@@ -165,7 +167,7 @@ class Settings(Section):
         keys = [self.api_token, self.admin_token, self.audit_key, self.temporal_api_key]
         plain = {key.get_secret_value() for key in keys if key}
         plain |= {str(self.kafka_config[name]) for name in self.kafka_config if re.search("password|secret|key", name)}
-        for url in (self.database_url, self.redis_url):
+        for url in (self.database_url, self.database_listen_url, self.redis_url):
             plain |= _passwords(url or "")
         for name in _sections():
             plain |= getattr(self, name).secrets()

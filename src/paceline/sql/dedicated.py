@@ -23,8 +23,10 @@ from paceline.sql.pipeline import (
     Raw,
     Rows,
     cancel_and_close,
+    is_unprepared,
     prepared_names,
     rows_of,
+    send_all,
     statement_error,
 )
 
@@ -83,17 +85,11 @@ class DedicatedConnection:
         pgconn, self._results, self.is_free = self._raw.pgconn, [], False
         self._waiter = self._loop.create_future()
         self._end_at(self._loop.time() + seconds)
-        fresh = dict.fromkeys([statement for statement, _ in calls if statement.name not in self._prepared])
+        unprepared = is_unprepared(self._raw)
+        fresh = {} if unprepared else dict.fromkeys([each for each, _ in calls if each.name not in self._prepared])
         try:
-            # Inlined from `send_all`: this is the fast path of a lone booking.
-            for statement in fresh:
-                pgconn.send_prepare(statement.name.encode(), statement.sql.encode())
-            for statement, parameters in calls:
-                pgconn.send_query_prepared(
-                    statement.name.encode(), [None if text is None else text.encode() for text in parameters]
-                )
             # No BEGIN, no COMMIT: all that comes before a sync is one transaction.
-            pgconn.pipeline_sync()
+            send_all(pgconn, fresh, calls, unprepared=unprepared)
             if pgconn.flush():
                 self._loop.add_writer(self._socket, self._write)
             await self._waiter

@@ -29,7 +29,7 @@ from paceline.sql.errors import DRIVER_ERRORS, is_read_only, translated
 from paceline.sql.hints import Hints
 from paceline.sql.hosts import HostOrder
 from paceline.sql.schema import sqlite_connection
-from paceline.sql.url import database_url, has_several_hosts
+from paceline.sql.url import database_url, has_several_hosts, listen_url, prepared_statements
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -60,7 +60,7 @@ FILE_DEADLINE = 30.0
 """… and on SQLite, where it includes the wait for the write lock."""
 LAST_SECONDS = 0.25
 """… and in a process that shuts down, after a first timeout: further writes would time out too."""
-SESSION_DEFAULTS = "SET default_transaction_isolation = 'read committed'; SET DateStyle = 'ISO, MDY'"
+SESSION_DEFAULTS = ("default_transaction_isolation = 'read committed'", "DateStyle = 'ISO, MDY'")
 """On PostgreSQL. Statements wait for the locks of others and then see what those wrote; times are read as ISO 8601."""
 
 P = ParamSpec("P")
@@ -71,7 +71,10 @@ class Database:
     """A pool of connections to one database, shared between stores: each `share` needs a `close`."""
 
     def __init__(self, url: str, *, pool_size: int = 10, deadline: float | None = None) -> None:
-        self.url = database_url(url)
+        self.url, listen = listen_url(database_url(url))
+        self.url, self._prepares = prepared_statements(self.url)
+        self.listen_url = self.url if listen is None else database_url(listen)
+        """Where to listen for notifications: not through a pooler, which does not pass them on."""
         self.dialect = self.url.get_backend_name()
         self._file = self.url.database if self.dialect == "sqlite" else None
         if deadline is None:
@@ -90,6 +93,8 @@ class Database:
         self._flushing: Engine | None = None
         self._aside: tuple[Engine, ThreadPoolExecutor] | None = None
         self._dedicated: DedicatedConnection | None = None
+        self.is_pooled = False
+        """Whether its connections go through a pooler, such as PgBouncer."""
         self._cut_at = float("-inf")
         self._began_write_at = self._next_write_at = float("-inf")
         """On SQLite: when the last write transaction took the lock, and when the next one may."""
@@ -328,6 +333,8 @@ class Database:
                 hint_names = connection.info[HINT_NAMES] = set[str]()
                 use.connection = connection
                 try:
+                    if self.is_pooled and engine is not self._autocommit:
+                        self._set_within(connection)
                     if deadline is None:
                         connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
                     result = work(connection, *args, **kwargs)
@@ -384,6 +391,8 @@ class Database:
                         with use.interruptible(driver):
                             result = work(connection, *args, **kwargs)
                     else:
+                        if self.is_pooled:
+                            self._set_within(connection)
                         result = work(connection, *args, **kwargs)
             finally:
                 use.connection = None
@@ -419,15 +428,34 @@ class Database:
         """Lets PostgreSQL end a session that idles in a transaction: a frozen process with the lock of a config, or of
         items, would block all others. And a statement that outlives its caller's deadline: it would keep waiting for
         locks. Defaults of the database or the role on which statements rely are set, too. Not by the connection's
-        options: poolers reject those."""
+        options: poolers reject those. Behind a pooler, each transaction sets them for itself, as the session is
+        everybody's, and statements are prepared only if the URL says so."""
+        raw: Any = getattr(connection, "driver_connection", connection)
         cursor = connection.cursor()
-        cursor.execute(
-            f"SET idle_in_transaction_session_timeout = '{IDLE_TIMEOUT_SECONDS}s'; "
-            f"SET statement_timeout = '{round(self._deadline * 1000)}ms'; "
-            f"{SESSION_DEFAULTS}"
-        )
+        cursor.execute("SELECT pg_backend_pid()")
+        # A pooler has its own process ids, with which it finds the session that a client wants to cancel.
+        self.is_pooled = cursor.fetchone()[0] != raw.pgconn.backend_pid
+        if not self.is_pooled:
+            cursor.execute("; ".join(f"SET {setting}" for setting in self._settings()))
         cursor.close()
         connection.commit()
+        if self._prepares is False or (self.is_pooled and self._prepares is None):
+            # Imported here: the driver is an optional extra.
+            from paceline.sql.pipeline import leave_unprepared
+
+            leave_unprepared(raw)
+
+    def _settings(self) -> list[str]:
+        return [
+            f"idle_in_transaction_session_timeout = '{IDLE_TIMEOUT_SECONDS}s'",
+            f"statement_timeout = '{round(self._deadline * 1000)}ms'",
+            *SESSION_DEFAULTS,
+        ]
+
+    def _set_within(self, connection: Connection) -> None:
+        """Sets for a transaction behind a pooler what a session has otherwise."""
+        local = [f"SET LOCAL {setting}" for setting in self._settings()]
+        connection.exec_driver_sql("; ".join(["SET TRANSACTION ISOLATION LEVEL READ COMMITTED", *local]))
 
 
 def _unless_done(future: asyncio.Future[Any], set_outcome: Callable[[Any], None], outcome: Any) -> None:

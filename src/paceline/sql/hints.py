@@ -142,7 +142,7 @@ class Hints:
 
         from paceline.sql.listening import Listening
 
-        url = self._database.url.set(drivername="postgresql").render_as_string(hide_password=False)
+        url = self._database.listen_url.set(drivername="postgresql").render_as_string(hide_password=False)
         pause = 1.0
         while True:
             try:

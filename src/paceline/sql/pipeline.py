@@ -29,6 +29,8 @@ NOT_PREPARED = b"26000"
 CANCEL_SECONDS = 2.0
 COPY_PIECE = 1 << 17
 _prepared: WeakKeyDictionary[Raw, set[str]] = WeakKeyDictionary()
+_unprepared: WeakSet[Raw] = WeakSet()
+"""Connections whose statements are not prepared, because a pooler may change the session behind them."""
 _rolled_back: WeakSet[Raw] = WeakSet()
 """Connections whose driver may have deallocated prepared statements."""
 
@@ -58,6 +60,17 @@ BY_KEY = Statement("paceline_by_key", f"SELECT {PLAN_BY_KEY}")
 def prepared_names(raw: Raw) -> set[str]:
     """The connection's own set of names of prepared statements."""
     return _prepared.setdefault(raw, set())
+
+
+def leave_unprepared(raw: Raw) -> None:
+    """Lets a connection send its statements whole, each time."""
+    raw.prepare_threshold = None  # psycopg's own
+    _unprepared.add(raw)
+
+
+def is_unprepared(raw: Raw) -> bool:
+    """Whether a connection's statements are sent whole, each time."""
+    return raw in _unprepared
 
 
 def note_rollback(raw: Raw) -> None:
@@ -104,12 +117,13 @@ async def execute_pipeline(raw: Raw, calls: Calls) -> list[Rows]:
     would be taken for those of later statements.
     """
     pgconn = raw.pgconn
-    known = await _known_names(raw)
+    unprepared = is_unprepared(raw)
+    known = prepared_names(raw) if unprepared else await _known_names(raw)
     idle = pgconn.transaction_status == pq.TransactionStatus.IDLE
     try:
         pgconn.enter_pipeline_mode()
-        fresh = dict.fromkeys([statement for statement, _ in calls if statement.name not in known])
-        send_all(pgconn, fresh, calls)
+        fresh = {} if unprepared else dict.fromkeys([each for each, _ in calls if each.name not in known])
+        send_all(pgconn, fresh, calls, unprepared=unprepared)
         await _flush(pgconn)
         results = await _results(pgconn)
         pgconn.exit_pipeline_mode()
@@ -131,14 +145,16 @@ async def execute_pipeline(raw: Raw, calls: Calls) -> list[Rows]:
     return [rows_of(result) for result in results[len(fresh) :]]
 
 
-def send_all(pgconn: pq.abc.PGconn, fresh: Iterable[Statement], calls: Calls) -> None:
-    """Sends statements, then a sync; the `fresh` ones are prepared first."""
+def send_all(pgconn: pq.abc.PGconn, fresh: Iterable[Statement], calls: Calls, *, unprepared: bool = False) -> None:
+    """Sends statements, then a sync; the `fresh` ones are prepared first, or none is."""
     for statement in fresh:
         pgconn.send_prepare(statement.name.encode(), statement.sql.encode())
     for statement, parameters in calls:
-        pgconn.send_query_prepared(
-            statement.name.encode(), [None if text is None else text.encode() for text in parameters]
-        )
+        values = [None if text is None else text.encode() for text in parameters]
+        if unprepared:
+            pgconn.send_query_params(statement.sql.encode(), values)
+        else:
+            pgconn.send_query_prepared(statement.name.encode(), values)
     pgconn.pipeline_sync()
 
 
@@ -163,16 +179,21 @@ class Pipeline:
     async def send(self, calls: Calls) -> None:
         """Sends statements. The server's errors are raised by `results`."""
         pgconn, is_open = self._raw.pgconn, self.is_open
-        known = prepared_names(self._raw) if is_open else await _known_names(self._raw)
+        unprepared = is_unprepared(self._raw)
+        known = prepared_names(self._raw) if is_open or unprepared else await _known_names(self._raw)
         async with self._closed_if_broken():
             if not is_open:
                 pgconn.enter_pipeline_mode()
             for statement, parameters in calls:
-                name = statement.name.encode()
+                name, values = statement.name.encode(), [None if text is None else text.encode() for text in parameters]
+                if unprepared:
+                    pgconn.send_query_params(statement.sql.encode(), values)
+                    self._sent.append(None)
+                    continue
                 if statement.name not in known and not self._is_prepared(statement):
                     pgconn.send_prepare(name, statement.sql.encode())
                     self._sent.append(statement)
-                pgconn.send_query_prepared(name, [None if text is None else text.encode() for text in parameters])
+                pgconn.send_query_prepared(name, values)
                 self._sent.append(None)
             await _flush(pgconn)
 

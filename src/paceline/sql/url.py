@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import NoReturn
+from urllib.parse import quote
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL
@@ -56,6 +57,35 @@ def database_url(text: str) -> URL:
         require(f"a database at {family}://", DATABASES[family])
     url = url.set(drivername=_DRIVERS[family])
     return _postgresql_url(url, hosts) if url.get_backend_name() == "postgresql" else url
+
+
+def prepared_statements(url: URL) -> tuple[URL, bool | None]:
+    """The URL without `prepare=on` or `prepare=off`, and which of these it has; None if it has neither.
+
+    Raises:
+        ConfigurationError: it is something else.
+    """
+    value = url.query.get("prepare")
+    if value is None:
+        return url, None
+    if value not in ("on", "off"):
+        raise ConfigurationError("database_url", f"prepare={value!r} is neither on nor off")
+    return url.difference_update_query(["prepare"]), value == "on"
+
+
+def listen_url(url: URL) -> tuple[URL, str | None]:
+    """The URL without `listen=…`, and the URL that this names."""
+    value = url.query.get("listen")
+    if value is None:
+        return url, None
+    return url.difference_update_query(["listen"]), str(value)
+
+
+def with_listen_url(url: str, listen: str | None) -> str:
+    """A database's URL that names another one to listen at for notifications."""
+    if listen is None:
+        return url
+    return f"{url}{'&' if '?' in url else '?'}listen={quote(listen, safe='')}"
 
 
 def has_several_hosts(url: URL) -> bool:

@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy as sa
 
 from paceline.errors import ConfigurationError
-from paceline.sql.url import database_url, has_several_hosts
+from paceline.sql.url import database_url, has_several_hosts, listen_url, prepared_statements, with_listen_url
 
 
 @pytest.mark.parametrize(
@@ -58,3 +58,22 @@ def test_a_password_with_a_bare_at_sign_is_named_and_not_shown() -> None:
     with pytest.raises(ConfigurationError, match="%40") as refused:
         database_url("postgresql://me:s3cret@x@one,two/db")
     assert "s3cret" not in str(refused.value)
+
+
+def test_whether_statements_are_prepared() -> None:
+    for text, expected in (("", None), ("?prepare=on", True), ("?prepare=off", False)):
+        url, prepares = prepared_statements(database_url(f"postgresql://localhost/db{text}"))
+        assert prepares is expected
+        assert "prepare" not in url.query
+    with pytest.raises(ConfigurationError, match="prepare='maybe' is neither on nor off"):
+        prepared_statements(database_url("postgresql://localhost/db?prepare=maybe"))
+
+
+def test_another_url_to_listen_at() -> None:
+    direct = "postgresql://me:p%40ss@db:5432/name?sslmode=require"
+    for pooled in ("postgresql://pool:6432/name", "postgresql://pool:6432/name?prepare=on"):
+        assert with_listen_url(pooled, None) == pooled
+        url, listen = listen_url(database_url(with_listen_url(pooled, direct)))
+        assert listen == direct
+        assert "listen" not in url.query
+    assert listen_url(database_url("postgresql://localhost/db"))[1] is None

@@ -7,19 +7,23 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import NamedTuple
 
-from paceline.errors import StoreFull, StoreLagging, StoreReadOnly, StoreUnavailable
+from paceline.errors import PacelineError, StoreFull, StoreLagging, StoreReadOnly, StoreUnavailable
 from paceline.server.access.stores.sql import SqlAccessStore
 from paceline.server.settings import Settings
 from paceline.sql import migrate
 from paceline.sql import schema as sql_tables
 from paceline.sql.databases import database
 from paceline.sql.engine import Database
+from paceline.sql.pooler import check_pooler
+from paceline.sql.url import with_listen_url
 from paceline.sql.write_check import WriteCheck
 
 
 def embedded_url(settings: Settings) -> str:
     """The database of a settings tree; for `memory://`, one that lives in this process."""
-    return "sqlite://" if settings.database_url.startswith("memory:") else settings.database_url
+    if settings.database_url.startswith("memory:"):
+        return "sqlite://"
+    return with_listen_url(settings.database_url, settings.database_listen_url)
 
 
 async def shared_database(settings: Settings) -> Database:
@@ -59,6 +63,10 @@ class DatabaseInfo(NamedTuple):
     """How many valid tokens there are."""
     refuses_writes: StoreUnavailable | None
     """Why it can be read and not written. Not found out while migrations are pending."""
+    is_pooled: bool
+    """Whether it is behind a pooler, such as PgBouncer."""
+    pooler_fails: PacelineError | None
+    """Why statements fail behind the pooler."""
 
 
 async def migrate_up(url: str) -> list[str]:
@@ -90,7 +98,9 @@ async def database_info(url: str) -> DatabaseInfo:
         known = [] if pending else await SqlAccessStore(opened).tokens()
         good = sum(token.revoked_at is None for token in known)
         refused = None if pending else await _refused_write(opened)
-        return DatabaseInfo(opened.dialect, ".".join(map(str, version or ())), now, revision, pending, good, refused)
+        fails = await check_pooler(opened) if opened.is_pooled else None
+        numbers = ".".join(map(str, version or ()))
+        return DatabaseInfo(opened.dialect, numbers, now, revision, pending, good, refused, opened.is_pooled, fails)
     finally:
         await opened.close()
 

@@ -47,6 +47,7 @@ async def _query(settings: Settings, url: str, file: Path | None) -> list[Findin
         _schema(info),
         clock_finding("clock", "the database's", info.now, sent, received),
         _writes(info.refuses_writes),
+        *_pooler(settings, info),
     ]
     return [*findings, _disk(file)] if file is not None else findings
 
@@ -57,6 +58,17 @@ def _schema(info: DatabaseInfo) -> Finding:
     if info.pending:
         return Finding("schema", False, f"lacks {', '.join(info.pending)}", "run paceline migrate up")
     return Finding("schema", True, f"up to date at {info.revision}")
+
+
+def _pooler(settings: Settings, info: DatabaseInfo) -> list[Finding]:
+    if not info.is_pooled:
+        return []
+    if info.pooler_fails is not None:
+        return [Finding("pooler", False, str(info.pooler_fails), "add ?prepare=off to PACELINE_DATABASE_URL")]
+    if settings.database_listen_url is None:
+        advice = "set PACELINE_DATABASE_LISTEN_URL to the server itself, so that work starts at once"
+        return [Finding("pooler", False, "notifications do not pass the pooler", advice)]
+    return [Finding("pooler", True, "statements of several clients work behind the pooler")]
 
 
 def _writes(refused: StoreUnavailable | None) -> Finding:
