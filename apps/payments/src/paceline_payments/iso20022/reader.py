@@ -75,6 +75,7 @@ class RecordReader:
         its problems are tolerated."""
         self._root_of = root_of
         self._records = records
+        self._deepest_record = 1 + max(map(len, records))
         self._record = record
         self._frames: list[_Frame] = []
         self._names: tuple[str, ...] = ()
@@ -233,8 +234,9 @@ class RecordReader:
             value = frame.values
         if frame.attributes:
             value = {**frame.attributes, "amt": value}
-        path = self._names[1:]
-        if (tolerated := self._records.get(path)) is not None:
+        path = self._names[1:] if len(self._names) <= self._deepest_record else ()
+        if path in self._records:
+            tolerated = self._records[path]
             # Before the frame is popped, so that `outer` still has it and those around it.
             problem, self._problem = (self._problem, None) if tolerated else (None, self._problem)
             self._record(path, value if isinstance(value, dict) else {}, problem)
@@ -259,8 +261,10 @@ class RecordReader:
 
     def _check_blank(self, frame: _Frame) -> None:
         """Text between elements must be white space."""
+        if not self._text:
+            return
         kind = frame.type
-        if kind is not None and kind.text is None and not kind.is_open and "".join(self._text).strip():
+        if kind is not None and kind.text is None and not kind.is_open and "".join(self._text).strip(" \t\n\r"):
             self._report("", "has text between its elements")
         self._text, self._length = [], 0
 

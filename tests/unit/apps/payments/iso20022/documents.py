@@ -143,7 +143,7 @@ def _no_attribute(node: etree._Element, _random: Random) -> None:
 
 
 def _stray_text(node: etree._Element, random: Random) -> None:
-    node.tail = random.choice(["\n  ", "stray"])
+    node.tail = random.choice(["\n  ", "stray", "\xa0"])
 
 
 CHANGES: list[Callable[[etree._Element, Random], None]] = [
