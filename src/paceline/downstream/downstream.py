@@ -167,8 +167,8 @@ class Downstream:
         """One call, made inside an `async with` block: it is entered when the call may leave.
 
         `costs` are those of the limits; one that is not named costs 1. `key` is whose budgets they are: a tenant, or a
-        model. A block that raises an error without a response leaves the outcome unknown: its call counts until it can no
-        longer arrive, unless `answered` or `responded` said that it has.
+        model. A block that raises an error without a response leaves the outcome unknown: its call counts until it can
+        no longer arrive, unless `answered` or `responded` said that it has.
 
         Raises:
             InvalidInput: there is no such limit, or a cost that can't be one.
