@@ -94,7 +94,7 @@ def bank() -> Iterator[Bank]:
         def do_POST(self) -> None:
             asked = json.loads(self.body())
             kept.calls.append({name.lower(): value for name, value in self.headers.items()})
-            self.answer(201, json.dumps({"reference": f"ref-{asked.get('paymentId')}"}).encode())
+            self.answer(201, json.dumps({"status": "EXECUTED", "reference": f"ref-{asked.get('paymentId')}"}).encode())
 
     with _serving(Handler) as kept.url:
         yield kept

@@ -148,7 +148,7 @@ def test_only_what_failed_is_retried(paying: httpx.Client) -> None:
 
 
 class Bank(BaseHTTPRequestHandler):
-    """Refuses every payment once."""
+    """Refuses every payment once, and keeps no record of what it refused."""
 
     refused: ClassVar[set[str]] = set()
 
@@ -156,11 +156,20 @@ class Bank(BaseHTTPRequestHandler):
         payment_id = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["paymentId"]
         status = 201 if payment_id in self.refused else 422
         self.refused.add(payment_id)
-        body = json.dumps({"reference": f"BANK-{payment_id}"} if status == 201 else {"reason": "account closed"})
+        body = json.dumps(
+            {"status": "EXECUTED", "reference": f"BANK-{payment_id}"}
+            if status == 201
+            else {"status": "REJECTED", "reason": "account closed"}
+        )
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body.encode())
+
+    def do_GET(self) -> None:
+        self.send_response(404)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
 
     def log_message(self, *_: object) -> None: ...
 

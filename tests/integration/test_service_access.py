@@ -170,6 +170,7 @@ CHANGES: list[tuple[str, str, dict[str, Any] | None, int]] = [
     ("PUT", "/admin/periodic/{name}", {"itemType": "PAYMENT", "every": "PT1H"}, 200),
     ("POST", "/admin/periodic/{name}/trigger", None, 200),
     ("DELETE", "/admin/periodic/{name}", None, 200),
+    ("DELETE", "/admin/sessions/{chosen}", None, 404),
     ("POST", "/admin/payments/reconcile", None, 415),
     ("POST", "/admin/sms/dead-letters/redrive", {"all": True}, 200),
     ("POST", "/admin/sms/dead-letters/drop", {"ids": ["nobody"]}, 200),
@@ -205,7 +206,7 @@ async def test_every_change_there_is_says_what_was_asked_for(
         await http.patch("/admin/dispatch/PAYMENT", json={"enabled": False}, headers=bearer(ADMIN))
         await queue_dead_letters(settings.database_url, "dead-1", "dead-2")
         for method, path, body, status in CHANGES:
-            address = path.replace("{name}", "gold").replace("{itemType}", "PAYMENT")
+            address = path.format(name="gold", itemType="PAYMENT", chosen="nobody")
             answer = await http.request(method, address, json=body, headers=bearer(ADMIN))
             assert answer.status_code == status, (method, address, answer.text)
             entry = (await http.get("/admin/audit?limit=1", headers=bearer(ADMIN))).json()[0]
