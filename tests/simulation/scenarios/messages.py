@@ -1,5 +1,5 @@
-"""The SMS gateway on SQLite: quota never exceeded, every accepted message delivered or held as unknown, none sent that was
-refused."""
+"""The SMS gateway on SQLite: quota never exceeded, every accepted message delivered or held as unknown, none sent that
+was refused."""
 
 from __future__ import annotations
 
