@@ -294,8 +294,9 @@ async def send_invoice(invoice_id: str, total: Decimal) -> str: ...
 
 async def main() -> None:
     async with tasks:
-        await send_invoice.enqueue("inv-1", total=Decimal("12.00"), key="inv-1", at="2030-03-01T16:00:00Z")
-        await send_invoice.enqueue("inv-2", total=Decimal("12.00"), key="inv-2")
+        later = send_invoice.options(key="inv-1", at="2030-03-01T16:00:00Z")
+        await later.enqueue("inv-1", total=Decimal("12.00"))
+        await send_invoice.options(key="inv-2").enqueue("inv-2", total=Decimal("12.00"))
 """
 
 
@@ -320,15 +321,8 @@ def status(queue: Installed, item: str) -> str:
 
 LACKING: list[tuple[list[str], dict[str, str], str]] = [
     (["serve"], {}, "server"),
-    (["demo"], {}, "payments"),
-    (["payments", "show", "p-1"], {}, "payments"),
-    (["payments", "submit", "feed.csv"], {}, "payments"),
     (["worker", "--metrics-port", "0"], {}, "server"),
     (["worker"], {"PACELINE_LOG_FORMAT": "json"}, "server"),
-    (["worker", "sender"], {"PACELINE_SMS_WEBHOOK_URL": "http://127.0.0.1:1"}, "sms"),
-    (["worker"], {"PACELINE_SMS_PROVIDERS": "twilio", "PACELINE_KAFKA_BOOTSTRAP": "127.0.0.1:1"}, "kafka,sms"),
-    (["worker", "sender"], {"PACELINE_SMS_OPENSEARCH_URL": "http://127.0.0.1:1"}, "httpx"),
-    (["worker", "sender"], {"PACELINE_KAFKA_BOOTSTRAP": "127.0.0.1:1"}, "kafka"),
     (["worker"], {"PACELINE_TEMPORAL_ADDRESS": "127.0.0.1:1"}, "temporal"),
     (["slots", "show", "pay-1"], {"PACELINE_DATABASE_URL": "postgresql://127.0.0.1:1/x"}, "postgres"),
     (["slots", "show", "pay-1"], {"PACELINE_DATABASE_URL": "oracle://127.0.0.1:1/x"}, "oracle"),
@@ -340,13 +334,22 @@ LACKING: list[tuple[list[str], dict[str, str], str]] = [
 
 
 def test_a_command_says_which_extra_it_lacks(queue: Installed) -> None:
-    (queue.directory / "feed.csv").write_text("")
     (queue.directory / "holidays.json").write_text('{"zone": "Europe/Berlin", "holidays": "DE"}')
     assert_lacking(queue, LACKING)
 
 
-def test_the_simulated_bank_says_which_extra_it_lacks(queue: Installed) -> None:
-    ended = queue.python("import runpy; runpy.run_module('paceline_payments.downstream', run_name='__main__')")
+def test_without_the_applications_there_is_no_word_of_them(queue: Installed) -> None:
+    listed = queue.paceline("--help").stdout
+    for command in ("payments", "demo", "sms"):
+        assert command not in listed.split()
+        unknown = queue.paceline(command)
+        assert (unknown.returncode, "No such command" in unknown.stderr) == (2, True), unknown
+
+
+def test_the_simulated_bank_says_which_extra_it_lacks(environment: Installed) -> None:
+    ended = environment.become("payments").python(
+        "import runpy; runpy.run_module('paceline_payments.downstream', run_name='__main__')"
+    )
     needs = "python -m paceline_payments.downstream needs: pip install 'paceline[server]'\n"
     assert (ended.returncode, ended.stderr) == (2, needs)
 

@@ -168,6 +168,8 @@ def test_the_extras_that_bring_the_queue_are_those_of_the_project() -> None:
         name
         for name, requirements in extras.items()
         for requirement in map(Requirement, requirements)
-        if requirement.name == "paceline" and "queue" in requirement.extras
+        # An application needs paceline[queue].
+        if (requirement.name == "paceline" and "queue" in requirement.extras)
+        or requirement.name in ("paceline-payments", "paceline-sms")
     }
     assert with_queue - {"all"} == WITH_QUEUE <= set(MODULES)

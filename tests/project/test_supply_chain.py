@@ -84,6 +84,9 @@ def test_the_table_of_dependencies_has_those_that_are_asked_for() -> None:
     project, groups = document["project"], document["dependency-groups"]
     queue = names_of(project["optional-dependencies"]["queue"]) - OURS
     extras = names_of(requirement for extra in project["optional-dependencies"].values() for requirement in extra)
+    for application in ROOT.glob("apps/*/pyproject.toml"):
+        hook = tomllib.loads(application.read_text())["tool"]["hatch"]["metadata"]["hooks"]["custom"]
+        extras |= names_of(hook["dependencies"])
     others = names_of(requirement for group in groups.values() for requirement in group if isinstance(requirement, str))
     builders = names_of(document["build-system"]["requires"])
     tables = {part.partition("\n")[0]: rows_of(part) for part in DEPENDENCIES.read_text().split("\n## ")[1:]}
